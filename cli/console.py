@@ -1,0 +1,96 @@
+"""What all commands share: their common options, what they print where, and how errors end them."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..schemas.documents import STANDARD_STREAM, Document, canonical, canonical_json, write_document
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+@dataclass
+class Settings:
+    """What the common options of the running command say."""
+
+    quiet: bool = False
+    debug: bool = False
+
+
+SETTINGS = Settings()
+
+
+def _set_quiet(value: bool) -> bool:
+    SETTINGS.quiet = value
+    return value
+
+
+def _set_debug(value: bool) -> bool:
+    SETTINGS.debug = value
+    return value
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", callback=_set_quiet, help="No progress and no remarks.")]
+Debug = Annotated[bool, typer.Option("--debug", callback=_set_debug, help="Show a traceback when something fails.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all randomness.")]
+Output = Annotated[str, typer.Option("--output", "-o", help="Where to write; `-` is standard output, .gz compresses.")]
+
+
+def remark(text: str) -> None:
+    """Print a line for people on standard error, unless --quiet."""
+    if not SETTINGS.quiet:
+        print(text, file=sys.stderr)
+
+
+def emit(document: Document, output: str, as_json: bool) -> None:
+    """Write a document to `output`, and once to standard output when --json asks for it."""
+    write_document(output, document)
+    if as_json and output != STANDARD_STREAM:
+        write_document(STANDARD_STREAM, document)
+
+
+def print_json(tree: Any) -> None:
+    """Print one JSON document, canonical, on standard output."""
+    sys.stdout.write(canonical_json(tree).decode())
+
+
+def print_document(document: Document) -> None:
+    """Print one document, canonical, on standard output."""
+    sys.stdout.write(canonical(document).decode())
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], to_stderr: bool = False) -> None:
+    """Print a table; the first column is left-aligned, the others are right-aligned.
+
+    Args:
+        columns: the headings.
+        rows: the cells, as text.
+        to_stderr: where standard output belongs to a document.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console(stderr=to_stderr, soft_wrap=True).print(table)
+
+
+@contextmanager
+def progress() -> "Iterator[Progress]":
+    """A progress bar on standard error: only on a terminal, and neither under --quiet nor in CI."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    hidden = SETTINGS.quiet or bool(os.environ.get("CI")) or not sys.stderr.isatty()
+    with Progress(console=Console(stderr=True), disable=hidden, transient=True) as bar:
+        yield bar

@@ -1,0 +1,61 @@
+"""The `rtk` command: its verbs, and the exit codes that errors end in."""
+
+import sys
+import warnings
+
+import typer
+
+from .. import __version__
+from ..schemas.errors import RtkError
+from . import diff, export, import_, plan, profile, quickstart, run, schema, simulate, verify, viz
+from .console import SETTINGS
+
+app = typer.Typer(
+    name="rtk",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Plan, simulate and run large-model training that keeps going when workers fail or slow down.",
+)
+app.add_typer(plan.app, name="plan")
+for command in (profile, simulate, run, verify, viz, diff, export, import_, schema, quickstart):
+    app.command(command.NAME)(command.command)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        print(f"rtk {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Plan, simulate and run large-model training that keeps going when workers fail or slow down."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command and exit: 0 done, 1 a finding, 2 bad input, 3 infeasible, 5 a failed run, 130 interrupted."""
+    warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+    try:
+        app(arguments)
+    except RtkError as error:
+        _fail(f"error: {error}", error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader of our output has gone, as `head` does; the rest cannot be said to anybody.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _fail(message: str, code: int) -> None:
+    print(message, file=sys.stderr)
+    if SETTINGS.debug:
+        raise
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

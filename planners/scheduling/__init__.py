@@ -1,0 +1,1 @@
+"""What every planner stands on: assembling, evaluating and bounding plans."""

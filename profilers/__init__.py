@@ -1,0 +1,1 @@
+"""Profiles out of models and machines."""

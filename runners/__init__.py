@@ -1,0 +1,1 @@
+"""What executes a Plan: the simulator on a virtual clock, torch on real ranks."""

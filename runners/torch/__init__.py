@@ -1,0 +1,1 @@
+"""Plans executed on real ranks with torch."""

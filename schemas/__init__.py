@@ -1,0 +1,1 @@
+"""The ground: the nouns, their JSON, and the small Protocols between the wings."""

@@ -1,0 +1,314 @@
+"""Reading and writing the JSON documents: validation at the border, canonical bytes, `.gz` and `-`."""
+
+import difflib
+import gzip
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import warnings
+import zlib
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+from .errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic_core import ErrorDetails
+
+FORMAT_MAJOR, FORMAT_MINOR = 1, 0
+FORMAT_VERSION = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
+STANDARD_STREAM = "-"
+
+
+class Document(Protocol):
+    """A noun with a file format of its own: a dataclass that names its kind and checks its own consistency."""
+
+    FORMAT: ClassVar[str]
+    OPTIONAL: ClassVar[frozenset[str]]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def validate(self) -> None:
+        """Raise InvalidInputError (with a JSON pointer as `where`) if the parts contradict each other."""
+        ...
+
+
+D = TypeVar("D", bound=Document)
+
+
+def read_document(path: str, kind: type[D]) -> D:
+    """Read one document of a kind from a file.
+
+    Args:
+        path: a file's path, read as gzip when it ends in `.gz`; `-` is standard input.
+        kind: the document's class, such as Plan.
+
+    Returns:
+        The validated document.
+
+    Raises:
+        InvalidInputError: the file cannot be read, is not JSON, or breaks the format; says where.
+    """
+    return parse_document(read_bytes(path), kind, source="standard input" if path == STANDARD_STREAM else path)
+
+
+def read_bytes(path: str) -> bytes:
+    """Read a file's bytes, through gzip when its name ends in `.gz`; `-` is standard input."""
+    if path == STANDARD_STREAM:
+        return sys.stdin.buffer.read()
+    try:
+        data = Path(path).read_bytes()
+        return gzip.decompress(data) if path.endswith(".gz") else data
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InvalidInputError(f"the gzip data is damaged or cut short ({error})", where=path) from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidInputError(f"cannot read the file: {reason}", where=path, fix="check the path") from error
+
+
+def parse_document(data: bytes, kind: type[D], source: str) -> D:
+    """Validate the bytes of one document; `source` names them in errors.
+
+    A file of format version 1.0 may hold only keys that are known; one of a later 1.x may hold others, which are
+    ignored with a warning; another major version is refused.
+    """
+    tree = _parse_json(data, source)
+    minor = _check_header(tree, kind, source)
+    body = {key: value for key, value in tree.items() if key not in ("format", "format_version")}
+    document: D = _validate(body, kind, source, tolerate_unknown=minor > FORMAT_MINOR)
+    try:
+        document.validate()
+    except InvalidInputError as error:
+        raise InvalidInputError(error.what, where=f"{source}, {error.where}", fix=error.fix) from None
+    return document
+
+
+def sniff_format(data: bytes, source: str) -> str | None:
+    """The `format` a JSON document names, None where it names none."""
+    tree = _parse_json(data, source)
+    name = tree.get("format") if isinstance(tree, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def canonical(document: Document) -> bytes:
+    """The one form of a document: sorted keys, shortest round-trip floats, newline at the end.
+
+    Byte counts print as integers where they are whole, all other floats as floats, so equal documents are equal bytes.
+    """
+    tree = {"format": document.FORMAT, "format_version": FORMAT_VERSION, **to_tree(document)}
+    return canonical_json(tree)
+
+
+def canonical_json(tree: Any) -> bytes:
+    """A JSON tree in the same form: for output that is no document, such as the problems `rtk verify` lists."""
+    return (json.dumps(tree, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def digest(document: Document) -> str:
+    """The sha256 of a document's canonical bytes, in hexadecimal."""
+    return hashlib.sha256(canonical(document)).hexdigest()
+
+
+def write_document(path: str, document: Document) -> None:
+    """Write a document's canonical bytes to a file (gzip by `.gz`) or to standard output (`-`)."""
+    write_bytes(path, canonical(document))
+
+
+def write_bytes(path: str, data: bytes) -> None:
+    """Write bytes under a temporary name and rename, so that a reader never sees half a file.
+
+    Args:
+        path: where to; compressed when it ends in `.gz`, with no time stamp in it, so equal data are equal bytes;
+            `-` is standard output.
+        data: what to write.
+
+    Raises:
+        InvalidInputError: the place cannot be written.
+    """
+    if path == STANDARD_STREAM:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    target = Path(path)
+    packed = gzip.compress(data, mtime=0) if path.endswith(".gz") else data
+    if target.exists() and not target.is_file():
+        _write_special(target, packed)
+        return
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(packed)
+            Path(temporary).chmod(0o666 & ~_umask())
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def to_tree(value: Any, key: str = "") -> Any:
+    """A document's dataclasses as JSON values; optional keys that hold None are left out."""
+    if hasattr(value, "__dataclass_fields__"):
+        optional = getattr(value, "OPTIONAL", frozenset())
+        items = ((field.name, getattr(value, field.name)) for field in fields(value))
+        return {name: to_tree(item, name) for name, item in items if not (name in optional and item is None)}
+    if isinstance(value, dict):
+        return {str(name): to_tree(item, str(name)) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_tree(item, key) for item in value]
+    if isinstance(value, float) and key.endswith("_bytes") and value.is_integer():
+        return int(value)
+    if isinstance(value, int) and key.endswith("_s") and not isinstance(value, bool):
+        return float(value)
+    return value
+
+
+@cache
+def type_adapter(kind: type[Any]) -> "TypeAdapter[Any]":
+    """The validator of a document's class (pydantic is imported only when a file is read)."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def pointer(parts: tuple[str | int, ...]) -> str:
+    """A JSON pointer (RFC 6901) from the keys and indices that lead to a place."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts) or "/"
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object hook for `json.loads` that refuses doubled keys, of which JSON readers silently keep the last."""
+    tree = dict(pairs)
+    if len(tree) < len(pairs):
+        seen: set[str] = set()
+        doubled = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"the key {doubled!r} stands twice in one object")
+    return tree
+
+
+def _parse_json(data: bytes, source: str) -> Any:
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=unique_keys)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=source) from error
+    except json.JSONDecodeError as error:
+        where = f"{source}, line {error.lineno} column {error.colno}"
+        raise InvalidInputError(f"the file is not valid JSON: {error.msg}", where=where) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"the file is not valid JSON: {error}", where=source) from error
+
+
+def _check_header(tree: Any, kind: type[Document], source: str) -> int:
+    if not isinstance(tree, dict):
+        raise InvalidInputError("the document is not a JSON object", where=f"{source}, /")
+    if tree.get("format") != kind.FORMAT:
+        found = f"it says {tree['format']!r}" if "format" in tree else "it names no format"
+        raise InvalidInputError(
+            f"a {kind.FORMAT} is needed here, {found}", where=f"{source}, /format", fix=f"give a file of {kind.FORMAT}"
+        )
+    version = tree.get("format_version")
+    numbers = version.split(".") if isinstance(version, str) else []
+    if len(numbers) != 2 or not all(number.isascii() and number.isdigit() for number in numbers):
+        raise InvalidInputError(
+            f"the format version {version!r} is not of the form major.minor", where=f"{source}, /format_version"
+        )
+    if int(numbers[0]) != FORMAT_MAJOR:
+        raise InvalidInputError(
+            f"format version {version} is not known here, only {FORMAT_MAJOR}.x",
+            where=f"{source}, /format_version",
+            fix="use the rtk that wrote the file, or write it again with this one",
+        )
+    return int(numbers[1])
+
+
+def _validate(body: dict[str, Any], kind: type[D], source: str, tolerate_unknown: bool) -> D:
+    from pydantic import ValidationError
+
+    adapter = type_adapter(kind)
+    while True:
+        try:
+            document: D = adapter.validate_json(json.dumps(body))
+            return document
+        except ValidationError as error:
+            problems = error.errors(include_url=False)
+            unknown = [problem for problem in problems if problem["type"] == "unexpected_keyword_argument"]
+            if not (tolerate_unknown and unknown):
+                raise _invalid(problems, kind, source) from None
+            for problem in unknown:
+                _drop(body, problem["loc"])
+                warnings.warn(f"{source}, {pointer(problem['loc'])}: unknown key ignored", stacklevel=4)
+
+
+def _drop(tree: Any, place: tuple[str | int, ...]) -> None:
+    for part in place[:-1]:
+        tree = tree[part]
+    del tree[place[-1]]
+
+
+def _invalid(problems: list["ErrorDetails"], kind: type[Document], source: str) -> InvalidInputError:
+    # Unknown keys come first: a mistyped key shows as two problems, and the unknown one names the mistake.
+    first = min(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument")
+    place = first["loc"]
+    what, fix = _explain(first, kind)
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return InvalidInputError(what + more, where=f"{source}, {pointer(place)}", fix=fix)
+
+
+def _explain(problem: "ErrorDetails", kind: type[Document]) -> tuple[str, str]:
+    key = str(problem["loc"][-1]) if problem["loc"] else ""
+    if problem["type"] == "unexpected_keyword_argument":
+        return f"unknown key {key!r}", _suggest(key, kind)
+    if problem["type"] in ("missing", "missing_argument"):
+        return f"the key {key!r} is missing", "add it (rtk schema prints what a file holds)"
+    value = json.dumps(problem["input"])
+    shown = value if len(value) <= 60 else value[:57] + "..."
+    message = problem["msg"][0].lower() + problem["msg"][1:]
+    unit = "; times are in seconds, as numbers" if key.endswith("_s") else ""
+    unit = "; sizes are in bytes, as numbers" if key.endswith("_bytes") else unit
+    return f"{key}: {message}, not {shown}", f"correct the value{unit}"
+
+
+def _suggest(key: str, kind: type[Document]) -> str:
+    names = sorted(_all_field_names(kind))
+    stem = key.rpartition("_")[0]
+    same_quantity = [name for name in names if stem and name.rpartition("_")[0] == stem]
+    near = same_quantity or difflib.get_close_matches(key, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else "remove it (rtk schema prints what a file holds)"
+
+
+def _all_field_names(kind: type[Document]) -> set[str]:
+    from .jsonschema import schema_of
+
+    def names(tree: Any) -> set[str]:
+        if isinstance(tree, dict):
+            own = set(tree["properties"]) if isinstance(tree.get("properties"), dict) else set()
+            return own.union(*(names(value) for value in tree.values()))
+        return set().union(*(names(value) for value in tree)) if isinstance(tree, list) else set()
+
+    return names(schema_of(kind))
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _write_special(target: Path, data: bytes) -> None:
+    # /dev/stdout, /dev/null and pipes cannot be renamed over.
+    try:
+        with target.open("wb") as stream:
+            stream.write(data)
+    except OSError as error:
+        raise _unwritable(str(target), error) from error
+
+
+def _unwritable(path: str, error: OSError) -> InvalidInputError:
+    reason = error.strerror or str(error)
+    return InvalidInputError(f"cannot write the file: {reason}", where=path, fix="check the path and its permissions")

@@ -1,0 +1,45 @@
+"""The errors a user can cause or meet: each says what is wrong, where, and what to do about it."""
+
+
+class RtkError(Exception):
+    """An error with one line of what, one of where and one of what to do.
+
+    Args:
+        what: what is wrong, in one sentence.
+        where: the file and the JSON pointer (or line, or option) where it was found.
+        fix: what the user can do about it.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.fix = fix
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.where:
+            lines.append(f"at: {self.where}")
+        if self.fix:
+            lines.append(f"do: {self.fix}")
+        return "\n".join(lines)
+
+
+class InvalidInputError(RtkError):
+    """Wrong usage, or a file that does not say what its format demands (exit code 2)."""
+
+    exit_code = 2
+
+
+class InfeasibleError(RtkError):
+    """The question is well put and has no answer, such as a memory limit below one activation (exit code 3)."""
+
+    exit_code = 3
+
+
+class RuntimeFailedError(RtkError):
+    """A worker or the runtime failed while executing a plan (exit code 5)."""
+
+    exit_code = 5

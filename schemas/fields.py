@@ -1,0 +1,19 @@
+"""The kinds of numbers and names that files carry, as types that the border validates."""
+
+import math
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Lt, MinLen
+
+# `Lt(inf)` also refuses NaN and infinity: no comparison with NaN holds.
+Seconds = Annotated[float, Ge(0), Lt(math.inf)]
+Bytes = Annotated[float, Ge(0), Lt(math.inf)]
+BytesPerSecond = Annotated[float, Gt(0), Lt(math.inf)]
+Ratio = Annotated[float, Lt(math.inf)]
+Factor = Annotated[float, Gt(0), Lt(math.inf)]
+Count = Annotated[int, Ge(1)]
+Index = Annotated[int, Ge(0)]
+Name = Annotated[str, MinLen(1)]
+
+# Unknown keys are errors here; `documents.py` lets those of a later minor version pass with a warning.
+STRICT: Any = {"extra": "forbid", "strict": True}

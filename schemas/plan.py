@@ -1,0 +1,257 @@
+"""Plan: who computes what in which order. Inert data that the simulator and the torch runner both execute."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import MinLen
+
+from .errors import InvalidInputError
+from .fields import STRICT, Bytes, Count, Factor, Index, Name, Ratio, Seconds
+from .orders import Operation, check_order_text, parse_order
+
+Proof = Literal["optimal", "bound", "none"]
+Optimizer = Literal["synchronous", "staggered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Consecutive layers [first, stop) that one worker holds, with their costs for one micro-batch."""
+
+    layers: tuple[Index, Index]
+    forward_s: Seconds
+    backward_input_s: Seconds
+    backward_weight_s: Seconds
+    tensor_parallel: Count = 1
+    optimizer_s: Seconds = 0.0
+    allreduce_s: Seconds = 0.0
+    activation_bytes: Bytes = 0.0
+    weight_stash_bytes: Bytes = 0.0
+    memory_limit_bytes: Bytes | None = None
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+    def duration_s(self, kind: str) -> float:
+        """Seconds that an operation (F, I, W or B) of one micro-batch takes at slowdown 1."""
+        match kind:
+            case "F":
+                return self.forward_s
+            case "I":
+                return self.backward_input_s
+            case "W":
+                return self.backward_weight_s
+            case _:
+                return self.backward_input_s + self.backward_weight_s
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The path between stages i and i+1: a message, either way, arrives delay_s after it was sent."""
+
+    delay_s: Seconds = 0.0
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A pipeline's shape: its stages, and the links between neighbours (one fewer)."""
+
+    name: Name
+    stages: Annotated[tuple[Stage, ...], MinLen(1)]
+    links: tuple[Link, ...]
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A data-parallel replica: its template, its micro-batches, and its own links where they differ."""
+
+    template: Name
+    microbatches: Count
+    links: tuple[Link, ...] | None = None
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"links"})
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """The holder of one stage in one pipeline: its order, or that it failed."""
+
+    pipeline: Index
+    stage: Index
+    order: str | None = None
+    slowdown: Factor | None = None
+    failed: Literal[True] | None = None
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"order", "slowdown", "failed"})
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+    @property
+    def name(self) -> str:
+        """The worker's name, `k/i`."""
+        return f"{self.pipeline}/{self.stage}"
+
+    def operations(self) -> tuple[Operation, ...]:
+        """The order, parsed; none for a failed worker."""
+        return parse_order(self.order or "", self.pipeline)
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Who made the plan: a planner's name, version, options and seed."""
+
+    name: Name
+    version: str
+    options: dict[str, Any]
+    seed: int = 0
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the plan promises. `gap` is iteration_time_s / lower_bound_s - 1; memory stands in worker order."""
+
+    iteration_time_s: Seconds
+    makespan_s: Seconds
+    period_s: Seconds
+    lower_bound_s: Seconds
+    gap: Ratio
+    proof: Proof
+    bubble_ratio: Ratio
+    peak_memory_bytes: tuple[Bytes, ...]
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Templates, pipelines made from them, and one order per worker, in (pipeline, stage) order."""
+
+    planner: Planner
+    templates: Annotated[tuple[Template, ...], MinLen(1)]
+    pipelines: Annotated[tuple[Pipeline, ...], MinLen(1)]
+    optimizer: Optimizer
+    workers: Annotated[tuple[Worker, ...], MinLen(1)]
+    inputs: dict[str, str] = field(default_factory=dict)
+    prediction: Prediction | None = None
+
+    FORMAT: ClassVar[str] = "rtk.plan"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"prediction"})
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+    @cached_property
+    def template_by_name(self) -> dict[str, Template]:
+        """The templates by name."""
+        return {template.name: template for template in self.templates}
+
+    def template_of(self, pipeline: int) -> Template:
+        """The template of a pipeline."""
+        return self.template_by_name[self.pipelines[pipeline].template]
+
+    def stage_of(self, worker: Worker) -> Stage:
+        """The stage that a worker holds."""
+        return self.template_of(worker.pipeline).stages[worker.stage]
+
+    def live_workers(self) -> tuple[Worker, ...]:
+        """The workers that have not failed, in order: rank r of a run is the r-th of them."""
+        return tuple(worker for worker in self.workers if not worker.failed)
+
+    def hop_delay_s(self, origin: int, link: int, sender: Worker, receiver: Worker) -> float:
+        """Seconds that a message of a micro-batch of pipeline `origin` takes over link `link`, between two workers.
+
+        A hop inside a pipeline takes that pipeline's own links where given; one between pipelines the template's.
+        """
+        if sender.pipeline == receiver.pipeline:
+            own = self.pipelines[sender.pipeline].links
+            links = self.template_of(sender.pipeline).links if own is None else own
+            return links[link].delay_s
+        return self.template_of(origin).links[link].delay_s
+
+    def microbatch_offset(self, pipeline: int) -> int:
+        """The global number of a pipeline's micro-batch 0."""
+        return sum(earlier.microbatches for earlier in self.pipelines[:pipeline])
+
+    def total_microbatches(self) -> int:
+        """Micro-batches of one iteration, over all pipelines."""
+        return self.microbatch_offset(len(self.pipelines))
+
+    def validate(self) -> None:
+        """Raise InvalidInputError where the parts contradict each other.
+
+        What the orders mean (completeness, dependencies, memory) is the checker's to judge: `schemas/check.py`.
+        """
+        self._validate_templates()
+        self._validate_pipelines()
+        self._validate_workers()
+        peaks = self.prediction.peak_memory_bytes if self.prediction else None
+        if peaks is not None and len(peaks) != len(self.workers):
+            raise InvalidInputError(
+                f"{len(peaks)} peaks for {len(self.workers)} workers", where="/prediction/peak_memory_bytes"
+            )
+
+    def _validate_templates(self) -> None:
+        if len(self.template_by_name) < len(self.templates):
+            raise InvalidInputError("two templates have one name", where="/templates", fix="name each differently")
+        for t, template in enumerate(self.templates):
+            where = f"/templates/{t}"
+            expected = 0
+            for i, stage in enumerate(template.stages):
+                if stage.layers[0] != expected or stage.layers[1] <= stage.layers[0]:
+                    raise InvalidInputError(
+                        f"stage {i} holds layers {list(stage.layers)}, it must start at {expected} and hold one at least",
+                        where=f"{where}/stages/{i}/layers",
+                        fix="stages are consecutive ranges [first, stop) of layers from 0",
+                    )
+                expected = stage.layers[1]
+                if stage.weight_stash_bytes > stage.activation_bytes:
+                    raise InvalidInputError(
+                        "weight_stash_bytes is more than the activation_bytes it is a part of",
+                        where=f"{where}/stages/{i}/weight_stash_bytes",
+                    )
+            _check_links(template.links, template, f"{where}/links")
+
+    def _validate_pipelines(self) -> None:
+        for k, pipeline in enumerate(self.pipelines):
+            template = self.template_by_name.get(pipeline.template)
+            if template is None:
+                raise InvalidInputError(
+                    f"there is no template {pipeline.template!r}",
+                    where=f"/pipelines/{k}/template",
+                    fix=f"templates here: {', '.join(self.template_by_name)}",
+                )
+            if pipeline.links is not None:
+                _check_links(pipeline.links, template, f"/pipelines/{k}/links")
+
+    def _validate_workers(self) -> None:
+        expected = [(k, i) for k in range(len(self.pipelines)) for i in range(len(self.template_of(k).stages))]
+        found = [(worker.pipeline, worker.stage) for worker in self.workers]
+        if found != expected:
+            place = next((n for n, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), len(expected))
+            wanted = f"worker {'/'.join(map(str, expected[place]))}" if place < len(expected) else "no further worker"
+            raise InvalidInputError(
+                f"{wanted} must stand here",
+                where=f"/workers/{place}",
+                fix="list every worker of every pipeline once, in (pipeline, stage) order",
+            )
+        for n, worker in enumerate(self.workers):
+            if (worker.order is None) == (worker.failed is None):
+                raise InvalidInputError(
+                    f"worker {worker.name} needs either an order or `failed: true`", where=f"/workers/{n}"
+                )
+            try:
+                check_order_text(worker.order or "")
+            except InvalidInputError as error:
+                raise InvalidInputError(error.what, where=f"/workers/{n}/order", fix=error.fix) from None
+
+
+def _check_links(links: tuple[Link, ...], template: Template, where: str) -> None:
+    if len(links) != len(template.stages) - 1:
+        raise InvalidInputError(
+            f"{len(links)} links for {len(template.stages)} stages",
+            where=where,
+            fix="give one link fewer than stages: link i lies between stages i and i+1",
+        )

@@ -1,0 +1,106 @@
+"""Profile: what a model costs on a machine, layer by layer."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import MinLen
+
+from .errors import InvalidInputError
+from .fields import STRICT, Bytes, BytesPerSecond, Count, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """Times of one layer at one tensor-parallel degree, for one micro-batch."""
+
+    forward_s: Seconds
+    backward_input_s: Seconds
+    backward_weight_s: Seconds
+    optimizer_s: Seconds = 0.0
+    tensor_parallel: Count = 1
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer: its times, and the bytes it holds.
+
+    `activation_bytes` are held from F's start to I's end, of which `weight_stash_bytes` stay until W's end, for one
+    micro-batch; `state_bytes` are gradients and optimizer state; `output_bytes` go to the next layer.
+    """
+
+    costs: Annotated[tuple[LayerCost, ...], MinLen(1)]
+    name: str | None = None
+    parameter_bytes: Bytes = 0.0
+    state_bytes: Bytes = 0.0
+    activation_bytes: Bytes = 0.0
+    weight_stash_bytes: Bytes = 0.0
+    output_bytes: Bytes = 0.0
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A network path: a message of b bytes takes latency_s + b / bandwidth_bytes_per_s."""
+
+    latency_s: Seconds = 0.0
+    bandwidth_bytes_per_s: BytesPerSecond | None = None
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The paths between workers of one node and between nodes."""
+
+    intra_node: Connection | None = None
+    inter_node: Connection | None = None
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a worker runs on; `memory_bytes` is null where it sets no limit."""
+
+    name: str | None = None
+    memory_bytes: Bytes | None = None
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A model's costs, layer by layer, on one device at one micro-batch size."""
+
+    layers: Annotated[tuple[Layer, ...], MinLen(1)]
+    model: dict[str, Any] = field(default_factory=dict)
+    origin: Literal["measured", "analytic", "given"] = "given"
+    device: Device = Device()
+    microbatch_size: Count | None = None
+    sequence_length: Count | None = None
+    network: Network = Network()
+
+    FORMAT: ClassVar[str] = "rtk.profile"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset()
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+    def validate(self) -> None:
+        """Raise InvalidInputError where the parts contradict each other."""
+        for index, layer in enumerate(self.layers):
+            if layer.weight_stash_bytes > layer.activation_bytes:
+                raise InvalidInputError(
+                    f"weight_stash_bytes {layer.weight_stash_bytes:g} is more than the activation_bytes "
+                    f"{layer.activation_bytes:g} it is a part of",
+                    where=f"/layers/{index}/weight_stash_bytes",
+                    fix="activation_bytes counts all that is held from F on, the stash included",
+                )
+            degrees = [cost.tensor_parallel for cost in layer.costs]
+            if len(set(degrees)) < len(degrees):
+                raise InvalidInputError(
+                    "one tensor-parallel degree has two costs",
+                    where=f"/layers/{index}/costs",
+                    fix="give each degree once",
+                )

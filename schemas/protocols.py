@@ -1,0 +1,47 @@
+"""The small Protocols by which the wings meet without importing each other; `cli/` wires them."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class StageExecutor(Protocol):
+    """A stage's layers on a device, executed micro-batch by micro-batch, with the backward pass split in two.
+
+    What a profiler times is what a runner executes: both hold one of these. `key` names the micro-batch between its
+    forward and its backward; several may be under way at once.
+    """
+
+    def forward(
+        self, key: Hashable, inputs: "torch.Tensor", target: "torch.Tensor | None" = None
+    ) -> "torch.Tensor":
+        """F: the stage's output; the loss (a scalar) at a last stage, which alone takes a `target`."""
+        ...
+
+    def backward_input(self, key: Hashable, gradient: "torch.Tensor | None" = None) -> "torch.Tensor | None":
+        """I: the gradient of the stage's input (None where the input takes none); weight gradients are put off.
+
+        `gradient` is that of the stage's output; None at a last stage, whose output is the loss.
+        """
+        ...
+
+    def backward_weight(self, key: Hashable) -> None:
+        """W: the weight gradients that `backward_input` put off."""
+        ...
+
+    def backward(self, key: Hashable, gradient: "torch.Tensor | None" = None) -> "torch.Tensor | None":
+        """B: `backward_input` and `backward_weight` in one."""
+        ...
+
+
+class StageFactory(Protocol):
+    """Makes a StageExecutor of consecutive layers; `loss` is given for a last stage."""
+
+    def __call__(self, layers: "Sequence[nn.Module]", loss: "Loss | None" = None) -> StageExecutor:
+        """Make the executor."""
+        ...

@@ -1,0 +1,73 @@
+"""Timeline: what happened when, simulated or measured."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from .errors import InvalidInputError
+from .fields import STRICT, Bytes, Index, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One operation on one worker `k/i`: a token of its order, or `allreduce` or `step`."""
+
+    worker: str
+    op: str
+    start_s: Seconds
+    end_s: Seconds
+    iteration: Index = 0
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened at one moment, such as a failure."""
+
+    time_s: Seconds
+    kind: str
+    worker: str | None = None
+    message: str = ""
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"worker"})
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMemory:
+    """The sizes that turn a worker's spans into its memory over time (schemas/plan.py, Stage)."""
+
+    worker: str
+    activation_bytes: Bytes = 0.0
+    weight_stash_bytes: Bytes = 0.0
+    memory_limit_bytes: Bytes | None = None
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Spans and events in time order, and where they came from.
+
+    `plan` is the sha256 of the executed plan. `paced`: operations were stretched to the durations that the plan states.
+    """
+
+    source: Literal["simulated", "measured"]
+    spans: tuple[Span, ...]
+    workers: tuple[WorkerMemory, ...] = ()
+    events: tuple[Event, ...] = ()
+    plan: str | None = None
+    paced: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+    FORMAT: ClassVar[str] = "rtk.timeline"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset()
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+    def validate(self) -> None:
+        """Raise InvalidInputError for a span that ends before it starts."""
+        for index, span in enumerate(self.spans):
+            if span.end_s < span.start_s:
+                raise InvalidInputError(
+                    f"{span.op} of worker {span.worker} ends before it starts", where=f"/spans/{index}/end_s"
+                )

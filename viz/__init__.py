@@ -1,0 +1,1 @@
+"""Timelines and Plans as pictures, and differences in words."""
