@@ -155,7 +155,7 @@ def write_bytes(path: str, data: bytes) -> None:
 def to_tree(value: Any, key: str = "") -> Any:
     """A document's dataclasses as JSON values; optional keys that hold None are left out."""
     if hasattr(value, "__dataclass_fields__"):
-        optional = getattr(value, "OPTIONAL", frozenset())
+        optional: frozenset[str] = getattr(value, "OPTIONAL", frozenset())
         items = ((field.name, getattr(value, field.name)) for field in fields(value))
         return {name: to_tree(item, name) for name, item in items if not (name in optional and item is None)}
     if isinstance(value, dict):
@@ -186,8 +186,8 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object hook for `json.loads` that refuses doubled keys, of which JSON readers silently keep the last."""
     tree = dict(pairs)
     if len(tree) < len(pairs):
-        seen: set[str] = set()
-        doubled = next(key for key, _ in pairs if key in seen or seen.add(key))
+        names = [key for key, _ in pairs]
+        doubled = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {doubled!r} stands twice in one object")
     return tree
 

@@ -202,7 +202,7 @@ class Plan:
             for i, stage in enumerate(template.stages):
                 if stage.layers[0] != expected or stage.layers[1] <= stage.layers[0]:
                     raise InvalidInputError(
-                        f"stage {i} holds layers {list(stage.layers)}, it must start at {expected} and hold one at least",
+                        f"stage {i} holds layers {list(stage.layers)}, it must start at {expected} and hold one",
                         where=f"{where}/stages/{i}/layers",
                         fix="stages are consecutive ranges [first, stop) of layers from 0",
                     )

@@ -17,9 +17,7 @@ class StageExecutor(Protocol):
     forward and its backward; several may be under way at once.
     """
 
-    def forward(
-        self, key: Hashable, inputs: "torch.Tensor", target: "torch.Tensor | None" = None
-    ) -> "torch.Tensor":
+    def forward(self, key: Hashable, inputs: "torch.Tensor", target: "torch.Tensor | None" = None) -> "torch.Tensor":
         """F: the stage's output; the loss (a scalar) at a last stage, which alone takes a `target`."""
         ...
 

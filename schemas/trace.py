@@ -77,7 +77,8 @@ def read_trace(path: str) -> Trace:
 def print_trace(trace: Trace) -> bytes:
     """The JSON lines of a trace; `read_trace` reads them back."""
     return b"".join(
-        json.dumps(json.loads(canonical_json(to_tree(event))), sort_keys=True).encode() + b"\n" for event in trace.events
+        json.dumps(json.loads(canonical_json(to_tree(event))), sort_keys=True).encode() + b"\n"
+        for event in trace.events
     )
 
 

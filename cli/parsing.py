@@ -1,0 +1,81 @@
+"""Reading the small languages of option values: `I=SECONDS`, `k/i=FACTOR`, `N[,N…]`."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from ..schemas.conditions import LinkPlace
+from ..schemas.errors import InvalidInputError
+
+LinkDelays = Annotated[
+    list[str] | None,
+    typer.Option("--link-delay", metavar="[K/]I=SECONDS", help="Delay of link I, in pipeline K only. Repeatable."),
+]
+Slow = Annotated[
+    list[str] | None,
+    typer.Option("--slow", metavar="k/i=FACTOR", help="Worker k/i takes FACTOR times as long. Repeatable."),
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option("--memory-limit", metavar="BYTES[,BYTES…]", help="Activation bytes of a worker: one, or one a stage."),
+]
+
+
+def parse_link_delays(values: Sequence[str] | None) -> dict[LinkPlace, float]:
+    """`0=0.02` is link 0 of every pipeline, `1/0=0.02` that of pipeline 1; seconds, 0 or more."""
+    delays: dict[LinkPlace, float] = {}
+    for value in values or ():
+        match = re.fullmatch(r"(?:(\d+)/)?(\d+)=(.+)", value)
+        if match is None:
+            raise _wrong("--link-delay", value, "write I=SECONDS or K/I=SECONDS, such as 0=0.02")
+        pipeline, link, seconds = match.groups()
+        number = _number("--link-delay", seconds, "a delay is in seconds, without a unit: 0=0.02")
+        if number < 0:
+            raise _wrong("--link-delay", value, "a delay is 0 or more")
+        place = (None if pipeline is None else int(pipeline), int(link))
+        if place in delays:
+            raise _wrong("--link-delay", value, "give each link once")
+        delays[place] = number
+    return delays
+
+
+def parse_slow(values: Sequence[str] | None) -> dict[str, float]:
+    """`1/2=1.5`: worker 1/2 takes 1.5 times as long; factors above 0."""
+    slow: dict[str, float] = {}
+    for value in values or ():
+        match = re.fullmatch(r"(\d+/\d+)=(.+)", value)
+        if match is None:
+            raise _wrong("--slow", value, "write k/i=FACTOR, such as 1/2=1.5")
+        worker, factor = match.groups()
+        slow_down = _number("--slow", factor, "a factor is a plain number: 1/2=1.5")
+        if slow_down <= 0 or worker in slow:
+            raise _wrong("--slow", value, "a factor is above 0, and each worker is given once")
+        slow[worker] = slow_down
+    return slow
+
+
+def parse_memory_limit(value: str | None) -> list[float] | None:
+    """`8e9` for all stages, `8e9,8e9,4e9` one a stage; bytes, 0 or more."""
+    if value is None:
+        return None
+    limits = [_number("--memory-limit", part, "limits are in bytes, without a unit") for part in value.split(",")]
+    if min(limits) < 0:
+        raise _wrong("--memory-limit", value, "a limit is 0 or more bytes")
+    return limits
+
+
+def _number(option: str, text: str, fix: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise _wrong(option, text, fix) from None
+    if not math.isfinite(number):
+        raise _wrong(option, text, "give a finite number")
+    return number
+
+
+def _wrong(option: str, value: str, fix: str) -> InvalidInputError:
+    return InvalidInputError(f"{value!r} cannot be read", where=option, fix=fix)

@@ -1,0 +1,50 @@
+"""`rtk verify`: the independent checker."""
+
+from typing import Annotated
+
+import typer
+
+from ..schemas.documents import STANDARD_STREAM
+from .console import Debug, Json, Quiet, print_json
+
+NAME = "verify"
+
+ProfileOption = Annotated[
+    str | None, typer.Option("--profile", help="Refuse the plan unless it was made from this profile.")
+]
+
+
+def command(
+    plan: Annotated[str, typer.Argument(help="The plan; `-` is standard input.")],
+    profile: ProfileOption = None,
+    timeline: Annotated[
+        str | None, typer.Option("--timeline", help="Check also that this timeline keeps the plan.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Check a plan: order, dependencies, deadlocks, memory, completeness, and its prediction.
+
+    Exits with 1 if the plan is not valid.
+    """
+    from ..schemas.check import check_plan, check_timeline
+    from ..schemas.documents import read_document
+    from ..schemas.plan import Plan
+    from ..schemas.timeline import Timeline
+    from .plans import check_profile
+
+    read = read_document(plan, Plan)
+    check_profile(read, profile)
+    problems = check_plan(read)
+    if timeline is not None and not problems:
+        problems = check_timeline(read, read_document(timeline, Timeline))
+    if as_json:
+        tree = [{"path": problem.path, "message": problem.message} for problem in problems]
+        print_json({"valid": not problems, "problems": tree})
+    else:
+        name = "standard input" if plan == STANDARD_STREAM else plan
+        for problem in problems:
+            print(f"{problem.path}: {problem.message}")
+        print(f"{name}: {'valid' if not problems else f'not valid, {len(problems)} problem(s)'}")
+    raise typer.Exit(1 if problems else 0)

@@ -1,0 +1,193 @@
+"""The evaluator: when every operation of a plan starts and ends, by a longest path over the workers' orders.
+
+One of three readings of a plan that share no code (docs/how-it-works.md); the semantics are those of docs/semantics.md.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...schemas.errors import InvalidInputError
+from ...schemas.orders import Operation
+from ...schemas.plan import Plan, Stage, Worker
+
+Key = tuple[str, int, int, int]  # ("F" or "I", pipeline, micro-batch, stage): the message that an operation sends
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One operation with its times; `waited_for_message`: its input, not its worker, was the last to be ready."""
+
+    worker: int
+    operation: Operation
+    start_s: float
+    end_s: float
+    waited_for_message: bool
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Times and memory of a plan; `operations[w]` are those of worker w, in order."""
+
+    plan: Plan
+    operations: tuple[tuple[Timed, ...], ...]
+
+    @cached_property
+    def makespan_s(self) -> float:
+        """End of the iteration when every worker starts at 0, all-reduce and optimizer included."""
+        windows = self._windows()
+        reduced = max((end + stage.allreduce_s for stage, _, end in windows), default=0.0)
+        return reduced + max((stage.optimizer_s for stage, _, _ in windows), default=0.0)
+
+    @cached_property
+    def period_s(self) -> float:
+        """Smallest T at which the schedule repeats when each stage steps its optimizer on its own."""
+        return max((end - start + s.allreduce_s + s.optimizer_s for s, start, end in self._windows()), default=0.0)
+
+    @property
+    def iteration_time_s(self) -> float:
+        """The makespan, or the period of a staggered plan."""
+        return self.period_s if self.plan.optimizer == "staggered" else self.makespan_s
+
+    @cached_property
+    def bubble_ratio(self) -> float:
+        """The share of the iteration in which the average live worker computes nothing."""
+        busy = sum(timed.end_s - timed.start_s for row in self.operations for timed in row)
+        room = len(self.plan.live_workers()) * self.iteration_time_s
+        return max(0.0, 1 - busy / room) if room else 0.0
+
+    @cached_property
+    def peak_memory_bytes(self) -> tuple[float, ...]:
+        """Peak activation bytes of each worker, in the plan's worker order (0 for a failed one)."""
+        curves = (self.memory_over_time(number) for number in range(len(self.operations)))
+        return tuple(max((held for _, held in curve), default=0.0) for curve in curves)
+
+    def memory_over_time(self, worker: int) -> list[tuple[float, float]]:
+        """(time in s, activation bytes held from then on) at every change, for one worker (an index)."""
+        stage = self.plan.stage_of(self.plan.workers[worker])
+        whole = stashed = 0
+        curve = []
+        for timed in self.operations[worker]:
+            kind = timed.operation.kind
+            whole += {"F": 1, "I": -1, "B": -1, "W": 0}[kind]
+            stashed += {"F": 0, "I": 1, "B": 0, "W": -1}[kind]
+            moment = timed.start_s if kind == "F" else timed.end_s
+            curve.append((moment, whole * stage.activation_bytes + stashed * stage.weight_stash_bytes))
+        return curve
+
+    def critical_path(self) -> list[Timed]:
+        """Operations that follow each other without slack up to the one that ends last, first to last."""
+        step = max((row[-1] for row in self.operations if row), key=lambda timed: timed.end_s, default=None)
+        place = {(timed.worker, timed.operation): n for row in self.operations for n, timed in enumerate(row)}
+        sender = {_sent_key(self.plan, timed): timed for row in self.operations for timed in row}
+        path = []
+        while step is not None:
+            path.append(step)
+            if step.start_s <= 0:
+                break
+            if step.waited_for_message:
+                step = sender[_needed_key(self.plan, step)]
+            else:
+                step = self.operations[step.worker][place[step.worker, step.operation] - 1]
+        return path[::-1]
+
+    def _windows(self) -> list[tuple[Stage, float, float]]:
+        """For each stage, over all its live workers: the stage, its first start and its last end, in s."""
+        windows: dict[tuple[int, int], tuple[Stage, float, float]] = {}
+        for worker, row in zip(self.plan.workers, self.operations, strict=True):
+            if row:
+                stage = self.plan.stage_of(worker)
+                _, start, end = windows.get(stage.layers, (stage, row[0].start_s, row[-1].end_s))
+                windows[stage.layers] = (stage, min(start, row[0].start_s), max(end, row[-1].end_s))
+        return list(windows.values())
+
+
+def evaluate(plan: Plan) -> Evaluation:
+    """Start and end of every operation: each starts as soon as its worker is free and its message is there.
+
+    Args:
+        plan: a complete plan; `schemas.check` says what is wrong with others.
+
+    Raises:
+        InvalidInputError: the orders deadlock.
+    """
+    orders = [worker.operations() for worker in plan.workers]
+    executor = {
+        (op.pipeline, op.microbatch, worker.stage): number
+        for number, worker in enumerate(plan.workers)
+        for op in orders[number]
+        if op.kind == "F"
+    }
+    sent_s: dict[Key, float] = {}
+    rows: list[list[Timed]] = [[] for _ in orders]
+    waiting: dict[Key, int] = {}
+    ready = deque(range(len(orders)))
+    while ready:
+        number = ready.popleft()
+        done = len(rows[number])
+        blocked_on = _advance(plan, number, orders[number], executor, sent_s, rows[number])
+        if blocked_on is not None:
+            waiting[blocked_on] = number
+        for timed in rows[number][done:]:
+            woken = waiting.pop(_sent_key(plan, timed), None)
+            if woken is not None:
+                ready.append(woken)
+    if waiting:
+        raise InvalidInputError("the orders deadlock", fix="rtk verify shows the place")
+    return Evaluation(plan, tuple(tuple(row) for row in rows))
+
+
+def _advance(
+    plan: Plan,
+    number: int,
+    order: tuple[Operation, ...],
+    executor: dict[tuple[int, int, int], int],
+    sent_s: dict[Key, float],
+    row: list[Timed],
+) -> Key | None:
+    """Run a worker as far as it gets; returns the message that it is blocked on, None at the end of its order."""
+    worker = plan.workers[number]
+    stage = plan.stage_of(worker)
+    slowdown = worker.slowdown or 1.0
+    free_s = row[-1].end_s if row else 0.0
+    for operation in order[len(row) :]:
+        needed = _needed(plan, worker, operation)
+        arrival_s = 0.0
+        if needed is not None:
+            if needed not in sent_s:
+                return needed
+            arrival_s = sent_s[needed] + _delay_s(plan, worker, operation, needed, executor)
+        start_s = max(free_s, arrival_s)
+        free_s = start_s + stage.duration_s(operation.kind) * slowdown
+        timed = Timed(number, operation, start_s, free_s, arrival_s == start_s and needed is not None)
+        row.append(timed)
+        sent_s[_sent_key(plan, timed)] = free_s
+    return None
+
+
+def _needed(plan: Plan, worker: Worker, operation: Operation) -> Key | None:
+    """The message from another stage that an operation waits for."""
+    last = len(plan.template_of(operation.pipeline).stages) - 1
+    if operation.kind == "F" and worker.stage > 0:
+        return ("F", operation.pipeline, operation.microbatch, worker.stage - 1)
+    if operation.kind in "IB" and worker.stage < last:
+        return ("I", operation.pipeline, operation.microbatch, worker.stage + 1)
+    return None
+
+
+def _delay_s(
+    plan: Plan, worker: Worker, operation: Operation, needed: Key, executor: dict[tuple[int, int, int], int]
+) -> float:
+    sender = plan.workers[executor[needed[1:]]]
+    return plan.hop_delay_s(operation.pipeline, min(worker.stage, sender.stage), sender, worker)
+
+
+def _needed_key(plan: Plan, timed: Timed) -> Key:
+    needed = _needed(plan, plan.workers[timed.worker], timed.operation)
+    assert needed is not None
+    return needed
+
+
+def _sent_key(plan: Plan, timed: Timed) -> Key:
+    kind, pipeline, microbatch = timed.operation
+    return ("I" if kind == "B" else kind, pipeline, microbatch, plan.workers[timed.worker].stage)

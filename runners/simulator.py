@@ -1,0 +1,217 @@
+"""The simulator: executes a plan's programs on a virtual clock.
+
+A discrete-event simulation over the lowered programs (runners/program.py). Messages are pure latency, as the semantics
+say; workers may be slow (their plan's `slowdown`) and operations may jitter.
+"""
+
+import math
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from ..schemas.documents import digest
+from ..schemas.errors import InvalidInputError
+from ..schemas.orders import print_operation
+from ..schemas.plan import Plan, Worker
+from ..schemas.report import Report
+from ..schemas.timeline import Span, Timeline, WorkerMemory
+from .program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, lower
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What one simulated iteration gave; memory stands in the plan's worker order."""
+
+    timeline: Timeline
+    makespan_s: float
+    period_s: float
+    iteration_time_s: float
+    bubble_ratio: float
+    peak_memory_bytes: tuple[float, ...]
+
+    def report(self, plan: Plan, lower_bound_s: float) -> Report:
+        """The simulation's worth, beside a proven lower bound of the plan's iteration time."""
+        iteration_s = self.iteration_time_s
+        return Report(
+            source="simulated",
+            iteration_time_s=iteration_s,
+            makespan_s=self.makespan_s,
+            period_s=self.period_s,
+            lower_bound_s=lower_bound_s,
+            bubble_ratio=self.bubble_ratio,
+            peak_memory_bytes=self.peak_memory_bytes,
+            microbatches_per_s=plan.total_microbatches() / iteration_s if iteration_s else 0.0,
+            plan=self.timeline.plan,
+        )
+
+
+def simulate(plan: Plan, jitter: float = 0.0, seed: int = 0) -> Simulation:
+    """Execute one iteration of a valid plan on a virtual clock.
+
+    Args:
+        plan: the plan, with its slow workers and links in it (schemas/conditions.py lays them over a plan).
+        jitter: sigma of the log-normal factor on every operation's duration; 0 for none.
+        seed: of the jitter; each worker has a stream of its own, so one worker's order does not change another's.
+
+    Raises:
+        InvalidInputError: the programs block each other.
+    """
+    clock = _Clock(lower(plan), _jitter_streams(plan, jitter, seed), jitter)
+    clock.run()
+    return _summary(plan, clock, {"jitter": jitter, "seed": seed})
+
+
+@dataclass
+class _Machine:
+    """One worker under way: its next instruction, its spans, its memory in micro-batches held."""
+
+    worker: Worker
+    instructions: tuple[Instruction, ...]
+    next: int = 0
+    spans: list[Span] = field(default_factory=list)
+    whole: int = 0
+    stashed: int = 0
+    peak_bytes: float = 0.0
+    busy_s: float = 0.0
+
+
+class _Clock:
+    """The virtual clock: moments at which a machine goes on, in time order."""
+
+    def __init__(self, program: Program, streams: "list[np.random.Generator]", jitter: float) -> None:
+        self.plan = program.plan
+        self.machines = [_Machine(*pair) for pair in zip(program.workers, program.instructions, strict=True)]
+        self.streams = streams
+        self.jitter = jitter
+        self.moments: list[tuple[float, int]] = [(0.0, rank) for rank in range(len(self.machines))]
+        self.arrivals_s: dict[Message, float] = {}
+        self.waiting: dict[Message, tuple[float, int]] = {}
+        self.gathered: dict[tuple[int, ...], list[tuple[float, int]]] = {}
+
+    def run(self) -> None:
+        """Let every machine run to its end."""
+        while self.moments:
+            now_s, rank = heappop(self.moments)
+            machine = self.machines[rank]
+            if machine.next < len(machine.instructions):
+                self._execute(rank, machine, machine.instructions[machine.next], now_s)
+        blocked = [machine for machine in self.machines if machine.next < len(machine.instructions)]
+        if blocked:
+            raise InvalidInputError(
+                f"worker {blocked[0].worker.name} waits forever", fix="rtk verify shows the deadlock"
+            )
+
+    def _execute(self, rank: int, machine: _Machine, instruction: Instruction, now_s: float) -> None:
+        match instruction:
+            case Compute():
+                self._go_on(rank, self._compute(rank, machine, instruction, now_s))
+            case Send():
+                self._send(instruction, now_s)
+                self._go_on(rank, now_s)
+            case Receive():
+                arrival_s = self.arrivals_s.get(instruction.message)
+                if arrival_s is None:
+                    self.waiting[instruction.message] = (now_s, rank)
+                else:
+                    self._go_on(rank, max(now_s, arrival_s))
+            case AllReduce():
+                self._gather(instruction.group, rank, now_s)
+            case Step():
+                everyone = tuple(range(len(self.machines))) if instruction.everyone else (rank,)
+                self._gather((-1, *everyone), rank, now_s)
+
+    def _go_on(self, rank: int, at_s: float) -> None:
+        self.machines[rank].next += 1
+        heappush(self.moments, (at_s, rank))
+
+    def _compute(self, rank: int, machine: _Machine, instruction: Compute, now_s: float) -> float:
+        kind = instruction.operation.kind
+        stage = self.plan.stage_of(machine.worker)
+        duration_s = stage.duration_s(kind) * (machine.worker.slowdown or 1.0)
+        if self.jitter:
+            duration_s *= math.exp(self.jitter * float(self.streams[rank].standard_normal()))
+        machine.whole += {"F": 1, "I": -1, "B": -1, "W": 0}[kind]
+        machine.stashed += {"F": 0, "I": 1, "B": 0, "W": -1}[kind]
+        held = machine.whole * stage.activation_bytes + machine.stashed * stage.weight_stash_bytes
+        machine.peak_bytes = max(machine.peak_bytes, held)
+        machine.busy_s += duration_s
+        op = print_operation(instruction.operation, machine.worker.pipeline)
+        machine.spans.append(Span(machine.worker.name, op, now_s, now_s + duration_s))
+        return now_s + duration_s
+
+    def _send(self, instruction: Send, now_s: float) -> None:
+        arrival_s = now_s + instruction.delay_s
+        self.arrivals_s[instruction.message] = arrival_s
+        if instruction.message in self.waiting:
+            since_s, receiver = self.waiting.pop(instruction.message)
+            self._go_on(receiver, max(since_s, arrival_s))
+
+    def _gather(self, group: tuple[int, ...], rank: int, now_s: float) -> None:
+        """An all-reduce or a step begins when the last of its group is there."""
+        present = self.gathered.setdefault(group, [])
+        present.append((now_s, rank))
+        if len(present) < len([member for member in group if member >= 0]):
+            return
+        start_s = max(since_s for since_s, _ in self.gathered.pop(group))
+        for _, member in present:
+            machine = self.machines[member]
+            instruction = machine.instructions[machine.next]
+            assert isinstance(instruction, AllReduce | Step)
+            end_s = start_s + instruction.duration_s
+            if instruction.duration_s:
+                name = "allreduce" if isinstance(instruction, AllReduce) else "step"
+                machine.spans.append(Span(machine.worker.name, name, start_s, end_s))
+            self._go_on(member, end_s)
+
+
+def _jitter_streams(plan: Plan, jitter: float, seed: int) -> "list[np.random.Generator]":
+    if not jitter:
+        return []
+    import numpy as np
+
+    return [np.random.default_rng((seed, rank)) for rank in range(len(plan.live_workers()))]
+
+
+def _summary(plan: Plan, clock: _Clock, options: dict[str, float]) -> Simulation:
+    windows: dict[tuple[int, int], tuple[float, float]] = {}
+    for machine in clock.machines:
+        computed = [span for span in machine.spans if span.op not in ("allreduce", "step")]
+        layers = plan.stage_of(machine.worker).layers
+        if computed:
+            first_s, last_s = windows.get(layers, (math.inf, 0.0))
+            windows[layers] = (min(first_s, computed[0].start_s), max(last_s, computed[-1].end_s))
+    stages = {stage.layers: stage for stage in map(plan.stage_of, (machine.worker for machine in clock.machines))}
+    reduced_s = max((last + stages[layers].allreduce_s for layers, (_, last) in windows.items()), default=0.0)
+    makespan_s = reduced_s + max((stages[layers].optimizer_s for layers in windows), default=0.0)
+    period_s = max(
+        (end - start + stages[at].allreduce_s + stages[at].optimizer_s for at, (start, end) in windows.items()),
+        default=0.0,
+    )
+    iteration_s = period_s if plan.optimizer == "staggered" else makespan_s
+    room_s = len(clock.machines) * iteration_s
+    busy_s = sum(machine.busy_s for machine in clock.machines)
+    peaks = {machine.worker.name: machine.peak_bytes for machine in clock.machines}
+    return Simulation(
+        timeline=_timeline(plan, clock, options),
+        makespan_s=makespan_s,
+        period_s=period_s,
+        iteration_time_s=iteration_s,
+        bubble_ratio=max(0.0, 1 - busy_s / room_s) if room_s else 0.0,
+        peak_memory_bytes=tuple(peaks.get(worker.name, 0.0) for worker in plan.workers),
+    )
+
+
+def _timeline(plan: Plan, clock: _Clock, options: dict[str, float]) -> Timeline:
+    spans = sorted((span for machine in clock.machines for span in machine.spans), key=lambda span: span.start_s)
+    return Timeline("simulated", tuple(spans), memory_of_workers(plan), plan=digest(plan), options=dict(options))
+
+
+def memory_of_workers(plan: Plan) -> tuple[WorkerMemory, ...]:
+    """The memory sizes of a plan's live workers, as a Timeline carries them."""
+    return tuple(
+        WorkerMemory(worker.name, stage.activation_bytes, stage.weight_stash_bytes, stage.memory_limit_bytes)
+        for worker, stage in ((worker, plan.stage_of(worker)) for worker in plan.live_workers())
+    )

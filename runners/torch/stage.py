@@ -1,0 +1,153 @@
+"""A stage on a device: consecutive layers, executed micro-batch by micro-batch with F, I, W and B."""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from ...schemas.errors import InvalidInputError, RuntimeFailedError
+from .linear import DeferredGradient, GradientStore, defer_linears
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Forward:
+    """What the backward pass of a micro-batch starts from.
+
+    The output's place in the graph stands for the output, whose memory thus ends with its last user.
+    """
+
+    inputs: torch.Tensor
+    output: GradientEdge | None
+
+
+class Stage:
+    """Executes a stage; implements the StageExecutor Protocol.
+
+    The linear layers among `layers` are turned into DeferredLinears in place, and belong to the newest Stage made of
+    them. Gradients are added to the parameters' `grad`, in place where there is one. Tensors given to the methods must
+    not be written to until the micro-batch's W has ended.
+
+    Args:
+        layers: applied one after another; each maps one tensor to one tensor.
+        loss: maps (output, target) to a scalar; a last stage's, and only there.
+        loss_scale: multiplies the loss, and so all gradients; 1 / N averages over N micro-batches.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], loss: Loss | None = None, loss_scale: float = 1.0) -> None:
+        self.layers = nn.ModuleList(layers)
+        self.loss = loss
+        self.loss_scale = loss_scale
+        self._store = GradientStore()
+        self._forwards: dict[Hashable, _Forward] = {}
+        self._deferred: dict[Hashable, list[DeferredGradient]] = {}
+        defer_linears(self.layers, self._store)
+
+    def forward(self, key: Hashable, inputs: torch.Tensor, target: torch.Tensor | None = None) -> torch.Tensor:
+        """F: the stage's output, or the scaled loss at a last stage; with gradients switched off nothing is kept.
+
+        Args:
+            key: names the micro-batch until its backward pass.
+            inputs: what the first layer takes; gradients are taken with respect to it where it is floating.
+            target: what the loss compares the output with; given exactly where the stage has a loss.
+
+        Returns:
+            The output (or a scalar), detached from the graph.
+
+        Raises:
+            RuntimeFailedError: the key is under way already, or target and loss do not come together.
+            InvalidInputError: a layer's output is not one tensor, or the loss is not a scalar.
+        """
+        if key in self._forwards or key in self._deferred:
+            raise RuntimeFailedError(f"F of micro-batch {key!r} again, before its backward pass has ended")
+        inputs = inputs.detach().requires_grad_(inputs.is_floating_point() and torch.is_grad_enabled())
+        output = self._apply_loss(self._apply_layers(inputs), target)
+        if torch.is_grad_enabled():
+            edge = get_gradient_edge(output) if output.requires_grad else None
+            self._forwards[key] = _Forward(inputs, edge)
+        return output.detach()
+
+    def backward_input(self, key: Hashable, gradient: torch.Tensor | None = None) -> torch.Tensor | None:
+        """I: the gradient of the stage's input; the weight gradients of linear layers are put off.
+
+        Args:
+            key: a micro-batch whose F has run.
+            gradient: that of the stage's output, in its shape; None at a last stage.
+
+        Returns:
+            The gradient, in the input's shape; None where the input takes none (token numbers).
+
+        Raises:
+            RuntimeFailedError: there is no F to this I, or the gradient is missing or not asked for.
+        """
+        with self._store.collecting() as deferred:
+            input_gradient = self._run_backward(key, gradient)
+        self._deferred[key] = deferred
+        return input_gradient
+
+    def backward_weight(self, key: Hashable) -> None:
+        """W: add the weight gradients that I put off; nothing where the stage has no linear layer.
+
+        Raises:
+            RuntimeFailedError: there is no I to this W.
+        """
+        if key not in self._deferred:
+            raise RuntimeFailedError(f"W of micro-batch {key!r} without an I before it")
+        for gradient in self._deferred.pop(key):
+            gradient.accumulate()
+
+    def backward(self, key: Hashable, gradient: torch.Tensor | None = None) -> torch.Tensor | None:
+        """B: the gradients of the input (returned) and of all weights; arguments and errors as `backward_input`."""
+        return self._run_backward(key, gradient)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The stage's parameters, each once even where layers share it."""
+        return self.layers.parameters()
+
+    def held_keys(self) -> frozenset[Hashable]:
+        """The micro-batches under way: those whose backward pass has not ended."""
+        return frozenset(self._forwards) | frozenset(self._deferred)
+
+    def stash_bytes(self, key: Hashable) -> int:
+        """The memory that a micro-batch holds between its I and its W: what the deferred gradients are made from."""
+        storages = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+            for deferred in self._deferred[key]
+            for tensor in (deferred.inputs, deferred.gradient)
+            if tensor is not None
+        }
+        return sum(storages.values())
+
+    def _apply_layers(self, value: torch.Tensor) -> torch.Tensor:
+        for index, layer in enumerate(self.layers):
+            value = layer(value)
+            if not isinstance(value, torch.Tensor):
+                raise InvalidInputError(
+                    f"a layer's output is a {type(value).__name__}, not one tensor",
+                    where=f"layer {index} of the stage, {type(layer).__name__}",
+                    fix="wrap the layer in a module that maps one tensor to one tensor",
+                )
+        return value
+
+    def _apply_loss(self, output: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
+        if (target is None) != (self.loss is None):
+            raise RuntimeFailedError("a target must be given at the stage that has the loss, and only there")
+        if self.loss is None or target is None:
+            return output
+        loss = self.loss(output, target)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise InvalidInputError("the loss is not a scalar", fix="return its mean, a tensor of one element")
+        return loss * self.loss_scale
+
+    def _run_backward(self, key: Hashable, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        if key not in self._forwards:
+            raise RuntimeFailedError(f"I or B of micro-batch {key!r} without an F before it")
+        if (gradient is None) != (self.loss is not None):
+            raise RuntimeFailedError("the output's gradient must be given except at the stage that has the loss")
+        forward = self._forwards.pop(key)
+        if forward.output is not None:
+            torch.autograd.backward(forward.output, gradient)
+        return forward.inputs.grad

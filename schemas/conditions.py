@@ -1,0 +1,69 @@
+"""Conditions: slow workers and slow links, laid over a plan whose orders stay as they are."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from .errors import InvalidInputError
+from .plan import Link, Pipeline, Plan
+
+LinkPlace = tuple[int | None, int]  # (pipeline, link); pipeline None means all of them
+
+
+def under_conditions(plan: Plan, slow: Mapping[str, float], link_delay_s: Mapping[LinkPlace, float]) -> Plan:
+    """The plan as it is under slow workers and links; its prediction, which no longer holds, is dropped.
+
+    Args:
+        plan: the plan.
+        slow: slow-down factor by worker name `k/i`, instead of the plan's own.
+        link_delay_s: delay in s by (pipeline or None for all, link), instead of the plan's own.
+
+    Raises:
+        InvalidInputError: the plan has no such worker or link, or the worker has failed.
+    """
+    if not slow and not link_delay_s:
+        return plan
+    _check_workers(plan, slow)
+    _check_links(plan, link_delay_s)
+    workers = tuple(replace(w, slowdown=slow.get(w.name, w.slowdown)) for w in plan.workers)
+    # Hops between pipelines take the template's delay, so a delay for all pipelines belongs there.
+    common = {link: delay for (pipeline, link), delay in link_delay_s.items() if pipeline is None}
+    templates = tuple(
+        replace(template, links=_replaced(template.links, common)) if template.links else template
+        for template in plan.templates
+    )
+    pipelines = tuple(_pipeline(plan, k, link_delay_s) for k in range(len(plan.pipelines)))
+    return replace(plan, workers=workers, templates=templates, pipelines=pipelines, prediction=None)
+
+
+def _pipeline(plan: Plan, number: int, link_delay_s: Mapping[LinkPlace, float]) -> Pipeline:
+    pipeline = plan.pipelines[number]
+    own = {link: delay for (k, link), delay in link_delay_s.items() if k == number}
+    common = {link: delay for (k, link), delay in link_delay_s.items() if k is None}
+    if not own and pipeline.links is None:
+        return pipeline
+    links = plan.template_of(number).links if pipeline.links is None else pipeline.links
+    return replace(pipeline, links=_replaced(links, {**common, **own}))
+
+
+def _replaced(links: tuple[Link, ...], delays_s: Mapping[int, float]) -> tuple[Link, ...]:
+    return tuple(Link(delays_s.get(i, link.delay_s)) for i, link in enumerate(links))
+
+
+def _check_workers(plan: Plan, slow: Mapping[str, float]) -> None:
+    names = {worker.name for worker in plan.live_workers()}
+    for name in slow:
+        if name not in names:
+            raise InvalidInputError(
+                f"there is no live worker {name}", where="--slow", fix=f"workers run from 0/0 to {max(names)}"
+            )
+
+
+def _check_links(plan: Plan, link_delay_s: Mapping[LinkPlace, float]) -> None:
+    for pipeline, link in link_delay_s:
+        chosen = range(len(plan.pipelines)) if pipeline is None else [pipeline]
+        depths = [len(plan.template_of(k).links) for k in chosen if k < len(plan.pipelines)]
+        if not depths or link >= max(depths):
+            place = f"{link}" if pipeline is None else f"{pipeline}/{link}"
+            raise InvalidInputError(
+                f"there is no link {place}", where="--link-delay", fix="link i lies between stages i and i+1"
+            )
