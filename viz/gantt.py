@@ -1,0 +1,337 @@
+"""A self-contained HTML page with an interactive Gantt chart and, beneath it, the memory of each worker (Plotly)."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from ..schemas.timeline import Timeline
+from .looks import ALARM, FAINT, GRID, GROUND, IDLE, INK, LOOKS, curve_colour, legend_of
+from .scene import Bar, Curve, Row, Scene, lay_out, print_peaks
+from .spans import operation_of, worker_place
+from .units import print_bytes, print_time
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Bar as BarTrace
+    from plotly.graph_objects import Figure, Scatter
+
+ROW_PIXELS, BAND_PIXELS = 26, 34
+BAND_SHARE = 0.75
+MARGIN_PIXELS = {"l": 20, "r": 30, "t": 70, "b": 60}
+PANEL_GAP_PIXELS = 46
+# Beyond this many bars a row the white edges would cover the bars; and beyond this many in all, a browser takes half a
+# minute to fit their numbers, of which none could be read: pointing at a bar still says them.
+EDGED_BARS, NUMBERED_BARS = 200, 6000
+
+FONTS = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
+
+_STYLE = (
+    f"body {{ font: 15px/1.5 {FONTS}; color: {INK}; background: #fff; margin: 1.4rem 2rem; }}"
+    + """
+h1 { font-size: 1.35rem; margin: 0 0 .2rem; }
+.facts { margin: 0; color: #4B5563; }
+details { margin: .6rem 0 0; max-width: 62rem; color: #374151; }
+summary { cursor: pointer; font-weight: 600; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem .8rem; margin: .5rem 0; }
+dt { font-weight: 600; } dd { margin: 0; }
+"""
+)
+
+_GUIDE = (
+    ("Row", "one worker k/i: it holds stage i (consecutive layers of the model) of pipeline k, and does one thing at a "
+     "time. Time runs to the right."),
+    ("Bar", "one operation on one micro-batch, whose number it carries. F computes the forward pass; I the gradient of "
+     "the stage's input, for which the stage before waits; W the gradient of its weights, which can wait; B is I and W "
+     "in one."),
+    ("Grey", "the worker is idle: a bubble. The less grey, the better the schedule."),
+    ("Hatched", "a re-routed micro-batch: 1.3 is micro-batch 3 of pipeline 1, computed here in place of pipeline 1's "
+     "own worker."),
+    ("Memory", "what the worker holds for micro-batches between their forward and their backward; the dashed line is "
+     "its limit."),
+    ("Mouse", "point at a bar for its times, drag to zoom, double-click to see all, click the legend to hide a kind."),
+)  # fmt: skip
+
+
+def gantt_html(timelines: Sequence[tuple[str, Timeline]], title: str) -> str:
+    """Draw timelines as one HTML page that needs no network.
+
+    Args:
+        timelines: labels and timelines; several are laid over each other, one row a worker and timeline.
+        title: the page's title; it is amended where more than 30 000 operations would have to be drawn.
+
+    Returns:
+        The page's text; equal arguments give equal text.
+    """
+    scene = lay_out(timelines, title)
+    chart = _figure(scene).to_html(
+        full_html=False,
+        include_plotlyjs=True,
+        div_id="rtk-gantt",
+        config={"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d"]},
+    )
+    facts = "".join(f'<p class="facts">{escape(fact)}</p>' for fact in scene.facts)
+    guide = "".join(f"<dt>{word}</dt><dd>{text}</dd>" for word, text in _GUIDE)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{escape(scene.title)}</title>'
+        f"<style>{_STYLE}</style></head>\n<body>\n<h1>{escape(scene.title)}</h1>\n{facts}\n{chart}\n"
+        f"<details open><summary>How to read this</summary><dl>{guide}</dl></details>\n</body>\n</html>\n"
+    )
+
+
+def _figure(scene: Scene) -> "Figure":
+    from plotly.graph_objects import Figure
+
+    traces = [_idle(scene), *(_bars(scene, kind) for kind in scene.kinds())]
+    if any(bar.rerouted for bar in scene.bars):
+        traces.append(_rerouted_key())
+    traces += [*_marks(scene), *_memory(scene)]
+    return Figure(traces, _layout(scene))
+
+
+def _idle(scene: Scene) -> "BarTrace":
+    """The light ground of each row: what no bar covers is idle."""
+    from plotly.graph_objects import Bar as BarTrace
+
+    rows = [row for row in scene.rows if row.busy]
+    return BarTrace(
+        name="idle (bubble)",
+        orientation="h",
+        x=[scene.unit.of(row.end_s) for row in rows],
+        y=[_middle(row) for row in rows],
+        width=LOOKS["F"].height,
+        marker={"color": IDLE, "line": {"width": 0}},
+        hoverinfo="skip",
+        legendrank=2000,
+    )
+
+
+def _bars(scene: Scene, kind: str) -> "BarTrace":
+    from plotly.graph_objects import Bar as BarTrace
+
+    bars = [bar for bar in scene.bars if bar.kind == kind]
+    unit, look = scene.unit, LOOKS[kind]
+    return BarTrace(
+        name=legend_of(kind),
+        orientation="h",
+        base=[unit.of(bar.span.start_s) for bar in bars],
+        x=[unit.of(bar.span.end_s - bar.span.start_s) for bar in bars],
+        y=[_middle(bar.row) for bar in bars],
+        width=look.height,
+        text=[bar.label for bar in bars] if len(scene.bars) <= NUMBERED_BARS else None,
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        textfont={"color": INK},
+        marker=_marker(scene, bars, look.colour),
+        customdata=[_hover(bar) for bar in bars],
+        hovertemplate="<b>%{customdata[0]}</b>  %{customdata[1]}<br>worker %{customdata[2]}<br>"
+        "start %{customdata[3]}<br>end %{customdata[4]}<br>takes %{customdata[5]}<br>"
+        "iteration %{customdata[6]}<extra></extra>",
+    )
+
+
+def _marker(scene: Scene, bars: list[Bar], colour: str) -> dict[str, Any]:
+    rows = sum(row.busy for row in scene.rows)
+    marker: dict[str, Any] = {
+        "color": colour,
+        "line": {"color": "white", "width": 1 if len(scene.bars) <= EDGED_BARS * rows else 0},
+    }
+    if any(bar.rerouted for bar in bars):
+        marker["pattern"] = {**_HATCH, "shape": ["/" if bar.rerouted else "" for bar in bars]}
+    return marker
+
+
+_HATCH = {"fillmode": "overlay", "fgcolor": INK, "fgopacity": 0.45, "size": 7, "solidity": 0.12}
+
+
+def _rerouted_key() -> "BarTrace":
+    """A legend entry that says what hatching means."""
+    from plotly.graph_objects import Bar as BarTrace
+
+    return BarTrace(
+        name="re-routed from pipeline k: k.j",
+        orientation="h",
+        x=[None],
+        y=[None],
+        marker={"color": "white", "line": {"color": INK, "width": 1}, "pattern": {**_HATCH, "shape": "/"}},
+        legendrank=2001,
+    )
+
+
+def _hover(bar: Bar) -> list[str]:
+    span = bar.span
+    operation = operation_of(span.worker, span.op)
+    words = LOOKS[bar.kind].words
+    if operation is not None:
+        words += f" of micro-batch {operation.pipeline}.{operation.microbatch}" + (
+            ", re-routed" if bar.rerouted else ""
+        )
+    pipeline, stage = worker_place(span.worker)
+    return [
+        span.op,
+        words,
+        f"{span.worker} (pipeline {pipeline}, stage {stage})",
+        print_time(span.start_s),
+        print_time(span.end_s),
+        print_time(span.end_s - span.start_s),
+        str(span.iteration),
+    ]
+
+
+def _marks(scene: Scene) -> list["Scatter"]:
+    """Vertical lines: events, and the beginnings of iterations."""
+    from plotly.graph_objects import Scatter
+
+    traces = []
+    for is_event, name, colour in ((True, "event", ALARM), (False, "iteration begins", FAINT)):
+        marks = [mark for mark in scene.marks if mark.is_event == is_event]
+        if not marks:
+            continue
+        places = [scene.unit.of(mark.time_s) for mark in marks]
+        few = len(marks) <= 12
+        traces.append(
+            Scatter(
+                name=name,
+                x=[x for place in places for x in (place, place, None)],
+                y=[y for _ in places for y in (-0.35, scene.height, None)],
+                mode="lines+markers+text" if few else "lines+markers",
+                text=[text for mark in marks for text in (_short(mark.words) if few else "", "", "")],
+                textposition="middle right",
+                textfont={"color": colour, "size": 11},
+                line={"color": colour, "width": 1.5 if is_event else 1, "dash": "solid" if is_event else "dot"},
+                marker={"symbol": "triangle-down", "size": [10 if is_event else 5, 0, 0] * len(places)},
+                hovertext=[text for m in marks for text in [f"{print_time(m.time_s)}: {escape(m.words)}"] * 3],
+                hoverinfo="text",
+                legendrank=2002,
+            )
+        )
+    return traces
+
+
+def _short(words: str) -> str:
+    return escape(words if len(words) <= 60 else words[:59] + "…")
+
+
+def _memory(scene: Scene) -> list["Scatter"]:
+    """A band for each worker, all to one scale, with its curves and its limit."""
+    scale = BAND_SHARE / scene.memory_scale()
+    traces, limits = [], []
+    for band, curves in enumerate(scene.memory_bands().values(), start=1):
+        traces.append(_ground(scene, -band))
+        traces += [_curve(scene, curve, -band, scale) for curve in curves]
+        limit = curves[0].limit_bytes
+        if limit is not None:
+            limits.append(scale * limit - band)
+    return [*traces, _limits(scene, limits)] if limits else traces
+
+
+def _limits(scene: Scene, heights: list[float]) -> "Scatter":
+    from plotly.graph_objects import Scatter
+
+    return Scatter(
+        name="memory limit",
+        yaxis="y2",
+        x=[x for _ in heights for x in (0, scene.unit.of(scene.end_s), None)],
+        y=[y for height in heights for y in (height, height, None)],
+        mode="lines",
+        line={"color": ALARM, "width": 1.2, "dash": "dash"},
+        hoverinfo="skip",
+        legendrank=2004,
+    )
+
+
+def _ground(scene: Scene, ground: float) -> "Scatter":
+    from plotly.graph_objects import Scatter
+
+    ends = [0, scene.unit.of(scene.end_s)]
+    line = {"color": GROUND, "width": 1}
+    return Scatter(yaxis="y2", x=ends, y=[ground] * 2, mode="lines", line=line, hoverinfo="skip", showlegend=False)
+
+
+def _curve(scene: Scene, curve: Curve, ground: float, scale: float) -> "Scatter":
+    from plotly.graph_objects import Scatter
+
+    several = len(scene.labels) > 1
+    return Scatter(
+        name=f"memory, {scene.labels[curve.timeline]}" if several else "memory",
+        legendgroup=f"memory {curve.timeline}",
+        showlegend=curve.worker == scene.curves[0].worker,
+        legendrank=2003,
+        yaxis="y2",
+        x=[scene.unit.of(time_s) for time_s, _ in curve.points],
+        y=[ground + scale * size for _, size in curve.points],
+        mode="lines",
+        line={"shape": "hv", "width": 1.2, "color": curve_colour(curve.timeline)},
+        fill="tonexty" if curve.timeline == 0 else None,
+        fillcolor="rgba(76, 86, 106, 0.22)",
+        customdata=[[print_bytes(size), print_time(time_s)] for time_s, size in curve.points],
+        hovertemplate=f"worker {curve.worker} holds %{{customdata[0]}}<br>from %{{customdata[1]}} on<extra></extra>",
+    )
+
+
+def _layout(scene: Scene) -> dict[str, Any]:
+    bands = len(scene.memory_bands())
+    top_rows = 0.9 if scene.marks else 0.1
+    memory_pixels = bands * BAND_PIXELS + PANEL_GAP_PIXELS if bands else 0
+    plot_pixels = (scene.height + top_rows) * ROW_PIXELS + memory_pixels
+    layout = {
+        "template": "plotly_white",
+        "barmode": "overlay",
+        "height": plot_pixels + MARGIN_PIXELS["t"] + MARGIN_PIXELS["b"],
+        "margin": {**MARGIN_PIXELS, "r": MARGIN_PIXELS["r"] + 6.5 * scene.peaks_length()},
+        "font": {"color": INK, "size": 12, "family": FONTS},
+        "uniformtext": {"mode": "hide", "minsize": 8},
+        "legend": {"orientation": "h", "x": 0, "y": 1 + 8 / plot_pixels, "yanchor": "bottom", "traceorder": "normal"},
+        "hoverlabel": {"align": "left"},
+        "xaxis": _time_axis(scene, bands > 0),
+        "yaxis": {
+            "domain": [memory_pixels / plot_pixels, 1],
+            "range": [scene.height, -top_rows],
+            "tickvals": [_middle(row) for row in scene.rows],
+            "ticktext": [row.label for row in scene.rows],
+            "title": {"text": "worker: pipeline/stage"},
+            **_PLAIN_AXIS,
+        },
+    }
+    return {**layout, **_memory_layout(scene, (memory_pixels - PANEL_GAP_PIXELS) / plot_pixels)} if bands else layout
+
+
+_TICK_GAP = {"ticks": "outside", "ticklen": 6, "tickcolor": "rgba(0, 0, 0, 0)"}
+_PLAIN_AXIS = {"fixedrange": True, "showgrid": False, "zeroline": False, "automargin": True, **_TICK_GAP}
+
+
+def _time_axis(scene: Scene, has_memory: bool) -> dict[str, Any]:
+    return {
+        "title": {"text": f"time ({scene.unit.name})"},
+        "range": [0, scene.unit.of(scene.end_s) or 1],
+        "anchor": "y2" if has_memory else "y",
+        "showgrid": True,
+        "gridcolor": GRID,
+        "zeroline": False,
+        "ticks": "outside",
+    }
+
+
+def _memory_layout(scene: Scene, top: float) -> dict[str, Any]:
+    """The second panel, up to the share `top` of the height: a band a worker, its peak at the right."""
+    bands = scene.memory_bands()
+    middles = [-band - 0.6 for band in range(len(bands))]
+    axis = {
+        "domain": [0, top],
+        "range": [-len(bands) - 0.1, 0],
+        "tickvals": middles,
+        "ticktext": list(bands),
+        "title": {"text": "memory of worker"},
+        **_PLAIN_AXIS,
+    }
+    side = {"xref": "paper", "x": 1.005, "xanchor": "left", "yref": "y2", "yanchor": "middle", "showarrow": False}
+    notes = [
+        {**side, "y": middle, "text": print_peaks(curves), "font": {"size": 11, "color": FAINT}}
+        for middle, curves in zip(middles, bands.values(), strict=True)
+    ]
+    heading = "<b>Memory</b> held for micro-batches under way, all workers to one scale"
+    place = {"xref": "paper", "x": 0, "xanchor": "left", "yref": "paper", "y": top, "yanchor": "bottom"}
+    return {"yaxis2": axis, "annotations": [*notes, {**place, "text": heading, "showarrow": False}]}
+
+
+def _middle(row: Row) -> float:
+    return row.top + 0.5

@@ -1,0 +1,42 @@
+"""How things look in every picture: colours and characters."""
+
+from dataclasses import dataclass
+
+INK, FAINT, IDLE, GRID, GROUND = "#1F2430", "#6B7280", "#ECEFF3", "#E3E6EB", "#C9CED6"
+# Events and limits: what people must not overlook.
+ALARM = "#B3261E"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a kind of operation is shown: its colour (of Okabe and Ito's palette, told apart by colour-blind readers),
+    a character that stands for it without colours, and its bar's height as a share of the row."""
+
+    words: str
+    colour: str
+    fill: str
+    height: float
+
+
+# Communication is drawn lower than computation, so that the one is still seen under the other where they overlap.
+LOOKS = {
+    "F": Look("forward", "#56B4E9", "─", 0.86),
+    "I": Look("backward, input gradients", "#E69F00", "═", 0.86),
+    "W": Look("backward, weight gradients", "#2BB38A", "┈", 0.86),
+    "B": Look("full backward (I and W in one)", "#E8743B", "━", 0.86),
+    "allreduce": Look("gradient all-reduce", "#CC79A7", "~", 0.5),
+    "step": Look("optimizer step", "#F0E442", "+", 0.86),
+    "other": Look("other", "#9AA0A6", "?", 0.5),
+}
+
+_CURVES = ("#4C566A", "#7A5195", "#0B7A75")
+
+
+def curve_colour(timeline: int) -> str:
+    """The colour of the memory curves of the n-th timeline; those after the third share its colour."""
+    return _CURVES[min(timeline, len(_CURVES) - 1)]
+
+
+def legend_of(kind: str) -> str:
+    """What a legend says of a kind."""
+    return f"{kind}: {LOOKS[kind].words}" if len(kind) == 1 else LOOKS[kind].words

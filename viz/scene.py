@@ -1,0 +1,274 @@
+"""A Gantt chart before it is drawn: rows, bars, events and memory curves of one or several timelines.
+
+Every picture here (HTML, SVG, terminal) draws a Scene, so that all of them show the same.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from ..schemas.timeline import Span, Timeline
+from .looks import LOOKS
+from .memory import Points, memory_curves, peak_bytes
+from .spans import is_rerouted, kind_of, label_of, operation_of, worker_place, workers_of
+from .units import TimeUnit, print_bytes, print_percent, print_time, time_unit
+
+Labelled = tuple[str, Timeline]
+
+MAX_BARS = 30_000
+PIPELINE_GAP, WORKER_GAP = 0.5, 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A worker in one timeline, up to `end_s`; `top` is where it begins, in row heights from the top of the chart.
+
+    A row that is not `busy` has no spans: its worker failed, or the plan gives it no work.
+    """
+
+    worker: str
+    timeline: int
+    label: str
+    top: float
+    end_s: float
+    busy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One span in its row; `label` is the micro-batch's number."""
+
+    row: Row
+    span: Span
+    kind: str
+    label: str
+    rerouted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An event, or the beginning of an iteration."""
+
+    time_s: float
+    words: str
+    is_event: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A worker's memory over time in one timeline: the points (time_s, bytes), from zero and to the chart's end."""
+
+    worker: str
+    timeline: int
+    points: Points
+    peak_bytes: float
+    limit_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a chart shows, from 0 to `end_s`, in seconds from each timeline's first span; `facts` say it in words."""
+
+    title: str
+    facts: tuple[str, ...]
+    labels: tuple[str, ...]
+    rows: tuple[Row, ...]
+    bars: tuple[Bar, ...]
+    marks: tuple[Mark, ...]
+    curves: tuple[Curve, ...]
+    end_s: float
+    unit: TimeUnit
+
+    @property
+    def height(self) -> float:
+        """The chart's height in row heights."""
+        return max((row.top + 1 for row in self.rows), default=1.0)
+
+    def kinds(self) -> list[str]:
+        """The kinds of operations that occur, in the legend's order."""
+        found = {bar.kind for bar in self.bars}
+        return [kind for kind in LOOKS if kind in found]
+
+    def memory_bands(self) -> dict[str, list[Curve]]:
+        """The memory curves by worker, in the rows' order."""
+        bands: dict[str, list[Curve]] = {}
+        for curve in self.curves:
+            bands.setdefault(curve.worker, []).append(curve)
+        return bands
+
+    def peaks_length(self) -> int:
+        """The characters of the longest note at the right of a memory band; 0 without bands."""
+        return max((len(print_peaks(curves)) for curves in self.memory_bands().values()), default=0)
+
+    def memory_scale(self) -> float:
+        """The largest size that any band shows, in bytes; 1 where all are empty."""
+        return max((max(curve.peak_bytes, curve.limit_bytes or 0) for curve in self.curves), default=0.0) or 1.0
+
+
+def lay_out(timelines: Sequence[Labelled], title: str, max_bars: int = MAX_BARS) -> Scene:
+    """Lay out timelines over each other, each aligned at its first span's start.
+
+    Args:
+        timelines: labels and timelines; a worker gets one row a timeline, under each other.
+        title: the chart's title; where not all iterations fit, it says so.
+        max_bars: how many spans are drawn at most: the first iterations that fit, of one iteration the first spans.
+    """
+    drawn, cut = _first_that_fit([(label, aligned(timeline)) for label, timeline in timelines], max_bars)
+    spans = [span for _, timeline in drawn for span in timeline.spans]
+    marks = _marks(drawn, max((span.end_s for span in spans), default=0.0) if cut else None)
+    end_s = max((*(span.end_s for span in spans), *(mark.time_s for mark in marks)), default=0.0)
+    rows = _rows(drawn)
+    return Scene(
+        title=f"{title} ({cut})" if cut else title,
+        facts=tuple(facts_of(label, timeline) for label, timeline in timelines),
+        labels=tuple(label for label, _ in timelines),
+        rows=rows,
+        bars=_bars(drawn, rows),
+        marks=marks,
+        curves=_curves(drawn, end_s),
+        end_s=end_s,
+        unit=time_unit(end_s),
+    )
+
+
+def aligned(timeline: Timeline) -> Timeline:
+    """The timeline with its first span at 0."""
+    start_s = first_start_s(timeline)
+    if start_s == 0:
+        return timeline
+    spans = tuple(replace(s, start_s=s.start_s - start_s, end_s=s.end_s - start_s) for s in timeline.spans)
+    events = tuple(replace(event, time_s=event.time_s - start_s) for event in timeline.events)
+    return replace(timeline, spans=spans, events=events)
+
+
+def first_start_s(timeline: Timeline) -> float:
+    """When the first span starts; 0 without spans."""
+    return min((span.start_s for span in timeline.spans), default=0.0)
+
+
+def facts_of(label: str, timeline: Timeline) -> str:
+    """A timeline in one line: where it came from, how long it takes, and its bubbles (time without computation)."""
+    source = label if timeline.source in label else f"{label}, {timeline.source}"
+    if not timeline.spans:
+        return f"{source} · no operations"
+    makespan_s = max(span.end_s for span in timeline.spans) - first_start_s(timeline)
+    workers = {span.worker for span in timeline.spans} | {sizes.worker for sizes in timeline.workers}
+    busy_s = sum(span.end_s - span.start_s for span in timeline.spans if operation_of(span.worker, span.op))
+    bubbles = 1 - busy_s / (len(workers) * makespan_s) if makespan_s else 0.0
+    paced = " · paced (operations stretched to the plan's durations)" if timeline.paced else ""
+    return f"{source} · {_pace(timeline, makespan_s)} · bubbles {print_percent(max(bubbles, 0.0))}{paced}"
+
+
+def print_peaks(curves: Sequence[Curve]) -> str:
+    """A worker's peaks, one a timeline where they differ, and its limit."""
+    peaks = " / ".join(dict.fromkeys(print_bytes(curve.peak_bytes) for curve in curves))
+    limit = curves[0].limit_bytes
+    return f"peak {peaks}" + (f" of {print_bytes(limit)}" if limit is not None else "")
+
+
+def _pace(timeline: Timeline, makespan_s: float) -> str:
+    ends: dict[int, float] = {}
+    for span in timeline.spans:
+        ends[span.iteration] = max(ends.get(span.iteration, span.end_s), span.end_s)
+    if len(ends) == 1:
+        return f"makespan {print_time(makespan_s)} (one iteration)"
+    first, *_, last = (ends[iteration] for iteration in sorted(ends))
+    each_s = (last - first) / (len(ends) - 1)
+    return f"{len(ends)} iterations in {print_time(makespan_s)}, iteration time {print_time(each_s)}"
+
+
+def _first_that_fit(timelines: list[Labelled], max_bars: int) -> tuple[list[Labelled], str]:
+    """The timelines cut to what may be drawn, and in words how much that is; no words where all fits."""
+    total = sum(len(timeline.spans) for _, timeline in timelines)
+    if total <= max_bars:
+        return timelines, ""
+    sizes = [Counter(span.iteration for span in timeline.spans) for _, timeline in timelines]
+    longest = max(map(len, sizes))
+    added = [sum(own[key] for own in sizes for key in sorted(own)[nth : nth + 1]) for nth in range(longest)]
+    count = sum(size <= max_bars for size in accumulate(added))
+    if count == 0:
+        share = max_bars // len(timelines)
+        cut = [(label, replace(timeline, spans=_earliest(timeline, share))) for label, timeline in timelines]
+        return cut, f"the first {sum(len(timeline.spans) for _, timeline in cut)} of {total} operations"
+    cut = []
+    for (label, timeline), own in zip(timelines, sizes, strict=True):
+        kept = set(sorted(own)[:count])
+        cut.append((label, replace(timeline, spans=tuple(s for s in timeline.spans if s.iteration in kept))))
+    return cut, f"the first {count} of {longest} iterations"
+
+
+def _earliest(timeline: Timeline, count: int) -> tuple[Span, ...]:
+    return tuple(sorted(timeline.spans, key=lambda span: span.start_s)[:count])
+
+
+def _rows(timelines: list[Labelled]) -> tuple[Row, ...]:
+    """One row for each worker and timeline, with a gap between workers that share, and between pipelines."""
+    busy = [{span.worker for span in timeline.spans} for _, timeline in timelines]
+    ends_s = [max((span.end_s for span in timeline.spans), default=0.0) for _, timeline in timelines]
+    shared = len(timelines) > 1
+    rows: list[Row] = []
+    top = 0.0
+    for worker in workers_of(timeline for _, timeline in timelines):
+        if rows and worker_place(worker)[0] != worker_place(rows[-1].worker)[0]:
+            top += PIPELINE_GAP
+        for index, (label, _) in enumerate(timelines):
+            name = f"{worker} {label}" if shared else worker
+            is_busy = worker in busy[index]
+            rows.append(Row(worker, index, name if is_busy else f"{name} (no work)", top, ends_s[index], is_busy))
+            top += 1
+        top += WORKER_GAP if shared else 0
+    return tuple(rows)
+
+
+def _bars(timelines: list[Labelled], rows: tuple[Row, ...]) -> tuple[Bar, ...]:
+    row_of = {(row.timeline, row.worker): row for row in rows}
+    return tuple(
+        Bar(row_of[index, span.worker], span, kind_of(span), label_of(span), is_rerouted(span))
+        for index, (_, timeline) in enumerate(timelines)
+        for span in timeline.spans
+    )
+
+
+def _marks(timelines: list[Labelled], until_s: float | None) -> tuple[Mark, ...]:
+    """Events of all timelines, and of a single one the beginnings of its iterations."""
+    marks = []
+    for label, timeline in timelines:
+        for event in timeline.events:
+            where = f" {event.worker}" if event.worker else ""
+            what = f"{event.kind}{where}" + (f": {event.message}" if event.message else "")
+            if event.time_s < 0:
+                what += f" ({print_time(-event.time_s)} before the first operation)"
+            marks.append(Mark(max(event.time_s, 0), f"{label}: {what}" if len(timelines) > 1 else what, is_event=True))
+    if len(timelines) == 1:
+        marks += _iteration_starts(timelines[0][1])
+    kept = (mark for mark in marks if until_s is None or mark.time_s <= until_s)
+    return tuple(sorted(kept, key=lambda mark: (mark.time_s, mark.words)))
+
+
+def _iteration_starts(timeline: Timeline) -> list[Mark]:
+    starts: dict[int, float] = {}
+    for span in timeline.spans:
+        starts[span.iteration] = min(starts.get(span.iteration, span.start_s), span.start_s)
+    if len(starts) == 1:
+        return []
+    return [Mark(start_s, f"iteration {number}", is_event=False) for number, start_s in starts.items()]
+
+
+def _curves(timelines: list[Labelled], end_s: float) -> tuple[Curve, ...]:
+    """The memory of each worker, in the rows' order, one curve a timeline."""
+    curves = []
+    for index, (_, timeline) in enumerate(timelines):
+        limits = {sizes.worker: sizes.memory_limit_bytes for sizes in timeline.workers}
+        for worker, points in memory_curves(timeline).items():
+            whole = ((0.0, 0.0), *points, (end_s, points[-1][1] if points else 0.0))
+            curves.append(Curve(worker, index, _without_notches(whole), peak_bytes(points), limits[worker]))
+    return tuple(sorted(curves, key=lambda curve: (worker_place(curve.worker), curve.timeline)))
+
+
+def _without_notches(points: Points) -> Points:
+    """The points without those that a larger value at the same time follows: an end and a start that coincide."""
+    same_s = 1e-9 * (points[-1][0] - points[0][0])
+    pairs = pairwise(points)
+    kept = (point for point, after in pairs if after[0] - point[0] > same_s or after[1] < point[1])
+    return (*kept, points[-1])

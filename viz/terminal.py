@@ -1,0 +1,131 @@
+"""A Gantt chart in text: one line a worker, in colours where the terminal has them and readable where it has not."""
+
+from typing import TYPE_CHECKING
+
+from ..schemas.timeline import Timeline
+from .looks import INK, LOOKS
+from .scene import Bar, Row, Scene, lay_out
+from .units import print_number, print_time, ticks
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+BUBBLE = "·"
+SHORT = {"allreduce": "AR", "step": "S", "other": "?"}
+MAX_EVENTS = 10
+
+Cell = tuple[str, str]
+
+
+def terminal_gantt(timeline: Timeline, width: int, label: str = "") -> "Text":
+    """Draw a timeline in lines of text.
+
+    Each operation begins with its letter and, where it fits, its micro-batch; lines fill it up to its end, another line
+    a kind, which colours cover where there are any. A lower-case letter or `F1.3` is a re-routed micro-batch.
+
+    Args:
+        timeline: what is drawn.
+        width: columns of the terminal.
+        label: what to call the timeline; its source where empty.
+    """
+    from rich.text import Text
+
+    scene = lay_out([(label or timeline.source, timeline)], "")
+    margin = max((len(row.worker) for row in scene.rows), default=0) + 1
+    columns = max(width - margin - 1, 10)
+    lines = [Text(scene.facts[0], style="bold")]
+    hidden = 0
+    bars_of: dict[Row, list[Bar]] = {row: [] for row in scene.rows}
+    for bar in scene.bars:
+        bars_of[bar.row].append(bar)
+    for row, bars in bars_of.items():
+        cells, lost = _cells(bars, columns, scene.end_s, row.busy)
+        hidden += lost
+        lines.append(Text.assemble(f"{row.worker:>{margin - 1}} ", *cells))
+    lines += [_axis(scene, margin, columns), Text(""), *_legend(scene, width)]
+    lines += [Text(remark, style="dim") for remark in _remarks(scene, columns, hidden)]
+    lines += _events(scene)
+    return Text("\n").join(lines)
+
+
+def _cells(bars: list[Bar], columns: int, end_s: float, busy: bool) -> tuple[list[Cell], int]:
+    """A row's characters with their styles, and how many operations were too short for one."""
+    cells: list[Cell | None] = [None] * columns
+    scale = columns / end_s if end_s else 0.0
+    hidden = 0
+    for bar in sorted(bars, key=lambda bar: bar.span.start_s):
+        first, stop = round(bar.span.start_s * scale), round(bar.span.end_s * scale)
+        if first == stop:
+            hidden += 1
+            continue
+        for place, cell in zip(range(first, stop), _drawn(bar, stop - first), strict=True):
+            cells[place] = cell
+    empty = (BUBBLE if busy else " ", "dim")
+    return [cell or empty for cell in cells], hidden
+
+
+def _drawn(bar: Bar, length: int) -> list[Cell]:
+    look = LOOKS[bar.kind]
+    letter = SHORT.get(bar.kind, bar.kind)
+    words = letter + bar.label
+    if len(words) > length:
+        words = (letter.lower() if bar.rerouted else letter)[:length]
+    mark = "bold underline " if bar.rerouted else ""
+    named = [(character, f"{mark}{INK} on {look.colour}") for character in words]
+    # Where there are colours the filling line has that of its ground, and is not seen.
+    return named + [(look.fill, f"{look.colour} on {look.colour}")] * (length - len(words))
+
+
+def _axis(scene: Scene, margin: int, columns: int) -> "Text":
+    from rich.text import Text
+
+    unit = scene.unit
+    line = [" "] * (columns + 12)
+    for value in ticks(unit.of(scene.end_s), max(columns // 14, 1)):
+        place = round(value / unit.per_second * columns / scene.end_s) if scene.end_s else 0
+        words = f"╵{print_number(value)}"
+        if place + len(words) <= columns:
+            line[place : place + len(words)] = words
+    words = f" {unit.name}"
+    end = len("".join(line).rstrip())
+    line[end : end + len(words)] = words
+    return Text(" " * margin + "".join(line).rstrip())
+
+
+def _legend(scene: Scene, width: int) -> list["Text"]:
+    """What the letters and lines mean, packed into lines of the width."""
+    from rich.text import Text
+
+    entries = [
+        Text.assemble(
+            (SHORT.get(kind, kind), f"{INK} on {LOOKS[kind].colour}"),
+            (LOOKS[kind].fill * 2, f"{LOOKS[kind].colour} on {LOOKS[kind].colour}"),
+            f" {LOOKS[kind].words.partition(' (')[0]}   ",
+        )
+        for kind in scene.kinds()
+    ]
+    lines = [Text()]
+    for entry in [*entries, Text(f"{BUBBLE * 3} idle")]:
+        if lines[-1] and len(lines[-1]) + len(entry) > width:
+            lines.append(Text())
+        lines[-1].append_text(entry)
+    return lines
+
+
+def _remarks(scene: Scene, columns: int, hidden: int) -> list[str]:
+    remarks = [f"F2: forward of micro-batch 2; one column is {print_time(scene.end_s / columns)}"]
+    if any(bar.rerouted for bar in scene.bars):
+        remarks.append("F1.3: forward of micro-batch 3 re-routed from pipeline 1; f where that does not fit")
+    if hidden:
+        remarks.append(f"{hidden} operations are shorter than a column and not shown")
+    return [*remarks, scene.title.strip()] if scene.title else remarks
+
+
+def _events(scene: Scene) -> list["Text"]:
+    from rich.text import Text
+
+    events = [mark for mark in scene.marks if mark.is_event]
+    lines = [Text(f"! {print_time(mark.time_s)}  {mark.words}", style="red") for mark in events[:MAX_EVENTS]]
+    if len(events) > MAX_EVENTS:
+        lines.append(Text(f"! and {len(events) - MAX_EVENTS} more events", style="red"))
+    return lines
