@@ -15,6 +15,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # importing rich's markdown for the help would double the start-up time
     help="Plan, simulate and run large-model training that keeps going when workers fail or slow down.",
 )
 app.add_typer(plan.app, name="plan")

@@ -3,12 +3,14 @@
 import math
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.conditions import LinkPlace
 from ..schemas.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from ..schemas.conditions import LinkPlace
 
 LinkDelays = Annotated[
     list[str] | None,
@@ -24,7 +26,7 @@ MemoryLimit = Annotated[
 ]
 
 
-def parse_link_delays(values: Sequence[str] | None) -> dict[LinkPlace, float]:
+def parse_link_delays(values: Sequence[str] | None) -> "dict[LinkPlace, float]":
     """`0=0.02` is link 0 of every pipeline, `1/0=0.02` that of pipeline 1; seconds, 0 or more."""
     delays: dict[LinkPlace, float] = {}
     for value in values or ():

@@ -176,20 +176,13 @@ def _jitter_streams(plan: Plan, jitter: float, seed: int) -> "list[np.random.Gen
 
 
 def _summary(plan: Plan, clock: _Clock, options: dict[str, float]) -> Simulation:
-    windows: dict[tuple[int, int], tuple[float, float]] = {}
+    peers: dict[tuple[int, int], list[_Machine]] = {}
     for machine in clock.machines:
-        computed = [span for span in machine.spans if span.op not in ("allreduce", "step")]
-        layers = plan.stage_of(machine.worker).layers
-        if computed:
-            first_s, last_s = windows.get(layers, (math.inf, 0.0))
-            windows[layers] = (min(first_s, computed[0].start_s), max(last_s, computed[-1].end_s))
-    stages = {stage.layers: stage for stage in map(plan.stage_of, (machine.worker for machine in clock.machines))}
-    reduced_s = max((last + stages[layers].allreduce_s for layers, (_, last) in windows.items()), default=0.0)
-    makespan_s = reduced_s + max((stages[layers].optimizer_s for layers in windows), default=0.0)
-    period_s = max(
-        (end - start + stages[at].allreduce_s + stages[at].optimizer_s for at, (start, end) in windows.items()),
-        default=0.0,
-    )
+        peers.setdefault(plan.stage_of(machine.worker).layers, []).append(machine)
+    windows = [_window(plan, machines) for machines in peers.values()]
+    reduced_s = max((last + allreduce for _, last, allreduce, _ in windows), default=0.0)
+    makespan_s = reduced_s + max((optimizer for _, _, _, optimizer in windows), default=0.0)
+    period_s = max((last - first + allreduce + optimizer for first, last, allreduce, optimizer in windows), default=0.0)
     iteration_s = period_s if plan.optimizer == "staggered" else makespan_s
     room_s = len(clock.machines) * iteration_s
     busy_s = sum(machine.busy_s for machine in clock.machines)
@@ -201,6 +194,18 @@ def _summary(plan: Plan, clock: _Clock, options: dict[str, float]) -> Simulation
         iteration_time_s=iteration_s,
         bubble_ratio=max(0.0, 1 - busy_s / room_s) if room_s else 0.0,
         peak_memory_bytes=tuple(peaks.get(worker.name, 0.0) for worker in plan.workers),
+    )
+
+
+def _window(plan: Plan, peers: list[_Machine]) -> tuple[float, float, float, float]:
+    """Of one stage: first start, last end, and the slowest all-reduce and optimizer of its workers, in s."""
+    computed = [[span for span in machine.spans if span.op not in ("allreduce", "step")] for machine in peers]
+    stages = [plan.stage_of(machine.worker) for machine in peers]
+    return (
+        min((spans[0].start_s for spans in computed if spans), default=math.inf),
+        max((spans[-1].end_s for spans in computed if spans), default=0.0),
+        max(stage.allreduce_s for stage in stages),
+        max(stage.optimizer_s for stage in stages),
     )
 
 
