@@ -9,6 +9,7 @@ from ..schemas.errors import InvalidInputError
 from .console import Debug, Json, Quiet, print_json
 
 NAME = "diff"
+SUMMARY = "Say what changed from one plan to another."
 
 
 def command(

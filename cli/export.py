@@ -9,6 +9,7 @@ from ..schemas.documents import STANDARD_STREAM
 from .console import Debug, Json, Output, Quiet, print_json, remark
 
 NAME = "export"
+SUMMARY = "Write a plan for another runtime."
 
 
 class ForeignFormat(StrEnum):

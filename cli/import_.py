@@ -12,6 +12,7 @@ from .console import Debug, Json, Output, Quiet, emit, remark
 from .export import ForeignFormat
 
 NAME = "import"
+SUMMARY = "Make a plan of what another runtime wrote."
 
 
 def command(

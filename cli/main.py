@@ -20,7 +20,7 @@ app = typer.Typer(
 )
 app.add_typer(plan.app, name="plan")
 for command in (profile, simulate, run, verify, viz, diff, export, import_, schema, quickstart):
-    app.command(command.NAME)(command.command)
+    app.command(command.NAME, short_help=command.SUMMARY)(command.command)
 
 
 def _print_version(value: bool) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..schemas.profile import Profile
 
 NAME = "profile"
+SUMMARY = "Measure what a model costs on this machine."
 
 
 def command(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..schemas.timeline import Timeline
 
 NAME = "quickstart"
+SUMMARY = "The whole flow on this machine, in a minute."
 
 MODEL = "gpt-tiny"
 PP, DP, MICROBATCHES, ITERATIONS = 2, 2, 4, 6

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..schemas.plan import Plan
 
 NAME = "run"
+SUMMARY = "Execute a plan on real processes."
 
 
 @dataclass(frozen=True)

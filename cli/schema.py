@@ -9,6 +9,7 @@ from ..schemas.errors import InvalidInputError
 from .console import Debug, Json, Quiet
 
 NAME = "schema"
+SUMMARY = "Print the JSON Schema of a file format."
 
 
 def command(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..schemas.report import Report
 
 NAME = "simulate"
+SUMMARY = "Execute a plan on a virtual clock."
 
 
 def command(

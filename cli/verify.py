@@ -8,6 +8,7 @@ from ..schemas.documents import STANDARD_STREAM
 from .console import Debug, Json, Quiet, print_json
 
 NAME = "verify"
+SUMMARY = "Check a plan, independently of its planner."
 
 ProfileOption = Annotated[
     str | None, typer.Option("--profile", help="Refuse the plan unless it was made from this profile.")

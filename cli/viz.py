@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..schemas.timeline import Timeline
 
 NAME = "viz"
+SUMMARY = "Draw plans and timelines."
 
 ENDINGS = (".html", ".svg", ".json")
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import torch
 from torch import nn
 from torch.distributed import HashStore
 
@@ -24,6 +25,8 @@ def run_ranks(
     paced: bool = False,
 ) -> list[T]:
     """Run `body` with a PlanRunner of every rank, each on a copy of the layers, and give what they returned."""
+    # Ranks that are threads would otherwise each start as many threads again, for one core.
+    torch.set_num_threads(1)
     store, size = HashStore(), len(plan.live_workers())
     results: dict[int, T] = {}
     failures: list[BaseException] = []

@@ -1,0 +1,174 @@
+"""Bad input ends in one clear error: what, where, what to do; the right exit code; nothing written."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .shell import rtk
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+Change = Callable[[dict[str, Any]], object]
+
+
+def profile(change: Change) -> dict[str, Any]:
+    tree: dict[str, Any] = json.loads((GOLDEN / "profile-slots4.json").read_text())
+    change(tree)
+    return tree
+
+
+def plan(change: Change) -> dict[str, Any]:
+    tree: dict[str, Any] = json.loads((GOLDEN / "plan-two-stages.json").read_text())
+    change(tree)
+    return tree
+
+
+def order(worker: int, text: str) -> Change:
+    return lambda tree: tree["workers"][worker].__setitem__("order", text)
+
+
+BAD_PROFILES: dict[str, tuple[Change, str, str]] = {
+    "unknown key": (lambda t: t["layers"][1].update(activaton_bytes=1), "unknown key", "/layers/1/activaton_bytes"),
+    "missing key": (lambda t: t["layers"][2].pop("costs"), "'costs' is missing", "/layers/2/costs"),
+    "wrong unit": (lambda t: t["layers"][0]["costs"][0].update(forward_ms=1), "forward_ms", "/layers/0/costs/0/"),
+    "text for a number": (
+        lambda t: t["layers"][0]["costs"][0].update(forward_s="10ms"),
+        "forward_s",
+        "/layers/0/costs/0/forward_s",
+    ),
+    "negative time": (
+        lambda t: t["layers"][3]["costs"][0].update(backward_input_s=-1.0),
+        "greater than or equal to 0",
+        "/layers/3/costs/0/backward_input_s",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PROFILES)
+def test_a_bad_profile_is_refused_with_its_place(case: str, tmp_path: Path) -> None:
+    """Exit code 2, the file and the JSON pointer in the message, and no plan written."""
+    change, what, where = BAD_PROFILES[case]
+    (tmp_path / "p.json").write_text(json.dumps(profile(change)))
+    done = rtk("plan", "pipeline", "p.json", "--pp", "2", "--microbatches", "2", "-o", "plan.json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert what in done.stderr
+    assert f"p.json, {where}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["p.json"]
+
+
+BAD_ORDERS: dict[str, tuple[Change, str]] = {
+    "missing operation": (order(0, "F0 F1 B0"), "has 1 F"),
+    "doubled operation": (order(0, "F0 F1 B0 B1 B1"), "has 1 F, 2 B"),
+    "foreign operation": (order(0, "F0 F1 F2 B0 B1 B2"), "is foreign"),
+    "deadlock": (lambda t: (order(0, "F0 B0 F1 B1")(t), order(1, "F1 B1 F0 B0")(t)), "deadlock"),
+    "backward before forward": (order(1, "B0 F0 F1 B1"), "comes before"),
+    "not an order": (order(1, "0F1xyz B0"), "is not an operation"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ORDERS)
+def test_a_plan_with_bad_orders_is_not_executed(case: str, tmp_path: Path) -> None:
+    """`simulate` and `run` end with 2 and write nothing; the message shows the order's place."""
+    change, what = BAD_ORDERS[case]
+    (tmp_path / "plan.json").write_text(json.dumps(plan(change)))
+    for command in (("simulate", "plan.json"), ("run", "plan.json", "--model", "gpt-tiny")):
+        done = rtk(*command, "--timeline", "t.json", cwd=tmp_path)
+        assert done.returncode == 2
+        assert what in done.stderr
+        assert "plan.json, /workers/" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+@pytest.mark.parametrize("case", [case for case in BAD_ORDERS if case != "not an order"])
+def test_verify_says_what_is_wrong_and_exits_with_1(case: str, tmp_path: Path) -> None:
+    """A plan that can be read but is not valid is a finding."""
+    change, what = BAD_ORDERS[case]
+    (tmp_path / "plan.json").write_text(json.dumps(plan(change)))
+    done = rtk("verify", "plan.json", "--json", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert not found["valid"]
+    assert what in found["problems"][0]["message"]
+    assert found["problems"][0]["path"].startswith("/workers/")
+
+
+def test_a_plan_of_another_profile_is_refused(tmp_path: Path) -> None:
+    """With --profile, a plan whose profile has changed is not simulated, run or verified."""
+    (tmp_path / "p.json").write_text(json.dumps(profile(lambda tree: None)))
+    rtk("plan", "pipeline", "p.json", "--pp", "2", "--microbatches", "2", "-o", "plan.json", cwd=tmp_path)
+    assert rtk("verify", "plan.json", "--profile", "p.json", cwd=tmp_path).returncode == 0
+    changed = profile(lambda tree: tree["layers"][0]["costs"][0].update(forward_s=2.0))
+    (tmp_path / "p.json").write_text(json.dumps(changed))
+    for command in (("verify",), ("simulate",), ("run", "--model", "gpt-tiny")):
+        done = rtk(command[0], "plan.json", *command[1:], "--profile", "p.json", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "/inputs/profile" in done.stderr
+
+
+def test_bad_data_is_refused_once(tmp_path: Path) -> None:
+    """Data that are not there, or shorter than one sample, are refused before any worker starts."""
+    (tmp_path / "p.json").write_text(json.dumps(profile(lambda tree: None)))
+    (tmp_path / "model.py").write_text(
+        "from torch import nn\ndef m():\n    return [nn.Embedding(256, 8), nn.Tanh(), nn.Tanh(), nn.Linear(8, 256)]\n"
+    )
+    (tmp_path / "short.txt").write_text("abc")
+    rtk("plan", "pipeline", "p.json", "--pp", "2", "--microbatches", "2", "-o", "plan.json", cwd=tmp_path)
+    for data, what in (("nowhere.txt", "No such file"), ("short.txt", "shorter than one sample")):
+        done = rtk("run", "plan.json", "--model", "model.py:m", "--data", data, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.count("error:") == 1
+        assert what in done.stderr
+        assert data in done.stderr
+
+
+def test_a_wrong_world_size_is_refused(tmp_path: Path) -> None:
+    """Under torchrun with another number of processes than the plan's live workers: exit code 2."""
+    (tmp_path / "p.json").write_text(json.dumps(profile(lambda tree: tree.update(layers=tree["layers"] * 3))))
+    done = rtk("plan", "pipeline", "p.json", "--pp", "2", "--microbatches", "2", "-o", "plan.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    tree = json.loads((tmp_path / "plan.json").read_text())
+    tree["templates"][0]["stages"][0]["layers"], tree["templates"][0]["stages"][1]["layers"] = [0, 5], [5, 10]
+    (tmp_path / "plan.json").write_text(json.dumps(tree))
+    job = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    done = rtk("run", "plan.json", "--model", "gpt-tiny", cwd=tmp_path, environment=job)
+    assert done.returncode == 2
+    assert "2 live workers, this job has 3 processes" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (("plan", "pipeline", "p.json", "--pp", "9", "--microbatches", "1"), 3, "9 stages cannot be cut"),
+        (("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--memory-limit", "0.5"), 3, "memory limit"),
+        (("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--memory-limit", "1,2"), 2, "4 stages"),
+        (("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--memory-limit", "80GB"), 2, "80GB"),
+        (("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--link-delay", "7=0.1"), 2, "no link 7"),
+        (("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--link-delay", "0=-1"), 2, "0=-1"),
+        (("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--link-delay", "0=nan"), 2, "nan"),
+        (("plan", "pipeline", "p.json", "--pp", "0", "--microbatches", "4"), 2, "--pp"),
+        (("plan", "pipeline", "nowhere.json", "--pp", "4", "--microbatches", "4"), 2, "No such file"),
+        (("simulate", "p.json"), 2, "a rtk.plan is needed here"),
+        (("simulate", "plan.json", "--slow", "9/9=2"), 2, "no live worker 9/9"),
+        (("simulate", "plan.json", "--slow", "0/0=0"), 2, "0/0=0"),
+        (("schema", "plam"), 2, "there is no schema"),
+        (("nonsense",), 2, "nonsense"),
+    ],
+)
+def test_wrong_usage_is_one_clear_error(arguments: tuple[str, ...], code: int, what: str, tmp_path: Path) -> None:
+    """Every wrong call says what is wrong, with the exit code of its kind, and no traceback."""
+    (tmp_path / "p.json").write_text((GOLDEN / "profile-slots4.json").read_text())
+    (tmp_path / "plan.json").write_text((GOLDEN / "plan-two-stages.json").read_text())
+    done = rtk(*arguments, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert what in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    """A traceback is shown with --debug, and only then."""
+    done = rtk("verify", "nowhere.json", "--debug", cwd=tmp_path)
+    assert "Traceback" in done.stderr

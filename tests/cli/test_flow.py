@@ -1,0 +1,184 @@
+"""The commands, one after the other, as a user types them: files, pipes, JSON, exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtk.schemas.documents import canonical, read_document, write_document
+from rtk.schemas.plan import Plan
+from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.schemas.timeline import Timeline
+
+from .shell import RTK, rtk
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+FACTORY = """
+from torch import nn
+
+class Logits(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 256)
+
+    def forward(self, x):
+        return self.linear(x)
+
+def tiny():
+    return nn.Sequential(nn.Embedding(256, 16), nn.Linear(16, 16), nn.Tanh(), Logits())
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model, a profile of its shape, and plans for it."""
+    place = tmp_path_factory.mktemp("flow")
+    (place / "model.py").write_text(FACTORY)
+    (place / "text.txt").write_text("To be, or not to be, that is the question. " * 20)
+    cost = LayerCost(0.01, 0.01, 0.01)
+    layers = tuple(Layer((cost,), activation_bytes=2, weight_stash_bytes=1) for _ in range(4))
+    write_document(str(place / "p.json"), Profile(layers, microbatch_size=2, sequence_length=16))
+    for name, dp in (("plan.json", "1"), ("plan22.json", "2")):
+        shape = ("--pp", "2", "--dp", dp, "--microbatches", "3")
+        done = rtk("plan", "pipeline", "p.json", "--schedule", "zero-bubble", *shape, "-o", name, cwd=place)
+        assert done.returncode == 0, done.stderr
+    return place
+
+
+def events(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+RUN = ("--model", "model.py:tiny", "--data", "text.txt")
+
+
+def test_run_spawns_workers_trains_and_writes_a_timeline(folder: Path) -> None:
+    """`rtk run`, started plainly, runs one process per worker; its timeline keeps the plan."""
+    done = rtk("run", "plan22.json", *RUN, "--iterations", "3", "--json", "--timeline", "t.json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    said = events(done.stdout)
+    assert [event["event"] for event in said] == ["start", "iteration", "iteration", "iteration", "end"]
+    assert said[3]["loss"] < said[1]["loss"]
+    assert all(event["live_workers"] == 4 for event in said[:-1])
+    timeline = read_document(str(folder / "t.json"), Timeline)
+    assert (timeline.source, timeline.paced) == ("measured", False)
+    assert len({span.worker for span in timeline.spans}) == 4
+    checked = rtk("verify", "plan22.json", "--timeline", "t.json", cwd=folder)
+    assert (checked.returncode, checked.stdout) == (0, "plan22.json: valid\n")
+
+
+def test_run_under_torchrun_loses_the_same(folder: Path) -> None:
+    """Under torchrun the same plan gives the same losses."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", *RTK]
+    done = subprocess.run(
+        [*command, "run", "plan.json", *RUN, "--iterations", "2", "--json"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=100,
+        check=False,
+    )
+    plain = rtk("run", "plan.json", *RUN, "--iterations", "2", "--json", cwd=folder)
+    assert done.returncode == plain.returncode == 0, done.stderr + plain.stderr
+    losses = [[event["loss"] for event in events(output)[1:3]] for output in (done.stdout, plain.stdout)]
+    assert losses[0] == losses[1]
+
+
+def test_a_killed_worker_ends_the_run_with_5(folder: Path) -> None:
+    """When a worker is killed the others end too, no process stays, and the exit code is 5."""
+    command = [*RTK, "run", "plan.json", *RUN, "--iterations", "100000", "--json"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert json.loads(run.stdout.readline())["event"] == "start"
+        workers = _children(run.pid)
+        os.kill(workers[1], signal.SIGKILL)
+        assert run.wait(30) == 5
+        assert run.stderr is not None
+        assert "was ended by signal 9" in run.stderr.read()
+    assert _gone(workers)
+
+
+def test_workers_end_with_their_launcher(folder: Path) -> None:
+    """When the launcher itself is killed, its workers notice and end."""
+    command = [*RTK, "run", "plan.json", *RUN, "--iterations", "100000", "--json"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        workers = _children(run.pid)
+        run.kill()
+    assert _gone(workers)
+
+
+def test_an_interrupted_run_exits_with_130(folder: Path) -> None:
+    """Ctrl-C ends a run with 130, and no process stays."""
+    command = [*RTK, "run", "plan.json", *RUN, "--iterations", "100000", "--json"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        workers = _children(run.pid)
+        run.send_signal(signal.SIGINT)
+        assert run.wait(30) == 130
+    assert _gone(workers)
+
+
+def test_plan_verify_and_simulate_read_pipes(folder: Path) -> None:
+    """Each command that reads one file reads it from standard input as well, and --json is one document."""
+    profile = (folder / "p.json").read_text()
+    planned = rtk("plan", "pipeline", "-", "--pp", "2", "--microbatches", "3", "--json", "-o", "-", stdin=profile)
+    assert planned.returncode == 0, planned.stderr
+    assert json.loads(planned.stdout)["format"] == "rtk.plan"
+    verified = rtk("verify", "-", "--json", stdin=planned.stdout)
+    assert json.loads(verified.stdout) == {"valid": True, "problems": []}
+    simulated = rtk("simulate", "-", "--json", stdin=planned.stdout)
+    report = json.loads(simulated.stdout)
+    assert report["iteration_time_s"] == json.loads(planned.stdout)["prediction"]["iteration_time_s"]
+    ran = rtk("run", "-", *RUN, "--iterations", "1", "--json", stdin=planned.stdout, cwd=folder)
+    assert events(ran.stdout)[-1]["event"] == "end", ran.stderr
+
+
+def test_a_gzipped_plan_is_the_same_plan(folder: Path) -> None:
+    """Written with the ending .gz and read back, a plan has the same canonical bytes."""
+    arguments = ("plan", "pipeline", "p.json", "--schedule", "zero-bubble", "--pp", "2", "--microbatches", "3")
+    assert rtk(*arguments, "-o", "plan.json.gz", cwd=folder).returncode == 0
+    zipped = read_document(str(folder / "plan.json.gz"), Plan)
+    assert canonical(zipped) == (folder / "plan.json").read_bytes()
+
+
+def test_simulate_under_conditions_is_slower(folder: Path) -> None:
+    """A slow worker and a slow link make the iteration longer, and the bound follows."""
+    plain = json.loads(rtk("simulate", "plan.json", "--json", cwd=folder).stdout)
+    slow = ("--slow", "0/1=2", "--link-delay", "0=0.05")
+    worse = json.loads(rtk("simulate", "plan.json", *slow, "--json", cwd=folder).stdout)
+    assert worse["iteration_time_s"] > plain["iteration_time_s"]
+    assert worse["lower_bound_s"] <= worse["iteration_time_s"]
+
+
+def test_quickstart_ends_with_predicted_against_measured(tmp_path: Path) -> None:
+    """`rtk quickstart` leaves a profile, a plan, two timelines and three pictures, and compares the times."""
+    done = rtk("quickstart", "-o", "out", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["predicted_iteration_time_s"] > 0
+    assert said["measured_iteration_time_s"] > 0
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"profile.json", "plan.json", "simulated.json", "measured.json", "timelines.html"} <= names
+
+
+def _children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return sorted(int(child) for child in text.split())
+
+
+def _gone(pids: list[int]) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False

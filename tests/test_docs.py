@@ -1,0 +1,65 @@
+"""The documents tell what the code does."""
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rtk.cli.main import app
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_command_reference_is_up_to_date() -> None:
+    """docs/cli.md is what docs/make_reference.py writes."""
+    module = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
+    assert (ROOT / "docs" / "cli.md").read_text() == module["reference"]()
+
+
+def test_the_reference_names_every_command() -> None:
+    """No command is missing from the generated reference."""
+    module = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
+    names = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
+    assert names == {command.split()[0] for command in module["COMMANDS"]}
+
+
+def test_the_library_page_shows_the_example_whole() -> None:
+    """docs/library.md shows docs/example_train.py as it is, and it stays short."""
+    example = (ROOT / "docs" / "example_train.py").read_text()
+    assert f"```python\n{example}```" in (ROOT / "docs" / "library.md").read_text()
+    assert len(example.splitlines()) <= 35
+
+
+def test_the_links_between_documents_lead_somewhere() -> None:
+    """Every relative link of the README and of docs/ names a file that is there."""
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            if target != "CHANGELOG.md":
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_example_trains_under_torchrun(tmp_path: Path) -> None:
+    """The documented script runs a plan of two workers and its loss falls."""
+    pytest.importorskip("torch")
+    from rtk.planners.pipeline.plan import Shape, plan_pipeline
+    from rtk.schemas.documents import write_document
+    from rtk.schemas.profile import Layer, LayerCost, Profile
+
+    profile = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(4)))
+    write_document(str(tmp_path / "plan.json"), plan_pipeline(profile, "zero-bubble", Shape(2, 1, 4)))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, str(ROOT / "docs" / "example_train.py"), "plan.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    losses = [float(found) for found in re.findall(r"loss (\S+),", done.stdout)]
+    assert len(losses) == 5
+    assert losses[-1] < losses[0] / 2
