@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .documents import digest
 from .errors import InvalidInputError
 from .orders import parse_order
-from .plan import Plan, Stage
+from .plan import Plan
 from .timeline import Span, Timeline
 
 Ints = NDArray[np.int64]
@@ -24,6 +24,7 @@ FORWARD, INPUT, WEIGHT, FULL = range(4)
 NONE = -1
 # Predictions may come from another summation order: this much relative difference is rounding, not a lie.
 ROUNDING = 1e-9
+MOST_NAMED = 100_000
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def check_plan(plan: Plan) -> list[Problem]:
     """
     table = _tabulate(plan)
     cells = _number_cells(table)
-    problems = _foreign(table, cells) or _incomplete(cells)
+    problems = _foreign(table, cells) or _too_few(cells) or _incomplete(cells)
     if problems:
         return problems
     forward, backward, weight = _rows_by_cell(cells)
@@ -156,6 +157,14 @@ def _foreign(table: _Table, cells: _Cells) -> list[Problem]:
         Problem(table.path(row), f"{table.name(row)} is foreign: no such micro-batch passes this stage")
         for row in map(int, np.flatnonzero(~known))
     ]
+
+
+def _too_few(cells: _Cells) -> list[Problem]:
+    """So few operations that to name each missing one would not fit in memory."""
+    needed, found = 2 * cells.number, len(cells.table.kind)
+    if needed <= found + MOST_NAMED:
+        return []
+    return [Problem("/pipelines", f"the micro-batches need at least {needed} operations, the orders hold {found}")]
 
 
 def _incomplete(cells: _Cells) -> list[Problem]:
@@ -364,34 +373,37 @@ def _wrong_bound(plan: Plan, iteration: float) -> list[Problem]:
     gap = iteration / bound - 1 if bound else 0.0
     if not _close(prediction.gap, gap):
         problems.append(Problem("/prediction/gap", f"the plan states a gap of {prediction.gap:.6g}, it is {gap:.6g}"))
-    if prediction.proof == "optimal" and gap > ROUNDING:
-        problems.append(Problem("/prediction/proof", f"“optimal” is claimed with a gap of {gap:.3g} to the bound"))
+    if prediction.proof == "optimal" and iteration > bound * (1 + ROUNDING):
+        message = f"“optimal” is claimed, but {iteration:.12g} s lies above the bound of {bound:.12g} s"
+        problems.append(Problem("/prediction/proof", message))
     return problems
 
 
-def _stage_windows(table: _Table, times: _Times) -> list[tuple[Stage, float, float]]:
-    """For each stage, over all its live workers: the stage, its first start and its last end, in s."""
+def _stage_windows(table: _Table, times: _Times) -> tuple[Floats, Floats, Floats, Floats]:
+    """For each stage, over all its live workers: first start, last end, and slowest all-reduce and optimizer, in s."""
     plan = table.plan
-    layers = {worker_layers: n for n, worker_layers in enumerate({plan.stage_of(w).layers for w in plan.workers})}
-    group = np.array([layers[plan.stage_of(worker).layers] for worker in plan.workers])[table.worker]
-    windows = []
-    for number in range(len(layers)):
-        rows = np.flatnonzero(group == number)
-        if rows.size:
-            stage = plan.stage_of(plan.workers[int(table.worker[rows[0]])])
-            windows.append((stage, float(times.start[rows].min()), float(times.end[rows].max())))
-    return windows
+    live = [number for number, worker in enumerate(plan.workers) if not worker.failed]
+    stages = [plan.stage_of(plan.workers[number]) for number in live]
+    layers = {held: number for number, held in enumerate({stage.layers for stage in stages})}
+    group = np.full(len(plan.workers), NONE, dtype=np.int64)
+    group[live] = [layers[stage.layers] for stage in stages]
+    first, last = np.full(len(layers), np.inf), np.zeros(len(layers))
+    np.minimum.at(first, group[table.worker], times.start)
+    np.maximum.at(last, group[table.worker], times.end)
+    allreduce, optimizer = np.zeros(len(layers)), np.zeros(len(layers))
+    np.maximum.at(allreduce, group[live], [stage.allreduce_s for stage in stages])
+    np.maximum.at(optimizer, group[live], [stage.optimizer_s for stage in stages])
+    return first, last, allreduce, optimizer
 
 
 def _makespan(table: _Table, times: _Times) -> float:
-    windows = _stage_windows(table, times)
-    reduced = max((end + stage.allreduce_s for stage, _, end in windows), default=0.0)
-    return reduced + max((stage.optimizer_s for stage, _, _ in windows), default=0.0)
+    _, last, allreduce, optimizer = _stage_windows(table, times)
+    return float((last + allreduce).max() + optimizer.max())
 
 
 def _period(table: _Table, times: _Times) -> float:
-    windows = _stage_windows(table, times)
-    return max((end - start + stage.allreduce_s + stage.optimizer_s for stage, start, end in windows), default=0.0)
+    first, last, allreduce, optimizer = _stage_windows(table, times)
+    return float((last - first + allreduce + optimizer).max())
 
 
 def _close(a: float, b: float) -> bool:
@@ -420,6 +432,8 @@ def check_timeline(plan: Plan, timeline: Timeline) -> list[Problem]:
     """
     problems = [] if timeline.plan in (None, digest(plan)) else [Problem("/plan", "the timeline is of another plan")]
     iterations = sorted({span.iteration for span in timeline.spans})
+    if not iterations:
+        problems.append(Problem("/spans", "the timeline holds no iteration"))
     for iteration in iterations:
         problems += _check_iteration(plan, timeline, iteration)
     return problems

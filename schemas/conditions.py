@@ -50,19 +50,19 @@ def _replaced(links: tuple[Link, ...], delays_s: Mapping[int, float]) -> tuple[L
 
 
 def _check_workers(plan: Plan, slow: Mapping[str, float]) -> None:
-    names = {worker.name for worker in plan.live_workers()}
+    names = [worker.name for worker in plan.live_workers()]
     for name in slow:
         if name not in names:
             raise InvalidInputError(
-                f"there is no live worker {name}", where="--slow", fix=f"workers run from 0/0 to {max(names)}"
+                f"there is no live worker {name}", where="--slow", fix=f"workers run from 0/0 to {names[-1]}"
             )
 
 
 def _check_links(plan: Plan, link_delay_s: Mapping[LinkPlace, float]) -> None:
     for pipeline, link in link_delay_s:
         chosen = range(len(plan.pipelines)) if pipeline is None else [pipeline]
-        depths = [len(plan.template_of(k).links) for k in chosen if k < len(plan.pipelines)]
-        if not depths or link >= max(depths):
+        depths = [len(plan.template_of(k).links) for k in chosen if 0 <= k < len(plan.pipelines)]
+        if not depths or not 0 <= link < max(depths):
             place = f"{link}" if pipeline is None else f"{pipeline}/{link}"
             raise InvalidInputError(
                 f"there is no link {place}", where="--link-delay", fix="link i lies between stages i and i+1"

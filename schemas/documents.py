@@ -4,11 +4,14 @@ import difflib
 import gzip
 import hashlib
 import json
+import math
 import os
+import re
 import sys
 import tempfile
 import warnings
 import zlib
+from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 FORMAT_MAJOR, FORMAT_MINOR = 1, 0
 FORMAT_VERSION = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
 STANDARD_STREAM = "-"
+
+_VERSION = re.compile(r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 
 
 class Document(Protocol):
@@ -166,7 +171,7 @@ def to_tree(value: Any, key: str = "") -> Any:
         return int(value)
     if isinstance(value, int) and key.endswith("_s") and not isinstance(value, bool):
         return float(value)
-    return value
+    return value + 0.0 if isinstance(value, float) else value  # -0.0 becomes 0.0
 
 
 @cache
@@ -213,18 +218,18 @@ def _check_header(tree: Any, kind: type[Document], source: str) -> int:
             f"a {kind.FORMAT} is needed here, {found}", where=f"{source}, /format", fix=f"give a file of {kind.FORMAT}"
         )
     version = tree.get("format_version")
-    numbers = version.split(".") if isinstance(version, str) else []
-    if len(numbers) != 2 or not all(number.isascii() and number.isdigit() for number in numbers):
+    numbers = _VERSION.fullmatch(version) if isinstance(version, str) else None
+    if numbers is None:
         raise InvalidInputError(
             f"the format version {version!r} is not of the form major.minor", where=f"{source}, /format_version"
         )
-    if int(numbers[0]) != FORMAT_MAJOR:
+    if int(numbers[1]) != FORMAT_MAJOR:
         raise InvalidInputError(
             f"format version {version} is not known here, only {FORMAT_MAJOR}.x",
             where=f"{source}, /format_version",
             fix="use the rtk that wrote the file, or write it again with this one",
         )
-    return int(numbers[1])
+    return int(numbers[2])
 
 
 def _validate(body: dict[str, Any], kind: type[D], source: str, tolerate_unknown: bool) -> D:
@@ -233,7 +238,7 @@ def _validate(body: dict[str, Any], kind: type[D], source: str, tolerate_unknown
     adapter = type_adapter(kind)
     while True:
         try:
-            document: D = adapter.validate_json(json.dumps(body))
+            document: D = adapter.validate_json(json.dumps(body, allow_nan=False))
             return document
         except ValidationError as error:
             problems = error.errors(include_url=False)
@@ -243,6 +248,19 @@ def _validate(body: dict[str, Any], kind: type[D], source: str, tolerate_unknown
             for problem in unknown:
                 _drop(body, problem["loc"])
                 warnings.warn(f"{source}, {pointer(problem['loc'])}: unknown key ignored", stacklevel=4)
+        except ValueError:
+            place, value = next(_not_finite(body, ()))
+            what = f"{place[-1]}: {value} is not a finite number"
+            raise InvalidInputError(what, where=f"{source}, {pointer(place)}", fix="correct the value") from None
+
+
+def _not_finite(tree: Any, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], float]]:
+    """Where NaN and infinities stand, which Python reads from JSON though it has no such numbers."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in items:
+        yield from _not_finite(value, (*place, key))
+    if isinstance(tree, float) and not math.isfinite(tree):
+        yield place, tree
 
 
 def _drop(tree: Any, place: tuple[str | int, ...]) -> None:
@@ -252,6 +270,9 @@ def _drop(tree: Any, place: tuple[str | int, ...]) -> None:
 
 
 def _invalid(problems: list["ErrorDetails"], kind: type[Document], source: str) -> InvalidInputError:
+    # pydantic also finds a list too short when an item of it is wrong.
+    found = [problem["loc"] for problem in problems if problem["type"] != "too_short"]
+    problems = [p for p in problems if p["type"] != "too_short" or not any(_is_under(p["loc"], at) for at in found)]
     # Unknown keys come first: a mistyped key shows as two problems, and the unknown one names the mistake.
     first = min(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument")
     place = first["loc"]
@@ -260,12 +281,19 @@ def _invalid(problems: list["ErrorDetails"], kind: type[Document], source: str) 
     return InvalidInputError(what + more, where=f"{source}, {pointer(place)}", fix=fix)
 
 
+def _is_under(outer: tuple[str | int, ...], inner: tuple[str | int, ...]) -> bool:
+    return inner[: len(outer)] == outer
+
+
 def _explain(problem: "ErrorDetails", kind: type[Document]) -> tuple[str, str]:
     key = str(problem["loc"][-1]) if problem["loc"] else ""
     if problem["type"] == "unexpected_keyword_argument":
         return f"unknown key {key!r}", _suggest(key, kind)
     if problem["type"] in ("missing", "missing_argument"):
         return f"the key {key!r} is missing", "add it (rtk schema prints what a file holds)"
+    if problem["type"] == "json_invalid":
+        reason = problem["ctx"]["error"].rpartition(" at line ")[0]
+        return f"the file is not valid JSON: {reason}", "write plain JSON, not nested deeper than a hundred levels"
     value = json.dumps(problem["input"])
     shown = value if len(value) <= 60 else value[:57] + "..."
     message = problem["msg"][0].lower() + problem["msg"][1:]

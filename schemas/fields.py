@@ -11,8 +11,8 @@ Bytes = Annotated[float, Ge(0), Lt(math.inf)]
 BytesPerSecond = Annotated[float, Gt(0), Lt(math.inf)]
 Ratio = Annotated[float, Lt(math.inf)]
 Factor = Annotated[float, Gt(0), Lt(math.inf)]
-Count = Annotated[int, Ge(1)]
-Index = Annotated[int, Ge(0)]
+Count = Annotated[int, Ge(1), Lt(10**9)]
+Index = Annotated[int, Ge(0), Lt(10**9)]
 Name = Annotated[str, MinLen(1)]
 
 # Unknown keys are errors here; `documents.py` lets those of a later minor version pass with a warning.

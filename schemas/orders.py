@@ -12,7 +12,7 @@ from .errors import InvalidInputError
 
 Kind = Literal["F", "I", "W", "B"]
 
-_NUMBER = r"(?:0|[1-9][0-9]*)"
+_NUMBER = r"(?:0|[1-9][0-9]{0,8})"
 _TOKEN = re.compile(rf"([FIWB])(?:({_NUMBER})\.)?({_NUMBER})")
 _ORDER = re.compile(rf"(?:[FIWB](?:{_NUMBER}\.)?{_NUMBER}(?: [FIWB](?:{_NUMBER}\.)?{_NUMBER})*)?")
 

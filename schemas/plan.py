@@ -230,7 +230,10 @@ class Plan:
         expected = [(k, i) for k in range(len(self.pipelines)) for i in range(len(self.template_of(k).stages))]
         found = [(worker.pipeline, worker.stage) for worker in self.workers]
         if found != expected:
-            place = next((n for n, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), len(expected))
+            place = next(
+                (n for n, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b),
+                min(len(found), len(expected)),
+            )
             wanted = f"worker {'/'.join(map(str, expected[place]))}" if place < len(expected) else "no further worker"
             raise InvalidInputError(
                 f"{wanted} must stand here",

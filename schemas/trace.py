@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
-from .documents import STANDARD_STREAM, canonical_json, read_bytes, to_tree, type_adapter, unique_keys
+from .documents import STANDARD_STREAM, canonical_json, pointer, read_bytes, to_tree, type_adapter, unique_keys
 from .errors import InvalidInputError
 from .fields import STRICT, Factor, Index, Seconds
 
@@ -91,12 +91,12 @@ def _decode(data: bytes, source: str) -> str:
 
 def _json_rows(text: str, source: str) -> list[Any]:
     rows = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             rows.append(json.loads(line, object_pairs_hook=unique_keys))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInputError(f"not valid JSON: {error}", where=f"{source}, line {number}") from error
     return rows
 
@@ -104,11 +104,17 @@ def _json_rows(text: str, source: str) -> list[Any]:
 def _csv_rows(text: str, source: str) -> list[dict[str, Any]]:
     numeric = {"time_s", "factor", "delay_s"}
     rows = []
-    for number, row in enumerate(csv.DictReader(io.StringIO(text)), start=2):
-        try:
+    reader = csv.DictReader(io.StringIO(text))
+    try:
+        for row in reader:
+            if None in row:
+                raise ValueError("the line has more cells than the first line has names")
             rows.append({key: _number(key, value, numeric) for key, value in row.items() if value})
-        except ValueError as error:
-            raise InvalidInputError(str(error), where=f"{source}, line {number}", fix="write plain numbers") from error
+    except (ValueError, csv.Error) as error:
+        where = f"{source}, line {reader.reader.line_num}"
+        raise InvalidInputError(
+            f"not valid CSV: {error}", where=where, fix="write plain numbers, a cell a name"
+        ) from error
     return rows
 
 
@@ -126,11 +132,10 @@ def _parse_event(row: Any, source: str, index: int) -> TraceEvent:
         return event
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = "".join(f"/{part}" for part in first["loc"])
         known = ", ".join(field.name for field in fields(TraceEvent))
         raise InvalidInputError(
             f"{first['msg'][0].lower()}{first['msg'][1:]}",
-            where=f"{source}, /events/{index}{place}",
+            where=f"{source}, {pointer(('events', index, *first['loc']))}",
             fix=f"an event has the keys {known}",
         ) from None
 

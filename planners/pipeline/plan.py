@@ -1,10 +1,11 @@
-"""`rtk plan pipeline`: the classic schedules, for any shape, costs, delays and limits."""
+"""`rtk plan pipeline`: the classic schedules, or given orders, for any shape, costs, delays and limits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ... import __version__
+from ...schemas.check import check_plan
 from ...schemas.conditions import LinkPlace
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
@@ -49,27 +50,72 @@ def plan_pipeline(profile: Profile, schedule: Schedule, shape: Shape) -> Plan:
         InfeasibleError: a memory limit admits no schedule of this kind.
         InvalidInputError: a link or limit that the shape does not have.
     """
+    template = _template(profile, shape)
+    pipelines = _pipelines(template, shape)
+    links = [template.links if pipeline.links is None else pipeline.links for pipeline in pipelines]
+    orders = {one: _orders(template, one, shape.microbatches, schedule) for one in dict.fromkeys(links)}
+    planner = Planner("pipeline", __version__, {"schedule": schedule, **_options(profile, shape)})
+    return with_prediction(_plan(profile, planner, template, pipelines, [orders[one] for one in links]))
+
+
+def plan_from_orders(
+    profile: Profile, orders: Sequence[Sequence[Token]], shape: Shape, planner: str, source: str
+) -> Plan:
+    """Make a plan of orders that come from elsewhere, the same in every pipeline.
+
+    Args:
+        profile: the model's costs.
+        orders: the order of each stage.
+        shape: stages (as many as orders), pipelines, micro-batches, limits and delays.
+        planner: who made the orders, for the plan to name.
+        source: where they came from, for errors.
+
+    Returns:
+        A checked plan with its prediction.
+
+    Raises:
+        InvalidInputError: the orders are incomplete, deadlock, or hold more than a memory limit.
+        InfeasibleError: the profile cannot be cut into that many stages.
+    """
+    template = _template(profile, shape)
+    made_by = Planner(planner, __version__, _options(profile, shape))
+    plan = _plan(profile, made_by, template, _pipelines(template, shape), [orders] * shape.dp)
+    problems = check_plan(plan)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        fix = "correct the orders; worker k/i runs that of stage i, and operations are counted from 0"
+        raise InvalidInputError(problems[0].message + more, where=source, fix=fix)
+    return with_prediction(plan)
+
+
+def _template(profile: Profile, shape: Shape) -> Template:
     delays = dict(shape.link_delay_s or {})
     _check_links(delays, shape)
     common = {link: delay for (k, link), delay in delays.items() if k is None}
-    template = with_limits_and_delays(cut_stages(profile, shape.pp, shape.dp), shape.memory_limit_bytes, common)
-    orders: dict[tuple[Link, ...], list[list[Token]]] = {}
-    pipelines, workers = [], []
-    for k in range(shape.dp):
-        links = tuple(Link(delays.get((k, i), link.delay_s)) for i, link in enumerate(template.links))
-        if links not in orders:
-            orders[links] = _orders(template, links, shape.microbatches, schedule)
-        pipelines.append(Pipeline(template.name, shape.microbatches, links if links != template.links else None))
-        workers += _workers(orders[links], k)
-    return with_prediction(
-        Plan(
-            planner=Planner("pipeline", __version__, _options(profile, schedule, shape)),
-            inputs={"profile": digest(profile)},
-            templates=(template,),
-            pipelines=tuple(pipelines),
-            optimizer="synchronous",
-            workers=tuple(workers),
-        )
+    return with_limits_and_delays(cut_stages(profile, shape.pp, shape.dp), shape.memory_limit_bytes, common)
+
+
+def _pipelines(template: Template, shape: Shape) -> list[Pipeline]:
+    delays = dict(shape.link_delay_s or {})
+    own = [tuple(Link(delays.get((k, i), x.delay_s)) for i, x in enumerate(template.links)) for k in range(shape.dp)]
+    return [Pipeline(template.name, shape.microbatches, x if x != template.links else None) for x in own]
+
+
+def _plan(
+    profile: Profile,
+    planner: Planner,
+    template: Template,
+    pipelines: Sequence[Pipeline],
+    orders: Sequence[Sequence[Sequence[Token]]],
+) -> Plan:
+    """A plan without a prediction; `orders[k][i]` is that of stage i in pipeline k."""
+    return Plan(
+        planner=planner,
+        inputs={"profile": digest(profile)},
+        templates=(template,),
+        pipelines=tuple(pipelines),
+        optimizer="synchronous",
+        workers=tuple(worker for k, found in enumerate(orders) for worker in _workers(found, k)),
     )
 
 
@@ -100,7 +146,7 @@ def _single(template: Template, links: tuple[Link, ...], microbatches: int, orde
     )
 
 
-def _workers(orders: list[list[Token]], pipeline: int) -> list[Worker]:
+def _workers(orders: Sequence[Sequence[Token]], pipeline: int) -> list[Worker]:
     return [
         Worker(pipeline, stage, print_order((Operation(kind, pipeline, j) for kind, j in order), pipeline))
         for stage, order in enumerate(orders)
@@ -118,10 +164,9 @@ def _check_links(delays: Mapping[LinkPlace, float], shape: Shape) -> None:
             )
 
 
-def _options(profile: Profile, schedule: Schedule, shape: Shape) -> dict[str, object]:
+def _options(profile: Profile, shape: Shape) -> dict[str, object]:
     """What the planner was told, and the sizes of the profile that a run must repeat."""
     return {
-        "schedule": schedule,
         "pp": shape.pp,
         "dp": shape.dp,
         "microbatches": shape.microbatches,

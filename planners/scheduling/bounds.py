@@ -7,8 +7,8 @@ best single-machine schedule of (r_j, p_j, q_j), and that is no shorter than the
 Jackson's rule finds: always run the released operation with the largest tail (J. Carlier, "The one-machine sequencing
 problem", EJOR 11, 1982; Jackson's preemptive schedule). The makespan bound is the largest over all workers.
 
-Heads and tails may assume FIFO among identical micro-batches, those of one pipeline with the same executors and the
-same backward split: sorting the starts of each of their operations at each stage relabels any schedule into a FIFO one
+Heads and tails may assume FIFO among identical micro-batches, those with the same executors, delays and backward
+split: sorting the starts of each of their operations at each stage relabels any schedule into a FIFO one
 with the same times, for the l-th smallest end of a stage cannot come after the l-th smallest start of the next one.
 
 For the period, a stage's window runs from the first start to the last end over its workers. Drop all stages before it
@@ -19,7 +19,7 @@ Memory limits are not used: the bounds hold with them but are loose where a limi
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -124,20 +124,24 @@ def _chains(plan: Plan) -> dict[Chain, dict[tuple[int, ...], int]]:
     for (pipeline, _), places in executors.items():
         route = tuple(sorted(places, key=lambda place: plan.workers[place[0]].stage))
         grouped[pipeline, route] = grouped.get((pipeline, route), 0) + 1
-    chains: dict[Chain, dict[tuple[int, ...], int]] = {}
+    identical: dict[tuple[Chain, tuple[int, ...]], int] = {}
     for (pipeline, route), count in grouped.items():
         workers = tuple(number for number, _ in route)
-        chain = _chain(plan, pipeline, workers, tuple(split for _, split in route), count)
-        chains.setdefault(chain, {})[workers] = count
+        chain = _chain(plan, pipeline, workers, tuple(split for _, split in route))
+        identical[chain, workers] = identical.get((chain, workers), 0) + count
+    chains: dict[Chain, dict[tuple[int, ...], int]] = {}
+    for (chain, workers), count in identical.items():
+        chains.setdefault(replace(chain, count=count), {})[workers] = count
     return chains
 
 
-def _chain(plan: Plan, pipeline: int, workers: tuple[int, ...], split: tuple[bool, ...], count: int) -> Chain:
+def _chain(plan: Plan, pipeline: int, workers: tuple[int, ...], split: tuple[bool, ...]) -> Chain:
+    """What one micro-batch of a pipeline costs on its way over its executors."""
     held = [plan.workers[number] for number in workers]
     slow = [worker.slowdown or 1.0 for worker in held]
     stages = [plan.stage_of(worker) for worker in held]
     return Chain(
-        count,
+        1,
         tuple(stage.forward_s * factor for stage, factor in zip(stages, slow, strict=True)),
         tuple(stage.backward_input_s * factor for stage, factor in zip(stages, slow, strict=True)),
         tuple(stage.backward_weight_s * factor for stage, factor in zip(stages, slow, strict=True)),

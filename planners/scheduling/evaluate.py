@@ -3,13 +3,14 @@
 One of three readings of a plan that share no code (docs/how-it-works.md); the semantics are those of docs/semantics.md.
 """
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Operation
-from ...schemas.plan import Plan, Stage, Worker
+from ...schemas.plan import Plan, Worker
 
 Key = tuple[str, int, int, int]  # ("F" or "I", pipeline, micro-batch, stage): the message that an operation sends
 
@@ -25,6 +26,25 @@ class Timed:
     waited_for_message: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stage's first start and last end, and its all-reduce and optimizer times: those of its slowest worker."""
+
+    start_s: float
+    end_s: float
+    allreduce_s: float
+    optimizer_s: float
+
+    def joined(self, other: "Window") -> "Window":
+        """The window of the workers of both."""
+        return Window(
+            min(self.start_s, other.start_s),
+            max(self.end_s, other.end_s),
+            max(self.allreduce_s, other.allreduce_s),
+            max(self.optimizer_s, other.optimizer_s),
+        )
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Times and memory of a plan; `operations[w]` are those of worker w, in order."""
@@ -36,13 +56,13 @@ class Evaluation:
     def makespan_s(self) -> float:
         """End of the iteration when every worker starts at 0, all-reduce and optimizer included."""
         windows = self._windows()
-        reduced = max((end + stage.allreduce_s for stage, _, end in windows), default=0.0)
-        return reduced + max((stage.optimizer_s for stage, _, _ in windows), default=0.0)
+        reduced = max((window.end_s + window.allreduce_s for window in windows), default=0.0)
+        return reduced + max((window.optimizer_s for window in windows), default=0.0)
 
     @cached_property
     def period_s(self) -> float:
         """Smallest T at which the schedule repeats when each stage steps its optimizer on its own."""
-        return max((end - start + s.allreduce_s + s.optimizer_s for s, start, end in self._windows()), default=0.0)
+        return max((w.end_s - w.start_s + w.allreduce_s + w.optimizer_s for w in self._windows()), default=0.0)
 
     @property
     def iteration_time_s(self) -> float:
@@ -91,14 +111,15 @@ class Evaluation:
                 step = self.operations[step.worker][place[step.worker, step.operation] - 1]
         return path[::-1]
 
-    def _windows(self) -> list[tuple[Stage, float, float]]:
-        """For each stage, over all its live workers: the stage, its first start and its last end, in s."""
-        windows: dict[tuple[int, int], tuple[Stage, float, float]] = {}
+    def _windows(self) -> list["Window"]:
+        """The window of each stage, over all its live workers."""
+        windows: dict[tuple[int, int], Window] = {}
         for worker, row in zip(self.plan.workers, self.operations, strict=True):
-            if row:
+            if not worker.failed:
                 stage = self.plan.stage_of(worker)
-                _, start, end = windows.get(stage.layers, (stage, row[0].start_s, row[-1].end_s))
-                windows[stage.layers] = (stage, min(start, row[0].start_s), max(end, row[-1].end_s))
+                start_s, end_s = (row[0].start_s, row[-1].end_s) if row else (math.inf, 0.0)
+                own = Window(start_s, end_s, stage.allreduce_s, stage.optimizer_s)
+                windows[stage.layers] = own.joined(windows.get(stage.layers, own))
         return list(windows.values())
 
 

@@ -1,0 +1,226 @@
+"""The simulator: frozen orders under slow links and workers, jitter that repeats, and what conditions it refuses."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtk.planners.pipeline.plan import Shape, plan_pipeline
+from rtk.planners.scheduling.bounds import lower_bound_s
+from rtk.planners.scheduling.evaluate import evaluate
+from rtk.runners.simulator import memory_of_workers, simulate
+from rtk.schemas.conditions import under_conditions
+from rtk.schemas.documents import canonical, digest, read_document
+from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.plan import Link, Pipeline, Plan
+from rtk.schemas.profile import Profile
+from rtk.schemas.timeline import Span, WorkerMemory
+
+from ..strategies import hand_plan, plans
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.fixture(scope="module")
+def frozen() -> Plan:
+    """Zero-bubble orders of S=4, N=12, 10 ms operations, made for links without delay."""
+    profile = read_document(str(GOLDEN / "profile-adaptra4.json"), Profile)
+    return plan_pipeline(profile, "zero-bubble", Shape(4, 1, 12))
+
+
+@pytest.mark.parametrize(
+    ("link", "expected_ms"),
+    [(0, [390, 400, 440, 500, 560, 620, 680]), (2, [390, 400, 480, 560, 640, 720, 800])],
+)
+def test_frozen_orders_suffer_from_a_slow_link(frozen: Plan, link: int, expected_ms: list[int]) -> None:
+    """Orders made for fast links cost several times a link's delay of 0, 10, … 60 ms: the figure of Adaptra."""
+    found = [simulate(under_conditions(frozen, {}, {(None, link): ms / 1000})).makespan_s for ms in range(0, 70, 10)]
+    assert found == pytest.approx([ms / 1000 for ms in expected_ms], rel=1e-9)
+
+
+@given(plans(max_microbatches=4))
+def test_timeline_is_in_order_and_of_its_plan(plan: Plan) -> None:
+    """Spans stand in time order, name live workers, and the timeline carries the plan's digest and memory sizes."""
+    simulation = simulate(plan)
+    timeline = simulation.timeline
+    starts = [span.start_s for span in timeline.spans]
+    assert starts == sorted(starts)
+    assert {span.worker for span in timeline.spans} <= {worker.name for worker in plan.live_workers()}
+    assert timeline.plan == digest(plan)
+    assert timeline.workers == memory_of_workers(plan)
+    assert [row.worker for row in timeline.workers] == [worker.name for worker in plan.live_workers()]
+    if plan.optimizer == "synchronous":
+        assert max(span.end_s for span in timeline.spans) == simulation.makespan_s
+    report = simulation.report(plan, lower_bound_s(plan))
+    assert report.iteration_time_s == simulation.iteration_time_s
+    assert report.plan == digest(plan)
+
+
+@given(plans(max_microbatches=4), st.integers(0, 9))
+def test_jitter_repeats_with_its_seed(plan: Plan, seed: int) -> None:
+    """The same seed gives the same bytes; a plan under jitter still keeps its orders and dependencies."""
+    first, second = simulate(plan, 0.2, seed), simulate(plan, 0.2, seed)
+    assert canonical(first.timeline) == canonical(second.timeline)
+    assert first == second
+    for worker in plan.live_workers():
+        spans = [s for s in first.timeline.spans if s.worker == worker.name and s.op not in ("allreduce", "step")]
+        assert all(a.end_s <= b.start_s for a, b in pairwise(spans))
+
+
+def test_another_seed_is_another_run() -> None:
+    """Seeds matter, and without jitter they do not."""
+    plan = hand_plan({"0/0": "F0 F1 B0 B1"}, 2)
+    assert simulate(plan, 0.2, 1).makespan_s != simulate(plan, 0.2, 2).makespan_s
+    assert simulate(plan, 0.0, 1).makespan_s == simulate(plan, 0.0, 2).makespan_s == 6.0
+
+
+def _durations(plan: Plan, worker: str) -> list[float]:
+    return [span.end_s - span.start_s for span in simulate(plan, 0.3, 7).timeline.spans if span.worker == worker]
+
+
+def test_workers_jitter_independently() -> None:
+    """Another order on one worker leaves the other workers' jittered durations as they are."""
+    one = hand_plan({"0/0": "F0 F1 B0 B1", "0/1": "F0 B0 F1 B1"}, 2)
+    other = hand_plan({"0/0": "F0 F1 B0 B1", "0/1": "F0 F1 B0 B1"}, 2)
+    assert _durations(one, "0/0") == pytest.approx(_durations(other, "0/0"), rel=1e-9)
+    assert _durations(one, "0/0") != pytest.approx(_durations(one, "0/1"), rel=1e-3)
+
+
+def test_jitter_is_log_normal_around_the_plans_times() -> None:
+    """The logarithms of many jittered durations have mean 0 and the given sigma."""
+    count = 2000
+    plan = hand_plan({"0/0": " ".join([*(f"F{j}" for j in range(count)), *(f"B{j}" for j in range(count))])}, count)
+    forwards = [s for s in simulate(plan, 0.25, 1).timeline.spans if s.op.startswith("F")]
+    logs = [math.log(span.end_s - span.start_s) for span in forwards]
+    mean = sum(logs) / count
+    assert mean == pytest.approx(0, abs=0.02)
+    assert math.sqrt(sum((x - mean) ** 2 for x in logs) / count) == pytest.approx(0.25, rel=0.05)
+
+
+def test_slow_worker_slows_the_schedule(frozen: Plan) -> None:
+    """A worker that is three times as slow takes three times as long for each of its operations, others do not."""
+    slow = simulate(under_conditions(frozen, {"0/2": 3.0}, {})).timeline
+    durations = _by_worker(slow.spans)
+    assert durations["0/2"] == pytest.approx([0.03] * 36)
+    assert durations["0/1"] == pytest.approx([0.01] * 36)
+    assert max(span.end_s for span in slow.spans) >= 36 * 0.03
+
+
+def _by_worker(spans: tuple[Span, ...]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for span in spans:
+        found.setdefault(span.worker, []).append(span.end_s - span.start_s)
+    return found
+
+
+def test_allreduce_and_step_are_spans() -> None:
+    """All-reduces begin when the last peer is there, a synchronous step when every stage is reduced."""
+    plan = hand_plan({"0/0": "F0 B0", "0/1": "F0 B0", "1/0": "F0 B0", "1/1": "F0 B0"}, 1)
+    stages = tuple(replace(stage, allreduce_s=1.0, optimizer_s=0.5) for stage in plan.templates[0].stages)
+    plan = replace(plan, templates=(replace(plan.templates[0], stages=stages),))
+    slow = under_conditions(plan, {"1/0": 2.0}, {})
+    spans = {(s.worker, s.op): (s.start_s, s.end_s) for s in simulate(slow).timeline.spans}
+    assert spans["0/0", "allreduce"] == spans["1/0", "allreduce"] == (9.0, 10.0)
+    assert spans["0/1", "allreduce"] == spans["1/1", "allreduce"] == (5.0, 6.0)
+    assert {spans[f"{k}/{i}", "step"] for k in range(2) for i in range(2)} == {(10.0, 10.5)}
+    staggered = simulate(replace(slow, optimizer="staggered"))
+    steps = {s.worker: s.start_s for s in staggered.timeline.spans if s.op == "step"}
+    assert steps == {"0/0": 10.0, "1/0": 10.0, "0/1": 6.0, "1/1": 6.0}
+    assert staggered.iteration_time_s == staggered.period_s == 10.5
+
+
+def test_deadlocked_plan_is_refused() -> None:
+    """Programs that block each other raise an error that says where to look, and do not hang."""
+    with pytest.raises(InvalidInputError, match="worker 0/0 waits forever") as caught:
+        simulate(hand_plan({"0/0": "F0 B0 F1 B1", "0/1": "F1 F0 B0 B1"}, 2))
+    assert "rtk verify" in (caught.value.fix or "")
+
+
+def test_memory_sizes_are_those_of_the_live_workers() -> None:
+    """A timeline carries what turns spans into memory, for live workers only."""
+    plan = hand_plan({"0/0": "F0 B0 F1.0 B1.0", "1/0": None}, 1, limit_bytes=3.0)
+    assert memory_of_workers(plan) == (WorkerMemory("0/0", 1.0, 0.5, 3.0),)
+    assert simulate(plan).peak_memory_bytes == (1.0, 0.0)
+
+
+# Conditions
+
+
+def _two_by_two() -> Plan:
+    return hand_plan({"0/0": "F0 B0", "0/1": "F0 B0", "1/0": "F0 B0", "1/1": "F0 B0"}, 1, delay_s=0.25)
+
+
+def test_no_conditions_leave_the_plan_as_it_is() -> None:
+    """Without slow workers and links the plan, its prediction included, is the same object."""
+    plan = _two_by_two()
+    assert under_conditions(plan, {}, {}) is plan
+
+
+def test_conditions_keep_the_orders_and_drop_the_prediction(frozen: Plan) -> None:
+    """Orders are frozen; the prediction no longer holds and is not carried along."""
+    changed = under_conditions(frozen, {"0/1": 2.0}, {(None, 0): 0.5})
+    assert [worker.order for worker in changed.workers] == [worker.order for worker in frozen.workers]
+    assert frozen.prediction is not None
+    assert changed.prediction is None
+
+
+def test_delay_of_one_pipeline_wins_over_that_of_all() -> None:
+    """`I=` is link I of every pipeline and of hops between them, `K/I=` that of pipeline K alone."""
+    plan = under_conditions(_two_by_two(), {}, {(None, 0): 1.0, (1, 0): 5.0})
+    w00, w01, w10, w11 = plan.workers
+    assert plan.hop_delay_s(0, 0, w00, w01) == 1.0
+    assert plan.hop_delay_s(1, 0, w10, w11) == 5.0
+    assert plan.hop_delay_s(1, 0, w10, w01) == 1.0
+    only = under_conditions(_two_by_two(), {}, {(1, 0): 5.0})
+    assert only.hop_delay_s(0, 0, w00, w01) == 0.25
+    assert only.pipelines[0].links is None
+
+
+def test_delay_for_all_reaches_pipelines_with_links_of_their_own() -> None:
+    """`I=` also replaces that link of a pipeline that states its own, and leaves its other links."""
+    plan = hand_plan({"0/0": "F0 B0", "0/1": "F0 B0", "0/2": "F0 B0"}, 1)
+    plan = replace(plan, pipelines=(Pipeline("t0", 1, (Link(1.0), Link(2.0))),))
+    assert under_conditions(plan, {}, {(None, 0): 9.0}).pipelines[0].links == (Link(9.0), Link(2.0))
+
+
+def test_slowdown_replaces_the_plans_own() -> None:
+    """A worker that the plan knows to be slow takes the new factor, not the product."""
+    plan = under_conditions(_two_by_two(), {"0/0": 4.0}, {})
+    again = under_conditions(plan, {"0/0": 2.0, "1/1": 3.0}, {})
+    assert [worker.slowdown for worker in again.workers] == [2.0, None, None, 3.0]
+    assert evaluate(again).makespan_s == simulate(again).makespan_s
+
+
+@pytest.mark.parametrize("name", ["2/0", "0/2", "00/0", "x"])
+def test_unknown_slow_worker_is_refused(name: str) -> None:
+    """A slow worker that the plan lacks is one error."""
+    with pytest.raises(InvalidInputError, match=f"there is no live worker {name}") as caught:
+        under_conditions(_two_by_two(), {name: 2.0}, {})
+    assert caught.value.where == "--slow"
+
+
+def test_failed_worker_cannot_be_slow() -> None:
+    """A failed worker is not live, so it cannot be slow."""
+    plan = hand_plan({"0/0": "F0 B0 F1.0 B1.0", "1/0": None}, 1)
+    with pytest.raises(InvalidInputError, match="no live worker 1/0"):
+        under_conditions(plan, {"1/0": 2.0}, {})
+
+
+def test_error_names_the_last_worker_by_number() -> None:
+    """Of twelve pipelines the last is 11, though `9` sorts behind it as text."""
+    plan = hand_plan({f"{k}/0": "F0 B0" for k in range(12)}, 1)
+    with pytest.raises(InvalidInputError) as caught:
+        under_conditions(plan, {"12/0": 2.0}, {})
+    assert caught.value.fix == "workers run from 0/0 to 11/0"
+
+
+@pytest.mark.parametrize("place", [(None, 1), (0, 1), (2, 0), (None, -1), (-1, 0)])
+def test_unknown_slow_link_is_refused(place: tuple[int | None, int]) -> None:
+    """A delay for a link or pipeline that the plan lacks is one error."""
+    with pytest.raises(InvalidInputError, match="there is no link") as caught:
+        under_conditions(_two_by_two(), {}, {place: 1.0})
+    assert caught.value.where == "--link-delay"

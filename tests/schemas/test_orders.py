@@ -1,0 +1,83 @@
+"""Orders: the strict text form of a worker's operations."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.orders import Operation, check_order_text, parse_operation, parse_order, print_operation, print_order
+
+OPERATIONS = st.builds(Operation, st.sampled_from(["F", "I", "W", "B"]), st.integers(0, 12), st.integers(0, 10**9 - 1))
+
+
+@given(st.lists(OPERATIONS), st.integers(0, 12))
+def test_orders_round_trip(operations: list[Operation], pipeline: int) -> None:
+    """Parsing what was printed gives the same operations, whatever the worker's pipeline."""
+    text = print_order(operations, pipeline)
+    check_order_text(text)
+    assert parse_order(text, pipeline) == tuple(operations)
+
+
+@given(st.text(alphabet="FIWB01239. x", max_size=12))
+@example("F1.0")
+def test_accepted_text_is_canonical(text: str) -> None:
+    """Any text is either refused, or the only text of its operations (but for a prefix that names the own pipeline)."""
+    try:
+        operations = parse_order(text, pipeline=9999)
+    except InvalidInputError:
+        return
+    assert print_order(operations, 9999) == text.replace("9999.", "")
+
+
+def test_prefix_names_another_pipeline() -> None:
+    """`F3` is of the worker's own pipeline, `F1.3` of pipeline 1; the own pipeline prints without its prefix."""
+    assert parse_order("F0 B1.2", 4) == (Operation("F", 4, 0), Operation("B", 1, 2))
+    assert print_operation(Operation("W", 1, 3), 1) == "W3"
+    assert print_operation(Operation("W", 1, 3), 0) == "W1.3"
+    assert parse_operation("W1.3", 0) == Operation("W", 1, 3)
+
+
+def test_empty_order_has_no_operations() -> None:
+    """A live worker may have nothing to do."""
+    assert parse_order("", 0) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("0F1xyz", 0),
+        ("F01", 0),
+        ("F0  F1", 1),
+        (" F0", 0),
+        ("F0 ", 1),
+        ("F", 0),
+        ("1.F2", 0),
+        ("F0 f1", 1),
+        ("F0 F1.", 1),
+        ("F0 F.1", 1),
+        ("F0 F1.02", 1),
+        ("F0 F1.2.3", 1),
+        ("F-1", 0),
+        ("F+1", 0),
+        ("F1,F2", 0),
+        ("F1\tF2", 0),
+        ("F1\n", 0),
+        ("F٣", 0),
+        ("F0 B0 X0", 2),
+        ("4F1", 0),
+        ("F1000000000", 0),
+        ("F" + "9" * 5000, 0),
+    ],
+)
+def test_anything_else_is_refused_with_its_place(text: str, place: int) -> None:
+    """Leading zeros, doubled spaces, lower case, foreign digits and stray characters are errors that name the token."""
+    with pytest.raises(InvalidInputError, match=rf"\(operation {place}, counted from 0\)") as caught:
+        parse_order(text, 0)
+    assert "F3, or F1.3 of pipeline 1" in (caught.value.fix or "")
+
+
+def test_single_operation_is_read_as_strictly() -> None:
+    """One token alone is as strict as an order."""
+    for token in ("F01", "F", "", "F0 F1", "0F1"):
+        with pytest.raises(InvalidInputError, match="is not an operation"):
+            parse_operation(token, 0)

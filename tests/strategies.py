@@ -1,0 +1,233 @@
+"""Hypothesis strategies: stages, profiles, and random valid plans.
+
+A random plan takes any cut, costs (zeros among them), delays, slow-downs and failed workers; its micro-batches go where
+chance sends them, with B or with I and W; its orders are the projections of one random topological order of all
+operations, and so are valid whatever chance does.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from rtk.planners.pipeline.plan import Shape
+from rtk.planners.scheduling.assemble import with_prediction
+from rtk.planners.scheduling.evaluate import evaluate
+from rtk.schemas.orders import Kind, Operation, print_order
+from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
+from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
+
+Cell = tuple[int, int, int]  # pipeline, micro-batch, stage
+
+# Whole numbers make ties, zeros degenerate intervals, fractions rounding.
+SECONDS = st.one_of(st.sampled_from([0.0, 1.0, 2.0, 3.0]), st.floats(0.001, 10.0))
+DELAYS = st.one_of(st.sampled_from([0.0, 1.0, 5.0]), st.floats(0.001, 10.0))
+BYTES = st.one_of(st.sampled_from([0.0, 1.0, 8.0]), st.floats(0.001, 1e12))
+BY_HAND = Planner("by hand", "1", {})
+
+
+@st.composite
+def stages(draw: st.DrawFn, layers: tuple[int, int], with_overheads: bool = True) -> Stage:
+    """A stage of given layers, with random costs."""
+    activation_bytes = draw(BYTES)
+    return Stage(
+        layers,
+        draw(SECONDS),
+        draw(SECONDS),
+        draw(SECONDS),
+        optimizer_s=draw(SECONDS) if with_overheads else 0.0,
+        allreduce_s=draw(SECONDS) if with_overheads else 0.0,
+        activation_bytes=activation_bytes,
+        weight_stash_bytes=activation_bytes * draw(st.sampled_from([0.0, 0.3, 0.5, 1.0])),
+    )
+
+
+@st.composite
+def links(draw: st.DrawFn, depth: int) -> tuple[Link, ...]:
+    """The links of a pipeline of `depth` stages."""
+    return tuple(Link(draw(DELAYS)) for _ in range(depth - 1))
+
+
+@st.composite
+def templates(draw: st.DrawFn, depth: int, name: str = "t0") -> Template:
+    """A template of `depth` stages of one layer each."""
+    return Template(name, tuple(draw(stages((i, i + 1))) for i in range(depth)), draw(links(depth)))
+
+
+@st.composite
+def profiles(draw: st.DrawFn, min_layers: int = 1, max_layers: int = 6) -> Profile:
+    """A profile of a few layers with random costs and sizes."""
+    count = draw(st.integers(min_layers, max_layers))
+    connection = Connection(draw(DELAYS), draw(st.one_of(st.none(), st.floats(1.0, 1e12))))
+    return Profile(
+        layers=tuple(draw(_layers()) for _ in range(count)),
+        model=draw(st.dictionaries(st.text(max_size=5), st.one_of(st.text(max_size=5), st.integers(), st.booleans()))),
+        origin=draw(st.sampled_from(["measured", "analytic", "given"])),
+        device=Device(draw(st.one_of(st.none(), st.text(max_size=5)))),
+        microbatch_size=draw(st.one_of(st.none(), st.integers(1, 64))),
+        network=Network(intra_node=draw(st.sampled_from([None, connection]))),
+    )
+
+
+@st.composite
+def _layers(draw: st.DrawFn) -> Layer:
+    activation_bytes = draw(BYTES)
+    return Layer(
+        costs=(LayerCost(draw(SECONDS), draw(SECONDS), draw(SECONDS), draw(SECONDS)),),
+        name=draw(st.one_of(st.none(), st.text(max_size=5))),
+        parameter_bytes=draw(BYTES),
+        activation_bytes=activation_bytes,
+        weight_stash_bytes=activation_bytes * draw(st.sampled_from([0.0, 0.5, 1.0])),
+        output_bytes=draw(BYTES),
+    )
+
+
+@st.composite
+def shapes(draw: st.DrawFn, max_pp: int = 5) -> Shape:
+    """What to plan: PP 1-5, DP 1-3, N 1-8, some links slowed for all pipelines or for one."""
+    pp, dp = draw(st.integers(1, max_pp)), draw(st.integers(1, 3))
+    places = st.tuples(st.one_of(st.none(), st.integers(0, dp - 1)), st.integers(0, max(0, pp - 2)))
+    delays = draw(st.dictionaries(places, DELAYS, max_size=3)) if pp > 1 else {}
+    return Shape(pp, dp, draw(st.integers(1, 8)), link_delay_s=delays)
+
+
+@st.composite
+def plans(draw: st.DrawFn, max_pp: int = 5, max_dp: int = 3, max_microbatches: int = 8) -> Plan:
+    """A random valid plan with its prediction."""
+    depth, dp = draw(st.integers(1, max_pp)), draw(st.integers(1, max_dp))
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    shared = draw(templates(depth))
+    unlike = draw(st.booleans()) and dp > 1
+    shapes_ = (shared, draw(templates(depth, "t1"))) if unlike else (shared,)
+    pipelines = tuple(
+        Pipeline(
+            chance.choice(shapes_).name,
+            draw(st.integers(1, max_microbatches)),
+            draw(links(depth)) if draw(st.booleans()) else None,
+        )
+        for _ in range(dp)
+    )
+    dead = draw(st.sets(st.tuples(st.integers(0, dp - 1), st.integers(0, depth - 1)), max_size=2)) if dp > 1 else set()
+    dead = {(k, i) for k, i in dead if any((other, i) not in dead for other in range(dp))}
+    plan = Plan(
+        planner=BY_HAND,
+        templates=shapes_,
+        pipelines=pipelines,
+        optimizer=draw(st.sampled_from(["synchronous", "staggered"])),
+        workers=tuple(random_workers(pipelines, depth, dead, chance)),
+    )
+    if draw(st.booleans()):
+        plan = limited_to_its_peaks(plan)
+    return with_prediction(plan)
+
+
+def random_workers(
+    pipelines: tuple[Pipeline, ...], depth: int, dead: set[tuple[int, int]], chance: random.Random
+) -> Iterator[Worker]:
+    """Workers with random orders; failed ones have none, and peers of theirs take over."""
+    executor: dict[Cell, tuple[int, int]] = {}
+    followers: dict[tuple[str, Cell], list[tuple[str, Cell]]] = {}
+    wanted: dict[tuple[str, Cell], int] = {}
+    split_share = chance.choice([0.0, 0.5, 1.0])
+    for k, pipeline in enumerate(pipelines):
+        for j in range(pipeline.microbatches):
+            split = [chance.random() < split_share for _ in range(depth)]
+            _wire((k, j), split, followers, wanted)
+            for i in range(depth):
+                alive = [(other, i) for other in range(len(pipelines)) if (other, i) not in dead]
+                executor[k, j, i] = (k, i) if (k, i) in alive else chance.choice(alive)
+    orders: dict[tuple[int, int], list[Operation]] = {}
+    ready = [node for node, count in wanted.items() if count == 0]
+    while ready:
+        kind, cell = ready.pop(chance.randrange(len(ready)))
+        orders.setdefault(executor[cell], []).append(Operation(_kind(kind), cell[0], cell[1]))
+        for follower in followers.get((kind, cell), ()):
+            wanted[follower] -= 1
+            if wanted[follower] == 0:
+                ready.append(follower)
+    for k in range(len(pipelines)):
+        for i in range(depth):
+            slowdown = chance.choice([None, None, 1.0, 1.5, 3.7])
+            if (k, i) in dead:
+                yield Worker(k, i, failed=True)
+            else:
+                yield Worker(k, i, print_order(orders.get((k, i), []), k), slowdown)
+
+
+def _wire(
+    microbatch: tuple[int, int],
+    split: list[bool],
+    followers: dict[tuple[str, Cell], list[tuple[str, Cell]]],
+    wanted: dict[tuple[str, Cell], int],
+) -> None:
+    """The dependencies of one micro-batch: down by F, up by I or B, and W where the backward is split."""
+    depth = len(split)
+    backward = ["I" if apart else "B" for apart in split]
+    edges: list[tuple[tuple[str, Cell], tuple[str, Cell]]] = []
+    for i in range(depth):
+        here = (*microbatch, i)
+        edges.append((("F", here), (backward[i], here)))
+        if split[i]:
+            edges.append((("I", here), ("W", here)))
+        if i + 1 < depth:
+            above = (*microbatch, i + 1)
+            edges.append((("F", here), ("F", above)))
+            edges.append(((backward[i + 1], above), (backward[i], here)))
+    wanted.setdefault(("F", (*microbatch, 0)), 0)
+    for earlier, later in edges:
+        followers.setdefault(earlier, []).append(later)
+        wanted[later] = wanted.get(later, 0) + 1
+
+
+def _kind(letter: str) -> Kind:
+    kinds: dict[str, Kind] = {"F": "F", "I": "I", "W": "W", "B": "B"}
+    return kinds[letter]
+
+
+def limited_to_its_peaks(plan: Plan) -> Plan:
+    """The plan with memory limits that its workers just keep."""
+    peaks = evaluate(plan).peak_memory_bytes
+    held: dict[tuple[str, int], float] = {}
+    for worker, peak in zip(plan.workers, peaks, strict=True):
+        place = plan.pipelines[worker.pipeline].template, worker.stage
+        held[place] = max(held.get(place, 0.0), peak)
+    return replace(
+        plan,
+        templates=tuple(
+            replace(
+                template,
+                stages=tuple(
+                    replace(stage, memory_limit_bytes=held.get((template.name, i)))
+                    for i, stage in enumerate(template.stages)
+                ),
+            )
+            for template in plan.templates
+        ),
+    )
+
+
+def hand_plan(
+    orders: dict[str, str | None],
+    microbatches: int,
+    times_s: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    delay_s: float = 0.0,
+    limit_bytes: float | None = None,
+) -> Plan:
+    """A plan by hand: order by worker `k/i` (None: failed), equal stages of 1 byte a micro-batch, half of it stash."""
+    places = [(int(k), int(i)) for k, _, i in (name.partition("/") for name in orders)]
+    depth, dp = max(i for _, i in places) + 1, max(k for k, _ in places) + 1
+    shape = tuple(
+        Stage((i, i + 1), *times_s, activation_bytes=1.0, weight_stash_bytes=0.5, memory_limit_bytes=limit_bytes)
+        for i in range(depth)
+    )
+    return Plan(
+        planner=BY_HAND,
+        templates=(Template("t0", shape, tuple(Link(delay_s) for _ in range(depth - 1))),),
+        pipelines=tuple(Pipeline("t0", microbatches) for _ in range(dp)),
+        optimizer="synchronous",
+        workers=tuple(
+            Worker(k, i, order, failed=True if order is None else None)
+            for (k, i), order in zip(places, orders.values(), strict=True)
+        ),
+    )

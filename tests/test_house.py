@@ -1,0 +1,139 @@
+"""The house: packaging, the star of imports, late imports, docstrings and sizes."""
+
+import ast
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+ROOMS = sorted(
+    folder
+    for folder in ROOT.iterdir()
+    if (folder / "__init__.py").exists() and not folder.name.startswith(".") and folder.name != "build"
+)
+SOURCES = [ROOT / "__init__.py", *sorted(path for room in ROOMS for path in room.rglob("*.py"))]
+TESTS = sorted(ROOT.joinpath("tests").rglob("*.py"))
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_wheel_holds_every_package() -> None:
+    """The packages that pyproject.toml lists are the folders that hold an `__init__.py`."""
+    folders = {path.parent.relative_to(ROOT) for path in SOURCES if path.name == "__init__.py"}
+    names = {".".join(("rtk", *folder.parts)) for folder in folders}
+    assert names == set(PYPROJECT["tool"]["setuptools"]["packages"])
+
+
+def test_every_source_file_stands_in_a_package() -> None:
+    """No Python file lies in a folder without `__init__.py`, which a wheel would leave out."""
+    assert [_name(path) for path in SOURCES if not (path.parent / "__init__.py").exists()] == []
+
+
+def test_shipped_data_is_listed() -> None:
+    """The JSON Schemas and the typing marker are package data."""
+    data = PYPROJECT["tool"]["setuptools"]["package-data"]
+    assert data == {"rtk": ["py.typed"], "rtk.schemas": ["*.schema.json"]}
+    assert (ROOT / "py.typed").exists()
+
+
+def test_wings_never_meet() -> None:
+    """import-linter finds the star kept: `cli` over the wings over `schemas`, no wing in another."""
+    pytest.importorskip("importlinter")
+    script = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([script, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _modules_after(arguments: list[str]) -> set[str]:
+    """The top-level modules that are loaded once `rtk` has run with these arguments."""
+    script = """
+import json, sys
+from rtk.cli.main import main
+try:
+    main(json.loads(sys.argv[1]))
+except SystemExit as end:
+    if end.code: raise
+sys.stderr.write("\\nMODULES " + json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+    command = [sys.executable, "-c", script, json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stderr.rpartition("MODULES ")[2]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "heavy"),
+    [
+        (["--help"], {"torch", "numpy", "pydantic", "plotly"}),
+        (["--version"], {"torch", "numpy", "pydantic", "plotly"}),
+        (["plan", "pipeline", "--help"], {"torch", "numpy", "plotly"}),  # typer takes pydantic for parameters
+        (["run", "--help"], {"torch", "numpy", "plotly"}),
+    ],
+)
+def test_help_loads_nothing_heavy(arguments: list[str], heavy: set[str]) -> None:
+    """`rtk --help` loads no torch, numpy, pydantic or plotly, the help of a command none of rtk's heavy wings."""
+    assert _modules_after(arguments) & heavy == set()
+
+
+def test_planning_loads_neither_torch_nor_plotly(tmp_path: Path) -> None:
+    """`rtk plan pipeline`, `verify` and `simulate` load neither torch nor plotly."""
+    profile, plan = ROOT / "tests" / "golden" / "profile-slots4.json", tmp_path / "plan.json"
+    planning = ["plan", "pipeline", str(profile), "--pp", "4", "--microbatches", "6", "-o", str(plan)]
+    for arguments in ([*planning, "--schedule", "zero-bubble"], ["simulate", str(plan)]):
+        assert _modules_after(arguments) & {"torch", "plotly"} == set()
+
+
+def _public_without_docstring(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text())
+    if ast.get_docstring(tree) is None:
+        yield f"{_name(path)}: the module"
+    for node in tree.body:
+        yield from _undocumented(node, _name(path))
+
+
+def _undocumented(node: ast.stmt, where: str) -> Iterator[str]:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
+        return
+    if ast.get_docstring(node) is None:
+        yield f"{where}:{node.lineno} {node.name}"
+    if isinstance(node, ast.ClassDef):
+        for child in node.body:
+            yield from _undocumented(child, where)
+
+
+def test_everything_public_has_a_docstring() -> None:
+    """Every module, and every public class, function and method of the package, says what it is."""
+    assert [place for path in SOURCES for place in _public_without_docstring(path)] == []
+
+
+def test_every_test_says_what_it_proves() -> None:
+    """Every test has a docstring: the sentence it proves."""
+    missing = []
+    for path in TESTS:
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_test = isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+            if is_test and isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is None:
+                missing.append(f"{_name(path)}:{node.lineno} {node.name}")
+    assert missing == []
+
+
+def test_no_file_is_over_700_lines() -> None:
+    """Files stay small enough to read."""
+    lengths = {_name(path): len(path.read_text().splitlines()) for path in [*SOURCES, *TESTS]}
+    assert {name: length for name, length in lengths.items() if length > 700} == {}
+
+
+def test_inits_are_empty() -> None:
+    """`__init__.py` files hold a docstring only (the root's also the version)."""
+    for path in SOURCES:
+        if path.name == "__init__.py":
+            body = ast.parse(path.read_text()).body
+            assert len(body) == (2 if path.parent == ROOT else 1), _name(path)
