@@ -94,6 +94,27 @@ def lower(plan: Plan) -> Program:
     return Program(plan, workers, instructions)
 
 
+def posting_order(program: Program, rank: int) -> tuple[Receive, ...]:
+    """The receives of a rank, by need, but those from one source in the order in which that source sends.
+
+    Transports without tags match messages in the order of sending, so receives must be posted in this order. Where
+    orders are FIFO between stages it is just the order of need.
+    """
+    receives = {one.message: one for one in program.instructions[rank] if isinstance(one, Receive)}
+    coming = {
+        source: iter(
+            [receives[one.message] for one in program.instructions[source] if isinstance(one, Send) and one.to == rank]
+        )
+        for source in {one.source for one in receives.values()}
+    }
+    posted: dict[Message, Receive] = {}
+    for needed in receives.values():
+        while needed.message not in posted:
+            earlier = next(coming[needed.source])
+            posted[earlier.message] = earlier
+    return tuple(posted.values())
+
+
 def _instructions(
     plan: Plan, worker: Worker, executor: dict[tuple[int, int, int], Worker], rank: dict[str, int]
 ) -> Iterator[Instruction]:

@@ -79,6 +79,7 @@ def _start(arguments: Sequence[str], rank: int, workers: int, port: int) -> "sub
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(workers),
+        "LOCAL_WORLD_SIZE": str(workers),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",

@@ -23,10 +23,11 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Operation, print_operation
 from ...schemas.plan import Plan
 from ...schemas.timeline import Span, Timeline
-from ..program import AllReduce, Compute, Instruction, Message, Receive, Send, Step, lower
+from ..program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, lower, posting_order
 from ..simulator import memory_of_workers
 from .c10d import PrefixStore, Store, TCPStore
 from .gradients import FlatGradients
+from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .stage import Loss, Stage
 from .transport import GlooTransport, SlowLinks, Transport
 
@@ -108,9 +109,9 @@ class PlanRunner:
         self._gradients = FlatGradients(self.stage.parameters(), self.device)
         self._optimizer = optimizer(self.stage.parameters())
         self._store = _environment_store() if store is None else store
-        self._transport: Transport = self._connect(len(program.workers))
+        self._transport: Transport = self._connect(program)
         self._tags = _Tags(plan)
-        self._receives = [one for one in self._instructions if isinstance(one, Receive)]
+        self._receives = posting_order(program, self.rank)
         self._sample: torch.Tensor | None = None
         self._output_sample: torch.Tensor | None = None
         self._origin_s = 0.0
@@ -162,14 +163,19 @@ class PlanRunner:
     def _make_stage(self, layers: Sequence[nn.Module], loss: Loss) -> Stage:
         first, stop = self._held.layers
         kept = [layer.to(self.device) for layer in layers[first:stop]]
-        return Stage(kept, loss if self._is_last else None, 1 / self.plan.total_microbatches())
+        is_split = any(isinstance(one, Compute) and one.operation.kind == "I" for one in self._instructions)
+        return Stage(kept, loss if self._is_last else None, 1 / self.plan.total_microbatches(), is_split)
 
-    def _connect(self, world_size: int) -> Transport:
-        everyone = tuple(range(world_size))
-        peers = next(one.group for one in self._instructions if isinstance(one, AllReduce))
-        gloo = GlooTransport(self._store, self.rank, world_size, {peers, everyone})
+    def _connect(self, program: Program) -> Transport:
+        everyone = tuple(range(len(program.workers)))
+        groups = {everyone, *(one.group for one in self._instructions if isinstance(one, AllReduce))}
+        transport: Transport
+        if self.device.type == "cuda" and has_gpu_of_its_own():
+            transport = NcclTransport(self._store, self.rank, groups, channels(program), self.device)
+        else:
+            transport = GlooTransport(self._store, self.rank, len(everyone), groups)
         delayed = any(isinstance(one, Send) and one.delay_s for one in self._instructions)
-        return SlowLinks(gloo) if self.paced and delayed else gloo
+        return SlowLinks(transport) if self.paced and delayed else transport
 
     def _prepare(self, batch: Batch) -> None:
         """Learn the shape of what this stage takes, warm everything up, and agree on a common clock.
@@ -219,7 +225,7 @@ class _Iteration:
         self.loss: float | None = None
         self._messages: dict[Message, torch.Tensor] = {}
         self._output: torch.Tensor | None = None
-        self._posted = 0
+        self._posted: set[Message] = set()
         for _ in range(LOOK_AHEAD):
             self._post_next()
 
@@ -227,6 +233,8 @@ class _Iteration:
         """Execute one instruction of the program."""
         match instruction:
             case Receive(message, source):
+                while message not in self._posted:
+                    self._post_next()
                 tag = self.runner._tags.of(message, self.runner.iteration)
                 self._messages[message] = self.runner._transport.receive(tag, source)
                 self._post_next()
@@ -261,7 +269,7 @@ class _Iteration:
         received = self._messages.pop(message, None)
         inputs = self.batch[number][0].to(runner.device) if received is None else received
         target = self.batch[number][1].to(runner.device) if runner._is_last else None
-        _seed_randomness(runner.seed, runner.iteration, number, runner.worker.stage)
+        _seed_randomness(runner.device, runner.seed, runner.iteration, number, runner.worker.stage)
         output = runner.stage.forward(operation[1:], inputs, target)
         if runner._is_last:
             runner._gradients.add_loss(output)
@@ -285,12 +293,13 @@ class _Iteration:
 
     def _post_next(self) -> None:
         runner = self.runner
-        if self._posted < len(runner._receives):
-            message, source = runner._receives[self._posted].message, runner._receives[self._posted].source
+        if len(self._posted) < len(runner._receives):
+            receive = runner._receives[len(self._posted)]
+            message, source = receive.message, receive.source
             like = runner._sample if message.kind == "activation" else runner._output_sample
             assert like is not None
             runner._transport.post_receive(runner._tags.of(message, runner.iteration), source, like)
-            self._posted += 1
+            self._posted.add(message)
 
     def _name(self, operation: Operation) -> str:
         return print_operation(operation, self.runner.worker.pipeline)
@@ -370,10 +379,13 @@ def _environment_store() -> Store:
     return PrefixStore(f"rtk/attempt/{attempt}", store)
 
 
-def _seed_randomness(seed: int, iteration: int, microbatch: int, stage: int) -> None:
+def _seed_randomness(device: torch.device, seed: int, iteration: int, microbatch: int, stage: int) -> None:
     # A product of large odd numbers keeps neighbouring places apart; the generator itself mixes the bits.
     mixed = seed * 0x9E3779B97F4A7C15 + iteration * 0xBF58476D1CE4E5B9 + microbatch * 0x94D049BB133111EB + stage
-    torch.manual_seed(mixed % 2**63)
+    # torch.manual_seed looks at every kind of accelerator, which takes 100 times as long as seeding one generator.
+    torch.default_generator.manual_seed(mixed % 2**63)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(mixed % 2**63)
 
 
 def _pack(span: Span) -> tuple[str, str, float, float, int]:

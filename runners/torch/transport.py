@@ -72,20 +72,20 @@ class GlooTransport:
     def post_receive(self, tag: int, source: int, like: torch.Tensor) -> None:
         """Announce a message; the buffer is in host memory."""
         buffer = torch.empty_like(like, device="cpu")
-        with _peer_errors():
+        with peer_errors():
             self._posted[source, tag] = (self._world.recv([buffer], source, tag), buffer, like.device)
 
     def receive(self, tag: int, source: int) -> torch.Tensor:
         """Wait for an announced message; it comes on the device of the tensor it was announced with."""
         work, buffer, device = self._posted.pop((source, tag))
-        with _peer_errors():
+        with peer_errors():
             work.wait()
         return buffer.to(device)
 
     def send(self, tag: int, to: int, tensor: torch.Tensor, delay_s: float) -> None:
         """Send without waiting; a real link has its own delay."""
         data = tensor.detach().to("cpu").contiguous()
-        with _peer_errors():
+        with peer_errors():
             self._sent.append((self._world.send([data], to, tag), data))
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
@@ -93,14 +93,14 @@ class GlooTransport:
         if len(group) == 1:
             return
         data = tensor.to("cpu")
-        with _peer_errors():
+        with peer_errors():
             self._groups[group].allreduce([data]).wait()
         if data is not tensor:
             tensor.copy_(data)
 
     def flush(self) -> None:
         """Wait until every message sent so far has been taken (gloo's sends end when they are received)."""
-        with _peer_errors():
+        with peer_errors():
             for work, _ in self._sent:
                 work.wait()
         self._sent.clear()
@@ -110,7 +110,7 @@ class GlooTransport:
         options._threads = 1
         options._timeout = SILENCE
         options._devices = [self._device]
-        with _peer_errors():
+        with peer_errors():
             return ProcessGroupGloo(PrefixStore(f"rtk/{name}", store), rank, size, options)
 
 
@@ -175,7 +175,7 @@ class SlowLinks:
 
 
 @contextmanager
-def _peer_errors() -> Iterator[None]:
+def peer_errors() -> Iterator[None]:
     """Turn gloo's errors about peers into ours."""
     try:
         yield

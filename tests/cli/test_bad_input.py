@@ -143,7 +143,11 @@ def test_a_wrong_world_size_is_refused(tmp_path: Path) -> None:
     ("arguments", "code", "what"),
     [
         (("plan", "pipeline", "p.json", "--pp", "9", "--microbatches", "1"), 3, "9 stages cannot be cut"),
-        (("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--memory-limit", "0.5"), 3, "memory limit"),
+        (
+            ("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--memory-limit", "0.5"),
+            3,
+            "memory limit",
+        ),
         (("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--memory-limit", "1,2"), 2, "4 stages"),
         (("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--memory-limit", "80GB"), 2, "80GB"),
         (("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--link-delay", "7=0.1"), 2, "no link 7"),

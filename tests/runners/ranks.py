@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 from torch import nn
-from torch.distributed import HashStore
+from torch._C._distributed_c10d import HashStore
 
 from rtk.runners.torch.runner import OptimizerFactory, PlanRunner
 from rtk.runners.torch.stage import Loss

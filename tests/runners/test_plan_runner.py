@@ -1,23 +1,21 @@
 """The torch runner trains as a single process does, whatever the plan."""
 
+from dataclasses import replace
+
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
+from rtk.planners.pipeline.plan import Schedule, Shape, plan_pipeline
+from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
+from rtk.runners.torch.runner import PlanRunner
+from rtk.schemas.check import check_timeline, require_valid
+from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.plan import Plan, Planner, Worker
+from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.schemas.timeline import Timeline
 
-from dataclasses import replace  # noqa: E402
-
-from torch import nn  # noqa: E402
-
-from rtk.planners.pipeline.plan import Schedule, Shape, plan_pipeline  # noqa: E402
-from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss  # noqa: E402
-from rtk.runners.torch.runner import PlanRunner  # noqa: E402
-from rtk.schemas.check import check_timeline, require_valid  # noqa: E402
-from rtk.schemas.errors import InvalidInputError  # noqa: E402
-from rtk.schemas.plan import Plan, Planner, Worker  # noqa: E402
-from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
-from rtk.schemas.timeline import Timeline  # noqa: E402
-
-from .ranks import run_ranks  # noqa: E402
+from .ranks import run_ranks
 
 Batches = dict[int, list[tuple[torch.Tensor, torch.Tensor]]]
 
@@ -50,7 +48,7 @@ def single_process(layers: list[nn.Module], iterations: int, microbatches: int, 
         total = 0.0
         for inputs, targets in batch(iteration, microbatches):
             loss = language_model_loss(whole(inputs), targets) / microbatches
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
         losses.append(total)
         optimizer.step()
@@ -131,9 +129,7 @@ def test_fifty_iterations_lose_as_a_single_process_does(schedule: Schedule, dp: 
 
 def test_staggered_optimizer_trains_the_same() -> None:
     """Without waiting for other stages before its step, every stage still takes the same steps."""
-    plan = replace(
-        plan_pipeline(profile(), "zero-bubble", Shape(2, 2, 2)), optimizer="staggered", prediction=None
-    )
+    plan = replace(plan_pipeline(profile(), "zero-bubble", Shape(2, 2, 2)), optimizer="staggered", prediction=None)
 
     def train(runner: PlanRunner) -> list[float | None]:
         return [runner.step(batch(n, plan.total_microbatches())).loss for n in range(5)]

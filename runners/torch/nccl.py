@@ -1,0 +1,124 @@
+"""Transport for ranks that have a GPU each: NCCL, which knows no tags, with one process group a direction of each pair.
+
+A group of its own for every direction keeps a late message from holding up others, and messages of one direction are
+matched in the order they are sent, which is why receives must be posted in that order (runners/program.py,
+`posting_order`). Kernels are queued, never waited for, by the computing thread.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ..program import Program, Send
+from .c10d import PrefixStore, ProcessGroupNCCL, Store
+from .transport import SILENCE, peer_errors
+
+GroupFactory = Callable[[Store, int, int], Any]
+Channel = tuple[int, int]  # (source, to)
+
+
+def nccl_group(store: Store, rank: int, size: int) -> Any:
+    """An NCCL process group made directly from a store."""
+    options = ProcessGroupNCCL.Options()
+    options._timeout = SILENCE
+    return ProcessGroupNCCL(store, rank, size, options)
+
+
+def has_gpu_of_its_own() -> bool:
+    """Whether every rank of this host can have a GPU to itself, without which NCCL refuses to connect."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
+
+
+def channels(program: Program) -> set[Channel]:
+    """All (source, to) pairs between which a program sends."""
+    return {
+        (source, one.to)
+        for source, instructions in enumerate(program.instructions)
+        for one in instructions
+        if isinstance(one, Send)
+    }
+
+
+class NcclTransport:
+    """Messages in the order of sending, and sums over groups, on the device.
+
+    Args:
+        store: where the ranks meet.
+        rank: this process.
+        groups: the groups of ranks that this rank sums over.
+        channels: all channels of all ranks; this rank takes part in its own.
+        device: this rank's GPU.
+        make_group: makes a process group of a kind without tags.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        groups: Iterable[tuple[int, ...]],
+        channels: Iterable[Channel],
+        device: torch.device,
+        make_group: GroupFactory = nccl_group,
+    ) -> None:
+        self._rank = rank
+        self._device = device
+        self._posted: dict[tuple[int, int], tuple[Any, torch.Tensor]] = {}
+        self._sent: list[tuple[Any, torch.Tensor]] = []
+        self._groups = {
+            group: make_group(
+                PrefixStore(f"rtk/group/{'-'.join(map(str, group))}", store), group.index(rank), len(group)
+            )
+            for group in sorted(groups)
+            if len(group) > 1
+        }
+        self._channels = {
+            channel: make_group(PrefixStore(f"rtk/channel/{channel[0]}-{channel[1]}", store), channel.index(rank), 2)
+            for channel in sorted(channels)
+            if rank in channel
+        }
+        self._open_channels()
+
+    def post_receive(self, tag: int, source: int, like: torch.Tensor) -> None:
+        """Announce the next message of a source; the tag only names it here."""
+        buffer = torch.empty_like(like, device=self._device)
+        with peer_errors():
+            self._posted[source, tag] = (self._channels[source, self._rank].recv([buffer], 0, 0), buffer)
+
+    def receive(self, tag: int, source: int) -> torch.Tensor:
+        """Let the current stream wait for an announced message."""
+        work, buffer = self._posted.pop((source, tag))
+        with peer_errors():
+            work.wait()
+        return buffer
+
+    def send(self, tag: int, to: int, tensor: torch.Tensor, delay_s: float) -> None:
+        """Queue a message behind those of this direction; a real link has its own delay."""
+        data = tensor.detach().contiguous()
+        with peer_errors():
+            self._sent.append((self._channels[self._rank, to].send([data], 1, 0), data))
+
+    def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """Sum in place; nothing to do in a group of one."""
+        if len(group) == 1:
+            return
+        data = tensor.to(self._device)
+        with peer_errors():
+            self._groups[group].allreduce([data]).wait()
+        if data is not tensor:
+            tensor.copy_(data)
+
+    def flush(self) -> None:
+        """Let the current stream wait until every message sent so far has left."""
+        with peer_errors():
+            for work, _ in self._sent:
+                work.wait()
+        self._sent.clear()
+
+    def _open_channels(self) -> None:
+        # NCCL connects a pair at its first message and blocks both until then: all ranks open theirs in one order.
+        token = torch.zeros(1, device=self._device)
+        for (source, _), group in self._channels.items():
+            with peer_errors():
+                (group.send([token], 1, 0) if source == self._rank else group.recv([token], 0, 0)).wait()
