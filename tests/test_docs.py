@@ -10,6 +10,8 @@ import pytest
 
 from rtk.cli.main import app
 
+pytestmark = pytest.mark.checkout
+
 ROOT = Path(__file__).parent.parent
 
 

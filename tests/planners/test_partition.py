@@ -26,6 +26,11 @@ def test_cut_equals_brute_force(times: list[int], data: st.DataObject) -> None:
     assert found == min(_cuts(len(times), parts), key=lambda ends: (_worth(times, ends), ends))
 
 
+def test_bottleneck_counts_before_squares() -> None:
+    """[2 3] [5] [0 1] has the least bottleneck, 5, though [2] [3] [5 0 1] has a smaller sum of squares."""
+    assert least_bottleneck_cut([2.0, 3.0, 5.0, 0.0, 1.0], 3) == [2, 3, 5]
+
+
 def _cuts(count: int, parts: int) -> list[list[int]]:
     return [[*inner, count] for inner in combinations(range(1, count), parts - 1)]
 
