@@ -5,10 +5,12 @@ over the lowered program): here the operations are a table of numpy columns, com
 Kahn's topological waves over the table. Tests hold the three readings equal, to the last bit.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .documents import digest
 from .errors import InvalidInputError
@@ -16,8 +18,11 @@ from .orders import parse_order
 from .plan import Plan
 from .timeline import Span, Timeline
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
 
 KINDS = "FIWB"
 FORWARD, INPUT, WEIGHT, FULL = range(4)
@@ -222,7 +227,7 @@ class _Times:
     deadlock: Problem | None
 
     @staticmethod
-    def propagate(table: _Table, cells: _Cells, forward: Ints, backward: Ints) -> "_Times":
+    def propagate(table: _Table, cells: _Cells, forward: Ints, backward: Ints) -> _Times:
         """Kahn's algorithm in waves: a row starts at the later of its worker's previous end and its message."""
         before = np.where(table.place > 0, np.arange(len(table.place)) - 1, NONE)
         source, delay = _messages(table, cells, forward, backward)

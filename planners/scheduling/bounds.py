@@ -18,18 +18,23 @@ heads are chains from the window's start, tails chains to the stage's own last o
 Memory limits are not used: the bounds hold with them but are loose where a limit binds.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from heapq import heappop, heappush
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...schemas.plan import Plan
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 Job = tuple[float, float, float]  # head, duration, tail, in s
 
 
@@ -52,7 +57,7 @@ class Chain:
         """What the stage above's gradient costs before it goes on down: I where split, all of B otherwise."""
         return self.input_s[stage] if self.split[stage] else self.input_s[stage] + self.weight_s[stage]
 
-    def from_stage(self, first: int) -> "Chain":
+    def from_stage(self, first: int) -> Chain:
         """The chain without the stages before `first`."""
         parts = (self.forward_s, self.input_s, self.weight_s, self.split, self.delay_s)
         return Chain(self.count, *(part[first:] for part in parts))  # type: ignore[arg-type]
