@@ -40,17 +40,18 @@ def command(
     """
     if find_spec("torch") is None:
         raise InvalidInputError("measuring a model needs torch", fix="install it: pip install 'rtk[torch]'")
-    profile = _measure(model, microbatch_size, sequence_length, repeats, threads, seed)
+    profile = measure(model, microbatch_size, sequence_length, repeats, threads, seed)
     emit(profile, output, as_json)
     if not quiet:
         _print_layers(profile)
 
 
-def _measure(
+def measure(
     name: str, microbatch_size: int | None, sequence_length: int | None, repeats: int, threads: int, seed: int
 ) -> "Profile":
     import torch
 
+    """Measure a model by name, with a progress bar; the arguments are the command's options."""
     from ..profilers.links import measure_loopback
     from ..profilers.measure import measure_profile
     from ..profilers.models.load import load_model

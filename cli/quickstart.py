@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .console import Debug, Json, Quiet, Seed, print_json, progress, remark
+from .profile import measure
 
 if TYPE_CHECKING:
     from ..schemas.plan import Plan
@@ -39,7 +40,7 @@ def command(
     place.mkdir(parents=True, exist_ok=True)
     files = {name: str(place / name) for name in ("profile.json", "plan.json", "simulated.json", "measured.json")}
     _say(1, f"measuring {MODEL}, layer by layer", f"rtk profile {MODEL} -o profile.json")
-    profile = _measure(seed)
+    profile = measure(MODEL, None, None, repeats=10, threads=1, seed=seed)
     write_document(files["profile.json"], profile)
     _say(2, f"planning {DP} pipelines of {PP} stages", "rtk plan pipeline profile.json --schedule zero-bubble …")
     plan, paced = _plan(profile)
@@ -54,25 +55,6 @@ def command(
     pictures = _draw(place, simulation.timeline, measured)
     _say(STEPS, "comparing", "")
     _compare(simulation.iteration_time_s, _iteration_time_s(measured), paced, [*files.values(), *pictures], as_json)
-
-
-def _measure(seed: int) -> "Profile":
-    from ..profilers.links import measure_loopback
-    from ..profilers.measure import measure_profile
-    from ..profilers.models.load import load_model
-    from ..runners.torch.stage import Stage
-
-    with progress() as bar:
-        task = bar.add_task("measuring", total=None)
-        return measure_profile(
-            load_model(MODEL, None, None, seed),
-            Stage,
-            repeats=10,
-            threads=1,
-            seed=seed,
-            intra_node=measure_loopback(),
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
 
 
 def _plan(profile: "Profile") -> "tuple[Plan, bool]":

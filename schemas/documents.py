@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FORMAT_MAJOR, FORMAT_MINOR = 1, 0
 FORMAT_VERSION = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
 STANDARD_STREAM = "-"
+# Beside seconds, the numbers without a unit that may be fractions.
+FLOATS = frozenset({"bubble_ratio", "factor", "gap", "slowdown"})
 
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 
@@ -169,7 +171,7 @@ def to_tree(value: Any, key: str = "") -> Any:
         return [to_tree(item, key) for item in value]
     if isinstance(value, float) and key.endswith("_bytes") and value.is_integer():
         return int(value)
-    if isinstance(value, int) and key.endswith("_s") and not isinstance(value, bool):
+    if isinstance(value, int) and (key.endswith("_s") or key in FLOATS) and not isinstance(value, bool):
         return float(value)
     return value + 0.0 if isinstance(value, float) else value  # -0.0 becomes 0.0
 

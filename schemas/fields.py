@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Lt, MinLen
 
-# `Lt(inf)` also refuses NaN and infinity: no comparison with NaN holds.
-Seconds = Annotated[float, Ge(0), Lt(math.inf)]
+# `Lt` also refuses NaN and infinity: no comparison with NaN holds. Times have room to be added up and multiplied.
+Seconds = Annotated[float, Ge(0), Lt(1e15)]
 Bytes = Annotated[float, Ge(0), Lt(math.inf)]
 BytesPerSecond = Annotated[float, Gt(0), Lt(math.inf)]
 Ratio = Annotated[float, Lt(math.inf)]
-Factor = Annotated[float, Gt(0), Lt(math.inf)]
+Factor = Annotated[float, Gt(0), Lt(1e9)]
 Count = Annotated[int, Ge(1), Lt(10**9)]
 Index = Annotated[int, Ge(0), Lt(10**9)]
 Name = Annotated[str, MinLen(1)]

@@ -6,16 +6,15 @@ matched in the order they are sent, which is why receives must be posted in that
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from ..program import Program, Send
 from .c10d import PrefixStore, ProcessGroupNCCL, Store
-from .transport import SILENCE, peer_errors
+from .groups import SILENCE, GroupFactory, PeerGroups, peer_errors
 
-GroupFactory = Callable[[Store, int, int], Any]
 Channel = tuple[int, int]  # (source, to)
 
 
@@ -66,13 +65,7 @@ class NcclTransport:
         self._device = device
         self._posted: dict[tuple[int, int], tuple[Any, torch.Tensor]] = {}
         self._sent: list[tuple[Any, torch.Tensor]] = []
-        self._groups = {
-            group: make_group(
-                PrefixStore(f"rtk/group/{'-'.join(map(str, group))}", store), group.index(rank), len(group)
-            )
-            for group in sorted(groups)
-            if len(group) > 1
-        }
+        self._groups = PeerGroups(make_group, store, rank, groups, device)
         self._channels = {
             channel: make_group(PrefixStore(f"rtk/channel/{channel[0]}-{channel[1]}", store), channel.index(rank), 2)
             for channel in sorted(channels)
@@ -100,14 +93,8 @@ class NcclTransport:
             self._sent.append((self._channels[self._rank, to].send([data], 1, 0), data))
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
-        """Sum in place; nothing to do in a group of one."""
-        if len(group) == 1:
-            return
-        data = tensor.to(self._device)
-        with peer_errors():
-            self._groups[group].allreduce([data]).wait()
-        if data is not tensor:
-            tensor.copy_(data)
+        """Sum in place, on the device."""
+        self._groups.all_reduce(group, tensor)
 
     def flush(self) -> None:
         """Let the current stream wait until every message sent so far has left."""

@@ -6,18 +6,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
 
-from ...schemas.errors import RuntimeFailedError
 from .c10d import PrefixStore, ProcessGroupGloo, Store
-
-# A peer that dies closes its connections, which shows at once; this only ends a wait for one that is silent.
-SILENCE = timedelta(minutes=10)
+from .groups import SILENCE, PeerGroups, peer_errors
 
 
 class Transport(Protocol):
@@ -58,14 +53,18 @@ class GlooTransport:
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, groups: Iterable[tuple[int, ...]]) -> None:
-        self._rank = rank
-        self._device = _gloo_device()
-        self._world = self._group("world", store, rank, world_size)
-        self._groups = {
-            group: self._group(f"group/{'-'.join(map(str, group))}", store, group.index(rank), len(group))
-            for group in sorted(groups)
-            if len(group) > 1
-        }
+        device = _gloo_device()
+
+        def make_group(store: Store, rank: int, size: int) -> Any:
+            options = ProcessGroupGloo._Options()
+            options._threads = 1
+            options._timeout = SILENCE
+            options._devices = [device]
+            with peer_errors():
+                return ProcessGroupGloo(store, rank, size, options)
+
+        self._world = make_group(PrefixStore("rtk/world", store), rank, world_size)
+        self._groups = PeerGroups(make_group, store, rank, groups, torch.device("cpu"))
         self._posted: dict[tuple[int, int], tuple[Any, torch.Tensor, torch.device]] = {}
         self._sent: list[tuple[Any, torch.Tensor]] = []
 
@@ -89,14 +88,8 @@ class GlooTransport:
             self._sent.append((self._world.send([data], to, tag), data))
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
-        """Sum in place; nothing to do in a group of one."""
-        if len(group) == 1:
-            return
-        data = tensor.to("cpu")
-        with peer_errors():
-            self._groups[group].allreduce([data]).wait()
-        if data is not tensor:
-            tensor.copy_(data)
+        """Sum in place, in host memory."""
+        self._groups.all_reduce(group, tensor)
 
     def flush(self) -> None:
         """Wait until every message sent so far has been taken (gloo's sends end when they are received)."""
@@ -104,14 +97,6 @@ class GlooTransport:
             for work, _ in self._sent:
                 work.wait()
         self._sent.clear()
-
-    def _group(self, name: str, store: Store, rank: int, size: int) -> Any:
-        options = ProcessGroupGloo._Options()
-        options._threads = 1
-        options._timeout = SILENCE
-        options._devices = [self._device]
-        with peer_errors():
-            return ProcessGroupGloo(PrefixStore(f"rtk/{name}", store), rank, size, options)
 
 
 class SlowLinks:
@@ -172,18 +157,6 @@ class SlowLinks:
                 except BaseException as error:
                     self._failure = error
                 self._changed.notify_all()
-
-
-@contextmanager
-def peer_errors() -> Iterator[None]:
-    """Turn gloo's errors about peers into ours."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise RuntimeFailedError(
-            f"the connection to another worker broke: {str(error).splitlines()[0]}",
-            fix="look at that worker's own error; start the run again",
-        ) from error
 
 
 def _gloo_device() -> Any:
