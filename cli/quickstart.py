@@ -1,6 +1,5 @@
 """`rtk quickstart`: the whole flow on this machine, in about a minute."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +7,7 @@ import typer
 
 from .console import Debug, Json, Quiet, Seed, print_json, progress, remark
 from .profile import measure
+from .run import Job, available_cores, launch_workers
 
 if TYPE_CHECKING:
     from ..schemas.plan import Plan
@@ -64,7 +64,7 @@ def _plan(profile: "Profile") -> "tuple[Plan, bool]":
     from ..schemas.conditions import under_conditions
 
     plan = plan_pipeline(profile, "zero-bubble", Shape(PP, DP, MICROBATCHES))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cores()
     if cores >= PP * DP:
         return plan, False
     factor = MARGIN * PP * DP / cores
@@ -74,8 +74,6 @@ def _plan(profile: "Profile") -> "tuple[Plan, bool]":
 
 
 def _run(plan: "Plan", timeline: str, paced: bool, seed: int) -> None:
-    from .run import Job, launch_workers
-
     told = plan.planner.options
     job = Job(
         model=MODEL,

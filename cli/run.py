@@ -12,7 +12,7 @@ import typer
 
 from ..schemas.documents import STANDARD_STREAM
 from ..schemas.errors import InvalidInputError
-from .console import Debug, Json, Quiet, Seed
+from .console import Debug, Json, Quiet, Seed, remark
 from .verify import ProfileOption
 
 if TYPE_CHECKING:
@@ -125,11 +125,19 @@ def launch_workers(plan: "Plan", job: Job) -> None:
     from ..schemas.documents import canonical
 
     _load(plan, job)
+    workers = len(plan.live_workers())
+    if workers > available_cores() and not job.paced and not job.quiet:
+        remark(f"{workers} workers share {available_cores()} cores and take turns: expect longer than predicted")
     with tempfile.TemporaryDirectory(prefix="rtk-run-") as folder:
         # The workers read a copy: the plan may have come through a pipe.
         copy = Path(folder) / "plan.json"
         copy.write_bytes(canonical(plan))
-        launch(job.arguments(str(copy)), len(plan.live_workers()))
+        launch(job.arguments(str(copy)), workers)
+
+
+def available_cores() -> int:
+    """The cores that this process, and so the workers it starts, may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _load(plan: "Plan", job: Job) -> "tuple[Model, ByteCorpus]":
