@@ -133,6 +133,18 @@ def test_no_file_is_over_700_lines() -> None:
     assert {name: length for name, length in lengths.items() if length > 700} == {}
 
 
+def test_imports_inside_the_package_are_relative() -> None:
+    """No source file imports `rtk` by name: moved or renamed, the package stays whole."""
+    absolute = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            absolute += [f"{_name(path)}:{name}" for name in names if name.partition(".")[0] == "rtk"]
+    assert absolute == []
+
+
 def test_inits_are_empty() -> None:
     """`__init__.py` files hold a docstring only (the root's also the version)."""
     for path in SOURCES:
