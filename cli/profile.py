@@ -49,9 +49,9 @@ def command(
 def measure(
     name: str, microbatch_size: int | None, sequence_length: int | None, repeats: int, threads: int, seed: int
 ) -> "Profile":
+    """Measure a model by name, with a progress bar; the arguments are the command's options."""
     import torch
 
-    """Measure a model by name, with a progress bar; the arguments are the command's options."""
     from ..profilers.links import measure_loopback
     from ..profilers.measure import measure_profile
     from ..profilers.models.load import load_model

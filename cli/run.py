@@ -5,7 +5,6 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -226,6 +225,8 @@ class _Reporter:
     def end(self) -> None:
         """Report the whole run."""
         predicted_s = self._prediction.iteration_time_s if self._prediction else None
+        from statistics import median
+
         measured_s = median(self._times_s)
         fields = {
             "iterations": len(self._times_s),
