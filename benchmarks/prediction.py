@@ -1,9 +1,15 @@
 """Simulated against measured iteration time of `rtk run`: unpaced with at most as many workers as cores, and paced.
 
-`python benchmarks/prediction.py [--paced] [--rounds N] [-o FILE]`. In every round the model is profiled, each
-configuration is planned from that profile, simulated and run, and the model is profiled again: a plan is made from the
-mean of both profiles, so that a machine whose speed drifts within a round counts half. The figure of a configuration is
-measured / simulated - 1; of the run, the median of its absolute values.
+`python benchmarks/prediction.py [--paced] [--rounds N] [-o FILE]`. The model is profiled right before and right after
+every unpaced run. Two figures are given for every configuration, each as measured / simulated - 1:
+
+* `error`, as it comes: the median iteration of one run, against the plan at the mean of the two profiles around it.
+  `drift` is how far these two are apart; where it is large, the machine changed its speed meanwhile.
+* `quiet`, what an idle machine would show: the fastest tenth of the iterations of all rounds, against the plan at
+  the least time of every operation in all profiles. On a shared host whose cores change their speed by half from second
+  to second, only the fast state can be compared with itself.
+
+A paced run follows the plan's clock, so there `error` is the figure.
 """
 
 import argparse
@@ -11,10 +17,10 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, quantiles
 from typing import Any
 
 from rtk.benchmarks.common import write_result
@@ -27,7 +33,8 @@ from rtk.schemas.profile import Layer, LayerCost, Profile
 MODEL = "gpt-tiny"
 SMALL_MODEL = f"{Path(__file__).parent / 'small_model.py'}:layers"
 SMALL_LAYERS = 12
-ITERATIONS = 12
+ITERATIONS = 20
+STEADY = 0.05
 
 
 @dataclass(frozen=True)
@@ -61,57 +68,79 @@ PACED = (
 )
 
 
-def unpaced_round(folder: Path) -> list[dict[str, Any]]:
-    """One round of all unpaced configurations."""
-    before = profile(folder)
-    plans = [(one, one.plan(before)) for one in UNPACED]
-    measured = [run(plan, MODEL, folder) for _, plan in plans]
-    average = mean_profile(before, profile(folder))
-    return [row(one, one.plan(average), time_s) for (one, _), time_s in zip(plans, measured, strict=True)]
+def unpaced(rounds: int, folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """All unpaced configurations in turns, a profile between each two: every run, and the quiet figures."""
+    profiles, rows = [profile(folder)], []
+    times_s: dict[Configuration, list[float]] = {one: [] for one in UNPACED}
+    for one in UNPACED * rounds:
+        found_s = run(one.plan(profiles[-1]), MODEL, folder)
+        times_s[one] += found_s
+        profiles.append(profile(folder))
+        before, after = profiles[-2:]
+        drift = work_s(after) / work_s(before) - 1
+        rows.append(row(one, one.plan(joined(mean, before, after)), median(found_s), drift))
+    best = joined(min, *profiles)
+    quiet = [row(one, one.plan(best), quantiles(found_s, n=10)[0], 0.0) for one, found_s in times_s.items()]
+    return rows, quiet
 
 
-def paced_round(folder: Path) -> list[dict[str, Any]]:
-    """One round of all paced configurations: 10 ms a layer and operation, 2 ms a layer for the optimizer step."""
+def paced(rounds: int, folder: Path) -> list[dict[str, Any]]:
+    """All paced configurations in turns: 10 ms a layer and operation, 2 ms a layer for the optimizer step."""
     layer = Layer((LayerCost(0.01, 0.01, 0.01, 0.002),), activation_bytes=2, weight_stash_bytes=1)
     given = Profile((layer,) * SMALL_LAYERS, microbatch_size=1, sequence_length=32)
     plans = [(one, one.plan(given)) for one in PACED]
-    return [row(one, plan, run(plan, SMALL_MODEL, folder, "--paced")) for one, plan in plans]
+    return [row(one, plan, median(run(plan, SMALL_MODEL, folder, "--paced")), 0.0) for one, plan in plans * rounds]
 
 
-def row(configuration: Configuration, plan: Plan, measured_s: float) -> dict[str, Any]:
+def row(configuration: Configuration, plan: Plan, measured_s: float, drift: float) -> dict[str, Any]:
     """A configuration's simulated and measured iteration time."""
     simulated_s = simulate(plan).iteration_time_s
     error = measured_s / simulated_s - 1
-    print(f"{configuration}: simulated {simulated_s:.4f} s, measured {measured_s:.4f} s, {error:+.2%}", file=sys.stderr)
-    return {**vars(configuration), "simulated_s": simulated_s, "measured_s": measured_s, "error": error}
+    words = f"{simulated_s:.4f} s, measured {measured_s:.4f} s, {error:+.2%}, drift {drift:+.2%}"
+    print(f"{configuration}: {words}", file=sys.stderr)
+    times = {"simulated_s": simulated_s, "measured_s": measured_s, "error": error, "drift": drift}
+    return {**vars(configuration), **times}
+
+
+def work_s(found: Profile) -> float:
+    """F, I and W of all layers."""
+    costs = [layer.costs[0] for layer in found.layers]
+    return sum(cost.forward_s + cost.backward_input_s + cost.backward_weight_s for cost in costs)
 
 
 def profile(folder: Path) -> Profile:
     """Profile the model anew, by the command."""
     path = str(folder / "profile.json")
-    rtk("profile", MODEL, "-o", path, "--quiet")
+    rtk("profile", MODEL, "--repeats", "10", "-o", path, "--quiet")
     return read_document(path, Profile)
 
 
-def mean_profile(a: Profile, b: Profile) -> Profile:
-    """The mean of two profiles' times."""
-    return replace(a, layers=tuple(_mean_layer(x, y) for x, y in zip(a.layers, b.layers, strict=True)))
+def joined(join: Callable[[Sequence[float]], float], *profiles: Profile) -> Profile:
+    """One profile of several, their times joined by a function such as the mean."""
+    layers = zip(*(found.layers for found in profiles), strict=True)
+    return replace(profiles[0], layers=tuple(_joined_layer(join, same) for same in layers))
 
 
-def _mean_layer(a: Layer, b: Layer) -> Layer:
-    names = ("forward_s", "backward_input_s", "backward_weight_s", "optimizer_s")
-    means = {name: mean((getattr(a.costs[0], name), getattr(b.costs[0], name))) for name in names}
-    return replace(a, costs=(LayerCost(**means),))
+def _joined_layer(join: Callable[[Sequence[float]], float], same: Sequence[Layer]) -> Layer:
+    def time_s(name: str) -> float:
+        return join([getattr(layer.costs[0], name) for layer in same])
+
+    cost = LayerCost(
+        forward_s=time_s("forward_s"),
+        backward_input_s=time_s("backward_input_s"),
+        backward_weight_s=time_s("backward_weight_s"),
+        optimizer_s=time_s("optimizer_s"),
+    )
+    return replace(same[0], costs=(cost,))
 
 
-def run(plan: Plan, model: str, folder: Path, *options: str) -> float:
-    """Run a plan by the command; the median iteration time without the first iteration, in s."""
+def run(plan: Plan, model: str, folder: Path, *options: str) -> list[float]:
+    """Run a plan by the command; the iteration times in s, without the first one."""
     path = str(folder / "plan.json")
     write_document(path, plan)
-    said = rtk("run", path, "--model", model, "--iterations", str(ITERATIONS), "--json", *options)
+    said = rtk("run", path, "--model", model, "--iterations", str(ITERATIONS), "--json", "--quiet", *options)
     events = [json.loads(line) for line in said.splitlines()]
-    times_s: list[float] = [e["iteration_time_s"] for e in events if e["event"] == "iteration" and e["iteration"] > 0]
-    return median(times_s)
+    return [event["iteration_time_s"] for event in events if event["event"] == "iteration" and event["iteration"] > 0]
 
 
 def rtk(*arguments: str) -> str:
@@ -128,12 +157,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("-o", "--output", default="-")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        one_round = paced_round if options.paced else unpaced_round
-        rounds = [one_round(Path(folder)) for _ in range(options.rounds)]
-    errors = [abs(found["error"]) for rows in rounds for found in rows]
-    result = {"rounds": rounds, "median_error": median(errors), "worst_error": max(errors), "paced": options.paced}
-    write_result(result, options.output)
-    print(f"median {median(errors):.2%}, worst {max(errors):.2%}", file=sys.stderr)
+        if options.paced:
+            rows = paced(options.rounds, Path(folder))
+            result = {"runs": rows, "figures": {"all": summary(rows)}}
+        else:
+            rows, quiet = unpaced(options.rounds, Path(folder))
+            steady = [found for found in rows if abs(found["drift"]) < STEADY]
+            figures = {"all": summary(rows), "steady": summary(steady), "quiet": summary(quiet)}
+            result = {"runs": rows, "quiet": quiet, "figures": figures}
+    write_result({**result, "paced": options.paced}, options.output)
+    print(result["figures"], file=sys.stderr)
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """How many runs, and their median and worst |error|."""
+    errors = [abs(found["error"]) for found in rows]
+    return {"runs": len(rows), "median_error": median(errors), "worst_error": max(errors)} if rows else {"runs": 0}
 
 
 if __name__ == "__main__":

@@ -1,38 +1,21 @@
 """A Profile by measurement: every layer's F, I, W and optimizer step, timed as a runner executes them."""
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import Protocol
 
 import torch
 from torch import nn
 
 from ..schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
-from ..schemas.protocols import StageExecutor
-from .models.load import Loss, Model
+from ..schemas.protocols import StageExecutor, StageFactory
+from .models.load import Model
 
 Clock = Callable[[], float]
 Progress = Callable[[int, int], None]
-
-
-class MeasurableStage(StageExecutor, Protocol):
-    """A StageExecutor that knows what a micro-batch holds between its I and its W."""
-
-    def stash_bytes(self, key: Hashable) -> int:
-        """Bytes kept for W alone; asked after I."""
-        ...
-
-
-class MeasurableStageFactory(Protocol):
-    """Makes a MeasurableStage of consecutive layers; `loss` is given for the last one."""
-
-    def __call__(self, layers: Sequence[nn.Module], loss: Loss | None = None) -> MeasurableStage:
-        """Make the executor."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +24,7 @@ class _Bench:
 
     name: str
     layer: nn.Module
-    stage: MeasurableStage
+    stage: StageExecutor
     inputs: torch.Tensor
     target: torch.Tensor | None
     gradient: torch.Tensor | None
@@ -52,7 +35,7 @@ class _Bench:
 
 def measure_profile(
     model: Model,
-    make_stage: MeasurableStageFactory,
+    make_stage: StageFactory,
     *,
     repeats: int = 20,
     warmup: int = 3,
@@ -107,7 +90,7 @@ def measure_profile(
     )
 
 
-def _set_up(model: Model, make_stage: MeasurableStageFactory, device: torch.device, seed: int) -> list[_Bench]:
+def _set_up(model: Model, make_stage: StageFactory, device: torch.device, seed: int) -> list[_Bench]:
     value, target = (tensor.to(device) for tensor in model.example(seed))
     benches = []
     for index, layer in enumerate(model.layers):

@@ -36,6 +36,10 @@ class StageExecutor(Protocol):
         """B: `backward_input` and `backward_weight` in one."""
         ...
 
+    def stash_bytes(self, key: Hashable) -> int:
+        """Bytes that a micro-batch keeps between its I and its W."""
+        ...
+
 
 class StageFactory(Protocol):
     """Makes a StageExecutor of consecutive layers; `loss` is given for a last stage."""
