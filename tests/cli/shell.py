@@ -21,6 +21,6 @@ def rtk(
         text=True,
         cwd=cwd,
         env={**clean, **(environment or {})},
-        timeout=100,
+        timeout=170,
         check=False,
     )
