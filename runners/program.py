@@ -90,7 +90,11 @@ def lower(plan: Plan) -> Program:
         for op in worker.operations()
         if op.kind == "F"
     }
-    instructions = tuple(tuple(_instructions(plan, worker, executor, rank)) for worker in workers)
+    peers: dict[tuple[int, int], tuple[int, ...]] = {}
+    for number, worker in enumerate(workers):
+        layers = plan.stage_of(worker).layers
+        peers[layers] = (*peers.get(layers, ()), number)
+    instructions = tuple(tuple(_instructions(plan, worker, executor, rank, peers)) for worker in workers)
     return Program(plan, workers, instructions)
 
 
@@ -116,7 +120,11 @@ def posting_order(program: Program, rank: int) -> tuple[Receive, ...]:
 
 
 def _instructions(
-    plan: Plan, worker: Worker, executor: dict[tuple[int, int, int], Worker], rank: dict[str, int]
+    plan: Plan,
+    worker: Worker,
+    executor: dict[tuple[int, int, int], Worker],
+    rank: dict[str, int],
+    peers: dict[tuple[int, int], tuple[int, ...]],
 ) -> Iterator[Instruction]:
     for operation in worker.operations():
         down, up = _neighbours(plan, worker, operation, executor)
@@ -129,8 +137,7 @@ def _instructions(
             delay_s = plan.hop_delay_s(operation.pipeline, min(worker.stage, target.stage), worker, target)
             yield Send(_message(operation, worker, target), rank[target.name], delay_s)
     stage = plan.stage_of(worker)
-    peers = tuple(rank[peer.name] for peer in plan.live_workers() if plan.stage_of(peer).layers == stage.layers)
-    yield AllReduce(peers, stage.allreduce_s)
+    yield AllReduce(peers[stage.layers], stage.allreduce_s)
     yield Step(plan.optimizer == "synchronous", stage.optimizer_s)
 
 

@@ -89,7 +89,7 @@ class _Clock:
         self.moments: list[tuple[float, int]] = [(0.0, rank) for rank in range(len(self.machines))]
         self.arrivals_s: dict[Message, float] = {}
         self.waiting: dict[Message, tuple[float, int]] = {}
-        self.gathered: dict[tuple[int, ...], list[tuple[float, int]]] = {}
+        self.gathered: dict[tuple[str, int], list[tuple[float, int]]] = {}
 
     def run(self) -> None:
         """Let every machine run to its end."""
@@ -118,10 +118,10 @@ class _Clock:
                 else:
                     self._go_on(rank, max(now_s, arrival_s))
             case AllReduce():
-                self._gather(instruction.group, rank, now_s)
+                self._gather(("allreduce", instruction.group[0]), len(instruction.group), rank, now_s)
             case Step():
-                everyone = tuple(range(len(self.machines))) if instruction.everyone else (rank,)
-                self._gather((-1, *everyone), rank, now_s)
+                meeting, size = (0, len(self.machines)) if instruction.everyone else (rank, 1)
+                self._gather(("step", meeting), size, rank, now_s)
 
     def _go_on(self, rank: int, at_s: float) -> None:
         self.machines[rank].next += 1
@@ -149,13 +149,13 @@ class _Clock:
             since_s, receiver = self.waiting.pop(instruction.message)
             self._go_on(receiver, max(since_s, arrival_s))
 
-    def _gather(self, group: tuple[int, ...], rank: int, now_s: float) -> None:
-        """An all-reduce or a step begins when the last of its group is there."""
-        present = self.gathered.setdefault(group, [])
+    def _gather(self, meeting: tuple[str, int], size: int, rank: int, now_s: float) -> None:
+        """An all-reduce or a step begins when the last of its group is there; `meeting` names it by its first rank."""
+        present = self.gathered.setdefault(meeting, [])
         present.append((now_s, rank))
-        if len(present) < len([member for member in group if member >= 0]):
+        if len(present) < size:
             return
-        start_s = max(since_s for since_s, _ in self.gathered.pop(group))
+        start_s = max(since_s for since_s, _ in self.gathered.pop(meeting))
         for _, member in present:
             machine = self.machines[member]
             instruction = machine.instructions[machine.next]

@@ -7,7 +7,10 @@ Kahn's topological waves over the table. Tests hold the three readings equal, to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +55,12 @@ class _Table:
     pipeline: Ints
     microbatch: Ints
     stage: Ints
+
+    @cached_property
+    def rows(self) -> list[slice]:
+        """The rows of each worker, which stand together."""
+        ends = np.searchsorted(self.worker, np.arange(len(self.plan.workers) + 1))
+        return [slice(int(first), int(stop)) for first, stop in pairwise(ends)]
 
     def name(self, row: int) -> str:
         """An operation in words, for messages."""
@@ -151,13 +160,12 @@ def _foreign(table: _Table, cells: _Cells) -> list[Problem]:
     known = table.pipeline < len(plan.pipelines)
     owner = np.where(known, table.pipeline, 0)
     known &= table.microbatch < counts[owner]
-    for number, worker in enumerate(plan.workers):
+    for worker, mine in zip(plan.workers, table.rows, strict=True):
         layers = plan.stage_of(worker).layers
         same = [
             worker.stage < len(plan.template_of(k).stages) and plan.template_of(k).stages[worker.stage].layers == layers
             for k in range(len(plan.pipelines))
         ]
-        mine = table.worker == number
         known[mine] &= np.array(same)[owner[mine]]
     return [
         Problem(table.path(row), f"{table.name(row)} is foreign: no such micro-batch passes this stage")
@@ -329,7 +337,7 @@ def _peak_memory(table: _Table) -> Floats:
     """Peak activation bytes of each worker; memory peaks right after an F starts."""
     peaks = np.zeros(len(table.plan.workers))
     for number, worker in enumerate(table.plan.workers):
-        kind = table.kind[table.worker == number]
+        kind = table.kind[table.rows[number]]
         stage = table.plan.stage_of(worker)
         whole = np.cumsum((kind == FORWARD).astype(np.int64) - np.isin(kind, (INPUT, FULL)))
         stash = np.cumsum((kind == INPUT).astype(np.int64) - (kind == WEIGHT))
@@ -426,10 +434,13 @@ def require_valid(plan: Plan, source: str) -> None:
     """Raise InvalidInputError, naming `source` and the first problem, unless the plan is valid."""
     problems = check_plan(plan)
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise InvalidInputError(
-            problems[0].message + more, where=f"{source}, {problems[0].path}", fix="rtk verify lists every problem"
-        )
+        where = f"{source}, {problems[0].path}"
+        raise InvalidInputError(in_brief(problems), where=where, fix="rtk verify lists every problem")
+
+
+def in_brief(problems: Sequence[Problem]) -> str:
+    """The first of some problems, and how many more there are."""
+    return problems[0].message + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
 
 def check_timeline(plan: Plan, timeline: Timeline) -> list[Problem]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ... import __version__
-from ...schemas.check import check_plan
+from ...schemas.check import check_plan, in_brief
 from ...schemas.conditions import LinkPlace
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
@@ -82,9 +82,8 @@ def plan_from_orders(
     plan = _plan(profile, made_by, template, _pipelines(template, shape), [orders] * shape.dp)
     problems = check_plan(plan)
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         fix = "correct the orders; worker k/i runs that of stage i, and operations are counted from 0"
-        raise InvalidInputError(problems[0].message + more, where=source, fix=fix)
+        raise InvalidInputError(in_brief(problems), where=source, fix=fix)
     return with_prediction(plan)
 
 

@@ -106,6 +106,7 @@ class _Linear(torch.autograd.Function):
     def backward(
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, None]:
+        """The gradients of input, W and b; those of W and b are queued, and None here, while the store collects."""
         inputs, weight = ctx.saved_tensors
         _, needs_weight, needs_bias, _ = ctx.needs_input_grad
         input_gradient = None if weight is None else gradient.matmul(weight)

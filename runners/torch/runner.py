@@ -101,6 +101,7 @@ class PlanRunner:
         self.seed = seed
         self.iteration = 0
         self.spans: list[Span] = []
+        self._everyone = tuple(range(len(program.workers)))
         self._instructions = program.instructions[self.rank]
         self._slowdown = self.worker.slowdown or 1.0
         self._held = plan.stage_of(self.worker)
@@ -144,7 +145,7 @@ class PlanRunner:
         if self.rank:
             return None
         spans: list[Span] = []
-        for rank in range(len(self.plan.live_workers())):
+        for rank in self._everyone:
             spans += (Span(*fields) for fields in json.loads(self._store.get(f"rtk/spans/{rank}")))
         first_s = min((span.start_s for span in spans), default=0.0)
         moved = (Span(s.worker, s.op, s.start_s - first_s, s.end_s - first_s, s.iteration) for s in spans)
@@ -153,7 +154,7 @@ class PlanRunner:
 
     def close(self) -> None:
         """Leave together with all other ranks, so that nobody takes an early end for a failure; collective."""
-        self._transport.all_reduce(tuple(range(len(self.plan.live_workers()))), torch.zeros(1))
+        self._meet_everyone()
 
     def reports_loss(self) -> bool:
         """Whether this rank is the one, of those that know the loss, that should report it."""
@@ -167,13 +168,12 @@ class PlanRunner:
         return Stage(kept, loss if self._is_last else None, 1 / self.plan.total_microbatches(), is_split)
 
     def _connect(self, program: Program) -> Transport:
-        everyone = tuple(range(len(program.workers)))
-        groups = {everyone, *(one.group for one in self._instructions if isinstance(one, AllReduce))}
+        groups = {self._everyone, *(one.group for one in self._instructions if isinstance(one, AllReduce))}
         transport: Transport
         if self.device.type == "cuda" and has_gpu_of_its_own():
             transport = NcclTransport(self._store, self.rank, groups, channels(program), self.device)
         else:
-            transport = GlooTransport(self._store, self.rank, len(everyone), groups)
+            transport = GlooTransport(self._store, self.rank, len(self._everyone), groups)
         delayed = any(isinstance(one, Send) and one.delay_s for one in self._instructions)
         return SlowLinks(transport) if self.paced and delayed else transport
 
@@ -205,12 +205,15 @@ class PlanRunner:
 
     def _agree_on_clock(self) -> None:
         """One origin for all ranks of a host, whose monotonic clock they share; else the moment of a common barrier."""
-        everyone = tuple(range(len(self.plan.live_workers())))
-        self._transport.all_reduce(everyone, torch.zeros(1))
+        self._meet_everyone()
         if self.rank == 0:
             self._store.set("rtk/origin", json.dumps([socket.gethostname(), time.perf_counter()]))
         host, origin_s = json.loads(self._store.get("rtk/origin"))
         self._origin_s = origin_s if host == socket.gethostname() else time.perf_counter()
+
+    def _meet_everyone(self) -> None:
+        """Wait until all ranks are here."""
+        self._transport.all_reduce(self._everyone, torch.zeros(1))
 
     def _now_s(self) -> float:
         return time.perf_counter() - self._origin_s
@@ -287,7 +290,7 @@ class _Iteration:
     def _step(self, everyone: bool, duration_s: float) -> None:
         runner = self.runner
         if everyone:
-            runner._transport.all_reduce(tuple(range(len(runner.plan.live_workers()))), torch.zeros(1))
+            runner._meet_everyone()
         with _Span(self, "step", duration_s):
             runner._optimizer.step()
 
