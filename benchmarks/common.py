@@ -19,7 +19,7 @@ def machine() -> dict[str, Any]:
         "system": platform.platform(),
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("numpy", "rtk", "torch")},
+            **{name: version(name) for name in ("numba", "numpy", "rtk", "torch")},
         },
     }
 

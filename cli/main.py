@@ -37,7 +37,10 @@ def options(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command and exit: 0 done, 1 a finding, 2 bad input, 3 infeasible, 5 a failed run, 130 interrupted."""
+    """Run one command and exit.
+
+    0 done, 1 a finding, 2 bad input, 3 infeasible, 4 not proven optimal, 5 a failed run, 130 interrupted.
+    """
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     try:
         app(arguments)

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,8 +11,37 @@ import typer
 from ..schemas.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from ..planners.scheduling.solve import Effort
     from ..schemas.conditions import LinkPlace
 
+# Seconds that an exact solver gets where one is asked for without a time limit.
+USUAL_TIME_LIMIT_S = 60.0
+
+
+class Solver(StrEnum):
+    """What polishes a schedule that the heuristics have not proven optimal."""
+
+    AUTO = "auto"
+    HEURISTIC = "heuristic"
+    MILP = "milp"
+    CP_SAT = "cp-sat"
+
+
+SolverOption = Annotated[
+    Solver, typer.Option("--solver", help="Exact solver; auto takes cp-sat if installed, else milp, if it has time.")
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit",
+        min=0,
+        metavar="SECONDS",
+        help=f"Of exact solvers, in all. {USUAL_TIME_LIMIT_S:g} if a solver or a proof is asked for, else 0.",
+    ),
+]
+RequireOptimal = Annotated[
+    bool, typer.Option("--require-optimal", help="Unless the plan is proven optimal, end with exit code 4.")
+]
 LinkDelays = Annotated[
     list[str] | None,
     typer.Option("--link-delay", metavar="[K/]I=SECONDS", help="Delay of link I, in pipeline K only. Repeatable."),
@@ -67,6 +97,18 @@ def parse_memory_limit(value: str | None) -> list[float] | None:
     if min(limits) < 0:
         raise _wrong("--memory-limit", value, "a limit is 0 or more bytes")
     return limits
+
+
+def parse_effort(solver: Solver, time_limit_s: float | None, seed: int, require_optimal: bool) -> "Effort":
+    """How hard a planner shall try; without a time limit an exact solver runs only where it or a proof is asked for."""
+    from ..planners.scheduling.solve import Effort
+
+    if time_limit_s is None:
+        asked = require_optimal or solver in (Solver.MILP, Solver.CP_SAT)
+        time_limit_s = USUAL_TIME_LIMIT_S if asked else 0.0
+    if not math.isfinite(time_limit_s):
+        raise _wrong("--time-limit", str(time_limit_s), "give a finite number of seconds")
+    return Effort(solver.value, time_limit_s, seed)
 
 
 def _number(option: str, text: str, fix: str) -> float:

@@ -5,11 +5,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import Debug, Json, Output, Quiet, emit, remark
-from .parsing import LinkDelays, MemoryLimit, parse_link_delays, parse_memory_limit
+from ..schemas.errors import InvalidInputError, LimitReachedError
+from .console import Debug, Json, Output, Quiet, Seed, emit, remark
+from .parsing import (
+    LinkDelays,
+    MemoryLimit,
+    RequireOptimal,
+    Solver,
+    SolverOption,
+    TimeLimit,
+    parse_effort,
+    parse_link_delays,
+    parse_memory_limit,
+)
 
 if TYPE_CHECKING:
     from ..schemas.plan import Plan
+
+MOST_NAMED = 4  # links in a remark
+ProfileFile = Annotated[str, typer.Argument(help="The profile; `-` is standard input.")]
+Stages = Annotated[int, typer.Option("--pp", min=1, help="Stages of a pipeline.")]
+Microbatches = Annotated[int, typer.Option("--microbatches", min=1, help="Micro-batches of each pipeline.")]
+Pipelines = Annotated[int, typer.Option("--dp", min=1, help="Pipelines (data-parallel degree).")]
 
 app = typer.Typer(no_args_is_help=True, help="Make a plan from a profile.")
 
@@ -29,11 +46,11 @@ class Schedule(StrEnum):
 
 @app.command("pipeline")
 def pipeline(
-    profile: Annotated[str, typer.Argument(help="The profile; `-` is standard input.")],
-    pp: Annotated[int, typer.Option("--pp", min=1, help="Stages of a pipeline.")],
-    microbatches: Annotated[int, typer.Option("--microbatches", min=1, help="Micro-batches of each pipeline.")],
+    profile: ProfileFile,
+    pp: Stages,
+    microbatches: Microbatches,
     schedule: Annotated[Schedule, typer.Option("--schedule", help="The order of operations.")] = Schedule.ONE_F_ONE_B,
-    dp: Annotated[int, typer.Option("--dp", min=1, help="Pipelines (data-parallel degree).")] = 1,
+    dp: Pipelines = 1,
     memory_limit: MemoryLimit = None,
     link_delay: LinkDelays = None,
     output: Output = "-",
@@ -42,7 +59,8 @@ def pipeline(
     debug: Debug = False,
 ) -> None:
     """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W."""
-    from ..planners.pipeline.plan import Shape, plan_pipeline
+    from ..planners.pipeline.plan import plan_pipeline
+    from ..planners.shape import Shape
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
 
@@ -51,6 +69,72 @@ def pipeline(
     made = plan_pipeline(read_document(profile, Profile), schedule.value, shape)
     emit(made, output, as_json)
     remark(summary(made))
+
+
+class AdaptraTechnique(StrEnum):
+    """Whose warm-ups: Adaptra's before it knows the delays, Adaptra's for them, or the best that is found."""
+
+    INITIAL = "initial"
+    ADAPTED = "adapted"
+    BEST = "best"
+
+
+@app.command("adaptra")
+def adaptra(
+    profile: ProfileFile,
+    pp: Stages,
+    microbatches: Microbatches,
+    technique: Annotated[
+        AdaptraTechnique,
+        typer.Option("--technique", help="Orders made before the delays, adapted to them, or the best found for them."),
+    ] = AdaptraTechnique.BEST,
+    dp: Pipelines = 1,
+    memory_limit: MemoryLimit = None,
+    link_delay: LinkDelays = None,
+    solver: SolverOption = Solver.AUTO,
+    time_limit: TimeLimit = None,
+    require_optimal: RequireOptimal = False,
+    seed: Seed = 0,
+    output: Output = "-",
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Plan warm-ups that absorb slow links.
+
+    The plan's options say which delay each link tolerates before its bubbles cascade; standard error names the links
+    that are beyond that.
+    """
+    from ..planners.adaptra.plan import cascading_links, plan_adaptra
+    from ..planners.shape import Shape
+    from ..schemas.documents import read_document
+    from ..schemas.profile import Profile
+
+    if technique != AdaptraTechnique.BEST and solver in (Solver.MILP, Solver.CP_SAT):
+        raise InvalidInputError(f"--technique {technique.value} takes no solver", where="--solver", fix="take best")
+    effort = parse_effort(solver, time_limit, seed, require_optimal)
+    shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), parse_link_delays(link_delay))
+    made = plan_adaptra(read_document(profile, Profile), shape, technique.value, effort)
+    emit(made, output, as_json)
+    remark(summary(made))
+    cascading = cascading_links(made)
+    if cascading:
+        more = f"; and {len(cascading) - MOST_NAMED} more" if len(cascading) > MOST_NAMED else ""
+        remark(f"delays beyond what the warm-ups absorb: {'; '.join(cascading[:MOST_NAMED])}{more}")
+    if require_optimal:
+        demand_proof(made)
+
+
+def demand_proof(made: "Plan") -> None:
+    """Raise LimitReachedError unless a plan, already written, is proven optimal."""
+    prediction = made.prediction
+    assert prediction is not None
+    if prediction.proof != "optimal":
+        raise LimitReachedError(
+            f"{prediction.iteration_time_s:.6g} s is not proven optimal: the bound is {prediction.lower_bound_s:.6g} s",
+            where="--require-optimal",
+            fix="the plan is written all the same; for a proof raise --time-limit, or name another --solver",
+        )
 
 
 def summary(made: "Plan") -> str:

@@ -59,8 +59,9 @@ def command(
 
 def _plan(profile: "Profile") -> "tuple[Plan, bool]":
     """The plan; paced and slowed down where the workers outnumber the cores they run on."""
-    from ..planners.pipeline.plan import Shape, plan_pipeline
+    from ..planners.pipeline.plan import plan_pipeline
     from ..planners.scheduling.assemble import with_prediction
+    from ..planners.shape import Shape
     from ..schemas.conditions import under_conditions
 
     plan = plan_pipeline(profile, "zero-bubble", Shape(PP, DP, MICROBATCHES))

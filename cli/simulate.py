@@ -29,7 +29,8 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Execute a plan on a virtual clock, its orders as they are, under slow workers and links."""
-    from ..planners.scheduling.bounds import lower_bound_s
+    from ..planners.scheduling.bounds import lower_bound
+    from ..planners.scheduling.problem import problem_of
     from ..runners.simulator import simulate
     from ..schemas.conditions import under_conditions
     from ..schemas.documents import write_document
@@ -39,7 +40,7 @@ def command(
     conditions = under_conditions(read, parse_slow(slow), parse_link_delays(link_delay))
     simulation = simulate(conditions, jitter, seed)
     # Jitter may make operations shorter than the plan says, and so an iteration shorter than the plan's bound.
-    bound_s = 0.0 if jitter else min(lower_bound_s(conditions), simulation.iteration_time_s)
+    bound_s = 0.0 if jitter else min(lower_bound(problem_of(conditions)).value_s, simulation.iteration_time_s)
     report = simulation.report(conditions, bound_s)
     if timeline is not None:
         write_document(timeline, simulation.timeline)

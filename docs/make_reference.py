@@ -10,6 +10,7 @@ COMMANDS = (
     "profile",
     "plan",
     "plan pipeline",
+    "plan adaptra",
     "verify",
     "simulate",
     "run",

@@ -39,6 +39,12 @@ class InfeasibleError(RtkError):
     exit_code = 3
 
 
+class LimitReachedError(RtkError):
+    """A limit was reached before the proof that --require-optimal asked for (exit code 4); the answer is written."""
+
+    exit_code = 4
+
+
 class RuntimeFailedError(RtkError):
     """A worker or the runtime failed while executing a plan (exit code 5)."""
 

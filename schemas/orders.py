@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, cast
 from .errors import InvalidInputError
 
 Kind = Literal["F", "I", "W", "B"]
+Token = tuple[Kind, int]  # kind and micro-batch, in an order that knows only its own pipeline
 
 _NUMBER = r"(?:0|[1-9][0-9]{0,8})"
 _TOKEN = re.compile(rf"([FIWB])(?:({_NUMBER})\.)?({_NUMBER})")

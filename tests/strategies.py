@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from rtk.planners.pipeline.plan import Shape
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.evaluate import evaluate
+from rtk.planners.shape import Shape
 from rtk.schemas.orders import Kind, Operation, print_order
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
 from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile

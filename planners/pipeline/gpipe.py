@@ -8,9 +8,9 @@ torch's ScheduleGPipe, so that they stay FIFO between stages.
 from collections.abc import Sequence
 
 from ...schemas.errors import InfeasibleError
+from ...schemas.orders import Token
 from ...schemas.plan import Link, Stage
-from ..scheduling.list_schedule import Token
-from .limits import most_in_flight
+from ..scheduling.limits import most_in_flight
 
 
 def gpipe(stages: Sequence[Stage], links: Sequence[Link], microbatches: int) -> list[list[Token]]:

@@ -8,9 +8,9 @@ for they would wait for forwards that are never sent.
 
 from collections.abc import Sequence
 
+from ...schemas.orders import Token
 from ...schemas.plan import Link, Stage
-from ..scheduling.list_schedule import Token
-from .limits import most_in_flight
+from ..scheduling.limits import most_in_flight
 
 
 def one_forward_one_backward(stages: Sequence[Stage], links: Sequence[Link], microbatches: int) -> list[list[Token]]:

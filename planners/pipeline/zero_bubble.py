@@ -10,54 +10,52 @@ Without a memory limit, warm-ups are only preferences: forwards go on while noth
 micro-batches than ZB-H1, and buys slack: the same orders lose less when a link turns slow (tests hold the figures).
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
-from ...schemas.plan import Link, Stage
-from ..scheduling.list_schedule import Rules, Token, list_schedule
-from .limits import most_in_flight
+from ..scheduling.limits import rooms
+from ..scheduling.list_schedule import ListScheduler
+from ..scheduling.problem import Orders, Problem
+from ..scheduling.rules import Priority, Rules
 
 
-def zero_bubble(
-    stages: Sequence[Stage],
-    links: Sequence[Link],
-    microbatches: int,
-    makespan_s: Callable[[list[list[Token]]], float],
-    bound_s: float,
-) -> list[list[Token]]:
+def zero_bubble(problem: Problem, bound_s: float) -> Orders:
     """The order of each stage.
 
     Args:
-        stages: the stages, with their memory limits.
-        links: the links between them.
-        microbatches: how many pass.
-        makespan_s: evaluates orders.
+        problem: one pipeline, its backwards split, and its makespan as objective.
         bound_s: a makespan that no orders beat; the search ends when one reaches it.
+
+    Returns:
+        Operation codes of each stage.
 
     Raises:
         InfeasibleError: a memory limit does not admit a single micro-batch.
     """
-    best: list[list[Token]] = []
-    best_s = math.inf
-    for rules in _variants(stages, microbatches):
-        orders = list_schedule(stages, links, microbatches, rules)
-        length_s = makespan_s(orders)
+    variants = list(_variants(problem))
+    scheduler = ListScheduler(problem, runs=len(variants))
+    best: Orders = []
+    best_s = float("inf")
+    for rules in variants:
+        length_s = scheduler.run(rules)
         if length_s < best_s:
-            best, best_s = orders, length_s
+            best, best_s = scheduler.orders(), length_s
         if best_s <= bound_s:
             break
     return best
 
 
-def _variants(stages: Sequence[Stage], microbatches: int) -> Iterator[Rules]:
-    depth = len(stages)
-    rooms = most_in_flight(stages, microbatches)
-    unlimited = [math.inf] * depth
+def _variants(problem: Problem) -> Iterator[Rules]:
+    room = rooms(problem)
+    depth = len(room)
+    unlimited = [problem.jobs] * depth
     h1 = [depth - i for i in range(depth)]
     h2 = [2 * (depth - i) - 1 for i in range(depth)]
     for wait in (0.0, 0.5, 1.0):
         for warmup in (h2, h1, [1] * depth):
-            capped = [min(x, room) for x, room in zip(warmup, rooms, strict=True)]
-            yield Rules(capped, unlimited, weight_wait=wait)
-            yield Rules(capped, capped, weight_wait=wait)
-            yield Rules(capped, unlimited, steady="alternate", weight_wait=wait)
+            capped = [min(x, most) for x, most in zip(warmup, room, strict=True)]
+            for in_flight, priority in (
+                (unlimited, Priority.INPUT_FIRST),
+                (capped, Priority.INPUT_FIRST),
+                (unlimited, Priority.ALTERNATE),
+            ):
+                yield Rules(capped, in_flight, [wait] * depth, unlimited, [priority] * depth)

@@ -4,22 +4,27 @@ from dataclasses import replace
 
 from ...schemas.check import check_plan
 from ...schemas.plan import Plan, Prediction
-from .bounds import lower_bound_s
+from .bounds import lower_bound
 from .evaluate import evaluate
+from .problem import problem_of
 
 # A schedule this close to its bound, relatively, differs from it by rounding only.
 ROUNDING = 1e-9
 
 
-def with_prediction(plan: Plan) -> Plan:
+def with_prediction(plan: Plan, bound_s: float = 0.0) -> Plan:
     """The plan with what its orders promise: times, memory, and how far from optimal they can be.
+
+    Args:
+        plan: with orders.
+        bound_s: a lower bound on its iteration time that is proven already, such as a solver's, in s.
 
     Raises:
         AssertionError: the checker finds the plan broken, which is a bug of the planner that made the orders.
     """
     evaluation = evaluate(plan)
     iteration_s = evaluation.iteration_time_s
-    bound_s = lower_bound_s(plan)
+    bound_s = max(bound_s, lower_bound(problem_of(plan)).value_s)
     if abs(iteration_s - bound_s) <= ROUNDING * iteration_s:
         bound_s = iteration_s
     predicted = replace(

@@ -1,240 +1,156 @@
-"""Lower bounds on the makespan and the period of any schedule with a plan's stages, routing and backward split.
+"""Lower bounds on the makespan and the period of any orders for a problem.
 
 Argument. Take one worker. Each of its operations j cannot start before its head r_j (the longest chain of operations
 and delays that must come first), lasts p_j, and is followed by a chain of at least its tail q_j before the iteration
 can end. Whatever the schedule, the worker runs these operations one at a time, so the iteration is no shorter than the
-best single-machine schedule of (r_j, p_j, q_j), and that is no shorter than the best one with pre-emption, which
-Jackson's rule finds: always run the released operation with the largest tail (J. Carlier, "The one-machine sequencing
-problem", EJOR 11, 1982; Jackson's preemptive schedule). The makespan bound is the largest over all workers.
-
-Heads and tails may assume FIFO among identical micro-batches, those with the same executors, delays and backward
-split: sorting the starts of each of their operations at each stage relabels any schedule into a FIFO one
-with the same times, for the l-th smallest end of a stage cannot come after the l-th smallest start of the next one.
+best one-machine schedule of (r_j, p_j, q_j), with pre-emption. The makespan bound is the largest over all workers.
 
 For the period, a stage's window runs from the first start to the last end over its workers. Drop all stages before it
-(that can only shorten the window), let the window start at 0, and the same one-machine argument bounds its length:
-heads are chains from the window's start, tails chains to the stage's own last operation.
+(that can only shorten the window), let the window start at 0, and the same argument bounds its length: heads are chains
+from the window's start, tails chains to the last operation of the window's own stage. F and I of later stages lie
+inside the window too, so their workers bound it as well.
 
-Memory limits are not used: the bounds hold with them but are loose where a limit binds.
+Heads and tails know each worker's memory limit, as far as one chain of identical micro-batches or one worker with all
+its micro-batches must keep it: what limits do to the others of a worker does not reach their other stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import cache
-from heapq import heappop, heappush
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...schemas.plan import Plan
+from .chains import Chain, Route, routes_of
+from .machines import Machines, Part
+from .one_machine import most_binding
+from .problem import Problem
+from .room import fits
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-Job = tuple[float, float, float]  # head, duration, tail, in s
+    from .problem import Floats
 
 
 @dataclass(frozen=True)
-class Chain:
-    """Identical micro-batches: how many, and what each costs on its way down and up the stages.
+class Bound:
+    """A proven lower bound on the makespan or period, and the worker that proves it.
 
-    `split[i]` says whether stage i runs I and W apart; `delay_s[i]` is that of the hop between stages i and i+1.
-    All times in s, with the executing workers' slow-downs in them.
+    The worker's critical operations cannot start before `head_s`, last `work_s`, and at least `tail_s` follows them,
+    all-reduce and optimizer step included: the value is the sum. Where a limit does not admit a single micro-batch
+    there are no orders: the value is infinite, as is the head.
+
+    Attributes:
+        value_s: no orders have a smaller makespan or period, in s.
+        worker: number of the worker whose operations are critical.
+        window: number of the group (stage of all pipelines) whose window is bounded, from whose first start heads are
+            counted; None for the makespan.
+        head_s, work_s, tail_s: of the critical operations.
+        unlimited_s: what the value would be without memory limits.
     """
 
-    count: int
-    forward_s: tuple[float, ...]
-    input_s: tuple[float, ...]
-    weight_s: tuple[float, ...]
-    split: tuple[bool, ...]
-    delay_s: tuple[float, ...]
+    value_s: float
+    worker: int
+    window: int | None
+    head_s: float
+    work_s: float
+    tail_s: float
+    unlimited_s: float
 
-    def backward_s(self, stage: int) -> float:
-        """What the stage above's gradient costs before it goes on down: I where split, all of B otherwise."""
-        return self.input_s[stage] if self.split[stage] else self.input_s[stage] + self.weight_s[stage]
-
-    def from_stage(self, first: int) -> Chain:
-        """The chain without the stages before `first`."""
-        parts = (self.forward_s, self.input_s, self.weight_s, self.split, self.delay_s)
-        return Chain(self.count, *(part[first:] for part in parts))  # type: ignore[arg-type]
+    @property
+    def raised_by_memory(self) -> bool:
+        """Whether memory limits raise the bound."""
+        return self.value_s > self.unlimited_s
 
 
-def makespan_bound_s(plan: Plan) -> float:
-    """A proven lower bound on the makespan of any orders with this plan's stages, routing and split, in s."""
-    chains = _chains(plan)
-    stages = [plan.stage_of(worker) for worker in plan.live_workers()]
-    reduced = max((_one_machine(jobs) for jobs in _worker_jobs(plan, chains, until_window_end=False)), default=0.0)
-    return reduced + max((stage.optimizer_s for stage in stages), default=0.0)
+def lower_bound(problem: Problem) -> Bound:
+    """The bound on the problem's objective: its period where that counts, else its makespan."""
+    return period_bound(problem) if problem.staggered else makespan_bound(problem)
 
 
-def period_bound_s(plan: Plan) -> float:
-    """A proven lower bound on the period of any orders with this plan's stages, routing and split, in s."""
-    chains = _chains(plan)
-    return max((_one_machine(jobs) for jobs in _worker_jobs(plan, chains, until_window_end=True)), default=0.0)
+def makespan_bound(problem: Problem) -> Bound:
+    """A proven lower bound on the makespan of any orders for a problem."""
+    routes = routes_of(problem)
+    step_s = max(float(problem.workers.optimizer_s[list(route.workers)].max()) for route in routes)
+    return _largest(problem, _whole_iteration(problem, routes), step_s)
 
 
-def lower_bound_s(plan: Plan) -> float:
-    """The bound on what the plan's optimizer mode counts as its iteration time, in s."""
-    return period_bound_s(plan) if plan.optimizer == "staggered" else makespan_bound_s(plan)
+def period_bound(problem: Problem) -> Bound:
+    """A proven lower bound on the period of any orders for a problem."""
+    return _largest(problem, _windows(problem, routes_of(problem)), 0.0)
 
 
-def jackson_preemptive_s(jobs: Iterable[Job]) -> float:
-    """The optimal value of the pre-emptive one-machine problem: the largest end plus tail.
+def _whole_iteration(problem: Problem, routes: Sequence[Route]) -> Machines:
+    """Heads from 0, tails to the end of the last all-reduce."""
+    reduce_s = _of_slowest_peer(problem, problem.workers.allreduce_s)
+    machines = Machines()
+    for route in routes:
+        kind = machines.kind(route.chain, tuple(reduce_s[worker] for worker in route.workers))
+        for stage, worker in enumerate(route.workers):
+            machines.add((None, worker), Part(kind, stage, route.count))
+    return machines
 
-    Args:
-        jobs: (head, duration, tail) of each, in s.
+
+def _windows(problem: Problem, routes: Sequence[Route]) -> Machines:
+    """Heads from the first start of a stage, tails to the end of its optimizer step.
+
+    The window of a stage contains those of F and I at later ones. So what a stage says of later workers, one before it
+    says too, with longer heads and tails, unless what follows its own last operation takes longer.
     """
-    pending = sorted(jobs)
-    active: list[list[float]] = []  # [-tail, remaining duration]
-    time = value = 0.0
-    following = 0
-    while active or following < len(pending):
-        if not active:
-            time = max(time, pending[following][0])
-        while following < len(pending) and pending[following][0] <= time:
-            _, duration, tail = pending[following]
-            heappush(active, [-tail, duration])
-            following += 1
-        until = pending[following][0] if following < len(pending) else float("inf")
-        tail, remaining = -active[0][0], active[0][1]
-        if time + remaining <= until:
-            heappop(active)
-            time += remaining
-            value = max(value, time + tail)
-        else:
-            active[0][1] = remaining - (until - time)
-            time = until
-    return value
+    after_s = _of_slowest_peer(problem, problem.workers.allreduce_s + problem.workers.optimizer_s)
+    group = problem.workers.group.tolist()
+    machines = Machines()
+    views: dict[tuple[Chain, tuple[float, ...]], list[tuple[int, int]]] = {}
+    for route in routes:
+        ends_s = tuple(after_s[worker] for worker in route.workers)
+        if (route.chain, ends_s) not in views:
+            views[route.chain, ends_s] = list(_views(machines, route.chain, ends_s))
+        for first, (kind, stages) in enumerate(views[route.chain, ends_s]):
+            window = group[route.workers[first]]
+            for stage in range(stages):
+                machines.add((window, route.workers[first + stage]), Part(kind, stage, route.count))
+    return machines
 
 
-@cache
-def _one_machine(jobs: tuple[Job, ...]) -> float:
-    return jackson_preemptive_s(jobs)
+def _views(machines: Machines, chain: Chain, ends_s: tuple[float, ...]) -> Iterator[tuple[int, int]]:
+    """From each stage's window on: the kind of a chain's micro-batches, and how many stages it says most of."""
+    longest_s = -inf
+    for first, end_s in enumerate(ends_s):
+        rest = chain.depth - first
+        kind = machines.kind(chain.from_stage(first), (end_s, *[-inf] * (rest - 1)))
+        yield kind, rest if end_s > longest_s else 1
+        longest_s = max(longest_s, end_s)
 
 
-def _chains(plan: Plan) -> dict[Chain, dict[tuple[int, ...], int]]:
-    """The plan's chains, and for each the executors (worker indices, a stage each) it runs on, with their counts."""
-    executors: dict[tuple[int, int], list[tuple[int, bool]]] = {}
-    for number, worker in enumerate(plan.workers):
-        operations = worker.operations()
-        whole = {op[1:] for op in operations if op.kind == "B"}
-        for op in operations:
-            if op.kind == "F":
-                executors.setdefault(op[1:], []).append((number, op[1:] not in whole))
-    grouped: dict[tuple[int, tuple[tuple[int, bool], ...]], int] = {}
-    for (pipeline, _), places in executors.items():
-        route = tuple(sorted(places, key=lambda place: plan.workers[place[0]].stage))
-        grouped[pipeline, route] = grouped.get((pipeline, route), 0) + 1
-    identical: dict[tuple[Chain, tuple[int, ...]], int] = {}
-    for (pipeline, route), count in grouped.items():
-        workers = tuple(number for number, _ in route)
-        chain = _chain(plan, pipeline, workers, tuple(split for _, split in route))
-        identical[chain, workers] = identical.get((chain, workers), 0) + count
-    chains: dict[Chain, dict[tuple[int, ...], int]] = {}
-    for (chain, workers), count in identical.items():
-        chains.setdefault(replace(chain, count=count), {})[workers] = count
-    return chains
+def _of_slowest_peer(problem: Problem, times_s: Floats) -> list[float]:
+    """For each worker the largest time among peers that have operations."""
+    group, busy = problem.workers.group, problem.job_counts > 0
+    longest_s = np.zeros(int(group.max()) + 1)
+    np.maximum.at(longest_s, group[busy], times_s[busy])
+    found: list[float] = longest_s[group].tolist()
+    return found
 
 
-def _chain(plan: Plan, pipeline: int, workers: tuple[int, ...], split: tuple[bool, ...]) -> Chain:
-    """What one micro-batch of a pipeline costs on its way over its executors."""
-    held = [plan.workers[number] for number in workers]
-    slow = [worker.slowdown or 1.0 for worker in held]
-    stages = [plan.stage_of(worker) for worker in held]
-    return Chain(
-        1,
-        tuple(stage.forward_s * factor for stage, factor in zip(stages, slow, strict=True)),
-        tuple(stage.backward_input_s * factor for stage, factor in zip(stages, slow, strict=True)),
-        tuple(stage.backward_weight_s * factor for stage, factor in zip(stages, slow, strict=True)),
-        split,
-        tuple(plan.hop_delay_s(pipeline, i, a, b) for i, (a, b) in enumerate(pairwise(held))),
-    )
+def _largest(problem: Problem, machines: Machines, step_s: float) -> Bound:
+    """The bound of the machine that gives the largest one, followed by `step_s`."""
+    found = unlimited = most_binding(machines.unlimited())
+    unlimited_s = unlimited.value_s + step_s
+    full = _without_room(problem)
+    if full is not None:
+        return Bound(inf, full, None, inf, 0.0, 0.0, unlimited_s)
+    limited = machines.limited()
+    if limited:
+        found = max(unlimited, most_binding(limited), key=lambda machine: machine.value_s)
+    (window, worker), (head_s, work_s, tail_s) = found.place, found.critical
+    return Bound(found.value_s + step_s, worker, window, head_s, work_s, tail_s + step_s, unlimited_s)
 
 
-def _worker_jobs(
-    plan: Plan, chains: dict[Chain, dict[tuple[int, ...], int]], until_window_end: bool
-) -> set[tuple[Job, ...]]:
-    """The one-machine problem of every worker; equal ones (peers without re-routing) are kept once."""
-    jobs: dict[int, list[Job]] = {}
-    for chain, routes in chains.items():
-        for stage in range(len(chain.forward_s)):
-            for workers in routes:
-                held = plan.stage_of(plan.workers[workers[stage]])
-                if until_window_end:
-                    found = _jobs(chain.from_stage(stage), 0, held.allreduce_s + held.optimizer_s, stop=0)
-                else:
-                    reduce_s = tuple(plan.stage_of(plan.workers[number]).allreduce_s for number in workers)
-                    found = _jobs(chain, stage, reduce_s, stop=None)
-                jobs.setdefault(workers[stage], []).extend(found)
-    return {tuple(sorted(found)) for found in jobs.values()}
-
-
-@cache
-def _jobs(chain: Chain, stage: int, after_s: float | tuple[float, ...], stop: int | None) -> tuple[Job, ...]:
-    """The jobs of one stage; tails end after every stage's own `after_s`, or only after that of stage `stop`."""
-    ends = tuple(after_s for _ in chain.forward_s) if isinstance(after_s, float) else after_s
-    if stop is not None:
-        ends = tuple(end if i == stop else -np.inf for i, end in enumerate(ends))
-    heads, tails = _heads(chain), _tails(chain, ends)
-    kinds: list[tuple[str, float]] = [("F", chain.forward_s[stage]), ("I", chain.backward_s(stage))]
-    if chain.split[stage]:
-        kinds.append(("W", chain.weight_s[stage]))
-    return tuple(
-        (float(head), duration, float(tail))
-        for kind, duration in kinds
-        for head, tail in zip(heads[kind, stage], tails[kind, stage], strict=True)
-    )
-
-
-@cache
-def _heads(chain: Chain) -> dict[tuple[str, int], Floats]:
-    """Earliest starts, arrays over the micro-batches in FIFO order, of each kind of operation at each stage."""
-    depth, k = len(chain.forward_s), np.arange(chain.count)
-    heads: dict[tuple[str, int], Floats] = {}
-    for i in range(depth):
-        arrival = heads["F", i - 1] + chain.forward_s[i - 1] + chain.delay_s[i - 1] if i else np.zeros(chain.count)
-        heads["F", i] = _in_sequence(arrival, chain.forward_s[i])
-    for i in reversed(range(depth)):
-        arrival = heads["F", i] + chain.forward_s[i]
-        if i < depth - 1:
-            above = heads["I", i + 1] + chain.backward_s(i + 1) + chain.delay_s[i]
-            arrival = np.maximum(arrival, above)
-        work = heads["F", i][0] + (k + 1) * chain.forward_s[i] + k * chain.backward_s(i)
-        heads["I", i] = _in_sequence(np.maximum(arrival, work), chain.backward_s(i))
-        work = heads["F", i][0] + (k + 1) * (chain.forward_s[i] + chain.backward_s(i)) + k * chain.weight_s[i]
-        heads["W", i] = _in_sequence(np.maximum(heads["I", i] + chain.backward_s(i), work), chain.weight_s[i])
-    return heads
-
-
-@cache
-def _tails(chain: Chain, ends: tuple[float, ...]) -> dict[tuple[str, int], Floats]:
-    """What must follow each operation, arrays as in `_heads`; `ends[i]` follows the last operation of stage i."""
-    depth = len(chain.forward_s)
-    tails: dict[tuple[str, int], Floats] = {}
-    for i in range(depth):
-        tails["W", i] = _in_sequence(np.full(chain.count, ends[i])[::-1], chain.weight_s[i])[::-1]
-        tail = np.full(chain.count, ends[i])
-        if chain.split[i]:
-            tail = tails["W", i] + chain.weight_s[i]
-        if i:
-            below = tails["I", i - 1] + chain.backward_s(i - 1) + chain.delay_s[i - 1]
-            tail = np.maximum(tail, below)
-        tails["I", i] = _in_sequence(tail[::-1], chain.backward_s(i))[::-1]
-    for i in reversed(range(depth)):
-        tail = tails["I", i] + chain.backward_s(i)
-        if i < depth - 1:
-            above = tails["F", i + 1] + chain.forward_s[i + 1] + chain.delay_s[i]
-            tail = np.maximum(tail, above)
-        tails["F", i] = _in_sequence(tail[::-1], chain.forward_s[i])[::-1]
-    return tails
-
-
-def _in_sequence(ready: Floats, duration: float) -> Floats:
-    """Starts of operations of equal duration that are ready at `ready`, one after the other."""
-    shift = np.arange(len(ready)) * duration
-    starts: Floats = np.maximum.accumulate(ready - shift) + shift
-    return starts
+def _without_room(problem: Problem) -> int | None:
+    """The first worker whose limit does not admit a single micro-batch."""
+    workers = problem.workers
+    for worker in np.flatnonzero(problem.job_counts).tolist():
+        activation_bytes, limit_bytes = float(workers.activation_bytes[worker]), float(workers.limit_bytes[worker])
+        if not fits(1, 0, activation_bytes=activation_bytes, stash_bytes=0.0, limit_bytes=limit_bytes):
+            return int(worker)
+    return None

@@ -5,19 +5,25 @@ One of three readings of a plan that share no code (docs/how-it-works.md); the s
 
 import math
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Operation
 from ...schemas.plan import Plan, Worker
 
+# Sums of the same times in another order differ by less than this, relatively.
+ROUNDING = 1e-12
+
+Layers = tuple[int, int]  # [first, stop): what names a stage over all pipelines
 Key = tuple[str, int, int, int]  # ("F" or "I", pipeline, micro-batch, stage): the message that an operation sends
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One operation with its times; `waited_for_message`: its input, not its worker, was the last to be ready."""
+    """One operation with its times; `waited_for_message`: its input came after its worker was free."""
 
     worker: int
     operation: Operation
@@ -34,6 +40,11 @@ class Window:
     end_s: float
     allreduce_s: float
     optimizer_s: float
+
+    @property
+    def length_s(self) -> float:
+        """From the first start to the end of the stage's own optimizer step."""
+        return self.end_s - self.start_s + self.allreduce_s + self.optimizer_s
 
     def joined(self, other: "Window") -> "Window":
         """The window of the workers of both."""
@@ -55,14 +66,14 @@ class Evaluation:
     @cached_property
     def makespan_s(self) -> float:
         """End of the iteration when every worker starts at 0, all-reduce and optimizer included."""
-        windows = self._windows()
+        windows = self.windows.values()
         reduced = max((window.end_s + window.allreduce_s for window in windows), default=0.0)
         return reduced + max((window.optimizer_s for window in windows), default=0.0)
 
     @cached_property
     def period_s(self) -> float:
         """Smallest T at which the schedule repeats when each stage steps its optimizer on its own."""
-        return max((w.end_s - w.start_s + w.allreduce_s + w.optimizer_s for w in self._windows()), default=0.0)
+        return max((window.length_s for window in self.windows.values()), default=0.0)
 
     @property
     def iteration_time_s(self) -> float:
@@ -95,32 +106,71 @@ class Evaluation:
             curve.append((moment, whole * stage.activation_bytes + stashed * stage.weight_stash_bytes))
         return curve
 
-    def critical_path(self) -> list[Timed]:
-        """Operations that follow each other without slack up to the one that ends last, first to last."""
-        step = max((row[-1] for row in self.operations if row), key=lambda timed: timed.end_s, default=None)
-        place = {(timed.worker, timed.operation): n for row in self.operations for n, timed in enumerate(row)}
-        sender = {_sent_key(self.plan, timed): timed for row in self.operations for timed in row}
-        path = []
-        while step is not None:
-            path.append(step)
-            if step.start_s <= 0:
-                break
-            if step.waited_for_message:
-                step = sender[_needed_key(self.plan, step)]
-            else:
-                step = self.operations[step.worker][place[step.worker, step.operation] - 1]
-        return path[::-1]
-
-    def _windows(self) -> list["Window"]:
-        """The window of each stage, over all its live workers."""
-        windows: dict[tuple[int, int], Window] = {}
+    @cached_property
+    def windows(self) -> dict[Layers, Window]:
+        """The window of each stage over all its live workers, by the stage's layers."""
+        windows: dict[Layers, Window] = {}
         for worker, row in zip(self.plan.workers, self.operations, strict=True):
             if not worker.failed:
                 stage = self.plan.stage_of(worker)
                 start_s, end_s = (row[0].start_s, row[-1].end_s) if row else (math.inf, 0.0)
                 own = Window(start_s, end_s, stage.allreduce_s, stage.optimizer_s)
                 windows[stage.layers] = own.joined(windows.get(stage.layers, own))
-        return list(windows.values())
+        return windows
+
+    @property
+    def deciding_stages(self) -> frozenset[Layers]:
+        """The stages that decide the iteration time: their all-reduce ends last, or their window is the longest."""
+        staggered = self.plan.optimizer == "staggered"
+        lasts_s = {
+            layers: window.length_s if staggered else window.end_s + window.allreduce_s
+            for layers, window in self.windows.items()
+        }
+        longest_s = max(lasts_s.values()) * (1 - ROUNDING)
+        return frozenset(layers for layers, last_s in lasts_s.items() if last_s >= longest_s)
+
+    def critical_path(self) -> list[Timed]:
+        """Operations that follow each other without slack up to the last one of a deciding stage, first to last.
+
+        Where worker and message are ready at the same time, the path stays on the worker; of several paths it is one
+        that changes workers least often. Empty where the deciding stage executes nothing.
+        """
+        deciding = self.deciding_stages
+        ends = [
+            row[-1]
+            for worker, row in zip(self.plan.workers, self.operations, strict=True)
+            if row and (layers := self.plan.stage_of(worker).layers) in deciding
+            if row[-1].end_s >= self.windows[layers].end_s * (1 - ROUNDING)
+        ]
+        paths = [_back_from(end, self.before) for end in ends]
+        return min(paths, key=_changes_of_worker, default=[])
+
+    @cached_property
+    def before(self) -> dict[Timed, Timed]:
+        """For each operation the one that lets it start, the one ahead on its worker or the sender of its message.
+
+        Those that are ready at 0 have none. A message that comes later by rounding only is not waited for.
+        """
+        sender = {_sent_key(self.plan, timed): timed for row in self.operations for timed in row}
+        found = {}
+        for row in self.operations:
+            for ahead, timed in zip((None, *row), row, strict=False):
+                if ahead is not None and ahead.end_s >= timed.start_s * (1 - ROUNDING):
+                    found[timed] = ahead
+                elif timed.start_s > 0:
+                    found[timed] = sender[_needed_key(self.plan, timed)]
+        return found
+
+
+def _back_from(end: Timed, before: Mapping[Timed, Timed]) -> list[Timed]:
+    path = [end]
+    while path[-1] in before:
+        path.append(before[path[-1]])
+    return path[::-1]
+
+
+def _changes_of_worker(path: Sequence[Timed]) -> int:
+    return sum(earlier.worker != later.worker for earlier, later in pairwise(path))
 
 
 def evaluate(plan: Plan) -> Evaluation:
@@ -178,9 +228,9 @@ def _advance(
             if needed not in sent_s:
                 return needed
             arrival_s = sent_s[needed] + _delay_s(plan, worker, operation, needed, executor)
-        start_s = max(free_s, arrival_s)
+        start_s, waited = max(free_s, arrival_s), arrival_s > free_s
         free_s = start_s + stage.duration_s(operation.kind) * slowdown
-        timed = Timed(number, operation, start_s, free_s, arrival_s == start_s and needed is not None)
+        timed = Timed(number, operation, start_s, free_s, waited)
         row.append(timed)
         sent_s[_sent_key(plan, timed)] = free_s
     return None

@@ -139,6 +139,9 @@ def test_a_wrong_world_size_is_refused(tmp_path: Path) -> None:
     assert "2 live workers, this job has 3 processes" in done.stderr
 
 
+ADAPTRA = ("plan", "adaptra", "p.json", "--pp", "4", "--microbatches", "4", "-o", "made.json")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "what"),
     [
@@ -154,6 +157,21 @@ def test_a_wrong_world_size_is_refused(tmp_path: Path) -> None:
         (("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--link-delay", "0=-1"), 2, "0=-1"),
         (("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--link-delay", "0=nan"), 2, "nan"),
         (("plan", "pipeline", "p.json", "--pp", "0", "--microbatches", "4"), 2, "--pp"),
+        ((*ADAPTRA, "--memory-limit", "0.5"), 3, "stage 0 holds 1 bytes a micro-batch, its memory limit is 0.5"),
+        ((*ADAPTRA, "--memory-limit", "4,4,0.9,4"), 3, "stage 2"),
+        ((*ADAPTRA, "--memory-limit", "1,2"), 2, "4 stages"),
+        ((*ADAPTRA, "--pp", "9"), 3, "9 stages cannot be cut"),
+        ((*ADAPTRA, "--microbatches", "0"), 2, "--microbatches"),
+        ((*ADAPTRA, "--link-delay", "3=0.1"), 2, "no link 3"),
+        ((*ADAPTRA, "--link-delay", "1/0=0.1"), 2, "no link 1/0"),
+        ((*ADAPTRA, "--link-delay", "0=-0.1"), 2, "0=-0.1"),
+        ((*ADAPTRA, "--link-delay", "0=nan"), 2, "nan"),
+        ((*ADAPTRA, "--link-delay", "0=inf"), 2, "inf"),
+        ((*ADAPTRA, "--link-delay", "0=20ms"), 2, "20ms"),
+        ((*ADAPTRA, "--technique", "1f1b"), 2, "1f1b"),
+        ((*ADAPTRA, "--technique", "adapted", "--solver", "cp-sat"), 2, "adapted takes no solver"),
+        ((*ADAPTRA, "--time-limit", "-1"), 2, "--time-limit"),
+        ((*ADAPTRA, "--time-limit", "nan"), 2, "--time-limit"),
         (("plan", "pipeline", "nowhere.json", "--pp", "4", "--microbatches", "4"), 2, "No such file"),
         (("simulate", "p.json"), 2, "a rtk.plan is needed here"),
         (("simulate", "plan.json", "--slow", "9/9=2"), 2, "no live worker 9/9"),
@@ -170,6 +188,18 @@ def test_wrong_usage_is_one_clear_error(arguments: tuple[str, ...], code: int, w
     assert done.returncode == code, done.stderr
     assert what in done.stderr
     assert "Traceback" not in done.stderr
+    assert not (tmp_path / "made.json").exists()
+
+
+@pytest.mark.parametrize("technique", ["initial", "adapted", "best"])
+def test_more_warm_up_than_micro_batches_is_no_trouble(technique: str, tmp_path: Path) -> None:
+    """One micro-batch over four stages and a huge delay: the warm-ups are cut to 1, and the plan is valid."""
+    (tmp_path / "p.json").write_text((GOLDEN / "profile-slots4.json").read_text())
+    shape = ("--pp", "4", "--microbatches", "1", "--link-delay", "0=1e9", "--technique", technique)
+    done = rtk("plan", "adaptra", "p.json", *shape, "-o", "plan.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "plan.json").read_text())["workers"][0]["order"] == "F0 I0 W0"
+    assert rtk("verify", "plan.json", cwd=tmp_path).returncode == 0
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

@@ -142,6 +142,39 @@ def test_plan_verify_and_simulate_read_pipes(folder: Path) -> None:
     assert events(ran.stdout)[-1]["event"] == "end", ran.stderr
 
 
+ADAPTRA = ("plan", "adaptra", "p.json", "--pp", "4", "--microbatches", "12", "--link-delay", "0=0.02")
+
+
+@pytest.mark.parametrize(("technique", "makespan_s"), [("initial", 0.44), ("adapted", 0.41), ("best", 0.41)])
+def test_adaptra_plans_for_a_slow_link(technique: str, makespan_s: float, folder: Path) -> None:
+    """`rtk plan adaptra` predicts what `simulate` finds, and says what its orders tolerate."""
+    done = rtk(*ADAPTRA, "--technique", technique, "--json", "-o", "adaptra.json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert made["prediction"]["makespan_s"] == pytest.approx(makespan_s)
+    assert made["planner"]["options"]["technique"] == technique
+    (told,) = made["planner"]["options"]["pipelines"]
+    cascades = "delays beyond what the warm-ups absorb: link 0 takes 0.02 s and tolerates 0.01 s" in done.stderr
+    assert cascades == (technique == "initial")
+    assert (told["tolerated_delay_s"][0] == pytest.approx(0.01)) == (technique == "initial")
+    assert (folder / "adaptra.json").read_text() == done.stdout
+    simulated = json.loads(rtk("simulate", "adaptra.json", "--json", cwd=folder).stdout)
+    assert simulated["makespan_s"] == made["prediction"]["makespan_s"]
+    assert rtk("verify", "adaptra.json", "--profile", "p.json", cwd=folder).returncode == 0
+
+
+def test_a_plan_without_the_proof_asked_for_is_written_and_ends_with_4(folder: Path) -> None:
+    """`--require-optimal` ends with 0 where the bound is met, else with 4, and the plan is there in both cases."""
+    proven = rtk(*ADAPTRA, "--require-optimal", "-o", "proven.json", cwd=folder)
+    assert proven.returncode == 0, proven.stderr
+    assert json.loads((folder / "proven.json").read_text())["prediction"]["proof"] == "optimal"
+    open_ = rtk(*ADAPTRA, "--technique", "initial", "--require-optimal", "--json", "-o", "open.json", cwd=folder)
+    assert open_.returncode == 4
+    assert json.loads(open_.stdout)["prediction"]["proof"] == "bound"
+    assert "error: 0.44 s is not proven optimal: the bound is 0.41 s" in open_.stderr
+    assert (folder / "open.json").exists()
+
+
 def test_a_gzipped_plan_is_the_same_plan(folder: Path) -> None:
     """Written with the ending .gz and read back, a plan has the same canonical bytes."""
     arguments = ("plan", "pipeline", "p.json", "--schedule", "zero-bubble", "--pp", "2", "--microbatches", "3")

@@ -1,163 +1,131 @@
-"""Lower bounds: never above what any orders reach, tight where the papers say so."""
+"""Lower bounds: never above what any orders reach, tight where the papers say so, and raised by memory limits."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from itertools import product
+from itertools import islice
+from math import inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling.bounds import (
-    jackson_preemptive_s,
-    lower_bound_s,
-    makespan_bound_s,
-    period_bound_s,
-)
+from rtk.planners.scheduling.bounds import Bound, lower_bound, makespan_bound, period_bound
 from rtk.planners.scheduling.evaluate import evaluate
-from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.plan import Plan
+from rtk.planners.scheduling.list_schedule import ListScheduler
+from rtk.planners.scheduling.portfolio import portfolio
+from rtk.planners.scheduling.problem import Problem, home_problem, problem_of
+from rtk.schemas.plan import Pipeline, Plan
 
-from ..strategies import hand_plan, plans, templates
+from ..strategies import hand_plan, limited_to_its_peaks, plans
+from .every_order import all_orders, any_order, limited_pipelines, limited_templates
 
 ROUNDING = 1 + 1e-9
 
 
-@settings(max_examples=80)
-@given(plans())
-def test_bounds_never_exceed_what_random_plans_reach(plan: Plan) -> None:
-    """Makespan and period of random valid plans lie on or above their bounds, whatever routing, costs and delays."""
-    evaluation = evaluate(plan)
-    assert 0 <= makespan_bound_s(plan) <= evaluation.makespan_s * ROUNDING
-    assert 0 <= period_bound_s(plan) <= evaluation.period_s * ROUNDING
-    expected = period_bound_s(plan) if plan.optimizer == "staggered" else makespan_bound_s(plan)
-    assert lower_bound_s(plan) == expected
+@settings(max_examples=100)
+@given(plans(), st.booleans())
+def test_bounds_never_exceed_what_random_plans_reach(plan: Plan, limited: bool) -> None:
+    """Makespan and period of random valid plans lie on or above their bounds, also with limits that they just keep."""
+    plan = limited_to_its_peaks(plan) if limited else plan
+    evaluation, problem = evaluate(plan), problem_of(plan)
+    assert 0 <= makespan_bound(problem).value_s <= evaluation.makespan_s * ROUNDING
+    assert 0 <= period_bound(problem).value_s <= evaluation.period_s * ROUNDING
+    assert lower_bound(problem) == (period_bound(problem) if problem.staggered else makespan_bound(problem))
 
 
-@settings(max_examples=60)
-@given(st.data())
-def test_bounds_never_exceed_the_best_of_all_orders(data: st.DataObject) -> None:
-    """On tiny pipelines the least makespan and period over every possible order are on or above the bounds."""
-    depth, microbatches, split = data.draw(
-        st.sampled_from(
-            [(1, 1, True), (1, 3, False), (2, 1, True), (2, 2, False), (2, 2, True), (2, 3, False), (3, 2, False)]
-        )
-    )
-    slow = st.sampled_from([None, 1.5, 3.0])
-    plan = hand_plan(
-        {f"0/{i}": _any_order([(0, j) for j in range(microbatches)], split) for i in range(depth)}, microbatches
-    )
-    plan = replace(plan, templates=(data.draw(templates(depth)),))
-    plan = replace(plan, workers=tuple(replace(worker, slowdown=data.draw(slow)) for worker in plan.workers))
+@settings(max_examples=80, deadline=None)
+@given(limited_pipelines())
+def test_bounds_never_exceed_the_best_of_all_orders(plan: Plan) -> None:
+    """On tiny pipelines the least makespan and period over every order within the limits are on or above the bounds."""
     _check_against_all_orders(plan)
 
 
-@settings(max_examples=25)
-@given(st.data())
-def test_bounds_hold_for_rerouted_microbatches(data: st.DataObject) -> None:
-    """With a failed worker, whose peer runs its micro-batch, no order beats the bounds either."""
-    split = data.draw(st.booleans())
-    own, both = _any_order([(0, 0)], split), _any_order([(0, 0), (1, 0)], split)
-    plan = hand_plan({"0/0": own, "0/1": both, "1/0": own, "1/1": None}, 1)
-    _check_against_all_orders(replace(plan, templates=(data.draw(templates(2)),)))
+@settings(max_examples=40, deadline=None)
+@given(st.data(), st.sampled_from([(1, 1, True), (1, 1, False), (2, 1, False), (1, 2, False)]))
+def test_bounds_hold_for_rerouted_microbatches(data: st.DataObject, sizes: tuple[int, int, bool]) -> None:
+    """With a failed worker, whose peer runs its micro-batches, no order within the limits beats the bounds either."""
+    first, second, split = sizes
+    own = [[(k, j) for j in range(count)] for k, count in enumerate((first, second))]
+    orders = {"0/0": any_order(own[0], split), "0/1": any_order(own[0] + own[1], split)}
+    plan = hand_plan({**orders, "1/0": any_order(own[1], split), "1/1": None}, 1)
+    pipelines = (Pipeline("t0", first), Pipeline("t0", second))
+    template = data.draw(limited_templates(2, first + second))
+    _check_against_all_orders(replace(plan, pipelines=pipelines, templates=(template,)))
 
 
 def _check_against_all_orders(plan: Plan) -> None:
-    results = [evaluate(other) for other in _all_orders(plan)]
-    assert makespan_bound_s(plan) <= min(found.makespan_s for found in results) * ROUNDING
-    assert period_bound_s(plan) <= min(found.period_s for found in results) * ROUNDING
+    results = list(all_orders(plan))
+    problem = problem_of(plan)
+    assert makespan_bound(problem).value_s <= min(found.makespan_s for found in results) * ROUNDING
+    assert period_bound(problem).value_s <= min(found.period_s for found in results) * ROUNDING
 
 
-def _any_order(microbatches: list[tuple[int, int]], split: bool) -> str:
-    kinds = "FIW" if split else "FB"
-    return " ".join(f"{kind}{k}.{j}" if k else f"{kind}{j}" for k, j in microbatches for kind in kinds)
+@settings(max_examples=40, deadline=None)
+@given(plans(), st.booleans(), st.booleans())
+def test_bounds_never_exceed_list_schedules(plan: Plan, limited: bool, staggered: bool) -> None:
+    """No schedule of the portfolio beats the bounds, under limits that some random orders keep."""
+    problem = problem_of(limited_to_its_peaks(plan) if limited else plan).with_objective(staggered)
+    bound_s = lower_bound(problem).value_s
+    scheduler = ListScheduler(problem)
+    for rules in islice(portfolio(problem), 0, 200, 20):
+        assert bound_s <= scheduler.run(rules) * ROUNDING
 
 
-def _all_orders(plan: Plan) -> Iterator[Plan]:
-    """Every plan with the same operations on the same workers that does not deadlock."""
-    choices: list[list[str | None]] = []
-    for number, worker in enumerate(plan.workers):
-        tokens = (worker.order or "").split()
-        forwards = [token for token in tokens if token[0] == "F"]
-        chains = tuple(tuple(token for token in tokens if token[1:] == forward[1:]) for forward in forwards)
-        orders = list(_interleavings(chains))
-        if number == 0:  # micro-batches are alike: the first worker may take them in number order
-            orders = [order for order in orders if [token for token in order if token[0] == "F"] == forwards]
-        choices.append([None if worker.failed else " ".join(order) for order in orders])
-    some = False
-    for chosen in product(*choices):
-        other = replace(plan, workers=tuple(replace(w, order=o) for w, o in zip(plan.workers, chosen, strict=True)))
-        try:
-            evaluate(other)
-        except InvalidInputError:
-            continue
-        some = True
-        yield other
-    assert some
+@settings(max_examples=60)
+@given(plans(), st.floats(0.1, 1.0), st.booleans())
+def test_tighter_limits_never_lower_a_bound(plan: Plan, factor: float, staggered: bool) -> None:
+    """Limits raise a bound or leave it, tighter ones no less; without them it is what it would be without."""
+    limited = limited_to_its_peaks(plan)
+    tighter = _with_limits(limited, factor)
+    loose, tight = (lower_bound(problem_of(one).with_objective(staggered)) for one in (limited, tighter))
+    free = lower_bound(problem_of(_with_limits(limited, None)).with_objective(staggered))
+    assert free.value_s == free.unlimited_s == loose.unlimited_s == tight.unlimited_s
+    assert free.value_s <= loose.value_s * ROUNDING
+    assert loose.value_s <= tight.value_s * ROUNDING
+    assert not free.raised_by_memory
 
 
-@cache
-def _interleavings(chains: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
-    if not any(chains):
-        return ((),)
-    found: list[tuple[str, ...]] = []
-    for place, chain in enumerate(chains):
-        if chain:
-            rest = (*chains[:place], chain[1:], *chains[place + 1 :])
-            found += ((chain[0], *order) for order in _interleavings(rest))
-    return tuple(found)
+def _with_limits(plan: Plan, factor: float | None) -> Plan:
+    """The plan with its limits scaled, or without any."""
+
+    def scaled(limit: float | None) -> float | None:
+        return None if factor is None or limit is None else limit * factor
+
+    return replace(
+        plan,
+        templates=tuple(
+            replace(t, stages=tuple(replace(s, memory_limit_bytes=scaled(s.memory_limit_bytes)) for s in t.stages))
+            for t in plan.templates
+        ),
+    )
 
 
-JOBS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=4)
+@settings(max_examples=60)
+@given(plans(), st.booleans())
+def test_bound_says_why(plan: Plan, staggered: bool) -> None:
+    """Head, work and tail of the worker that is named add up to the bound, and the work is no more than it has."""
+    problem = problem_of(plan).with_objective(staggered)
+    bound = lower_bound(problem)
+    assert bound.head_s + bound.work_s + bound.tail_s == pytest.approx(bound.value_s, rel=1e-9)
+    row = evaluate(plan).operations[bound.worker]
+    assert bound.work_s <= sum(timed.end_s - timed.start_s for timed in row) * ROUNDING
+    assert (bound.window is not None) == staggered
 
 
-@settings(max_examples=100)
-@given(JOBS)
-def test_jacksons_rule_finds_the_preemptive_optimum(jobs: list[tuple[int, int, int]]) -> None:
-    """Jackson's rule equals the best of all pre-emptive one-machine schedules, tried slot by slot."""
-    found = jackson_preemptive_s([(float(head), float(work), float(tail)) for head, work, tail in jobs])
-    assert found == _best_preemptive(tuple(jobs))
-
-
-def _best_preemptive(jobs: tuple[tuple[int, int, int], ...]) -> int:
-    """The least largest end plus tail; whole-numbered data need pre-emption at whole numbers only."""
-
-    @cache
-    def best(now: int, remaining: tuple[int, ...]) -> int:
-        if not any(remaining):
-            return 0
-        released = [n for n, rest in enumerate(remaining) if rest and jobs[n][0] <= now]
-        if not released:
-            return best(now + 1, remaining)
-        results = []
-        for n in released:
-            after = (*remaining[:n], remaining[n] - 1, *remaining[n + 1 :])
-            ended = now + 1 + jobs[n][2] if after[n] == 0 else 0
-            results.append(max(ended, best(now + 1, after)))
-        return min(results)
-
-    without_work = max((head + tail for head, work, tail in jobs if work == 0), default=0)
-    return max(without_work, best(0, tuple(work for _, work, _ in jobs)))
-
-
-def test_no_jobs_bound_nothing() -> None:
-    """An idle machine bounds the time by 0."""
-    assert jackson_preemptive_s([]) == 0
+def test_a_limit_below_one_micro_batch_has_no_orders() -> None:
+    """Where not even one micro-batch fits the bound is infinite, and names the worker."""
+    plan = hand_plan({"0/0": "F0 B0", "0/1": "F0 B0"}, 1, limit_bytes=0.5)
+    for bound in (makespan_bound(problem_of(plan)), period_bound(problem_of(plan))):
+        assert (bound.value_s, bound.worker, bound.raised_by_memory) == (inf, 0, True)
+        assert bound.unlimited_s < inf
 
 
 def test_bound_counts_all_micro_batches_that_share_executors() -> None:
     """Micro-batches of two pipelines on the same workers both count, though they look the same."""
     order = "F0 B0 F1.0 B1.0"
     plan = hand_plan({"0/0": order, "0/1": order, "1/0": None, "1/1": None}, 1)
-    assert makespan_bound_s(plan) == 9  # one stage works 6 slots, the other needs 1 before and 2 after
-
-
-@pytest.mark.parametrize(("split", "expected"), [(False, 27.0), (True, 21.0)])
-def test_bound_is_what_the_papers_schedules_reach(split: bool, expected: float) -> None:
-    """PP 4, 6 micro-batches, F=I=W=1: no schedule with B is shorter than 27 slots, none with I and W than 21."""
-    plan = hand_plan({f"0/{i}": _any_order([(0, j) for j in range(6)], split) for i in range(4)}, 6)
-    assert makespan_bound_s(plan) == expected
+    bound = makespan_bound(problem_of(plan))  # one stage works 6 slots, the other needs 1 before and 2 after
+    assert bound == Bound(9, worker=1, window=None, head_s=1, work_s=6, tail_s=2, unlimited_s=9)
 
 
 def test_bound_holds_allreduce_and_optimizer() -> None:
@@ -166,5 +134,101 @@ def test_bound_holds_allreduce_and_optimizer() -> None:
     first, last = plan.templates[0].stages
     stages = (replace(first, allreduce_s=0.5, optimizer_s=0.25), replace(last, allreduce_s=4.0, optimizer_s=1.0))
     plan = replace(plan, templates=(replace(plan.templates[0], stages=stages),))
-    assert makespan_bound_s(plan) == evaluate(plan).makespan_s == 4 + 4 + 1
-    assert period_bound_s(plan) == evaluate(plan).period_s == 3 + 4 + 1
+    assert makespan_bound(problem_of(plan)).value_s == evaluate(plan).makespan_s == 4 + 4 + 1
+    assert period_bound(problem_of(plan)).value_s == evaluate(plan).period_s == 3 + 4 + 1
+
+
+def test_bound_waits_for_the_slowest_peer() -> None:
+    """Peers of unlike templates are reduced together: the slower one's all-reduce and step stand in the bound."""
+    plan = hand_plan({"0/0": "F0 B0", "1/0": "F0 B0"}, 1)
+    (stage,) = plan.templates[0].stages
+    slow = replace(
+        plan.templates[0], name="t1", stages=(replace(stage, forward_s=0.5, allreduce_s=2.0, optimizer_s=1.0),)
+    )
+    plan = replace(plan, templates=(*plan.templates, slow), pipelines=(Pipeline("t0", 1), Pipeline("t1", 1)))
+    assert makespan_bound(problem_of(plan)).value_s == evaluate(plan).makespan_s == 3 + 2 + 1
+    assert period_bound(problem_of(plan)).value_s == evaluate(plan).period_s == 3 + 2 + 1
+
+
+def _pipeline(
+    depth: int,
+    microbatches: int,
+    slot_s: float = 1.0,
+    cap: float | None = None,
+    stash: float = 0.5,
+    delay_s: float = 0.0,
+) -> Problem:
+    """A pipeline of equal stages with split backwards, 1 byte a micro-batch; `delay_s` of its first link."""
+    order = any_order([(0, j) for j in range(microbatches)], split=True)
+    plan = hand_plan({f"0/{i}": order for i in range(depth)}, microbatches, (slot_s,) * 3, limit_bytes=cap)
+    (template,) = plan.templates
+    stages = tuple(replace(stage, weight_stash_bytes=stash) for stage in template.stages)
+    links = tuple(replace(link, delay_s=0.0 if i else delay_s) for i, link in enumerate(template.links))
+    return problem_of(replace(plan, templates=(replace(template, stages=stages, links=links),)))
+
+
+@pytest.mark.parametrize(("split", "expected"), [(False, 27.0), (True, 21.0)])
+def test_bound_is_what_the_papers_schedules_reach(split: bool, expected: float) -> None:
+    """PP 4, 6 micro-batches, F=I=W=1: no schedule with B is shorter than 27 slots, none with I and W than 21."""
+    plan = hand_plan({f"0/{i}": any_order([(0, j) for j in range(6)], split) for i in range(4)}, 6)
+    assert makespan_bound(problem_of(plan)).value_s == expected
+
+
+@pytest.mark.parametrize(("cap", "period"), [(None, 19.0), (4.0, 21.0)])
+def test_period_is_what_exact_solvers_prove(cap: float | None, period: float) -> None:
+    """PP 4, 6 micro-batches: a period of 19 slots without limits, 21 in the memory of 1F1B; both are optimal."""
+    assert period_bound(_pipeline(4, 6, cap=cap)).value_s == period
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 10.0, 60.0])
+def test_a_slow_link_costs_its_delay_once(delay_s: float) -> None:
+    """Adaptra's example, PP 4 with 12 micro-batches of 10 ms: 390 ms and the delay of the first link."""
+    assert makespan_bound(_pipeline(4, 12, 10.0, delay_s=delay_s)).value_s == 390 + delay_s
+
+
+@pytest.mark.parametrize(
+    ("cap", "stash", "period"),
+    [(64, 0.5, 8310.0), (80, 0.0, 8150.0), (96, 1.0, 7990.0)],
+)
+def test_large_pipelines_have_the_periods_that_schedules_reach(cap: float, stash: float, period: float) -> None:
+    """64 stages, 256 micro-batches: limits of PP, 1.25 PP and 1.5 PP leave the makespan, and raise the period."""
+    pytest.importorskip("numba")
+    problem = _pipeline(64, 256, 10.0, cap, stash)
+    found = period_bound(problem)
+    assert (makespan_bound(problem).value_s, found.value_s, found.unlimited_s) == (8310, period, 7680)
+
+
+def _failed(split: bool, cap: float | None = None) -> Problem:
+    """The running example: PP 4, DP 3, 6 micro-batches, worker 1/2 dead, its micro-batches shared out to its peers."""
+    own = {k: [(k, j) for j in range(6)] for k in range(3)}
+    orders: Mapping[str, str | None] = {f"{k}/{i}": any_order(own[k], split) for k in range(3) for i in range(4)}
+    shared = {f"{k}/2": any_order(own[k] + own[1][k // 2 :: 2], split) for k in (0, 2)}
+    plan = hand_plan({**orders, **shared, "1/2": None}, 6, limit_bytes=cap)
+    return problem_of(plan)
+
+
+@pytest.mark.parametrize(("split", "makespan", "period"), [(True, 29.0, 27.0), (False, 33.0, 33.0)])
+def test_bounds_of_the_running_example(split: bool, makespan: float, period: float) -> None:
+    """The optima with a failed worker: 29 and 27 slots with I and W, 33 and 33 with B: staggering gains nothing."""
+    problem = _failed(split)
+    found = makespan_bound(problem), period_bound(problem)
+    assert [bound.value_s for bound in found] == [makespan, period]
+    assert [(bound.worker, bound.work_s) for bound in found] == [(2, 27), (2, 27)]
+
+
+@pytest.mark.parametrize(
+    ("cap", "makespan", "period"),
+    [(8.0, 29.0, 27.0), (4.0, 29.0, 27.0), (3.5, 29.0, 28.0), (3.0, 29.0, 29.0), (2.5, 31.0, 31.0), (1.0, 54.0, 54.0)],
+)
+def test_limits_of_workers_that_take_over_raise_bounds(cap: float, makespan: float, period: float) -> None:
+    """In the running example limits of 3.5 micro-batches and less bind the peers, whose memory all chains share."""
+    problem = _failed(True, cap)
+    found = makespan_bound(problem), period_bound(problem)
+    assert [bound.value_s for bound in found] == [makespan, period]
+    assert [bound.raised_by_memory for bound in found] == [makespan > 29, period > 27]
+
+
+def test_home_problem_has_the_bound_of_its_plans() -> None:
+    """A problem made without orders is bounded like that of any plan with its routing and split."""
+    plan = hand_plan({"0/0": "F0 F1 I0 W0 I1 W1", "0/1": "F0 I0 F1 I1 W0 W1"}, 2, limit_bytes=1.5)
+    assert makespan_bound(home_problem(plan, split=True)) == makespan_bound(problem_of(plan))

@@ -49,13 +49,36 @@ def test_operations_start_as_soon_as_they_can(plan: Plan) -> None:
 
 @given(plans())
 def test_critical_path_spans_the_schedule_without_slack(plan: Plan) -> None:
-    """The critical path starts at 0, ends with the last operation, and each step starts when the one before lets it."""
+    """The critical path starts at 0, ends where its stage does, and each step starts when the one before lets it."""
     evaluation = evaluate(plan)
     path = evaluation.critical_path()
     assert path[0].start_s == 0
-    assert path[-1].end_s == max(timed.end_s for row in evaluation.operations for timed in row)
+    window = evaluation.windows[plan.stage_of(plan.workers[path[-1].worker]).layers]
+    assert path[-1].end_s == pytest.approx(window.end_s, rel=1e-9)
+    if plan.optimizer == "staggered":
+        assert window.length_s == pytest.approx(evaluation.period_s, rel=1e-9)
+    else:
+        step_s = max(window.optimizer_s for window in evaluation.windows.values())
+        assert window.end_s + window.allreduce_s + step_s == pytest.approx(evaluation.makespan_s, rel=1e-9)
     for earlier, later in pairwise(path):
-        assert later.start_s == earlier.end_s + _hop_s(evaluation, earlier, later)
+        assert later.start_s == pytest.approx(earlier.end_s + _hop_s(evaluation, earlier, later), rel=1e-9)
+
+
+def test_critical_path_ends_before_the_last_all_reduce_to_end() -> None:
+    """A stage that ends earlier but sums its gradients for longer is the one that the iteration waits for."""
+    plan = hand_plan({"0/0": "F0 B0", "0/1": "F0 B0"}, 1)
+    first, second = plan.templates[0].stages
+    slow = replace(plan.templates[0], stages=(first, replace(second, allreduce_s=5.0)))
+    path = evaluate(replace(plan, templates=(slow,))).critical_path()
+    assert [(timed.worker, timed.operation.kind) for timed in path] == [(0, "F"), (1, "F"), (1, "B")]
+
+
+def test_critical_path_stays_on_its_worker_where_it_can() -> None:
+    """Of ties the path takes the one that changes workers least: here the first stage is busy all the time."""
+    plan = hand_plan({"0/0": "F0 F1 I0 W0 I1 W1", "0/1": "F0 I0 F1 I1 W0 W1"}, 2)
+    short = replace(plan.templates[0].stages[1], forward_s=0.5, backward_input_s=0.5)
+    light = replace(plan, templates=(replace(plan.templates[0], stages=(plan.templates[0].stages[0], short)),))
+    assert {timed.worker for timed in evaluate(light).critical_path()} == {0}
 
 
 def _hop_s(evaluation: Evaluation, earlier: Timed, later: Timed) -> float:

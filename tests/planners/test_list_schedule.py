@@ -1,43 +1,37 @@
-"""The list scheduler: whatever the rules, costs and limits, its orders are complete and never deadlock."""
+"""The list scheduler: whatever the rules, costs, routing and limits, its orders are complete and never deadlock."""
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling.list_schedule import Rules, Token, list_schedule
+from rtk.planners.scheduling import tables
+from rtk.planners.scheduling.evaluate import evaluate
+from rtk.planners.scheduling.list_schedule import ListScheduler, list_schedule
+from rtk.planners.scheduling.problem import Problem, codes_of, problem_of, with_orders
+from rtk.planners.scheduling.retime import Retimer, value_s
+from rtk.planners.scheduling.rules import Priority, Rules
 from rtk.schemas.check import check_plan
-from rtk.schemas.orders import Operation, print_order
-from rtk.schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
+from rtk.schemas.plan import Plan, Stage
 
-from ..strategies import BY_HAND, templates
-
-
-def _plan(template: Template, microbatches: int, orders: list[list[Token]]) -> Plan:
-    texts = [print_order((Operation(kind, 0, j) for kind, j in order), 0) for order in orders]
-    return Plan(
-        BY_HAND,
-        (template,),
-        (Pipeline("t0", microbatches),),
-        "synchronous",
-        tuple(Worker(0, stage, text) for stage, text in enumerate(texts)),
-    )
+from ..strategies import plans
 
 
 @st.composite
-def _cases(draw: st.DrawFn) -> tuple[Template, int, Rules]:
-    depth, microbatches = draw(st.integers(1, 5)), draw(st.integers(1, 8))
-    template = draw(templates(depth))
-    stages = tuple(draw(_limited(stage)) for stage in template.stages)
-    counts = st.lists(st.integers(1, 9), min_size=depth, max_size=depth)
-    rules = Rules(
-        draw(counts),
-        draw(counts),
-        draw(st.sampled_from(["backward", "alternate"])),
-        draw(st.sampled_from([0.0, 0.5, 1.0])),
+def _cases(draw: st.DrawFn) -> tuple[Plan, Rules]:
+    """A random plan, of which routing and split count, with limits that admit one micro-batch, and random rules."""
+    plan = draw(plans(max_pp=4, max_microbatches=6))
+    plan = replace(
+        plan,
+        templates=tuple(
+            replace(template, stages=tuple(draw(_limited(stage)) for stage in template.stages))
+            for template in plan.templates
+        ),
+        prediction=None,
     )
-    return replace(template, stages=stages), microbatches, rules
+    return plan, draw(_rules(problem_of(plan)))
 
 
 @st.composite
@@ -48,36 +42,79 @@ def _limited(draw: st.DrawFn, stage: Stage) -> Stage:
     return replace(stage, activation_bytes=held, weight_stash_bytes=stash, memory_limit_bytes=limit)
 
 
+@st.composite
+def _rules(draw: st.DrawFn, problem: Problem) -> Rules:
+    workers = len(problem.workers.stage)
+
+    def each(values: st.SearchStrategy[int]) -> list[int]:
+        return draw(st.lists(values, min_size=workers, max_size=workers))
+
+    waits = draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=workers, max_size=workers))
+    priorities = draw(st.lists(st.sampled_from(Priority), min_size=workers, max_size=workers))
+    counts = st.integers(1, 9)
+    return Rules(each(counts), each(counts), waits, each(counts), priorities)
+
+
 @settings(max_examples=100)
 @given(_cases())
-def test_orders_are_valid_under_any_rules_and_limits(case: tuple[Template, int, Rules]) -> None:
-    """Every order is complete, deadlock-free and under its memory limit, and no stage holds more than it may."""
-    template, microbatches, rules = case
-    orders = list_schedule(template.stages, template.links, microbatches, rules)
-    assert check_plan(_plan(template, microbatches, orders)) == []
+def test_orders_are_valid_under_any_rules_routing_and_limits(case: tuple[Plan, Rules]) -> None:
+    """Every order is complete, deadlock-free, under its memory limit, and no worker has more in flight than it may."""
+    plan, rules = case
+    problem = problem_of(plan)
+    orders = list_schedule(problem, rules)
+    assert check_plan(with_orders(plan, problem, orders)) == []
     for order, most in zip(orders, rules.in_flight, strict=True):
-        flight = [sum({"F": 1, "I": -1, "W": 0, "B": 0}[kind] for kind, _ in order[: n + 1]) for n in range(len(order))]
-        assert max(flight) <= most
-        assert all([j for kind, j in order if kind == wanted] == list(range(microbatches)) for wanted in "FIW")
+        flight = [sum((1, -1, 0)[code % 3] for code in order[: n + 1]) for n in range(len(order))]
+        assert max(flight, default=0) <= most
 
 
-def test_warm_up_runs_that_many_forwards_first() -> None:
-    """A first stage with warm-up 3 runs three forwards, then takes backwards first."""
-    stage = Stage((0, 1), 1.0, 1.0, 1.0)
-    order = list_schedule([stage], [], 5, Rules([3], [99]))[0]
-    assert [kind for kind, _ in order[:4]] == ["F", "F", "F", "I"]
+@settings(max_examples=100)
+@given(_cases())
+def test_the_kernels_predict_what_the_evaluator_does(case: tuple[Plan, Rules]) -> None:
+    """Retimed orders have the evaluator's makespan and period to the last bit; the sweep, which waits for nothing
+    where no W does, has the same."""
+    plan, rules = case
+    problem = problem_of(plan)
+    scheduler = ListScheduler(problem)
+    promised = scheduler.run(rules)
+    planned = with_orders(plan, problem, scheduler.orders())
+    assert value_s(problem, scheduler.orders()) == evaluate(planned).iteration_time_s <= promised
+    if not any(rules.weight_wait):
+        assert promised == evaluate(planned).iteration_time_s
+    other = problem.with_objective(not problem.staggered)
+    evaluation = evaluate(planned)
+    expected = evaluation.period_s if other.staggered else evaluation.makespan_s
+    assert value_s(other, scheduler.orders()) == expected
 
 
-def test_alternate_takes_forwards_and_backwards_in_turns() -> None:
-    """`alternate` gives 1F1B's steady state, `backward` empties the backwards first."""
-    stage = Stage((0, 1), 1.0, 1.0, 1.0)
-    order = list_schedule([stage], [], 4, Rules([2], [99], steady="alternate"))[0]
-    assert "".join(kind for kind, _ in order) == "FFIFIFIIWWWW"
+@settings(max_examples=40, deadline=None)
+@given(_cases())
+def test_machine_code_equals_plain_python_bit_for_bit(case: tuple[Plan, Rules]) -> None:
+    """Interpreted and compiled, the same rules give the same orders and the same times."""
+    plan, rules = case
+    problem = problem_of(plan)
+    found = []
+    for machine_code in (False, True):
+        with patch.object(tables, "pays", lambda *_, answer=machine_code: answer):
+            scheduler = ListScheduler(problem)
+            promised = scheduler.run(rules)
+            found.append((promised, scheduler.orders(), value_s(problem, codes_of(plan, problem))))
+    assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(("wait", "expected"), [(0.0, "F0 F1 I0 W0 I1 W1"), (1.0, "F0 F1 I0 I1 W0 W1")])
-def test_waiting_for_a_message_puts_weights_off(wait: float, expected: str) -> None:
-    """With `weight_wait` a W of 3 s does not start 0.9 s before an I arrives."""
-    stages = [Stage((0, 1), 1.0, 1.0, 3.0), Stage((1, 2), 0.9, 1.0, 0.0)]
-    order = list_schedule(stages, [Link(0.0)], 2, Rules([2, 1], [9, 9], weight_wait=wait))[0]
-    assert " ".join(f"{kind}{j}" for kind, j in order) == expected
+@settings(max_examples=40)
+@given(plans())
+def test_orders_survive_the_way_to_codes_and_back(plan: Plan) -> None:
+    """A plan's orders as codes, put back into it, are its orders."""
+    problem = problem_of(plan)
+    assert with_orders(plan, problem, codes_of(plan, problem)).workers == plan.workers
+
+
+@pytest.mark.parametrize("orders", [[[1, 0, 2], [0, 1, 2]], [[0, 1, 2], [1, 0, 2]], [[0, 2, 1], [0, 1, 2]]])
+def test_orders_that_deadlock_take_for_ever(orders: list[list[int]]) -> None:
+    """An operation before one that it needs is no schedule: its time is infinite."""
+    from ..strategies import hand_plan
+
+    problem = problem_of(hand_plan({"0/0": "F0 I0 W0", "0/1": "F0 I0 W0"}, 1))
+    assert Retimer(problem).value_s([[0, 1, 2], [0, 1, 2]]) == 5
+    assert Retimer(problem).value_s(orders) == float("inf")

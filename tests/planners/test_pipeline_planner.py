@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.pipeline.plan import Schedule, Shape, plan_pipeline
+from rtk.planners.pipeline.plan import Schedule, plan_pipeline
 from rtk.planners.scheduling.evaluate import evaluate
+from rtk.planners.shape import Shape
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import canonical, digest, parse_document, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
@@ -94,7 +95,8 @@ def test_hash_seed_does_not_reach_the_bytes() -> None:
     """Two Python processes with unlike hash seeds make the same plan, bit for bit."""
     script = f"""
 import sys
-from rtk.planners.pipeline.plan import Shape, plan_pipeline
+from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.shape import Shape
 from rtk.schemas.documents import canonical, read_document
 from rtk.schemas.profile import Profile
 profile = read_document({str(GOLDEN / "profile-adaptra4.json")!r}, Profile)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from rtk.planners.pipeline.plan import Schedule, Shape, plan_pipeline
+from rtk.planners.pipeline.plan import Schedule, plan_pipeline
+from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.runners.torch.runner import PlanRunner
 from rtk.schemas.check import check_timeline, require_valid

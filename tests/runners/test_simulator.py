@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.pipeline.plan import Shape, plan_pipeline
-from rtk.planners.scheduling.bounds import lower_bound_s
+from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.scheduling.bounds import lower_bound
 from rtk.planners.scheduling.evaluate import evaluate
+from rtk.planners.scheduling.problem import problem_of
+from rtk.planners.shape import Shape
 from rtk.runners.simulator import memory_of_workers, simulate
 from rtk.schemas.conditions import under_conditions
 from rtk.schemas.documents import canonical, digest, read_document
@@ -55,7 +57,7 @@ def test_timeline_is_in_order_and_of_its_plan(plan: Plan) -> None:
     assert [row.worker for row in timeline.workers] == [worker.name for worker in plan.live_workers()]
     if plan.optimizer == "synchronous":
         assert max(span.end_s for span in timeline.spans) == simulation.makespan_s
-    report = simulation.report(plan, lower_bound_s(plan))
+    report = simulation.report(plan, lower_bound(problem_of(plan)).value_s)
     assert report.iteration_time_s == simulation.iteration_time_s
     assert report.plan == digest(plan)
 

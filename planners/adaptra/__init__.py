@@ -1,0 +1,1 @@
+"""Adaptra: schedules that bend around slow links."""

@@ -1,0 +1,1 @@
+"""Exact solvers behind one Protocol: they polish what list scheduling leaves open."""

@@ -1,0 +1,237 @@
+"""The scheduling problem: workers with costs, delays and memory limits, and which worker runs which micro-batch where.
+
+A Plan without its orders, as numbers. Workers are numbered as in the plan; **jobs** are the micro-batches in rank
+order, micro-batch j of every pipeline before j+1 of any. In solutions an operation is a code, `3 * job + kind`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...schemas.orders import Operation, print_order
+from ...schemas.plan import Plan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+
+FORWARD, BACKWARD, WEIGHT = 0, 1, 2  # kinds in operation codes; BACKWARD is I where split, B otherwise
+KINDS = 3
+NO_WORKER = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Workers:
+    """What each worker holds and costs; arrays over the workers, times in s with the slow-down in them.
+
+    Attributes:
+        pipeline, stage: the worker's place.
+        group: number of the stage over all pipelines; peers share it.
+        live: whether it has not failed.
+        forward_s, input_s, weight_s, full_s: durations of F, I, W and B.
+        allreduce_s, optimizer_s: what follows a stage's last operation.
+        activation_bytes, stash_bytes: held from F on, and between I and W.
+        limit_bytes: memory limit, infinite where there is none.
+    """
+
+    pipeline: Ints
+    stage: Ints
+    group: Ints
+    live: Flags
+    forward_s: Floats
+    input_s: Floats
+    weight_s: Floats
+    full_s: Floats
+    allreduce_s: Floats
+    optimizer_s: Floats
+    activation_bytes: Floats
+    stash_bytes: Floats
+    limit_bytes: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What has to be ordered.
+
+    Attributes:
+        workers: the workers, failed ones among them (they execute nothing).
+        origin, microbatch: of each job, its pipeline and its number there; arrays of `jobs`.
+        depth: stages of each pipeline.
+        executor: worker of each job at each stage, `jobs x stages`, NO_WORKER beyond its pipeline's depth.
+        split: whether a job's backward is split in I and W at a stage, `jobs x stages`.
+        inside_s: delay of the hop between stages i and i+1 inside pipeline k, `pipelines x (stages - 1)`, in s.
+        between_s: the same for a micro-batch of pipeline k between workers of different pipelines.
+        staggered: whether the period counts, or the makespan.
+    """
+
+    workers: Workers
+    origin: Ints
+    microbatch: Ints
+    depth: Ints
+    executor: Ints
+    split: Flags
+    inside_s: Floats
+    between_s: Floats
+    staggered: bool
+
+    @property
+    def jobs(self) -> int:
+        """How many micro-batches there are, over all pipelines."""
+        return len(self.origin)
+
+    @cached_property
+    def operations(self) -> int:
+        """How many operations there are, over all workers."""
+        return int(2 * (self.executor != NO_WORKER).sum() + self.split.sum())
+
+    @cached_property
+    def jobs_of(self) -> tuple[tuple[int, ...], ...]:
+        """The jobs of each worker, in rank order."""
+        found: list[list[int]] = [[] for _ in self.workers.stage]
+        for job, route in enumerate(self.executor.tolist()):
+            for worker in route:
+                if worker != NO_WORKER:
+                    found[worker].append(job)
+        return tuple(tuple(jobs) for jobs in found)
+
+    @cached_property
+    def job_counts(self) -> Ints:
+        """How many jobs each worker has."""
+        return np.bincount(self.executor[self.executor != NO_WORKER], minlength=len(self.workers.stage))
+
+    @cached_property
+    def hop_s(self) -> Floats:
+        """Delay of each job's hop from stage i to i+1 and back, `jobs x (stages - 1)`, in s; 0 beyond its depth."""
+        sender, receiver = self.executor[:, :-1], self.executor[:, 1:]
+        passed = receiver != NO_WORKER
+        home, other = self.workers.pipeline[sender], self.workers.pipeline[receiver]
+        links = np.arange(sender.shape[1])
+        delay: Floats = np.where(home == other, self.inside_s[home, links], self.between_s[self.origin][:, links])
+        return np.where(passed, delay, 0.0)
+
+    def backward_s(self, worker: int, split: bool) -> float:
+        """Duration in s of I on a worker, or of B where the backward is not split."""
+        return float(self.workers.input_s[worker] if split else self.workers.full_s[worker])
+
+    def with_objective(self, staggered: bool) -> Problem:
+        """The same problem for the period, or for the makespan."""
+        return replace(self, staggered=staggered)
+
+
+Orders = Sequence[Sequence[int]]  # operation codes of each worker
+
+
+def home_problem(plan: Plan, *, split: bool) -> Problem:
+    """The problem in which every pipeline runs its own micro-batches.
+
+    Args:
+        plan: templates, pipelines and live workers; its orders do not matter.
+        split: whether backwards are split in I and W.
+    """
+    origin, microbatch = _ranked(plan)
+    first = np.cumsum([0, *(len(plan.template_of(k).stages) for k in range(len(plan.pipelines)))])
+    depth = np.diff(first)
+    stages = np.arange(int(depth.max()))
+    inside = stages < depth[origin][:, None]
+    executor = np.where(inside, first[origin][:, None] + stages, NO_WORKER)
+    return _problem(plan, origin, microbatch, executor, inside & split)
+
+
+def problem_of(plan: Plan) -> Problem:
+    """The problem that a plan's orders answer: its routing and its backward split."""
+    origin, microbatch = _ranked(plan)
+    number = np.zeros((len(plan.pipelines), int(microbatch.max()) + 1), dtype=np.int64)
+    number[origin, microbatch] = np.arange(len(origin))
+    depth = max(len(template.stages) for template in plan.templates)
+    executor = np.full((len(origin), depth), NO_WORKER, dtype=np.int64)
+    split = np.zeros(executor.shape, dtype=np.bool_)
+    for index, worker in enumerate(plan.workers):
+        for kind, pipeline, j in worker.operations():
+            if kind == "F":
+                executor[number[pipeline, j], worker.stage] = index
+            elif kind == "I":
+                split[number[pipeline, j], worker.stage] = True
+    return _problem(plan, origin, microbatch, executor, split)
+
+
+def codes_of(plan: Plan, problem: Problem) -> Orders:
+    """A plan's orders as operation codes."""
+    number = {
+        place: job for job, place in enumerate(zip(problem.origin.tolist(), problem.microbatch.tolist(), strict=True))
+    }
+    kinds = {"F": FORWARD, "I": BACKWARD, "B": BACKWARD, "W": WEIGHT}
+    return [
+        [KINDS * number[op.pipeline, op.microbatch] + kinds[op.kind] for op in worker.operations()]
+        for worker in plan.workers
+    ]
+
+
+def with_orders(plan: Plan, problem: Problem, orders: Orders) -> Plan:
+    """The plan with orders given as operation codes; failed workers keep none."""
+    origin, microbatch, split = problem.origin.tolist(), problem.microbatch.tolist(), problem.split.tolist()
+
+    def operation(code: int, stage: int) -> Operation:
+        job, kind = divmod(code, KINDS)
+        letter = "FIW"[kind] if kind != BACKWARD or split[job][stage] else "B"
+        return Operation(letter, origin[job], microbatch[job])  # type: ignore[arg-type]
+
+    workers = tuple(
+        worker
+        if worker.failed
+        else replace(worker, order=print_order((operation(c, worker.stage) for c in order), worker.pipeline))
+        for worker, order in zip(plan.workers, orders, strict=True)
+    )
+    return replace(plan, workers=workers, prediction=None)
+
+
+def _ranked(plan: Plan) -> tuple[Ints, Ints]:
+    """Pipeline and number of every micro-batch, in rank order."""
+    counts = [pipeline.microbatches for pipeline in plan.pipelines]
+    origin = np.repeat(np.arange(len(counts)), counts)
+    microbatch = np.concatenate([np.arange(count) for count in counts])
+    order = np.lexsort((origin, microbatch))
+    return origin[order], microbatch[order]
+
+
+def _problem(plan: Plan, origin: Ints, microbatch: Ints, executor: Ints, split: Flags) -> Problem:
+    depth = np.array([len(plan.template_of(k).stages) for k in range(len(plan.pipelines))])
+    inside_s = np.zeros((len(depth), max(int(depth.max()) - 1, 0)))
+    between_s = np.zeros_like(inside_s)
+    for k, pipeline in enumerate(plan.pipelines):
+        common = [link.delay_s for link in plan.template_of(k).links]
+        between_s[k, : len(common)] = common
+        inside_s[k, : len(common)] = common if pipeline.links is None else [link.delay_s for link in pipeline.links]
+    staggered = plan.optimizer == "staggered"
+    return Problem(_workers(plan), origin, microbatch, depth, executor, split, inside_s, between_s, staggered)
+
+
+def _workers(plan: Plan) -> Workers:
+    stages = [plan.stage_of(worker) for worker in plan.workers]
+    numbers: dict[tuple[int, int], int] = {}
+    group = [numbers.setdefault(stage.layers, len(numbers)) for stage in stages]
+    slow = np.array([worker.slowdown or 1.0 for worker in plan.workers])
+    f, i, w, b = (np.array([stage.duration_s(kind) for stage in stages]) * slow for kind in "FIWB")
+    limits = [np.inf if stage.memory_limit_bytes is None else stage.memory_limit_bytes for stage in stages]
+    return Workers(
+        pipeline=np.array([worker.pipeline for worker in plan.workers]),
+        stage=np.array([worker.stage for worker in plan.workers]),
+        group=np.array(group),
+        live=np.array([not worker.failed for worker in plan.workers]),
+        forward_s=f,
+        input_s=i,
+        weight_s=w,
+        full_s=b,
+        allreduce_s=np.array([stage.allreduce_s for stage in stages]),
+        optimizer_s=np.array([stage.optimizer_s for stage in stages]),
+        activation_bytes=np.array([stage.activation_bytes for stage in stages]),
+        stash_bytes=np.array([stage.weight_stash_bytes for stage in stages]),
+        limit_bytes=np.array(limits),
+    )

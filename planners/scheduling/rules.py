@@ -1,0 +1,36 @@
+"""The parts that a list schedule is composed of: warm-up, in-flight limits, W look-ahead, backlog and priorities."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Priority(IntEnum):
+    """What a worker prefers after its warm-up, when both an F and an I (or B) are ready; W comes last.
+
+    `UNBLOCK` is `INPUT_FIRST` that also runs a W before an I where that makes the room an F waits for.
+    """
+
+    INPUT_FIRST = 0
+    FORWARD_FIRST = 1
+    ALTERNATE = 2
+    UNBLOCK = 3
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a worker runs next; one entry a worker in each.
+
+    Attributes:
+        warmup: forwards that it prefers to backwards at first.
+        in_flight: most micro-batches between F and I; `problem.jobs` or more is no limit.
+        weight_wait: a W is not started if an F or I arrives within this fraction of its duration.
+        backlog: so many pending W go before a further F, unless an I is ready.
+        priority: what it prefers after the warm-up.
+    """
+
+    warmup: Sequence[int]
+    in_flight: Sequence[int]
+    weight_wait: Sequence[float]
+    backlog: Sequence[int]
+    priority: Sequence[Priority]

@@ -1,0 +1,160 @@
+"""From a problem to orders: bound, portfolio, local search, and exact solvers on what is left open.
+
+Each part stops at the proven lower bound, so most problems never see the next one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from .bounds import lower_bound
+from .edge_finding import refuted_s
+from .exact.choose import exact_solver
+from .list_schedule import ListScheduler
+from .local_search import anneal
+from .order_search import improve_orders
+from .portfolio import portfolio
+from .problem import Orders, Problem
+from .retime import value_s
+from .rules import Rules
+
+SolverName = Literal["auto", "heuristic", "milp", "cp-sat"]
+
+# Sums of the same times in another order differ by less than this, relatively.
+ROUNDING = 1e-9
+# How many rules are tried before machine code may be worth loading.
+FIRST_LOOK = 12
+# How many moves of operations are tried, and how many rules by each of several annealings.
+MOVES = 10_000
+ANNEALING_RUNS = 3000
+STARTS = 3
+FEWEST_RUNS = 50
+# Operations that each part may schedule in all: a second or two of machine code.
+BUDGET_OPERATIONS = 50_000_000
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to try.
+
+    Attributes:
+        solver: "heuristic" stops after the local search; "milp" and "cp-sat" polish with that solver; "auto" takes
+            CP-SAT where it is installed, else the MILP, when `time_limit_s` leaves time for it.
+        time_limit_s: of the exact solver, in s; 0 means no exact solver under "auto".
+        seed: of every random choice.
+    """
+
+    solver: SolverName = "auto"
+    time_limit_s: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Orders as operation codes, their objective, and the proven bound on it (s); `found_by` names the part."""
+
+    orders: Orders
+    value_s: float
+    bound_s: float
+    found_by: str
+
+    @property
+    def goal_s(self) -> float:
+        """A value this low, in s, differs from the bound by rounding only."""
+        return self.bound_s * (1 + ROUNDING)
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the orders reach their bound, up to rounding."""
+        return self.value_s <= self.goal_s
+
+
+def solve(problem: Problem, effort: Effort = Effort(), *, first: Sequence[Rules] = ()) -> Solution:
+    """Order a problem's operations for the least makespan, or period.
+
+    Args:
+        problem: what to order.
+        effort: how hard to try.
+        first: rules to try before those of the portfolio, such as a method's own.
+
+    Raises:
+        InfeasibleError: a memory limit does not admit a single micro-batch.
+        InvalidInputError: the solver is not installed.
+    """
+    candidates = [*first, *portfolio(problem)]
+    solution = Solution([], float("inf"), lower_bound(problem).value_s, "nothing")
+    parts: tuple[Callable[[Solution], Solution], ...] = (
+        lambda best: _try_rules(problem, candidates[:FIRST_LOOK], best),
+        lambda best: _try_rules(problem, candidates[FIRST_LOOK:], best),
+        lambda best: _move_operations(problem, best, effort.seed),
+        lambda best: _anneal(problem, candidates, best, effort.seed),
+        lambda best: _move_operations(problem, best, effort.seed + 1),
+        lambda best: _polish(problem, best, effort),
+    )
+    for part in parts:
+        solution = _proven(problem, part(solution))
+        if solution.optimal:
+            break
+    return solution
+
+
+def _proven(problem: Problem, solution: Solution) -> Solution:
+    """The solution with the bound that propagation gives, where it is not optimal already."""
+    if solution.optimal:
+        return solution
+    return replace(solution, bound_s=refuted_s(problem, solution.bound_s, solution.value_s))
+
+
+def _try_rules(problem: Problem, candidates: Sequence[Rules], best: Solution) -> Solution:
+    """The best by these rules, as far as the budget goes."""
+    tried = candidates[: max(FIRST_LOOK, BUDGET_OPERATIONS // problem.operations)]
+    scheduler = ListScheduler(problem, runs=len(tried))
+    for rules in tried:
+        if scheduler.run(rules) < best.value_s:
+            best = _better(best, value_s(problem, scheduler.orders()), scheduler.orders(), "portfolio")
+            if best.optimal:
+                break
+    return best
+
+
+def _move_operations(problem: Problem, best: Solution, seed: int) -> Solution:
+    runs = min(MOVES, BUDGET_OPERATIONS // problem.operations)
+    orders, found_s = improve_orders(problem, best.orders, bound_s=best.goal_s, runs=runs, chance=random.Random(seed))
+    return _better(best, found_s, orders, "moves")
+
+
+def _anneal(problem: Problem, candidates: Sequence[Rules], best: Solution, seed: int) -> Solution:
+    """Annealing from the best rules, as far as the budget goes."""
+    runs = min(ANNEALING_RUNS, BUDGET_OPERATIONS // problem.operations // STARTS)
+    if runs < FEWEST_RUNS:
+        return best
+    scheduler = ListScheduler(problem, runs=len(candidates) + STARTS * runs)
+    ranked = sorted(candidates, key=scheduler.run)
+    chance = random.Random(seed)
+    for start in ranked[:STARTS]:
+        rules, found_s = anneal(problem, start, scheduler.run, bound_s=best.goal_s, runs=runs, chance=chance)
+        if found_s < best.value_s:
+            scheduler.run(rules)
+            best = _better(best, value_s(problem, scheduler.orders()), scheduler.orders(), "annealing")
+        if best.optimal:
+            break
+    return best
+
+
+def _polish(problem: Problem, best: Solution, effort: Effort) -> Solution:
+    """What an exact solver makes of it, if one is asked for."""
+    solver = exact_solver(effort.solver, effort.time_limit_s)
+    if solver is None:
+        return best
+    attempt = solver.improve(problem, best.orders, best.bound_s, time_limit_s=effort.time_limit_s, seed=effort.seed)
+    best = replace(best, bound_s=max(best.bound_s, attempt.bound_s))
+    if attempt.orders is None:
+        return best
+    return _better(best, value_s(problem, attempt.orders), attempt.orders, attempt.solver)
+
+
+def _better(best: Solution, found_s: float, orders: Orders, found_by: str) -> Solution:
+    return replace(best, orders=orders, value_s=found_s, found_by=found_by) if found_s < best.value_s else best
