@@ -1,0 +1,83 @@
+"""Random single pipelines for the scheduling figures: the shapes and slow parts of the papers' studies."""
+
+from random import Random
+
+from rtk.planners.scheduling.problem import Problem, home_problem
+from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
+
+Times = tuple[float, float, float]  # F, I and W in ms
+
+
+def pipeline(
+    times: list[Times],
+    microbatches: int,
+    *,
+    delays: list[float] | None = None,
+    limits: list[float] | None = None,
+    stash: float = 0.0,
+    dp: int = 1,
+) -> Plan:
+    """A plan without orders: stages that hold 1 byte a micro-batch, `stash` of it until W; times and delays in ms."""
+    stages = tuple(
+        Stage(
+            (i, i + 1),
+            *(time / 1000 for time in row),
+            activation_bytes=1.0,
+            weight_stash_bytes=stash,
+            memory_limit_bytes=limits[i] if limits else None,
+        )
+        for i, row in enumerate(times)
+    )
+    links = tuple(Link(delay / 1000) for delay in delays or [0.0] * (len(times) - 1))
+    return Plan(
+        Planner("benchmark", "1", {}),
+        (Template("t0", stages, links),),
+        tuple(Pipeline("t0", microbatches) for _ in range(dp)),
+        "synchronous",
+        tuple(Worker(k, i, "") for k in range(dp) for i in range(len(times))),
+    )
+
+
+def random_pipeline(chance: Random, depths: tuple[int, int], counts: tuple[int, int], *, capped: bool) -> Plan:
+    """A pipeline of equal, random, straggling or head-heavy stages, up to two slow links, and limits if `capped`.
+
+    Args:
+        chance: the source of randomness.
+        depths, counts: least and greatest number of stages and of micro-batches.
+        capped: whether every stage has a memory limit: S activations, 1.5 S, or as 1F1B needs them, or one more.
+    """
+    depth, microbatches = chance.randint(*depths), chance.randint(*counts)
+    delays = [0.0] * (depth - 1)
+    times = _times(chance, depth)
+    for _ in range(chance.choice([0, 1, 2])):
+        delays[chance.randrange(depth - 1)] = float(chance.randint(10, 60))
+    stash = chance.choice([0.0, 0.5, 1.0])
+    limits = chance.choice(
+        [
+            [1.0 * depth] * depth,
+            [1.5 * depth] * depth,
+            [1.0 * (depth - i) for i in range(depth)],
+            [1.0 * (depth - i + 1) for i in range(depth)],
+        ]
+    )
+    return pipeline(times, microbatches, delays=delays, limits=limits if capped else None, stash=stash)
+
+
+def split(plan: Plan) -> Problem:
+    """The problem of a plan without orders, its backwards split."""
+    return home_problem(plan, split=True)
+
+
+def _times(chance: Random, depth: int) -> list[Times]:
+    kind = chance.choice(["equal", "random", "straggler", "head"])
+    if kind == "random":
+        return [
+            (float(chance.randint(5, 20)), float(chance.randint(5, 20)), float(chance.randint(5, 20)))
+            for _ in range(depth)
+        ]
+    times: list[Times] = [(10.0, 10.0, 10.0)] * depth
+    if kind == "straggler":
+        times[chance.randrange(depth)] = (15.0, 15.0, 15.0)
+    elif kind == "head":
+        times[-1] = (13.0, 16.0, 16.0)
+    return times
