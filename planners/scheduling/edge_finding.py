@@ -47,36 +47,52 @@ MOST_OPERATIONS = 20_000
 INTERPRETED_STEPS = 20_000
 
 
-def refuted_s(problem: Problem, below_s: float, value_s: float) -> float:
-    """The greatest makespan that propagation refutes, as a lower bound.
+class Refuter:
+    """A problem made ready to test makespans; it remembers what it found out.
 
     Args:
-        problem: what is ordered; its makespan counts.
-        below_s: a proven lower bound.
-        value_s: a makespan that orders reach.
-
-    Returns:
-        A lower bound between the two, `value_s` itself where everything shorter is refuted, in s.
+        problem: what is ordered. Of a period nothing is refuted, nor of problems beyond `MOST_OPERATIONS`.
     """
-    if problem.staggered or problem.operations > MOST_OPERATIONS:
-        return below_s
-    refutes = _Refuter(problem).refutes
-    if refutes(value_s * (1 - 5 * ROUNDING)):
-        return value_s
-    low_s, high_s = below_s, value_s
-    while high_s - low_s > PRECISION * value_s:
-        middle_s = (low_s + high_s) / 2
-        if refutes(middle_s):
-            low_s = middle_s
-        else:
-            high_s = middle_s
-    return low_s
-
-
-class _Refuter:
-    """A problem as flat sequences, ready to test makespans."""
 
     def __init__(self, problem: Problem) -> None:
+        self._refuted_s, self._open_s = 0.0, INFINITY
+        self._able = not problem.staggered and problem.operations <= MOST_OPERATIONS
+        if self._able:
+            self._make_ready(problem)
+
+    def bound_s(self, below_s: float, value_s: float) -> float:
+        """The greatest makespan that propagation refutes, as a lower bound.
+
+        Args:
+            below_s: a proven lower bound.
+            value_s: a makespan that orders reach.
+
+        Returns:
+            A lower bound between the two, `value_s` itself where everything shorter is refuted, in s.
+        """
+        if not self._able:
+            return below_s
+        if self._refutes(value_s * (1 - 5 * ROUNDING)):
+            return value_s
+        low_s, high_s = max(below_s, self._refuted_s), min(value_s, self._open_s)
+        while high_s - low_s > PRECISION * value_s:
+            middle_s = (low_s + high_s) / 2
+            if self._refutes(middle_s):
+                low_s = middle_s
+            else:
+                high_s = middle_s
+        return low_s
+
+    def _refutes(self, makespan_s: float) -> bool:
+        """Whether no schedule is as short as this, in s."""
+        if self._refuted_s < makespan_s < self._open_s:
+            if self._kernel(makespan_s - self._step_s, makespan_s * ROUNDING, *self._arguments, *self._space):
+                self._refuted_s = makespan_s
+            else:
+                self._open_s = makespan_s
+        return makespan_s <= self._refuted_s
+
+    def _make_ready(self, problem: Problem) -> None:
         per_worker = KINDS * problem.job_counts
         self._compiled = pays(refutes, int(per_worker @ per_worker), INTERPRETED_STEPS)
         self._kernel = compiled(refutes) if self._compiled else refutes
@@ -108,10 +124,6 @@ class _Refuter:
             self._floats(np.zeros(operations)), self._floats(np.zeros(operations)),
             *(self._floats(np.zeros(most)) for _ in range(5)), self._ints(np.zeros(most)),
         )  # fmt: skip
-
-    def refutes(self, makespan_s: float) -> bool:
-        """Whether no schedule is as short as this, in s."""
-        return bool(self._kernel(makespan_s - self._step_s, makespan_s * ROUNDING, *self._arguments, *self._space))
 
     def _ints(self, values: Any) -> Any:
         array = np.ascontiguousarray(values, dtype=np.int64)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from .bounds import lower_bound
-from .edge_finding import refuted_s
+from .edge_finding import Refuter
 from .exact.choose import exact_solver
 from .list_schedule import ListScheduler
 from .local_search import anneal
@@ -85,6 +85,7 @@ def solve(problem: Problem, effort: Effort = Effort(), *, first: Sequence[Rules]
         InvalidInputError: the solver is not installed.
     """
     candidates = [*first, *portfolio(problem)]
+    refuter = Refuter(problem)
     solution = Solution([], float("inf"), lower_bound(problem).value_s, "nothing")
     parts: tuple[Callable[[Solution], Solution], ...] = (
         lambda best: _try_rules(problem, candidates[:FIRST_LOOK], best),
@@ -95,17 +96,17 @@ def solve(problem: Problem, effort: Effort = Effort(), *, first: Sequence[Rules]
         lambda best: _polish(problem, best, effort),
     )
     for part in parts:
-        solution = _proven(problem, part(solution))
+        solution = _proven(part(solution), refuter)
         if solution.optimal:
             break
     return solution
 
 
-def _proven(problem: Problem, solution: Solution) -> Solution:
+def _proven(solution: Solution, refuter: Refuter) -> Solution:
     """The solution with the bound that propagation gives, where it is not optimal already."""
     if solution.optimal:
         return solution
-    return replace(solution, bound_s=refuted_s(problem, solution.bound_s, solution.value_s))
+    return replace(solution, bound_s=refuter.bound_s(solution.bound_s, solution.value_s))
 
 
 def _try_rules(problem: Problem, candidates: Sequence[Rules], best: Solution) -> Solution:

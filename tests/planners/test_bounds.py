@@ -120,6 +120,17 @@ def test_a_limit_below_one_micro_batch_has_no_orders() -> None:
         assert bound.unlimited_s < inf
 
 
+def test_a_limit_missed_by_rounding_is_kept() -> None:
+    """The checker forgives sums of bytes that are rounded up above a limit, and so do bounds."""
+    order = "F0 F1 B0 B1"
+    exact, rounded = (
+        makespan_bound(problem_of(hand_plan({"0/0": order, "0/1": order}, 2, limit_bytes=limit)))
+        for limit in (2.0, 2.0 * (1 - 1e-12))
+    )
+    assert rounded == exact
+    assert not exact.raised_by_memory
+
+
 def test_bound_counts_all_micro_batches_that_share_executors() -> None:
     """Micro-batches of two pipelines on the same workers both count, though they look the same."""
     order = "F0 B0 F1.0 B1.0"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.scheduling import edge_finding
-from rtk.planners.scheduling.edge_finding import refuted_s
+from rtk.planners.scheduling.edge_finding import Refuter
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.list_schedule import list_schedule
 from rtk.planners.scheduling.portfolio import portfolio
@@ -27,7 +27,7 @@ def test_no_makespan_of_valid_orders_is_refuted(plan: Plan, above: float, tight:
     """Whatever routing, costs, delays, overheads and limits, what random valid orders reach is above the bound."""
     plan = replace(limited_to_its_peaks(plan) if tight else plan, optimizer="synchronous")
     makespan_s = evaluate(plan).makespan_s
-    assert refuted_s(problem_of(plan), 0.0, above * makespan_s) <= makespan_s * ROUNDING
+    assert Refuter(problem_of(plan)).bound_s(0.0, above * makespan_s) <= makespan_s * ROUNDING
 
 
 @settings(max_examples=30, deadline=None)
@@ -37,7 +37,7 @@ def test_no_makespan_of_listed_orders_is_refuted(plan: Plan) -> None:
     plan = replace(limited_to_its_peaks(plan), optimizer="synchronous")
     problem = problem_of(plan)
     best_s = min(value_s(problem, list_schedule(problem, rules)) for rules in portfolio(problem))
-    assert refuted_s(problem, 0.0, 2 * best_s) <= best_s * ROUNDING
+    assert Refuter(problem).bound_s(0.0, 2 * best_s) <= best_s * ROUNDING
 
 
 @settings(max_examples=30, deadline=None)
@@ -48,7 +48,7 @@ def test_machine_code_refutes_what_plain_python_does(plan: Plan) -> None:
     found = []
     for machine_code in (False, True):
         with patch.object(edge_finding, "pays", lambda *_, answer=machine_code: answer):
-            found.append(refuted_s(problem, 0.0, 2 * evaluate(plan).makespan_s))
+            found.append(Refuter(problem).bound_s(0.0, 2 * evaluate(plan).makespan_s))
     assert found[0] == found[1]
 
 
@@ -59,5 +59,5 @@ def test_a_memory_limit_raises_the_bound(limit_bytes: float | None, least_s: flo
     template = plan.templates[0]
     stages = tuple(replace(stage, weight_stash_bytes=1.0) for stage in template.stages)
     problem = problem_of(replace(plan, templates=(replace(template, stages=stages),)))
-    assert refuted_s(problem, 0.0, least_s) == least_s
-    assert refuted_s(problem, 0.0, 30.0) == pytest.approx(least_s, rel=1e-4)
+    assert Refuter(problem).bound_s(0.0, least_s) == least_s
+    assert Refuter(problem).bound_s(0.0, 30.0) == pytest.approx(least_s, rel=1e-4)

@@ -1,5 +1,6 @@
 """Heads and tails under memory limits: no orders that keep them start an operation earlier, or end sooner after it."""
 
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -74,6 +75,7 @@ def test_room_admits_all_that_the_checker_admits(
         stash_bytes = size * share if size == activation_bytes else float(round(size * share))
         limit_bytes = whole * size + stashed * stash_bytes
         room = stash_room(count, size, stash_bytes, limit_bytes)
+        assert all(more > fewer for more, fewer in pairwise(room) if fewer > NO_ROOM)
         for x, most in enumerate(room):
             admitted = [
                 y
