@@ -14,6 +14,7 @@ COMMANDS = (
     "verify",
     "simulate",
     "run",
+    "explain",
     "viz",
     "diff",
     "export",

@@ -10,14 +10,15 @@ For the period, a stage's window runs from the first start to the last end over 
 from the window's start, tails chains to the last operation of the window's own stage. F and I of later stages lie
 inside the window too, so their workers bound it as well.
 
-Heads and tails know each worker's memory limit, as far as one chain of identical micro-batches or one worker with all
-its micro-batches must keep it: what limits do to the others of a worker does not reach their other stages.
+Memory limits raise heads and tails where they bind one chain of identical micro-batches (all of a fault-free pipeline),
+or one worker with all its micro-batches. What a worker's limit does to one chain because of another one's micro-batches
+is known at that worker, but not at the chain's other stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -26,11 +27,13 @@ import numpy as np
 from .chains import Chain, Route, routes_of
 from .machines import Machines, Part
 from .one_machine import most_binding
-from .problem import Problem
+from .problem import NO_WORKER, Problem
 from .room import fits
 
 if TYPE_CHECKING:
     from .problem import Floats
+
+ROUNDING = 1e-9  # sums of the same times in another order differ by less, relatively
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Bound:
     @property
     def raised_by_memory(self) -> bool:
         """Whether memory limits raise the bound."""
-        return self.value_s > self.unlimited_s
+        return self.value_s > self.unlimited_s * (1 + ROUNDING)
 
 
 def lower_bound(problem: Problem) -> Bound:
@@ -71,13 +74,37 @@ def lower_bound(problem: Problem) -> Bound:
 
 def makespan_bound(problem: Problem) -> Bound:
     """A proven lower bound on the makespan of any orders for a problem."""
+    return _larger(_makespan_bound, problem)
+
+
+def period_bound(problem: Problem) -> Bound:
+    """A proven lower bound on the period of any orders for a problem."""
+    return _larger(_period_bound, problem)
+
+
+def _larger(bound: Callable[[Problem], Bound], problem: Problem) -> Bound:
+    """The larger of a problem's bound and, where a worker has I and W as well as B, that with B split there too.
+
+    Orders with B remain orders with I and W in its place: its message comes no later, it frees memory no later. So no
+    orders of the problem beat that bound either, and there micro-batches are alike that are not in the problem.
+    """
+    found = bound(problem)
+    split = np.bincount(problem.executor[problem.split], minlength=len(problem.job_counts))
+    mixed = (split > 0) & (split < problem.job_counts)
+    if not mixed.any():
+        return found
+    apart = bound(replace(problem, split=problem.split | (mixed[problem.executor] & (problem.executor != NO_WORKER))))
+    unlimited_s = max(found.unlimited_s, apart.unlimited_s)
+    return replace(max(found, apart, key=lambda b: b.value_s), unlimited_s=unlimited_s)
+
+
+def _makespan_bound(problem: Problem) -> Bound:
     routes = routes_of(problem)
     step_s = max(float(problem.workers.optimizer_s[list(route.workers)].max()) for route in routes)
     return _largest(problem, _whole_iteration(problem, routes), step_s)
 
 
-def period_bound(problem: Problem) -> Bound:
-    """A proven lower bound on the period of any orders for a problem."""
+def _period_bound(problem: Problem) -> Bound:
     return _largest(problem, _windows(problem, routes_of(problem)), 0.0)
 
 
@@ -98,7 +125,8 @@ def _windows(problem: Problem, routes: Sequence[Route]) -> Machines:
     The window of a stage contains those of F and I at later ones. So what a stage says of later workers, one before it
     says too, with longer heads and tails, unless what follows its own last operation takes longer.
     """
-    after_s = _of_slowest_peer(problem, problem.workers.allreduce_s + problem.workers.optimizer_s)
+    columns = (problem.workers.allreduce_s, problem.workers.optimizer_s)
+    after_s = [sum(both) for both in zip(*(_of_slowest_peer(problem, column) for column in columns), strict=True)]
     group = problem.workers.group.tolist()
     machines = Machines()
     views: dict[tuple[Chain, tuple[float, ...]], list[tuple[int, int]]] = {}

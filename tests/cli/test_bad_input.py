@@ -71,11 +71,16 @@ BAD_ORDERS: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize("case", BAD_ORDERS)
 def test_a_plan_with_bad_orders_is_not_executed(case: str, tmp_path: Path) -> None:
-    """`simulate` and `run` end with 2 and write nothing; the message shows the order's place."""
+    """`simulate`, `run` and `explain` end with 2 and write nothing; the message shows the order's place."""
     change, what = BAD_ORDERS[case]
     (tmp_path / "plan.json").write_text(json.dumps(plan(change)))
-    for command in (("simulate", "plan.json"), ("run", "plan.json", "--model", "gpt-tiny")):
-        done = rtk(*command, "--timeline", "t.json", cwd=tmp_path)
+    writing = ("--timeline", "t.json")
+    for command in (
+        ("simulate", "plan.json", *writing),
+        ("run", "plan.json", "--model", "gpt-tiny", *writing),
+        ("explain", "plan.json"),
+    ):
+        done = rtk(*command, cwd=tmp_path)
         assert done.returncode == 2
         assert what in done.stderr
         assert "plan.json, /workers/" in done.stderr
@@ -174,6 +179,8 @@ ADAPTRA = ("plan", "adaptra", "p.json", "--pp", "4", "--microbatches", "4", "-o"
         ((*ADAPTRA, "--time-limit", "nan"), 2, "--time-limit"),
         (("plan", "pipeline", "nowhere.json", "--pp", "4", "--microbatches", "4"), 2, "No such file"),
         (("simulate", "p.json"), 2, "a rtk.plan is needed here"),
+        (("explain", "p.json"), 2, "a rtk.plan is needed here"),
+        (("explain", "nowhere.json", "--json"), 2, "No such file"),
         (("simulate", "plan.json", "--slow", "9/9=2"), 2, "no live worker 9/9"),
         (("simulate", "plan.json", "--slow", "0/0=0"), 2, "0/0=0"),
         (("schema", "plam"), 2, "there is no schema"),

@@ -175,6 +175,24 @@ def test_a_plan_without_the_proof_asked_for_is_written_and_ends_with_4(folder: P
     assert (folder / "open.json").exists()
 
 
+def test_explain_says_what_holds_a_capped_plan(folder: Path) -> None:
+    """`rtk explain` names the memory limit that binds and what one more activation saves, in words and in JSON."""
+    shape = ("--pp", "4", "--microbatches", "12", "--memory-limit", "4")  # room for two micro-batches of 2 bytes
+    planned = rtk("plan", "pipeline", "p.json", "--schedule", "zero-bubble", *shape, "-o", "capped.json", cwd=folder)
+    assert planned.returncode == 0, planned.stderr
+    told = rtk("explain", "capped.json", cwd=folder)
+    assert told.returncode == 0, told.stderr
+    assert "An iteration takes 610 ms: the makespan of 12 micro-batches on 4 workers, 41 %" in told.stdout
+    assert "The memory limit of stage 0 binds: it has room for 2 micro-batches" in told.stdout
+    assert "memory for one more activation at stage 0 (2 B)  510 ms  -100 ms" in told.stdout
+    assert all(len(line) <= 100 for line in told.stdout.splitlines())
+    document = json.loads(rtk("explain", "-", "--json", stdin=(folder / "capped.json").read_text()).stdout)
+    assert document["iteration_time_s"] == document["makespan_s"] == pytest.approx(0.61)
+    assert [limit["stage"] for limit in document["bound"]["limits"]] == [0]
+    kinds = [effect["change"]["kind"] for effect in document["what_if"]["effects"]]
+    assert kinds[:2] == ["memory", "memory"]
+
+
 def test_a_gzipped_plan_is_the_same_plan(folder: Path) -> None:
     """Written with the ending .gz and read back, a plan has the same canonical bytes."""
     arguments = ("plan", "pipeline", "p.json", "--schedule", "zero-bubble", "--pp", "2", "--microbatches", "3")

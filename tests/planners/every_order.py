@@ -1,6 +1,6 @@
 """All orders of tiny plans, one by one, for what must hold in each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -47,16 +47,20 @@ def limited_templates(draw: st.DrawFn, depth: int, microbatches: int) -> Templat
     return replace(template, stages=tuple(stages))
 
 
-def any_order(microbatches: list[tuple[int, int]], split: bool) -> str:
-    """The operations of micro-batches (pipeline, number), one micro-batch after the other."""
-    kinds = "FIW" if split else "FB"
-    return " ".join(f"{kind}{k}.{j}" if k else f"{kind}{j}" for k, j in microbatches for kind in kinds)
+def any_order(microbatches: Sequence[tuple[int, int]], split: bool | Sequence[bool]) -> str:
+    """The operations of micro-batches (pipeline, number), one after the other; `split`: of all, or of each."""
+    apart = [split] * len(microbatches) if isinstance(split, bool) else split
+    return " ".join(
+        f"{kind}{k}.{j}" if k else f"{kind}{j}"
+        for (k, j), own in zip(microbatches, apart, strict=True)
+        for kind in ("FIW" if own else "FB")
+    )
 
 
 def all_orders(plan: Plan) -> Iterator[Evaluation]:
     """Every plan with the same operations on the same workers that keeps its limits and does not deadlock.
 
-    There must be one; micro-batches that are alike on all workers come in one order on the first.
+    There must be one. If the first worker's micro-batches are alike everywhere, they come in one order there.
     """
     choices: list[list[str | None]] = []
     for number, worker in enumerate(plan.workers):
@@ -64,7 +68,7 @@ def all_orders(plan: Plan) -> Iterator[Evaluation]:
         forwards = [token for token in tokens if token[0] == "F"]
         chains = tuple(tuple(token for token in tokens if token[1:] == forward[1:]) for forward in forwards)
         orders = list(_interleavings(chains))
-        if number == 0:
+        if number == 0 and len({_pattern(plan, forward[1:]) for forward in forwards}) == 1:
             orders = [order for order in orders if [token for token in order if token[0] == "F"] == forwards]
         kept = (order for order in orders if _keeps_limit(plan, number, order))
         choices.append([None] if worker.failed else [" ".join(order) for order in kept])
@@ -78,6 +82,12 @@ def all_orders(plan: Plan) -> Iterator[Evaluation]:
         some = True
         yield found
     assert some
+
+
+def _pattern(plan: Plan, microbatch: str) -> tuple[str, ...]:
+    """What each worker executes of a micro-batch."""
+    orders = [(worker.order or "").split() for worker in plan.workers]
+    return tuple("".join(token[0] for token in order if token[1:] == microbatch) for order in orders)
 
 
 def _keeps_limit(plan: Plan, number: int, order: tuple[str, ...]) -> bool:

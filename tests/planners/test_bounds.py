@@ -41,6 +41,17 @@ def test_bounds_never_exceed_the_best_of_all_orders(plan: Plan) -> None:
 
 
 @settings(max_examples=40, deadline=None)
+@given(st.data(), st.sampled_from([(1, 2), (1, 3), (2, 2)]))
+def test_bounds_hold_for_backwards_of_both_kinds(data: st.DataObject, sizes: tuple[int, int]) -> None:
+    """Where each micro-batch has its own of B and I with W at each stage, no order within the limits beats a bound."""
+    depth, count = sizes
+    microbatches = [(0, j) for j in range(count)]
+    splits = st.lists(st.booleans(), min_size=count, max_size=count)
+    plan = hand_plan({f"0/{i}": any_order(microbatches, data.draw(splits)) for i in range(depth)}, count)
+    _check_against_all_orders(replace(plan, templates=(data.draw(limited_templates(depth, count)),)))
+
+
+@settings(max_examples=40, deadline=None)
 @given(st.data(), st.sampled_from([(1, 1, True), (1, 1, False), (2, 1, False), (1, 2, False)]))
 def test_bounds_hold_for_rerouted_microbatches(data: st.DataObject, sizes: tuple[int, int, bool]) -> None:
     """With a failed worker, whose peer runs its micro-batches, no order within the limits beats the bounds either."""
@@ -237,6 +248,15 @@ def test_limits_of_workers_that_take_over_raise_bounds(cap: float, makespan: flo
     found = makespan_bound(problem), period_bound(problem)
     assert [bound.value_s for bound in found] == [makespan, period]
     assert [bound.raised_by_memory for bound in found] == [makespan > 29, period > 27]
+
+
+def test_one_backward_in_one_piece_does_not_hide_a_limit() -> None:
+    """A pipeline with B for one micro-batch is bounded by its memory no less than one with I and W for all."""
+    orders = [any_order([(0, j) for j in range(6)], [n > last for n in range(6)]) for last in (-1, 0)]
+    plans_ = [hand_plan({f"0/{i}": order for i in range(4)}, 6, limit_bytes=2.0) for order in orders]
+    apart, mixed = (makespan_bound(problem_of(plan)) for plan in plans_)
+    assert apart.raised_by_memory
+    assert mixed.value_s >= apart.value_s
 
 
 def test_home_problem_has_the_bound_of_its_plans() -> None:

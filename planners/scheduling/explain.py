@@ -1,0 +1,255 @@
+"""Why a plan takes as long as it does, and what would help most.
+
+The explanation is inert data; the words are `cli/explain.py`'s. Of pipelines that are alike it tells of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from math import floor, fsum
+from typing import Literal
+
+from ...schemas.plan import Plan
+from .alike import Alike, one_of_each
+from .bounds import Bound, lower_bound
+from .chains import routes_of
+from .changes import Members, changes_of, short_of_memory, stages_of, without_limits
+from .critical_path import CriticalPath, critical_path
+from .evaluate import Evaluation, evaluate
+from .problem import Problem, codes_of, problem_of
+from .solve import Effort
+from .what_if import MOST_SEARCHES, ROUNDING, WhatIf, what_if
+
+HEURISTIC = Effort(solver="heuristic")
+
+
+@dataclass(frozen=True, slots=True)
+class BindingLimit:
+    """A stage's memory limit without which the bound would be lower.
+
+    Attributes:
+        where, stage: the stage in words, and its number.
+        room: how many activations the limit admits.
+        held_s: how long each of them is held at least, from F's start to the end of I or B.
+        bound_without_s: what the bound would be without this limit.
+    """
+
+    where: str
+    stage: int
+    room: int
+    held_s: float
+    bound_without_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BindingBound:
+    """The argument behind the lower bound: one worker's work, what must come before and what after.
+
+    Attributes:
+        value_s: the bound: the sum of the next three.
+        head_s: when the worker can begin with this work at the earliest.
+        work_s: how long it lasts; nothing else can be done for it by another worker.
+        tail_s: what must follow it.
+        worker: the worker, `k/i`.
+        worker_s: all the worker's work.
+        window: the stage from whose first start a staggered plan's head is counted; None otherwise.
+        memory_s: what memory limits add to the value.
+        limits: those that add something even where all others stay.
+    """
+
+    value_s: float
+    head_s: float
+    work_s: float
+    tail_s: float
+    worker: str
+    worker_s: float
+    window: int | None
+    memory_s: float
+    limits: tuple[BindingLimit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Busiest:
+    """Where the busiest worker's iteration goes; the times after `worker` add up to the iteration time.
+
+    Attributes:
+        worker: its name, `k/i`; of several equally busy ones that of the bound, or the first.
+        compute_s: its operations.
+        before_s: until its first operation, from the start of the iteration or of its stage's window.
+        waiting_s: between operations, while what it waits for is being computed.
+        travelling_s: between operations, while what it waits for is on its way over a link.
+        after_s: after its last operation, without the next two.
+        allreduce_s, optimizer_s: of its stage.
+    """
+
+    worker: str
+    compute_s: float
+    before_s: float
+    waiting_s: float
+    travelling_s: float
+    after_s: float
+    allreduce_s: float
+    optimizer_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a plan takes as long as it does, and what would help.
+
+    Attributes:
+        counts: whether the makespan or the period is the iteration time.
+        iteration_time_s, makespan_s, period_s: what the evaluator finds.
+        lower_bound_s: the best one known: the plan's, that of `bound`, or that of the search for other orders.
+        gap: iteration time / lower bound - 1.
+        bubble_ratio: the share of the iteration in which the average live worker computes nothing.
+        microbatches, workers: of all pipelines; workers that have not failed.
+        alike: the pipelines, those that are alike together; of these the first is told of.
+        path: the critical path.
+        bound: the argument behind the lower bound, where it is not the plan's or the search's own.
+        busiest: where the busiest worker's time goes.
+        what_if: what other orders and other conditions are worth.
+    """
+
+    counts: Literal["makespan", "period"]
+    iteration_time_s: float
+    makespan_s: float
+    period_s: float
+    lower_bound_s: float
+    gap: float
+    bubble_ratio: float
+    microbatches: int
+    workers: int
+    alike: tuple[tuple[int, ...], ...]
+    path: CriticalPath
+    bound: BindingBound
+    busiest: Busiest
+    what_if: WhatIf
+
+
+def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHES) -> Explanation:
+    """Explain a plan's iteration time.
+
+    Args:
+        plan: a valid plan, with or without a prediction.
+        effort: how hard to search for other orders, with and without changes.
+        searches: how often at most; with 0 only known orders are timed. Large plans get fewer, or none.
+
+    Raises:
+        InvalidInputError: the orders deadlock; `schemas.check` says what else can be wrong with a plan.
+    """
+    alike = one_of_each(plan)
+    evaluation, problem = evaluate(alike.plan), problem_of(alike.plan)
+    names = [alike.names_of(number)[0] for number in range(len(alike.plan.workers))]
+    bound = lower_bound(problem)
+    found = what_if(problem, codes_of(alike.plan, problem), changes_of(alike, problem), effort, searches)
+    iteration_s = evaluation.iteration_time_s
+    stated_s = plan.prediction.lower_bound_s if plan.prediction else 0.0
+    best_s = _rounded(max(bound.value_s, found.lower_bound_s, stated_s), iteration_s)
+    return Explanation(
+        counts="period" if problem.staggered else "makespan",
+        iteration_time_s=iteration_s,
+        makespan_s=evaluation.makespan_s,
+        period_s=evaluation.period_s,
+        lower_bound_s=best_s,
+        gap=iteration_s / best_s - 1 if best_s else 0.0,
+        bubble_ratio=evaluation.bubble_ratio,
+        microbatches=plan.total_microbatches(),
+        workers=len(plan.live_workers()),
+        alike=alike.pipelines,
+        path=critical_path(evaluation, names),
+        bound=_binding_bound(alike, problem, bound, names),
+        busiest=_busiest(evaluation, bound.worker, names),
+        what_if=found,
+    )
+
+
+def _rounded(bound_s: float, iteration_s: float) -> float:
+    """A bound that differs from the iteration time by rounding only is that time."""
+    return iteration_s if bound_s >= iteration_s * (1 - ROUNDING) else bound_s
+
+
+def _binding_bound(alike: Alike, problem: Problem, bound: Bound, names: list[str]) -> BindingBound:
+    members = problem.workers.group.tolist()
+    window = None if bound.window is None else alike.plan.workers[members.index(bound.window)].stage
+    raised = bound.value_s > bound.unlimited_s * (1 + ROUNDING)
+    return BindingBound(
+        value_s=bound.value_s,
+        head_s=bound.head_s,
+        work_s=bound.work_s,
+        tail_s=bound.tail_s,
+        worker=names[bound.worker],
+        worker_s=_work_s(problem, bound.worker),
+        window=window,
+        memory_s=bound.value_s - bound.unlimited_s if raised else 0.0,
+        limits=tuple(_binding_limits(alike, problem, bound)) if raised else (),
+    )
+
+
+def _work_s(problem: Problem, worker: int) -> float:
+    """All of a worker's operations, in s."""
+    jobs = problem.jobs_of[worker]
+    forward_s, weight_s = problem.workers.forward_s[worker], problem.workers.weight_s[worker]
+    split = problem.split[:, problem.workers.stage[worker]]
+    return fsum(
+        float(forward_s) + problem.backward_s(worker, bool(split[job])) + float(weight_s if split[job] else 0.0)
+        for job in jobs
+    )
+
+
+def _binding_limits(alike: Alike, problem: Problem, bound: Bound) -> Iterator[BindingLimit]:
+    for where, stage, members in stages_of(alike.plan):
+        if short_of_memory(problem, members):
+            without_s = lower_bound(without_limits(problem, members)).value_s
+            if without_s < bound.value_s * (1 - ROUNDING):
+                room = floor(_fewest(problem, members) * (1 + ROUNDING))
+                yield BindingLimit(where, stage, room, _least_held_s(problem, members), without_s)
+
+
+def _fewest(problem: Problem, members: Members) -> float:
+    """How many activations the limits of some workers admit."""
+    workers = problem.workers
+    return min(float(workers.limit_bytes[n] / workers.activation_bytes[n]) for n in members)
+
+
+def _least_held_s(problem: Problem, members: Members) -> float:
+    """The least time for which one of these workers holds a micro-batch's activations, in s."""
+    return min(
+        route.chain.forward_s[at] + route.chain.round_trip_s(at) + route.chain.backward_s[at]
+        for route in routes_of(problem)
+        for at, worker in enumerate(route.workers)
+        if worker in members
+    )
+
+
+def _busiest(evaluation: Evaluation, preferred: int, names: list[str]) -> Busiest:
+    plan = evaluation.plan
+    work_s = [fsum(timed.end_s - timed.start_s for timed in row) for row in evaluation.operations]
+    most_s = max(work_s) * (1 - ROUNDING)
+    number = preferred if work_s[preferred] >= most_s else next(n for n, s in enumerate(work_s) if s >= most_s)
+    row, worker = evaluation.operations[number], plan.workers[number]
+    window = evaluation.windows[plan.stage_of(worker).layers]
+    start_s = window.start_s if plan.optimizer == "staggered" else 0.0
+    gaps = list(_gaps(evaluation, number))
+    before_s = row[0].start_s - start_s
+    used_s = row[-1].end_s - start_s + window.allreduce_s + window.optimizer_s
+    return Busiest(
+        worker=names[number],
+        compute_s=work_s[number],
+        before_s=before_s,
+        waiting_s=fsum(waiting for waiting, _ in gaps),
+        travelling_s=fsum(travelling for _, travelling in gaps),
+        after_s=max(evaluation.iteration_time_s - used_s, 0.0),
+        allreduce_s=window.allreduce_s,
+        optimizer_s=window.optimizer_s,
+    )
+
+
+def _gaps(evaluation: Evaluation, worker: int) -> Iterator[tuple[float, float]]:
+    """Of each pause between operations, what the sender still computed, and what the message travelled, in s."""
+    row = evaluation.operations[worker]
+    for ahead, timed in pairwise(row):
+        if timed.waited_for_message:
+            sent_s = max(evaluation.before[timed].end_s, ahead.end_s)
+            yield sent_s - ahead.end_s, timed.start_s - sent_s
