@@ -22,7 +22,7 @@ def command(
     The critical path, the bound that binds, where the busiest worker's time goes, and what other orders, more memory,
     faster links or faster stages would save: planned anew, as far as the plan's size allows.
     """
-    from ..planners.scheduling.explain import explain
+    from ..planners.explain.explain import explain
     from .explain_words import words
     from .plans import read_valid_plan
 

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
-from ..planners.scheduling.changes import Change
-from ..planners.scheduling.critical_path import CriticalPath, Leg, Share, Stretch
-from ..planners.scheduling.explain import BindingBound, BindingLimit, Busiest, Explanation
-from ..planners.scheduling.what_if import Effect, WhatIf
+from ..planners.explain.changes import Change
+from ..planners.explain.critical_path import CriticalPath, Leg, Share, Stretch
+from ..planners.explain.explain import BindingBound, BindingLimit, Busiest, Explanation
+from ..planners.explain.what_if import Effect, WhatIf
 from ..viz.units import print_bytes, print_percent, print_time
 
 WIDTH = 98

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.cli.explain_words import words
+from rtk.planners.explain.alike import one_of_each
+from rtk.planners.explain.explain import HEURISTIC, Explanation, explain
+from rtk.planners.explain.what_if import Effect
 from rtk.planners.pipeline.plan import Schedule, plan_pipeline
-from rtk.planners.scheduling.alike import one_of_each
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.bounds import lower_bound
 from rtk.planners.scheduling.evaluate import evaluate
-from rtk.planners.scheduling.explain import HEURISTIC, Explanation, explain
 from rtk.planners.scheduling.problem import problem_of
 from rtk.planners.scheduling.solve import solve
-from rtk.planners.scheduling.what_if import Effect
 from rtk.planners.shape import Shape
 from rtk.schemas.conditions import LinkPlace
 from rtk.schemas.documents import canonical_json, read_document

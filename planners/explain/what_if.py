@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...schemas.errors import InfeasibleError
-from .bounds import lower_bound
+from ..scheduling.bounds import lower_bound
+from ..scheduling.problem import Orders, Problem
+from ..scheduling.retime import Retimer, value_s
+from ..scheduling.solve import Effort, solve
 from .changes import Change, Changed
-from .problem import Orders, Problem
-from .retime import Retimer, value_s
-from .solve import Effort, solve
 
 # Sums of the same times in another order differ by less than this, relatively.
 ROUNDING = 1e-9

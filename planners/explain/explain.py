@@ -12,14 +12,14 @@ from math import floor, fsum
 from typing import Literal
 
 from ...schemas.plan import Plan
+from ..scheduling.bounds import Bound, lower_bound
+from ..scheduling.chains import routes_of
+from ..scheduling.evaluate import Evaluation, evaluate
+from ..scheduling.problem import Problem, codes_of, problem_of
+from ..scheduling.solve import Effort
 from .alike import Alike, one_of_each
-from .bounds import Bound, lower_bound
-from .chains import routes_of
 from .changes import Members, changes_of, short_of_memory, stages_of, without_limits
 from .critical_path import CriticalPath, critical_path
-from .evaluate import Evaluation, evaluate
-from .problem import Problem, codes_of, problem_of
-from .solve import Effort
 from .what_if import MOST_SEARCHES, ROUNDING, WhatIf, what_if
 
 HEURISTIC = Effort(solver="heuristic")

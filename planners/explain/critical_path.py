@@ -13,7 +13,7 @@ from math import fsum
 
 from ...schemas.orders import print_operation
 from ...schemas.plan import Plan
-from .evaluate import ROUNDING, Evaluation, Timed
+from ..scheduling.evaluate import ROUNDING, Evaluation, Timed
 
 KINDS = "FIWB"
 # Rounds of more legs than this are not looked for.

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ..scheduling.problem import Problem
 from .alike import Alike
-from .problem import Problem
 
 if TYPE_CHECKING:
     from ...schemas.plan import Plan
-    from .problem import Floats
+    from ..scheduling.problem import Floats
 
 Kind = Literal["memory", "link", "compute", "slowdown", "allreduce", "optimizer"]
 Members = list[int]  # workers, or pipelines, by number
