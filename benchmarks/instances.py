@@ -21,7 +21,9 @@ def pipeline(
     stages = tuple(
         Stage(
             (i, i + 1),
-            *(time / 1000 for time in row),
+            row[0] / 1000,
+            row[1] / 1000,
+            row[2] / 1000,
             activation_bytes=1.0,
             weight_stash_bytes=stash,
             memory_limit_bytes=limits[i] if limits else None,

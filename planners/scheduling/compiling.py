@@ -54,5 +54,5 @@ def _compile_module(name: str) -> dict[str, Any]:
         twin = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
         twin.__qualname__ = function.__qualname__
         # Kernels allocate nothing: without numba's reference counts and calls they run ten times as fast.
-        names[function.__name__] = njit(cache=True, error_model="numpy", _nrt=False, forceinline=True)(twin)
+        names[function.__name__] = njit(cache=True, error_model="numpy", _nrt=False, forceinline=True)(twin)  # type: ignore[call-overload]
     return names

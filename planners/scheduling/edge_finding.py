@@ -26,8 +26,9 @@ import numpy as np
 from .chains import Route, routes_of
 from .compiling import compiled, kernel, pays
 from .heads_and_tails import heads_and_tails
-from .memory_bounds import NO_ROOM, Limited, limit_binds, raise_by_memory, stash_room
+from .memory_bounds import Limited, limit_binds, raise_by_memory
 from .problem import BACKWARD, FORWARD, KINDS, WEIGHT, Problem
+from .room import NO_ROOM, stash_room
 
 Ints = Sequence[int]
 Floats = Sequence[float]
@@ -134,7 +135,7 @@ class Refuter:
         return array if self._compiled else array.tolist()
 
 
-def _floors(problem: Problem, routes: Sequence[Route]) -> tuple[Floats, Floats]:
+def _floors(problem: Problem, routes: Sequence[Route]) -> tuple[Any, Any]:
     """Heads and tails that hold whatever the makespan: those of chains, with their memory limits."""
     shape = (*problem.executor.shape, KINDS)
     heads_s, tails_s = np.zeros(shape), np.zeros(shape)
