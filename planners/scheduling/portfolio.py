@@ -34,10 +34,12 @@ def portfolio(problem: Problem) -> Iterator[Rules]:
     seen = set()
     for backlog, margin, wait, priority, warmup in product(backlogs, margins, waits, priorities, warmups(problem)):
         capped = tuple(min(x, most) for x, most in zip(warmup, room, strict=True))
-        key = (backlog, margin, wait, priority, capped)
+        in_flight = tuple(problem.jobs if margin is None else min(x + margin, problem.jobs) for x in capped)
+        key = (backlog, in_flight, wait, priority, capped)
         if key not in seen:
             seen.add(key)
-            yield _rules(problem, capped, margin, wait, backlog, priority)
+            count = len(capped)
+            yield Rules(capped, in_flight, [wait] * count, [backlog] * count, [priority] * count)
 
 
 def warmups(problem: Problem) -> list[tuple[int, ...]]:
@@ -75,11 +77,3 @@ def _distinct_routes(problem: Problem) -> tuple[list[list[int]], list[list[float
     for route, hops in zip(problem.executor.tolist(), problem.hop_s.tolist(), strict=True):
         found[tuple(route), tuple(hops)] = ([worker for worker in route if worker != NO_WORKER], hops)
     return [route for route, _ in found.values()], [hops for _, hops in found.values()]
-
-
-def _rules(
-    problem: Problem, warmup: tuple[int, ...], margin: int | None, wait: float, backlog: int, priority: Priority
-) -> Rules:
-    count = len(warmup)
-    in_flight = [problem.jobs] * count if margin is None else [x + margin for x in warmup]
-    return Rules(warmup, in_flight, [wait] * count, [backlog] * count, [priority] * count)

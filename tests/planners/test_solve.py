@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.bounds import lower_bound
+from rtk.planners.scheduling.limits import rooms
 from rtk.planners.scheduling.list_schedule import ListScheduler
 from rtk.planners.scheduling.local_search import anneal
 from rtk.planners.scheduling.order_search import improve_orders
@@ -162,3 +163,17 @@ def test_unequal_pipelines_are_scheduled_together() -> None:
     solution = solve(home_problem(plan, split=True), HEURISTIC)
     assert solution.value_s == 390
     assert solution.optimal
+
+
+@settings(max_examples=25, deadline=None)
+@given(plans(max_pp=4, max_microbatches=4))
+def test_the_portfolio_has_each_set_of_rules_once_and_within_memory(plan: Plan) -> None:
+    """No rules come twice, and no warm-up is deeper than the memory limit of its worker admits."""
+    problem = problem_of(limited_to_its_peaks(plan))
+    found = [
+        (*rules.warmup, *rules.in_flight, *rules.weight_wait, *rules.backlog, *rules.priority)
+        for rules in portfolio(problem)
+    ]
+    assert len(set(found)) == len(found) > 0
+    for rules in portfolio(problem):
+        assert all(x <= room for x, room in zip(rules.warmup, rooms(problem), strict=True))

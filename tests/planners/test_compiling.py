@@ -1,0 +1,49 @@
+"""Machine code: loaded when there is enough to do, and never before."""
+
+import subprocess
+import sys
+
+from rtk.planners.scheduling.compiling import compiled, pays
+from rtk.planners.scheduling.retime import move
+from rtk.planners.scheduling.sweep import next_ready
+
+PLANNING = """
+import sys
+from rtk.planners.scheduling.problem import home_problem
+from rtk.planners.scheduling.solve import solve
+from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
+
+stages = tuple(Stage((i, i + 1), 0.01, 0.01, 0.01) for i in range(4))
+template = Template("t0", stages, tuple(Link(0.02) for _ in range(3)))
+workers = tuple(Worker(0, i, "") for i in range(4))
+plan = Plan(Planner("by hand", "1", {}), (template,), (Pipeline("t0", 12),), "synchronous", workers)
+assert solve(home_problem(plan, split=True)).optimal
+print(*sorted({"numba", "torch", "pulp", "ortools", "highspy"} & set(sys.modules)))
+"""
+
+
+def test_small_problems_load_neither_compiler_nor_solvers() -> None:
+    """A pipeline of 4 stages and 12 micro-batches is planned and proven without numba, torch or a solver."""
+    ran = subprocess.run([sys.executable, "-c", PLANNING], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == []
+
+
+def test_machine_code_pays_when_loaded_or_when_there_is_much_to_do() -> None:
+    """A kernel's module is compiled once there is more to do than plain Python does, and used from then on."""
+    compiled(move)
+    assert pays(move, steps=1, most_interpreted=10)
+    unknown = type(lambda: None)((lambda: None).__code__, {"__name__": "nowhere"})
+    unknown.__module__ = "nowhere"
+    assert not pays(unknown, steps=10, most_interpreted=10)
+    assert pays(unknown, steps=11, most_interpreted=10)
+
+
+def test_kernels_remain_plain_functions() -> None:
+    """What is marked as a kernel can be called as it stands, with lists."""
+    order = [1, 2, 3, 4]
+    move(order, 3, 1)
+    assert order == [1, 4, 2, 3]
+    move(order, 1, 3)
+    assert order == [1, 2, 3, 4]
+    assert next_ready(0, [1, 0, 0], [2, 0, 0], [0, 2, 4], [5.0, 7.0, 0.0]) == 7.0
+    assert next_ready(1, [1, 0, 0], [2, 0, 0], [0, 2, 4], [5.0, 7.0, 0.0]) == float("inf")
