@@ -21,7 +21,7 @@ from rtk.benchmarks.instances import pipeline, random_pipeline, split
 from rtk.planners.adaptra.time_stepped import time_stepped
 from rtk.planners.pipeline.one_forward_one_backward import one_forward_one_backward
 from rtk.planners.pipeline.zero_bubble import zero_bubble
-from rtk.planners.scheduling.bounds import lower_bound, makespan_bound, period_bound
+from rtk.planners.scheduling.bounds.lower_bound import lower_bound, makespan_bound, period_bound
 from rtk.planners.scheduling.exact.cp_sat import CpSatSolver
 from rtk.planners.scheduling.exact.milp import MilpSolver
 from rtk.planners.scheduling.list_schedule import ListScheduler, list_schedule

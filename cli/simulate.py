@@ -29,7 +29,7 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Execute a plan on a virtual clock, its orders as they are, under slow workers and links."""
-    from ..planners.scheduling.bounds import lower_bound
+    from ..planners.scheduling.bounds.lower_bound import lower_bound
     from ..planners.scheduling.problem import problem_of
     from ..runners.simulator import simulate
     from ..schemas.conditions import under_conditions

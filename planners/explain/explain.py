@@ -12,8 +12,8 @@ from math import floor, fsum
 from typing import Literal
 
 from ...schemas.plan import Plan
-from ..scheduling.bounds import Bound, lower_bound
-from ..scheduling.chains import routes_of
+from ..scheduling.bounds.chains import routes_of
+from ..scheduling.bounds.lower_bound import Bound, lower_bound
 from ..scheduling.evaluate import Evaluation, evaluate
 from ..scheduling.problem import Problem, codes_of, problem_of
 from ..scheduling.solve import Effort

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...schemas.errors import InfeasibleError
-from ..scheduling.bounds import lower_bound
+from ..scheduling.bounds.lower_bound import lower_bound
 from ..scheduling.problem import Orders, Problem
 from ..scheduling.retime import Retimer, value_s
 from ..scheduling.solve import Effort, solve

@@ -11,7 +11,7 @@ from ...schemas.orders import Kind, Operation, Token, print_order
 from ...schemas.plan import Link, Pipeline, Plan, Planner, Template, Worker
 from ...schemas.profile import Profile
 from ..scheduling.assemble import with_prediction
-from ..scheduling.bounds import lower_bound
+from ..scheduling.bounds.lower_bound import lower_bound
 from ..scheduling.problem import KINDS, home_problem
 from ..shape import Shape, pipelines_of, shape_options, template_of
 from .gpipe import gpipe

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ...schemas.check import check_plan
 from ...schemas.plan import Plan, Prediction
-from .bounds import lower_bound
+from .bounds.lower_bound import lower_bound
 from .evaluate import evaluate
 from .problem import problem_of
 

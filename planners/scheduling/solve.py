@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .bounds import lower_bound
-from .edge_finding import Refuter
+from .bounds.edge_finding import Refuter
+from .bounds.lower_bound import lower_bound
 from .exact.choose import exact_solver
 from .list_schedule import ListScheduler
 from .local_search import anneal

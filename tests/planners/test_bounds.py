@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling.bounds import Bound, lower_bound, makespan_bound, period_bound
+from rtk.planners.scheduling.bounds.lower_bound import Bound, lower_bound, makespan_bound, period_bound
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.list_schedule import ListScheduler
 from rtk.planners.scheduling.portfolio import portfolio

@@ -15,7 +15,7 @@ from rtk.planners.explain.explain import HEURISTIC, Explanation, explain
 from rtk.planners.explain.what_if import Effect
 from rtk.planners.pipeline.plan import Schedule, plan_pipeline
 from rtk.planners.scheduling.assemble import with_prediction
-from rtk.planners.scheduling.bounds import lower_bound
+from rtk.planners.scheduling.bounds.lower_bound import lower_bound
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.problem import problem_of
 from rtk.planners.scheduling.solve import solve

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling.one_machine import (
+from rtk.planners.scheduling.bounds.one_machine import (
     Machine,
     Queue,
     Value,

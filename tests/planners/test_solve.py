@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.scheduling.assemble import with_prediction
-from rtk.planners.scheduling.bounds import lower_bound
+from rtk.planners.scheduling.bounds.lower_bound import lower_bound
 from rtk.planners.scheduling.limits import rooms
 from rtk.planners.scheduling.list_schedule import ListScheduler
 from rtk.planners.scheduling.local_search import anneal

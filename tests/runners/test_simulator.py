@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.planners.pipeline.plan import plan_pipeline
-from rtk.planners.scheduling.bounds import lower_bound
+from rtk.planners.scheduling.bounds.lower_bound import lower_bound
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.problem import problem_of
 from rtk.planners.shape import Shape

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..problem import KINDS, WEIGHT
 from .heads_and_tails import HeadsAndTails, heads_and_tails
 from .memory_bounds import Limited, limit_binds, raise_by_memory
 from .one_machine import Machine, Queue
-from .problem import KINDS, WEIGHT
 
 if TYPE_CHECKING:
     from .chains import Chain

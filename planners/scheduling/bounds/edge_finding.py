@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from ..compiling import compiled, kernel, pays
+from ..problem import BACKWARD, FORWARD, KINDS, WEIGHT, Problem
 from .chains import Route, routes_of
-from .compiling import compiled, kernel, pays
 from .heads_and_tails import heads_and_tails
 from .memory_bounds import Limited, limit_binds, raise_by_memory
-from .problem import BACKWARD, FORWARD, KINDS, WEIGHT, Problem
 from .room import NO_ROOM, stash_room
 
 Ints = Sequence[int]

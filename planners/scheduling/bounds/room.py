@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ...schemas.check import ROUNDING
+from ....schemas.check import ROUNDING
 
 NO_ROOM = -1
 

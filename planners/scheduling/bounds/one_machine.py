@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .compiling import compiled, kernel
+from ..compiling import compiled, kernel
 
 if TYPE_CHECKING:
-    from .problem import Floats
+    from ..problem import Floats
 
 INFINITY = float("inf")
 ROUNDING = 1e-12  # sums of the same times in another order differ by less, relatively

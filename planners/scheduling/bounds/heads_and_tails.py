@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .problem import BACKWARD, FORWARD, KINDS, WEIGHT
+from ..problem import BACKWARD, FORWARD, KINDS, WEIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..problem import Floats
     from .chains import Chain
-    from .problem import Floats
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,13 +38,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .compiling import compiled, kernel
+from ..compiling import compiled, kernel
 from .heads_and_tails import HeadsAndTails
 from .room import NO_ROOM, fits, stash_room
 
 if TYPE_CHECKING:
+    from ..problem import Floats
     from .chains import Chain
-    from .problem import Floats
 
 INFINITY = float("inf")
 # Up to this many micro-batches times stages, plain Python is quicker than to load the machine code.

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..problem import NO_WORKER, Problem
 from .chains import Chain, Route, routes_of
 from .machines import Machines, Part
 from .one_machine import most_binding
-from .problem import NO_WORKER, Problem
 from .room import fits
 
 if TYPE_CHECKING:
-    from .problem import Floats
+    from ..problem import Floats
 
 ROUNDING = 1e-9  # sums of the same times in another order differ by less, relatively
 

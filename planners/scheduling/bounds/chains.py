@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .problem import NO_WORKER, Problem
+from ..problem import NO_WORKER, Problem
 
 
 @dataclass(frozen=True)

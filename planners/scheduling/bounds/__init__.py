@@ -1,0 +1,1 @@
+"""Lower bounds on what any orders can reach, with their proofs."""
