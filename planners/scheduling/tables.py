@@ -36,8 +36,8 @@ class Tables:
         self.stage_start = self.ints([0, *accumulate(len(members) for members in by_stage)])
         self.stage = self.ints(workers.stage)
         self.last_stage = self.ints(problem.depth[problem.origin] - 1)
-        self.executor = self.ints(problem.executor.ravel())
-        self.split = self.ints(problem.split.ravel())
+        self.executor = self.ints(problem.executor.ravel(), np.int32)
+        self.split = self.ints(problem.split.ravel(), np.int8)
         hop_s = np.zeros(problem.executor.shape)
         hop_s[:, :-1] = problem.hop_s
         self.hop_s = self.floats(hop_s.ravel())
@@ -51,9 +51,9 @@ class Tables:
         self.allreduce_s = self.floats(np.where(workers.live, workers.allreduce_s, 0.0))
         self.optimizer_s = self.floats(np.where(workers.live, workers.optimizer_s, 0.0))
 
-    def ints(self, values: Any) -> Any:
-        """Integers in the form that the kernels take."""
-        array = np.ascontiguousarray(values, dtype=np.int64)
+    def ints(self, values: Any, dtype: type[np.integer[Any]] = np.int64) -> Any:
+        """Integers in the form that the kernels take; the larger a table, the more narrow ones help."""
+        array = np.ascontiguousarray(values, dtype=dtype)
         return array if self.compiled else array.tolist()
 
     def floats(self, values: Any) -> Any:
