@@ -28,8 +28,8 @@ ROUNDING = 1e-9
 # How many rules are tried before machine code may be worth loading.
 FIRST_LOOK = 12
 # How many moves of operations are tried, and how many rules by each of several annealings.
-MOVES = 10_000
-ANNEALING_RUNS = 3000
+MOVES = 20_000
+ANNEALING_RUNS = 6000
 STARTS = 3
 FEWEST_RUNS = 50
 # Operations that each part may schedule in all: a second or two of machine code.
