@@ -32,10 +32,12 @@ def test_machine_code_pays_when_loaded_or_when_there_is_much_to_do() -> None:
     """A kernel's module is compiled once there is more to do than plain Python does, and used from then on."""
     compiled(move)
     assert pays(move, steps=1, most_interpreted=10)
-    unknown = type(lambda: None)((lambda: None).__code__, {"__name__": "nowhere"})
-    unknown.__module__ = "nowhere"
-    assert not pays(unknown, steps=10, most_interpreted=10)
-    assert pays(unknown, steps=11, most_interpreted=10)
+
+    def never_compiled() -> None:
+        """Of a module without kernels."""
+
+    assert not pays(never_compiled, steps=10, most_interpreted=10)
+    assert pays(never_compiled, steps=11, most_interpreted=10)
 
 
 def test_kernels_remain_plain_functions() -> None:
