@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from threading import Thread
 
 POLL_S = 0.05
@@ -23,19 +23,25 @@ def run_until_interrupted(run: Callable[[], None], stop: Callable[[], None]) -> 
         KeyboardInterrupt: a second Ctrl-C, while the solver comes to an end: it is left alone.
     """
     ended: Future[None] = Future()
-    thread = Thread(target=_record, args=(run, ended), daemon=True)
-    thread.start()
+    Thread(target=_record, args=(run, ended), daemon=True).start()
     interrupted = False
     try:
-        while thread.is_alive():
-            thread.join(POLL_S)
+        _wait(ended)
     except KeyboardInterrupt:
         interrupted = True
-        while thread.is_alive():
-            stop()
-            thread.join(POLL_S)
+        _wait(ended, stop)
     ended.result()
     return interrupted
+
+
+def _wait(ended: Future[None], meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Wait for the end, and do something again and again meanwhile.
+
+    A thread's own `join` will not do: an interrupted one takes the thread for ended (CPython 3.11, bpo-45274).
+    """
+    while not ended.done():
+        meanwhile()
+        wait([ended], timeout=POLL_S)
 
 
 def _record(run: Callable[[], None], ended: Future[None]) -> None:

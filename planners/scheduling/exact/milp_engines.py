@@ -73,7 +73,9 @@ class Highs:
         import highspy
         import pulp
 
-        solver = pulp.HiGHS(msg=False, timeLimit=max(0.0, time_limit_s), threads=1, gapRel=0.0, random_seed=seed % 2**31)
+        solver = pulp.HiGHS(
+            msg=False, timeLimit=max(0.0, time_limit_s), threads=1, gapRel=0.0, random_seed=seed % 2**31
+        )
         solver.createAndConfigureSolver(model)
         solver.buildSolverModel(model)
         highs = model.solverModel
