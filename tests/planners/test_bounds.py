@@ -1,6 +1,5 @@
 """Lower bounds: never above what any orders reach, tight where the papers say so, and raised by memory limits."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from math import inf
@@ -18,6 +17,7 @@ from rtk.schemas.plan import Pipeline, Plan
 
 from ..strategies import hand_plan, limited_to_its_peaks, plans
 from .every_order import all_orders, any_order, limited_pipelines, limited_templates
+from .examples import running_example
 
 ROUNDING = 1 + 1e-9
 
@@ -220,19 +220,10 @@ def test_large_pipelines_have_the_periods_that_schedules_reach(cap: float, stash
     assert (makespan_bound(problem).value_s, found.value_s, found.unlimited_s) == (8310, period, 7680)
 
 
-def _failed(split: bool, cap: float | None = None) -> Problem:
-    """The running example: PP 4, DP 3, 6 micro-batches, worker 1/2 dead, its micro-batches shared out to its peers."""
-    own = {k: [(k, j) for j in range(6)] for k in range(3)}
-    orders: Mapping[str, str | None] = {f"{k}/{i}": any_order(own[k], split) for k in range(3) for i in range(4)}
-    shared = {f"{k}/2": any_order(own[k] + own[1][k // 2 :: 2], split) for k in (0, 2)}
-    plan = hand_plan({**orders, **shared, "1/2": None}, 6, limit_bytes=cap)
-    return problem_of(plan)
-
-
 @pytest.mark.parametrize(("split", "makespan", "period"), [(True, 29.0, 27.0), (False, 33.0, 33.0)])
 def test_bounds_of_the_running_example(split: bool, makespan: float, period: float) -> None:
     """The optima with a failed worker: 29 and 27 slots with I and W, 33 and 33 with B: staggering gains nothing."""
-    problem = _failed(split)
+    problem = running_example(split)
     found = makespan_bound(problem), period_bound(problem)
     assert [bound.value_s for bound in found] == [makespan, period]
     assert [(bound.worker, bound.work_s) for bound in found] == [(2, 27), (2, 27)]
@@ -244,7 +235,7 @@ def test_bounds_of_the_running_example(split: bool, makespan: float, period: flo
 )
 def test_limits_of_workers_that_take_over_raise_bounds(cap: float, makespan: float, period: float) -> None:
     """In the running example limits of 3.5 micro-batches and less bind the peers, whose memory all chains share."""
-    problem = _failed(True, cap)
+    problem = running_example(True, cap)
     found = makespan_bound(problem), period_bound(problem)
     assert [bound.value_s for bound in found] == [makespan, period]
     assert [bound.raised_by_memory for bound in found] == [makespan > 29, period > 27]

@@ -29,6 +29,7 @@ from rtk.schemas.plan import Plan
 
 from ..strategies import hand_plan, limited_to_its_peaks, plans
 from .every_order import all_orders, limited_pipelines
+from .examples import running_example
 
 ROUNDING = 1e-9
 SOLVERS: tuple[ExactSolver, ...] = (MilpSolver(), CpSatSolver())
@@ -80,23 +81,11 @@ def test_solvers_improve_any_plan_and_prove_no_more_than_is_true(solver: ExactSo
         assert check_plan(with_orders(plan, problem, attempt.orders)) == []
 
 
-def _slipstream(split: bool) -> Problem:
-    """SlipStream's example: 4 stages, 3 pipelines, 6 micro-batches, all times 1; worker 1/2 is dead."""
-    kinds = "FIW" if split else "FB"
-    orders: dict[str, str | None] = {}
-    for k in range(3):
-        for i in range(4):
-            own = [f"{kind}{j}" for j in range(6) for kind in kinds]
-            taken = [f"{kind}1.{j}" for j in range(6) if j % 2 == k // 2 for kind in kinds]
-            orders[f"{k}/{i}"] = None if (k, i) == (1, 2) else " ".join(own + (taken if i == 2 else []))
-    return problem_of(hand_plan(orders, 6))
-
-
 @pytest.mark.parametrize("solver", SOLVERS, ids=["milp", "cp-sat"])
 @pytest.mark.parametrize(("split", "least"), [(True, 29.0), (False, 33.0)])
 def test_solvers_prove_the_optima_of_slipstreams_example(solver: ExactSolver, split: bool, least: float) -> None:
     """Decoupled 29 and coupled 33 slots are found from poor orders, and proven."""
-    problem = _slipstream(split)
+    problem = running_example(split)
     attempt = _attempt(solver, problem)
     assert attempt.orders is not None
     assert (value_s(problem, attempt.orders), attempt.status) == (least, "optimal")
@@ -104,7 +93,7 @@ def test_solvers_prove_the_optima_of_slipstreams_example(solver: ExactSolver, sp
 
 def test_cp_sat_proves_the_period_of_slipstreams_example() -> None:
     """With a staggered optimizer the period is 27 slots: the work of the busiest peers."""
-    problem = _slipstream(True).with_objective(True)
+    problem = running_example(True).with_objective(True)
     attempt = _attempt(CpSatSolver(), problem)
     assert attempt.orders is not None
     assert (value_s(problem, attempt.orders), attempt.status) == (27.0, "optimal")
@@ -112,7 +101,7 @@ def test_cp_sat_proves_the_period_of_slipstreams_example() -> None:
 
 def test_same_seed_same_orders() -> None:
     """CP-SAT's orders depend on the problem and the seed only, unless time runs out."""
-    problem = _slipstream(True)
+    problem = running_example(True)
     assert _attempt(CpSatSolver(), problem) == _attempt(CpSatSolver(), problem)
 
 
@@ -128,7 +117,7 @@ def test_cbc_stands_in_for_highs() -> None:
 
 def test_a_missing_cp_sat_is_named_with_the_way_to_get_it() -> None:
     """Without OR-tools, asking for CP-SAT says what to install; auto takes the MILP."""
-    problem = _slipstream(True)
+    problem = running_example(True)
     with patch.dict(sys.modules, {"ortools": None, "ortools.sat": None, "ortools.sat.python": None}):
         with pytest.raises(InvalidInputError) as caught:
             _attempt(CpSatSolver(), problem)

@@ -21,7 +21,8 @@ from rtk.schemas.check import check_plan
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
 
-from ..strategies import BY_HAND, hand_plan, limited_to_its_peaks, plans
+from ..strategies import BY_HAND, limited_to_its_peaks, plans
+from .examples import running_example
 
 HEURISTIC = Effort("heuristic")
 
@@ -105,14 +106,7 @@ def test_capped_pipelines_reach_the_optimum(
 )
 def test_rerouting_reaches_the_known_optima(split: bool, staggered: bool, least: float) -> None:
     """SlipStream's example, one of twelve workers dead: 29 decoupled, 27 staggered, and 33 coupled (the paper: 36)."""
-    kinds = "FIW" if split else "FB"
-    orders: dict[str, str | None] = {}
-    for k in range(3):
-        for i in range(4):
-            own = [f"{kind}{j}" for j in range(6) for kind in kinds]
-            taken = [f"{kind}1.{j}" for j in range(6) if j % 2 == k // 2 for kind in kinds]
-            orders[f"{k}/{i}"] = None if (k, i) == (1, 2) else " ".join(own + (taken if i == 2 else []))
-    problem = problem_of(hand_plan(orders, 6)).with_objective(staggered)
+    problem = running_example(split).with_objective(staggered)
     solution = solve(problem, HEURISTIC)
     assert solution.value_s == least
     assert solution.optimal

@@ -78,11 +78,16 @@ class Route:
 
 def routes_of(problem: Problem) -> list[Route]:
     """The micro-batches of a problem, identical ones together, in the order of their first ones."""
+    return [_route(problem, alike) for alike in identical_jobs(problem)]
+
+
+def identical_jobs(problem: Problem) -> list[list[int]]:
+    """The jobs with the same executors, delays and backward split, each class in rank order."""
     jobs: dict[tuple[bytes, bytes, bytes], list[int]] = {}
     rows = zip(problem.executor, problem.split, problem.hop_s, strict=True)
     for job, (executors, split, hops_s) in enumerate(rows):
         jobs.setdefault((executors.tobytes(), split.tobytes(), hops_s.tobytes()), []).append(job)
-    return [_route(problem, alike) for alike in jobs.values()]
+    return list(jobs.values())
 
 
 def _route(problem: Problem, alike: list[int]) -> Route:

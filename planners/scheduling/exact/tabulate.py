@@ -14,6 +14,7 @@ from itertools import pairwise, product
 from math import floor, lcm
 from typing import TYPE_CHECKING
 
+from ..bounds.chains import identical_jobs
 from ..problem import BACKWARD, FORWARD, KINDS, WEIGHT, Problem
 from .arcs import Arc, followers_of, topological
 from .instance import ROUNDING, Instance, Memory
@@ -110,7 +111,7 @@ class _Table:
     def instance(self) -> Instance:
         """The instance, its operations numbered along the arcs; of those that may come next, W and I go before F."""
         memory = _memory(self.problem)
-        classes = list(_alike(self.problem))
+        classes = identical_jobs(self.problem)
         chains = [members for jobs in classes for members in self._chains(jobs)]
         messages = list(self._messages())
         implied = [(a, b, 0) for members in chains for a, b in pairwise(members)]
@@ -182,15 +183,6 @@ class _Table:
             own_s = workers.optimizer_s[mine].max() if staggered else step_s
             found[group] = self.whole(workers.allreduce_s[mine].max()) + self.whole(own_s)
         return found
-
-
-def _alike(problem: Problem) -> Iterator[list[int]]:
-    """The jobs with the same executors, delays and backward split, each class in rank order."""
-    classes: dict[tuple[bytes, bytes, bytes], list[int]] = {}
-    for job in range(problem.jobs):
-        key = (problem.executor[job].tobytes(), problem.hop_s[job].tobytes(), problem.split[job].tobytes())
-        classes.setdefault(key, []).append(job)
-    yield from classes.values()
 
 
 def _memory(problem: Problem) -> dict[int, Memory]:
