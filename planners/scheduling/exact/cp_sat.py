@@ -115,6 +115,12 @@ class _Model:
         solver.parameters.random_seed = seed % 2**31
         solver.parameters.num_workers = 1
         solver.parameters.catch_sigint_signal = False
+        # To branch on which operation comes first finds proofs that branching on start times does not.
+        solver.parameters.use_dynamic_precedence_in_disjunctive = True
+        solver.parameters.use_strong_propagation_in_disjunctive = True
+        # The linear relaxation and probing cost more here than they give.
+        solver.parameters.linearization_level = 0
+        solver.parameters.cp_model_probing_level = 0
         statuses: list[Any] = []
         listener = self._listener() if self._instance.problem.staggered else None
         interrupted = run_until_interrupted(
