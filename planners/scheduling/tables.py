@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .compiling import compiled, kernel, pays
+from .compiling import Form, kernel, pays
 from .problem import KINDS, Orders, Problem
 
 # Plain Python schedules so many operations while the machine code is loaded (about half a second).
@@ -16,7 +16,7 @@ INTERPRETED_OPERATIONS = 150_000
 INFINITY = float("inf")
 
 
-class Tables:
+class Tables(Form):
     """A problem as flat sequences: lists where kernels are interpreted, arrays where they are compiled.
 
     Args:
@@ -26,8 +26,8 @@ class Tables:
     """
 
     def __init__(self, problem: Problem, main: Callable[..., Any], runs: int) -> None:
+        super().__init__(pays(main, problem.operations * runs, INTERPRETED_OPERATIONS))
         self.problem = problem
-        self.compiled = pays(main, problem.operations * runs, INTERPRETED_OPERATIONS)
         workers = problem.workers
         self.stages = problem.executor.shape[1]
         sizes = problem.job_counts
@@ -50,28 +50,6 @@ class Tables:
         self.group = self.ints(workers.group)
         self.allreduce_s = self.floats(np.where(workers.live, workers.allreduce_s, 0.0))
         self.optimizer_s = self.floats(np.where(workers.live, workers.optimizer_s, 0.0))
-
-    def ints(self, values: Any, dtype: type[np.integer[Any]] = np.int64) -> Any:
-        """Integers in the form that the kernels take; the larger a table, the more narrow ones help."""
-        array = np.ascontiguousarray(values, dtype=dtype)
-        return array if self.compiled else array.tolist()
-
-    def floats(self, values: Any) -> Any:
-        """Floats in the form that the kernels take."""
-        array = np.ascontiguousarray(values, dtype=np.float64)
-        return array if self.compiled else array.tolist()
-
-    def int_space(self, size: int) -> Any:
-        """Work space for integers."""
-        return np.zeros(size, dtype=np.int64) if self.compiled else [0] * size
-
-    def float_space(self, size: int) -> Any:
-        """Work space for floats."""
-        return np.zeros(size) if self.compiled else [0.0] * size
-
-    def kernel(self, function: Any) -> Any:
-        """A kernel in the form that suits the problem."""
-        return compiled(function) if self.compiled else function
 
     def orders(self, order: Any) -> Orders:
         """The order of each worker, cut from the flat one."""

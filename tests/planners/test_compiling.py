@@ -13,17 +13,18 @@ from rtk.planners.scheduling.problem import home_problem
 from rtk.planners.scheduling.solve import solve
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
 
-stages = tuple(Stage((i, i + 1), 0.01, 0.01, 0.01) for i in range(4))
-template = Template("t0", stages, tuple(Link(0.02) for _ in range(3)))
-workers = tuple(Worker(0, i, "") for i in range(4))
-plan = Plan(Planner("by hand", "1", {}), (template,), (Pipeline("t0", 12),), "synchronous", workers)
-assert solve(home_problem(plan, split=True)).optimal
+for depth, microbatches in ((4, 12), (8, 32)):
+    stages = tuple(Stage((i, i + 1), 0.01, 0.01, 0.01) for i in range(depth))
+    template = Template("t0", stages, tuple(Link(0.02) for _ in range(depth - 1)))
+    workers = tuple(Worker(0, i, "") for i in range(depth))
+    plan = Plan(Planner("by hand", "1", {}), (template,), (Pipeline("t0", microbatches),), "synchronous", workers)
+    assert solve(home_problem(plan, split=True)).optimal
 print(*sorted({"numba", "torch", "pulp", "ortools", "highspy"} & set(sys.modules)))
 """
 
 
 def test_small_problems_load_neither_compiler_nor_solvers() -> None:
-    """A pipeline of 4 stages and 12 micro-batches is planned and proven without numba, torch or a solver."""
+    """Pipelines of 4 x 12 and 8 x 32 are planned and proven without numba, torch or a solver."""
     ran = subprocess.run([sys.executable, "-c", PLANNING], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == []
 

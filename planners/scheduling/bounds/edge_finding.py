@@ -17,13 +17,14 @@ must be.
 Arrays over operations stand at `3 * (job * stages + stage) + kind`.
 """
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
-from ..compiling import compiled, kernel, pays
+from ..compiling import Form, kernel, pays
 from ..problem import BACKWARD, FORWARD, KINDS, WEIGHT, Problem
 from .chains import Route, routes_of
 from .heads_and_tails import heads_and_tails
@@ -58,8 +59,7 @@ class Refuter:
     def __init__(self, problem: Problem) -> None:
         self._refuted_s, self._open_s = 0.0, INFINITY
         self._able = not problem.staggered and problem.operations <= MOST_OPERATIONS
-        if self._able:
-            self._make_ready(problem)
+        self._problem = problem
 
     def bound_s(self, below_s: float, value_s: float) -> float:
         """The greatest makespan that propagation refutes, as a lower bound.
@@ -87,19 +87,22 @@ class Refuter:
     def _refutes(self, makespan_s: float) -> bool:
         """Whether no schedule is as short as this, in s."""
         if self._refuted_s < makespan_s < self._open_s:
-            if self._kernel(makespan_s - self._step_s, makespan_s * ROUNDING, *self._arguments, *self._space):
+            if self._test(makespan_s):
                 self._refuted_s = makespan_s
             else:
                 self._open_s = makespan_s
         return makespan_s <= self._refuted_s
 
-    def _make_ready(self, problem: Problem) -> None:
+    @cached_property
+    def _test(self) -> Callable[[float], bool]:
+        """The kernel over this problem; made ready when first asked for, as most problems never ask."""
+        problem = self._problem
         per_worker = KINDS * problem.job_counts
-        self._compiled = pays(refutes, int(per_worker @ per_worker), INTERPRETED_STEPS)
-        self._kernel = compiled(refutes) if self._compiled else refutes
+        form = Form(pays(refutes, int(per_worker @ per_worker), INTERPRETED_STEPS))
+        kernel_ = form.kernel(refutes)
         workers, routes = problem.workers, problem.executor
         live = workers.live
-        self._step_s = float(np.max(workers.optimizer_s[live], initial=0.0))
+        step_s = float(np.max(workers.optimizer_s[live], initial=0.0))
         cells = [np.flatnonzero(routes.ravel() == worker) for worker in range(len(workers.stage))]
         members = [
             np.sort(np.concatenate([KINDS * c, KINDS * c + 1, KINDS * c[problem.split.ravel()[c]] + 2])) for c in cells
@@ -114,25 +117,18 @@ class Refuter:
         previous, input_gate, weight_gate = _gates(problem, alike)
         floors_s = _floors(problem, alike)
         operations = duration_s.size
-        self._arguments = (
-            routes.shape[1], problem.jobs, self._ints(problem.depth[problem.origin]), self._floats(hop_s.ravel()),
-            self._ints(problem.split.ravel()), self._floats(duration_s.ravel()), *map(self._floats, floors_s),
-            self._ints(previous), self._ints(input_gate), self._ints(weight_gate),
-            self._ints([0, *accumulate(len(m) for m in members)]), self._ints(np.concatenate(members)),
+        arguments = (
+            routes.shape[1], problem.jobs, form.ints(problem.depth[problem.origin]), form.floats(hop_s.ravel()),
+            form.ints(problem.split.ravel()), form.floats(duration_s.ravel()), *map(form.floats, floors_s),
+            form.ints(previous), form.ints(input_gate), form.ints(weight_gate),
+            form.ints([0, *accumulate(len(m) for m in members)]), form.ints(np.concatenate(members)),
         )  # fmt: skip
         most = max(len(m) for m in members)
-        self._space = (
-            self._floats(np.zeros(operations)), self._floats(np.zeros(operations)),
-            *(self._floats(np.zeros(most)) for _ in range(5)), self._ints(np.zeros(most)),
+        space = (
+            form.float_space(operations), form.float_space(operations),
+            *(form.float_space(most) for _ in range(5)), form.int_space(most),
         )  # fmt: skip
-
-    def _ints(self, values: Any) -> Any:
-        array = np.ascontiguousarray(values, dtype=np.int64)
-        return array if self._compiled else array.tolist()
-
-    def _floats(self, values: Any) -> Any:
-        array = np.ascontiguousarray(values, dtype=np.float64)
-        return array if self._compiled else array.tolist()
+        return lambda makespan_s: bool(kernel_(makespan_s - step_s, makespan_s * ROUNDING, *arguments, *space))
 
 
 def _floors(problem: Problem, routes: Sequence[Route]) -> tuple[Any, Any]:
