@@ -2,22 +2,21 @@
 
 It shares no code with the planners' evaluator (a longest path by worker sweeps) nor with the simulator (a virtual clock
 over the lowered program): here the operations are a table of numpy columns, completeness is counting, and times are
-Kahn's topological waves over the table. Tests hold the three readings equal, to the last bit.
+topological waves over the table, as in Kahn's algorithm. Tests hold the three readings equal, to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .documents import digest
 from .errors import InvalidInputError
-from .orders import parse_order
+from .orders import KINDS, parse_columns
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -28,9 +27,10 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-KINDS = "FIWB"
 FORWARD, INPUT, WEIGHT, FULL = range(4)
 NONE = -1
+# What an operation adds to the micro-batches that a worker holds whole, and to those of which it holds the stash for W.
+WHOLE, STASHED = np.array([1, -1, 0, -1]), np.array([0, 1, -1, 0])
 # Predictions may come from another summation order: this much relative difference is rounding, not a lie.
 ROUNDING = 1e-9
 MOST_NAMED = 100_000
@@ -46,27 +46,61 @@ class Problem:
 
 @dataclass(frozen=True)
 class _Table:
-    """All operations as columns of equal length n, in worker order and then in order of execution."""
+    """All operations as columns of equal length n, in worker order and then in order of execution.
+
+    Attributes:
+        plan: the plan whose orders these are.
+        counts: operations of each worker; array of workers.
+        kind, pipeline, microbatch: what each operation does; arrays of n.
+    """
 
     plan: Plan
-    worker: Ints
-    place: Ints
+    counts: Ints
     kind: Ints
     pipeline: Ints
     microbatch: Ints
-    stage: Ints
 
     @cached_property
-    def rows(self) -> list[slice]:
-        """The rows of each worker, which stand together."""
-        ends = np.searchsorted(self.worker, np.arange(len(self.plan.workers) + 1))
-        return [slice(int(first), int(stop)) for first, stop in pairwise(ends)]
+    def first(self) -> Ints:
+        """The row of each worker's first operation, were there one; array of workers."""
+        first: Ints = np.cumsum(self.counts) - self.counts
+        return first
+
+    @cached_property
+    def busy(self) -> Ints:
+        """The workers that have operations."""
+        return np.flatnonzero(self.counts)
+
+    @cached_property
+    def worker(self) -> Ints:
+        """Each operation's worker; array of n."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    @cached_property
+    def stage(self) -> Ints:
+        """Each operation's stage, that of its worker; array of n."""
+        return np.repeat(np.array([worker.stage for worker in self.plan.workers], dtype=np.int64), self.counts)
+
+    @cached_property
+    def duration_s(self) -> Floats:
+        """Each operation's duration in s; array of n."""
+        plan = self.plan
+        table = [
+            [stage.duration_s(kind) * (worker.slowdown or 1.0) for kind in KINDS]
+            for worker, stage in zip(plan.workers, map(plan.stage_of, plan.workers), strict=True)
+        ]
+        place = np.repeat(np.arange(len(table)) * len(KINDS), self.counts) + self.kind
+        return np.array(table, dtype=np.float64).ravel().take(place)
+
+    def place(self, row: int) -> int:
+        """The place of an operation in its worker's order, from 0."""
+        return int(row - self.first[self.worker[row]])
 
     def name(self, row: int) -> str:
         """An operation in words, for messages."""
         worker = self.plan.workers[int(self.worker[row])]
         what = f"{KINDS[self.kind[row]]} of micro-batch {self.pipeline[row]}.{self.microbatch[row]}"
-        return f"{what} on worker {worker.name} (operation {self.place[row]})"
+        return f"{what} on worker {worker.name} (operation {self.place(row)})"
 
     def path(self, row: int) -> str:
         """The JSON pointer of the order that holds an operation."""
@@ -75,15 +109,35 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Where each (pipeline, micro-batch, stage) runs: the row of its F, of its I or B, and of its W (or NONE)."""
+    """The (pipeline, stage, micro-batch) triples that need operations, numbered in this order.
+
+    Attributes:
+        table: operations, on micro-batches that exist.
+        first: the cell of micro-batch 0; array of pipelines x stages, NONE beyond a pipeline's depth.
+        number: how many cells there are.
+    """
 
     table: _Table
     first: Ints
     number: int
 
-    def of(self, pipeline: Ints, microbatch: Ints, stage: Ints) -> Ints:
-        """The cell numbers of micro-batches at stages; each (pipeline, stage) pair owns a run of cells."""
-        return self.first[pipeline, stage] + microbatch
+    @cached_property
+    def slot(self) -> Ints:
+        """For each operation, kind x `number` + the cell it belongs to; array of n."""
+        table = self.table
+        at = table.pipeline * self.first.shape[1]
+        at += table.stage
+        slot = table.kind * self.number
+        slot += self.first.ravel().take(at)
+        slot += table.microbatch
+        return slot
+
+    def blocks(self, by_cell: Ints) -> Iterator[Ints]:
+        """What stands at the cells, one array of stages x micro-batches for each pipeline."""
+        counts = [pipeline.microbatches for pipeline in self.table.plan.pipelines]
+        for first, count in zip(self.first, counts, strict=True):
+            depth = np.count_nonzero(first != NONE)
+            yield by_cell[first[0] : first[0] + depth * count].reshape(depth, count)
 
     def describe(self, cell: int) -> str:
         """A cell in words, for messages."""
@@ -113,12 +167,12 @@ def check_plan(plan: Plan) -> list[Problem]:
     if problems:
         return problems
     forward, backward, weight = _rows_by_cell(cells)
-    problems = _misplaced(table, cells, forward, backward, weight)
+    problems = _misplaced(table, forward, backward, weight)
     if problems:
         return problems
-    times = _Times.propagate(table, cells, forward, backward)
-    if times.deadlock is not None:
-        return [times.deadlock]
+    times = _propagate(table, *_messages(cells, forward, backward))
+    if isinstance(times, Problem):
+        return [times]
     peaks = _peak_memory(table)
     return _over_limit(plan, peaks) + _wrong_prediction(table, times, peaks)
 
@@ -128,17 +182,14 @@ def deadlock_free_times(plan: Plan) -> tuple[Floats, Floats]:
     table = _tabulate(plan)
     cells = _number_cells(table)
     forward, backward, _ = _rows_by_cell(cells)
-    times = _Times.propagate(table, cells, forward, backward)
-    return times.start, times.end
+    times = _propagate(table, *_messages(cells, forward, backward))
+    assert isinstance(times, _Times), "the plan deadlocks"
+    return times.start_s, times.end_s
 
 
 def _tabulate(plan: Plan) -> _Table:
-    columns: list[tuple[int, int, int, int, int, int]] = []
-    for number, worker in enumerate(plan.workers):
-        for place, (kind, pipeline, microbatch) in enumerate(parse_order(worker.order or "", worker.pipeline)):
-            columns.append((number, place, KINDS.index(kind), pipeline, microbatch, worker.stage))
-    array = np.array(columns, dtype=np.int64).reshape(-1, 6)
-    return _Table(plan, *(np.ascontiguousarray(column) for column in array.T))
+    texts = [worker.order or "" for worker in plan.workers]
+    return _Table(plan, *parse_columns(texts, [worker.pipeline for worker in plan.workers]))
 
 
 def _number_cells(table: _Table) -> _Cells:
@@ -157,20 +208,28 @@ def _foreign(table: _Table, cells: _Cells) -> list[Problem]:
     """Operations on micro-batches that do not exist, or of stages that hold other layers."""
     plan = table.plan
     counts = np.array([pipeline.microbatches for pipeline in plan.pipelines], dtype=np.int64)
-    known = table.pipeline < len(plan.pipelines)
+    layers = _layers(plan)
+    known = table.pipeline < len(counts)
     owner = np.where(known, table.pipeline, 0)
     known &= table.microbatch < counts[owner]
-    for worker, mine in zip(plan.workers, table.rows, strict=True):
-        layers = plan.stage_of(worker).layers
-        same = [
-            worker.stage < len(plan.template_of(k).stages) and plan.template_of(k).stages[worker.stage].layers == layers
-            for k in range(len(plan.pipelines))
-        ]
-        known[mine] &= np.array(same)[owner[mine]]
+    mine = np.array([layers[worker.pipeline, worker.stage] for worker in plan.workers])
+    owner *= layers.shape[1]
+    owner += table.stage
+    known &= layers.ravel().take(owner) == np.repeat(mine, table.counts)
     return [
         Problem(table.path(row), f"{table.name(row)} is foreign: no such micro-batch passes this stage")
         for row in map(int, np.flatnonzero(~known))
     ]
+
+
+def _layers(plan: Plan) -> Ints:
+    """A number for the layers that a stage holds; array of pipelines x stages, NONE beyond a pipeline's depth."""
+    numbers: dict[tuple[int, int], int] = {}
+    layers = np.full((len(plan.pipelines), max(len(template.stages) for template in plan.templates)), NONE)
+    for k in range(len(plan.pipelines)):
+        stages = plan.template_of(k).stages
+        layers[k, : len(stages)] = [numbers.setdefault(stage.layers, len(numbers)) for stage in stages]
+    return layers
 
 
 def _too_few(cells: _Cells) -> list[Problem]:
@@ -184,44 +243,43 @@ def _too_few(cells: _Cells) -> list[Problem]:
 def _incomplete(cells: _Cells) -> list[Problem]:
     """Micro-batches that lack an operation at a stage, or have one twice."""
     table = cells.table
-    cell = cells.of(table.pipeline, table.microbatch, table.stage)
-    count = np.stack([np.bincount(cell[table.kind == kind], minlength=cells.number) for kind in range(4)])
+    count = np.bincount(cells.slot, minlength=len(KINDS) * cells.number).reshape(len(KINDS), -1)
     whole = (count[INPUT] == 0) & (count[WEIGHT] == 0) & (count[FULL] == 1)
     split = (count[INPUT] == 1) & (count[WEIGHT] == 1) & (count[FULL] == 0)
+    broken = np.flatnonzero((count[FORWARD] != 1) | ~(whole | split))
+    if not broken.size:
+        return []
+    last = np.full(cells.number, NONE, dtype=np.int64)
+    np.maximum.at(last, cells.slot % cells.number, np.arange(len(cells.slot)))
     problems = []
-    for bad in np.flatnonzero((count[FORWARD] != 1) | ~(whole | split)):
+    for bad in map(int, broken):
         found = ", ".join(f"{count[kind, bad]} {KINDS[kind]}" for kind in range(4) if count[kind, bad]) or "nothing"
-        rows = np.flatnonzero(cell == bad)
-        path = table.path(int(rows[-1])) if rows.size else "/workers"
+        path = "/workers" if last[bad] == NONE else table.path(int(last[bad]))
         problems.append(
-            Problem(path, f"{cells.describe(int(bad))} has {found}; it needs one F, and one B or one I and one W")
+            Problem(path, f"{cells.describe(bad)} has {found}; it needs one F, and one B or one I and one W")
         )
     return problems
 
 
 def _rows_by_cell(cells: _Cells) -> tuple[Ints, Ints, Ints]:
-    table = cells.table
-    cell = cells.of(table.pipeline, table.microbatch, table.stage)
-    rows = np.arange(len(cell))
-    found = []
-    for kinds in ((FORWARD,), (INPUT, FULL), (WEIGHT,)):
-        of_kind = np.isin(table.kind, kinds)
-        where = np.full(cells.number, NONE, dtype=np.int64)
-        where[cell[of_kind]] = rows[of_kind]
-        found.append(where)
-    return found[0], found[1], found[2]
+    """The row of each cell's F, of its I or B, and of its W (or NONE); arrays of cells of a complete plan."""
+    row = np.full(len(KINDS) * cells.number, NONE, dtype=np.int64)
+    row[cells.slot] = np.arange(len(cells.slot))
+    forward, split, weight, full = row.reshape(len(KINDS), -1)
+    return forward, np.maximum(split, full), weight
 
 
-def _misplaced(table: _Table, cells: _Cells, forward: Ints, backward: Ints, weight: Ints) -> list[Problem]:
+def _misplaced(table: _Table, forward: Ints, backward: Ints, weight: Ints) -> list[Problem]:
     """Operations of one micro-batch on several workers, or in an impossible order on one."""
     problems = []
     for earlier, later in ((forward, backward), (backward, weight)):
         both = np.flatnonzero(later != NONE)
         a, b = earlier[both], later[both]
-        for cell in both[table.worker[a] != table.worker[b]]:
+        apart = table.worker[a] != table.worker[b]
+        for cell in both[apart]:
             message = f"{table.name(later[cell])} runs apart from {table.name(earlier[cell])}; one worker must run both"
             problems.append(Problem(table.path(later[cell]), message))
-        for cell in both[(table.worker[a] == table.worker[b]) & (table.place[a] > table.place[b])]:
+        for cell in both[~apart & (a > b)]:
             message = f"{table.name(later[cell])} comes before {table.name(earlier[cell])}, which it needs"
             problems.append(Problem(table.path(later[cell]), message))
     return problems
@@ -229,100 +287,69 @@ def _misplaced(table: _Table, cells: _Cells, forward: Ints, backward: Ints, weig
 
 @dataclass(frozen=True)
 class _Times:
-    """Start and end of every row, or the deadlock that keeps some from ever starting."""
+    """Start and end of every row, in s."""
 
-    start: Floats
-    end: Floats
-    deadlock: Problem | None
-
-    @staticmethod
-    def propagate(table: _Table, cells: _Cells, forward: Ints, backward: Ints) -> _Times:
-        """Kahn's algorithm in waves: a row starts at the later of its worker's previous end and its message."""
-        before = np.where(table.place > 0, np.arange(len(table.place)) - 1, NONE)
-        source, delay = _messages(table, cells, forward, backward)
-        duration = _durations(table)
-        after, target = _inverse(before), _inverse(source)
-        missing = (before != NONE).astype(np.int64) + (source != NONE)
-        start, end = np.zeros(len(duration)), np.zeros(len(duration))
-        wave = np.flatnonzero(missing == 0)
-        done = 0
-        while wave.size:
-            own = np.where(before[wave] != NONE, end[before[wave]], 0.0)
-            message = np.where(source[wave] != NONE, end[source[wave]] + delay[wave], 0.0)
-            start[wave] = np.maximum(own, message)
-            end[wave] = start[wave] + duration[wave]
-            done += wave.size
-            freed = np.concatenate([after[wave], target[wave]])
-            freed = freed[freed != NONE]
-            np.subtract.at(missing, freed, 1)
-            wave = _distinct(freed[missing[freed] == 0])
-        return _Times(start, end, None if done == len(duration) else _deadlock(table, missing, source))
+    start_s: Floats
+    end_s: Floats
 
 
-def _distinct(rows: Ints) -> Ints:
-    """Each row once, in ascending order (np.unique would import numpy's masked arrays, a tenth of the start-up)."""
-    ordered = np.sort(rows)
-    return ordered[np.diff(ordered, prepend=NONE) > 0]
+def _propagate(table: _Table, source: Ints, delay_s: Floats) -> _Times | Problem:
+    """When each row starts and ends if none waits for longer than it must, or the deadlock that keeps some from it.
+
+    As Kahn's algorithm goes, in waves: each starts the next row of every worker whose message has been sent.
+
+    Args:
+        table: all operations.
+        source, delay_s: the row whose message each row waits for (or NONE), and how long that takes in s.
+    """
+    start_s, end_s = np.zeros(len(source)), np.full(len(source) + 1, np.nan)  # NaN: not known yet
+    end_s[NONE] = 0.0  # stands behind the last row: who waits for no message could start at 0
+    row, stop = table.first[table.busy], (table.first + table.counts)[table.busy]
+    free_s = np.zeros(len(row))
+    while row.size:
+        arrival_s = end_s.take(source.take(row)) + delay_s.take(row)
+        ready = np.flatnonzero(~np.isnan(arrival_s))
+        if not ready.size:
+            return _deadlock(table, row, source)
+        now = row.take(ready)
+        from_s = np.maximum(free_s.take(ready), arrival_s.take(ready))
+        until_s = from_s + table.duration_s.take(now)
+        start_s[now], end_s[now], free_s[ready] = from_s, until_s, until_s
+        row[ready] = now + 1
+        left = row < stop
+        if not left.all():
+            row, stop, free_s = row[left], stop[left], free_s[left]
+    return _Times(start_s, end_s[:-1])
 
 
-def _messages(table: _Table, cells: _Cells, forward: Ints, backward: Ints) -> tuple[Ints, Floats]:
-    """For every row, the row on another worker whose message it waits for (or NONE), and the link's delay in s."""
-    plan = table.plan
-    depth = np.array([len(plan.template_of(k).stages) for k in range(len(plan.pipelines))])[table.pipeline]
-    source = np.full(len(table.kind), NONE, dtype=np.int64)
-    is_forward = table.kind == FORWARD
-    from_below = is_forward & (table.stage > 0)
-    from_above = np.isin(table.kind, (INPUT, FULL)) & (table.stage < depth - 1)
-    for rows, step, senders in ((from_below, -1, forward), (from_above, 1, backward)):
-        neighbour = cells.of(table.pipeline[rows], table.microbatch[rows], table.stage[rows] + step)
-        source[rows] = senders[neighbour]
-    return source, _delays(table, source)
+def _messages(cells: _Cells, forward: Ints, backward: Ints) -> tuple[Ints, Floats]:
+    """For every row, the row at another stage whose message it waits for (or NONE), and the link's delay in s."""
+    table = cells.table
+    source, delay_s = np.full(len(table.kind), NONE, dtype=np.int64), np.zeros(len(table.kind))
+    hops = zip(cells.blocks(forward), cells.blocks(backward), _hops(cells, forward), strict=True)
+    for down, up, hop_s in hops:
+        source[down[1:]], source[up[:-1]] = down[:-1], up[1:]
+        delay_s[down[1:]] = delay_s[up[:-1]] = hop_s
+    return source, delay_s
 
 
-def _delays(table: _Table, source: Ints) -> Floats:
-    plan = table.plan
-    depth = max(len(template.stages) for template in plan.templates)
-    shape = (len(plan.pipelines), max(depth - 1, 1))
-    inside, between = np.zeros(shape), np.zeros(shape)
-    for k, pipeline in enumerate(plan.pipelines):
-        template = plan.template_of(k)
-        for i, link in enumerate(template.links):
-            between[k, i] = link.delay_s
-            inside[k, i] = link.delay_s if pipeline.links is None else pipeline.links[i].delay_s
-    home = np.array([worker.pipeline for worker in plan.workers], dtype=np.int64)
-    delay = np.zeros(len(source))
-    rows = np.flatnonzero(source != NONE)
-    crossed = np.minimum(table.stage[rows], table.stage[source[rows]])
-    receiver, sender = home[table.worker[rows]], home[table.worker[source[rows]]]
-    delay[rows] = np.where(receiver == sender, inside[receiver, crossed], between[table.pipeline[rows], crossed])
-    return delay
+def _hops(cells: _Cells, forward: Ints) -> Iterator[Floats]:
+    """Delay of each micro-batch's hops, both ways, for each pipeline: array of (stages - 1) x micro-batches, in s."""
+    plan = cells.table.plan
+    links = [plan.template_of(k).links if own.links is None else own.links for k, own in enumerate(plan.pipelines)]
+    inside_s = np.zeros((len(links), max(len(template.stages) for template in plan.templates)))
+    for k, own in enumerate(links):
+        inside_s[k, : len(own)] = [link.delay_s for link in own]
+    home = np.array([worker.pipeline for worker in plan.workers])[cells.table.worker[forward]]
+    for k, pipelines in enumerate(cells.blocks(home)):
+        between_s = np.array([[link.delay_s] for link in plan.template_of(k).links]).reshape(-1, 1)
+        here, above = pipelines[:-1], pipelines[1:]
+        yield np.where(here == above, inside_s[here, np.arange(len(here))[:, None]], between_s)
 
 
-def _durations(table: _Table) -> Floats:
-    plan = table.plan
-    by_worker = np.array(
-        [
-            [plan.stage_of(worker).duration_s(kind) * (worker.slowdown or 1.0) for kind in KINDS]
-            for worker in plan.workers
-        ]
-    )
-    durations: Floats = by_worker[table.worker, table.kind]
-    return durations
-
-
-def _inverse(rows: Ints) -> Ints:
-    inverse = np.full(len(rows), NONE, dtype=np.int64)
-    given = np.flatnonzero(rows != NONE)
-    inverse[rows[given]] = given
-    return inverse
-
-
-def _deadlock(table: _Table, missing: Ints, source: Ints) -> Problem:
-    """Follow who waits for whom from the first blocked worker until a worker comes up twice."""
-    blocked = np.flatnonzero(missing > 0)
-    first_of: dict[int, int] = {}
-    for row in blocked:
-        first_of.setdefault(int(table.worker[row]), int(row))
+def _deadlock(table: _Table, blocked: Ints, source: Ints) -> Problem:
+    """Follow who waits for whom from the first blocked row (one of each worker) until a worker comes up twice."""
+    first_of = {int(table.worker[row]): int(row) for row in blocked}
     worker = int(table.worker[blocked[0]])
     chain: list[int] = []
     while worker not in chain:
@@ -334,15 +361,15 @@ def _deadlock(table: _Table, missing: Ints, source: Ints) -> Problem:
 
 
 def _peak_memory(table: _Table) -> Floats:
-    """Peak activation bytes of each worker; memory peaks right after an F starts."""
-    peaks = np.zeros(len(table.plan.workers))
-    for number, worker in enumerate(table.plan.workers):
-        kind = table.kind[table.rows[number]]
-        stage = table.plan.stage_of(worker)
-        whole = np.cumsum((kind == FORWARD).astype(np.int64) - np.isin(kind, (INPUT, FULL)))
-        stash = np.cumsum((kind == INPUT).astype(np.int64) - (kind == WEIGHT))
-        held = whole * stage.activation_bytes + stash * stage.weight_stash_bytes
-        peaks[number] = held.max(initial=0.0)
+    """Peak activation bytes of each worker of a complete plan; memory peaks right after an F starts."""
+    stages = [table.plan.stage_of(worker) for worker in table.plan.workers]
+    activation = np.array([stage.activation_bytes for stage in stages], dtype=np.float64)
+    stash = np.array([stage.weight_stash_bytes for stage in stages], dtype=np.float64)
+    # Every worker ends with nothing held, so what all before it have added up to does not count against it.
+    whole, stashed = np.cumsum(WHOLE.take(table.kind)), np.cumsum(STASHED.take(table.kind))
+    held = whole * np.repeat(activation, table.counts) + stashed * np.repeat(stash, table.counts)
+    peaks = np.zeros(len(stages))
+    peaks[table.busy] = np.maximum.reduceat(held, table.first[table.busy])
     return peaks
 
 
@@ -360,9 +387,9 @@ def _wrong_prediction(table: _Table, times: _Times, peaks: Floats) -> list[Probl
     prediction = table.plan.prediction
     if prediction is None:
         return []
-    makespan, period = _makespan(table, times), _period(table, times)
+    makespan, period = _makespan_and_period(table, times)
     iteration = period if table.plan.optimizer == "staggered" else makespan
-    busy = float(_durations(table).sum())
+    busy = float(table.duration_s.sum())
     room = len(table.plan.live_workers()) * iteration
     wanted: list[tuple[str, float, float]] = [
         ("makespan_s", prediction.makespan_s, makespan),
@@ -408,22 +435,19 @@ def _stage_windows(table: _Table, times: _Times) -> tuple[Floats, Floats, Floats
     group = np.full(len(plan.workers), NONE, dtype=np.int64)
     group[live] = [layers[stage.layers] for stage in stages]
     first, last = np.full(len(layers), np.inf), np.zeros(len(layers))
-    np.minimum.at(first, group[table.worker], times.start)
-    np.maximum.at(last, group[table.worker], times.end)
+    rows, busy = table.first[table.busy], group[table.busy]
+    np.minimum.at(first, busy, np.minimum.reduceat(times.start_s, rows))
+    np.maximum.at(last, busy, np.maximum.reduceat(times.end_s, rows))
     allreduce, optimizer = np.zeros(len(layers)), np.zeros(len(layers))
     np.maximum.at(allreduce, group[live], [stage.allreduce_s for stage in stages])
     np.maximum.at(optimizer, group[live], [stage.optimizer_s for stage in stages])
     return first, last, allreduce, optimizer
 
 
-def _makespan(table: _Table, times: _Times) -> float:
-    _, last, allreduce, optimizer = _stage_windows(table, times)
-    return float((last + allreduce).max() + optimizer.max())
-
-
-def _period(table: _Table, times: _Times) -> float:
+def _makespan_and_period(table: _Table, times: _Times) -> tuple[float, float]:
     first, last, allreduce, optimizer = _stage_windows(table, times)
-    return float((last - first + allreduce + optimizer).max())
+    makespan = float((last + allreduce).max() + optimizer.max())
+    return makespan, float((last - first + allreduce + optimizer).max())
 
 
 def _close(a: float, b: float) -> bool:
@@ -485,11 +509,12 @@ def _check_times(plan: Plan, timeline: Timeline, iteration: int, start: Floats, 
     table = _tabulate(plan)
     cells = _number_cells(table)
     forward, backward, _ = _rows_by_cell(cells)
-    source, delay = _messages(table, cells, forward, backward)
+    source, delay = _messages(cells, forward, backward)
     if timeline.source == "measured":
         delay = np.zeros_like(delay)
     rows = np.arange(len(start))
-    before = np.where(table.place > 0, rows - 1, NONE)
+    before = rows - 1
+    before[table.first[table.busy]] = NONE
     slack = ROUNDING * max(float(end.max(initial=0.0)), 1e-3)
     late = (before != NONE) & (start < end[before] - slack)
     early = (source != NONE) & (start < end[source] + delay - slack)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given, settings
@@ -10,12 +11,12 @@ from hypothesis import strategies as st
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.runners.simulator import simulate
-from rtk.schemas.check import Problem, check_plan, check_timeline, require_valid
+from rtk.schemas.check import Problem, check_plan, check_timeline, deadlock_free_times, require_valid
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.plan import Pipeline, Plan, Prediction, Worker
+from rtk.schemas.plan import Link, Pipeline, Plan, Prediction, Stage, Template, Worker
 from rtk.schemas.timeline import Span, Timeline
 
-from ..strategies import hand_plan, limited_to_its_peaks, plans
+from ..strategies import BY_HAND, hand_plan, limited_to_its_peaks, plans
 
 SMALL = plans(max_pp=4, max_microbatches=4)
 
@@ -137,6 +138,41 @@ def test_checker_and_evaluator_agree_on_shuffled_orders(plan: Plan, data: st.Dat
     elif messages[0].startswith("deadlock"):
         with pytest.raises(InvalidInputError):
             evaluate(shuffled)
+
+
+@given(SMALL, st.data())
+def test_malformed_order_is_refused(plan: Plan, data: st.DataObject) -> None:
+    """A plan built in memory with a token that is no operation is refused with the token and its place."""
+    number, tokens, place = _pick(data, plan)
+    tokens[place] = data.draw(st.sampled_from(["F01", "X0", "F", "F1.", "F1000000000", "f0"]))
+    with pytest.raises(InvalidInputError, match=rf"'{re.escape(tokens[place])}' is not .* \(operation {place},"):
+        check_plan(_with_order(plan, number, tokens))
+
+
+def test_pipelines_of_unlike_depth_share_a_stage() -> None:
+    """A micro-batch of a deeper pipeline passes a worker of a shallower one: hops inside, between, and inside again."""
+    shallow, deep = (
+        Template(name, tuple(Stage((i, i + 1), 1.0, 1.0, 1.0, activation_bytes=8) for i in range(depth)), links)
+        for name, depth, links in (("t0", 1, ()), ("t1", 3, (Link(10.0), Link(100.0))))
+    )
+    orders = (Worker(0, 0, "F0 F1.0 B0 B1.0"), Worker(1, 0, "F1 B1"), Worker(1, 1, "F0 F1 B0 B1"))
+    plan = Plan(
+        BY_HAND,
+        (shallow, deep),
+        (Pipeline("t0", 1), Pipeline("t1", 2, (Link(20.0), Link(200.0)))),
+        "synchronous",
+        (*orders, Worker(1, 2, "F0 B0 F1 B1")),
+    )
+    plan.validate()
+    assert check_plan(plan) == []
+    start, _ = deadlock_free_times(plan)
+    starts = [start[first:stop].tolist() for first, stop in pairwise([0, 4, 6, 10, 14])]
+    assert starts == [
+        [0, 1, 2, 428],  # F1.0 arrives at stage 1 after the template's 10 s
+        [0, 447],
+        [12, 21, 416, 425],  # F1.1 comes by the pipeline's own link of 20 s
+        [213, 214, 222, 223],
+    ]
 
 
 def test_problem_names_the_operation_and_its_place() -> None:

@@ -1,11 +1,23 @@
 """Orders: the strict text form of a worker's operations."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.orders import Operation, check_order_text, parse_operation, parse_order, print_operation, print_order
+from rtk.schemas.orders import (
+    KINDS,
+    Operation,
+    check_order_text,
+    parse_columns,
+    parse_operation,
+    parse_order,
+    print_operation,
+    print_order,
+)
 
 OPERATIONS = st.builds(Operation, st.sampled_from(["F", "I", "W", "B"]), st.integers(0, 12), st.integers(0, 10**9 - 1))
 
@@ -27,6 +39,41 @@ def test_accepted_text_is_canonical(text: str) -> None:
     except InvalidInputError:
         return
     assert print_order(operations, 9999) == text.replace("9999.", "")
+
+
+@given(st.lists(st.tuples(st.lists(OPERATIONS, max_size=8), st.integers(0, 12)), max_size=5))
+def test_columns_hold_what_the_orders_hold(orders: list[tuple[list[Operation], int]]) -> None:
+    """Many orders read at once, empty ones among them, hold the operations that they hold one by one."""
+    texts, pipelines = [print_order(*order) for order in orders], [pipeline for _, pipeline in orders]
+    counts, *columns = parse_columns(texts, pipelines)
+    found = [Operation(KINDS[kind], k, j) for kind, k, j in zip(*(column.tolist() for column in columns), strict=True)]
+    parsed = [parse_order(text, pipeline) for text, pipeline in zip(texts, pipelines, strict=True)]
+    assert counts.tolist() == [len(operations) for operations in parsed]
+    assert found == [operation for operations in parsed for operation in operations]
+
+
+def _refusal(parse: Callable[[], object]) -> tuple[str, str | None] | None:
+    """What an error says, or None where there is none."""
+    try:
+        parse()
+    except InvalidInputError as error:
+        return error.what, error.fix
+    return None
+
+
+@given(st.lists(st.text(alphabet="FIWB01239. x٣\n", max_size=7), max_size=4))
+def test_columns_refuse_what_orders_refuse(texts: list[str]) -> None:
+    """Orders read at once are refused as the first of them that is refused alone, in the same words."""
+    alone = [_refusal(partial(parse_order, text, 0)) for text in texts]
+    together = _refusal(partial(parse_columns, texts, [0] * len(texts)))
+    assert together == next((refusal for refusal in alone if refusal), None)
+
+
+@given(st.text(alphabet="FIWB01239. ", max_size=24))
+def test_order_is_text_whose_every_token_is_an_operation(text: str) -> None:
+    """A text is an order just where it is empty or each part between single spaces is an operation by itself."""
+    parts = [_refusal(partial(parse_operation, token, 0)) for token in text.split(" ")] if text else []
+    assert (_refusal(partial(check_order_text, text)) is None) == (not any(parts))
 
 
 def test_prefix_names_another_pipeline() -> None:
