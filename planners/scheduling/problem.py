@@ -6,15 +6,15 @@ order, micro-batch j of every pipeline before j+1 of any. In solutions an operat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...schemas.orders import Operation, print_order
-from ...schemas.plan import Plan
+from ...schemas.orders import Kind, Operation, print_operation
+from ...schemas.plan import Plan, Worker
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2  # kinds in operation codes; BACKWARD is I where split, B otherwise
 KINDS = 3
-NO_WORKER = -1
+NO_WORKER = NO_PIPELINE = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +127,7 @@ class Problem:
 
 
 Orders = Sequence[Sequence[int]]  # operation codes of each worker
+Tokens = tuple[list[str], list[str]]  # of all codes: in orders of a micro-batch's own pipeline, and in those of others
 
 
 def home_problem(plan: Plan, *, split: bool) -> Problem:
@@ -176,20 +177,42 @@ def codes_of(plan: Plan, problem: Problem) -> Orders:
 
 def with_orders(plan: Plan, problem: Problem, orders: Orders) -> Plan:
     """The plan with orders given as operation codes; failed workers keep none."""
-    origin, microbatch, split = problem.origin.tolist(), problem.microbatch.tolist(), problem.split.tolist()
+    home = np.repeat(problem.origin, KINDS).tolist()
+    tokens = list(_tokens_by_stage(problem))
 
-    def operation(code: int, stage: int) -> Operation:
-        job, kind = divmod(code, KINDS)
-        letter = "FIW"[kind] if kind != BACKWARD or split[job][stage] else "B"
-        return Operation(letter, origin[job], microbatch[job])  # type: ignore[arg-type]
+    def text(worker: Worker, order: Sequence[int]) -> str:
+        own, foreign = tokens[worker.stage]
+        return " ".join([own[code] if home[code] == worker.pipeline else foreign[code] for code in order])
 
     workers = tuple(
-        worker
-        if worker.failed
-        else replace(worker, order=print_order((operation(c, worker.stage) for c in order), worker.pipeline))
+        worker if worker.failed else replace(worker, order=text(worker, order))
         for worker, order in zip(plan.workers, orders, strict=True)
     )
     return replace(plan, workers=workers, prediction=None)
+
+
+def _tokens_by_stage(problem: Problem) -> Iterator[Tokens]:
+    """For each stage, how its operation codes are written."""
+    tokens = cache(partial(_tokens, problem))
+    for split in problem.split.T:
+        if split.all() or not split.any():
+            yield tokens("I" if split[0] else "B")
+        else:
+            choice = np.repeat(split, KINDS).tolist()
+            pairs = zip(tokens("I"), tokens("B"), strict=True)
+            own, foreign = ([i if s else b for s, i, b in zip(choice, *pair, strict=True)] for pair in pairs)
+            yield own, foreign
+
+
+def _tokens(problem: Problem, backward: Kind) -> Tokens:
+    """How operation codes are written where the backward is I, or B."""
+    kinds: tuple[Kind, ...] = ("F", backward, "W")
+    places = zip(problem.origin.tolist(), problem.microbatch.tolist(), strict=True)
+    operations = [Operation(kind, k, j) for k, j in places for kind in kinds]
+    own = [print_operation(operation, operation.pipeline) for operation in operations]
+    if len(problem.depth) == 1:
+        return own, own
+    return own, [print_operation(operation, NO_PIPELINE) for operation in operations]
 
 
 def _ranked(plan: Plan) -> tuple[Ints, Ints]:
