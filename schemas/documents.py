@@ -27,7 +27,7 @@ FORMAT_MAJOR, FORMAT_MINOR = 1, 0
 FORMAT_VERSION = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
 STANDARD_STREAM = "-"
 # Beside seconds, the numbers without a unit that may be fractions.
-FLOATS = frozenset({"bubble_ratio", "factor", "gap", "slowdown"})
+FLOATS = frozenset({"bubble_ratio", "factor", "gap", "slowdown", "weight_wait"})
 
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 

@@ -1,0 +1,202 @@
+"""Atlas: the plans for every number of failures, computed ahead: what each promises, and what rebuilds it."""
+
+import re
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import MinLen
+
+from .errors import InvalidInputError
+from .fields import STRICT, Bytes, Count, Index, Name, Ratio, Seconds
+from .plan import Optimizer, Planner, Proof, Template
+
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRules:
+    """The rules of a slot schedule, one entry a stage: what each worker of the stage runs next.
+
+    `weight_wait` is a share of W's duration; `priority` counts `planners/scheduling/rules.py`'s Priority.
+    """
+
+    warmup: tuple[Count, ...]
+    in_flight: tuple[Count, ...]
+    weight_wait: tuple[Ratio, ...]
+    backlog: tuple[Count, ...]
+    priority: tuple[Index, ...]
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What rebuilds a plan bit for bit.
+
+    Either slots and rules: at each stage `group_sizes` micro-batches run side by side, and `rules` schedule the slots,
+    or each worker on its own, as `scheduled` says. Or `stored`, the sha256 of a plan that a search has found and that
+    stands in `plans/` beside the atlas.
+    """
+
+    group_sizes: tuple[Count, ...] | None = None
+    rules: SlotRules | None = None
+    scheduled: Literal["slots", "workers"] | None = None
+    stored: Name | None = None
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"group_sizes", "rules", "scheduled", "stored"})
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class AtlasPrediction:
+    """What a plan promises, as a Plan's prediction, but memory is what a worker of each stage holds at most."""
+
+    iteration_time_s: Seconds
+    makespan_s: Seconds
+    period_s: Seconds
+    lower_bound_s: Seconds
+    gap: Ratio
+    proof: Proof
+    bubble_ratio: Ratio
+    peak_memory_bytes: tuple[Bytes, ...]
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class AtlasEntry:
+    """The plan for one number of failed units: how many workers of each stage are dead, its promise, its recipe."""
+
+    failed_units: Index
+    failures: tuple[Index, ...]
+    prediction: AtlasPrediction
+    recipe: Recipe
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True)
+class Atlas:
+    """Everything that the plans have in common, and one entry for each number of failures from 0 on.
+
+    Attributes:
+        planner: who made it, with the options of all plans.
+        template: the shape of every pipeline.
+        dp: pipelines.
+        microbatches: of each pipeline.
+        optimizer: of all plans.
+        split: whether backwards may be split in I and W.
+        failure_unit: pipelines x stages of a block of workers that die together.
+        state_bytes: parameters, gradients and optimizer state of each stage: what a worker copies to take it over.
+        plans: entry f is for f failed units.
+        inputs: sha256 of what it was made from.
+    """
+
+    planner: Planner
+    template: Template
+    dp: Count
+    microbatches: Count
+    optimizer: Optimizer
+    split: bool
+    failure_unit: tuple[Count, Count]
+    state_bytes: tuple[Bytes, ...]
+    plans: Annotated[tuple[AtlasEntry, ...], MinLen(1)]
+    inputs: dict[str, str] = field(default_factory=dict)
+
+    FORMAT: ClassVar[str] = "rtk.atlas"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset()
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+    @cached_property
+    def most_failures(self) -> int:
+        """The largest number of failed units that it has a plan for."""
+        return len(self.plans) - 1
+
+    def validate(self) -> None:
+        """Raise InvalidInputError where the parts contradict each other."""
+        stages = len(self.template.stages)
+        if len(self.template.links) != stages - 1:
+            raise InvalidInputError(f"{len(self.template.links)} links for {stages} stages", where="/template/links")
+        if len(self.state_bytes) != stages:
+            raise InvalidInputError(f"{len(self.state_bytes)} sizes for {stages} stages", where="/state_bytes")
+        if self.dp % self.failure_unit[0] or stages % self.failure_unit[1]:
+            raise InvalidInputError(
+                f"{self.dp} pipelines of {stages} stages are no whole number of blocks that die together",
+                where="/failure_unit",
+            )
+        for number, entry in enumerate(self.plans):
+            if entry.failed_units != number:
+                raise InvalidInputError(
+                    f"the plan for {number} failures must stand here", where=f"/plans/{number}/failed_units"
+                )
+            self.validate_entry(entry, f"/plans/{number}")
+
+    def validate_entry(self, entry: AtlasEntry, where: str) -> None:
+        """Raise InvalidInputError where one entry, which need not be in `plans` yet, contradicts what all share.
+
+        Args:
+            entry: for any number of failures.
+            where: its JSON pointer, for errors.
+        """
+        stages = len(self.template.stages)
+        if len(entry.failures) != stages or max(entry.failures) >= self.dp:
+            raise InvalidInputError(
+                f"failures must name {stages} stages, each with a live worker of {self.dp}", where=f"{where}/failures"
+            )
+        _check_blocks(entry, self.failure_unit, f"{where}/failures")
+        if len(entry.prediction.peak_memory_bytes) != stages:
+            raise InvalidInputError(
+                f"one peak for each of {stages} stages", where=f"{where}/prediction/peak_memory_bytes"
+            )
+        _check_recipe(entry.recipe, [self.dp - dead for dead in entry.failures], f"{where}/recipe")
+
+
+def _check_blocks(entry: AtlasEntry, failure_unit: tuple[int, int], where: str) -> None:
+    pipelines, depth = failure_unit
+    failures = entry.failures
+    for stage, dead in enumerate(failures):
+        if dead % pipelines or dead != failures[stage - stage % depth]:
+            raise InvalidInputError(
+                f"{dead} failures of stage {stage} are not made of blocks of {pipelines} x {depth} workers",
+                where=f"{where}/{stage}",
+            )
+    if sum(failures) != entry.failed_units * pipelines * depth:
+        raise InvalidInputError(
+            f"{sum(failures)} workers are dead, where {entry.failed_units} blocks hold "
+            f"{entry.failed_units * pipelines * depth}",
+            where=where,
+        )
+
+
+def _check_recipe(recipe: Recipe, live: list[int], where: str) -> None:
+    """`live` is the number of live workers of each stage."""
+    slots = [part is not None for part in (recipe.group_sizes, recipe.rules)]
+    if any(slots) if recipe.stored is not None else not all(slots):
+        raise InvalidInputError("a recipe is either `stored` or `group_sizes` with `rules`", where=where)
+    if recipe.stored is not None and not _SHA256.fullmatch(recipe.stored):
+        raise InvalidInputError(f"{recipe.stored!r} is no sha256 in hexadecimal", where=f"{where}/stored")
+    if recipe.rules is not None and recipe.group_sizes is not None:
+        _check_rules(recipe.rules, len(live), f"{where}/rules")
+        _check_group_sizes(recipe.group_sizes, live, f"{where}/group_sizes")
+
+
+def _check_rules(rules: SlotRules, stages: int, where: str) -> None:
+    for rule in fields(rules):
+        entries = len(getattr(rules, rule.name))
+        if entries != stages:
+            raise InvalidInputError(f"{entries} rules for {stages} stages", where=f"{where}/{rule.name}")
+    if min(rules.weight_wait) < 0:
+        raise InvalidInputError("a wait for W is a share of its duration, 0 or more", where=f"{where}/weight_wait")
+    if max(rules.priority) > 3:
+        raise InvalidInputError("a priority is 0 to 3", where=f"{where}/priority")
+
+
+def _check_group_sizes(group_sizes: tuple[int, ...], live: list[int], where: str) -> None:
+    if len(group_sizes) != len(live):
+        raise InvalidInputError(f"{len(group_sizes)} group sizes for {len(live)} stages", where=where)
+    for stage, (size, workers) in enumerate(zip(group_sizes, live, strict=True)):
+        if size > workers:
+            raise InvalidInputError(
+                f"a group of {size} micro-batches has only {workers} live workers", where=f"{where}/{stage}"
+            )
