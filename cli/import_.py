@@ -34,7 +34,7 @@ def command(
     from ..runners.torch_csv import from_torch_csv
     from ..schemas.documents import read_bytes, read_document
     from ..schemas.profile import Profile
-    from .plan import summary
+    from .planning import summary
 
     if schedule == profile == STANDARD_STREAM:
         raise InvalidInputError(

@@ -89,6 +89,34 @@ def parse_slow(values: Sequence[str] | None) -> dict[str, float]:
     return slow
 
 
+def parse_places(values: Sequence[str] | None, option: str) -> list[tuple[int, int]]:
+    """`1/2` is worker 2 of pipeline 1."""
+    found = []
+    for value in values or ():
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", value)
+        if match is None:
+            raise _wrong(option, value, "write k/i, pipeline and stage, such as 1/2")
+        found.append((int(match[1]), int(match[2])))
+    return found
+
+
+def parse_block(value: str, option: str) -> tuple[int, int]:
+    """`1x2`: one pipeline by two stages."""
+    match = re.fullmatch(r"([1-9]\d{0,8})x([1-9]\d{0,8})", value)
+    if match is None:
+        raise _wrong(option, value, "write pipelines x stages, such as 1x2")
+    return int(match[1]), int(match[2])
+
+
+def parse_share(value: str, whole: int, option: str) -> int:
+    """`12` is 12, `25%` a quarter of the whole, rounded down."""
+    match = re.fullmatch(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,6})?)%", value)
+    if match is None or (match[2] and float(match[2]) > 100):
+        raise _wrong(option, value, "write a number, or a percentage such as 25%")
+    # In whole millionths: 0.07 * 100 is more than 7.
+    return int(match[1]) if match[1] else round(float(match[2]) * 10**6) * whole // 10**8
+
+
 def parse_memory_limit(value: str | None) -> list[float] | None:
     """`8e9` for all stages, `8e9,8e9,4e9` one a stage; bytes, 0 or more."""
     if value is None:

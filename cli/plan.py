@@ -1,11 +1,11 @@
 """`rtk plan …`: Plans out of Profiles, one verb a method."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ..schemas.errors import InvalidInputError, LimitReachedError
+from ..schemas.errors import InvalidInputError
 from .console import Debug, Json, Output, Quiet, Seed, emit, remark
 from .parsing import (
     LinkDelays,
@@ -18,15 +18,10 @@ from .parsing import (
     parse_link_delays,
     parse_memory_limit,
 )
-
-if TYPE_CHECKING:
-    from ..schemas.plan import Plan
+from .plan_slipstream import slipstream
+from .planning import Microbatches, Pipelines, ProfileFile, Stages, demand_proof, summary
 
 MOST_NAMED = 4  # links in a remark
-ProfileFile = Annotated[str, typer.Argument(help="The profile; `-` is standard input.")]
-Stages = Annotated[int, typer.Option("--pp", min=1, help="Stages of a pipeline.")]
-Microbatches = Annotated[int, typer.Option("--microbatches", min=1, help="Micro-batches of each pipeline.")]
-Pipelines = Annotated[int, typer.Option("--dp", min=1, help="Pipelines (data-parallel degree).")]
 
 app = typer.Typer(no_args_is_help=True, help="Make a plan from a profile.")
 
@@ -122,27 +117,7 @@ def adaptra(
         more = f"; and {len(cascading) - MOST_NAMED} more" if len(cascading) > MOST_NAMED else ""
         remark(f"delays beyond what the warm-ups absorb: {'; '.join(cascading[:MOST_NAMED])}{more}")
     if require_optimal:
-        demand_proof(made)
+        demand_proof(made.prediction)
 
 
-def demand_proof(made: "Plan") -> None:
-    """Raise LimitReachedError unless a plan, already written, is proven optimal."""
-    prediction = made.prediction
-    assert prediction is not None
-    if prediction.proof != "optimal":
-        raise LimitReachedError(
-            f"{prediction.iteration_time_s:.6g} s is not proven optimal: the bound is {prediction.lower_bound_s:.6g} s",
-            where="--require-optimal",
-            fix="the plan is written all the same; for a proof raise --time-limit, or name another --solver",
-        )
-
-
-def summary(made: "Plan") -> str:
-    """A plan's promise, in a line."""
-    prediction = made.prediction
-    assert prediction is not None
-    quality = "optimal" if prediction.proof == "optimal" else f"at most {prediction.gap:.2%} above the optimum"
-    return (
-        f"iteration {prediction.iteration_time_s:.6g} s ({quality}), "
-        f"bubbles {prediction.bubble_ratio:.1%}, {len(made.live_workers())} workers"
-    )
+app.command("slipstream")(slipstream)

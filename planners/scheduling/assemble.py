@@ -1,12 +1,23 @@
-"""From orders to a Plan: predicted by the evaluator, bounded, and judged by the independent checker."""
+"""From orders to a plan that promises something: timed, bounded, and judged by the independent checker."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ...schemas.check import check_plan
 from ...schemas.plan import Plan, Prediction
 from .bounds.lower_bound import lower_bound
 from .evaluate import evaluate
-from .problem import problem_of
+from .problem import BACKWARD, FORWARD, KINDS, problem_of, with_orders
+from .retime import Retimer
+from .windows import stage_windows
+
+if TYPE_CHECKING:
+    from .problem import Ints, Orders, Problem
 
 # A schedule this close to its bound, relatively, differs from it by rounding only.
 ROUNDING = 1e-9
@@ -22,24 +33,76 @@ def with_prediction(plan: Plan, bound_s: float = 0.0) -> Plan:
     Raises:
         AssertionError: the checker finds the plan broken, which is a bug of the planner that made the orders.
     """
-    evaluation = evaluate(plan)
-    iteration_s = evaluation.iteration_time_s
+    found = evaluate(plan)
     bound_s = max(bound_s, lower_bound(problem_of(plan)).value_s)
+    times_s = found.makespan_s, found.period_s
+    return _checked(
+        replace(plan, prediction=_prediction(plan, times_s, bound_s, found.bubble_ratio, found.peak_memory_bytes))
+    )
+
+
+def with_orders_and_prediction(plan: Plan, problem: Problem, orders: Orders, bound_s: float) -> Plan:
+    """The plan with orders given as operation codes, and what they promise: `with_prediction` for a million operations.
+
+    Args:
+        plan: templates, pipelines and workers.
+        problem: what was ordered: the plan's, with its routing.
+        orders: operation codes of each worker.
+        bound_s: a proven lower bound on the iteration time, in s.
+
+    Raises:
+        AssertionError: as `with_prediction`.
+    """
+    retimer = Retimer(problem)
+    retimer.value_s(orders)
+    windows = stage_windows(problem, *retimer.spans_s)
+    times_s = windows.makespan_s, windows.period_s
+    room_s = int(problem.workers.live.sum()) * times_s[problem.staggered]
+    bubbles = max(0.0, 1 - work_s(problem) / room_s) if room_s else 0.0
+    peaks = tuple(peak_bytes(problem, worker, order) for worker, order in enumerate(orders))
+    ordered = with_orders(plan, problem, orders)
+    return _checked(replace(ordered, prediction=_prediction(plan, times_s, bound_s, bubbles, peaks)))
+
+
+def peak_bytes(problem: Problem, worker: int, order: Sequence[int] | Ints) -> float:
+    """The most activation bytes that a worker holds at once, by its order."""
+    codes = np.asarray(order, dtype=np.int64)
+    kind, split = codes % KINDS, problem.split[codes // KINDS, problem.workers.stage[worker]]
+    whole = np.cumsum(np.where(kind == FORWARD, 1, np.where(kind == BACKWARD, -1, 0)))
+    stashed = np.cumsum(np.where(kind == FORWARD, 0, np.where(kind == BACKWARD, split.astype(np.int64), -1)))
+    held = whole * problem.workers.activation_bytes[worker] + stashed * problem.workers.stash_bytes[worker]
+    return float(held.max(initial=0.0))
+
+
+def work_s(problem: Problem) -> float:
+    """What all operations of a problem take together, in s."""
+    durations = problem.workers
+    executed = problem.executor[problem.executor >= 0]
+    split = problem.split[problem.executor >= 0]
+    backward_s = np.where(split, durations.input_s[executed] + durations.weight_s[executed], durations.full_s[executed])
+    return float((durations.forward_s[executed] + backward_s).sum())
+
+
+def _prediction(
+    plan: Plan, times_s: tuple[float, float], bound_s: float, bubbles: float, peaks: tuple[float, ...]
+) -> Prediction:
+    makespan_s, period_s = times_s
+    iteration_s = period_s if plan.optimizer == "staggered" else makespan_s
     if abs(iteration_s - bound_s) <= ROUNDING * iteration_s:
         bound_s = iteration_s
-    predicted = replace(
-        plan,
-        prediction=Prediction(
-            iteration_time_s=iteration_s,
-            makespan_s=evaluation.makespan_s,
-            period_s=evaluation.period_s,
-            lower_bound_s=bound_s,
-            gap=iteration_s / bound_s - 1 if bound_s else 0.0,
-            proof="optimal" if iteration_s == bound_s else "bound",
-            bubble_ratio=evaluation.bubble_ratio,
-            peak_memory_bytes=evaluation.peak_memory_bytes,
-        ),
+    return Prediction(
+        iteration_time_s=iteration_s,
+        makespan_s=makespan_s,
+        period_s=period_s,
+        lower_bound_s=bound_s,
+        gap=iteration_s / bound_s - 1 if bound_s else 0.0,
+        proof="optimal" if iteration_s == bound_s else "bound",
+        bubble_ratio=bubbles,
+        peak_memory_bytes=peaks,
     )
-    problems = check_plan(predicted)
+
+
+def _checked(plan: Plan) -> Plan:
+    problems = check_plan(plan)
     assert not problems, f"the planner made a broken plan: {problems[0].path}: {problems[0].message}"
-    return predicted
+    return plan

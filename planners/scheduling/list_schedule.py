@@ -49,7 +49,8 @@ class ListScheduler:
         self._first_s, self._free_s = tables.float_space(workers), tables.float_space(workers)
         self._problem = (
             tables.stages, problem.jobs, tables.stage_start, tables.members, tables.up_s, tables.down_s,
-            tables.last_stage, tables.executor, tables.split, tables.hop_s, tables.duration_s, held,
+            tables.last_stage, tables.executor, tables.ints([]), tables.ints([]), tables.split, tables.hop_s,
+            tables.duration_s, held,
         )  # fmt: skip
         self._state = (
             tables.float_space(tables.stages + 1), tables.int_space(KINDS * workers),

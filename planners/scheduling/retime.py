@@ -1,12 +1,18 @@
 """Times of given orders: the longest path, and which neighbours on it could change places."""
 
+from __future__ import annotations
+
 from collections.abc import MutableSequence, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .compiling import kernel
 from .problem import KINDS, Orders, Problem
 from .tables import Tables
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Ints = Sequence[int]
 Floats = Sequence[float]
@@ -63,6 +69,16 @@ class Retimer:
         if not self._retime(*self._problem, self._order, *self._state):
             return float("inf")
         return float(self._objective(self._first_s, self._free_s))
+
+    @property
+    def start_s(self) -> MutableFloats:
+        """When each of the present orders' operations starts, in s, once timed: those of worker w in `reach(w)`."""
+        return self._start_s  # type: ignore[no-any-return]
+
+    @property
+    def spans_s(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """First start and last end of each worker, in s, once timed; 0 without operations."""
+        return np.asarray(self._first_s), np.asarray(self._free_s)
 
     def orders(self) -> Orders:
         """The present orders, as operation codes of each worker."""

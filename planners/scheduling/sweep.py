@@ -120,6 +120,8 @@ def execute(
     stages: int,
     last_stage: Ints,
     executor: Ints,
+    opens_up: Ints,
+    opens_down: Ints,
     split: Ints,
     hop_s: Floats,
     duration_s: Floats,
@@ -152,13 +154,19 @@ def execute(
             push(worker, I, job, end_s, done, known, start, ready_s, queue, free_s, event_s)
         else:
             at_s = end_s + hop_s[cell]
-            push(executor[cell + 1], F, job, at_s, done, known, start, ready_s, queue, free_s, event_s)
+            first, stop = (job, job + 1) if len(opens_up) == 0 else (opens_up[cell], opens_up[cell + stages])
+            for other in range(first, stop):
+                to = executor[other * stages + stage + 1]
+                push(to, F, other, at_s, done, known, start, ready_s, queue, free_s, event_s)
     elif kind == I:
         if not whole:
             push(worker, W, job, end_s, done, known, start, ready_s, queue, free_s, event_s)
         if stage > 0:
             at_s = end_s + hop_s[cell - 1]
-            push(executor[cell - 1], I, job, at_s, done, known, start, ready_s, queue, free_s, event_s)
+            first, stop = (job, job + 1) if len(opens_down) == 0 else (opens_down[cell], opens_down[cell + stages])
+            for other in range(first, stop):
+                to = executor[other * stages + stage - 1]
+                push(to, I, other, at_s, done, known, start, ready_s, queue, free_s, event_s)
 
 
 @kernel
@@ -171,6 +179,8 @@ def visit(
     stages: int,
     last_stage: Ints,
     executor: Ints,
+    opens_up: Ints,
+    opens_down: Ints,
     split: Ints,
     hop_s: Floats,
     duration_s: Floats,
@@ -204,8 +214,8 @@ def visit(
                 event_s[worker] = min(event_s[worker], next_ready(3 * worker + F, done, known, start, ready_s))
         else:
             execute(
-                worker, stage, kind, now_s, stages, last_stage, executor, split, hop_s, duration_s, done, known, start,
-                ready_s, queue, free_s, event_s, first_s, last, order,
+                worker, stage, kind, now_s, stages, last_stage, executor, opens_up, opens_down, split, hop_s,
+                duration_s, done, known, start, ready_s, queue, free_s, event_s, first_s, last, order,
             )  # fmt: skip
     return decisions
 
@@ -280,6 +290,8 @@ def sweep(
     down_s: Floats,
     last_stage: Ints,
     executor: Ints,
+    opens_up: Ints,
+    opens_down: Ints,
     split: Ints,
     hop_s: Floats,
     duration_s: Floats,
@@ -306,6 +318,9 @@ def sweep(
         up_s, down_s: least time between a decision at stage i and an F's arrival at i+1, at i+1 and an I's at i.
         last_stage: of each job.
         executor, split, hop_s: at `job * stages + stage`; the hop is that to the next stage and back.
+        opens_up, opens_down: where jobs are slots (slipstream/slots.py), F of a cell is what those of the next stage
+            from `opens_up[cell]` up to `opens_up[cell + stages]` wait for, and I the same of the stage before. Empty
+            where each job waits for itself.
         duration_s: of F, I, W and B, at `4 * worker`.
         held: activation bytes, stash bytes and limit, at `3 * worker`.
         rule: warm-up, in-flight limit, backlog and priority, at `4 * worker`.
@@ -330,8 +345,9 @@ def sweep(
             seen_s = min(below_s, beyond_s)
             for at in range(stage_start[stage], stage_start[stage + 1]):
                 decisions += visit(
-                    members[at], stage, until_s, seen_s, False, stages, last_stage, executor, split, hop_s, duration_s,
-                    held, rule, wait_s, done, known, start, ready_s, queue, free_s, event_s, first_s, last, order,
+                    members[at], stage, until_s, seen_s, False, stages, last_stage, executor, opens_up, opens_down,
+                    split, hop_s, duration_s, held, rule, wait_s, done, known, start, ready_s, queue, free_s, event_s,
+                    first_s, last, order,
                 )  # fmt: skip
             least_s = earliest(stage, stage_start, members, event_s)
             below_s = min(least_s, below_s + up_s[stage - 1]) if stage > 0 else least_s
@@ -343,6 +359,7 @@ def sweep(
             while stage_start[stage + 1] <= at:
                 stage += 1
             visit(
-                members[at], stage, 0.0, INFINITY, True, stages, last_stage, executor, split, hop_s, duration_s,
-                held, rule, wait_s, done, known, start, ready_s, queue, free_s, event_s, first_s, last, order,
+                members[at], stage, 0.0, INFINITY, True, stages, last_stage, executor, opens_up, opens_down,
+                split, hop_s, duration_s, held, rule, wait_s, done, known, start, ready_s, queue, free_s, event_s,
+                first_s, last, order,
             )  # fmt: skip

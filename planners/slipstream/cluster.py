@@ -1,0 +1,146 @@
+"""What all plans for one job have in common: the opening of its atlas, and a plan's parts made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from ... import __version__
+from ...schemas.atlas import Atlas
+from ...schemas.documents import digest, to_tree
+from ...schemas.plan import Link, Optimizer, Pipeline, Plan, Planner, Worker
+from ...schemas.profile import Connection, Profile
+from ..scheduling.problem import Problem, home_problem
+from ..scheduling.solve import Effort
+from ..shape import Shape, shape_options, template_of
+from .failures import Grid, Place
+from .placement import Cost
+
+Technique = Literal["adaptive", "decoupled", "staggered"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        shape: stages, pipelines, micro-batches, limits and delays.
+        technique: `adaptive` re-routes with full backwards; `decoupled` also splits them where that helps;
+            `staggered` also lets each stage step its optimizer on its own, so that the period counts.
+        unit: pipelines x stages of a block of workers that die together.
+        effort: how hard to try.
+        cost: what normalization reckons with.
+        slowdown: factors of slow workers, by their places.
+    """
+
+    shape: Shape
+    technique: Technique = "staggered"
+    unit: tuple[int, int] = (1, 1)
+    effort: Effort = field(default_factory=Effort)
+    cost: Cost = "heuristic"
+    slowdown: Mapping[Place, float] = field(default_factory=dict)
+
+
+def opening(profile: Profile, request: Request) -> Atlas:
+    """An atlas without plans: all that they have in common, whatever fails.
+
+    Raises:
+        InvalidInputError: a link, limit or worker that the shape does not have, or units that do not divide it.
+        InfeasibleError: the profile cannot be cut into that many stages, or a device cannot hold one.
+    """
+    shape, effort = request.shape, request.effort
+    grid = Grid(shape.dp, shape.pp, *request.unit)
+    grid.require_places([(k, i) for k, i in request.slowdown], "--slow")
+    template = template_of(profile, shape)
+    options: dict[str, Any] = {
+        "technique": request.technique,
+        "solver": effort.solver,
+        "time_limit_s": effort.time_limit_s,
+        "cost": request.cost,
+        "failure_unit": list(request.unit),
+        "slow": {f"{k}/{i}": factor for (k, i), factor in sorted(request.slowdown.items())},
+        "network": to_tree(_connection(profile)),
+        **shape_options(profile, shape),
+    }
+    optimizer: Optimizer = "staggered" if request.technique == "staggered" else "synchronous"
+    return Atlas(
+        planner=Planner("slipstream", __version__, options, effort.seed),
+        inputs={"profile": digest(profile)},
+        template=template,
+        dp=shape.dp,
+        microbatches=shape.microbatches,
+        optimizer=optimizer,
+        split=request.technique != "adaptive",
+        failure_unit=request.unit,
+        state_bytes=tuple(
+            sum(layer.parameter_bytes + layer.state_bytes for layer in profile.layers[slice(*stage.layers)])
+            for stage in template.stages
+        ),
+        plans=(),
+    )
+
+
+def alike(common: Atlas) -> bool:
+    """Whether the workers of each stage and their links are equal."""
+    slow = any(factor != 1 for factor in common.planner.options["slow"].values())
+    return not slow and all(pipeline.links is None for pipeline in _pipelines(common))
+
+
+def grid_of(common: Atlas) -> Grid:
+    """The workers, and what dies as one."""
+    return Grid(common.dp, len(common.template.stages), *common.failure_unit)
+
+
+def connection_of(common: Atlas) -> Connection | None:
+    """What state is copied over."""
+    network = common.planner.options["network"]
+    return None if network is None else Connection(**network)
+
+
+def effort_of(common: Atlas) -> Effort:
+    """How hard to try."""
+    options = common.planner.options
+    return Effort(options["solver"], options["time_limit_s"], common.planner.seed)
+
+
+def single_pipeline(common: Atlas) -> Problem:
+    """One pipeline alone, all its workers alive."""
+    workers = tuple(Worker(0, i, "") for i in range(len(common.template.stages)))
+    pipelines = (Pipeline(common.template.name, common.microbatches),)
+    return home_problem(replace(_plan(common), pipelines=pipelines, workers=workers), split=common.split)
+
+
+def plan_without_orders(common: Atlas, failed: Collection[Place]) -> Plan:
+    """All pipelines, with some workers failed; the orders of the others still empty."""
+    slow = common.planner.options["slow"]
+    stages = range(len(common.template.stages))
+    workers = tuple(
+        Worker(k, i, failed=True) if (k, i) in failed else Worker(k, i, "", slow.get(f"{k}/{i}"))
+        for k in range(common.dp)
+        for i in stages
+    )
+    return replace(_plan(common), workers=workers)
+
+
+def _plan(common: Atlas) -> Plan:
+    return Plan(
+        planner=common.planner,
+        inputs=common.inputs,
+        templates=(common.template,),
+        pipelines=_pipelines(common),
+        optimizer=common.optimizer,
+        workers=(),
+    )
+
+
+def _pipelines(common: Atlas) -> tuple[Pipeline, ...]:
+    """The pipelines, with links of their own where their delays were given."""
+    delays = {tuple(map(int, place.split("/"))): s for place, s in common.planner.options["link_delay_s"].items()}
+    links = common.template.links
+    own = [tuple(Link(delays.get((k, i), link.delay_s)) for i, link in enumerate(links)) for k in range(common.dp)]
+    return tuple(Pipeline(common.template.name, common.microbatches, x if x != links else None) for x in own)
+
+
+def _connection(profile: Profile) -> Connection | None:
+    return profile.network.inter_node or profile.network.intra_node

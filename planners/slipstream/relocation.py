@@ -1,0 +1,99 @@
+"""Swaps: which live units take the places of dead ones, whose state they copy, and when that pays.
+
+SlipStream, section 4.2.1: "normalization only requires a point-to-point copy of model parameters to swap the location
+of two workers in the pipeline for each failure". A live unit of a column that may lose one takes the place of a dead
+one in a column that lost too many; its own place is the dead one from then on. It copies parameters and optimizer state
+from live peers of its new place, each worker from another, which take turns where there are too few.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from ...schemas.profile import Connection
+from .failures import Grid, Place
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A worker moves from `mover`'s place to `place` and copies the state of its new stage from a live peer there."""
+
+    mover: Place
+    place: Place
+    source: Place
+    size_bytes: float
+
+
+@dataclass(frozen=True)
+class Relocation:
+    """Where the dead units stand after the swaps, and what is copied."""
+
+    failed_units: frozenset[Place]
+    copies: tuple[Copy, ...]
+
+    @property
+    def size_bytes(self) -> float:
+        """All that is copied."""
+        return sum(copy.size_bytes for copy in self.copies)
+
+    def lasts_s(self, connection: Connection | None) -> float | None:
+        """How long the copies take: those from different sources at once, those from one after each other.
+
+        None where there is something to copy and the network's bandwidth is not known.
+        """
+        if not self.size_bytes:
+            return 0.0
+        if connection is None or connection.bandwidth_bytes_per_s is None:
+            return None
+        busy_s: Counter[Place] = Counter()
+        for copy in self.copies:
+            busy_s[copy.source] += connection.latency_s + copy.size_bytes / connection.bandwidth_bytes_per_s  # type: ignore[assignment]
+        return max(busy_s.values())
+
+
+def relocate(
+    grid: Grid, failed_units: frozenset[Place], wanted: Sequence[int], state_bytes: Sequence[float]
+) -> Relocation:
+    """The fewest swaps that leave as many failed units in each column as wanted.
+
+    Args:
+        grid: the workers.
+        failed_units: where the failures are.
+        wanted: failed units of each column; as many in all.
+        state_bytes: parameters, gradients and optimizer state of each stage.
+    """
+    have = grid.column_failures(failed_units)
+    surplus = [c for c in range(grid.columns) for _ in range(max(0, have[c] - wanted[c]))]
+    missing = [c for c in range(grid.columns) for _ in range(max(0, wanted[c] - have[c]))]
+    dead = set(failed_units)
+    pairs = []
+    for to, origin in zip(surplus, missing, strict=True):
+        place = min(unit for unit in dead if unit[1] == to)
+        mover = max((row, origin) for row in range(grid.units) if (row, origin) not in dead)
+        dead = dead - {place} | {mover}
+        pairs.append((mover, place))
+    return Relocation(frozenset(dead), tuple(_copies(grid, failed_units, pairs, state_bytes)))
+
+
+def _copies(
+    grid: Grid, failed_units: frozenset[Place], pairs: Sequence[tuple[Place, Place]], state_bytes: Sequence[float]
+) -> list[Copy]:
+    """What the workers of the moving units copy; no unit moves out of a column that one moves into."""
+    lent: Counter[Place] = Counter()
+    copies = []
+    for mover, place in pairs:
+        for old, new in zip(grid.places(mover), grid.places(place), strict=True):
+            peers = [(k, new[1]) for k in range(grid.pipelines)]
+            lasting = [peer for peer in peers if grid.unit_of(peer) not in failed_units]
+            source = min(lasting, key=lambda peer: (lent[peer], peer))
+            lent[source] += 1
+            copies.append(Copy(old, new, source, state_bytes[new[1]]))
+    return copies
+
+
+def break_even_iterations(lasts_s: float | None, in_place_s: float, normalized_s: float) -> int | None:
+    """After how many iterations the copies have paid: None where they never do, or take nobody knows how long."""
+    if lasts_s is None or normalized_s >= in_place_s:
+        return None
+    return ceil(lasts_s / (in_place_s - normalized_s))

@@ -1,0 +1,185 @@
+"""Plans for failures, in place or normalized, and the entries of an atlas: the method as a whole.
+
+"SlipStream: Adapting Pipelines for Distributed Training of Large DNNs Amid Failures" (ReCycle), sections 3 and 4. The
+paper normalizes, then solves a MILP. Here, the slots of slots.py give a plan in a millisecond, with a proof that it is
+optimal for these failures wherever it reaches its bound; only what they leave open goes on to the scheduling core.
+
+With planning that quick, the failures can also be planned for where they stand, which moves no parameters: every plan
+says what either way gives, and after how many iterations the copies of normalization would have paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ...schemas.atlas import Atlas, AtlasEntry, Recipe
+from ...schemas.documents import digest
+from ...schemas.errors import InvalidInputError
+from ...schemas.plan import Plan
+from ..scheduling.assemble import with_orders_and_prediction
+from ..scheduling.problem import Orders, Problem, home_problem
+from .cluster import alike, connection_of, effort_of, grid_of, plan_without_orders, single_pipeline
+from .failures import Place
+from .placement import Placement, Vector
+from .promise import promise_of_orders, promise_of_slots
+from .relocation import Relocation, break_even_iterations, relocate
+from .rerouting import Rerouting, follow, reroute_alike, reroute_unlike, slot_recipe
+from .selective_decoupling import coupled_where_free
+from .slot_search import SlotSearch
+
+Units = frozenset[Place]
+
+
+class Replanner:
+    """One job's pipelines, made ready to plan for any failures.
+
+    Args:
+        common: the opening of its atlas (cluster.py).
+        most: failed units, in the questions to come.
+    """
+
+    def __init__(self, common: Atlas, most: int) -> None:
+        self.common, self.most = common, most
+        self.grid = grid_of(common)
+
+    @cached_property
+    def search(self) -> SlotSearch:
+        """The slot schedules of these pipelines."""
+        return SlotSearch(single_pipeline(self.common), self.common.dp, searches=self.most + 1)
+
+    def in_place(self, failed_units: Units) -> Plan:
+        """A plan for failures where they are.
+
+        Raises:
+            InfeasibleError: a stage has no live worker left, or a memory limit admits nothing.
+        """
+        vector = self.grid.column_failures(failed_units)
+        if not self._alike:
+            found = reroute_unlike(self._home(failed_units), effort_of(self.common))
+            return self._assembled(failed_units, found.problem, found.orders, found.bound_s, None)
+        found = self._rerouted(failed_units)
+        best, _ = self._placement.choose(sum(vector))
+        normalized_s = found.value_s if best == vector else self.entry(sum(vector))[0].prediction.iteration_time_s
+        said = self._comparison(self._moved(failed_units, best), found.value_s, normalized_s)
+        return self._assembled(failed_units, found.problem, found.orders, found.bound_s, said)
+
+    def entry(self, failures: int) -> tuple[AtlasEntry, Plan | None]:
+        """The atlas's entry for so many failed units, and its plan where a search has made it instead of a recipe.
+
+        Raises:
+            InfeasibleError: so many failures leave a stage without a live worker, or a memory limit admits nothing.
+        InvalidInputError: workers of a stage differ.
+        """
+        if not self._alike:
+            raise InvalidInputError(
+                "failures cannot be moved between workers that differ",
+                where="--slow or --link-delay",
+                fix="give the places of the failures with --failed, without --failures",
+            )
+        vector, slots = self._placement.choose(failures)
+        dead = self.grid.stage_failures(vector)
+        promise = promise_of_slots(self.search, dead, slots)
+        if promise is not None:
+            return AtlasEntry(failures, dead, promise, slot_recipe(slots)), None
+        units = self.grid.last_units(vector)
+        found = self._rerouted(units)
+        promise = promise_of_orders(found.problem, found.orders, found.bound_s)
+        if found.recipe is not None:
+            return AtlasEntry(failures, dead, promise, found.recipe), None
+        plan = self._assembled(units, found.problem, found.orders, found.bound_s, self._unplaced(vector))
+        return AtlasEntry(failures, dead, promise, Recipe(stored=digest(plan))), plan
+
+    def rebuilt(self, entry: AtlasEntry, failed_units: Units | None = None) -> Plan:
+        """The plan of an entry; that of a stored one only with places that differ from its own.
+
+        Args:
+            entry: of an atlas with this opening.
+            failed_units: where the failures are, as many as the entry has; None where that is not known.
+
+        Raises:
+            InvalidInputError: there are more or fewer failures than the entry has.
+            InfeasibleError: a stage has no live worker left.
+        """
+        vector = entry.failures[:: self.grid.unit_stages]
+        vector = tuple(number // self.grid.unit_pipelines for number in vector)
+        if failed_units is None:
+            units, said = self.grid.last_units(vector), self._unplaced(vector)
+        else:
+            moved = self._moved(failed_units, vector)
+            in_place_s = self._rerouted(failed_units).value_s if moved.copies else entry.prediction.iteration_time_s
+            units, said = moved.failed_units, self._comparison(moved, in_place_s, entry.prediction.iteration_time_s)
+        if entry.recipe.stored is not None:
+            found = self._rerouted(units)
+            return self._assembled(units, found.problem, found.orders, found.bound_s, said)
+        problem, orders = follow(self._home(units), self.search, entry.recipe)
+        return self._assembled(units, problem, orders, entry.prediction.lower_bound_s, said)
+
+    @cached_property
+    def _alike(self) -> bool:
+        return alike(self.common)
+
+    @cached_property
+    def _placement(self) -> Placement:
+        work_s = np.array([stage.duration_s("F") + stage.duration_s("B") for stage in self.common.template.stages])
+        return Placement(self.grid, self.search, work_s, self.most, self.common.planner.options["cost"])
+
+    def _home(self, units: Units) -> Problem:
+        failed = {place for unit in units for place in self.grid.places(unit)}
+        return home_problem(plan_without_orders(self.common, failed), split=self.common.split)
+
+    def _rerouted(self, units: Units) -> Rerouting:
+        dead = self.grid.stage_failures(self.grid.column_failures(units))
+        return reroute_alike(self._home(units), self.search, dead, effort_of(self.common))
+
+    def _moved(self, units: Units, vector: Vector) -> Relocation:
+        if len(units) != sum(vector):
+            raise InvalidInputError(
+                f"{len(units)} failures are named, {sum(vector)} are planned for",
+                where="--failed",
+                fix="name as many as --failures says, or leave that out",
+            )
+        return relocate(self.grid, units, vector, self.common.state_bytes)
+
+    def _comparison(self, moved: Relocation, in_place_s: float, normalized_s: float) -> dict[str, Any]:
+        """Whether to normalize: what it gives, what it moves, and when that has paid."""
+        lasts_s = moved.lasts_s(connection_of(self.common))
+        return {
+            "iteration_time_in_place_s": in_place_s,
+            "iteration_time_normalized_s": normalized_s,
+            "copies": [
+                {"worker": _name(copy.mover), "becomes": _name(copy.place), "from": _name(copy.source),
+                 "size_bytes": copy.size_bytes}
+                for copy in moved.copies
+            ],
+            "copied_bytes": moved.size_bytes,
+            "copying_s": lasts_s,
+            "break_even_iterations": break_even_iterations(lasts_s, in_place_s, normalized_s),
+        }  # fmt: skip
+
+    def _unplaced(self, vector: Vector) -> dict[str, Any]:
+        """The same where the failures' places are not known: what normalization copies at most."""
+        grid, sizes = self.grid, self.common.state_bytes
+        columns = [
+            grid.unit_pipelines * sum(sizes[c * grid.unit_stages : (c + 1) * grid.unit_stages])
+            for c in range(grid.columns)
+        ]
+        return {"most_copies": sum(vector) * grid.unit_pipelines * grid.unit_stages,
+                "most_copied_bytes": sum(vector) * max(columns)}  # fmt: skip
+
+    def _assembled(
+        self, units: Units, problem: Problem, orders: Orders, bound_s: float, said: Mapping[str, Any] | None
+    ) -> Plan:
+        failed = sorted(place for unit in units for place in self.grid.places(unit))
+        plan = plan_without_orders(self.common, set(failed))
+        own = {"failed": [_name(place) for place in failed], "normalization": said}
+        plan = replace(plan, planner=replace(plan.planner, options=plan.planner.options | own))
+        return with_orders_and_prediction(plan, *coupled_where_free(problem, orders), bound_s)
+
+
+def _name(place: Place) -> str:
+    return f"{place[0]}/{place[1]}"
