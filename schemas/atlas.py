@@ -16,7 +16,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class SlotRules:
-    """The rules of a slot schedule, one entry a stage: what each worker of the stage runs next.
+    """The rules of a schedule, one entry a stage: what each worker of the stage runs next.
 
     `weight_wait` is a share of W's duration; `priority` counts `planners/scheduling/rules.py`'s Priority.
     """
@@ -26,7 +26,9 @@ class SlotRules:
     weight_wait: tuple[Ratio, ...]
     backlog: tuple[Count, ...]
     priority: tuple[Index, ...]
+    held_back: tuple[Index, ...] | None = None
 
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"held_back"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from .problem import KINDS, Orders, Problem
 from .rules import Rules
 from .sweep import sweep
 from .tables import Tables
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def list_schedule(problem: Problem, rules: Rules) -> Orders:
@@ -46,6 +51,7 @@ class ListScheduler:
         self._sweep = tables.kernel(sweep)
         self._objective = tables.objective()
         self._order = tables.int_space(cells)
+        self._done = tables.int_space(KINDS * workers)
         self._first_s, self._free_s = tables.float_space(workers), tables.float_space(workers)
         self._problem = (
             tables.stages, problem.jobs, tables.stage_start, tables.members, tables.up_s, tables.down_s,
@@ -53,19 +59,28 @@ class ListScheduler:
             tables.duration_s, held,
         )  # fmt: skip
         self._state = (
-            tables.float_space(tables.stages + 1), tables.int_space(KINDS * workers),
+            tables.float_space(tables.stages + 1), self._done,
             tables.int_space(KINDS * workers), tables.start, tables.float_space(cells), tables.int_space(cells),
             self._free_s, tables.float_space(workers), self._first_s, tables.int_space(workers), self._order,
         )  # fmt: skip
-        self._weight_s = problem.workers.weight_s
+        self._weight_s, self._job_counts = problem.workers.weight_s, problem.job_counts
+        self._operations = problem.operations
 
     def run(self, rules: Rules) -> float:
-        """Schedule by these rules; returns the makespan, or period, in s."""
-        columns = (rules.warmup, rules.in_flight, rules.backlog, rules.priority)
-        rule = self._tables.ints(np.stack([np.asarray(column, dtype=np.int64) for column in columns], axis=1).ravel())
+        """Schedule by these rules; returns the makespan, or period, in s; infinite if what is held back never comes."""
+        columns = rules.columns
+        columns[:, 4] = np.clip(columns[:, 4], 0, np.maximum(self._job_counts - 1, 0))
+        rule = self._tables.ints(columns.ravel())
         wait_s = self._tables.floats(np.asarray(rules.weight_wait) * self._weight_s)
         self._sweep(*self._problem, rule, wait_s, *self._state)
+        if int(np.sum(self._done)) < self._operations:
+            return float("inf")
         return float(self._objective(self._first_s, self._free_s))
+
+    @property
+    def spans_s(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """First start and last end of each worker in the last run, in s; 0 without operations."""
+        return np.asarray(self._first_s), np.asarray(self._free_s)
 
     def orders(self) -> Orders:
         """The orders of the last run, as operation codes of each worker."""

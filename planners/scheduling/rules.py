@@ -3,6 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class Priority(IntEnum):
@@ -27,6 +33,7 @@ class Rules:
         weight_wait: a W is not started if an F or I arrives within this fraction of its duration.
         backlog: so many pending W go before a further F, unless an I is ready.
         priority: what it prefers after the warm-up.
+        held_back: so many F arrive before the first one starts, and go after it; empty is none.
     """
 
     warmup: Sequence[int]
@@ -34,3 +41,11 @@ class Rules:
     weight_wait: Sequence[float]
     backlog: Sequence[int]
     priority: Sequence[Priority]
+    held_back: Sequence[int] = ()
+
+    @property
+    def columns(self) -> "NDArray[np.int64]":
+        """Warm-ups, in-flight limits, backlogs, priorities and hold-backs as whole numbers, workers x 5."""
+        held_back = self.held_back or [0] * len(self.warmup)
+        columns = (self.warmup, self.in_flight, self.backlog, self.priority, held_back)
+        return np.stack([np.asarray(column, dtype=np.int64) for column in columns], axis=1)

@@ -30,7 +30,7 @@ INPUT_FIRST, FORWARD_FIRST, ALTERNATE, UNBLOCK = 0, 1, 2, 3  # rules.Priority, w
 def admits(worker: int, done: Ints, known: Ints, held: Floats, rule: Ints, pending: int) -> bool:
     """Whether in-flight limit, backlog and memory let a worker start one more F with `pending` W outstanding."""
     whole = done[3 * worker + F] - done[3 * worker + I]
-    if whole >= rule[4 * worker + 1] or pending >= rule[4 * worker + 2]:
+    if whole >= rule[5 * worker + 1] or pending >= rule[5 * worker + 2]:
         return False
     return (whole + 1) * held[3 * worker] + pending * held[3 * worker + 1] <= held[3 * worker + 2]
 
@@ -39,6 +39,26 @@ def admits(worker: int, done: Ints, known: Ints, held: Floats, rule: Ints, pendi
 def next_ready(place: int, done: Ints, known: Ints, start: Ints, ready_s: Floats) -> float:
     """When the next job of a queue is there, in s; infinite while its sender has not decided."""
     return ready_s[start[place] + done[place]] if done[place] < known[place] else INFINITY
+
+
+@kernel
+def forward_ready(worker: int, done: Ints, known: Ints, start: Ints, ready_s: Floats, rule: Ints) -> float:
+    """When a worker's next F is there, in s: in arrival order, but the first one is that which it is held back for."""
+    place = 3 * worker + F
+    number = rule[5 * worker + 4] if done[place] == 0 else done[place]
+    return ready_s[start[place] + number] if number < known[place] else INFINITY
+
+
+@kernel
+def bring_forward(worker: int, number: int, start: Ints, ready_s: MutableFloats, queue: MutableInts) -> None:
+    """Let the F of that number in a worker's queue become the first, and those ahead of it follow."""
+    first = start[3 * worker + F]
+    job, at_s = queue[first + number], ready_s[first + number]
+    for at in range(first + number, first, -1):
+        queue[at] = queue[at - 1]
+        ready_s[at] = ready_s[at - 1]
+    queue[first] = job
+    ready_s[first] = at_s
 
 
 @kernel
@@ -56,10 +76,10 @@ def pick(
     last: Ints,
 ) -> int:
     """The kind of operation that a worker starts now: NOTHING until something arrives, LATER until more is known."""
-    forward_s = next_ready(3 * worker + F, done, known, start, ready_s)
+    forward_s = forward_ready(worker, done, known, start, ready_s, rule)
     input_s = next_ready(3 * worker + I, done, known, start, ready_s)
     pending = known[3 * worker + W] - done[3 * worker + W]
-    priority = rule[4 * worker + 3]
+    priority = rule[5 * worker + 3]
     admitted = admits(worker, done, known, held, rule, pending)
     if input_s <= now_s:
         if forward_s > now_s:
@@ -67,7 +87,7 @@ def pick(
         if not admitted:
             frees = priority == UNBLOCK and pending > 0 and admits(worker, done, known, held, rule, pending - 1)
             return W if frees else I
-        warming_up = done[3 * worker + F] < rule[4 * worker]
+        warming_up = done[3 * worker + F] < rule[5 * worker]
         turn = priority == FORWARD_FIRST or (priority == ALTERNATE and last[worker] != F)
         return F if warming_up or turn else I
     if admitted and forward_s <= now_s:
@@ -211,8 +231,10 @@ def visit(
             pending = known[3 * worker + W] - done[3 * worker + W]
             event_s[worker] = next_ready(3 * worker + I, done, known, start, ready_s)
             if admits(worker, done, known, held, rule, pending):
-                event_s[worker] = min(event_s[worker], next_ready(3 * worker + F, done, known, start, ready_s))
+                event_s[worker] = min(event_s[worker], forward_ready(worker, done, known, start, ready_s, rule))
         else:
+            if kind == F and done[3 * worker + F] == 0:
+                bring_forward(worker, rule[5 * worker + 4], start, ready_s, queue)
             execute(
                 worker, stage, kind, now_s, stages, last_stage, executor, opens_up, opens_down, split, hop_s,
                 duration_s, done, known, start, ready_s, queue, free_s, event_s, first_s, last, order,
@@ -323,7 +345,7 @@ def sweep(
             where each job waits for itself.
         duration_s: of F, I, W and B, at `4 * worker`.
         held: activation bytes, stash bytes and limit, at `3 * worker`.
-        rule: warm-up, in-flight limit, backlog and priority, at `4 * worker`.
+        rule: warm-up, in-flight limit, backlog, priority and how many F to be held back for, at `5 * worker`.
         wait_s: a W does not start if an F or I arrives sooner than this, of each worker.
         above_s: work space of `stages + 1`.
         done, known, start, ready_s, queue, free_s, event_s, first_s, last, order: the state, as the module says.

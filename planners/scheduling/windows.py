@@ -26,9 +26,15 @@ class Windows:
         return float((self.end_s + self.reduce_s).max() + self.step_s.max())
 
     @property
+    def lengths_s(self) -> Floats:
+        """From each stage's first start to the end of its own optimizer step."""
+        lengths: Floats = self.end_s - self.begin_s + self.reduce_s + self.step_s
+        return lengths
+
+    @property
     def period_s(self) -> float:
         """Smallest time after which the schedule repeats when each stage steps its optimizer on its own."""
-        return float((self.end_s - self.begin_s + self.reduce_s + self.step_s).max())
+        return float(self.lengths_s.max())
 
     @property
     def deadlines_s(self) -> Floats:

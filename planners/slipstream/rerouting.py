@@ -11,10 +11,12 @@ import numpy as np
 
 from ...schemas.atlas import Recipe, SlotRules
 from ..scheduling.bounds.lower_bound import lower_bound
+from ..scheduling.hold_back import hold_back
 from ..scheduling.list_schedule import ListScheduler
 from ..scheduling.retime import value_s
 from ..scheduling.rules import Priority, Rules
 from ..scheduling.solve import ROUNDING, Effort, solve
+from .arrival_bound import arrival_bound_s
 from .expansion import expanded, route
 from .routing import block, by_load, round_robin
 from .slot_search import FIRST_LOOK, SlotSchedule, SlotSearch
@@ -23,8 +25,10 @@ from .slots import Slots
 if TYPE_CHECKING:
     from ..scheduling.problem import Orders, Problem
 
-# Up to so many operations, what slots leave open is searched by moves, annealing, and exact solvers if asked for.
-SEARCHED_OPERATIONS = 20_000
+# Up to so many operations, what slots leave open is searched by moves and annealing; and if a solver is asked for.
+SEARCHED_OPERATIONS, SOLVED_OPERATIONS = 2_000, 20_000
+# How many schedules holding back may take: so many operations' worth, but at least so many.
+HELD_OPERATIONS, FEWEST_HELD = 20_000_000, 12
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,14 @@ class Rerouting:
     recipe: Recipe | None
 
     @property
+    def goal_s(self) -> float:
+        """A value this low, in s, differs from the bound by rounding only."""
+        return self.bound_s * (1 + ROUNDING)
+
+    @property
     def optimal(self) -> bool:
         """Whether the bound is reached, up to rounding."""
-        return self.value_s <= self.bound_s * (1 + ROUNDING)
+        return self.value_s <= self.goal_s
 
 
 def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort: Effort) -> Rerouting:
@@ -57,12 +66,15 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
     """
     found = search.look(dead)
     best = _in_slots(home, search, found)
+    if not best.optimal and not home.staggered:
+        arrival_s = arrival_bound_s(search.of_pipeline, home.jobs, search.pipelines - np.array(dead))
+        best = replace(best, bound_s=max(best.bound_s, arrival_s))
     if not best.optimal:
-        slots = search.widest(dead)
+        slots = replace(search.widest(dead), remainder_first=True)
         best = _by_workers(home, slots, search.candidates(slots)[:FIRST_LOOK], best)
     if not best.optimal and np.isfinite(home.workers.limit_bytes).any():
         best = min(best, _in_slots(home, search, search.search(dead, found, effort.seed)), key=lambda one: one.value_s)
-    if not best.optimal and home.operations <= SEARCHED_OPERATIONS:
+    if not best.optimal and home.operations <= (SOLVED_OPERATIONS if effort.time_limit_s else SEARCHED_OPERATIONS):
         routings = [best.problem, round_robin(home), block(home)]
         best = _searched(best, routings if any(dead) else [home], effort)
     return best
@@ -94,7 +106,7 @@ def follow(home: Problem, search: SlotSearch, recipe: Recipe) -> tuple[Problem, 
     slots, rules = Slots(home.jobs, recipe.group_sizes), _rules(recipe.rules)
     if recipe.scheduled == "slots":
         return expanded(home, slots, search.orders(slots, rules))
-    problem = _routed(home, slots)
+    problem = _routed(home, replace(slots, remainder_first=True))
     scheduler = ListScheduler(problem)
     scheduler.run(_of_workers(problem, rules))
     return problem, scheduler.orders()
@@ -109,17 +121,22 @@ def _in_slots(home: Problem, search: SlotSearch, found: SlotSchedule) -> Rerouti
 
 
 def _by_workers(home: Problem, slots: Slots, candidates: Sequence[Rules], best: Rerouting) -> Rerouting:
-    """The same kind of routing, but every worker goes by the rules on its own instead of in step with its peers."""
+    """The same kind of routing, but every worker goes by the rules on its own instead of in step with its peers.
+
+    For the period, stages are held back as well (scheduling/hold_back.py).
+    """
     problem = _routed(home, slots)
-    scheduler = ListScheduler(problem, runs=len(candidates))
-    for rules in candidates:
-        taken_s = scheduler.run(_of_workers(problem, rules))
-        if taken_s < best.value_s:
-            recipe = Recipe(slots.group_sizes, _recorded(rules), "workers")
-            best = replace(best, problem=problem, orders=scheduler.orders(), value_s=taken_s, recipe=recipe)
-            if best.optimal:
-                break
-    return best
+    scheduler = ListScheduler(problem, runs=2 * len(candidates))
+    found_s, rules = min(((scheduler.run(_of_workers(problem, r)), r) for r in candidates), key=lambda pair: pair[0])
+    if problem.staggered:
+        runs = max(FEWEST_HELD, HELD_OPERATIONS // problem.operations)
+        held, found_s = hold_back(problem, scheduler, _of_workers(problem, rules), goal_s=best.goal_s, runs=runs)
+        rules = replace(rules, held_back=held.held_back[: len(slots.group_sizes)])
+    if found_s >= best.value_s:
+        return best
+    recipe = Recipe(slots.group_sizes, _recorded(rules), "workers")
+    scheduler.run(_of_workers(problem, rules))
+    return replace(best, problem=problem, orders=scheduler.orders(), value_s=found_s, recipe=recipe)
 
 
 def _searched(best: Rerouting, routings: Sequence[Problem], effort: Effort) -> Rerouting:
@@ -146,16 +163,18 @@ def _recorded(rules: Rules) -> SlotRules:
         tuple(float(share) for share in rules.weight_wait),
         tuple(int(n) for n in rules.backlog),
         tuple(int(priority) for priority in rules.priority),
+        tuple(int(n) for n in rules.held_back) if any(rules.held_back) else None,
     )
 
 
 def _rules(recorded: SlotRules) -> Rules:
     priority = [Priority(number) for number in recorded.priority]
-    return Rules(recorded.warmup, recorded.in_flight, recorded.weight_wait, recorded.backlog, priority)
+    columns = (recorded.warmup, recorded.in_flight, recorded.weight_wait, recorded.backlog, priority)
+    return Rules(*columns, recorded.held_back or ())
 
 
 def _of_workers(problem: Problem, rules: Rules) -> Rules:
     """Rules of stages as rules of workers."""
     stage = problem.workers.stage.tolist()
-    columns = (rules.warmup, rules.in_flight, rules.weight_wait, rules.backlog, rules.priority)
-    return Rules(*([column[i] for i in stage] for column in columns))
+    columns = (rules.warmup, rules.in_flight, rules.weight_wait, rules.backlog, rules.priority, rules.held_back)
+    return Rules(*([column[i] for i in stage] if column else () for column in columns))

@@ -10,7 +10,13 @@ over the sets of kinds (J. Carlier, EJOR 11, 1982): seven sums a stage.
 If the last of these n rounds of a stage has more micro-batches than some stage k before has live workers, then not all
 of its workers can start at once: the first L_k micro-batches arrive one F of stage k before the others. Some worker
 then has n micro-batches and starts that much later, or another n + 1. Likewise at the end, where stage k has to run
-their I.
+their I, as far as the iteration ends with what follows at stage k or before it.
+
+Memory adds three arguments, where a worker has room for C micro-batches between F and I (or B):
+
+* before its first I can start it has executed no more than C of its F, so all other work comes after that moment: once
+  with W, once without it, where the I of earlier stages follow;
+* each of the n micro-batches keeps one of C places from its F through all later stages and back to the end of its I.
 
 For the period the same holds in the window of each stage, as there: heads count from its first F, tails to its last
 operation, and the F and I of all later stages lie inside.
@@ -18,17 +24,22 @@ operation, and the F and I of all later stages lie inside.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ...schemas.check import ROUNDING
+
 if TYPE_CHECKING:
     from ..scheduling.problem import Floats, Ints, Problem
 
 SETS = [kinds for size in (1, 2, 3) for kinds in combinations(range(3), size)]
-STARTS = np.array([0 in kinds for kinds in SETS])  # has F, so the least head is that of F
-RETURNS = np.array([2 not in kinds for kinds in SETS])  # has no W, so the I of earlier stages follow
+# The same of all arguments: seven sets, and three where memory is limited, the first of which counts W.
+STARTS = np.array([*(0 in kinds for kinds in SETS), False, False, False])  # the least head is that of F
+RETURNS = np.array([*(2 not in kinds for kinds in SETS), False, False, False])  # the I of earlier stages follow
+WEIGHTS = np.array([*(2 in kinds for kinds in SETS), True, False, False])
 
 
 class _Path(NamedTuple):
@@ -62,6 +73,10 @@ class RoutingBound:
             return_s[-1] + back_s[-1] - return_s - back_s
         )
         self._path = _Path(self._work_s, reach_s, return_s, turn_s)
+        # After an I, the last operation of some stage before it, or its own, ends the iteration: when, by its end at 0.
+        room = workers.limit_bytes * (1 + ROUNDING) // np.maximum(workers.activation_bytes, 1e-300)
+        self._room = np.where(np.isfinite(room), np.maximum(room, 1), np.inf)
+        self._last_s = np.maximum.accumulate(weight_s + self._reduce_s - return_s)
         self._makespan = self._of_iteration()
         self._windows = self._of_windows()
 
@@ -86,44 +101,67 @@ class RoutingBound:
         return found if staggered else found + self._step_s.max()
 
     def _late_s(self, live: Ints, rounds: Ints) -> Floats:
-        """How much later the last workers of a stage start, or must end; sets x stages."""
+        """How much later the last workers of a stage start, or must end; arguments x stages."""
         last_round = self._jobs - live * (rounds - 1)
         few = np.tril(live[None, :] < last_round[:, None], -1)  # stage k before stage i has too few workers
-        late_s = [np.where(few, self._work_s[kind], 0.0).max(axis=1) for kind in (0, 1)]
+        # What follows between stages k and i may end that much later without a loss.
+        spare_s = self._last_s[:, None] - self._last_s[None, :]
+        delays_s = self._work_s[0], self._work_s[1] - spare_s
+        late_s = [np.where(few, delay_s, 0.0).max(axis=1, initial=0.0) for delay_s in delays_s]
         head_s, tail_s = np.where(STARTS[:, None], late_s[0], 0.0), np.where(RETURNS[:, None], late_s[1], 0.0)
         each_s = self._makespan[1]
         found: Floats = np.maximum(np.where(head_s < each_s, head_s, 0.0), np.where(tail_s < each_s, tail_s, 0.0))
         return found
 
     def _of_iteration(self) -> tuple[Floats, Floats]:
-        """Of each set and stage: least head and tail, and work of one micro-batch."""
-        work_s, reach_s, return_s, turn_s = self._path
-        # After an I, the last operation of some stage before it, or its own, ends the iteration.
-        ends_s = np.maximum.accumulate(work_s[2] + self._reduce_s - return_s) + return_s
-        return _sets(work_s, reach_s, turn_s, ends_s, self._reduce_s)
+        """Of each argument and stage: what it says without micro-batches, and with each one more."""
+        _, reach_s, return_s, _ = self._path
+        return _arguments(self._path, self._room, reach_s, self._last_s + return_s, self._reduce_s)
 
     def _of_windows(self) -> tuple[Floats, Floats]:
-        """The same of each set, window and stage; sets x windows x stages."""
-        work_s, reach_s, return_s, turn_s = self._path
+        """The same of each argument, window and stage; arguments x windows x stages."""
+        work_s, reach_s, return_s, _ = self._path
         after_s = self._reduce_s + self._step_s
         ends_s = return_s[None, :] - return_s[:, None] + (work_s[2] + after_s)[:, None]
         heads_s = reach_s[None, :] - reach_s[:, None]
-        fixed_s, each_s = _sets(work_s, heads_s, turn_s, ends_s, after_s[:, None])
+        fixed_s, each_s = _arguments(self._path, self._room, heads_s, ends_s, after_s[:, None])
         stages = np.arange(len(reach_s))
         window, stage = stages[:, None], stages[None, :]
         # W of later stages may end after the window.
-        inside = (stage == window) | ((stage > window) & RETURNS[:, None, None])
+        inside = (stage == window) | ((stage > window) & ~WEIGHTS[:, None, None])
         return np.where(inside, fixed_s, -np.inf), np.where(inside, each_s, 0.0)
 
 
-def _sets(work_s: Floats, reach_s: Floats, turn_s: Floats, ends_s: Floats, last_s: Floats) -> tuple[Floats, Floats]:
-    """Least head plus least tail of each set of kinds, and its work for one micro-batch."""
-    input_head_s = reach_s + work_s[0] + turn_s
-    heads_s = [reach_s, input_head_s, input_head_s + work_s[1]]
-    tails_s = [turn_s + work_s[1] + ends_s, ends_s, last_s + 0 * ends_s]
-    fixed = [
-        np.min([heads_s[kind] for kind in kinds], axis=0) + np.min([tails_s[kind] for kind in kinds], axis=0)
-        for kinds in SETS
+def _arguments(path: _Path, room: Floats, reach_s: Floats, ends_s: Floats, last_s: Floats) -> tuple[Floats, Floats]:
+    """What each argument says without micro-batches, and with each one more; arguments x (windows x) stages, in s.
+
+    Args:
+        path: along one pipeline.
+        room: micro-batches that a worker holds at most, infinite without a limit.
+        reach_s: heads of F.
+        ends_s: tails of I.
+        last_s: tails of W.
+    """
+    forward_s, back_s, weight_s = path.work_s
+    input_head_s = reach_s + forward_s + path.turn_s
+    heads_s = [reach_s, input_head_s, input_head_s + back_s]
+    tails_s = [path.turn_s + back_s + ends_s, ends_s, last_s + 0 * ends_s]
+    fixed = [_least(heads_s, kinds) + _least(tails_s, kinds) for kinds in SETS]
+    work = [sum(path.work_s[kind] for kind in kinds) + 0 * reach_s for kinds in SETS]
+    limited = np.isfinite(room)
+    places = np.where(limited, room, 1.0)
+    early_s = input_head_s - places * forward_s
+    tight = [
+        (early_s + last_s, forward_s + back_s + weight_s),
+        (early_s + ends_s, forward_s + back_s),
+        (reach_s + ends_s, (forward_s + path.turn_s + back_s) / places),
     ]
-    work = [np.broadcast_to(sum(work_s[kind] for kind in kinds), fixed[0].shape) for kinds in SETS]
+    fixed += [np.where(limited, said_s, -np.inf) for said_s, _ in tight]
+    work += [np.where(limited, each_s + 0 * reach_s, 0.0) for _, each_s in tight]
     return np.stack(fixed), np.stack(work)
+
+
+def _least(times_s: Sequence[Floats], kinds: tuple[int, ...]) -> Floats:
+    """The least of the times of some kinds."""
+    found: Floats = np.min([times_s[kind] for kind in kinds], axis=0)
+    return found

@@ -6,7 +6,8 @@ last to the first, each put as late as the makespan and every stage's window all
 placed already). Where the W of a micro-batch directly follows its I, the two become B if B, which sends its message
 only at its end, still starts no earlier than I can start. What is not visited yet keeps its earliest times, as those do
 not depend on what comes after, so every latest start stays at or behind the earliest, and the schedule stays feasible:
-neither the makespan nor any stage's window gets longer. Memory peaks as before: no F lies between such an I and its W.
+neither the makespan nor the period gets longer, though a stage's own window may, up to the period. Memory peaks as
+before: no F lies between such an I and its W.
 """
 
 from __future__ import annotations

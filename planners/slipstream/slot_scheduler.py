@@ -83,8 +83,7 @@ class SlotScheduler:
         form = self._form
         self._slots = slots
         opens = (np.empty(0), np.empty(0)) if slots.alike else (slots.opens_up(), slots.opens_down())
-        columns = (rules.warmup, rules.in_flight, rules.backlog, rules.priority)
-        rule = form.ints(np.stack([np.asarray(column, dtype=np.int64) for column in columns], axis=1).ravel())
+        rule = form.ints(rules.columns.ravel())
         wait_s = form.floats(np.asarray(rules.weight_wait) * self._weight_s)
         self._sweep(
             self._stages, int(slots.counts[0]), *self._fixed, *(form.ints(array.ravel()) for array in opens),

@@ -49,14 +49,19 @@ class Slots:
     Attributes:
         jobs: micro-batches of all pipelines, M.
         group_sizes: g_i of each stage, from 1 to M.
+        remainder_first: whether the group that is not full is the first one, instead of the last. Then the workers that
+            start late, for their first micro-batches arrive late, execute fewer: better where they need not keep step.
     """
 
     jobs: int
     group_sizes: tuple[int, ...]
+    remainder_first: bool = False
 
     @cached_property
     def first_sizes(self) -> tuple[int, ...]:
         """Ranks in each stage's first slot: no more than in that of the stage before, if that makes no more slots."""
+        if self.remainder_first:
+            return tuple((self.jobs - 1) % size + 1 for size in self.group_sizes)
         found: list[int] = []
         for size in self.group_sizes:
             small = min(found[-1], size) if found else size
