@@ -173,9 +173,10 @@ def _check_blocks(entry: AtlasEntry, failure_unit: tuple[int, int], where: str) 
 
 def _check_recipe(recipe: Recipe, live: list[int], where: str) -> None:
     """`live` is the number of live workers of each stage."""
-    slots = [part is not None for part in (recipe.group_sizes, recipe.rules)]
-    if any(slots) if recipe.stored is not None else not all(slots):
-        raise InvalidInputError("a recipe is either `stored` or `group_sizes` with `rules`", where=where)
+    made = [part is not None for part in (recipe.group_sizes, recipe.rules, recipe.scheduled)]
+    if any(made) if recipe.stored is not None else not all(made):
+        what = "a recipe is either `stored` or `group_sizes` with `rules` and `scheduled`"
+        raise InvalidInputError(what, where=where)
     if recipe.stored is not None and not _SHA256.fullmatch(recipe.stored):
         raise InvalidInputError(f"{recipe.stored!r} is no sha256 in hexadecimal", where=f"{where}/stored")
     if recipe.rules is not None and recipe.group_sizes is not None:
@@ -185,9 +186,9 @@ def _check_recipe(recipe: Recipe, live: list[int], where: str) -> None:
 
 def _check_rules(rules: SlotRules, stages: int, where: str) -> None:
     for rule in fields(rules):
-        entries = len(getattr(rules, rule.name))
-        if entries != stages:
-            raise InvalidInputError(f"{entries} rules for {stages} stages", where=f"{where}/{rule.name}")
+        column = getattr(rules, rule.name)
+        if column is not None and len(column) != stages:
+            raise InvalidInputError(f"{len(column)} rules for {stages} stages", where=f"{where}/{rule.name}")
     if min(rules.weight_wait) < 0:
         raise InvalidInputError("a wait for W is a share of its duration, 0 or more", where=f"{where}/weight_wait")
     if max(rules.priority) > 3:

@@ -74,8 +74,9 @@ class RoutingBound:
         )
         self._path = _Path(self._work_s, reach_s, return_s, turn_s)
         # After an I, the last operation of some stage before it, or its own, ends the iteration: when, by its end at 0.
-        room = workers.limit_bytes * (1 + ROUNDING) // np.maximum(workers.activation_bytes, 1e-300)
-        self._room = np.where(np.isfinite(room), np.maximum(room, 1), np.inf)
+        held = workers.activation_bytes > 0
+        room = np.floor(workers.limit_bytes * (1 + ROUNDING) / np.where(held, workers.activation_bytes, 1.0))
+        self._room = np.where(held, np.maximum(room, 1.0), np.inf)
         self._last_s = np.maximum.accumulate(weight_s + self._reduce_s - return_s)
         self._makespan = self._of_iteration()
         self._windows = self._of_windows()

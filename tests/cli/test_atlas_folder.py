@@ -33,7 +33,9 @@ STORED = 1  # the entry of the small atlas whose plan is stored
 
 def small_atlas(most_failures: int = 3) -> Atlas:
     """Four pipelines of one stage; the plan for one failure is stored, the others are made by rules."""
-    recipes = [Recipe(stored=digest(PLAN)) if f == STORED else Recipe((1,), RULES) for f in range(most_failures + 1)]
+    recipes = [
+        Recipe(stored=digest(PLAN)) if f == STORED else Recipe((1,), RULES, "slots") for f in range(most_failures + 1)
+    ]
     return Atlas(
         planner=Planner("slipstream", "1", {"solver": "auto", "seed": 0}),
         template=PLAN.templates[0],

@@ -64,9 +64,12 @@ def _entries(draw: st.DrawFn, failed_units: int, failures: tuple[int, ...], dp: 
         weight_wait=_column(draw, st.sampled_from([0.0, 0.5, 1.0]), stages),
         backlog=_column(draw, counts, stages),
         priority=_column(draw, st.integers(0, 3), stages),
+        held_back=draw(st.sampled_from([None, _column(draw, st.integers(0, 3), stages)])),
     )
     sizes = tuple(draw(st.integers(1, dp - dead)) for dead in failures)
-    return AtlasEntry(failed_units, failures, prediction, Recipe(sizes, rules))
+    return AtlasEntry(
+        failed_units, failures, prediction, Recipe(sizes, rules, draw(st.sampled_from(["slots", "workers"])))
+    )
 
 
 def _column(draw: st.DrawFn, of: st.SearchStrategy[Any], stages: int) -> tuple[Any, ...]:
@@ -87,7 +90,10 @@ def _tree(failure_unit: tuple[int, int] = (1, 1)) -> dict[str, Any]:
     """Two pipelines of two stages; a plan for no failure by rules, one for a failed unit stored."""
     stages = [{"layers": [i, i + 1], "forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1} for i in range(2)]
     rules = {"warmup": [2, 1], "in_flight": [2, 1], "weight_wait": [0, 0.5], "backlog": [1, 1], "priority": [0, 3]}
-    recipes: list[dict[str, Any]] = [{"group_sizes": [2, 2], "rules": rules}, {"stored": "0123456789abcdef" * 4}]
+    recipes: list[dict[str, Any]] = [
+        {"group_sizes": [2, 2], "rules": rules, "scheduled": "slots"},
+        {"stored": "0123456789abcdef" * 4},
+    ]
     failures = [[0, 0], [1, 0]] if failure_unit == (1, 1) else [[0, 0], [1, 1]]
     return {
         "format": "rtk.atlas",
@@ -129,6 +135,8 @@ BAD: list[tuple[str, Any, str, str]] = [
     ("/plans/0/failures", [-1, 1], "greater than or equal to 0", "/plans/0/failures/0"),
     ("/plans/0/prediction/peak_memory_bytes", [], "one peak for each of 2 stages", ""),
     (RECIPE, {}, "either `stored` or `group_sizes` with `rules`", ""),
+    (RECIPE, {"group_sizes": [2, 2], "rules": _tree()["plans"][0]["recipe"]["rules"]}, "with `rules` and `sch", ""),
+    (f"{RULES}/held_back", [1], "1 rules for 2 stages", ""),
     (RECIPE, {"group_sizes": [2, 2]}, "either `stored` or `group_sizes` with `rules`", ""),
     ("/plans/1/recipe/group_sizes", [1, 2], "either `stored` or `group_sizes` with `rules`", "/plans/1/recipe"),
     ("/plans/1/recipe/rules", _tree()["plans"][0]["recipe"]["rules"], "either `stored` or", "/plans/1/recipe"),
