@@ -50,7 +50,7 @@ def hold_back(
     while runs > 1 and best_s > goal_s and waited < PATIENCE:
         windows = stage_windows(problem, *scheduler.spans_s)
         beyond_s = windows.lengths_s - max(goal_s, best_s * (1 - NEAR))
-        steps = np.where(beyond_s > 0, np.maximum(1, beyond_s // pace_s), 0).astype(np.int64)
+        steps = np.where(beyond_s > 0, np.clip(beyond_s // pace_s, 1, problem.jobs), 0).astype(np.int64)
         held = np.where(windows.begin_s > 0, held + steps, 0)
         found = replace(rules, held_back=held[group].tolist())
         found_s = scheduler.run(found)
@@ -70,4 +70,4 @@ def _pace_s(problem: Problem) -> Floats:
     stage: Ints = np.zeros(int(workers.group.max()) + 1, dtype=np.int64)
     stage[workers.group] = workers.stage
     pace_s: Floats = np.maximum.accumulate(slowest_s)[stage]
-    return np.maximum(pace_s, 1e-300)
+    return np.where(pace_s > 0, pace_s, np.inf)  # where F take no time, all are there at once

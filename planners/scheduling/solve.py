@@ -13,6 +13,7 @@ from typing import Literal
 from .bounds.edge_finding import Refuter
 from .bounds.lower_bound import lower_bound
 from .exact.choose import exact_solver
+from .hold_back import hold_back
 from .list_schedule import ListScheduler
 from .local_search import anneal
 from .order_search import improve_orders
@@ -27,6 +28,8 @@ SolverName = Literal["auto", "heuristic", "milp", "cp-sat"]
 ROUNDING = 1e-9
 # How many rules are tried before machine code may be worth loading.
 FIRST_LOOK = 12
+# How many schedules with stages held back are tried, at most.
+HELD_RUNS = 60
 # How many moves of operations are tried, and how many rules by each of several annealings.
 MOVES = 20_000
 ANNEALING_RUNS = 6000
@@ -90,6 +93,7 @@ def solve(problem: Problem, effort: Effort = Effort(), *, first: Sequence[Rules]
     parts: tuple[Callable[[Solution], Solution], ...] = (
         lambda best: _try_rules(problem, candidates[:FIRST_LOOK], best),
         lambda best: _try_rules(problem, candidates[FIRST_LOOK:], best),
+        lambda best: _hold_back(problem, candidates[0], best),
         lambda best: _move_operations(problem, best, effort.seed),
         lambda best: _anneal(problem, candidates, best, effort.seed),
         lambda best: _move_operations(problem, best, effort.seed + 1),
@@ -119,6 +123,17 @@ def _try_rules(problem: Problem, candidates: Sequence[Rules], best: Solution) ->
             if best.optimal:
                 break
     return best
+
+
+def _hold_back(problem: Problem, rules: Rules, best: Solution) -> Solution:
+    """Rules with stages held back, which pays for the period only."""
+    if not problem.staggered:
+        return best
+    runs = min(HELD_RUNS, BUDGET_OPERATIONS // problem.operations)
+    scheduler = ListScheduler(problem, runs)
+    found, found_s = hold_back(problem, scheduler, rules, goal_s=best.goal_s, runs=runs)
+    scheduler.run(found)
+    return _better(best, found_s, scheduler.orders(), "holding back")
 
 
 def _move_operations(problem: Problem, best: Solution, seed: int) -> Solution:
