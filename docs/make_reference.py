@@ -11,6 +11,7 @@ COMMANDS = (
     "plan",
     "plan pipeline",
     "plan adaptra",
+    "plan slipstream",
     "verify",
     "simulate",
     "run",
