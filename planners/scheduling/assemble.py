@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from .retime import Retimer
 from .windows import stage_windows
 
 if TYPE_CHECKING:
-    from .problem import Ints, Orders, Problem
+    from .problem import Floats, Orders, Problem
 
 # A schedule this close to its bound, relatively, differs from it by rounding only.
 ROUNDING = 1e-9
@@ -59,19 +58,25 @@ def with_orders_and_prediction(plan: Plan, problem: Problem, orders: Orders, bou
     times_s = windows.makespan_s, windows.period_s
     room_s = int(problem.workers.live.sum()) * times_s[problem.staggered]
     bubbles = max(0.0, 1 - work_s(problem) / room_s) if room_s else 0.0
-    peaks = tuple(peak_bytes(problem, worker, order) for worker, order in enumerate(orders))
+    peaks = tuple(peaks_bytes(problem, orders).tolist())
     ordered = with_orders(plan, problem, orders)
     return _checked(replace(ordered, prediction=_prediction(plan, times_s, bound_s, bubbles, peaks)))
 
 
-def peak_bytes(problem: Problem, worker: int, order: Sequence[int] | Ints) -> float:
-    """The most activation bytes that a worker holds at once, by its order."""
-    codes = np.asarray(order, dtype=np.int64)
-    kind, split = codes % KINDS, problem.split[codes // KINDS, problem.workers.stage[worker]]
+def peaks_bytes(problem: Problem, orders: Orders) -> Floats:
+    """The most activation bytes that each worker holds at once, by its order."""
+    workers, counts = problem.workers, np.array([len(order) for order in orders])
+    codes = np.concatenate([np.asarray(order, dtype=np.int64) for order in orders])
+    owner = np.repeat(np.arange(len(counts)), counts)
+    kind, split = codes % KINDS, problem.split[codes // KINDS, workers.stage[owner]]
+    # A worker ends with what it began with, nothing, so sums need not begin anew with each.
     whole = np.cumsum(np.where(kind == FORWARD, 1, np.where(kind == BACKWARD, -1, 0)))
     stashed = np.cumsum(np.where(kind == FORWARD, 0, np.where(kind == BACKWARD, split.astype(np.int64), -1)))
-    held = whole * problem.workers.activation_bytes[worker] + stashed * problem.workers.stash_bytes[worker]
-    return float(held.max(initial=0.0))
+    held = whole * workers.activation_bytes[owner] + stashed * workers.stash_bytes[owner]
+    peaks = np.zeros(len(counts))
+    busy = counts > 0
+    peaks[busy] = np.maximum.reduceat(held, np.cumsum(counts)[busy] - counts[busy])
+    return peaks
 
 
 def work_s(problem: Problem) -> float:

@@ -54,7 +54,8 @@ class Tables(Form):
     def orders(self, order: Any) -> Orders:
         """The order of each worker, cut from the flat one."""
         starts, counts = list(self.start)[::KINDS], list(self.count)
-        return [list(map(int, order[at : at + count])) for at, count in zip(starts, counts, strict=True)]
+        parts = (order[at : at + count] for at, count in zip(starts, counts, strict=True))
+        return [part.tolist() for part in parts] if self.compiled else list(parts)
 
     def objective(self) -> Any:
         """A function of first starts and last ends that gives the makespan or period in s."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.atlas import AtlasPrediction
-from ..scheduling.assemble import peak_bytes, work_s
+from ..scheduling.assemble import peaks_bytes, work_s
 from ..scheduling.retime import Retimer
 from ..scheduling.solve import ROUNDING
 from ..scheduling.windows import stage_windows
@@ -48,9 +48,7 @@ def promise_of_orders(problem: Problem, orders: Orders, bound_s: float) -> Atlas
     retimer.value_s(orders)
     windows = stage_windows(problem, *retimer.spans_s)
     peaks = np.zeros(int(problem.workers.stage.max()) + 1)
-    for worker, order in enumerate(orders):
-        stage = problem.workers.stage[worker]
-        peaks[stage] = max(peaks[stage], peak_bytes(problem, worker, order))
+    np.maximum.at(peaks, problem.workers.stage, peaks_bytes(problem, orders))
     values_s = windows.makespan_s, windows.period_s
     live = int(problem.workers.live.sum())
     return _promise(values_s, bound_s, work_s(problem), live, problem.staggered, peaks.tolist())

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Up to so many operations, what slots leave open is searched by moves and annealing; and if a solver is asked for.
 SEARCHED_OPERATIONS, SOLVED_OPERATIONS = 2_000, 20_000
+# How many rules all workers go by on their own: so many operations' worth, but at least so many.
+WORKER_OPERATIONS, FEWEST_RUNS = 5_000_000, 2
 # How many schedules holding back may take: so many operations' worth, but at least so many.
 HELD_OPERATIONS, FEWEST_HELD = 20_000_000, 12
 
@@ -65,15 +67,19 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
         effort: how hard to try where slots leave a gap.
     """
     found = search.look(dead)
-    best = _in_slots(home, search, found)
-    if not best.optimal and not home.staggered:
-        arrival_s = arrival_bound_s(search.of_pipeline, home.jobs, search.pipelines - np.array(dead))
-        best = replace(best, bound_s=max(best.bound_s, arrival_s))
+    if found.optimal:
+        return _in_slots(home, search, found)
+    bound_s = found.bound_s
+    if not home.staggered:
+        live = search.pipelines - np.array(dead)
+        bound_s = max(bound_s, arrival_bound_s(search.of_pipeline, home.jobs, live))
+    slots = replace(search.widest(dead), remainder_first=True)
+    runs = min(FIRST_LOOK, max(FEWEST_RUNS, WORKER_OPERATIONS // home.operations))
+    best = _by_workers(home, slots, search.candidates(slots)[:runs], Rerouting(home, [], inf, bound_s, None))
     if not best.optimal:
-        slots = replace(search.widest(dead), remainder_first=True)
-        best = _by_workers(home, slots, search.candidates(slots)[:FIRST_LOOK], best)
+        best = _better(best, _in_slots(home, search, found))
     if not best.optimal and np.isfinite(home.workers.limit_bytes).any():
-        best = min(best, _in_slots(home, search, search.search(dead, found, effort.seed)), key=lambda one: one.value_s)
+        best = _better(best, _in_slots(home, search, search.search(dead, found, effort.seed)))
     if not best.optimal and home.operations <= (SOLVED_OPERATIONS if effort.time_limit_s else SEARCHED_OPERATIONS):
         routings = [best.problem, round_robin(home), block(home)]
         best = _searched(best, routings if any(dead) else [home], effort)
@@ -127,7 +133,13 @@ def _by_workers(home: Problem, slots: Slots, candidates: Sequence[Rules], best: 
     """
     problem = _routed(home, slots)
     scheduler = ListScheduler(problem, runs=2 * len(candidates))
-    found_s, rules = min(((scheduler.run(_of_workers(problem, r)), r) for r in candidates), key=lambda pair: pair[0])
+    found_s, rules = inf, candidates[0]
+    for other in candidates:
+        other_s = scheduler.run(_of_workers(problem, other))
+        if other_s < found_s:
+            found_s, rules = other_s, other
+        if found_s <= best.goal_s:
+            break
     if problem.staggered:
         runs = max(FEWEST_HELD, HELD_OPERATIONS // problem.operations)
         held, found_s = hold_back(problem, scheduler, _of_workers(problem, rules), goal_s=best.goal_s, runs=runs)
@@ -149,6 +161,12 @@ def _searched(best: Rerouting, routings: Sequence[Problem], effort: Effort) -> R
             if best.optimal:
                 break
     return best
+
+
+def _better(best: Rerouting, other: Rerouting) -> Rerouting:
+    """The quicker of two, with the larger bound."""
+    quicker = other if other.value_s < best.value_s else best
+    return replace(quicker, bound_s=max(best.bound_s, other.bound_s))
 
 
 def _routed(home: Problem, slots: Slots) -> Problem:

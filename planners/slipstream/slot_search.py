@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -130,11 +130,12 @@ class SlotSearch:
         return best
 
     def _attempts(self, dead: Sequence[int], part: slice) -> Iterator[tuple[Slots, Rules]]:
-        """Ways to cut the ranks, and a part of the portfolio for each, as far as the budget goes."""
-        for slots in _cuts(self.widest(dead)):
-            most = max(FIRST_LOOK, BUDGET_OPERATIONS // (KINDS * int(slots.counts.sum())))
-            for rules in self.candidates(slots)[part][:most]:
-                yield slots, rules
+        """A part of the portfolio for each way to cut the ranks in turns, as far as the budget goes."""
+        cuts = _cuts(self.widest(dead))
+        most = max(FIRST_LOOK, BUDGET_OPERATIONS // (KINDS * int(cuts[0].counts.sum())))
+        rows = [self.candidates(slots)[part][:most] for slots in cuts]
+        for tried in zip_longest(*rows):
+            yield from ((slots, rules) for slots, rules in zip(cuts, tried, strict=True) if rules is not None)
 
     def _better(self, best: SlotSchedule | None, slots: Slots, rules: Rules, bound_s: float) -> SlotSchedule:
         times = self.run(slots, rules)
