@@ -16,7 +16,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class SlotRules:
-    """The rules of a schedule, one entry a stage: what each worker of the stage runs next.
+    """The rules of a schedule, what each worker of a stage runs next: one entry a stage, or one for all stages.
 
     `weight_wait` is a share of W's duration; `priority` counts `planners/scheduling/rules.py`'s Priority.
     """
@@ -26,9 +26,8 @@ class SlotRules:
     weight_wait: tuple[Ratio, ...]
     backlog: tuple[Count, ...]
     priority: tuple[Index, ...]
-    held_back: tuple[Index, ...] | None = None
+    held_back: tuple[Index, ...] = (0,)
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"held_back"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
@@ -186,9 +185,9 @@ def _check_recipe(recipe: Recipe, live: list[int], where: str) -> None:
 
 def _check_rules(rules: SlotRules, stages: int, where: str) -> None:
     for rule in fields(rules):
-        column = getattr(rules, rule.name)
-        if column is not None and len(column) != stages:
-            raise InvalidInputError(f"{len(column)} rules for {stages} stages", where=f"{where}/{rule.name}")
+        entries = len(getattr(rules, rule.name))
+        if entries not in (1, stages):
+            raise InvalidInputError(f"{entries} rules for {stages} stages", where=f"{where}/{rule.name}")
     if min(rules.weight_wait) < 0:
         raise InvalidInputError("a wait for W is a share of its duration, 0 or more", where=f"{where}/weight_wait")
     if max(rules.priority) > 3:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from .slots import Slots
 
 if TYPE_CHECKING:
     from ..scheduling.problem import Orders, Problem
+
+T = TypeVar("T")
 
 # Up to so many operations, what slots leave open is searched by moves and annealing; and if a solver is asked for.
 SEARCHED_OPERATIONS, SOLVED_OPERATIONS = 2_000, 20_000
@@ -109,7 +111,8 @@ def slot_recipe(found: SlotSchedule) -> Recipe:
 def follow(home: Problem, search: SlotSearch, recipe: Recipe) -> tuple[Problem, Orders]:
     """The routing and orders that a recipe of slots and rules makes, bit for bit."""
     assert recipe.group_sizes is not None and recipe.rules is not None
-    slots, rules = Slots(home.jobs, recipe.group_sizes), _rules(recipe.rules)
+    slots = Slots(home.jobs, recipe.group_sizes)
+    rules = _rules(recipe.rules, len(recipe.group_sizes))
     if recipe.scheduled == "slots":
         return expanded(home, slots, search.orders(slots, rules))
     problem = _routed(home, replace(slots, remainder_first=True))
@@ -175,20 +178,35 @@ def _routed(home: Problem, slots: Slots) -> Problem:
 
 
 def _recorded(rules: Rules) -> SlotRules:
+    """Rules of stages; what is alike in all stages once."""
+
+    def entries(column: Sequence[T]) -> tuple[T, ...]:
+        return tuple(column[:1] if len(set(column)) == 1 else column)
+
     return SlotRules(
-        tuple(int(n) for n in rules.warmup),
-        tuple(int(n) for n in rules.in_flight),
-        tuple(float(share) for share in rules.weight_wait),
-        tuple(int(n) for n in rules.backlog),
-        tuple(int(priority) for priority in rules.priority),
-        tuple(int(n) for n in rules.held_back) if any(rules.held_back) else None,
+        entries([int(n) for n in rules.warmup]),
+        entries([int(n) for n in rules.in_flight]),
+        entries([float(share) for share in rules.weight_wait]),
+        entries([int(n) for n in rules.backlog]),
+        entries([int(priority) for priority in rules.priority]),
+        entries([int(n) for n in rules.held_back or [0]]),
     )
 
 
-def _rules(recorded: SlotRules) -> Rules:
-    priority = [Priority(number) for number in recorded.priority]
-    columns = (recorded.warmup, recorded.in_flight, recorded.weight_wait, recorded.backlog, priority)
-    return Rules(*columns, recorded.held_back or ())
+def _rules(recorded: SlotRules, stages: int) -> Rules:
+    """Rules of stages, one entry each."""
+
+    def of_stages(column: Sequence[T]) -> Sequence[T]:
+        return column if len(column) == stages else [*column] * stages
+
+    return Rules(
+        of_stages(recorded.warmup),
+        of_stages(recorded.in_flight),
+        of_stages(recorded.weight_wait),
+        of_stages(recorded.backlog),
+        of_stages([Priority(number) for number in recorded.priority]),
+        of_stages(recorded.held_back),
+    )
 
 
 def _of_workers(problem: Problem, rules: Rules) -> Rules:

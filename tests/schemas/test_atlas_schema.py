@@ -60,11 +60,11 @@ def _entries(draw: st.DrawFn, failed_units: int, failures: tuple[int, ...], dp: 
     counts = st.integers(1, 9)
     rules = SlotRules(
         warmup=_column(draw, counts, stages),
-        in_flight=_column(draw, counts, stages),
-        weight_wait=_column(draw, st.sampled_from([0.0, 0.5, 1.0]), stages),
+        in_flight=draw(st.sampled_from([(7,), _column(draw, counts, stages)])),
+        weight_wait=draw(st.sampled_from([(0.5,), _column(draw, st.sampled_from([0.0, 0.5, 1.0]), stages)])),
         backlog=_column(draw, counts, stages),
         priority=_column(draw, st.integers(0, 3), stages),
-        held_back=draw(st.sampled_from([None, _column(draw, st.integers(0, 3), stages)])),
+        held_back=draw(st.sampled_from([(0,), (2,), _column(draw, st.integers(0, 3), stages)])),
     )
     sizes = tuple(draw(st.integers(1, dp - dead)) for dead in failures)
     return AtlasEntry(
@@ -136,7 +136,7 @@ BAD: list[tuple[str, Any, str, str]] = [
     ("/plans/0/prediction/peak_memory_bytes", [], "one peak for each of 2 stages", ""),
     (RECIPE, {}, "either `stored` or `group_sizes` with `rules`", ""),
     (RECIPE, {"group_sizes": [2, 2], "rules": _tree()["plans"][0]["recipe"]["rules"]}, "with `rules` and `sch", ""),
-    (f"{RULES}/held_back", [1], "1 rules for 2 stages", ""),
+    (f"{RULES}/held_back", [1, 1, 1], "3 rules for 2 stages", ""),
     (RECIPE, {"group_sizes": [2, 2]}, "either `stored` or `group_sizes` with `rules`", ""),
     ("/plans/1/recipe/group_sizes", [1, 2], "either `stored` or `group_sizes` with `rules`", "/plans/1/recipe"),
     ("/plans/1/recipe/rules", _tree()["plans"][0]["recipe"]["rules"], "either `stored` or", "/plans/1/recipe"),
