@@ -78,10 +78,11 @@ def parse_slow(values: Sequence[str] | None) -> dict[str, float]:
     """`1/2=1.5`: worker 1/2 takes 1.5 times as long; factors above 0."""
     slow: dict[str, float] = {}
     for value in values or ():
-        match = re.fullmatch(r"(\d+/\d+)=(.+)", value)
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})=(.+)", value)
         if match is None:
             raise _wrong("--slow", value, "write k/i=FACTOR, such as 1/2=1.5")
-        worker, factor = match.groups()
+        pipeline, stage, factor = match.groups()
+        worker = f"{int(pipeline)}/{int(stage)}"
         slow_down = _number("--slow", factor, "a factor is a plain number: 1/2=1.5")
         if slow_down <= 0 or worker in slow:
             raise _wrong("--slow", value, "a factor is above 0, and each worker is given once")
@@ -112,7 +113,7 @@ def parse_share(value: str, whole: int, option: str) -> int:
     """`12` is 12, `25%` a quarter of the whole, rounded down."""
     match = re.fullmatch(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,6})?)%", value)
     if match is None or (match[2] and float(match[2]) > 100):
-        raise _wrong(option, value, "write a number, or a percentage such as 25%")
+        raise _wrong(option, value, "write a number, or a percentage up to 100%, such as 25%")
     # In whole millionths: 0.07 * 100 is more than 7.
     return int(match[1]) if match[1] else round(float(match[2]) * 10**6) * whole // 10**8
 

@@ -1,15 +1,17 @@
 """`rtk plan slipstream`: plans for dead workers, and atlases of them."""
 
+import os
+import signal
+import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from enum import StrEnum
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..schemas.documents import STANDARD_STREAM
 from ..schemas.errors import InvalidInputError
 from .console import Debug, Json, Output, Quiet, Seed, emit, print_document, progress, remark
 from .parsing import (
@@ -31,11 +33,16 @@ from .parsing import (
 from .planning import demand_proof, summary
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from ..planners.slipstream.replanner import Replanner
     from ..schemas.atlas import Atlas, AtlasEntry
     from ..schemas.plan import Plan
 
 MOST_NAMED = 4  # copies in a remark
+# All that a plan from an atlas does not take from there.
+BESIDE_FROM = {"profile", "from_atlas", "failed", "failures", "require_optimal", "jobs", "output", "as_json", "quiet",
+               "debug"}  # fmt: skip
 
 
 class Technique(StrEnum):
@@ -54,6 +61,7 @@ class Cost(StrEnum):
 
 
 def slipstream(
+    context: typer.Context,
     profile: Annotated[str | None, typer.Argument(help="The profile; not needed with --from.")] = None,
     pp: Annotated[int | None, typer.Option("--pp", min=1, help="Stages of a pipeline.")] = None,
     dp: Annotated[int | None, typer.Option("--dp", min=1, help="Pipelines (data-parallel degree).")] = None,
@@ -71,7 +79,9 @@ def slipstream(
     max_failures: Annotated[
         str | None,
         typer.Option(
-            "--max-failures", metavar="F[%]", help="An atlas: plans for 0 to F failures. DP - 1 if none is given."
+            "--max-failures",
+            metavar="F[%]",
+            help="An atlas: plans for 0 to F failures, or up to that share of all. DP - 1 if none is given.",
         ),
     ] = None,
     from_atlas: Annotated[
@@ -105,10 +115,11 @@ def slipstream(
 
     With --failed the failures stay where they are; with --failures they are moved to where they cost least, and with
     both the plan says which workers swap. Otherwise an atlas is made, a folder of plans for every number of failures.
+    Its plans are of the second kind: beside --from, --failed is enough to learn which workers swap.
     """
     places = parse_places(failed, "--failed")
     if from_atlas is not None:
-        _refuse_beside_from({"--pp": pp, "--dp": dp, "--microbatches": microbatches, "--max-failures": max_failures})
+        _refuse_beside_from(context)
         _emit_plan(_plan_from(from_atlas, profile, places, failures), output, as_json, require_optimal)
         return
     common = _opening(
@@ -124,15 +135,23 @@ def slipstream(
     if not places and failures is None:
         _emit_atlas(common, max_failures, jobs, output, as_json, require_optimal)
     elif max_failures is not None:
-        raise InvalidInputError("an atlas is for any failures", where="--max-failures", fix="leave out the others")
+        raise InvalidInputError(
+            "an atlas is for any failures",
+            where="--max-failures",
+            fix="leave it out for one plan, or --failed and --failures for an atlas",
+        )
     else:
         _emit_plan(_plan_for(common, places, failures), output, as_json, require_optimal)
 
 
-def _refuse_beside_from(options: dict[str, Any]) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise InvalidInputError("the atlas says that already", where=name, fix="leave it out beside --from")
+def _refuse_beside_from(context: typer.Context) -> None:
+    """Raise InvalidInputError if an option was given, if only with its default, that the atlas was made with."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name not in BESIDE_FROM and source is not None and source.name != "DEFAULT":
+            raise InvalidInputError(
+                "the atlas was made with a value of its own", where=option.opts[0], fix="leave it out beside --from"
+            )
 
 
 def _opening(needed: dict[str, Any], limits: Any, delays: Any, **request: Any) -> "Atlas":
@@ -144,7 +163,7 @@ def _opening(needed: dict[str, Any], limits: Any, delays: Any, **request: Any) -
 
     for name, value in needed.items():
         if value is None:
-            raise InvalidInputError("it must be given", where=name, fix="or take a plan from an atlas, with --from")
+            raise InvalidInputError("it must be given", where=name, fix="give it, or take a plan from an atlas: --from")
     path, pp, dp, microbatches = needed.values()
     return opening(read_document(path, Profile), Request(Shape(pp, dp, microbatches, limits, delays), **request))
 
@@ -176,7 +195,7 @@ def _plan_from(path: str, profile: str | None, places: Sequence[tuple[int, int]]
         raise InvalidInputError("which plan of the atlas?", where="--from", fix="add --failures F, or --failed k/i")
     if number > atlas.most_failures:
         raise InvalidInputError(
-            f"the atlas has plans for up to {atlas.most_failures} failures",
+            f"the atlas has plans for up to {_counted(atlas.most_failures, 'failure')}",
             where="--failures" if failures is not None else "--failed",
             fix="make it with a larger --max-failures",
         )
@@ -199,58 +218,87 @@ def _require_profile(atlas: "Atlas", path: str, profile: str) -> None:
 def _emit_plan(made: "Plan", output: str, as_json: bool, require_optimal: bool) -> None:
     emit(made, output, as_json)
     remark(summary(made))
-    said = made.planner.options["normalization"]
-    if said is not None:
-        remark(_advice(said))
+    for line in _advice(made):
+        remark(line)
     if require_optimal:
         demand_proof(made.prediction)
 
 
-def _advice(said: dict[str, Any]) -> str:
-    """What normalization would give, or has given, in a line."""
-    if "copies" not in said:
-        return (
-            f"wherever they are, at most {said['most_copies']} workers swap and copy {said['most_copied_bytes']:.6g} "
-            "bytes; --failed k/i… beside --failures says which"
-        )
+def _advice(made: "Plan") -> Iterator[str]:
+    """What normalization would give, or has given, in a line; nothing where there is nothing to move."""
+    said = made.planner.options["normalization"]
+    if said is None:
+        return
+    if "copies" in said:
+        yield _moves(said, is_moved=bool(said["copies"]) and said["copies"][0]["becomes"] not in _failed(made))
+    elif said["most_copies"]:
+        who = f"wherever the failures are, at most {_counted(said['most_copies'], 'worker')} must move"
+        size = f" and {_size(said['most_copied_bytes'])} be copied" if said["most_copied_bytes"] else ""
+        yield f"{who}{size}; --failed k/i… beside --failures says which"
+
+
+def _moves(said: dict[str, Any], is_moved: bool) -> str:
+    """Which workers move, in this plan or in the normalized one, and whether that pays."""
     before_s, after_s = said["iteration_time_in_place_s"], said["iteration_time_normalized_s"]
     if not said["copies"]:
-        return f"the failures are where they cost least: {after_s:.6g} s"
-    copies = [f"{copy['worker']} becomes {copy['becomes']}" for copy in said["copies"]]
-    more = f" and {len(copies) - MOST_NAMED} more" if len(copies) > MOST_NAMED else ""
-    moved = f"{', '.join(copies[:MOST_NAMED])}{more}; {said['copied_bytes']:.6g} bytes move"
-    pays = said["break_even_iterations"]
-    if pays is not None:
-        when = f"that pays after {pays} iterations ({said['copying_s']:.3g} s)"
-    elif after_s < before_s:
-        when = "the profile gives no bandwidth to say when that pays"
-    else:
-        when = "that never pays"
-    return f"in place {before_s:.6g} s, normalized {after_s:.6g} s: {moved}; {when}"
+        return "the failures are where they cost least"
+    if not is_moved and after_s >= before_s:
+        return "no other places for the failures would be better"
+    names = [f"{copy['worker']} becomes {copy['becomes']}" for copy in said["copies"]]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    other = f"normalized, not in place ({before_s:.6g} s)" if is_moved else f"in place; normalized {after_s:.6g} s"
+    return f"{other}: {', '.join(names[:MOST_NAMED])}{more}; {_worth(said, before_s > after_s)}"
+
+
+def _worth(said: dict[str, Any], is_better: bool) -> str:
+    """What is copied and when that has paid."""
+    from ..viz.units import print_time
+
+    pays, size = said["break_even_iterations"], _size(said["copied_bytes"])
+    if not is_better:
+        return f"{size} to copy, which never pays" if said["copied_bytes"] else "which gains nothing"
+    if not said["copied_bytes"]:
+        return "the profile does not say how many bytes that copies"
+    if pays is None:
+        return f"{size} to copy, and the profile gives no bandwidth to say when that pays"
+    return f"{size} to copy in {print_time(said['copying_s'])}, which pays after {_counted(pays, 'iteration')}"
+
+
+def _failed(made: "Plan") -> list[str]:
+    return [worker.name for worker in made.workers if worker.failed]
+
+
+def _size(size_bytes: float) -> str:
+    from ..viz.units import print_bytes
+
+    return print_bytes(size_bytes)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _emit_atlas(
     common: "Atlas", max_failures: str | None, jobs: int, output: str, as_json: bool, require_optimal: bool
 ) -> None:
-    from ..planners.slipstream.cluster import grid_of
     from .atlas_folder import AtlasFolder
 
-    grid = grid_of(common)
-    most = (
-        common.dp - 1
-        if max_failures is None
-        else parse_share(max_failures, grid.columns * grid.units, "--max-failures")
-    )
-    grid.require_feasible(most, "--max-failures")
+    most = _most_failures(common, max_failures, output)
     folder = AtlasFolder(output)
     entries = folder.begin(common)
     missing = [number for number in range(most + 1) if number not in entries]
-    with progress() as bar, _entries(common, most, missing, jobs) as made:
-        task = bar.add_task("plans", total=most + 1, completed=most + 1 - len(missing))
-        for entry, plan in made:
-            folder.append(entry, plan)
-            entries[entry.failed_units] = entry
-            bar.advance(task)
+    if 0 < len(missing) <= most:
+        remark(f"{most + 1 - len(missing)} of {most + 1} plans are there already")
+    try:
+        with progress() as bar, _entries(common, most, missing, jobs) as made:
+            task = bar.add_task("plans", total=most + 1, completed=most + 1 - len(missing))
+            for entry, plan in made:
+                folder.append(entry, plan)
+                entries[entry.failed_units] = entry
+                bar.advance(task)
+    except KeyboardInterrupt:
+        remark("what is finished is kept: the same command goes on from there")
+        raise
     atlas = replace(common, plans=tuple(entries[number] for number in range(most + 1)))
     folder.finish(atlas)
     if as_json:
@@ -258,18 +306,53 @@ def _emit_atlas(
     remark(_atlas_summary(atlas))
     if require_optimal:
         for entry in atlas.plans:
-            demand_proof(entry.prediction, f"{entry.failed_units} failures: ")
+            demand_proof(entry.prediction, f"{_counted(entry.failed_units, 'failure')}: ")
+
+
+def _most_failures(common: "Atlas", max_failures: str | None, output: str) -> int:
+    """The largest number of failures of an atlas, once it is sure that it can be made: nothing is written before."""
+    from ..planners.scheduling.limits import most_in_flight
+    from ..planners.slipstream.cluster import alike, grid_of
+
+    if output == STANDARD_STREAM or output.endswith((".json", ".json.gz")):
+        place = "standard output" if output == STANDARD_STREAM else f"a file such as {output}"
+        raise InvalidInputError(
+            f"without --failed and --failures an atlas is made: a folder, it cannot go to {place}",
+            where="--output",
+            fix="name a folder; or for a single plan, its failures",
+        )
+    if not alike(common):
+        raise InvalidInputError(
+            "an atlas moves failures between the workers of a stage, which must be equal for that",
+            where="--slow or --link-delay",
+            fix="plan for the failures where they are: --failed k/i",
+        )
+    grid = grid_of(common)
+    units = grid.columns * grid.units
+    most = common.dp - 1 if max_failures is None else parse_share(max_failures, units, "--max-failures")
+    grid.require_feasible(most, "--max-failures")
+    most_in_flight(common.template.stages, common.microbatches)
+    return most
 
 
 def _atlas_summary(atlas: "Atlas") -> str:
     first, last = atlas.plans[0].prediction, atlas.plans[-1].prediction
-    proven = sum(entry.prediction.proof == "optimal" for entry in atlas.plans)
-    largest = max(entry.prediction.gap for entry in atlas.plans)
-    rest = "all optimal" if proven == len(atlas.plans) else f"{proven} optimal, the others at most {largest:.2%} above"
+    if first is last:
+        return f"a plan for 0 failures: iteration {first.iteration_time_s:.6g} s ({_proofs(atlas)})"
     return (
         f"plans for 0 to {atlas.most_failures} failures: iteration {first.iteration_time_s:.6g} s to "
-        f"{last.iteration_time_s:.6g} s ({rest})"
+        f"{last.iteration_time_s:.6g} s ({_proofs(atlas)})"
     )
+
+
+def _proofs(atlas: "Atlas") -> str:
+    """How good an atlas's plans are, in words."""
+    largest = f"at most {max(entry.prediction.gap for entry in atlas.plans):.2%} above the optimum"
+    proven = sum(entry.prediction.proof == "optimal" for entry in atlas.plans)
+    others = len(atlas.plans) - proven
+    if not others:
+        return "all optimal" if proven > 1 else "optimal"
+    return f"{proven} optimal, the {'others' if others > 1 else 'other'} {largest}" if proven else largest
 
 
 _REPLANNER: "Replanner | None" = None  # of a process that makes entries
@@ -284,9 +367,31 @@ def _entries(
         _make_ready(common, most)
         yield map(_entry, numbers)
         return
-    pool: Executor
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _make_ready, (common, most)) as pool:
-        yield pool.map(_entry, numbers, chunksize=max(1, len(numbers) // (8 * jobs)))
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    context = get_context("spawn")
+    # Closed by us or by our death, this pipe ends the processes at once: an executor waits for what they are at.
+    lifeline, ours = context.Pipe(duplex=False)
+    with ours, lifeline, ProcessPoolExecutor(jobs, context, _make_process_ready, (common, most, lifeline)) as pool:
+        try:
+            yield (made.result() for made in as_completed([pool.submit(_entry, number) for number in numbers]))
+        except BaseException:
+            ours.close()
+            raise
+
+
+def _make_process_ready(common: "Atlas", most: int, lifeline: "Connection") -> None:
+    """Ready a process of its own, which ends with the one that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other one decides what an interruption means
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    _make_ready(common, most)
+
+
+def _end_with(lifeline: "Connection") -> None:
+    with suppress(EOFError, OSError):
+        lifeline.recv()
+    os._exit(1)
 
 
 def _make_ready(common: "Atlas", most: int) -> None:

@@ -10,6 +10,8 @@ from .change import Change, changed
 
 Microbatch = tuple[int, int]
 
+MOST_NAMED = 8  # micro-batches that went from one worker to one other
+
 
 def worker_changes(a: Plan, b: Plan) -> Iterator[Change]:
     """Workers of both plans that failed, came back, or got slower or faster."""
@@ -36,7 +38,9 @@ def reroutings(a: Plan, b: Plan) -> Iterator[Change]:
         shares: dict[str, list[Microbatch]] = defaultdict(list)
         for microbatch, executor in targets.items():
             shares[executor].append(microbatch)
-        to = _listed([f"{executor} ({len(share)})" for executor, share in shares.items()])
+        to = _listed(
+            [f"{executor} ({_share(share)})" if len(shares) > 1 else executor for executor, share in shares.items()]
+        )
         noun = "micro-batch" if len(targets) == 1 else "micro-batches"
         words = f"{noun} {print_ranges(list(targets))} of stage {stage} moved from worker {origin} to {to}"
         named = {executor: [f"{k}.{j}" for k, j in share] for executor, share in shares.items()}
@@ -54,6 +58,11 @@ def order_changes(a: Plan, b: Plan) -> Iterator[Change]:
         if old != new:
             words = f"worker {after.name} {_first_difference(old, new, after.pipeline)}: {_extent(old, new)}"
             yield Change(f"/workers/{index}/order", "order", before.order, after.order, words)
+
+
+def _share(microbatches: Sequence[Microbatch]) -> str:
+    """Which micro-batches of several went to one worker; only how many where that would be a long list."""
+    return print_ranges(microbatches) if len(microbatches) <= MOST_NAMED else str(len(microbatches))
 
 
 def print_ranges(microbatches: Sequence[Microbatch]) -> str:

@@ -28,8 +28,8 @@ class Grid:
     def __post_init__(self) -> None:
         if self.pipelines % self.unit_pipelines or self.stages % self.unit_stages:
             raise InvalidInputError(
-                f"units of {self.unit_pipelines} pipelines x {self.unit_stages} stages do not divide "
-                f"{self.pipelines} x {self.stages}",
+                f"units of {self.unit_pipelines} x {self.unit_stages} workers do not divide "
+                f"{self.pipelines} pipelines x {self.stages} stages",
                 where="--failure-unit",
                 fix="both numbers must divide those of the cluster: --dp and --pp",
             )
@@ -102,7 +102,7 @@ class Grid:
         most = self.columns * (self.units - 1)
         if failures > most:
             raise InfeasibleError(
-                f"{failures} failures leave a stage without a live worker",
+                f"{failures} of {self.columns * self.units} failures leave a stage without a live worker",
                 where=where,
                 fix=f"at most {most} failures leave every stage a live worker",
             )

@@ -42,22 +42,24 @@ class Placement:
     def __init__(self, grid: Grid, search: SlotSearch, work_s: Floats, most: int, cost: Cost) -> None:
         self._grid, self._search, self._work_s, self._most, self._cost = grid, search, work_s, most, cost
 
-    def choose(self, failures: int) -> tuple[Vector, SlotSchedule]:
-        """The failed units of each column, and the schedule that speaks for it.
+    def contenders(self, failures: int) -> list[tuple[Vector, SlotSchedule]]:
+        """The failed units of each column, and the slots that speak for it: the best first, then what may be better.
+
+        What follows the best has a bound below its value; where that is optimal, nothing follows.
 
         Raises:
             InfeasibleError: so many failures leave a stage without a live worker.
         """
         bounds = {vector: self._search.bound_s(self._dead(vector)) for vector in self._answers(failures)}
-        best: tuple[Vector, SlotSchedule] | None = None
+        found: list[tuple[Vector, SlotSchedule]] = []
+        least_s = inf
         for vector, bound_s in sorted(bounds.items(), key=lambda item: item[1]):
-            if best is not None and bound_s >= best[1].value_s * (1 - ROUNDING):
-                break
-            found = self._search.look(self._dead(vector))
-            if best is None or found.value_s < best[1].value_s * (1 - ROUNDING):
-                best = vector, found
-        assert best is not None
-        return best
+            if bound_s < least_s * (1 - ROUNDING):
+                found.append((vector, self._search.look(self._dead(vector))))
+                least_s = min(least_s, found[-1][1].value_s)
+        best = next(one for one in found if one[1].value_s <= least_s * (1 + ROUNDING))
+        rest = [one for one in found if one is not best and one[1].bound_s < least_s * (1 - ROUNDING)]
+        return [best, *rest]
 
     def _answers(self, failures: int) -> list[Vector]:
         return list(dict.fromkeys(answers[failures] for answers in self._all_answers))

@@ -10,7 +10,7 @@ says what either way gives, and after how many iterations the copies of normaliz
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -23,16 +23,20 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Plan
 from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.problem import Orders, Problem, home_problem
+from ..scheduling.solve import ROUNDING
 from .cluster import alike, connection_of, effort_of, grid_of, plan_without_orders, single_pipeline
 from .failures import Place
 from .placement import Placement, Vector
 from .promise import promise_of_orders, promise_of_slots
 from .relocation import Relocation, break_even_iterations, relocate
 from .rerouting import Rerouting, follow, reroute_alike, reroute_unlike, slot_recipe
-from .selective_decoupling import coupled_where_free
+from .selective_decoupling import decoupled_where_it_helps
 from .slot_search import SlotSearch
 
 Units = frozenset[Place]
+
+# Up to so many operations, all placements that may be best are planned in full.
+COMPARED_OPERATIONS = 20_000
 
 
 class Replanner:
@@ -58,14 +62,13 @@ class Replanner:
         Raises:
             InfeasibleError: a stage has no live worker left, or a memory limit admits nothing.
         """
-        vector = self.grid.column_failures(failed_units)
         if not self._alike:
+            self.grid.column_failures(failed_units)
             found = reroute_unlike(self._home(failed_units), effort_of(self.common))
             return self._assembled(failed_units, found.problem, found.orders, found.bound_s, None)
         found = self._rerouted(failed_units)
-        best, _ = self._placement.choose(sum(vector))
-        normalized_s = found.value_s if best == vector else self.entry(sum(vector))[0].prediction.iteration_time_s
-        said = self._comparison(self._moved(failed_units, best), found.value_s, normalized_s)
+        entry, _ = self.entry(len(failed_units))
+        _, said = self._compared(failed_units, found, entry)
         return self._assembled(failed_units, found.problem, found.orders, found.bound_s, said)
 
     def entry(self, failures: int) -> tuple[AtlasEntry, Plan | None]:
@@ -73,7 +76,7 @@ class Replanner:
 
         Raises:
             InfeasibleError: so many failures leave a stage without a live worker, or a memory limit admits nothing.
-        InvalidInputError: workers of a stage differ.
+            InvalidInputError: workers of a stage differ.
         """
         if not self._alike:
             raise InvalidInputError(
@@ -81,13 +84,14 @@ class Replanner:
                 where="--slow or --link-delay",
                 fix="give the places of the failures with --failed, without --failures",
             )
-        vector, slots = self._placement.choose(failures)
+        contenders = self._placement.contenders(failures)
+        vector, slots = contenders[0]
         dead = self.grid.stage_failures(vector)
         promise = promise_of_slots(self.search, dead, slots)
         if promise is not None:
             return AtlasEntry(failures, dead, promise, slot_recipe(slots)), None
-        units = self.grid.last_units(vector)
-        found = self._rerouted(units)
+        vector, found = self._best_rerouted([vector for vector, _ in contenders])
+        dead, units = self.grid.stage_failures(vector), self.grid.last_units(vector)
         promise = promise_of_orders(found.problem, found.orders, found.bound_s)
         if found.recipe is not None:
             return AtlasEntry(failures, dead, promise, found.recipe), None
@@ -95,24 +99,26 @@ class Replanner:
         return AtlasEntry(failures, dead, promise, Recipe(stored=digest(plan))), plan
 
     def rebuilt(self, entry: AtlasEntry, failed_units: Units | None = None) -> Plan:
-        """The plan of an entry; that of a stored one only with places that differ from its own.
+        """The plan of an entry; for places that are as good where they are, the plan in place.
 
         Args:
             entry: of an atlas with this opening.
-            failed_units: where the failures are, as many as the entry has; None where that is not known.
+            failed_units: where the failures are, as many as the entry has; None where that is not known. A stored plan
+                is for unknown places: its own file is to be read then.
 
         Raises:
             InvalidInputError: there are more or fewer failures than the entry has.
             InfeasibleError: a stage has no live worker left.
         """
-        vector = entry.failures[:: self.grid.unit_stages]
-        vector = tuple(number // self.grid.unit_pipelines for number in vector)
         if failed_units is None:
+            vector = self._vector(entry)
             units, said = self.grid.last_units(vector), self._unplaced(vector)
         else:
-            moved = self._moved(failed_units, vector)
-            in_place_s = self._rerouted(failed_units).value_s if moved.copies else entry.prediction.iteration_time_s
-            units, said = moved.failed_units, self._comparison(moved, in_place_s, entry.prediction.iteration_time_s)
+            in_place = self._rerouted(failed_units)
+            moved, said = self._compared(failed_units, in_place, entry)
+            units = moved.failed_units
+            if not moved.copies:
+                return self._assembled(units, in_place.problem, in_place.orders, in_place.bound_s, said)
         if entry.recipe.stored is not None:
             found = self._rerouted(units)
             return self._assembled(units, found.problem, found.orders, found.bound_s, said)
@@ -136,19 +142,34 @@ class Replanner:
         dead = self.grid.stage_failures(self.grid.column_failures(units))
         return reroute_alike(self._home(units), self.search, dead, effort_of(self.common))
 
-    def _moved(self, units: Units, vector: Vector) -> Relocation:
-        if len(units) != sum(vector):
+    def _best_rerouted(self, vectors: Sequence[Vector]) -> tuple[Vector, Rerouting]:
+        """The vector of failed units whose orders take least; beyond a size only the first is tried."""
+        best = vectors[0], self._rerouted(self.grid.last_units(vectors[0]))
+        for vector in vectors[1:] if best[1].problem.operations <= COMPARED_OPERATIONS else []:
+            if self.search.bound_s(self.grid.stage_failures(vector)) < best[1].value_s * (1 - ROUNDING):
+                found = self._rerouted(self.grid.last_units(vector))
+                best = min(best, (vector, found), key=lambda one: one[1].value_s)
+        return best
+
+    def _vector(self, entry: AtlasEntry) -> Vector:
+        """The failed units of each column."""
+        return tuple(n // self.grid.unit_pipelines for n in entry.failures[:: self.grid.unit_stages])
+
+    def _compared(self, units: Units, in_place: Rerouting, entry: AtlasEntry) -> tuple[Relocation, dict[str, Any]]:
+        """The swaps that normalize failures, none where they gain nothing; what they give, and when they have paid."""
+        if len(units) != entry.failed_units:
             raise InvalidInputError(
-                f"{len(units)} failures are named, {sum(vector)} are planned for",
+                f"{len(units)} dead units are named, --failures says {entry.failed_units}",
                 where="--failed",
                 fix="name as many as --failures says, or leave that out",
             )
-        return relocate(self.grid, units, vector, self.common.state_bytes)
-
-    def _comparison(self, moved: Relocation, in_place_s: float, normalized_s: float) -> dict[str, Any]:
-        """Whether to normalize: what it gives, what it moves, and when that has paid."""
+        in_place_s, normalized_s = in_place.value_s, entry.prediction.iteration_time_s
+        if normalized_s < in_place_s * (1 - ROUNDING):
+            moved = relocate(self.grid, units, self._vector(entry), self.common.state_bytes)
+        else:
+            moved, normalized_s = Relocation(units, ()), in_place_s
         lasts_s = moved.lasts_s(connection_of(self.common))
-        return {
+        return moved, {
             "iteration_time_in_place_s": in_place_s,
             "iteration_time_normalized_s": normalized_s,
             "copies": [
@@ -178,7 +199,7 @@ class Replanner:
         plan = plan_without_orders(self.common, set(failed))
         own = {"failed": [_name(place) for place in failed], "normalization": said}
         plan = replace(plan, planner=replace(plan.planner, options=plan.planner.options | own))
-        return with_orders_and_prediction(plan, *coupled_where_free(problem, orders), bound_s)
+        return with_orders_and_prediction(plan, *decoupled_where_it_helps(problem, orders), bound_s)
 
 
 def _name(place: Place) -> str:

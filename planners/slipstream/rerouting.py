@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Up to so many operations, what slots leave open is searched by moves and annealing; and if a solver is asked for.
-SEARCHED_OPERATIONS, SOLVED_OPERATIONS = 2_000, 20_000
+SEARCHED_OPERATIONS, SOLVED_OPERATIONS = 10_000, 20_000
+# Up to so many, with other routings as well.
+ROUTED_OPERATIONS = 2_000
 # How many rules all workers go by on their own: so many operations' worth, but at least so many.
 WORKER_OPERATIONS, FEWEST_RUNS = 5_000_000, 2
 # How many schedules holding back may take: so many operations' worth, but at least so many.
@@ -83,8 +85,8 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
     if not best.optimal and np.isfinite(home.workers.limit_bytes).any():
         best = _better(best, _in_slots(home, search, search.search(dead, found, effort.seed)))
     if not best.optimal and home.operations <= (SOLVED_OPERATIONS if effort.time_limit_s else SEARCHED_OPERATIONS):
-        routings = [best.problem, round_robin(home), block(home)]
-        best = _searched(best, routings if any(dead) else [home], effort)
+        others = [round_robin(home), block(home)] if any(dead) and home.operations <= ROUTED_OPERATIONS else []
+        best = _searched(best, [best.problem, *others], effort)
     return best
 
 

@@ -81,7 +81,7 @@ def test_a_failure_is_told_by_what_moved(make_plan: MakePlan, rerouted_plan: Pla
     """A failed worker, the micro-batches that moved from it and where to, and the orders that took them."""
     assert sentences(make_plan(pipelines=3, stages=2), rerouted_plan) == [
         "worker 1/1 failed",
-        "micro-batches 1.0–1.3 of stage 1 moved from worker 1/1 to 0/1 (2) and 2/1 (2)",
+        "micro-batches 1.0–1.3 of stage 1 moved from worker 1/1 to 0/1 (1.0–1.1) and 2/1 (1.2–1.3)",
         "worker 0/1 differs from operation 2 on (F1.0 instead of F1): 5 came",
         "worker 2/1 differs from operation 2 on (F1.2 instead of F1): 4 came",
     ]
@@ -92,8 +92,8 @@ def test_a_recovery_is_told_the_other_way(make_plan: MakePlan, rerouted_plan: Pl
     told = sentences(rerouted_plan, make_plan(pipelines=3, stages=2))
     assert told[:3] == [
         "worker 1/1 is back",
-        "micro-batches 1.0–1.1 of stage 1 moved from worker 0/1 to 1/1 (2)",
-        "micro-batches 1.2–1.3 of stage 1 moved from worker 2/1 to 1/1 (2)",
+        "micro-batches 1.0–1.1 of stage 1 moved from worker 0/1 to 1/1",
+        "micro-batches 1.2–1.3 of stage 1 moved from worker 2/1 to 1/1",
     ]
     assert "5 left" in told[3]
 
@@ -199,7 +199,7 @@ def test_paths_point_into_the_second_plan(rerouted_plan: Plan, make_plan: MakePl
         "kind": "re-routing",
         "before": "1/1",
         "after": {"0/1": ["1.0", "1.1"], "2/1": ["1.2", "1.3"]},
-        "words": "micro-batches 1.0–1.3 of stage 1 moved from worker 1/1 to 0/1 (2) and 2/1 (2)",
+        "words": "micro-batches 1.0–1.3 of stage 1 moved from worker 1/1 to 0/1 (1.0–1.1) and 2/1 (1.2–1.3)",
     }
 
 
