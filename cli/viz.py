@@ -69,7 +69,7 @@ def _ending(output: str) -> str:
 
 
 def _read_timeline(path: str) -> "Timeline":
-    """Read a timeline, or a plan and simulate it."""
+    """Read a timeline, or a plan and simulate it: two iterations if its optimizers are staggered, for they overlap."""
     from ..runners.simulator import simulate
     from ..schemas.check import require_valid
     from ..schemas.plan import Plan
@@ -88,7 +88,8 @@ def _read_timeline(path: str) -> "Timeline":
         return parse_document(data, Timeline, source)
     plan = parse_document(data, Plan, source)
     require_valid(plan, source)
-    return simulate(plan).timeline
+    simulation = simulate(plan)
+    return simulation.repeated(2) if plan.optimizer == "staggered" else simulation.timeline
 
 
 def _labelled(files: list[str], timelines: "list[Timeline]") -> "list[tuple[str, Timeline]]":

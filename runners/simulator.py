@@ -5,7 +5,7 @@ say; workers may be slow (their plan's `slowdown`) and operations may jitter.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,18 @@ class Simulation:
     iteration_time_s: float
     bubble_ratio: float
     peak_memory_bytes: tuple[float, ...]
+
+    def repeated(self, iterations: int) -> Timeline:
+        """The timeline of several iterations, each an iteration time after the last.
+
+        With a staggered optimizer they overlap: a stage begins the next one when its own step is done.
+        """
+        later = [
+            replace(span, start_s=span.start_s + shift_s, end_s=span.end_s + shift_s, iteration=number)
+            for number, shift_s in ((n, n * self.iteration_time_s) for n in range(iterations))
+            for span in self.timeline.spans
+        ]
+        return replace(self.timeline, spans=tuple(sorted(later, key=lambda span: span.start_s)))
 
     def report(self, plan: Plan, lower_bound_s: float) -> Report:
         """The simulation's worth, beside a proven lower bound of the plan's iteration time."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..schemas.documents import pointer
 from ..schemas.plan import Plan, Prediction
-from .change import Change, becomes, changed
+from .change import Change, becomes, changed, unit_of
 from .diff_orders import order_changes, reroutings, worker_changes
 from .diff_shape import pipeline_changes, template_changes
 
@@ -94,14 +94,32 @@ def _planner(a: Plan, b: Plan) -> Iterator[Change]:
     for name in ("name", "version", "seed"):
         words = "planner" if name == "name" else f"planner's {name}"
         yield from changed(f"/planner/{name}", "planner", words, getattr(a.planner, name), getattr(b.planner, name))
-    for option in sorted({**a.planner.options, **b.planner.options}):
-        before, after = a.planner.options.get(option), b.planner.options.get(option)
-        yield from changed(pointer(("planner", "options", option)), "planner", f"option {option}", before, after)
+    yield from _options((), a.planner.options, b.planner.options)
     for name in sorted({**a.inputs, **b.inputs}):
         before, after = a.inputs.get(name), b.inputs.get(name)
         if before != after:
             words = f"made from another {name}: {becomes(_short(before), _short(after))}"
             yield Change(pointer(("inputs", name)), "inputs", before, after, words)
+
+
+def _options(place: tuple[str, ...], a: dict[str, Any], b: dict[str, Any]) -> Iterator[Change]:
+    """What differs in a planner's options, and in options within options."""
+    for name in sorted({**a, **b}):
+        before, after, inner = a.get(name), b.get(name), (*place, name)
+        if isinstance(before, dict) or isinstance(after, dict):
+            yield from _options(inner, before or {}, after or {})
+            continue
+        if before != after:
+            path = pointer(("planner", "options", *inner))
+            becoming = becomes(_brief(before), _brief(after), unit_of(path))
+            yield Change(path, "planner", before, after, f"option {' '.join(inner)}: {becoming}")
+
+
+def _brief(option: Any) -> Any:
+    """An option as a value that a line can hold."""
+    if isinstance(option, list) and any(isinstance(item, dict) for item in option):
+        return f"{len(option)} entries"
+    return option
 
 
 def _short(digest: str | None) -> str | None:
@@ -134,6 +152,6 @@ def _peak_memory(a: tuple[Plan, Prediction], b: tuple[Plan, Prediction]) -> Iter
     yield from changed(path, "prediction", "largest peak memory of a worker", *largest)
     before = dict(zip((worker.name for worker in a[0].workers), a[1].peak_memory_bytes, strict=True))
     for index, (worker, after) in enumerate(zip(b[0].workers, b[1].peak_memory_bytes, strict=True)):
-        if worker.name in before:
+        if worker.name in before and not worker.failed:
             words = f"peak memory of worker {worker.name}"
             yield from changed(f"{path}/{index}", "prediction", words, before[worker.name], after)

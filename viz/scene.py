@@ -212,13 +212,20 @@ def _rows(timelines: list[Labelled]) -> tuple[Row, ...]:
     for worker in workers_of(timeline for _, timeline in timelines):
         if rows and worker_place(worker)[0] != worker_place(rows[-1].worker)[0]:
             top += PIPELINE_GAP
-        for index, (label, _) in enumerate(timelines):
+        for index, (label, timeline) in enumerate(timelines):
             name = f"{worker} {label}" if shared else worker
             is_busy = worker in busy[index]
-            rows.append(Row(worker, index, name if is_busy else f"{name} (no work)", top, ends_s[index], is_busy))
+            row_label = name if is_busy else f"{name} ({_why_idle(worker, timeline)})"
+            rows.append(Row(worker, index, row_label, top, ends_s[index], is_busy))
             top += 1
         top += WORKER_GAP if shared else 0
     return tuple(rows)
+
+
+def _why_idle(worker: str, timeline: Timeline) -> str:
+    """A timeline that says what its workers hold names those that live."""
+    live = {memory.worker for memory in timeline.workers}
+    return "failed" if live and worker not in live else "no work"
 
 
 def _bars(timelines: list[Labelled], rows: tuple[Row, ...]) -> tuple[Bar, ...]:

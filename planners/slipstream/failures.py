@@ -102,7 +102,7 @@ class Grid:
         most = self.columns * (self.units - 1)
         if failures > most:
             raise InfeasibleError(
-                f"{failures} of {self.columns * self.units} failures leave a stage without a live worker",
+                f"{failures} failures leave a stage without a live worker",
                 where=where,
                 fix=f"at most {most} failures leave every stage a live worker",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, zip_longest
+from itertools import accumulate, pairwise, zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -159,10 +159,15 @@ class SlotSearch:
 
 
 def _cuts(widest: Slots) -> list[Slots]:
-    """Ways to cut the ranks: as wide as each stage can, never wider than a stage before, and all alike."""
+    """Ways to cut the ranks: as wide as each stage can, never wider than a stage before, and all alike.
+
+    Where first slots get wider, they wait for a second one of the stage before; if that happens again and again, the
+    widest cut comes last.
+    """
     live = widest.group_sizes
     widths = (live, tuple(accumulate(live, min)), (min(live),) * len(live))
-    return [Slots(widest.jobs, width) for width in dict.fromkeys(widths)]
+    rises = sum(a < b for a, b in pairwise(widest.first_sizes))
+    return [Slots(widest.jobs, width) for width in dict.fromkeys(widths if rises <= 1 else widths[::-1])]
 
 
 def _repeated(pipeline: Problem, microbatches: int) -> Problem:

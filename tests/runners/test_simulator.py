@@ -119,6 +119,21 @@ def _by_worker(spans: tuple[Span, ...]) -> dict[str, list[float]]:
     return found
 
 
+@given(plans())
+def test_iterations_repeat_after_the_iteration_time(plan: Plan) -> None:
+    """Repeated, each stage's second iteration begins no earlier than its own step ends, and nothing else changes."""
+    simulation = simulate(plan)
+    twice = simulation.repeated(2)
+    first, second = ([span for span in twice.spans if span.iteration == n] for n in range(2))
+    assert first == list(simulation.timeline.spans)
+    assert [(span.worker, span.op) for span in second] == [(span.worker, span.op) for span in first]
+    for stage in {worker.stage for worker in plan.workers}:
+        ends_s = [span.end_s for span in first if span.worker.endswith(f"/{stage}")]
+        starts_s = [span.start_s for span in second if span.worker.endswith(f"/{stage}") and span.op[0] in "FIWB"]
+        if plan.optimizer == "staggered" and len(plan.templates) == 1 and starts_s:
+            assert min(starts_s) >= max(ends_s) * (1 - 1e-9)
+
+
 def test_allreduce_and_step_are_spans() -> None:
     """All-reduces begin when the last peer is there, a synchronous step when every stage is reduced."""
     plan = hand_plan({"0/0": "F0 B0", "0/1": "F0 B0", "1/0": "F0 B0", "1/1": "F0 B0"}, 1)

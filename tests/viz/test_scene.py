@@ -19,10 +19,10 @@ def iterations(small: Timeline, count: int) -> Timeline:
 
 
 def test_rows_in_worker_order(rerouted: Timeline) -> None:
-    """Rows stand in (pipeline, stage) order, and a failed worker keeps its row, without work."""
+    """Rows stand in (pipeline, stage) order, and a failed worker keeps its row, which says so."""
     rows = lay_out([("simulated", rerouted)], "t").rows
     assert [row.worker for row in rows] == ["0/0", "0/1", "1/0", "1/1", "2/0", "2/1"]
-    assert [row.label for row in rows if not row.busy] == ["1/1 (no work)"]
+    assert [row.label for row in rows if not row.busy] == ["1/1 (failed)"]
 
 
 def test_ten_follows_nine() -> None:
