@@ -30,11 +30,11 @@ T = TypeVar("T")
 # Up to so many operations, what slots leave open is searched by moves and annealing; and if a solver is asked for.
 SEARCHED_OPERATIONS, SOLVED_OPERATIONS = 10_000, 20_000
 # Up to so many, with other routings as well.
-ROUTED_OPERATIONS = 2_000
+ROUTED_OPERATIONS = 500
 # How many rules all workers go by on their own: so many operations' worth, but at least so many.
 WORKER_OPERATIONS, FEWEST_RUNS = 5_000_000, 2
-# How many schedules holding back may take: so many operations' worth, but at least so many.
-HELD_OPERATIONS, FEWEST_HELD = 20_000_000, 12
+# How many schedules holding back may take: so many operations' worth, but at least and at most so many.
+HELD_OPERATIONS, FEWEST_HELD, MOST_HELD = 20_000_000, 12, 60
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
         bound_s = max(bound_s, arrival_bound_s(search.of_pipeline, home.jobs, live))
     slots = replace(search.widest(dead), remainder_first=True)
     runs = min(FIRST_LOOK, max(FEWEST_RUNS, WORKER_OPERATIONS // home.operations))
-    best = _by_workers(home, slots, search.candidates(slots)[:runs], Rerouting(home, [], inf, bound_s, None))
+    best = Rerouting(home, [], inf, bound_s, None)
+    best = _by_workers(home, slots, search.candidates(slots)[:runs], best, search.searches)
     if not best.optimal:
         best = _better(best, _in_slots(home, search, found))
     if not best.optimal and np.isfinite(home.workers.limit_bytes).any():
@@ -131,13 +132,14 @@ def _in_slots(home: Problem, search: SlotSearch, found: SlotSchedule) -> Rerouti
     return Rerouting(problem, orders, taken_s, found.bound_s, recipe)
 
 
-def _by_workers(home: Problem, slots: Slots, candidates: Sequence[Rules], best: Rerouting) -> Rerouting:
+def _by_workers(home: Problem, slots: Slots, candidates: Sequence[Rules], best: Rerouting, searches: int) -> Rerouting:
     """The same kind of routing, but every worker goes by the rules on its own instead of in step with its peers.
 
-    For the period, stages are held back as well (scheduling/hold_back.py).
+    For the period, stages are held back as well (scheduling/hold_back.py). `searches` says about how many are to come.
     """
     problem = _routed(home, slots)
-    scheduler = ListScheduler(problem, runs=2 * len(candidates))
+    held_runs = min(MOST_HELD, max(FEWEST_HELD, HELD_OPERATIONS // problem.operations)) if problem.staggered else 0
+    scheduler = ListScheduler(problem, runs=(len(candidates) + min(held_runs, FEWEST_HELD)) * searches)
     found_s, rules = inf, candidates[0]
     for other in candidates:
         other_s = scheduler.run(_of_workers(problem, other))
@@ -146,8 +148,8 @@ def _by_workers(home: Problem, slots: Slots, candidates: Sequence[Rules], best: 
         if found_s <= best.goal_s:
             break
     if problem.staggered:
-        runs = max(FEWEST_HELD, HELD_OPERATIONS // problem.operations)
-        held, found_s = hold_back(problem, scheduler, _of_workers(problem, rules), goal_s=best.goal_s, runs=runs)
+        start = _of_workers(problem, rules)
+        held, found_s = hold_back(problem, scheduler, start, goal_s=best.goal_s, runs=held_runs)
         rules = replace(rules, held_back=held.held_back[: len(slots.group_sizes)])
     if found_s >= best.value_s:
         return best

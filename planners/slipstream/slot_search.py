@@ -58,7 +58,7 @@ class SlotSearch:
         self.pipelines, self.jobs = pipelines, pipeline.jobs * pipelines
         self.staggered = pipeline.staggered
         self.of_pipeline = pipeline
-        self._searches = searches
+        self.searches = searches
         self._scheduler = SlotScheduler(pipeline, pipeline.jobs, runs=searches)
         self.bound = RoutingBound(pipeline, self.jobs)
         self._last: tuple[Slots, Rules] | None = None
@@ -89,7 +89,7 @@ class SlotSearch:
         """Schedule slots by rules, one entry a stage."""
         needed = int(slots.counts.max())
         if needed > self._scheduler.most_slots:
-            self._scheduler = SlotScheduler(self.of_pipeline, needed, runs=self._searches)
+            self._scheduler = SlotScheduler(self.of_pipeline, needed, runs=self.searches)
         self._last = slots, rules
         return self._scheduler.run(slots, rules)
 

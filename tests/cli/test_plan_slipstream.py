@@ -22,8 +22,9 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 SHAPE = ("--pp", "4", "--dp", "3", "--microbatches", "6")
 SMALL = ("p.json", *SHAPE)
 # Entries that take a tenth of a second and more each: time enough to be killed in.
-LONG = ("uneven.json", "--pp", "8", "--dp", "6", "--microbatches", "16", "--max-failures", "20%")
-LONG_ENTRIES = 10  # a fifth of 48 workers, and none
+# Too large for a search, too unlike for slots: some hundredths of a second an entry.
+LONG = ("uneven.json", "--pp", "8", "--dp", "16", "--microbatches", "32", "--max-failures", "20%")
+LONG_ENTRIES = 26  # a fifth of 128 workers, and none
 
 
 @pytest.fixture(scope="module")
