@@ -1,10 +1,6 @@
 """`rtk plan slipstream`: plans for dead workers, and atlases of them."""
 
-import os
-import signal
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,10 +29,7 @@ from .parsing import (
 from .planning import demand_proof, summary
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
-    from ..planners.slipstream.replanner import Replanner
-    from ..schemas.atlas import Atlas, AtlasEntry
+    from ..schemas.atlas import Atlas
     from ..schemas.plan import Plan
 
 MOST_NAMED = 4  # copies in a remark
@@ -281,16 +274,19 @@ def _counted(number: int, noun: str) -> str:
 def _emit_atlas(
     common: "Atlas", max_failures: str | None, jobs: int, output: str, as_json: bool, require_optimal: bool
 ) -> None:
+    from .atlas_entries import atlas_entries
     from .atlas_folder import AtlasFolder
 
     most = _most_failures(common, max_failures, output)
     folder = AtlasFolder(output)
     entries = folder.begin(common)
+    while most + 1 in entries:  # a finished atlas keeps what it has
+        most += 1
     missing = [number for number in range(most + 1) if number not in entries]
     if 0 < len(missing) <= most:
         remark(f"{most + 1 - len(missing)} of {most + 1} plans are there already")
     try:
-        with progress() as bar, _entries(common, most, missing, jobs) as made:
+        with progress() as bar, atlas_entries(common, most, missing, jobs) as made:
             task = bar.add_task("plans", total=most + 1, completed=most + 1 - len(missing))
             for entry, plan in made:
                 folder.append(entry, plan)
@@ -353,54 +349,3 @@ def _proofs(atlas: "Atlas") -> str:
     if not others:
         return "all optimal" if proven > 1 else "optimal"
     return f"{proven} optimal, the {'others' if others > 1 else 'other'} {largest}" if proven else largest
-
-
-_REPLANNER: "Replanner | None" = None  # of a process that makes entries
-
-
-@contextmanager
-def _entries(
-    common: "Atlas", most: int, numbers: Sequence[int], jobs: int
-) -> Iterator[Iterable[tuple["AtlasEntry", "Plan | None"]]]:
-    """The entries for numbers of failures, as they are finished, in this process or in several."""
-    if jobs == 1 or len(numbers) < 2:
-        _make_ready(common, most)
-        yield map(_entry, numbers)
-        return
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-    from multiprocessing import get_context
-
-    context = get_context("spawn")
-    # Closed by us or by our death, this pipe ends the processes at once: an executor waits for what they are at.
-    lifeline, ours = context.Pipe(duplex=False)
-    with ours, lifeline, ProcessPoolExecutor(jobs, context, _make_process_ready, (common, most, lifeline)) as pool:
-        try:
-            yield (made.result() for made in as_completed([pool.submit(_entry, number) for number in numbers]))
-        except BaseException:
-            ours.close()
-            raise
-
-
-def _make_process_ready(common: "Atlas", most: int, lifeline: "Connection") -> None:
-    """Ready a process of its own, which ends with the one that started it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other one decides what an interruption means
-    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-    _make_ready(common, most)
-
-
-def _end_with(lifeline: "Connection") -> None:
-    with suppress(EOFError, OSError):
-        lifeline.recv()
-    os._exit(1)
-
-
-def _make_ready(common: "Atlas", most: int) -> None:
-    from ..planners.slipstream.replanner import Replanner
-
-    global _REPLANNER
-    _REPLANNER = Replanner(common, most)
-
-
-def _entry(number: int) -> tuple["AtlasEntry", "Plan | None"]:
-    assert _REPLANNER is not None
-    return _REPLANNER.entry(number)

@@ -13,7 +13,7 @@ F, I and W of a micro-batch stay together in all of them, and live workers keep 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
@@ -66,11 +66,11 @@ def _stages(home: Problem) -> Iterator[tuple[int, Ints, list[int]]]:
         yield stage, lost, [int(w) for w in np.unique(executors) if home.workers.live[w]]
 
 
-def _rerouted(home: Problem, choose: object) -> Problem:
+def _rerouted(home: Problem, choose: Callable[[int, list[int]], Ints]) -> Problem:
     executor = home.executor.copy()
     for stage, lost, live in _stages(home):
         if lost.size:
-            executor[lost, stage] = choose(len(lost), live)  # type: ignore[operator]
+            executor[lost, stage] = choose(len(lost), live)
     return replace(home, executor=executor)
 
 

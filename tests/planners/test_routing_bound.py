@@ -125,7 +125,7 @@ def test_no_order_of_any_routing_undercuts_the_bound(cluster: Cluster) -> None:
             assert found.period_s >= bounds_s[1] * (1 - ROUNDING)
 
 
-@given(clusters(limits=False, whole=False))
+@given(clusters(whole=False))
 def test_without_failures_it_claims_no_more_than_the_bound_on_one_pipeline(cluster: Cluster) -> None:
     """Equal pipelines that need no re-routing are bounded by lower_bound() of one of them; this is no larger."""
     alive = replace(cluster, failed=frozenset())
