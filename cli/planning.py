@@ -7,7 +7,6 @@ import typer
 from ..schemas.errors import LimitReachedError
 
 if TYPE_CHECKING:
-    from ..schemas.atlas import AtlasPrediction
     from ..schemas.plan import Plan, Prediction
 
 ProfileFile = Annotated[str, typer.Argument(help="The profile; `-` is standard input.")]
@@ -16,7 +15,7 @@ Microbatches = Annotated[int, typer.Option("--microbatches", min=1, help="Micro-
 Pipelines = Annotated[int, typer.Option("--dp", min=1, help="Pipelines (data-parallel degree).")]
 
 
-def demand_proof(prediction: "Prediction | AtlasPrediction | None", of: str = "") -> None:
+def demand_proof(prediction: "Prediction | None", of: str = "") -> None:
     """Raise LimitReachedError unless a plan, already written, is proven optimal; `of` says which, for messages."""
     assert prediction is not None
     if prediction.proof != "optimal":

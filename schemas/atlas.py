@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import MinLen
 
 from .errors import InvalidInputError
-from .fields import STRICT, Bytes, Count, Index, Name, Ratio, Seconds
-from .plan import Optimizer, Planner, Proof, Template
+from .fields import STRICT, Bytes, Count, Index, Name, Ratio
+from .plan import Optimizer, Planner, Prediction, Template
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -50,28 +50,15 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class AtlasPrediction:
-    """What a plan promises, as a Plan's prediction, but memory is what a worker of each stage holds at most."""
-
-    iteration_time_s: Seconds
-    makespan_s: Seconds
-    period_s: Seconds
-    lower_bound_s: Seconds
-    gap: Ratio
-    proof: Proof
-    bubble_ratio: Ratio
-    peak_memory_bytes: tuple[Bytes, ...]
-
-    __pydantic_config__: ClassVar[Any] = STRICT
-
-
-@dataclass(frozen=True, slots=True)
 class AtlasEntry:
-    """The plan for one number of failed units: how many workers of each stage are dead, its promise, its recipe."""
+    """The plan for one number of failed units: how many workers of each stage are dead, its promise, its recipe.
+
+    The promise's memory stands by stage: what a worker of it holds at most.
+    """
 
     failed_units: Index
     failures: tuple[Index, ...]
-    prediction: AtlasPrediction
+    prediction: Prediction
     recipe: Recipe
 
     __pydantic_config__: ClassVar[Any] = STRICT

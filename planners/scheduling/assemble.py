@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,14 +13,12 @@ from ...schemas.plan import Plan, Prediction
 from .bounds.lower_bound import lower_bound
 from .evaluate import evaluate
 from .problem import BACKWARD, FORWARD, KINDS, problem_of, with_orders
+from .proof import ROUNDING
 from .retime import Retimer
 from .windows import stage_windows
 
 if TYPE_CHECKING:
     from .problem import Floats, Orders, Problem
-
-# A schedule this close to its bound, relatively, differs from it by rounding only.
-ROUNDING = 1e-9
 
 
 def with_prediction(plan: Plan, bound_s: float = 0.0) -> Plan:
@@ -35,9 +34,9 @@ def with_prediction(plan: Plan, bound_s: float = 0.0) -> Plan:
     found = evaluate(plan)
     bound_s = max(bound_s, lower_bound(problem_of(plan)).value_s)
     times_s = found.makespan_s, found.period_s
-    return _checked(
-        replace(plan, prediction=_prediction(plan, times_s, bound_s, found.bubble_ratio, found.peak_memory_bytes))
-    )
+    staggered = plan.optimizer == "staggered"
+    prediction = promise(times_s, staggered, bound_s, found.bubble_ratio, found.peak_memory_bytes)
+    return _checked(replace(plan, prediction=prediction))
 
 
 def with_orders_and_prediction(plan: Plan, problem: Problem, orders: Orders, bound_s: float) -> Plan:
@@ -52,15 +51,25 @@ def with_orders_and_prediction(plan: Plan, problem: Problem, orders: Orders, bou
     Raises:
         AssertionError: as `with_prediction`.
     """
+    prediction = prediction_of(problem, orders, bound_s)
+    return _checked(replace(with_orders(plan, problem, orders), prediction=prediction))
+
+
+def prediction_of(problem: Problem, orders: Orders, bound_s: float) -> Prediction:
+    """What orders promise, given as operation codes.
+
+    Args:
+        problem: what was ordered.
+        orders: operation codes of each worker.
+        bound_s: a proven lower bound on the iteration time, in s.
+    """
     retimer = Retimer(problem)
     retimer.value_s(orders)
     windows = stage_windows(problem, *retimer.spans_s)
     times_s = windows.makespan_s, windows.period_s
     room_s = int(problem.workers.live.sum()) * times_s[problem.staggered]
     bubbles = max(0.0, 1 - work_s(problem) / room_s) if room_s else 0.0
-    peaks = tuple(peaks_bytes(problem, orders).tolist())
-    ordered = with_orders(plan, problem, orders)
-    return _checked(replace(ordered, prediction=_prediction(plan, times_s, bound_s, bubbles, peaks)))
+    return promise(times_s, problem.staggered, bound_s, bubbles, peaks_bytes(problem, orders).tolist())
 
 
 def peaks_bytes(problem: Problem, orders: Orders) -> Floats:
@@ -88,11 +97,20 @@ def work_s(problem: Problem) -> float:
     return float((durations.forward_s[executed] + backward_s).sum())
 
 
-def _prediction(
-    plan: Plan, times_s: tuple[float, float], bound_s: float, bubbles: float, peaks: tuple[float, ...]
+def promise(
+    times_s: tuple[float, float], staggered: bool, bound_s: float, bubbles: float, peaks: Sequence[float]
 ) -> Prediction:
+    """A prediction.
+
+    Args:
+        times_s: makespan and period.
+        staggered: which of them is the iteration time.
+        bound_s: a proven lower bound on it, in s; where they differ by rounding only, the plan is optimal.
+        bubbles: the share of the iteration in which the average live worker computes nothing.
+        peaks: peak memory, in bytes.
+    """
     makespan_s, period_s = times_s
-    iteration_s = period_s if plan.optimizer == "staggered" else makespan_s
+    iteration_s = times_s[staggered]
     if abs(iteration_s - bound_s) <= ROUNDING * iteration_s:
         bound_s = iteration_s
     return Prediction(
@@ -103,7 +121,7 @@ def _prediction(
         gap=iteration_s / bound_s - 1 if bound_s else 0.0,
         proof="optimal" if iteration_s == bound_s else "bound",
         bubble_ratio=bubbles,
-        peak_memory_bytes=peaks,
+        peak_memory_bytes=tuple(peaks),
     )
 
 

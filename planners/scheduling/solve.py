@@ -19,13 +19,12 @@ from .local_search import anneal
 from .order_search import improve_orders
 from .portfolio import portfolio
 from .problem import Orders, Problem
+from .proof import Proven
 from .retime import value_s
 from .rules import Rules
 
 SolverName = Literal["auto", "heuristic", "milp", "cp-sat"]
 
-# Sums of the same times in another order differ by less than this, relatively.
-ROUNDING = 1e-9
 # How many rules are tried before machine code may be worth loading.
 FIRST_LOOK = 12
 # How many schedules with stages held back are tried, at most.
@@ -56,23 +55,13 @@ class Effort:
 
 
 @dataclass(frozen=True)
-class Solution:
+class Solution(Proven):
     """Orders as operation codes, their objective, and the proven bound on it (s); `found_by` names the part."""
 
     orders: Orders
     value_s: float
     bound_s: float
     found_by: str
-
-    @property
-    def goal_s(self) -> float:
-        """A value this low, in s, differs from the bound by rounding only."""
-        return self.bound_s * (1 + ROUNDING)
-
-    @property
-    def optimal(self) -> bool:
-        """Whether the orders reach their bound, up to rounding."""
-        return self.value_s <= self.goal_s
 
 
 def solve(problem: Problem, effort: Effort = Effort(), *, first: Sequence[Rules] = ()) -> Solution:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..scheduling.solve import ROUNDING
+from ..scheduling.proof import ROUNDING
 from .failures import Grid
 from .normalization import bubble_costs, columns, dynamic_program, is_convex, least_worst, marginal_greedy
 from .slot_search import SlotSchedule, SlotSearch

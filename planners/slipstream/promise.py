@@ -1,24 +1,23 @@
-"""What an entry of an atlas promises, without its orders being written out."""
+"""What an entry of an atlas promises: memory by stage, the most that one of its workers holds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...schemas.atlas import AtlasPrediction
-from ..scheduling.assemble import peaks_bytes, work_s
-from ..scheduling.retime import Retimer
-from ..scheduling.solve import ROUNDING
-from ..scheduling.windows import stage_windows
+from ...schemas.plan import Prediction
+from ..scheduling.assemble import prediction_of, promise, work_s
+from ..scheduling.proof import ROUNDING
 from .slot_search import SlotSchedule, SlotSearch
 
 if TYPE_CHECKING:
     from ..scheduling.problem import Orders, Problem
 
 
-def promise_of_slots(search: SlotSearch, dead: Sequence[int], found: SlotSchedule) -> AtlasPrediction | None:
+def promise_of_slots(search: SlotSearch, dead: Sequence[int], found: SlotSchedule) -> Prediction | None:
     """What slots promise; None unless makespan and period are both at their bounds, and so those of the orders.
 
     Args:
@@ -31,12 +30,14 @@ def promise_of_slots(search: SlotSearch, dead: Sequence[int], found: SlotSchedul
     bounds_s = [search.bound.value_s(live, staggered) for staggered in (False, True)]
     if any(value_s > bound_s * (1 + ROUNDING) for value_s, bound_s in zip(values_s, bounds_s, strict=True)):
         return None
+    iteration_s = values_s[search.staggered]
+    room_s = int(live.sum()) * iteration_s
+    bubbles = max(0.0, 1 - work_s(search.of_pipeline) * search.pipelines / room_s) if room_s else 0.0
     peaks = search.peaks_bytes(found.slots, found.rules)
-    busy_s = work_s(search.of_pipeline) * search.pipelines
-    return _promise(values_s, found.bound_s, busy_s, int(live.sum()), search.staggered, peaks)
+    return promise(values_s, search.staggered, found.bound_s, bubbles, peaks)
 
 
-def promise_of_orders(problem: Problem, orders: Orders, bound_s: float) -> AtlasPrediction:
+def promise_of_orders(problem: Problem, orders: Orders, bound_s: float) -> Prediction:
     """What orders promise.
 
     Args:
@@ -44,34 +45,7 @@ def promise_of_orders(problem: Problem, orders: Orders, bound_s: float) -> Atlas
         orders: operation codes of each worker.
         bound_s: on the iteration time.
     """
-    retimer = Retimer(problem)
-    retimer.value_s(orders)
-    windows = stage_windows(problem, *retimer.spans_s)
+    whole = prediction_of(problem, orders, bound_s)
     peaks = np.zeros(int(problem.workers.stage.max()) + 1)
-    np.maximum.at(peaks, problem.workers.stage, peaks_bytes(problem, orders))
-    values_s = windows.makespan_s, windows.period_s
-    live = int(problem.workers.live.sum())
-    return _promise(values_s, bound_s, work_s(problem), live, problem.staggered, peaks.tolist())
-
-
-def _promise(
-    values_s: tuple[float, float],
-    bound_s: float,
-    busy_s: float,
-    live: int,
-    staggered: bool,
-    peaks: Sequence[float],
-) -> AtlasPrediction:
-    iteration_s = values_s[staggered]
-    if abs(iteration_s - bound_s) <= ROUNDING * iteration_s:
-        bound_s = iteration_s
-    return AtlasPrediction(
-        iteration_time_s=iteration_s,
-        makespan_s=values_s[0],
-        period_s=values_s[1],
-        lower_bound_s=bound_s,
-        gap=iteration_s / bound_s - 1 if bound_s else 0.0,
-        proof="optimal" if iteration_s == bound_s else "bound",
-        bubble_ratio=max(0.0, 1 - busy_s / (live * iteration_s)) if iteration_s else 0.0,
-        peak_memory_bytes=tuple(peaks),
-    )
+    np.maximum.at(peaks, problem.workers.stage, whole.peak_memory_bytes)
+    return replace(whole, peak_memory_bytes=tuple(peaks.tolist()))

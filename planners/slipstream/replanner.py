@@ -23,7 +23,7 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Plan
 from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.problem import Orders, Problem, home_problem
-from ..scheduling.solve import ROUNDING
+from ..scheduling.proof import ROUNDING
 from .cluster import alike, connection_of, effort_of, grid_of, plan_without_orders, single_pipeline
 from .failures import Place
 from .placement import Placement, Vector

@@ -13,9 +13,10 @@ from ...schemas.atlas import Recipe, SlotRules
 from ..scheduling.bounds.lower_bound import lower_bound
 from ..scheduling.hold_back import hold_back
 from ..scheduling.list_schedule import ListScheduler
+from ..scheduling.proof import Proven
 from ..scheduling.retime import value_s
 from ..scheduling.rules import Priority, Rules
-from ..scheduling.solve import ROUNDING, Effort, solve
+from ..scheduling.solve import Effort, solve
 from .arrival_bound import arrival_bound_s
 from .expansion import expanded, route
 from .routing import block, by_load, round_robin
@@ -38,7 +39,7 @@ HELD_OPERATIONS, FEWEST_HELD, MOST_HELD = 20_000_000, 12, 60
 
 
 @dataclass(frozen=True)
-class Rerouting:
+class Rerouting(Proven):
     """Orders for the live workers, their makespan or period, and the bound on it, in s.
 
     `recipe` says how they were made; None where a search has found them.
@@ -49,16 +50,6 @@ class Rerouting:
     value_s: float
     bound_s: float
     recipe: Recipe | None
-
-    @property
-    def goal_s(self) -> float:
-        """A value this low, in s, differs from the bound by rounding only."""
-        return self.bound_s * (1 + ROUNDING)
-
-    @property
-    def optimal(self) -> bool:
-        """Whether the bound is reached, up to rounding."""
-        return self.value_s <= self.goal_s
 
 
 def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort: Effort) -> Rerouting:

@@ -13,7 +13,7 @@ import numpy as np
 from ..scheduling.local_search import anneal
 from ..scheduling.portfolio import portfolio
 from ..scheduling.problem import KINDS
-from ..scheduling.solve import ROUNDING
+from ..scheduling.proof import Proven
 from .routing_bound import RoutingBound
 from .slot_scheduler import SlotScheduler, SlotTimes
 from .slots import Slots
@@ -30,7 +30,7 @@ BUDGET_OPERATIONS = 50_000_000
 
 
 @dataclass(frozen=True)
-class SlotSchedule:
+class SlotSchedule(Proven):
     """The best slots and rules found, what they come to, and the bound on any routing and orders, in s."""
 
     slots: Slots
@@ -38,11 +38,6 @@ class SlotSchedule:
     times: SlotTimes
     value_s: float
     bound_s: float
-
-    @property
-    def optimal(self) -> bool:
-        """Whether the bound is reached, up to rounding."""
-        return self.value_s <= self.bound_s * (1 + ROUNDING)
 
 
 class SlotSearch:
@@ -147,14 +142,13 @@ class SlotSearch:
     def _annealed(self, best: SlotSchedule, seed: int) -> SlotSchedule:
         """Annealing from the best rules."""
         runs = min(ANNEALING_RUNS, BUDGET_OPERATIONS // (KINDS * int(best.slots.counts.sum())))
-        goal_s = best.bound_s * (1 + ROUNDING)
 
         def value_s(rules: Rules) -> float:
             times = self.run(best.slots, rules)
             return times.period_s if self.staggered else times.makespan_s
 
         repeated, _ = self._known(best.slots)
-        rules, _ = anneal(repeated, best.rules, value_s, bound_s=goal_s, runs=runs, chance=random.Random(seed))
+        rules, _ = anneal(repeated, best.rules, value_s, bound_s=best.goal_s, runs=runs, chance=random.Random(seed))
         return self._better(best, best.slots, rules, best.bound_s)
 
 

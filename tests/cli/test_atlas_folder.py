@@ -17,17 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.cli.atlas_folder import AtlasFolder, plan_path, read_atlas, stored_plan
-from rtk.schemas.atlas import Atlas, AtlasEntry, AtlasPrediction, Recipe, SlotRules
+from rtk.schemas.atlas import Atlas, AtlasEntry, Recipe, SlotRules
 from rtk.schemas.documents import digest, read_document, write_document
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.plan import Plan, Planner
+from rtk.schemas.plan import Plan, Planner, Prediction
 
 from ..schemas.test_atlas_schema import atlases
 from ..strategies import hand_plan
 
 PLAN = hand_plan({"0/0": "F0 F1.0 B0 B1.0", "1/0": None}, 1)
 RULES = SlotRules((1,), (1,), (0.0,), (1,), (0,))
-PREDICTION = AtlasPrediction(3.0, 3.0, 3.0, 3.0, 0.0, "optimal", 0.0, (1.0,))
+PREDICTION = Prediction(3.0, 3.0, 3.0, 3.0, 0.0, "optimal", 0.0, (1.0,))
 STORED = 1  # the entry of the small atlas whose plan is stored
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.schemas.atlas import Atlas, AtlasEntry, AtlasPrediction, Recipe, SlotRules
+from rtk.schemas.atlas import Atlas, AtlasEntry, Recipe, SlotRules
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.plan import Planner
+from rtk.schemas.plan import Planner, Prediction
 
 from ..strategies import BYTES, SECONDS, templates
 
@@ -45,7 +45,7 @@ def _even(failed_units: int, groups: int, width: int, depth: int) -> tuple[int, 
 @st.composite
 def _entries(draw: st.DrawFn, failed_units: int, failures: tuple[int, ...], dp: int) -> AtlasEntry:
     stages = len(failures)
-    prediction = AtlasPrediction(
+    prediction = Prediction(
         iteration_time_s=draw(SECONDS),
         makespan_s=draw(SECONDS),
         period_s=draw(SECONDS),
