@@ -24,6 +24,7 @@ from ...schemas.plan import Plan
 from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.problem import Orders, Problem, home_problem
 from ..scheduling.proof import ROUNDING
+from ..scheduling.solve import Effort
 from .cluster import alike, connection_of, effort_of, grid_of, plan_without_orders, single_pipeline
 from .failures import Place
 from .placement import Placement, Vector
@@ -64,10 +65,10 @@ class Replanner:
         """
         if not self._alike:
             self.grid.column_failures(failed_units)
-            found = reroute_unlike(self._home(failed_units), effort_of(self.common))
+            found = reroute_unlike(self._home(failed_units), self._effort)
             return self._assembled(failed_units, found.problem, found.orders, found.bound_s, None)
-        found = self._rerouted(failed_units)
-        entry, _ = self.entry(len(failed_units))
+        found = self._rerouted(failed_units, self._effort)
+        entry, _ = self._entry(len(failed_units), self._quick)
         _, said = self._compared(failed_units, found, entry)
         return self._assembled(failed_units, found.problem, found.orders, found.bound_s, said)
 
@@ -78,6 +79,9 @@ class Replanner:
             InfeasibleError: so many failures leave a stage without a live worker, or a memory limit admits nothing.
             InvalidInputError: workers of a stage differ.
         """
+        return self._entry(failures, self._effort)
+
+    def _entry(self, failures: int, effort: Effort) -> tuple[AtlasEntry, Plan | None]:
         if not self._alike:
             raise InvalidInputError(
                 "failures cannot be moved between workers that differ",
@@ -90,7 +94,7 @@ class Replanner:
         promise = promise_of_slots(self.search, dead, slots)
         if promise is not None:
             return AtlasEntry(failures, dead, promise, slot_recipe(slots)), None
-        vector, found = self._best_rerouted([vector for vector, _ in contenders])
+        vector, found = self._best_rerouted([vector for vector, _ in contenders], effort)
         dead, units = self.grid.stage_failures(vector), self.grid.last_units(vector)
         promise = promise_of_orders(found.problem, found.orders, found.bound_s)
         if found.recipe is not None:
@@ -114,13 +118,10 @@ class Replanner:
             vector = self._vector(entry)
             units, said = self.grid.last_units(vector), self._unplaced(vector)
         else:
-            in_place = self._rerouted(failed_units)
-            moved, said = self._compared(failed_units, in_place, entry)
+            moved, said = self._compared(failed_units, self._rerouted(failed_units, self._quick), entry)
             units = moved.failed_units
-            if not moved.copies:
-                return self._assembled(units, in_place.problem, in_place.orders, in_place.bound_s, said)
-        if entry.recipe.stored is not None:
-            found = self._rerouted(units)
+        if entry.recipe.stored is not None or (failed_units is not None and not moved.copies):
+            found = self._rerouted(units, self._effort)
             return self._assembled(units, found.problem, found.orders, found.bound_s, said)
         problem, orders = follow(self._home(units), self.search, entry.recipe)
         return self._assembled(units, problem, orders, entry.prediction.lower_bound_s, said)
@@ -128,6 +129,15 @@ class Replanner:
     @cached_property
     def _alike(self) -> bool:
         return alike(self.common)
+
+    @property
+    def _effort(self) -> Effort:
+        return effort_of(self.common)
+
+    @property
+    def _quick(self) -> Effort:
+        """Without exact solvers: their time is for the plan, not for what it is compared with."""
+        return replace(self._effort, solver="heuristic", time_limit_s=0.0)
 
     @cached_property
     def _placement(self) -> Placement:
@@ -138,16 +148,17 @@ class Replanner:
         failed = {place for unit in units for place in self.grid.places(unit)}
         return home_problem(plan_without_orders(self.common, failed), split=self.common.split)
 
-    def _rerouted(self, units: Units) -> Rerouting:
+    def _rerouted(self, units: Units, effort: Effort) -> Rerouting:
         dead = self.grid.stage_failures(self.grid.column_failures(units))
-        return reroute_alike(self._home(units), self.search, dead, effort_of(self.common))
+        return reroute_alike(self._home(units), self.search, dead, effort)
 
-    def _best_rerouted(self, vectors: Sequence[Vector]) -> tuple[Vector, Rerouting]:
+    def _best_rerouted(self, vectors: Sequence[Vector], effort: Effort) -> tuple[Vector, Rerouting]:
         """The vector of failed units whose orders take least; beyond a size only the first is tried."""
-        best = vectors[0], self._rerouted(self.grid.last_units(vectors[0]))
+        effort = replace(effort, time_limit_s=effort.time_limit_s / len(vectors))
+        best = vectors[0], self._rerouted(self.grid.last_units(vectors[0]), effort)
         for vector in vectors[1:] if best[1].problem.operations <= COMPARED_OPERATIONS else []:
             if self.search.bound_s(self.grid.stage_failures(vector)) < best[1].value_s * (1 - ROUNDING):
-                found = self._rerouted(self.grid.last_units(vector))
+                found = self._rerouted(self.grid.last_units(vector), effort)
                 best = min(best, (vector, found), key=lambda one: one[1].value_s)
         return best
 
