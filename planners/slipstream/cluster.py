@@ -9,11 +9,11 @@ from typing import Any, Literal
 from ... import __version__
 from ...schemas.atlas import Atlas
 from ...schemas.documents import digest, to_tree
-from ...schemas.plan import Link, Optimizer, Pipeline, Plan, Planner, Worker
+from ...schemas.plan import Optimizer, Pipeline, Plan, Planner, Worker
 from ...schemas.profile import Connection, Profile
 from ..scheduling.problem import Problem, home_problem
 from ..scheduling.solve import Effort
-from ..shape import Shape, shape_options, template_of
+from ..shape import Shape, pipelines_of, shape_options, template_of
 from .failures import Grid, Place
 from .placement import Cost
 
@@ -136,10 +136,10 @@ def _plan(common: Atlas) -> Plan:
 
 def _pipelines(common: Atlas) -> tuple[Pipeline, ...]:
     """The pipelines, with links of their own where their delays were given."""
-    delays = {tuple(map(int, place.split("/"))): s for place, s in common.planner.options["link_delay_s"].items()}
-    links = common.template.links
-    own = [tuple(Link(delays.get((k, i), link.delay_s)) for i, link in enumerate(links)) for k in range(common.dp)]
-    return tuple(Pipeline(common.template.name, common.microbatches, x if x != links else None) for x in own)
+    places = ((place.rpartition("/"), delay_s) for place, delay_s in common.planner.options["link_delay_s"].items())
+    delays_s = {(int(k) if k else None, int(i)): delay_s for (k, _, i), delay_s in places}
+    shape = Shape(len(common.template.stages), common.dp, common.microbatches, link_delay_s=delays_s)
+    return tuple(pipelines_of(common.template, shape))
 
 
 def _connection(profile: Profile) -> Connection | None:

@@ -69,7 +69,7 @@ class Placement:
         """For each aim and end the answers for every number of failures."""
         costs, loads = self._costs()
         cheapest = marginal_greedy if is_convex(costs) else dynamic_program
-        _, seconds = self._tables(lambda dead: self._alone_s(dead))
+        _, seconds = self._tables(self._alone_s)
         return [
             answer
             for later_first in (False, True)

@@ -61,11 +61,11 @@ class SlotScheduler:
             form.ints(np.full(most_slots, stages - 1)), form.ints(np.tile(np.arange(stages), most_slots), np.int32),
         )  # fmt: skip
         split = np.tile(pipeline.split[0], most_slots)
+        self._held = form.floats(held.ravel())
         self._costs = (
             form.ints(split, np.int8), form.floats(np.tile(hops_s, most_slots)),
-            form.floats(durations.ravel()), form.floats(held.ravel()),
+            form.floats(durations.ravel()), self._held,
         )  # fmt: skip
-        self._held = form.floats(held.ravel())
         self._kinds = np.where(pipeline.split[0], KINDS, KINDS - 1)
         cells = KINDS * stages * most_slots
         self._free_s, self._first_s = form.float_space(stages), form.float_space(stages)

@@ -144,3 +144,22 @@ def rules(draw: st.DrawFn, entries: int) -> Rules:
     priorities = draw(st.lists(st.sampled_from(Priority), min_size=entries, max_size=entries))
     counts = st.integers(1, 9)
     return Rules(each(counts), each(counts), waits, each(counts), priorities)
+
+
+@st.composite
+def routed(draw: st.DrawFn) -> tuple[Cluster, Problem, Rules]:
+    """A cluster whose micro-batches go to any live workers, their own ones too, and any rules."""
+    cluster = draw(clusters(max_pp=4, max_microbatches=5, whole=draw(st.booleans())))
+    executor = cluster.home.executor.copy()
+    even = draw(st.booleans())
+    for stage in range(cluster.stages):
+        live = [w for w in executor[: cluster.dp, stage].tolist() if cluster.home.workers.live[w]]
+        takers = (live * cluster.jobs)[: cluster.jobs]
+        chosen = (
+            st.permutations(takers)
+            if even
+            else st.lists(st.sampled_from(live), min_size=cluster.jobs, max_size=cluster.jobs)
+        )
+        executor[:, stage] = draw(chosen)
+    problem = replace(cluster.home, executor=executor)
+    return cluster, problem, draw(rules(len(problem.workers.stage)))

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rtk.planners.scheduling.list_schedule import ListScheduler
 from rtk.planners.scheduling.problem import Problem
@@ -16,7 +15,7 @@ from rtk.planners.slipstream.arrival_bound import arrival_bound_s
 from rtk.planners.slipstream.routing_bound import RoutingBound
 from rtk.schemas.plan import Link, Stage, Template
 
-from .equal_pipelines import Cluster, clusters, rules
+from .equal_pipelines import Cluster, clusters, routed
 from .every_order import ROUNDING
 
 
@@ -24,23 +23,12 @@ def _bound_s(cluster: Cluster) -> float:
     return arrival_bound_s(cluster.pipeline, cluster.jobs, np.array(cluster.live))
 
 
-@st.composite
-def _routed(draw: st.DrawFn) -> tuple[Cluster, Problem, Rules]:
-    """A cluster whose micro-batches go to any live workers, and any rules."""
-    cluster = draw(clusters(max_pp=4, max_microbatches=5, whole=draw(st.booleans())))
-    executor = cluster.home.executor.copy()
-    for stage in range(cluster.stages):
-        live = [w for w in executor[: cluster.dp, stage].tolist() if cluster.home.workers.live[w]]
-        executor[:, stage] = draw(st.permutations((live * cluster.jobs)[: cluster.jobs]))
-    problem = replace(cluster.home, executor=executor).with_objective(False)
-    return cluster, problem, draw(rules(len(problem.workers.stage)))
-
-
 @settings(max_examples=150)
-@given(_routed())
+@given(routed())
 def test_no_rules_undercut_the_bound_whatever_the_routing(case: tuple[Cluster, Problem, Rules]) -> None:
     """The makespan of any list schedule of any routing is no less than the bound."""
-    cluster, problem, by = case
+    cluster, routing, by = case
+    problem = routing.with_objective(False)
     scheduler = ListScheduler(problem)
     scheduler.run(by)
     assert value_s(problem, scheduler.orders()) >= _bound_s(cluster) * (1 - ROUNDING)

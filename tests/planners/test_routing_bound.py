@@ -20,7 +20,7 @@ from rtk.planners.slipstream.routing_bound import RoutingBound
 from rtk.planners.slipstream.slot_search import SlotSearch
 from rtk.schemas.plan import Link, Plan, Stage, Template
 
-from .equal_pipelines import Cluster, clusters, rules
+from .equal_pipelines import Cluster, clusters, routed
 from .every_order import ROUNDING, all_orders
 
 Time = tuple[float, float, float]
@@ -64,27 +64,8 @@ def _with_any_orders(cluster: Cluster, problem: Problem) -> Plan:
     return replace(cluster.plan, workers=tuple(workers))
 
 
-@st.composite
-def _routed(draw: st.DrawFn) -> tuple[Cluster, Problem, Rules]:
-    """A cluster whose micro-batches go to any live workers, their own ones too, and any rules."""
-    cluster = draw(clusters(max_pp=4, max_microbatches=5, whole=draw(st.booleans())))
-    executor = cluster.home.executor.copy()
-    even = draw(st.booleans())
-    for stage in range(cluster.stages):
-        live = [w for w in executor[: cluster.dp, stage].tolist() if cluster.home.workers.live[w]]
-        takers = (live * cluster.jobs)[: cluster.jobs]
-        chosen = (
-            st.permutations(takers)
-            if even
-            else st.lists(st.sampled_from(live), min_size=cluster.jobs, max_size=cluster.jobs)
-        )
-        executor[:, stage] = draw(chosen)
-    problem = replace(cluster.home, executor=executor)
-    return cluster, problem, draw(rules(len(problem.workers.stage)))
-
-
 @settings(max_examples=150)
-@given(_routed())
+@given(routed())
 def test_no_rules_undercut_the_bound_whatever_the_routing(case: tuple[Cluster, Problem, Rules]) -> None:
     """Makespan and period of any list schedule of any routing are no less than the bound, memory limits or not."""
     cluster, problem, by = case
