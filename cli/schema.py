@@ -13,7 +13,7 @@ SUMMARY = "Print the JSON Schema of a file format."
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="atlas, plan, profile, report, timeline or trace.")],
+    name: Annotated[str, typer.Argument(help="atlas, checkpoint, plan, profile, report, timeline or trace.")],
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,

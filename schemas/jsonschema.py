@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 def document_kinds() -> "dict[str, type[Document]]":
     """The documents by the name that `rtk schema` takes."""
     from .atlas import Atlas
+    from .checkpoint import Checkpoint
     from .plan import Plan
     from .profile import Profile
     from .report import Report
     from .timeline import Timeline
     from .trace import Trace
 
-    kinds: list[type[Document]] = [Atlas, Plan, Profile, Report, Timeline, Trace]
+    kinds: list[type[Document]] = [Atlas, Checkpoint, Plan, Profile, Report, Timeline, Trace]
     return {kind.FORMAT.removeprefix("rtk."): kind for kind in kinds}
 
 

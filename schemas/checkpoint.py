@@ -1,0 +1,107 @@
+"""Checkpoint: what a folder of tensor files holds, and for which iteration."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from .errors import InvalidInputError
+from .fields import STRICT, Bytes, Count, Index, Name
+
+Layers = tuple[Index, Index]  # [first, stop)
+
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFile:
+    """One stage's tensors: `layers-<first>-<stop>.safetensors`, its layers [first, stop), its sha256 and size."""
+
+    name: Name
+    layers: Layers
+    sha256: Name
+    size_bytes: Bytes
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A training state after some iterations; whole, or partial where stages have died with their last peer.
+
+    Attributes:
+        iteration: the next one to run, which is the number of completed iterations.
+        layers: of the model; the files may cut them at other places than the plan that resumes from them.
+        plan: the sha256 of the plan that was being executed.
+        seed: of the run.
+        total_microbatches: of all pipelines in one iteration.
+        files: in the order of their layers, which do not overlap.
+        job: settings of the run, such as the model's name.
+        missing: the layers [first, stop) that no file holds.
+    """
+
+    iteration: Index
+    layers: Count
+    plan: Name
+    seed: int
+    total_microbatches: Count
+    files: tuple[CheckpointFile, ...]
+    job: dict[str, Any] = field(default_factory=dict)
+    missing: tuple[Layers, ...] = ()
+
+    FORMAT: ClassVar[str] = "rtk.checkpoint"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset()
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+    def validate(self) -> None:
+        """Raise InvalidInputError where the parts contradict each other, or a file's name leads out of the folder."""
+        _check_sha256(self.plan, "/plan")
+        for index, file in enumerate(self.files):
+            _check_file(file, self.layers, f"/files/{index}")
+        for index, (earlier, file) in enumerate(zip(self.files, self.files[1:], strict=False), start=1):
+            if file.layers[0] < earlier.layers[1]:
+                raise InvalidInputError(
+                    "the files overlap or are not in the order of their layers", where=f"/files/{index}/layers"
+                )
+        gaps = missing_layers(self.layers, self.files)
+        if self.missing != gaps:
+            raise InvalidInputError(f"the files leave out {print_layers(gaps)}", where="/missing")
+
+
+def missing_layers(layers: int, files: Iterable[CheckpointFile]) -> tuple[Layers, ...]:
+    """The layers [first, stop) out of `layers` that no file holds; empty where the files hold all of them."""
+    gaps, reached = [], 0
+    for first, stop in sorted(file.layers for file in files):
+        if first > reached:
+            gaps.append((reached, first))
+        reached = max(reached, stop)
+    return (*gaps, (reached, layers)) if reached < layers else tuple(gaps)
+
+
+def print_layers(ranges: Iterable[Layers]) -> str:
+    """Layers [first, stop) in words, with the last one they include: `no layers`, `layer 3`, `layers 0-1 and 4-7`."""
+    names = [str(first) if stop == first + 1 else f"{first}-{stop - 1}" for first, stop in ranges]
+    if not names:
+        return "no layers"
+    joined = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"layer {joined}" if joined.isdigit() else f"layers {joined}"
+
+
+def file_name(layers: Layers) -> str:
+    """The name of the tensor file of layers [first, stop)."""
+    return f"layers-{layers[0]}-{layers[1]}.safetensors"
+
+
+def _check_file(file: CheckpointFile, layers: int, where: str) -> None:
+    if not file.layers[0] < file.layers[1] <= layers:
+        raise InvalidInputError(f"[first, stop) is no range of the {layers} layers", where=f"{where}/layers")
+    if file.name != file_name(file.layers):
+        raise InvalidInputError(
+            f"the file of these layers is called {file_name(file.layers)}, not {file.name!r}", where=f"{where}/name"
+        )
+    _check_sha256(file.sha256, f"{where}/sha256")
+
+
+def _check_sha256(text: str, where: str) -> None:
+    if not _SHA256.fullmatch(text):
+        raise InvalidInputError(f"{text!r} is no sha256 in hexadecimal", where=where)
