@@ -1,13 +1,18 @@
 """The small Protocols by which the wings meet without importing each other; `cli/` wires them."""
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from .plan import Plan
+
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+Place = tuple[int, int]  # pipeline and stage
 
 
 class StageExecutor(Protocol):
@@ -46,4 +51,34 @@ class StageFactory(Protocol):
 
     def __call__(self, layers: "Sequence[nn.Module]", loss: "Loss | None" = None) -> StageExecutor:
         """Make the executor."""
+        ...
+
+
+@dataclass(frozen=True)
+class Replanned:
+    """A plan for the workers that are left.
+
+    Attributes:
+        plan: its failed workers are the places that stay empty: those asked about, unless workers move.
+        moves: who moves, as (the mover's place, the dead one's that it takes over), the former empty from then on; no
+            place is in two of them. Empty where failures stay where they are.
+    """
+
+    plan: "Plan"
+    moves: tuple[tuple[Place, Place], ...] = ()
+
+
+class Replan(Protocol):
+    """Plans anew for one job when workers have died or come back; the same question has the same answer."""
+
+    def __call__(self, failed: frozenset[Place], may_move: bool = True) -> Replanned:
+        """The plan for when all of these places, and no others, are without a worker.
+
+        Args:
+            failed: the places.
+            may_move: whether workers may change places.
+
+        Raises:
+            InfeasibleError: a stage has no live worker left.
+        """
         ...

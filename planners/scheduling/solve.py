@@ -23,7 +23,7 @@ from .proof import Proven
 from .retime import value_s
 from .rules import Rules
 
-SolverName = Literal["auto", "heuristic", "milp", "cp-sat"]
+SolverName = Literal["auto", "rules", "heuristic", "milp", "cp-sat"]
 
 # How many rules are tried before machine code may be worth loading.
 FIRST_LOOK = 12
@@ -43,7 +43,7 @@ class Effort:
     """How hard to try.
 
     Attributes:
-        solver: "heuristic" stops after the local search; "milp" and "cp-sat" polish with that solver; "auto" takes
+        solver: "rules" tries a dozen priority rules, in milliseconds, for whoever waits; "heuristic" stops after the local search; "milp" and "cp-sat" polish with that solver; "auto" takes
             CP-SAT where it is installed, else the MILP, when `time_limit_s` leaves time for it.
         time_limit_s: of the exact solver, in s; 0 means no exact solver under "auto".
         seed: of every random choice.
@@ -88,7 +88,7 @@ def solve(problem: Problem, effort: Effort = Effort(), *, first: Sequence[Rules]
         lambda best: _move_operations(problem, best, effort.seed + 1),
         lambda best: _polish(problem, best, effort),
     )
-    for part in parts:
+    for part in parts[:1] if effort.solver == "rules" else parts:
         solution = _proven(part(solution), refuter)
         if solution.optimal:
             break
@@ -151,7 +151,7 @@ def _anneal(problem: Problem, candidates: Sequence[Rules], best: Solution, seed:
 
 def _polish(problem: Problem, best: Solution, effort: Effort) -> Solution:
     """What an exact solver makes of it, if one is asked for."""
-    solver = exact_solver(effort.solver, effort.time_limit_s)
+    solver = None if effort.solver == "rules" else exact_solver(effort.solver, effort.time_limit_s)
     if solver is None:
         return best
     attempt = solver.improve(problem, best.orders, best.bound_s, time_limit_s=effort.time_limit_s, seed=effort.seed)

@@ -57,8 +57,12 @@ class Replanner:
         """The slot schedules of these pipelines."""
         return SlotSearch(single_pipeline(self.common), self.common.dp, searches=self.most + 1)
 
-    def in_place(self, failed_units: Units) -> Plan:
+    def in_place(self, failed_units: Units, *, compared: bool = True) -> Plan:
         """A plan for failures where they are.
+
+        Args:
+            failed_units: where the failures are.
+            compared: whether the plan shall say what normalization would give, which takes as long as planning.
 
         Raises:
             InfeasibleError: a stage has no live worker left, or a memory limit admits nothing.
@@ -67,9 +71,10 @@ class Replanner:
             self.grid.column_failures(failed_units)
             found = reroute_unlike(self._home(failed_units), self._effort)
             return self._assembled(failed_units, found.problem, found.orders, found.bound_s, None)
-        found = self._rerouted(failed_units, self._effort)
-        entry, _ = self._entry(len(failed_units), self._quick)
-        _, said = self._compared(failed_units, found, entry)
+        found, said = self._rerouted(failed_units, self._effort), None
+        if compared:
+            entry, _ = self._entry(len(failed_units), self._quick)
+            _, said = self._compared(failed_units, found, entry)
         return self._assembled(failed_units, found.problem, found.orders, found.bound_s, said)
 
     def entry(self, failures: int) -> tuple[AtlasEntry, Plan | None]:

@@ -76,7 +76,8 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
         best = _better(best, _in_slots(home, search, found))
     if not best.optimal and np.isfinite(home.workers.limit_bytes).any():
         best = _better(best, _in_slots(home, search, search.search(dead, found, effort.seed)))
-    if not best.optimal and home.operations <= (SOLVED_OPERATIONS if effort.time_limit_s else SEARCHED_OPERATIONS):
+    searched = SOLVED_OPERATIONS if effort.time_limit_s else SEARCHED_OPERATIONS
+    if not best.optimal and effort.solver != "rules" and home.operations <= searched:
         others = [round_robin(home), block(home)] if any(dead) and home.operations <= ROUTED_OPERATIONS else []
         best = _searched(best, [best.problem, *others], effort)
     return best
