@@ -1,17 +1,24 @@
-"""Sums over groups of ranks, and the errors of peers, alike for all transports."""
+"""Process groups alike for all transports: sums over groups of ranks, waking who waits in them, and peers' errors."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import AllreduceOptions
 
 from ...schemas.errors import RuntimeFailedError
 from .c10d import PrefixStore, Store
 
 # A peer that dies closes its connections, which shows at once; this only ends a wait for one that is silent.
 SILENCE = timedelta(minutes=10)
+
+# Nobody sends with this tag, and no message of a program has it.
+POISON_TAG = 0x7FFFFFF0
+# How long `Gate.wait_until_empty` waits for operations that have been woken and only need to leave.
+LEAVING_S = 5.0
 
 GroupFactory = Callable[[Store, int, int], Any]  # (store, rank in the group, size) to a process group
 
@@ -42,15 +49,87 @@ class PeerGroups:
             if len(group) > 1
         }
 
+    @property
+    def groups(self) -> list[Any]:
+        """The process groups."""
+        return list(self._groups.values())
+
+    def drop(self) -> None:
+        """Let go of all process groups; there are no sums after it."""
+        self._groups.clear()
+
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Sum in place, by way of the groups' device; nothing to do in a group of one."""
         if len(group) == 1:
             return
         data = tensor.to(self._device)
+        options = AllreduceOptions()
+        options.timeout = SILENCE  # the group's own limit is that for connecting
         with peer_errors():
-            self._groups[group].allreduce([data]).wait()
+            self._groups[group].allreduce([data], options).wait()
         if data is not tensor:
             tensor.copy_(data)
+
+
+class Gate:
+    """Lets operations in, as a context, until it is shut, and knows when the last of them has left."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._shut = False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            if self._shut:
+                raise RuntimeFailedError(
+                    "the connections to the other workers have been interrupted",
+                    fix="look at the error of the worker that failed; start the run again",
+                )
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def shut(self) -> None:
+        """Let nobody in any more: entering raises RuntimeFailedError."""
+        with self._changed:
+            self._shut = True
+
+    def wait_until_empty(self) -> None:
+        """Wait until those inside have left, for at most LEAVING_S seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._inside == 0, LEAVING_S)
+
+
+def poison(group: Any) -> None:
+    """Wake everybody who waits in a gloo group, here and in its other ranks, and make it useless; never raises.
+
+    Gloo's `abort` and `shutdown` do nothing, but a wait that expires closes the connections to all ranks of the group,
+    one after the other in about 10 ms each. A receive from a rank that is gone fails without expiring, therefore every
+    rank is tried; once all connections are closed a try takes microseconds.
+    """
+    for other in range(group.size()):
+        if other != group.rank():
+            with suppress(RuntimeError):
+                group.recv([torch.zeros(1)], other, POISON_TAG).wait(timedelta(milliseconds=1))
+
+
+def abort(group: Any) -> None:
+    """Wake everybody who waits in an NCCL group, and make it useless; never raises."""
+    with suppress(RuntimeError):
+        group.abort()
+
+
+def wake_all(wake: Callable[[Any], None], groups: Iterable[Any]) -> None:
+    """Wake those who wait in several groups, at the same time, since waking takes its time in each."""
+    threads = [threading.Thread(target=wake, args=(group,), name="waking", daemon=True) for group in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 @contextmanager

@@ -43,10 +43,16 @@ class DeferredGradient:
 
 
 class GradientStore:
-    """Where the linear layers of one stage queue their weight gradients while an I runs."""
+    """Where the linear layers of one stage queue their weight gradients while an I runs.
+
+    Attributes:
+        queue: the queue while the store collects, else None.
+        is_in_use: whether the store will collect at all; where not, its layers run at the speed of an `nn.Linear`.
+    """
 
     def __init__(self) -> None:
         self.queue: list[DeferredGradient] | None = None
+        self.is_in_use = True
 
     @contextmanager
     def collecting(self) -> Iterator[list[DeferredGradient]]:
@@ -65,7 +71,7 @@ class DeferredLinear(nn.Linear):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Map (..., in_features) to (..., out_features), as `nn.Linear` does."""
-        if not _is_deferrable(self, inputs):
+        if not (self.store.is_in_use and _is_deferrable(self, inputs)):
             return super().forward(inputs)
         output: torch.Tensor = _Linear.apply(inputs, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
         return output

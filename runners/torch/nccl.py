@@ -6,6 +6,7 @@ matched in the order they are sent, which is why receives must be posted in that
 """
 
 import os
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from ..program import Program, Send
 from .c10d import PrefixStore, ProcessGroupNCCL, Store
-from .groups import SILENCE, GroupFactory, PeerGroups, peer_errors
+from .groups import SILENCE, Gate, GroupFactory, PeerGroups, abort, peer_errors, wake_all
 
 Channel = tuple[int, int]  # (source, to)
 
@@ -63,8 +64,9 @@ class NcclTransport:
     ) -> None:
         self._rank = rank
         self._device = device
+        self._gate = Gate()
         self._posted: dict[tuple[int, int], tuple[Any, torch.Tensor]] = {}
-        self._sent: list[tuple[Any, torch.Tensor]] = []
+        self._sent: deque[tuple[Any, torch.Tensor]] = deque()
         self._groups = PeerGroups(make_group, store, rank, groups, device)
         self._channels = {
             channel: make_group(PrefixStore(f"rtk/channel/{channel[0]}-{channel[1]}", store), channel.index(rank), 2)
@@ -76,32 +78,51 @@ class NcclTransport:
     def post_receive(self, tag: int, source: int, like: torch.Tensor) -> None:
         """Announce the next message of a source; the tag only names it here."""
         buffer = torch.empty_like(like, device=self._device)
-        with peer_errors():
+        with self._gate, peer_errors():
             self._posted[source, tag] = (self._channels[source, self._rank].recv([buffer], 0, 0), buffer)
 
     def receive(self, tag: int, source: int) -> torch.Tensor:
         """Let the current stream wait for an announced message."""
-        work, buffer = self._posted.pop((source, tag))
-        with peer_errors():
-            work.wait()
+        with self._gate:
+            work, buffer = self._posted.pop((source, tag))
+            try:
+                with peer_errors():
+                    work.wait()
+            finally:
+                del work  # an error's traceback would keep it
         return buffer
 
     def send(self, tag: int, to: int, tensor: torch.Tensor, delay_s: float) -> None:
         """Queue a message behind those of this direction; a real link has its own delay."""
         data = tensor.detach().contiguous()
-        with peer_errors():
+        with self._gate, peer_errors():
             self._sent.append((self._channels[self._rank, to].send([data], 1, 0), data))
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Sum in place, on the device."""
-        self._groups.all_reduce(group, tensor)
+        with self._gate:
+            self._groups.all_reduce(group, tensor)
 
-    def flush(self) -> None:
-        """Let the current stream wait until every message sent so far has left."""
-        with peer_errors():
-            for work, _ in self._sent:
-                work.wait()
+    def flush(self, but: int = 0) -> None:
+        """Let the current stream wait until messages sent so far have left."""
+        with self._gate, peer_errors():
+            while len(self._sent) > but:
+                self._sent[0][0].wait()
+                self._sent.popleft()
+
+    def interrupt(self) -> None:
+        """Abort all communicators, which ends their kernels and wakes those who wait for them."""
+        self._gate.shut()
+        wake_all(abort, [*self._channels.values(), *self._groups.groups])
+
+    def close(self) -> None:
+        """Interrupt, wait for those who have been woken, and let go of everything."""
+        self.interrupt()
+        self._gate.wait_until_empty()
+        self._posted.clear()
         self._sent.clear()
+        self._channels.clear()
+        self._groups.drop()
 
     def _open_channels(self) -> None:
         # NCCL connects a pair at its first message and blocks both until then: all ranks open theirs in one order.

@@ -51,8 +51,21 @@ class Stage:
         self._store = GradientStore()
         self._forwards: dict[Hashable, _Forward] = {}
         self._deferred: dict[Hashable, list[DeferredGradient]] = {}
+        self.split(is_split)
+
+    def split(self, is_split: bool) -> None:
+        """Serve another plan: turn the linear layers for I and W, or let turned ones run as ordinary ones for B.
+
+        Call it between iterations: a micro-batch whose F ran unsplit leaves nothing to its W.
+        """
         if is_split:
             defer_linears(self.layers, self._store)
+        self._store.is_in_use = is_split
+
+    def reset(self) -> None:
+        """Drop every micro-batch under way, and what it holds, after an iteration that was interrupted."""
+        self._forwards.clear()
+        self._deferred.clear()
 
     def forward(self, key: Hashable, inputs: torch.Tensor, target: torch.Tensor | None = None) -> torch.Tensor:
         """F: the stage's output, or the scaled loss at a last stage; with gradients switched off nothing is kept.

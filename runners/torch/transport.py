@@ -6,13 +6,22 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
 
+from ...schemas.errors import RuntimeFailedError
 from .c10d import PrefixStore, ProcessGroupGloo, Store
-from .groups import SILENCE, PeerGroups, peer_errors
+from .groups import SILENCE, Gate, GroupFactory, PeerGroups, peer_errors, poison, wake_all
+
+# How long the ranks may take to find each other and connect; a peer that died meanwhile never comes.
+CONNECT_LIMIT = timedelta(seconds=10)
+# What part of the limit there is at least for connecting, though the last rank came only just in time.
+CONNECT_SHARE = 0.25
+CONNECT_ATTEMPTS = 5  # gloo's own number
 
 
 class Transport(Protocol):
@@ -34,8 +43,19 @@ class Transport(Protocol):
         """Sum a tensor over a group of ranks that was announced at the start, in place."""
         ...
 
-    def flush(self) -> None:
-        """Wait until every message sent so far has been taken."""
+    def flush(self, but: int = 0) -> None:
+        """Wait until every message sent so far has been taken, except for the last `but`."""
+        ...
+
+    def interrupt(self) -> None:
+        """Wake every thread that is blocked in this transport; from any thread, any number of times.
+
+        Blocked and later operations raise RuntimeFailedError. The other ranks lose their connections to this one.
+        """
+        ...
+
+    def close(self) -> None:
+        """Interrupt, and let go of all connections, threads and tensors, whatever is still under way."""
         ...
 
 
@@ -46,57 +66,95 @@ class GlooTransport:
     memory.
 
     Args:
-        store: where the ranks meet.
+        store: where the ranks meet; not used in a world of one.
         rank: this process.
         world_size: number of ranks.
         groups: the groups of ranks that this rank sums over.
+        hostname: address or name of the interface to use; by default loopback or the interface of this host's name,
+            whichever MASTER_ADDR asks for.
+        connect_limit: how long connecting all groups may take together. It fails a quarter later at the latest, where
+            the last rank came just in time and died.
+
+    Raises:
+        RuntimeFailedError: not all ranks have connected within the limit.
     """
 
-    def __init__(self, store: Store, rank: int, world_size: int, groups: Iterable[tuple[int, ...]]) -> None:
-        device = _gloo_device()
-
-        def make_group(store: Store, rank: int, size: int) -> Any:
-            options = ProcessGroupGloo._Options()
-            options._threads = 1
-            options._timeout = SILENCE
-            options._devices = [device]
-            with peer_errors():
-                return ProcessGroupGloo(store, rank, size, options)
-
-        self._world = make_group(PrefixStore("rtk/world", store), rank, world_size)
-        self._groups = PeerGroups(make_group, store, rank, groups, torch.device("cpu"))
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        world_size: int,
+        groups: Iterable[tuple[int, ...]],
+        *,
+        hostname: str | None = None,
+        connect_limit: timedelta = CONNECT_LIMIT,
+    ) -> None:
+        make_group = _group_factory(hostname, connect_limit)
+        self._gate = Gate()
         self._posted: dict[tuple[int, int], tuple[Any, torch.Tensor, torch.device]] = {}
-        self._sent: list[tuple[Any, torch.Tensor]] = []
+        self._sent: deque[tuple[Any, torch.Tensor]] = deque()
+        self._world: Any = None
+        try:
+            if world_size > 1:
+                self._world = make_group(PrefixStore("rtk/world", store), rank, world_size)
+            self._groups = PeerGroups(make_group, store, rank, groups, torch.device("cpu"))
+        except BaseException:
+            # The error's traceback knows this object; it must not keep the connections.
+            self._world = None
+            raise
 
     def post_receive(self, tag: int, source: int, like: torch.Tensor) -> None:
         """Announce a message; the buffer is in host memory."""
         buffer = torch.empty_like(like, device="cpu")
-        with peer_errors():
+        with self._gate, peer_errors():
             self._posted[source, tag] = (self._world.recv([buffer], source, tag), buffer, like.device)
 
     def receive(self, tag: int, source: int) -> torch.Tensor:
         """Wait for an announced message; it comes on the device of the tensor it was announced with."""
-        work, buffer, device = self._posted.pop((source, tag))
-        with peer_errors():
-            work.wait()
+        with self._gate:
+            work, buffer, device = self._posted.pop((source, tag))
+            try:
+                with peer_errors():
+                    work.wait(SILENCE)
+            finally:
+                del work  # an error's traceback would keep it, and it the connections
         return buffer.to(device)
 
     def send(self, tag: int, to: int, tensor: torch.Tensor, delay_s: float) -> None:
         """Send without waiting; a real link has its own delay."""
         data = tensor.detach().to("cpu").contiguous()
-        with peer_errors():
+        with self._gate, peer_errors():
             self._sent.append((self._world.send([data], to, tag), data))
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Sum in place, in host memory."""
-        self._groups.all_reduce(group, tensor)
+        with self._gate:
+            self._groups.all_reduce(group, tensor)
 
-    def flush(self) -> None:
-        """Wait until every message sent so far has been taken (gloo's sends end when they are received)."""
-        with peer_errors():
-            for work, _ in self._sent:
-                work.wait()
+    def flush(self, but: int = 0) -> None:
+        """Wait until messages sent so far have been taken (gloo's sends end when they are received)."""
+        with self._gate, peer_errors():
+            while len(self._sent) > but:
+                self._sent[0][0].wait(SILENCE)
+                self._sent.popleft()
+
+    def interrupt(self) -> None:
+        """Wake every blocked thread by closing the connections, which takes about 10 ms for each other rank."""
+        self._gate.shut()
+        wake_all(poison, self._all_groups())
+
+    def close(self) -> None:
+        """Interrupt, wait for those who have been woken, and let go of everything."""
+        self.interrupt()
+        self._gate.wait_until_empty()
+        self._posted.clear()
         self._sent.clear()
+        self._world = None
+        self._groups.drop()
+
+    def _all_groups(self) -> list[Any]:
+        world = self._world
+        return ([] if world is None else [world]) + self._groups.groups
 
 
 class SlowLinks:
@@ -111,7 +169,8 @@ class SlowLinks:
         self._number = itertools.count()
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
-        threading.Thread(target=self._deliver, name="slow links", daemon=True).start()
+        self._deliverer = threading.Thread(target=self._deliver, name="slow links", daemon=True)
+        self._deliverer.start()
 
     def post_receive(self, tag: int, source: int, like: torch.Tensor) -> None:
         """As the inner transport."""
@@ -128,6 +187,8 @@ class SlowLinks:
                 self._inner.send(tag, to, tensor, delay_s)
             return
         with self._changed:
+            if self._failure:
+                raise self._failure
             entry = (time.perf_counter() + delay_s, next(self._number), tag, to, tensor)
             heapq.heappush(self._due, entry)
             self._changed.notify_all()
@@ -136,13 +197,28 @@ class SlowLinks:
         """As the inner transport."""
         self._inner.all_reduce(group, tensor)
 
-    def flush(self) -> None:
-        """Wait until the delayed messages have left and all have been taken."""
+    def flush(self, but: int = 0) -> None:
+        """Wait until the delayed messages have left and been taken."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._due or self._failure)
+            self._changed.wait_for(lambda: len(self._due) <= but or self._failure)
             if self._failure:
                 raise self._failure
-        self._inner.flush()
+            waiting = len(self._due)
+        self._inner.flush(but - waiting)
+
+    def interrupt(self) -> None:
+        """As the inner transport; delayed messages do not leave any more."""
+        self._inner.interrupt()
+        with self._changed:
+            self._failure = RuntimeFailedError("the connections to the other workers have been interrupted")
+            self._due.clear()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """As the inner transport, and end the delivering thread."""
+        self.interrupt()
+        self._deliverer.join()
+        self._inner.close()
 
     def _deliver(self) -> None:
         with self._changed:
@@ -159,11 +235,38 @@ class SlowLinks:
                 self._changed.notify_all()
 
 
-def _gloo_device() -> Any:
-    """Loopback where the ranks meet on loopback, else the interface that this host's name leads to.
+def _group_factory(hostname: str | None, connect_limit: timedelta) -> GroupFactory:
+    """Makes gloo groups that share a device, and all have to be there when the limit is over."""
+    device = _gloo_device(hostname)
+    limit_s = connect_limit.total_seconds()
+    deadline_s = time.monotonic() + limit_s
+
+    def left_s(least_s: float) -> float:
+        return max(deadline_s - time.monotonic(), least_s)
+
+    def make_group(store: Store, rank: int, size: int) -> Any:
+        options = ProcessGroupGloo._Options()
+        options._threads = 1
+        options._devices = [device]
+        with peer_errors():
+            # Gloo has one limit for a peer that is not there yet and for each of five attempts to connect to one that
+            # is, or was. So we wait for the peers ourselves, and leave gloo a fifth of the time for an attempt.
+            store.set(f"here/{rank}", "")
+            store.wait([f"here/{other}" for other in range(size)], timedelta(seconds=left_s(0.001)))
+            options._timeout = timedelta(seconds=left_s(limit_s * CONNECT_SHARE) / CONNECT_ATTEMPTS)
+            return ProcessGroupGloo(store, rank, size, options)
+
+    return make_group
+
+
+def _gloo_device(hostname: str | None) -> Any:
+    """The given interface, else loopback where the ranks meet on it, else the one that this host's name leads to.
 
     Connections are made at once: with `lazy_init` a second process group on a device never connects (torch 2.13).
     """
+    if hostname is not None:
+        with peer_errors():
+            return ProcessGroupGloo.create_device(hostname=hostname)
     meeting = os.environ.get("MASTER_ADDR", "127.0.0.1")
     local = meeting in ("localhost", socket.gethostname()) or meeting.startswith("127.") or meeting == "::1"
     if local:

@@ -1,0 +1,282 @@
+"""The stage that a worker holds: its layers, gradients and optimizer, through every plan it serves."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...schemas.errors import InvalidInputError, RuntimeFailedError
+from .gradients import FlatGradients
+from .stage import Loss, Stage
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slot:
+    """One entry of the optimizer's state, a tensor or a number: its name in the stage's state and where it stands."""
+
+    name: str
+    parameter: nn.Parameter
+    key: str
+    entries: dict[str, Any]
+
+
+class HeldStage:
+    """Consecutive layers of a model with all that training them needs, and a name for every tensor of their state.
+
+    The names are the same on all peers: `3.qkv.weight` for a parameter or persistent buffer of the model's layer 3,
+    `3.qkv.weight/exp_avg` for what the optimizer keeps of it. Learning rates and other settings of the optimizer are
+    not part of the state: every peer's factory makes the same.
+
+    Args:
+        layers: all layers of the model; those held are moved to `device`, the others left alone.
+        held: the layers [first, stop) to hold.
+        loss: maps (output, target) of a micro-batch to its mean loss; used where `is_last`.
+        optimizer: makes the optimizer of the held parameters.
+        device: where to compute.
+        loss_scale: multiplies the loss: 1 / the micro-batches of an iteration.
+        is_last: whether the model ends here.
+        is_split: whether the plan to serve first splits the backward pass into I and W.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        held: tuple[int, int],
+        loss: Loss,
+        optimizer: OptimizerFactory,
+        device: torch.device | str = "cpu",
+        *,
+        loss_scale: float = 1.0,
+        is_last: bool = False,
+        is_split: bool = False,
+    ) -> None:
+        self.layers_range = held
+        self.device = torch.device(device)
+        self.is_last = is_last
+        kept = [layer.to(self.device) for layer in layers[slice(*held)]]
+        self.stage = Stage(kept, loss if is_last else None, loss_scale, is_split)
+        self.gradients = FlatGradients(self.stage.parameters(), self.device)
+        self.optimizer = optimizer(self.stage.parameters())
+        self._persistent = frozenset(self.stage.layers.state_dict())
+        self._kept: dict[str, torch.Tensor] | None = None
+
+    def adapt(self, loss_scale: float, is_split: bool) -> None:
+        """Serve another plan with the same layers and optimizer; call it between iterations.
+
+        Args:
+            loss_scale: as in the constructor.
+            is_split: as in the constructor; going back to unsplit leaves no cost behind.
+        """
+        self.stage.loss_scale = loss_scale
+        self.stage.split(is_split)
+
+    def reset(self) -> None:
+        """Drop every micro-batch under way and all gradients, after an iteration that was interrupted."""
+        self.stage.reset()
+        self.gradients.clear()
+
+    def warm_up(self, inputs: torch.Tensor, target: torch.Tensor | None = None) -> torch.Tensor:
+        """Run one micro-batch forward and backward, so that the first iteration does not pay for first calls.
+
+        Buffers are restored and gradients cleared afterwards, so the training does not see it.
+
+        Args:
+            inputs: what the first layer takes.
+            target: at a last stage, and only there.
+
+        Returns:
+            The stage's output, or its scaled loss.
+        """
+        before = [(buffer, buffer.clone()) for buffer in self.stage.layers.buffers()]
+        output = self.stage.forward("warm-up", inputs, target)
+        self.stage.backward("warm-up", None if self.is_last else torch.zeros_like(output))
+        for buffer, value in before:
+            buffer.copy_(value)
+        self.gradients.clear()
+        return output
+
+    def is_finite(self) -> bool:
+        """Whether all gradients and the loss that travels with them are finite; one pass without temporaries."""
+        # The extremes are not finite where any value is not, NaN included.
+        finite = [torch.stack(buffer.aminmax()).isfinite() for buffer in self.gradients.buffers]
+        return bool(torch.cat(finite).all())
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The training state by name, the same order on all peers.
+
+        Returns:
+            References: parameters, persistent buffers, then the optimizer's tensors, none of them copied. Numbers in
+            the optimizer's state are given as float64 tensors of no dimension, by value.
+        """
+        optimizer = {slot.name: _as_tensor(slot.entries[slot.key]) for slot in self._slots()}
+        return self._tensors() | optimizer
+
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Copy values into the state, in place; on an error nothing is changed.
+
+        Args:
+            state: a value of the same shape and type for every name of `state()`, on any device.
+
+        Raises:
+            InvalidInputError: a name is missing, unknown, or its value is of another shape or type.
+        """
+        _check_same_kind(self.state(), state)
+        self._write(state)
+
+    def prime_optimizer(self) -> None:
+        """Make an optimizer that has not stepped yet create its state, so that another worker's can be loaded into it.
+
+        The state is left as the optimizer creates it before its first step (AdamW: `step` and moments 0) and training
+        goes on as if nothing had happened, except for what torch itself does otherwise in a first step: SGD does not
+        dampen its first momentum. Parameters that have a state already keep it. Gradients are cleared.
+        """
+        states = self.optimizer.state
+        lazy = [one for one in self.stage.parameters() if one.requires_grad and not states.get(one)]
+        if not lazy:
+            return
+        values = [one.detach().clone() for one in lazy]
+        recorders = [_Recorder() for _ in lazy]
+        states.update(zip(lazy, recorders, strict=True))
+        self._step_without_effect({id(one) for one in lazy})
+        for parameter, value, recorder in zip(lazy, values, recorders, strict=True):
+            parameter.detach().copy_(value)
+            del states[parameter]
+            if recorder.first:
+                states[parameter] = recorder.first
+
+    def keep(self) -> None:
+        """Copy the whole state aside, for `restore`; a copy kept earlier is overwritten, in its own storage.
+
+        Takes the memory of the parameters and the optimizer's state once more: with AdamW 12 bytes a float32 parameter.
+        """
+        old = self._kept or {}
+        self._kept = {name: _copy(value, old.get(name)) for name, value in self.state().items()}
+
+    def restore(self) -> None:
+        """Bring the kept state back, bit for bit, also an optimizer that had not stepped yet; the copy stays.
+
+        Raises:
+            RuntimeFailedError: nothing is kept.
+        """
+        if self._kept is None:
+            raise RuntimeFailedError("no state was kept to go back to")
+        for slot in list(self._slots()):
+            if slot.name not in self._kept:
+                del slot.entries[slot.key]
+                if all(entry is None for entry in slot.entries.values()):
+                    del self.optimizer.state[slot.parameter]
+        _check_same_kind(self.state(), self._kept)
+        self._write(self._kept)
+
+    def forget_kept(self) -> None:
+        """Free the kept copy's memory; between two steps just `keep` again, which reuses it."""
+        self._kept = None
+
+    def checksum(self) -> str:
+        """The sha256 (hexadecimal) over the names and bytes of the state: equal on peers that agree bit for bit."""
+        digest = hashlib.sha256()
+        for name, value in self.state().items():
+            digest.update(f"{name}\0".encode())
+            digest.update(value.cpu().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        layers = self.stage.layers
+        buffers = {name: value for name, value in layers.named_buffers() if name in self._persistent}
+        everything = {**dict(layers.named_parameters()), **buffers}
+        return {self._global_name(name): value.detach() for name, value in everything.items()}
+
+    def _slots(self) -> Iterator[_Slot]:
+        """The optimizer's state in the parameters' order; keys in alphabetical order, whoever made them first."""
+        for name, parameter in self.stage.layers.named_parameters():
+            entries = self.optimizer.state.get(parameter, {})
+            for key in sorted(entries):
+                if entries[key] is not None:
+                    yield _Slot(f"{self._global_name(name)}/{key}", parameter, key, entries)
+
+    def _global_name(self, name: str) -> str:
+        index, _, rest = name.partition(".")
+        return f"{self.layers_range[0] + int(index)}.{rest}"
+
+    def _write(self, state: Mapping[str, torch.Tensor]) -> None:
+        for name, tensor in self._tensors().items():
+            tensor.copy_(state[name])
+        for slot in self._slots():
+            entry, value = slot.entries[slot.key], state[slot.name]
+            if isinstance(entry, torch.Tensor):
+                entry.detach().copy_(value)
+            else:
+                slot.entries[slot.key] = type(entry)(value.item())
+
+    def _step_without_effect(self, parameters: set[int]) -> None:
+        """Step with zero gradients and no weight decay, which would go into SGD's momentum, and only `parameters`."""
+        self.gradients.clear()
+        others = [(one, one.grad) for one in self.stage.parameters() if id(one) not in parameters]
+        decays = [(group, group["weight_decay"]) for group in self.optimizer.param_groups if "weight_decay" in group]
+        for one, _ in others:
+            one.grad = None
+        for group, _ in decays:
+            group["weight_decay"] = 0.0
+        self.optimizer.step()
+        for one, gradient in others:
+            one.grad = gradient
+        for group, decay in decays:
+            group["weight_decay"] = decay
+
+
+class _Recorder(dict[str, Any]):
+    """A parameter's place in an optimizer's state that remembers what each entry was at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[str, Any] = {}
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key not in self.first:
+            self.first[key] = value.clone() if isinstance(value, torch.Tensor) else value
+        super().__setitem__(key, value)
+
+
+def _as_tensor(entry: Any) -> torch.Tensor:
+    if isinstance(entry, torch.Tensor):
+        return entry.detach()
+    if isinstance(entry, int | float):
+        return torch.tensor(entry, dtype=torch.float64)
+    raise InvalidInputError(
+        f"the optimizer keeps a {type(entry).__name__}, which cannot be handed over",
+        fix="use an optimizer whose state is tensors and numbers, such as AdamW",
+    )
+
+
+def _check_same_kind(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
+    """Raise InvalidInputError for the first name, in our order and then in theirs, that does not fit."""
+    for name, value in own.items():
+        if name not in given:
+            raise InvalidInputError(f"the state lacks {name}", fix="take the state of a peer of the same stage")
+        other = given[name]
+        if (other.shape, other.dtype) != (value.shape, value.dtype):
+            raise InvalidInputError(
+                f"{name} is {_kind(other)} in the state, {_kind(value)} here",
+                fix="take the state of a peer of the same stage",
+            )
+    for name in given:
+        if name not in own:
+            raise InvalidInputError(
+                f"the state has {name}, which is not held here",
+                fix="call prime_optimizer() before loading into a stage that has not stepped yet",
+            )
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
+
+
+def _copy(value: torch.Tensor, into: torch.Tensor | None) -> torch.Tensor:
+    if into is not None and (into.shape, into.dtype, into.device) == (value.shape, value.dtype, value.device):
+        return into.copy_(value)
+    return value.clone()

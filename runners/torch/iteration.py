@@ -1,0 +1,325 @@
+"""One iteration of one rank: the interpreter of a program's instructions.
+
+Receives are posted ahead of need, and the optimizer's step is a part of its own, so that ranks can agree in between on
+whether the iteration counts.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+
+from ...schemas.orders import Operation, print_operation
+from ...schemas.plan import Plan, Worker
+from ...schemas.timeline import Span
+from ..program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, posting_order
+from .held_stage import HeldStage
+from .transport import Transport
+
+# Receives announced ahead of the one that is needed: enough to let neighbours run ahead, few enough to hold buffers.
+LOOK_AHEAD = 4
+
+
+class Batch(Protocol):
+    """The micro-batches of one iteration by global number; only those that this rank needs are asked for."""
+
+    def __getitem__(self, microbatch: int, /) -> tuple[torch.Tensor, torch.Tensor]:
+        """(inputs, targets) of one micro-batch."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Rank:
+    """Everything an iteration needs to know about the rank that runs it.
+
+    Args:
+        program: the lowered plan.
+        number: this rank, which runs `program.instructions[number]`.
+        held: the stage to run it on, adapted to the plan (`splits_backward`, 1 / the plan's micro-batches).
+        transport: reaches the other ranks of the program; knows the groups of `groups_of` and `everyone`.
+        input_like: of the shape and type of the stage's input, on the stage's device.
+        output_like: of the shape and type of its output.
+        now_s: the clock of the spans, in seconds.
+        record: takes the span of everything that was run.
+        paced: whether every operation lasts what the plan says, sleeping out the rest.
+        seed: of dropout and the like in the layers, which depend on (seed, iteration, micro-batch, stage) only.
+        slowdown: makes operations last this many times as long as they do (paced: as the plan says, whose own slowdown
+            counts as well); for tests of slow workers. Change it with `dataclasses.replace`.
+        before: called before each compute operation with its place in the order, from 0; what it raises ends the
+            iteration.
+    """
+
+    program: Program
+    number: int
+    held: HeldStage
+    transport: Transport
+    input_like: torch.Tensor
+    output_like: torch.Tensor
+    now_s: Callable[[], float]
+    record: Callable[[Span], None]
+    paced: bool = False
+    seed: int = 0
+    slowdown: float = 1.0
+    before: Callable[[int], None] | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that is executed."""
+        return self.program.plan
+
+    @property
+    def worker(self) -> Worker:
+        """The worker of the plan that this rank is."""
+        return self.program.workers[self.number]
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """What this rank executes."""
+        return self.program.instructions[self.number]
+
+    @property
+    def everyone(self) -> tuple[int, ...]:
+        """The group of all ranks."""
+        return tuple(range(len(self.program.workers)))
+
+    @cached_property
+    def receives(self) -> tuple[Receive, ...]:
+        """The messages to come, in the order in which to announce them."""
+        return posting_order(self.program, self.number)
+
+    @cached_property
+    def tags(self) -> "Tags":
+        """The messages' numbers."""
+        return Tags(self.plan)
+
+    def duration_s(self, operation: Operation) -> float:
+        """Seconds that the plan gives an operation on this worker."""
+        return self.plan.stage_of(self.worker).duration_s(operation.kind) * (self.worker.slowdown or 1.0)
+
+
+class Iteration:
+    """One iteration of one rank under way; making one clears the gradients and announces the first messages.
+
+    What an interrupted one leaves in the stage is dropped by `HeldStage.reset`.
+
+    Args:
+        rank: who runs it.
+        number: the iteration's number.
+        batch: the iteration's micro-batches by global number: pipeline k's j-th is `plan.microbatch_offset(k) + j`.
+
+    Attributes:
+        loss: the iteration's mean loss, once reduced; None except at a last stage.
+    """
+
+    def __init__(self, rank: Rank, number: int, batch: Batch) -> None:
+        self.rank = rank
+        self.number = number
+        self.batch = batch
+        self.loss: float | None = None
+        self._computed = 0
+        self._losses: dict[int, torch.Tensor] = {}
+        self._backward: list[int] = []
+        self._messages: dict[Message, torch.Tensor] = {}
+        self._output: torch.Tensor | None = None
+        self._posted: set[Message] = set()
+        rank.held.gradients.clear()
+        for _ in range(LOOK_AHEAD):
+            self._post_next()
+
+    def run(self) -> None:
+        """Run the whole iteration as the plan says, until every message sent has been taken."""
+        self.reduce()
+        self.meet()
+        self.step()
+        self.rank.transport.flush()
+
+    def reduce(self) -> None:
+        """Run everything up to and including the all-reduce: parameters and optimizer stay as they are.
+
+        Messages sent may still be on their way; `transport.flush` waits for them.
+        """
+        for instruction in self.rank.instructions:
+            self._execute(instruction)
+
+    def meet(self) -> None:
+        """Wait until all ranks are here, where the plan wants all gradients reduced before anybody steps."""
+        if self._step.everyone:
+            meet(self.rank.transport, self.rank.everyone)
+
+    def step(self) -> None:
+        """Step the optimizer, without waiting for anybody."""
+        with self._timed("step", self._step.duration_s):
+            self.rank.held.optimizer.step()
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """Every micro-batch's part of the loss, by global number: those whose last F this rank ran; they sum up.
+
+        Reading it waits for the device.
+        """
+        values = torch.stack(list(self._losses.values())).tolist() if self._losses else []
+        return dict(zip(self._losses, values, strict=True))
+
+    @property
+    def microbatches(self) -> tuple[int, ...]:
+        """The global numbers of the micro-batches whose backward pass (B or W) this rank has run, in that order."""
+        return tuple(self._backward)
+
+    def _execute(self, instruction: Instruction) -> None:
+        rank = self.rank
+        match instruction:
+            case Receive(message, source):
+                while message not in self._posted:
+                    self._post_next()
+                self._messages[message] = rank.transport.receive(rank.tags.of(message, self.number), source)
+                self._post_next()
+            case Compute(operation):
+                self._run_operation(operation)
+            case Send(message, to, delay_s):
+                assert self._output is not None
+                rank.transport.send(rank.tags.of(message, self.number), to, self._output, delay_s)
+            case AllReduce(group, duration_s):
+                self._all_reduce(group, duration_s)
+            case Step():
+                pass  # the caller's to take
+
+    def _run_operation(self, operation: Operation) -> None:
+        rank = self.rank
+        if rank.before is not None:
+            rank.before(self._computed)
+        name = print_operation(operation, rank.worker.pipeline)
+        with self._timed(name, rank.duration_s(operation), rank.slowdown):
+            self._output = self._compute(operation)
+        self._computed += 1
+        if operation.kind in ("B", "W"):
+            self._backward.append(rank.tags.microbatch(operation))
+
+    def _compute(self, operation: Operation) -> torch.Tensor | None:
+        stage, key = self.rank.held.stage, operation[1:]
+        if operation.kind == "F":
+            return self._forward(operation)
+        if operation.kind == "W":
+            stage.backward_weight(key)
+            return None
+        message = Message("gradient", operation.pipeline, operation.microbatch, self.rank.worker.stage)
+        gradient = self._messages.pop(message, None)
+        backward = stage.backward_input if operation.kind == "I" else stage.backward
+        return backward(key, gradient)
+
+    def _forward(self, operation: Operation) -> torch.Tensor:
+        rank, held = self.rank, self.rank.held
+        number = rank.tags.microbatch(operation)
+        message = Message("activation", operation.pipeline, operation.microbatch, rank.worker.stage - 1)
+        received = self._messages.pop(message, None)
+        inputs = self.batch[number][0].to(held.device) if received is None else received
+        target = self.batch[number][1].to(held.device) if held.is_last else None
+        seed_randomness(held.device, rank.seed, self.number, number, rank.worker.stage)
+        output = held.stage.forward(operation[1:], inputs, target)
+        if held.is_last:
+            held.gradients.add_loss(output)
+            self._losses[number] = output.reshape(())
+        return output
+
+    def _all_reduce(self, group: tuple[int, ...], duration_s: float) -> None:
+        gradients = self.rank.held.gradients
+        if len(group) > 1:
+            with self._timed("allreduce", duration_s):
+                for buffer in gradients.buffers:
+                    self.rank.transport.all_reduce(group, buffer)
+        if self.rank.held.is_last:
+            self.loss = gradients.loss()
+
+    def _post_next(self) -> None:
+        rank = self.rank
+        if len(self._posted) < len(rank.receives):
+            message, source = rank.receives[len(self._posted)].message, rank.receives[len(self._posted)].source
+            like = rank.input_like if message.kind == "activation" else rank.output_like
+            rank.transport.post_receive(rank.tags.of(message, self.number), source, like)
+            self._posted.add(message)
+
+    @property
+    def _step(self) -> Step:
+        return next(one for one in self.rank.instructions if isinstance(one, Step))
+
+    def _timed(self, name: str, duration_s: float, slowdown: float = 1.0) -> "Timed":
+        return Timed(self.rank, self.number, name, duration_s, slowdown)
+
+
+class Timed:
+    """Times what runs inside it and records the span; sleeps until a paced, or slowed, operation is over.
+
+    Args:
+        rank: who runs it.
+        iteration: the iteration's number.
+        name: what the span is called.
+        duration_s: seconds that it lasts in a paced run.
+        slowdown: makes it last this many times as long, paced or not.
+    """
+
+    def __init__(self, rank: Rank, iteration: int, name: str, duration_s: float, slowdown: float = 1.0) -> None:
+        self._rank, self._iteration, self._name = rank, iteration, name
+        self._duration_s, self._slowdown = duration_s, slowdown
+
+    def __enter__(self) -> None:
+        self._start_s = self._rank.now_s()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is not None:
+            return
+        rank = self._rank
+        if rank.held.device.type == "cuda":
+            torch.cuda.synchronize(rank.held.device)
+        if rank.paced or self._slowdown > 1.0:  # a sleep of 0 s takes time as well
+            self._sleep()
+        rank.record(Span(rank.worker.name, self._name, self._start_s, rank.now_s(), self._iteration))
+
+    def _sleep(self) -> None:
+        now_s = self._rank.now_s()
+        least_s = self._duration_s if self._rank.paced else now_s - self._start_s
+        time.sleep(max(0.0, self._start_s + least_s * self._slowdown - now_s))
+
+
+class Tags:
+    """A number for every message of a plan, unlike in two neighbouring iterations."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._links = max(len(template.links) for template in plan.templates)
+        self._offsets = [plan.microbatch_offset(k) for k in range(len(plan.pipelines))]
+
+    def of(self, message: Message, iteration: int) -> int:
+        """The tag of a message in an iteration."""
+        number = self._offsets[message.pipeline] + message.microbatch
+        parts = 2 * (number * self._links + message.link) + (message.kind == "gradient")
+        return 2 * parts + iteration % 2
+
+    def microbatch(self, operation: Operation) -> int:
+        """The global number of the micro-batch that an operation works on."""
+        return self._offsets[operation.pipeline] + operation.microbatch
+
+
+def splits_backward(instructions: Iterable[Instruction]) -> bool:
+    """Whether a rank's instructions split the backward pass into I and W."""
+    return any(isinstance(one, Compute) and one.operation.kind == "I" for one in instructions)
+
+
+def groups_of(instructions: Iterable[Instruction]) -> set[tuple[int, ...]]:
+    """The groups of ranks that a rank's instructions sum over."""
+    return {one.group for one in instructions if isinstance(one, AllReduce)}
+
+
+def meet(transport: Transport, group: tuple[int, ...]) -> None:
+    """Wait until all ranks of a group are here."""
+    transport.all_reduce(group, torch.zeros(1))
+
+
+def seed_randomness(device: torch.device, seed: int, iteration: int, microbatch: int, stage: int) -> None:
+    """Seed the device's generators for one micro-batch at one stage, whoever executes it."""
+    # A product of large odd numbers keeps neighbouring places apart; the generator itself mixes the bits.
+    mixed = seed * 0x9E3779B97F4A7C15 + iteration * 0xBF58476D1CE4E5B9 + microbatch * 0x94D049BB133111EB + stage
+    # torch.manual_seed looks at every kind of accelerator, which takes 100 times as long as seeding one generator.
+    torch.default_generator.manual_seed(mixed % 2**63)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(mixed % 2**63)

@@ -1,0 +1,334 @@
+"""The stage that a worker holds serves plan after plan, and its state can be named, moved, kept and compared."""
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
+from rtk.runners.torch.held_stage import HeldStage, OptimizerFactory
+from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
+
+WIDTH = 4
+GPT = GptConfig(blocks=1, width=8, heads=2, vocabulary=11, positions=5)
+
+
+def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.3)
+
+
+def small_layers() -> list[nn.Module]:
+    torch.manual_seed(3)
+    return [nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)]
+
+
+def small(optimizer: OptimizerFactory = adamw) -> HeldStage:
+    return HeldStage(small_layers(), (0, 3), F.mse_loss, optimizer, is_last=True)
+
+
+def data(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(3, WIDTH, generator=generator), torch.randn(3, WIDTH, generator=generator)
+
+
+def train(held: HeldStage, number: int) -> float:
+    """One iteration of one micro-batch; its loss."""
+    held.gradients.clear()
+    loss = held.stage.forward(number, *data(number))
+    held.stage.backward(number)
+    held.optimizer.step()
+    return loss.item()
+
+
+def trained(steps: int, optimizer: OptimizerFactory = adamw) -> HeldStage:
+    held = small(optimizer)
+    for number in range(steps):
+        train(held, number)
+    return held
+
+
+def copied(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in state.items()}
+
+
+class Counting(torch.optim.Optimizer):
+    """Plain descent that keeps a Python number, and something empty, as some optimizers do."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["count"], state["rate"], state["nothing"] = 0, 0.5, None
+                state["count"] += 1
+                parameter.data -= 0.1 * parameter.grad * state["rate"] / state["count"]
+
+
+OPTIMIZERS: dict[str, OptimizerFactory] = {
+    "adamw": adamw,
+    "adamw, one by one": lambda ps: torch.optim.AdamW(ps, lr=0.1, weight_decay=0.3, foreach=False, amsgrad=True),
+    "adam with decay": lambda ps: torch.optim.Adam(ps, lr=0.1, weight_decay=0.3),
+    "nadam": lambda ps: torch.optim.NAdam(ps, lr=0.1),
+    "momentum": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, weight_decay=0.3),
+    "sgd": lambda ps: torch.optim.SGD(ps, lr=0.1),
+    "adagrad": lambda ps: torch.optim.Adagrad(ps, lr=0.1, initial_accumulator_value=0.2),
+    "rprop": lambda ps: torch.optim.Rprop(ps, lr=0.1),
+    "counting": Counting,
+}
+
+
+@settings(max_examples=15)
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([1.0, 0.5, 0.25])), min_size=1, max_size=4))
+def test_any_sequence_of_plans_gives_the_gradients(plans: list[tuple[bool, float]]) -> None:
+    """Whatever plans a stage served before, split or not, its gradients are autograd's times the loss scale."""
+    torch.manual_seed(5)
+    layers = gpt_layers(GPT)
+    whole = nn.Sequential(*copy.deepcopy(layers))
+    held = HeldStage(layers, (0, 3), language_model_loss, adamw, is_last=True)
+    inputs, target = torch.randint(11, (2, 5)), torch.randint(11, (2, 5))
+    language_model_loss(whole(inputs), target).backward()  # type: ignore[no-untyped-call]
+    for is_split, scale in plans:
+        held.adapt(scale, is_split)
+        held.gradients.clear()
+        held.stage.forward(0, inputs, target)
+        if is_split:
+            held.stage.backward_input(0)
+            held.stage.backward_weight(0)
+        else:
+            held.stage.backward(0)
+        for parameter, wanted in zip(held.stage.parameters(), whole.parameters(), strict=True):
+            assert parameter.grad is not None and wanted.grad is not None
+            torch.testing.assert_close(parameter.grad, wanted.grad * scale)
+
+
+def test_unsplit_again_is_ordinary() -> None:
+    """After a split plan, an unsplit one runs torch's own linear layer, not the one that can put gradients off."""
+    held = HeldStage([nn.Linear(WIDTH, WIDTH)], (0, 1), F.mse_loss, adamw, is_split=True)
+    layer = held.stage.layers[0]
+    split = layer(torch.randn(1, WIDTH)).grad_fn
+    held.adapt(1.0, is_split=False)
+    unsplit = layer(torch.randn(1, WIDTH)).grad_fn
+    assert (split.name(), unsplit.name()) == ("_LinearBackward", "AddmmBackward0")
+
+
+def test_reset_drops_what_is_under_way() -> None:
+    """After an iteration interrupted in the middle the same micro-batches run again, with the same gradients."""
+    held = HeldStage(small_layers(), (0, 3), F.mse_loss, adamw, is_last=True, is_split=True)
+
+    def iterate() -> torch.Tensor:
+        for number in range(3):
+            held.stage.forward(number, *data(number))
+        for number in range(3):
+            held.stage.backward_input(number)
+            held.stage.backward_weight(number)
+        return held.gradients.buffers[0].clone()
+
+    wanted = iterate()
+    held.reset()
+    for number in range(3):
+        held.stage.forward(number, *data(number))
+    held.stage.backward_input(0)
+    held.stage.backward_input(1)
+    held.stage.backward_weight(1)
+    held.reset()
+    assert held.stage.held_keys() == frozenset()
+    assert torch.equal(iterate(), wanted)
+
+
+def test_warm_up_leaves_no_trace() -> None:
+    """Warming up changes neither parameters nor buffers nor gradients."""
+    held = small()
+    before = held.checksum()
+    held.warm_up(*data(0))
+    assert held.checksum() == before
+    assert not any(buffer.any() for buffer in held.gradients.buffers)
+    assert held.stage.held_keys() == frozenset()
+
+
+def test_names_count_layers_of_the_model() -> None:
+    """The state has each parameter, persistent buffer and optimizer entry by the model's numbers, a shared one once."""
+    layers = [nn.Linear(1, 1), *small_layers()]
+    layers[3].weight = layers[1].weight
+    layers[2].register_buffer("scratch", torch.zeros(1), persistent=False)
+    held = HeldStage(layers, (1, 4), F.mse_loss, adamw, is_last=True)
+    parameters = ["1.weight", "1.bias", "2.weight", "2.bias"]
+    buffers = ["2.running_mean", "2.running_var", "2.num_batches_tracked"]
+    assert list(held.state()) == parameters + buffers
+    train(held, 0)
+    kept = [f"{name}/{key}" for name in parameters for key in ("exp_avg", "exp_avg_sq", "step")]
+    assert list(held.state()) == parameters + buffers + kept
+
+
+def test_state_refers() -> None:
+    """The state's tensors are the stage's own: they follow the training, and take no gradient."""
+    held = trained(1)
+    state = held.state()
+    train(held, 1)
+    later = held.state()
+    assert all(later[name].data_ptr() == value.data_ptr() for name, value in state.items())
+    assert not any(value.requires_grad for value in state.values())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_priming_changes_nothing(name: str) -> None:
+    """A primed optimizer trains as one that was not: losses and the whole state are equal bit for bit."""
+    plain, primed = small(OPTIMIZERS[name]), small(OPTIMIZERS[name])
+    before = copied(primed.state())
+    primed.prime_optimizer()
+    assert all(torch.equal(primed.state()[key], value) for key, value in before.items())
+    for number in range(4):
+        assert train(primed, number) == train(plain, number)
+        assert primed.checksum() == plain.checksum()
+
+
+def test_primed_adamw_is_zero() -> None:
+    """Priming AdamW leaves steps and moments at 0, whatever gradients there were and whatever its weight decay."""
+    held = small()
+    for buffer in held.gradients.buffers:
+        buffer.fill_(7.0)
+    held.prime_optimizer()
+    optimizer = {name: value for name, value in held.state().items() if "/" in name}
+    assert len(optimizer) == 3 * len(list(held.stage.parameters()))
+    assert not any(value.any() for value in optimizer.values())
+    assert held.optimizer.param_groups[0]["weight_decay"] == 0.3
+
+
+def test_priming_spares_what_has_stepped() -> None:
+    """Priming an optimizer that has its state leaves it as it is, also where only some parameters have."""
+    held = trained(2)
+    before = held.checksum()
+    held.prime_optimizer()
+    assert held.checksum() == before
+    first = next(held.stage.parameters())
+    state, gradient = held.optimizer.state.pop(first), first.grad
+    others = {name: value.clone() for name, value in held.state().items()}
+    held.prime_optimizer()
+    assert set(held.optimizer.state[first]) == set(state)
+    assert all(torch.equal(held.state()[name], value) for name, value in others.items())
+    assert first.grad is gradient and all(one.grad is not None for one in held.stage.parameters())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_loaded_stage_goes_on_as_the_first(name: str, steps: int) -> None:
+    """A fresh stage, primed and loaded with a peer's state, has the peer's names and trains as it does, bit for bit."""
+    peer, fresh = trained(steps, OPTIMIZERS[name]), small(OPTIMIZERS[name])
+    fresh.prime_optimizer()
+    shapes = [(key, value.shape, value.dtype) for key, value in peer.state().items()]
+    assert [(key, value.shape, value.dtype) for key, value in fresh.state().items()] == shapes
+    fresh.load(copied(peer.state()))
+    for number in range(steps, steps + 3):
+        assert fresh.checksum() == peer.checksum()
+        assert train(fresh, number) == train(peer, number)
+
+
+def test_numbers_of_an_optimizer_travel() -> None:
+    """A Python number in the optimizer's state is given as a float64 tensor, and set back in its own type."""
+    peer, fresh = trained(3, Counting), small(Counting)
+    assert peer.state()["0.weight/count"].dtype == torch.float64
+    fresh.prime_optimizer()
+    fresh.load(peer.state())
+    entries = fresh.optimizer.state[next(fresh.stage.parameters())]
+    assert (entries["count"], type(entries["count"]), entries["rate"]) == (3, int, 0.5)
+
+
+def change(name: str, value: torch.Tensor | None) -> Callable[[dict[str, torch.Tensor]], None]:
+    def apply(state: dict[str, torch.Tensor]) -> None:
+        state.pop(name, None)
+        if value is not None:
+            state[name] = value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (change("1.running_var", None), "the state lacks 1.running_var"),
+        (change("9.weight", torch.zeros(1)), "the state has 9.weight, which is not held here"),
+        (change("2.weight", torch.zeros(3)), r"2.weight is float32 of shape \[3\] in the state, float32 of shape"),
+        (change("0.bias", torch.zeros(WIDTH, dtype=torch.float64)), r"0.bias is float64 of shape \[4\]"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(spoil: Callable[[dict[str, torch.Tensor]], None], message: str) -> None:
+    """Loading refuses a missing, unknown or misshapen name, says which, and changes nothing."""
+    held = trained(1)
+    before = held.checksum()
+    state = {name: torch.full_like(value, 7) for name, value in held.state().items()}
+    spoil(state)
+    with pytest.raises(InvalidInputError, match=message):
+        held.load(state)
+    assert held.checksum() == before
+
+
+def test_an_optimizer_that_keeps_more_is_refused() -> None:
+    """A state that is neither tensor nor number cannot be named, and says so."""
+    held = small()
+    held.optimizer.state[next(held.stage.parameters())]["history"] = [1, 2]
+    with pytest.raises(InvalidInputError, match="keeps a list"):
+        held.state()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@given(before=st.integers(0, 2), after=st.integers(1, 3))
+def test_restore_undoes_steps(name: str, before: int, after: int) -> None:
+    """Steps taken after `keep` are undone bit for bit, the first step too, and training repeats them exactly."""
+    held = trained(before, OPTIMIZERS[name])
+    checksum = held.checksum()
+    held.keep()
+    losses = [train(held, number) for number in range(after)]
+    stepped = held.checksum()
+    held.restore()
+    assert held.checksum() == checksum
+    assert [train(held, number) for number in range(after)] == losses
+    assert held.checksum() == stepped
+    held.restore()
+    assert held.checksum() == checksum
+
+
+def test_keeping_again_takes_no_new_memory() -> None:
+    """Every `keep` after the first writes into the storage of the one before; forgetting frees it."""
+    held = trained(1)
+    held.keep()
+    assert held._kept is not None
+    places = {name: value.data_ptr() for name, value in held._kept.items()}
+    train(held, 1)
+    held.keep()
+    assert {name: value.data_ptr() for name, value in held._kept.items()} == places
+    held.forget_kept()
+    with pytest.raises(RuntimeFailedError, match="no state was kept"):
+        held.restore()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_checksum_sees_one_bit(dtype: torch.dtype) -> None:
+    """Equal states have equal checksums; the sign of a zero, or two values in each other's place, change them."""
+    layers = [nn.Linear(2, 1, bias=False, dtype=dtype)]
+    held = HeldStage(layers, (0, 1), F.mse_loss, adamw)
+    weight = held.state()["0.weight"]
+    found = []
+    for values in ([0.0, 1.0], [-0.0, 1.0], [1.0, 0.0], [0.0, 1.0]):
+        weight.copy_(torch.tensor([values]))
+        found.append(held.checksum())
+    assert found[0] == found[3] and len(set(found)) == 3
+
+
+@given(st.sampled_from([0.0, 3e38, float("nan"), float("inf"), -float("inf")]), st.integers(0, 99), st.booleans())
+def test_finite(value: float, place: int, is_double: bool) -> None:
+    """One value that is not finite anywhere among the gradients, in any type, is noticed; large ones are not one."""
+    layers = [nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, dtype=torch.float64)]
+    held = HeldStage(layers, (0, 2), F.mse_loss, adamw)
+    buffer = held.gradients.buffers[is_double]
+    if value == 3e38:
+        buffer.fill_(value)
+    buffer[place % len(buffer)] = value
+    assert held.is_finite() == (abs(value) < float("inf"))

@@ -1,0 +1,203 @@
+"""An iteration can be run up to its step, says what it did, and can be slowed down or cut short."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from rtk.planners.pipeline.plan import Schedule, plan_pipeline
+from rtk.planners.shape import Shape
+from rtk.runners.program import lower
+from rtk.runners.torch.held_stage import HeldStage
+from rtk.runners.torch.iteration import Iteration, Rank, Timed, groups_of, splits_backward
+from rtk.schemas.plan import Optimizer, Plan
+from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.schemas.timeline import Span
+
+WIDTH = 4
+MICROBATCHES = 3
+
+Batch = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+class Alone:
+    """The transport of a plan of one worker, to whom nobody sends anything; counts the ranks' meetings."""
+
+    def __init__(self) -> None:
+        self.sums = 0
+
+    def post_receive(self, tag: int, source: int, like: torch.Tensor) -> None:
+        raise AssertionError("nothing comes")
+
+    def receive(self, tag: int, source: int) -> torch.Tensor:
+        raise AssertionError("nothing comes")
+
+    def send(self, tag: int, to: int, tensor: torch.Tensor, delay_s: float) -> None:
+        raise AssertionError("nobody takes it")
+
+    def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        self.sums += 1
+
+    def flush(self, but: int = 0) -> None:
+        pass
+
+    def interrupt(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def make_plan(schedule: Schedule = "zero-bubble", cost_s: float = 1.0) -> Plan:
+    profile = Profile((Layer((LayerCost(cost_s, cost_s, cost_s, optimizer_s=cost_s),)),) * 2)
+    return plan_pipeline(profile, schedule, Shape(1, 1, MICROBATCHES))
+
+
+def make_rank(plan: Plan, spans: list[Span] | None = None) -> Rank:
+    torch.manual_seed(1)
+    layers = [nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)]
+    program = lower(plan)
+    held = HeldStage(
+        layers,
+        (0, 2),
+        F.mse_loss,
+        lambda parameters: torch.optim.SGD(parameters, lr=0.5),
+        loss_scale=1 / MICROBATCHES,
+        is_last=True,
+        is_split=splits_backward(program.instructions[0]),
+    )
+    like = torch.empty(2, WIDTH)
+    record = ([] if spans is None else spans).append
+    return Rank(program, 0, held, Alone(), like, like, time.perf_counter, record)
+
+
+def batch() -> Batch:
+    generator = torch.Generator().manual_seed(2)
+    return [(x, x.flip(0)) for x in torch.randn(MICROBATCHES, 2, WIDTH, generator=generator)]
+
+
+@given(schedule=st.sampled_from(["1f1b", "zero-bubble", "gpipe"]))
+def test_nothing_changes_before_the_step(schedule: Schedule) -> None:
+    """Up to the all-reduce the state stays, and may be computed again with the same gradients; then the step steps."""
+    rank = make_rank(make_plan(schedule))
+    before = rank.held.checksum()
+    first = Iteration(rank, 0, batch())
+    first.reduce()
+    gradients = rank.held.gradients.buffers[0].clone()
+    again = Iteration(rank, 0, batch())
+    again.reduce()
+    assert rank.held.checksum() == before
+    assert torch.equal(rank.held.gradients.buffers[0], gradients)
+    again.step()
+    assert rank.held.checksum() != before
+    other = make_rank(make_plan(schedule))
+    Iteration(other, 0, batch()).run()
+    assert other.held.checksum() == rank.held.checksum()
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+def test_an_iteration_says_what_it_did(schedule: Schedule) -> None:
+    """Each micro-batch's own part of the loss is told, they sum up to the iteration's, and who ran backward is too."""
+    rank = make_rank(make_plan(schedule))
+    whole = nn.Sequential(*rank.held.stage.layers)
+    wanted = {n: F.mse_loss(whole(x), target).item() / MICROBATCHES for n, (x, target) in enumerate(batch())}
+    run = Iteration(rank, 0, batch())
+    assert (run.losses, run.microbatches, run.loss) == ({}, (), None)
+    run.reduce()
+    assert run.losses == pytest.approx(wanted)
+    assert run.loss == pytest.approx(sum(wanted.values()))
+    assert sorted(run.microbatches) == list(range(MICROBATCHES))
+
+
+@given(st.integers(0, 3 * MICROBATCHES - 1))
+def test_an_iteration_cut_short_can_be_run_again(place: int) -> None:
+    """The hook sees the operations in order from 0; an iteration that it ends, once reset, runs again as if new."""
+    seen: list[int] = []
+
+    def stop(operation: int) -> None:
+        seen.append(operation)
+        if operation == place:
+            raise KeyboardInterrupt
+
+    rank = make_rank(make_plan())
+    wanted = make_rank(make_plan())
+    run = Iteration(replace(rank, before=stop), 0, batch())
+    with pytest.raises(KeyboardInterrupt):
+        run.reduce()
+    assert seen == list(range(place + 1))
+    rank.held.reset()
+    for one in (rank, wanted):
+        Iteration(one, 0, batch()).run()
+    assert rank.held.checksum() == wanted.held.checksum()
+
+
+@pytest.mark.parametrize(("optimizer", "meetings"), [("synchronous", 1), ("staggered", 0)])
+def test_ranks_meet_where_the_plan_says(optimizer: Optimizer, meetings: int) -> None:
+    """Before a synchronous step all ranks meet once; a staggered one waits for nobody, and `step` never does."""
+    rank = make_rank(replace(make_plan(), optimizer=optimizer))
+    run = Iteration(rank, 0, batch())
+    run.reduce()
+    run.meet()
+    run.step()
+    assert isinstance(rank.transport, Alone)
+    assert rank.transport.sums == meetings
+
+
+def ticking(step_s: float) -> Iterator[float]:
+    return (number * step_s for number in count())
+
+
+@pytest.mark.parametrize(
+    ("paced", "slowdown", "wanted_s"), [(False, 1.0, []), (False, 3.0, [2.0]), (True, 1.0, [4.0]), (True, 3.0, [14.0])]
+)
+def test_slowness_is_slept(
+    monkeypatch: pytest.MonkeyPatch, paced: bool, slowdown: float, wanted_s: list[float]
+) -> None:
+    """What took 1 s lasts three times as long at slowdown 3; paced, three times what the plan says, here 5 s."""
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    clock = ticking(1.0)
+    rank = replace(make_rank(make_plan()), paced=paced, now_s=lambda: next(clock))
+    with Timed(rank, 0, "F0", 5.0, slowdown):
+        pass
+    assert slept == wanted_s
+
+
+def test_both_slownesses_count_in_a_paced_run() -> None:
+    """The plan's slowdown and the injected one multiply an operation's time, and leave the step's alone."""
+    plan = make_plan(cost_s=0.002)
+    plan = replace(plan, workers=(replace(plan.workers[0], slowdown=2.0),), prediction=None)
+    spans: list[Span] = []
+    rank = replace(make_rank(plan, spans), paced=True, slowdown=3.0)
+    Iteration(rank, 4, batch()).run()
+    lasted_s = {span.op: span.end_s - span.start_s for span in spans}
+    assert list(lasted_s) == [*(plan.workers[0].order or "").split(), "step"]
+    stage = plan.stage_of(plan.workers[0])
+    step_s = lasted_s.pop("step")
+    assert stage.optimizer_s <= step_s < 6 * stage.optimizer_s
+    assert all(seconds >= 6 * stage.duration_s(op[0]) for op, seconds in lasted_s.items())
+    assert {(span.worker, span.iteration) for span in spans} == {("0/0", 4)}
+
+
+def test_a_failed_operation_leaves_no_span() -> None:
+    """What raises is not slept out and not recorded."""
+    spans: list[Span] = []
+    rank = replace(make_rank(make_plan(), spans), paced=True)
+    with pytest.raises(KeyError), Timed(rank, 0, "F0", 100.0):
+        raise KeyError
+    assert spans == []
+
+
+def test_what_a_program_needs() -> None:
+    """Whether a rank splits its backward pass, and over which groups it sums, is read off its instructions."""
+    peers = lower(plan_pipeline(Profile((Layer((LayerCost(1.0, 1.0, 1.0),)),) * 2), "zero-bubble", Shape(2, 2, 2)))
+    assert [groups_of(one) for one in peers.instructions] == [{(0, 2)}, {(1, 3)}, {(0, 2)}, {(1, 3)}]
+    assert splits_backward(lower(make_plan("zero-bubble")).instructions[0])
+    assert not splits_backward(lower(make_plan("1f1b")).instructions[0])

@@ -1,0 +1,114 @@
+"""Where the workers of an epoch find each other."""
+
+import gc
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from rtk.runners.torch.meeting import MeetingPlace, format_address, meet, parse_address  # noqa: E402
+from rtk.schemas.errors import InvalidInputError, RuntimeFailedError  # noqa: E402
+
+
+@pytest.fixture
+def place() -> Iterator[MeetingPlace]:
+    """A meeting place on loopback."""
+    place = MeetingPlace()
+    yield place
+    place.close()
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_workers_of_an_epoch_see_each_others_keys(place: MeetingPlace) -> None:
+    """What one client sets another one gets, unless they came for different epochs."""
+    one, other, later = meet(place.address, 1), meet(place.address, 1), meet(place.address, 2)
+    one.set("key", "value")
+    assert other.get("key") == b"value"
+    assert not later.check(["key"])
+
+
+def test_nothing_listens_on_other_interfaces(place: MeetingPlace) -> None:
+    """The port is open on the given address only."""
+    host, port = parse_address(place.address)
+    assert host == "127.0.0.1"
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.2", port), 1)
+
+
+def test_epochs_leave_no_connection(place: MeetingPlace) -> None:
+    """A client ends with its epoch, on both sides (not more of them: torch asks the name server about each)."""
+    meet(place.address, 0)
+    before = descriptors()
+    for epoch in range(20):
+        meet(place.address, epoch).set("key", "value")
+    deadline = time.monotonic() + 2
+    while descriptors() > before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert descriptors() <= before + 2
+
+
+def test_a_worker_that_is_gone_is_noticed_at_once() -> None:
+    """Nobody listens there any more: an error of ours, without waiting for the limit."""
+    place = MeetingPlace()
+    place.close()
+    start = time.monotonic()
+    with pytest.raises(RuntimeFailedError, match="refused"):
+        meet(place.address, 1)
+    assert time.monotonic() - start < 1
+
+
+def test_a_worker_that_does_not_answer_is_given_up() -> None:
+    """A stopped process's socket still accepts; waiting for its answer ends with the limit, and the thread with it."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = format_address("127.0.0.1", mute.getsockname()[1])
+        with pytest.raises(RuntimeFailedError, match="no answer"):
+            meet(address, 1, timedelta(seconds=0.3))
+        assert any(thread.name == "meeting" for thread in threading.enumerate())
+
+
+def test_waits_at_a_closed_meeting_place_fail() -> None:
+    """A wait for a key ends when its host goes away."""
+    place = MeetingPlace()
+    store = meet(place.address, 1, timedelta(seconds=20))
+    threading.Timer(0.2, place.close).start()
+    start = time.monotonic()
+    with pytest.raises(RuntimeError):
+        store.get("never set")
+    assert time.monotonic() - start < 5
+
+
+def test_ipv6_addresses_are_written_in_brackets() -> None:
+    """An address with colons of its own can be told from its port, in text and on the wire."""
+    assert format_address("::1", 80) == "[::1]:80"
+    assert parse_address("[fe80::1%eth0]:80") == ("fe80::1%eth0", 80)
+    assert parse_address("node-1.cluster:29500") == ("node-1.cluster", 29500)
+    try:
+        place = MeetingPlace("::1")
+    except RuntimeFailedError:
+        pytest.skip("no IPv6 on this machine")
+    one = meet(place.address, 1)
+    one.set("key", "value")
+    assert meet(place.address, 1).get("key") == b"value"
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:x", "host:0", "host:65536", "::1:80", "[host]:1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    """Neither a missing part nor an ambiguous one is guessed."""
+    with pytest.raises(InvalidInputError, match="not an address"):
+        parse_address(text)
+
+
+def test_an_interface_of_another_machine_is_refused() -> None:
+    """A meeting place is on this machine."""
+    with pytest.raises(RuntimeFailedError, match="cannot listen"):
+        MeetingPlace("192.0.2.1")
