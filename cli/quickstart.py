@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .conducting import Conduct
 from .console import Debug, Json, Quiet, Seed, print_json, progress, remark
 from .profile import measure
-from .run import Job, available_cores, launch_workers
+from .run import run_here
+from .training import available_cores, training_of
 
 if TYPE_CHECKING:
     from ..schemas.plan import Plan
@@ -75,25 +77,10 @@ def _plan(profile: "Profile") -> "tuple[Plan, bool]":
 
 
 def _run(plan: "Plan", timeline: str, paced: bool, seed: int) -> None:
-    told = plan.planner.options
-    job = Job(
-        model=MODEL,
-        data=(),
-        iterations=ITERATIONS,
-        learning_rate=1e-3,
-        microbatch_size=int(told["microbatch_size"]),
-        sequence_length=int(told["sequence_length"]),
-        threads=1,
-        paced=paced,
-        seed=seed,
-        timeline=timeline,
-        as_json=False,
-        quiet=True,
-        debug=False,
-    )
+    training = training_of(plan, MODEL, None, 1e-3, None, None, threads=1, paced=paced, seed=seed)
     with progress() as bar:
         bar.add_task("training", total=None)
-        launch_workers(plan, job)
+        run_here(plan, training, Conduct(ITERATIONS, timeline=timeline), quiet=True)
 
 
 def _draw(place: Path, simulated: "Timeline", measured: "Timeline") -> list[str]:

@@ -1,262 +1,319 @@
 """`rtk run`: a plan on real ranks."""
 
-import json
 import os
 import tempfile
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from statistics import median
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..schemas.documents import STANDARD_STREAM
-from ..schemas.errors import InvalidInputError
-from .console import Debug, Json, Quiet, Seed, remark
+from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
+from .conducting import (
+    Announcements,
+    AtlasOption,
+    CheckpointEvery,
+    CheckpointOption,
+    Conduct,
+    Conductor,
+    HeartbeatLimit,
+    InjectOption,
+    Iterations,
+    Metrics,
+    NormalizeWithin,
+    Resume,
+    TimelineOption,
+)
+from .console import SETTINGS, Debug, Json, Quiet, Seed, remark
+from .resilient_worker import COORDINATOR, NOT_BEFORE, SECRET, name_of_rank, secret_of, work
+from .run_report import RunReport
+from .run_story import RunFacts
+from .training import (
+    DataOption,
+    LearningRate,
+    MicrobatchSize,
+    ModelOption,
+    Paced,
+    SequenceLength,
+    Threads,
+    Training,
+    available_cores,
+    device,
+    load_training,
+    tokens_of,
+    training_of,
+)
 from .verify import ProfileOption
 
 if TYPE_CHECKING:
-    from ..profilers.models.load import Model
-    from ..runners.torch.corpus import ByteCorpus
-    from ..runners.torch.runner import PlanRunner, StepResult
+    from ..runners.launch import Workers
+    from ..runners.resilience.server import Finished, Server
+    from ..runners.torch.corpus import ByteBatch
+    from ..runners.torch.runner import PlanRunner
     from ..schemas.plan import Plan
 
 NAME = "run"
-SUMMARY = "Execute a plan on real processes."
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is run how: the options of the command that every worker shares."""
-
-    model: str
-    data: tuple[str, ...]
-    iterations: int
-    learning_rate: float
-    microbatch_size: int | None
-    sequence_length: int | None
-    threads: int
-    paced: bool
-    seed: int
-    timeline: str | None
-    as_json: bool
-    quiet: bool
-    debug: bool
-
-    def arguments(self, plan: str) -> list[str]:
-        """The command line that makes a worker process do this job."""
-        pairs: list[tuple[str, object]] = [
-            ("--model", self.model),
-            *(("--data", file) for file in self.data),
-            ("--iterations", self.iterations),
-            ("--lr", self.learning_rate),
-            ("--microbatch-size", self.microbatch_size),
-            ("--sequence-length", self.sequence_length),
-            ("--threads", self.threads),
-            ("--seed", self.seed),
-            ("--timeline", self.timeline),
-        ]
-        given = [text for option, value in pairs if value is not None for text in (option, str(value))]
-        switches = {"--paced": self.paced, "--json": self.as_json, "--quiet": self.quiet, "--debug": self.debug}
-        return ["run", plan, *given, *(switch for switch, on in switches.items() if on)]
+SUMMARY = "Execute a plan on real processes, and go on when some die."
 
 
 def command(
     plan: Annotated[str, typer.Argument(help="The plan; `-` is standard input.")],
-    model: Annotated[str, typer.Option("--model", help="A preset, or file.py:factory.")],
-    data: Annotated[
-        list[str] | None, typer.Option("--data", help="A text file; Python's own library where none. Repeatable.")
-    ] = None,
-    iterations: Annotated[int, typer.Option("--iterations", min=1, help="How many.")] = 10,
-    learning_rate: Annotated[float, typer.Option("--lr", min=0, help="Learning rate of AdamW.")] = 1e-3,
-    microbatch_size: Annotated[
-        int | None, typer.Option("--microbatch-size", min=1, help="Samples a micro-batch; the profile's by default.")
-    ] = None,
-    sequence_length: Annotated[
-        int | None, typer.Option("--sequence-length", min=1, help="Tokens a sample; the profile's by default.")
-    ] = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads of each worker.")] = 1,
-    paced: Annotated[
-        bool, typer.Option("--paced", help="Let every operation last what the plan says: more workers than cores.")
-    ] = False,
+    model: ModelOption,
+    data: DataOption = None,
+    iterations: Iterations = 10,
+    learning_rate: LearningRate = 1e-3,
+    microbatch_size: MicrobatchSize = None,
+    sequence_length: SequenceLength = None,
+    threads: Threads = 1,
+    paced: Paced = False,
     seed: Seed = 0,
-    timeline: Annotated[str | None, typer.Option("--timeline", help="Write the measured timeline here.")] = None,
+    atlas: AtlasOption = None,
+    normalize_within: NormalizeWithin = 100,
+    checkpoint: CheckpointOption = None,
+    checkpoint_every: CheckpointEvery = 0,
+    resume: Resume = None,
+    inject: InjectOption = None,
+    heartbeat_limit: HeartbeatLimit = 2.0,
+    timeline: TimelineOption = None,
+    metrics: Metrics = None,
+    coordinator: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--coordinator", envvar=COORDINATOR, help="host:port of `rtk coordinate`, and of standbys: be its worker."
+        ),
+    ] = None,
+    worker: Annotated[str | None, typer.Option("--worker", help="Be this worker, k/i; else the RANK-th.")] = None,
+    secret_file: Annotated[
+        str | None, typer.Option("--secret-file", help=f"The job's secret; else {SECRET} holds it.")
+    ] = None,
+    patience: Annotated[
+        float, typer.Option("--patience", min=0, help="Seconds that a worker looks for a lost coordinator.")
+    ] = 60.0,
     profile: ProfileOption = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Execute a plan on real processes: under torchrun, or, started plainly, one process per worker on this machine.
+    """Execute a plan on real processes.
+
+    Started plainly: a coordinator in this process, and one worker process per live worker on this machine. With
+    --coordinator: one worker, whose coordinator leads the job and alone decides on iterations, checkpoints and faults.
+    Under torchrun without a coordinator: one worker of a job that ends when one of them fails.
 
     Data are bytes of text files, chosen by iteration and micro-batch and never by rank. With --json, one JSON line an
     event.
     """
     from .plans import read_valid_plan
 
-    launched = "RANK" in os.environ
-    if launched and plan == STANDARD_STREAM:
-        raise InvalidInputError("under torchrun every process reads the plan", where="PLAN", fix="give a file, not `-`")
+    is_worker = bool(coordinator) or "RANK" in os.environ
+    if is_worker and plan == STANDARD_STREAM:
+        raise InvalidInputError("every worker reads the plan by itself", where="PLAN", fix="give a file, not `-`")
     read = read_valid_plan(plan, profile)
-    size, length = _sizes(read, microbatch_size, sequence_length)
-    job = Job(
-        model=model,
-        data=tuple(data or ()),
+    training = training_of(read, model, data, learning_rate, microbatch_size, sequence_length, threads, paced, seed)
+    how = Conduct(
         iterations=iterations,
-        learning_rate=learning_rate,
-        microbatch_size=size,
-        sequence_length=length,
-        threads=threads,
-        paced=paced,
-        seed=seed,
         timeline=timeline,
-        as_json=as_json,
-        quiet=quiet,
-        debug=debug,
+        atlas=atlas,
+        normalize_within=normalize_within,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        resume=resume,
+        inject=inject,
+        heartbeat_limit_s=heartbeat_limit,
+        metrics=metrics,
     )
-    if launched:
-        _work(read, job)
+    if coordinator:
+        _refuse_conducting(how)
+        addresses = [one for text in coordinator for one in text.replace(",", " ").split()]
+        work(read, training, name_of_rank(read, worker), addresses, secret_of(secret_file), patience)
+    elif is_worker:
+        _run_under_torchrun(read, training, how, as_json, quiet)
     else:
-        launch_workers(read, job)
+        run_here(read, training, how, as_json, quiet)
 
 
-def launch_workers(plan: "Plan", job: Job) -> None:
-    """Run a job in one process per live worker on this machine; what all of them would refuse is refused here, once."""
-    from ..runners.torch.launch import launch
-    from ..schemas.documents import canonical
+def run_here(plan: "Plan", training: Training, how: Conduct, as_json: bool = False, quiet: bool = False) -> None:
+    """Lead a job from this process, with one process per live worker on this machine.
 
-    _load(plan, job)
-    workers = len(plan.live_workers())
-    if workers > available_cores() and not job.paced and not job.quiet:
-        remark(f"{workers} workers share {available_cores()} cores and take turns: expect longer than predicted")
-    with tempfile.TemporaryDirectory(prefix="rtk-run-") as folder:
+    What all workers would refuse is refused here, once, before any of them is started.
+
+    Raises:
+        InvalidInputError: something does not fit the plan.
+        RuntimeFailedError: training could not go on.
+    """
+    from ..runners.launch import Workers
+    from ..runners.resilience.secret import make_secret
+
+    conductor = Conductor(plan, how)
+    _, corpus = load_training(plan, training)
+    count = len(plan.live_workers())
+    if count > available_cores() and not training.paced and not quiet:
+        remark(f"{count} workers share {available_cores()} cores and take turns: expect longer than predicted")
+    secret = make_secret()
+    facts = RunFacts(plan, training.model, tokens_of(plan, corpus), training.paced, how.iterations)
+    report = RunReport(facts, as_json=as_json, quiet=quiet, metrics=how.metrics)
+    with tempfile.TemporaryDirectory(prefix="rtk-run-") as folder, Workers() as workers, report:
         # The workers read a copy: the plan may have come through a pipe.
         copy = Path(folder) / "plan.json"
-        copy.write_bytes(canonical(plan))
-        launch(job.arguments(str(copy)), workers)
+        _write_copy(plan, copy)
+        server = conductor.server(secret, _hear(report.report, conductor, workers))
+        arguments = ["run", str(copy), *training.arguments(), *(["--debug"] if SETTINGS.debug else [])]
+        _start_workers(workers, conductor, arguments, server.address, secret)
+        threading.Thread(target=conductor.warm_up, name="warm-up", daemon=True).start()
+        finished = _led(server, workers, conductor)
+    conductor.write_timeline()
+    raise_for(finished)
 
 
-def available_cores() -> int:
-    """The cores that this process, and so the workers it starts, may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _start_workers(workers: "Workers", conductor: Conductor, arguments: list[str], address: str, secret: bytes) -> None:
+    """All live workers, and those that a trace will have join."""
+    names = [worker.name for worker in conductor.plan.live_workers()]
+    events = conductor.trace.events if conductor.trace else ()
+    joins = [(event.worker, event.iteration) for event in events if event.kind == "join"]
+    for index, (name, not_before) in enumerate([*((name, 0) for name in names), *joins]):
+        assert name is not None
+        environment = {
+            COORDINATOR: address,
+            SECRET: secret.decode(),
+            NOT_BEFORE: str(not_before),
+            "LOCAL_RANK": str(index),
+            "LOCAL_WORLD_SIZE": str(len(names)),
+        }
+        workers.start(name, [*arguments, "--worker", name], environment)
 
 
-def _load(plan: "Plan", job: Job) -> "tuple[Model, ByteCorpus]":
-    """The model and the data, checked against the plan and each other."""
-    from ..profilers.models.load import load_model
-    from ..runners.torch.corpus import ByteCorpus
-    from ..runners.torch.runner import check_model
+def _hear(report: Announcements, conductor: Conductor, workers: "Workers") -> Announcements:
+    """Hand everything that happens to the report; a trace's `recover` lets a stopped process go on."""
+    events = conductor.trace.events if conductor.trace else ()
+    recovering = {event.iteration: event.worker for event in events if event.kind == "recover"}
 
-    model = load_model(job.model, job.microbatch_size, job.sequence_length, job.seed)
-    check_model(plan, model.layers)
-    if model.vocabulary is None or model.vocabulary < 256 or model.sequence_length is None:
-        raise InvalidInputError(
-            "the model does not read bytes: its vocabulary must be 256 or more",
-            where="--model",
-            fix="for other data, use PlanRunner in a script of your own (docs/library.md)",
-        )
-    return model, ByteCorpus(job.data, model.microbatch_size, model.sequence_length, job.seed)
+    def hear(fields: dict[str, object]) -> None:
+        report(fields)
+        if fields["event"] == "iteration":
+            assert isinstance(fields["iteration"], int)
+            name = recovering.get(fields["iteration"] + 1)
+            if name is not None:
+                workers.resume(name)
+
+    return hear
 
 
-def _work(plan: "Plan", job: Job) -> None:
-    """One worker's part of the job."""
+def _led(server: "Server", workers: "Workers", conductor: Conductor) -> "Finished":
+    """Lead until the end; a worker that ends before the job has begun ends it, with the exit code it had."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.05):
+            ended = workers.ended()
+            if ended is not None and not conductor.has_begun:
+                time.sleep(0.2)  # others that end for the same reason may say so
+                name, code = workers.ended() or ended
+                how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                server.finish(code if code > 0 else RuntimeFailedError.exit_code, f"worker {name} {how}")
+                return
+
+    watcher = threading.Thread(target=watch, name="watching workers", daemon=True)
+    watcher.start()
+    try:
+        return server.run()
+    finally:
+        is_over.set()
+
+
+def raise_for(finished: "Finished") -> None:
+    """Turn an end without success into the error that has its exit code."""
+    if finished.exit_code == RuntimeFailedError.exit_code:
+        raise RuntimeFailedError(finished.reason, fix="start the run again, with --resume where there is a checkpoint")
+    if finished.exit_code:
+        raise JobEndedError(finished.exit_code, finished.reason)
+
+
+class JobEndedError(RtkError):
+    """A worker has said what is wrong and ended with an exit code, which becomes ours."""
+
+    def __init__(self, exit_code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.exit_code = exit_code
+
+
+def _refuse_conducting(how: Conduct) -> None:
+    """The coordinator alone decides how its job is led."""
+    usual = Conduct(iterations=10)
+    for name, value in vars(how).items():
+        if value != getattr(usual, name):
+            option = "--" + name.removesuffix("_s").replace("_", "-")
+            raise InvalidInputError(
+                f"the coordinator decides on {option}, not its workers", where=option, fix="give it to rtk coordinate"
+            )
+
+
+def _write_copy(plan: "Plan", path: Path) -> None:
+    from ..schemas.documents import canonical
+
+    path.write_bytes(canonical(plan))
+
+
+def _run_under_torchrun(plan: "Plan", training: Training, how: Conduct, as_json: bool, quiet: bool) -> None:
+    """One worker's part of a job without a coordinator, which ends when one of its workers fails."""
     import torch
 
-    from ..runners.torch.launch import die_with_launcher
     from ..runners.torch.runner import PlanRunner
     from ..schemas.documents import write_document
 
-    die_with_launcher()
-    torch.set_num_threads(job.threads)
-    model, corpus = _load(plan, job)
+    _refuse_resilience(how)
+    torch.set_num_threads(training.threads)
+    model, corpus = load_training(plan, training)
     runner = PlanRunner(
         plan,
         model.layers,
         model.loss,
-        lambda parameters: torch.optim.AdamW(parameters, lr=job.learning_rate),
-        device=_device(),
-        paced=job.paced,
-        seed=job.seed,
+        lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
+        device=device(),
+        paced=training.paced,
+        seed=training.seed,
     )
-    report = _Reporter(runner, corpus, job) if runner.reports_loss() else None
-    for iteration in range(job.iterations):
-        result = runner.step(corpus.batch(iteration))
-        if report:
-            report.iteration(result)
-    if report:
-        report.end()
-    if job.timeline is not None:
+    facts = RunFacts(plan, training.model, tokens_of(plan, corpus), training.paced, how.iterations)
+    report = RunReport(facts, as_json=as_json, quiet=quiet, metrics=how.metrics)
+    if runner.reports_loss():
+        with report:
+            _report_all(runner, corpus.batch, how.iterations, report)
+    else:
+        for iteration in range(how.iterations):
+            runner.step(corpus.batch(iteration))
+    if how.timeline is not None:
         timeline = runner.timeline()
         if timeline is not None:
-            write_document(job.timeline, timeline)
+            write_document(how.timeline, timeline)
     runner.close()
 
 
-class _Reporter:
-    """What a run says on standard output: JSON lines, or lines for people."""
-
-    def __init__(self, runner: "PlanRunner", corpus: "ByteCorpus", job: Job) -> None:
-        self._job = job
-        self._live = len(runner.plan.live_workers())
-        self._tokens = runner.plan.total_microbatches() * corpus.microbatch_size * corpus.sequence_length
-        self._prediction = runner.plan.prediction
-        self._times_s: list[float] = []
-        self._last_end_s: float | None = None
-        self._loss: float | None = None
-        start = {"live_workers": self._live, "model": job.model, "paced": job.paced, "tokens": self._tokens}
-        self._say("start", start, f"{self._live} workers, {self._tokens} tokens an iteration")
-
-    def iteration(self, result: "StepResult") -> None:
-        """Report one iteration; it lasts from the end of the one before it."""
-        since_s = result.start_s if self._last_end_s is None else self._last_end_s
-        time_s = result.end_s - since_s
-        self._last_end_s = result.end_s
-        self._times_s.append(time_s)
-        self._loss = result.loss
-        fields = {
-            "iteration": result.iteration,
-            "loss": result.loss,
-            "iteration_time_s": time_s,
-            "tokens_per_s": self._tokens / time_s,
-            "live_workers": self._live,
-            "paced": self._job.paced,
-        }
-        speed = f"{time_s:.4f} s  {self._tokens / time_s:.0f} tokens/s"
-        self._say("iteration", fields, f"iteration {result.iteration:3d}  loss {result.loss:.4f}  {speed}")
-
-    def end(self) -> None:
-        """Report the whole run."""
-        predicted_s = self._prediction.iteration_time_s if self._prediction else None
-        from statistics import median
-
-        measured_s = median(self._times_s)
-        fields = {
-            "iterations": len(self._times_s),
-            "loss": self._loss,
-            "iteration_time_s": measured_s,
-            "predicted_iteration_time_s": predicted_s,
-            "paced": self._job.paced,
-        }
-        against = f", predicted {predicted_s:.4f} s ({measured_s / predicted_s - 1:+.1%})" if predicted_s else ""
-        mark = " (paced)" if self._job.paced else ""
-        self._say("end", fields, f"median iteration {measured_s:.4f} s{mark}{against}")
-
-    def _say(self, event: str, fields: dict[str, Any], words: str) -> None:
-        if self._job.as_json:
-            print(json.dumps({"event": event, **fields}, sort_keys=True), flush=True)
-        elif not self._job.quiet:
-            print(words, flush=True)
+def _report_all(runner: "PlanRunner", batch: "Callable[[int], ByteBatch]", iterations: int, report: RunReport) -> None:
+    """Run all iterations, and say what each gave; it lasts from the end of the one before it."""
+    live = len(runner.plan.live_workers())
+    report.report({"event": "start", "epoch": 0, "live_workers": live, "iterations": iterations, "iteration": 0})
+    times_s, last_end_s = [], None
+    for iteration in range(iterations):
+        result = runner.step(batch(iteration))
+        times_s.append(result.end_s - (result.start_s if last_end_s is None else last_end_s))
+        last_end_s = result.end_s
+        fields = {"iteration": iteration, "loss": result.loss, "iteration_time_s": times_s[-1], "live_workers": live}
+        report.report({"event": "iteration", "epoch": 0, **fields})
+    fields = {"iterations": iterations, "iteration_time_s": median(times_s)}
+    report.report({"event": "end", "epoch": 0, "exit_code": 0, "reason": "all iterations are done", **fields})
 
 
-def _sizes(plan: "Plan", microbatch_size: int | None, sequence_length: int | None) -> tuple[int | None, int | None]:
-    """The sizes asked for, else those of the profile that the plan was made from, as its options tell."""
-    told = plan.planner.options
-    found = [told.get("microbatch_size"), told.get("sequence_length")]
-    size, length = (value if isinstance(value, int) else None for value in found)
-    return microbatch_size or size, sequence_length or length
-
-
-def _device() -> str:
-    import torch
-
-    if not torch.cuda.is_available():
-        return "cpu"
-    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+def _refuse_resilience(how: Conduct) -> None:
+    """Without a coordinator there is nobody to lead."""
+    usual = Conduct(how.iterations, timeline=how.timeline, metrics=how.metrics)
+    for name, value in vars(how).items():
+        if value != getattr(usual, name):
+            option = "--" + name.removesuffix("_s").replace("_", "-")
+            raise InvalidInputError(
+                f"{option} needs a coordinator",
+                where=option,
+                fix="start `rtk coordinate`, and the workers with --coordinator",
+            )

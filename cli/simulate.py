@@ -4,13 +4,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..schemas.errors import InvalidInputError, RuntimeFailedError
 from .console import Debug, Json, Quiet, Seed, print_document, print_table
 from .parsing import LinkDelays, Slow, parse_link_delays, parse_slow
 from .verify import ProfileOption
 
 if TYPE_CHECKING:
+    from ..runners.story import Story, SwitchCosts
     from ..schemas.plan import Plan
     from ..schemas.report import Report
+    from ..schemas.timeline import Timeline
 
 NAME = "simulate"
 SUMMARY = "Execute a plan on a virtual clock."
@@ -22,32 +25,181 @@ def command(
     slow: Slow = None,
     jitter: Annotated[float, typer.Option("--jitter", min=0, help="Log-normal sigma of operation times.")] = 0.0,
     seed: Seed = 0,
+    iterations: Annotated[int, typer.Option("--iterations", min=1, help="How many.")] = 1,
+    inject: Annotated[
+        str | None, typer.Option("--inject", help="A trace of failures and slow-downs, as `rtk run --inject` takes it.")
+    ] = None,
+    atlas: Annotated[
+        str | None, typer.Option("--atlas", help="A folder of plans made ahead; else failures are planned on the spot.")
+    ] = None,
+    normalize_within: Annotated[
+        int,
+        typer.Option(
+            "--normalize-within", min=0, help="Move workers if that pays within so many iterations; 0: never."
+        ),
+    ] = 100,
+    heartbeat_limit: Annotated[
+        float,
+        typer.Option("--heartbeat-limit", min=0.1, help="Seconds of silence after which a stopped worker is lost."),
+    ] = 2.0,
+    regroup: Annotated[
+        float,
+        typer.Option(
+            "--regroup",
+            min=0,
+            help="Seconds from a failure's detection to the next operation, as measured with gloo on one machine; "
+            "copies come on top, if --profile says their sizes and speed.",
+        ),
+    ] = 0.05,
     timeline: Annotated[str | None, typer.Option("--timeline", help="Write the timeline to this file.")] = None,
     profile: ProfileOption = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Execute a plan on a virtual clock, its orders as they are, under slow workers and links."""
-    from ..planners.scheduling.bounds.lower_bound import lower_bound
-    from ..planners.scheduling.problem import problem_of
-    from ..runners.simulator import simulate
+    """Execute a plan on a virtual clock, its orders as they are, under slow workers and links.
+
+    With --inject workers die, come back and slow down as a trace says, and the coordinator of `rtk run` decides what
+    follows. The iteration time is then the whole time, what was lost included, over the committed iterations; the
+    command exits with 5 if the job could not go on.
+    """
     from ..schemas.conditions import under_conditions
-    from ..schemas.documents import write_document
     from .plans import read_valid_plan
 
     read = read_valid_plan(plan, profile)
     conditions = under_conditions(read, parse_slow(slow), parse_link_delays(link_delay))
-    simulation = simulate(conditions, jitter, seed)
+    if inject is None:
+        _simulate(conditions, read, jitter, seed, iterations, timeline, as_json)
+        return
+    costs = _costs(read, profile, heartbeat_limit, regroup)
+    story = _story(conditions, inject, iterations, atlas, normalize_within, costs, jitter, seed)
+    _tell(story, iterations, jitter, timeline, as_json)
+
+
+def _simulate(
+    plan: "Plan", read: "Plan", jitter: float, seed: int, iterations: int, timeline: str | None, as_json: bool
+) -> None:
+    """Execute a plan, and repeat it."""
+    from ..runners.simulator import simulate
+
+    simulation = simulate(plan, jitter, seed)
     # Jitter may make operations shorter than the plan says, and so an iteration shorter than the plan's bound.
-    bound_s = 0.0 if jitter else min(lower_bound(problem_of(conditions)).value_s, simulation.iteration_time_s)
-    report = simulation.report(conditions, bound_s)
-    if timeline is not None:
-        write_document(timeline, simulation.timeline)
+    bound_s = 0.0 if jitter else min(_bound_s(plan), simulation.iteration_time_s)
+    report = simulation.report(plan, bound_s)
+    _write(timeline, simulation.repeated(iterations) if iterations > 1 else simulation.timeline)
     if as_json:
         print_document(report)
     else:
         _print(report, read)
+
+
+def _story(
+    plan: "Plan",
+    inject: str,
+    iterations: int,
+    atlas: str | None,
+    normalize_within: int,
+    costs: "SwitchCosts",
+    jitter: float,
+    seed: int,
+) -> "Story":
+    """Let a trace happen to a plan."""
+    from ..runners.story import check_trace, simulate_story
+    from ..schemas.documents import STANDARD_STREAM
+    from ..schemas.trace import read_trace
+    from .replanning import replan_from
+
+    trace = read_trace(inject)
+    try:
+        check_trace(plan, trace)
+    except InvalidInputError as error:
+        source = "standard input" if inject == STANDARD_STREAM else inject
+        raise InvalidInputError(error.what, where=f"{source}, {error.where}", fix=error.fix) from None
+    replan = replan_from(plan, atlas, normalize_within)
+    return simulate_story(plan, trace, iterations, replan, costs, jitter, seed)
+
+
+def _costs(plan: "Plan", profile: str | None, heartbeat_limit_s: float, regroup_s: float) -> "SwitchCosts":
+    """What changes take; the copies too, where a profile says how large a stage's state is and how fast it is sent."""
+    from ..runners.story import SwitchCosts
+    from ..schemas.documents import read_document
+    from ..schemas.profile import Profile
+
+    costs = SwitchCosts(heartbeat_limit_s=heartbeat_limit_s, regroup_s=regroup_s)
+    if profile is None:
+        return costs
+    known = read_document(profile, Profile)
+    network = known.network.inter_node or known.network.intra_node
+    sizes = [
+        sum(layer.parameter_bytes + layer.state_bytes for layer in known.layers[slice(*stage.layers)])
+        for stage in plan.templates[0].stages
+    ]
+    return SwitchCosts(
+        heartbeat_limit_s=heartbeat_limit_s,
+        regroup_s=regroup_s,
+        state_bytes=tuple(sizes),
+        bandwidth_bytes_per_s=network.bandwidth_bytes_per_s if network else None,
+    )
+
+
+def _tell(story: "Story", iterations: int, jitter: float, timeline: str | None, as_json: bool) -> None:
+    """Write and print what came of a trace.
+
+    Raises:
+        RuntimeFailedError: the job could not go on.
+    """
+    from ..schemas.documents import canonical
+
+    _write(timeline, story.timeline)
+    if as_json:
+        # Epochs come back to the same plans, whose bounds take long: each is found once.
+        unlike = {canonical(plan): plan for plan in story.plans}
+        print_document(story.report(0.0 if jitter else min(map(_bound_s, unlike.values()))))
+    else:
+        _print_story(story)
+    if story.exit_code:
+        raise RuntimeFailedError(
+            f"the job ended after {len(story.committed_s)} of {iterations} iterations: {story.reason}",
+            fix="a stage needs one worker that lives; let one join before the last one fails",
+        )
+
+
+def _print_story(story: "Story") -> None:
+    """What happened, one line each, and what came of it."""
+    rows = [
+        (f"{event.time_s:.6g} s", " ".join(part for part in (event.kind, event.worker) if part), event.message)
+        for event in story.timeline.events
+    ]
+    lost = [
+        (f"{at_s:.6g} s", "recovered", f"iteration {fields['iteration']} done, {fields['lost_s']:.6g} s lost")
+        for at_s, fields in story.announced
+        if fields["event"] == "recovered"
+    ]
+    for at, what, words in sorted([*rows, *lost], key=lambda row: float(row[0].split()[0])):
+        print(f"{at:>12}  {what:<18}  {words}")
+    print_table(
+        ("", ""),
+        [
+            ("committed iterations", f"{len(story.committed_s)}"),
+            ("total time", f"{story.total_s:.6g} s"),
+            ("time lost", f"{story.lost_s:.6g} s"),
+            ("iteration, in the mean", f"{story.iteration_time_s:.6g} s"),
+        ],
+    )
+
+
+def _write(path: str | None, timeline: "Timeline") -> None:
+    from ..schemas.documents import write_document
+
+    if path is not None:
+        write_document(path, timeline)
+
+
+def _bound_s(plan: "Plan") -> float:
+    from ..planners.scheduling.bounds.lower_bound import lower_bound
+    from ..planners.scheduling.problem import problem_of
+
+    return lower_bound(problem_of(plan)).value_s
 
 
 def _print(report: "Report", plan: "Plan") -> None:

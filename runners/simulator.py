@@ -5,6 +5,7 @@ say; workers may be slow (their plan's `slowdown`) and operations may jitter.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -76,6 +77,46 @@ def simulate(plan: Plan, jitter: float = 0.0, seed: int = 0) -> Simulation:
     return _summary(plan, clock, {"jitter": jitter, "seed": seed})
 
 
+Pauses = Mapping[int, tuple[float, float]]  # by rank: from when until when, in s, a worker stands still
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One execution of a program, rank by rank; infinite where a worker never came so far.
+
+    Attributes:
+        spans: in the order of execution; one that a worker died in has no end.
+        reduced_s: when each rank's gradients were reduced.
+        done_s: when each rank's optimizer step was done.
+    """
+
+    spans: tuple[tuple[Span, ...], ...]
+    reduced_s: tuple[float, ...]
+    done_s: tuple[float, ...]
+
+
+def execute(program: Program, pauses: Pauses | None = None, jitter: float = 0.0, seed: int = 0) -> Execution:
+    """Execute a program on a virtual clock, with workers that stand still for a while, or for ever.
+
+    Args:
+        program: of a valid plan.
+        pauses: who stands still, and when; an infinite end is a death. An operation under way goes on afterwards; one
+            that would begin at the pause's first moment does not, though what the worker has to send by then it sends.
+        jitter: as in `simulate`.
+        seed: as in `simulate`.
+
+    Raises:
+        InvalidInputError: the programs block each other, and nobody has died.
+    """
+    clock = _Clock(program, _jitter_streams(program.plan, jitter, seed), jitter, pauses or {})
+    clock.run()
+    return Execution(
+        tuple(tuple(machine.spans) for machine in clock.machines),
+        tuple(machine.reduced_s for machine in clock.machines),
+        tuple(machine.done_s for machine in clock.machines),
+    )
+
+
 @dataclass
 class _Machine:
     """One worker under way: its next instruction, its spans, its memory in micro-batches held."""
@@ -88,13 +129,18 @@ class _Machine:
     stashed: int = 0
     peak_bytes: float = 0.0
     busy_s: float = 0.0
+    reduced_s: float = math.inf
+    done_s: float = math.inf
 
 
 class _Clock:
     """The virtual clock: moments at which a machine goes on, in time order."""
 
-    def __init__(self, program: Program, streams: "list[np.random.Generator]", jitter: float) -> None:
+    def __init__(
+        self, program: Program, streams: "list[np.random.Generator]", jitter: float, pauses: Pauses | None = None
+    ) -> None:
         self.plan = program.plan
+        self.pauses = pauses or {}
         self.machines = [_Machine(*pair) for pair in zip(program.workers, program.instructions, strict=True)]
         self.streams = streams
         self.jitter = jitter
@@ -109,12 +155,33 @@ class _Clock:
             now_s, rank = heappop(self.moments)
             machine = self.machines[rank]
             if machine.next < len(machine.instructions):
-                self._execute(rank, machine, machine.instructions[machine.next], now_s)
+                instruction = machine.instructions[machine.next]
+                if not self._is_put_off(rank, isinstance(instruction, Compute), now_s):
+                    self._execute(rank, machine, instruction, now_s)
         blocked = [machine for machine in self.machines if machine.next < len(machine.instructions)]
-        if blocked:
+        if blocked and not any(math.isinf(until_s) for _, until_s in self.pauses.values()):
             raise InvalidInputError(
                 f"worker {blocked[0].worker.name} waits forever", fix="rtk verify shows the deadlock"
             )
+
+    def _is_put_off(self, rank: int, is_compute: bool, now_s: float) -> bool:
+        """Whether the machine stands still now; it is then woken at the pause's end, if that has one."""
+        if rank not in self.pauses:
+            return False
+        from_s, until_s = self.pauses[rank]
+        if not from_s <= now_s < until_s or (now_s == from_s and not is_compute):
+            return False
+        if math.isfinite(until_s):
+            heappush(self.moments, (until_s, rank))
+        return True
+
+    def _end_s(self, rank: int, start_s: float, duration_s: float) -> float:
+        """When something that a machine begins now is done; a pause in the midst of it is added."""
+        end_s = start_s + duration_s
+        from_s, until_s = self.pauses.get(rank, (math.inf, math.inf))
+        if end_s <= from_s or start_s >= until_s:
+            return end_s
+        return end_s + (until_s - max(from_s, start_s))
 
     def _execute(self, rank: int, machine: _Machine, instruction: Instruction, now_s: float) -> None:
         match instruction:
@@ -136,8 +203,9 @@ class _Clock:
                 self._gather(("step", meeting), size, rank, now_s)
 
     def _go_on(self, rank: int, at_s: float) -> None:
-        self.machines[rank].next += 1
-        heappush(self.moments, (at_s, rank))
+        if math.isfinite(at_s):
+            self.machines[rank].next += 1
+            heappush(self.moments, (at_s, rank))
 
     def _compute(self, rank: int, machine: _Machine, instruction: Compute, now_s: float) -> float:
         kind = instruction.operation.kind
@@ -151,8 +219,9 @@ class _Clock:
         machine.peak_bytes = max(machine.peak_bytes, held)
         machine.busy_s += duration_s
         op = print_operation(instruction.operation, machine.worker.pipeline)
-        machine.spans.append(Span(machine.worker.name, op, now_s, now_s + duration_s))
-        return now_s + duration_s
+        end_s = self._end_s(rank, now_s, duration_s)
+        machine.spans.append(Span(machine.worker.name, op, now_s, end_s))
+        return end_s
 
     def _send(self, instruction: Send, now_s: float) -> None:
         arrival_s = now_s + instruction.delay_s
@@ -172,11 +241,19 @@ class _Clock:
             machine = self.machines[member]
             instruction = machine.instructions[machine.next]
             assert isinstance(instruction, AllReduce | Step)
-            end_s = start_s + instruction.duration_s
-            if instruction.duration_s:
-                name = "allreduce" if isinstance(instruction, AllReduce) else "step"
-                machine.spans.append(Span(machine.worker.name, name, start_s, end_s))
+            # Nobody's gradients are reduced before everybody's are; a step is each worker's own.
+            involved = [one for _, one in present] if isinstance(instruction, AllReduce) else [member]
+            end_s = max(self._end_s(one, start_s, instruction.duration_s) for one in involved)
+            self._finish(machine, instruction, start_s, end_s)
             self._go_on(member, end_s)
+
+    def _finish(self, machine: _Machine, instruction: AllReduce | Step, start_s: float, end_s: float) -> None:
+        if isinstance(instruction, AllReduce):
+            name, machine.reduced_s = "allreduce", end_s
+        else:
+            name, machine.done_s = "step", end_s
+        if instruction.duration_s:
+            machine.spans.append(Span(machine.worker.name, name, start_s, end_s))
 
 
 def _jitter_streams(plan: Plan, jitter: float, seed: int) -> "list[np.random.Generator]":

@@ -43,8 +43,9 @@ class Effort:
     """How hard to try.
 
     Attributes:
-        solver: "rules" tries a dozen priority rules, in milliseconds, for whoever waits; "heuristic" stops after the local search; "milp" and "cp-sat" polish with that solver; "auto" takes
-            CP-SAT where it is installed, else the MILP, when `time_limit_s` leaves time for it.
+        solver: "rules" tries a dozen priority rules, in milliseconds, for whoever waits; "heuristic" stops after the
+            local search; "milp" and "cp-sat" polish with that solver; "auto" takes CP-SAT where it is installed, else
+            the MILP, when `time_limit_s` leaves time for it.
         time_limit_s: of the exact solver, in s; 0 means no exact solver under "auto".
         seed: of every random choice.
     """

@@ -168,9 +168,7 @@ class PlanRunner:
         if self.device.type == "cuda" and has_gpu_of_its_own():
             transport = NcclTransport(self._store, self.rank, groups, channels(self._program), self.device)
         else:
-            transport = GlooTransport(
-                self._store, self.rank, len(self._everyone), groups, connect_limit=SILENCE
-            )
+            transport = GlooTransport(self._store, self.rank, len(self._everyone), groups, connect_limit=SILENCE)
         delayed = any(isinstance(one, Send) and one.delay_s for one in instructions)
         return SlowLinks(transport) if self.paced and delayed else transport
 

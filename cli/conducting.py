@@ -1,0 +1,277 @@
+"""What `rtk run` and `rtk coordinate` share: a coordinator made ready for a job."""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..schemas.errors import InfeasibleError, InvalidInputError
+from .console import remark
+
+if TYPE_CHECKING:
+    from ..runners.resilience.journal import Journal
+    from ..runners.resilience.messages import Hello, Welcome
+    from ..runners.resilience.rules import Job
+    from ..runners.resilience.server import Server
+    from ..schemas.plan import Plan
+    from ..schemas.protocols import Place, Replan, Replanned
+    from ..schemas.timeline import Timeline
+    from ..schemas.trace import Trace
+
+Announcements = Callable[[dict[str, Any]], None]
+
+Iterations = Annotated[int, typer.Option("--iterations", min=1, help="How many, those before --resume included.")]
+TimelineOption = Annotated[str | None, typer.Option("--timeline", help="Write the measured timeline here.")]
+AtlasOption = Annotated[
+    str | None, typer.Option("--atlas", help="A folder of plans made ahead; else failures are planned on the spot.")
+]
+NormalizeWithin = Annotated[
+    int,
+    typer.Option("--normalize-within", min=0, help="Move workers if that pays within so many iterations; 0: never."),
+]
+CheckpointOption = Annotated[str | None, typer.Option("--checkpoint", help="Save checkpoints in this folder.")]
+CheckpointEvery = Annotated[
+    int, typer.Option("--checkpoint-every", min=0, help="Iterations between checkpoints; 0: only at the end.")
+]
+Resume = Annotated[
+    str | None, typer.Option("--resume", help="Go on from this checkpoint, or the newest one in this folder.")
+]
+InjectOption = Annotated[
+    str | None, typer.Option("--inject", help="A trace of faults to inject, with `iteration` and `worker`.")
+]
+HeartbeatLimit = Annotated[
+    float, typer.Option("--heartbeat-limit", min=0.1, help="Seconds of silence after which a worker is lost.")
+]
+Metrics = Annotated[str | None, typer.Option("--metrics", help="Append what happens to this JSON-lines file.")]
+
+
+@dataclass(frozen=True)
+class Conduct:
+    """How a job is led: the options that only its coordinator has."""
+
+    iterations: int
+    timeline: str | None = None
+    atlas: str | None = None
+    normalize_within: int = 100
+    checkpoint: str | None = None
+    checkpoint_every: int = 0
+    resume: str | None = None
+    inject: str | None = None
+    heartbeat_limit_s: float = 2.0
+    metrics: str | None = None
+
+
+class Conductor:
+    """A job, read and checked, and what its coordinator needs around it.
+
+    Args:
+        plan: valid.
+        how: how to lead it.
+
+    Attributes:
+        has_begun: whether all workers have come, and training has begun.
+
+    Raises:
+        InvalidInputError: the atlas, the checkpoint or the trace is not for this plan.
+    """
+
+    def __init__(self, plan: "Plan", how: Conduct) -> None:
+        self.plan, self.how = plan, how
+        self.trace = _trace(plan, how.inject)
+        self.job = _job(plan, how, self.trace)
+        self._replan = _replan(plan, how)
+        self._spans: list[tuple[str, str, float, float, int]] = []
+        self._happened: list[tuple[float, dict[str, Any]]] = []
+        self.has_begun = False
+
+    def settings(self) -> dict[str, Any]:
+        """What makes it this job, for the header of its log."""
+        kept = ("iterations", "atlas", "normalize_within", "checkpoint", "checkpoint_every", "resume", "inject")
+        return {name: value for name, value in asdict(self.how).items() if name in kept}
+
+    def server(
+        self,
+        secret: bytes,
+        announce: Announcements,
+        journal: "Journal | None" = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> "Server":
+        """A coordinator that listens; `announce` hears of everything that happens."""
+        from ..runners.resilience.rules import Rules
+        from ..runners.resilience.server import Limits, Server, Surroundings
+
+        def note(fields: dict[str, Any]) -> None:
+            self._happened.append((time.perf_counter(), fields))
+            self.has_begun = self.has_begun or fields["event"] == "start"
+            announce(fields)
+
+        surroundings = Surroundings(
+            make_plan=self._make_plan,
+            welcome=self._welcome,
+            announce=note,
+            on_spans=self._take_spans,
+            log=lambda line: print(line, file=sys.stderr),
+        )
+        limits = Limits(heartbeat_s=self.how.heartbeat_limit_s)
+        return Server(Rules(self.job), journal, secret, surroundings, host=host, port=port, limits=limits)
+
+    def warm_up(self) -> None:
+        """Load what planning needs before the first worker dies."""
+        warm_up = getattr(self._replan, "warm_up", None)
+        if warm_up is not None:
+            warm_up()
+
+    def write_timeline(self) -> None:
+        """Write what the workers executed, and what happened to them, where that was asked for."""
+        from ..schemas.documents import write_document
+
+        if self.how.timeline is not None:
+            write_document(self.how.timeline, self._timeline())
+
+    def _make_plan(self, failed: tuple[str, ...], may_move: bool) -> tuple[str, tuple[tuple[str, str], ...], str]:
+        from ..runners.resilience.seating import name_of, place_of
+        from ..schemas.documents import canonical
+
+        found = self._replan(frozenset(map(place_of, failed)), may_move)
+        moves = tuple((name_of(mover), name_of(place)) for mover, place in found.moves)
+        return canonical(found.plan).decode(), moves, ""
+
+    def _welcome(self, hello: "Hello") -> "Welcome":
+        from ..runners.resilience.messages import Welcome
+        from ..schemas.documents import to_tree
+
+        events = tuple(to_tree(event) for event in _events_of(self.trace, hello)) if self.trace else ()
+        return Welcome(1.0, 0.0, "", spans=self.how.timeline is not None, inject=events)
+
+    def _take_spans(self, worker: str, place: str, spans: tuple[tuple[str, float, float, int], ...]) -> None:
+        self._spans.extend((place, *span) for span in spans)
+
+    def _timeline(self) -> "Timeline":
+        from ..runners.simulator import memory_of_workers
+        from ..schemas.documents import digest
+        from ..schemas.timeline import Event, Span, Timeline
+
+        origin_s = min((start_s for _, _, start_s, _, _ in self._spans), default=0.0)
+        spans = [Span(p, op, start_s - origin_s, end_s - origin_s, n) for p, op, start_s, end_s, n in self._spans]
+        events = tuple(
+            Event(max(0.0, at_s - origin_s), fields["event"], fields.get("place"), str(fields.get("reason", "")))
+            for at_s, fields in self._happened
+            if fields["event"] in ("failure", "join", "leave", "epoch")
+        )
+        return Timeline(
+            "measured",
+            tuple(sorted(spans, key=lambda span: (span.start_s, span.worker))),
+            memory_of_workers(self.plan),
+            events=events,
+            plan=digest(self.plan),
+        )
+
+
+def _job(plan: "Plan", how: Conduct, trace: "Trace | None") -> "Job":
+    from ..runners.resilience.rules import Job
+
+    joins = sum(event.kind == "join" for event in trace.events) if trace else 0
+    job = Job(
+        plan=plan,
+        iterations=how.iterations,
+        heartbeat_limit_s=how.heartbeat_limit_s,
+        checkpoint=how.checkpoint,
+        checkpoint_every=how.checkpoint_every,
+        newcomers=joins,
+    )
+    return job if how.resume is None else _resumed(job, how.resume)
+
+
+def _resumed(job: "Job", folder: str) -> "Job":
+    """The job from a checkpoint on.
+
+    Raises:
+        InvalidInputError: there is none, it is of another model, or nothing is left to do.
+    """
+    from ..runners.checkpoint import find, read_manifest, refuse_partial
+
+    path = find(Path(folder))
+    manifest = read_manifest(path)
+    refuse_partial(path, manifest)
+    layers = job.plan.templates[0].stages[-1].layers[1]
+    if manifest.layers != layers:
+        raise InvalidInputError(
+            f"the checkpoint has {manifest.layers} layers, the plan {layers}",
+            where=str(path),
+            fix="plan from a profile of the model that was saved",
+        )
+    if manifest.iteration >= job.iterations:
+        raise InvalidInputError(
+            f"{manifest.iteration} iterations are done already", where=str(path), fix="ask for more with --iterations"
+        )
+    if manifest.total_microbatches != job.plan.total_microbatches():
+        remark(
+            f"the checkpoint's plan had {manifest.total_microbatches} micro-batches an iteration, "
+            f"this one has {job.plan.total_microbatches()}: the data go on from other samples"
+        )
+    return replace(job, first_iteration=manifest.iteration, resume=str(path.resolve()))
+
+
+def _replan(plan: "Plan", how: Conduct) -> "Replan":
+    from .replanning import replan_from
+
+    try:
+        return replan_from(plan, how.atlas, how.normalize_within)
+    except InvalidInputError as error:
+        if how.atlas is not None:
+            raise
+        # The plan can be run all the same; only a failure ends it.
+        return _NoReplan(error.what)
+
+
+class _NoReplan:
+    """Stands in where failures cannot be planned for."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __call__(self, failed: "frozenset[Place]", may_move: bool = True) -> "Replanned":
+        raise InfeasibleError(self._reason)
+
+
+def _trace(plan: "Plan", path: str | None) -> "Trace | None":
+    """The faults to inject; all of them such as a worker can play on itself.
+
+    Raises:
+        InvalidInputError: an event is of another kind, or does not fit the plan.
+    """
+    if path is None:
+        return None
+    from ..runners.story import check_trace
+    from ..schemas.trace import read_trace
+
+    trace = read_trace(path)
+    check_trace(plan, trace)
+    for index, event in enumerate(trace.events):
+        where = f"{path}, /events/{index}"
+        if event.iteration is None:
+            raise InvalidInputError(
+                "a run injects faults by iteration, not by time", where=where, fix="give the event an `iteration`"
+            )
+        if event.kind == "slow_link":
+            raise InvalidInputError(
+                "a run does not slow links down yet", where=where, fix="leave it out, or use `rtk simulate --inject`"
+            )
+    return trace
+
+
+def _events_of(trace: "Trace", hello: "Hello") -> "list[Any]":
+    """The events that a process plays: those of its worker between its own start, or join, and the next join."""
+    mine = [event for event in trace.events if event.worker == hello.worker]
+    joins = [0, *(i + 1 for i, event in enumerate(mine) if event.kind == "join"), len(mine) + 1]
+    for first, stop in pairwise(joins):
+        joined_at = mine[first - 1].iteration if first else 0
+        if joined_at == hello.not_before:
+            return mine[first : stop - 1]
+    return []

@@ -1,0 +1,162 @@
+"""A worker of a resilient run: one process, which a coordinator tells what to execute."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from ..schemas.errors import InvalidInputError, RtkError
+from .training import Training, device, load_training
+
+if TYPE_CHECKING:
+    from ..runners.resilience.messages import End, Returning
+    from ..schemas.plan import Plan
+
+COORDINATOR, SECRET, NOT_BEFORE = "RTK_COORDINATOR", "RTK_SECRET", "RTK_NOT_BEFORE"
+
+
+class EndedError(RtkError):
+    """The job ended without success; whoever coordinates has said why."""
+
+    def __init__(self, end: "End") -> None:
+        super().__init__(f"the coordinator has ended the job: {end.reason}")
+        self.exit_code = end.exit_code
+
+
+def work(plan: "Plan", training: Training, name: str, addresses: list[str], secret: bytes, patience_s: float) -> None:
+    """Be worker `name` until the coordinator says that the job, or this worker's part in it, is over.
+
+    Raises:
+        InvalidInputError: the model or the data do not fit the plan, or the coordinator refuses this worker.
+        RuntimeFailedError: no coordinator is found for `patience_s`.
+        EndedError: the job failed.
+    """
+    import torch
+
+    from ..runners.launch import die_with_launcher
+    from ..runners.resilience.link import Link
+    from ..runners.resilience.messages import Failed, Hello
+    from ..runners.torch.meeting import MeetingPlace
+    from ..runners.torch.resilient import ResilientWorker, Task
+    from ..schemas.documents import digest
+
+    die_with_launcher()
+    torch.set_num_threads(training.threads)
+    model, corpus = load_training(plan, training)
+    hostname = _own_address(addresses[0])
+    worker = ResilientWorker(
+        Task(
+            name=name,
+            plan=plan,
+            make_layers=lambda: load_training(plan, training)[0].layers,
+            loss=model.loss,
+            optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
+            batch=corpus.batch,
+            settings=training.settings(),
+            device=device(),
+            hostname=hostname,
+            paced=training.paced,
+            seed=training.seed,
+        )
+    )
+    meeting, plan_digest = MeetingPlace(hostname), digest(plan)
+
+    def hello(proof: str, returning: "Returning | None") -> Hello:
+        return Hello(
+            proof=proof,
+            worker=name,
+            store=meeting.address,
+            plan=plan_digest,
+            job=training.settings(),
+            pid=os.getpid(),
+            not_before=0 if returning else int(os.environ.get(NOT_BEFORE, "0")),
+            returning=returning,
+        )
+
+    link = Link(addresses, secret, hello, patience_s=patience_s, on_interrupt=worker.announce)
+    welcome = link.start()
+    _leave_when_told(link)
+    try:
+        end = worker.run(link, welcome)
+    except InvalidInputError as error:
+        link.send(Failed(error.exit_code, str(error)))
+        raise
+    finally:
+        link.close()
+        meeting.close()
+    if end.exit_code:
+        raise EndedError(end)
+
+
+def name_of_rank(plan: "Plan", worker: str | None) -> str:
+    """The name of this worker: as given, else that of the plan's live worker number RANK.
+
+    Raises:
+        InvalidInputError: there is neither, or the plan has no such worker.
+    """
+    names = [one.name for one in plan.workers]
+    if worker is not None:
+        if worker not in names:
+            raise InvalidInputError(f"the plan has no worker {worker}", where="--worker", fix="name one as k/i")
+        return worker
+    live, rank = plan.live_workers(), os.environ.get("RANK")
+    if rank is None or not rank.isdecimal() or int(rank) >= len(live):
+        raise InvalidInputError(
+            f"RANK is {rank}, the plan has {len(live)} live workers" if rank else "nothing says which worker this is",
+            where="RANK",
+            fix=f"give --worker k/i, or start {len(live)} workers with torchrun",
+        )
+    return live[int(rank)].name
+
+
+def secret_of(file: str | None) -> bytes:
+    """The job's secret: from a file, else from the environment.
+
+    Raises:
+        InvalidInputError: there is none, or it is too short.
+    """
+    from ..runners.resilience.secret import SHORTEST_BYTES, read_secret
+
+    if file is not None:
+        return read_secret(file)
+    secret = os.environ.get(SECRET, "").strip().encode()
+    if len(secret) < SHORTEST_BYTES:
+        raise InvalidInputError(
+            f"the job's secret is missing, or shorter than {SHORTEST_BYTES} bytes",
+            where=f"--secret-file or {SECRET}",
+            fix="give the file that `rtk coordinate` was given",
+        )
+    return secret
+
+
+def _own_address(coordinator: str) -> str:
+    """The address of this machine on the way to the coordinator: other workers reach it there as well."""
+    from ..runners.resilience.addresses import parse_address
+
+    host, port = parse_address(coordinator, where="--coordinator")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing; only chooses the interface
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise InvalidInputError(
+            f"there is no way to the coordinator: {error.strerror or error}", where=coordinator, fix="check the address"
+        ) from None
+
+
+def _leave_when_told(link: object) -> None:
+    """On SIGTERM, as spot instances give it before they go: finish the iteration and leave."""
+    from ..runners.resilience.link import Link
+    from ..runners.resilience.messages import Leaving
+
+    assert isinstance(link, Link)
+
+    def leave(*_: object) -> None:
+        # In a thread: the interrupted code may hold the lock that sending takes.
+        threading.Thread(target=link.send, args=(Leaving(),), daemon=True).start()
+        print("asked to leave: will do so after this iteration", file=sys.stderr)
+
+    signal.signal(signal.SIGTERM, leave)

@@ -1,0 +1,342 @@
+"""What has happened in a run so far, gathered from its announcements, and the words for it.
+
+Announcements are flat dictionaries with an `event`: those of the coordinator's rules (runners/resilience/rules.py), or
+the few of a run without a coordinator. All of them may lack fields; what is not known is left out.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..schemas.plan import Plan
+
+LOSSES_KEPT = 60
+HAPPENINGS_KEPT = 8
+NAMES_TOLD = 4  # of a list of workers; of the others only how many they are
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known of a run before it starts.
+
+    Attributes:
+        plan: the plan that it starts with.
+        model: the model's name; None or empty where it is not known.
+        tokens: tokens of one iteration, over all pipelines; None or 0 where that is not known.
+        paced: every operation lasts what the plan says.
+        iterations: how many there are to be; None where only the run's start tells.
+    """
+
+    plan: "Plan"
+    model: str | None
+    tokens: int | None
+    paced: bool = False
+    iterations: int | None = None
+
+
+@dataclass
+class Happening:
+    """Something that is worth a line: when, what, what it cost (known later), and whether it is bad."""
+
+    at_s: float
+    words: str
+    is_bad: bool = False
+    cost: str = ""
+
+    def __str__(self) -> str:
+        """The line: the local time of day, what happened, and what came of it."""
+        return f"{clock(self.at_s)}  {self.words}{self.cost}"
+
+
+class RunStory:
+    """The state of a run, as far as announcements tell.
+
+    Args:
+        facts: what is known beforehand.
+    """
+
+    def __init__(self, facts: RunFacts) -> None:
+        self.facts = facts
+        prediction = facts.plan.prediction
+        self.predicted_s = prediction.iteration_time_s if prediction else None
+        self.iterations = facts.iterations
+        self.epoch = 0
+        self.seats = {worker.name: worker.name for worker in facts.plan.live_workers()}
+        self.dead: set[str] = set()
+        self.live_workers = len(self.seats)
+        self.iteration: int | None = None
+        self.loss: float | None = None
+        self.time_s: float | None = None
+        self.losses: deque[float | None] = deque(maxlen=LOSSES_KEPT)
+        self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
+        self.failures = 0
+        self.joins = 0
+        self.lost_s = 0.0
+        self.end: dict[str, Any] | None = None
+        self._times_s: list[float] = []
+        self._predicted_s: list[float] = []
+        self._names: set[str] | None = None  # who was there before the change under way, once an epoch has told
+        # Comings and goings: those that the next epoch will answer, those that the last one did, and those after which
+        # an iteration has been done.
+        self._coming: list[Happening] = []
+        self._answered: list[Happening] = []
+        self._recovered: list[Happening] = []
+
+    def tell(self, announced: Mapping[str, Any], at_s: float) -> tuple[dict[str, Any], str | None]:
+        """Take one more announcement.
+
+        Args:
+            announced: the fields, one of them `event`.
+            at_s: when, in seconds since 1970.
+
+        Returns:
+            the fields for other programs, completed and valid as JSON; and a line for people where there is one.
+        """
+        fields = _finite({"epoch": self.epoch, **announced})
+        event = fields["event"]
+        self.epoch = fields["epoch"]
+        listener = getattr(self, f"_on_{event}", None)
+        words = listener(fields, at_s) if listener is not None else None
+        return fields, words
+
+    # Training
+
+    def _on_start(self, fields: dict[str, Any], at_s: float) -> str:
+        facts = self.facts
+        self.live_workers = fields.setdefault("live_workers", self.live_workers)
+        self.iterations = fields.get("iterations") or self.iterations
+        fields.update(model=facts.model or None, paced=facts.paced, tokens=facts.tokens or None)
+        begins = fields.get("iteration") or 0
+        if begins:
+            self.iteration = begins - 1
+        parts = [
+            counted(self.live_workers, "worker"),
+            f"{facts.tokens} tokens an iteration" if facts.tokens else "",
+            counted(self.iterations, "iteration") if self.iterations is not None else "",
+            f"from iteration {begins}" if begins else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+    def _on_iteration(self, fields: dict[str, Any], at_s: float) -> str:
+        loss, time_s = fields.setdefault("loss", None), fields.setdefault("iteration_time_s", None)
+        self.iteration, self.loss, self.time_s = fields["iteration"], loss, time_s
+        self.live_workers = fields.setdefault("live_workers", self.live_workers)
+        self.losses.append(loss)
+        self._recovered, self._answered = self._answered, []
+        if time_s is not None:
+            self._times_s.append(time_s)
+        if self.predicted_s is not None:
+            self._predicted_s.append(self.predicted_s)
+        fields.update(tokens_per_s=self.tokens_per_s, paced=self.facts.paced)
+        if fields.get("skipped"):
+            self._note(f"iteration {self.iteration} skipped: a gradient is not finite", at_s, is_bad=True)
+        return self._words_of_iteration(bool(fields.get("skipped")))
+
+    def _words_of_iteration(self, was_skipped: bool) -> str:
+        parts = [f"iteration {self.iteration:3d}", f"loss {print_loss(self.loss)}"]
+        if self.time_s is not None:
+            parts.append(f"{self.time_s:.4f} s")
+        if self.tokens_per_s is not None:
+            parts.append(f"{self.tokens_per_s:.0f} tokens/s")
+        if was_skipped:
+            parts.append("skipped: a gradient is not finite")
+        return "  ".join(parts)
+
+    # Who comes and goes
+
+    def _on_epoch(self, fields: dict[str, Any], at_s: float) -> str:
+        workers = fields.get("workers")
+        if workers is not None:
+            self.seats, self.dead = dict(workers), set()
+            self._names = set(self.seats.values())
+        self.live_workers = fields.get("live_workers", len(self.seats))
+        self.predicted_s = fields.get("predicted_iteration_time_s")
+        # Where an epoch ends before anything is done in it, its changes are paid for together with those of the next.
+        self._answered, self._coming = [*self._answered, *self._coming], []
+        vacant = fields.get("failed") or []
+        away = [f"{name} at {place}" for place, name in self.seats.items() if name != place]
+        parts = [
+            f"epoch {self.epoch}: {counted(self.live_workers, 'worker')}",
+            f"{listed(vacant)} vacant" if vacant else "",
+            listed(away),
+            f"predicted {self.predicted_s:.4f} s" if self.predicted_s is not None else "",
+        ]
+        return " · ".join(part for part in parts if part)
+
+    def _on_failure(self, fields: dict[str, Any], at_s: float) -> str:
+        self.failures += 1
+        worker, place = fields.get("worker"), fields.get("place")
+        if place is not None:
+            self.dead.add(place)
+            self.live_workers = max(0, self.live_workers - 1)
+        (self._names or set()).discard(str(worker))
+        return self._change(f"worker {worker}{_at(worker, place)} failed: {fields.get('reason')}", at_s, is_bad=True)
+
+    def _on_join(self, fields: dict[str, Any], at_s: float) -> str:
+        worker, place, source = (fields.get(key) for key in ("worker", "place", "source"))
+        state = f", state from {source}" if source else ""
+        if self._names is not None and worker in self._names:
+            return self._change(f"worker {worker} moved to {place}{state}", at_s)
+        self.joins += 1
+        return self._change(f"worker {worker} joined{_at(worker, place)}{state}", at_s)
+
+    def _on_leave(self, fields: dict[str, Any], at_s: float) -> str:
+        worker, place = fields.get("worker"), fields.get("place")
+        (self._names or set()).discard(str(worker))
+        return self._change(f"worker {worker}{_at(worker, place)} left as asked", at_s)
+
+    def _on_recovered(self, fields: dict[str, Any], at_s: float) -> str:
+        """The iteration that this follows has ended the change: what it has cost."""
+        lost_s = fields.get("lost_s") or 0.0
+        self.lost_s += lost_s
+        changes, self._recovered = self._recovered, []
+        # A change that is due to comings and goings alone waits until an iteration is done.
+        is_redone = not changes or any(change.is_bad for change in changes)
+        redone = f"iteration {fields.get('iteration')} redone" if is_redone else ""
+        cost = " · ".join(part for part in (redone, f"{lost_s:.2f} s lost") if part)
+        if not changes:
+            changes = [self._note(str(fields.get("reason") or "the group was formed anew"), at_s, is_bad=True)]
+        costly = [change for change in changes if change.is_bad] or changes
+        costly[-1].cost = f" · {cost}"
+        seconds = fields.get("seconds")
+        return f"recovered{f' in {seconds:.2f} s' if seconds is not None else ''}: {cost.replace(' · ', ', ')}"
+
+    # The rest
+
+    def _on_checkpoint(self, fields: dict[str, Any], at_s: float) -> str:
+        after = f"checkpoint after {counted(fields.get('iteration') or 0, 'iteration')}"
+        if fields.get("error"):
+            return self._said(f"{after} failed: {fields['error']}", at_s, is_bad=True)
+        seconds = fields.get("seconds")
+        return self._said(f"{after}{f' in {seconds:.2f} s' if seconds is not None else ''}: {fields.get('path')}", at_s)
+
+    def _on_refused(self, fields: dict[str, Any], at_s: float) -> str:
+        return self._said(f"worker {fields.get('worker')} was refused: {fields.get('reason')}", at_s)
+
+    def _on_restarted(self, fields: dict[str, Any], at_s: float) -> str:
+        return self._said(f"the coordinator was restarted, before iteration {fields.get('iteration')}", at_s)
+
+    def _on_returned(self, fields: dict[str, Any], at_s: float) -> str:
+        return self._said(f"worker {fields.get('worker')} is back", at_s)
+
+    def _on_end(self, fields: dict[str, Any], at_s: float) -> str:
+        if fields.get("iterations") is None:
+            fields["iterations"] = len(self._times_s)
+        if fields.get("iteration_time_s") is None:
+            fields["iteration_time_s"] = median(self._times_s) if self._times_s else None
+        fields.setdefault("loss", self.loss)
+        fields.update(
+            predicted_iteration_time_s=median(self._predicted_s) if self._predicted_s else self.predicted_s,
+            paced=self.facts.paced,
+            failures=self.failures,
+            joins=self.joins,
+            lost_s=self.lost_s,
+        )
+        self.end = fields
+        return "\n".join(self.summary())
+
+    def summary(self) -> list[str]:
+        """After the end: why it ended, where not because all is done; and the run in one line."""
+        end = self.end or {}
+        because = [f"ended with {end['exit_code']}: {end.get('reason')}"] if end.get("exit_code") else []
+        epochs = end.get("epochs") or 0
+        changes = [*self.changes(), *([counted(epochs, "epoch")] if epochs > 1 else [])]
+        parts = [
+            f"{counted(end.get('iterations') or 0, 'iteration')}, loss {print_loss(end.get('loss'))}",
+            ", ".join(changes),
+            self.lost_in_words() if changes else "",
+            _speed(end.get("iteration_time_s"), end.get("predicted_iteration_time_s"), self.facts.paced),
+        ]
+        return [*because, " · ".join(part for part in parts if part)]
+
+    # Figures
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of the last iteration."""
+        return self.facts.tokens / self.time_s if self.facts.tokens and self.time_s else None
+
+    @property
+    def remaining_s(self) -> float | None:
+        """What is left to do at the pace of the last iterations."""
+        if self.iterations is None or self.iteration is None or not self._times_s:
+            return None
+        return (self.iterations - self.iteration - 1) * median(self._times_s[-10:])
+
+    def changes(self) -> list[str]:
+        """How often workers came and went: `2 failures`, `1 join`; nothing for what did not happen."""
+        counts = {"failure": self.failures, "join": self.joins}
+        return [counted(count, noun) for noun, count in counts.items() if count]
+
+    def lost_in_words(self) -> str:
+        """The time that changes have cost, and its share of all time since the first iteration began."""
+        total_s = sum(self._times_s) + self.lost_s
+        return f"{self.lost_s:.2f} s lost{f' ({self.lost_s / total_s:.1%})' if total_s else ''}"
+
+    # Lines
+
+    def _note(self, words: str, at_s: float, is_bad: bool = False) -> Happening:
+        happening = Happening(at_s, printable(words), is_bad)
+        self.happenings.append(happening)
+        return happening
+
+    def _said(self, words: str, at_s: float, is_bad: bool = False) -> str:
+        return str(self._note(words, at_s, is_bad))
+
+    def _change(self, words: str, at_s: float, is_bad: bool = False) -> str:
+        happening = self._note(words, at_s, is_bad)
+        self._coming.append(happening)
+        return str(happening)
+
+
+def clock(at_s: float) -> str:
+    """The local time of day, `12:03:01`."""
+    return time.strftime("%H:%M:%S", time.localtime(at_s))
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 join`, `2 joins`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """`0/1, 1/2`; of many only the first few, and how many more there are."""
+    names = list(names)
+    more = len(names) - NAMES_TOLD
+    return ", ".join(names[:NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")
+
+
+def print_loss(loss: float | None) -> str:
+    """Four digits after the point; a dash where it is not known or not finite."""
+    return "-" if loss is None else f"{loss:.4f}"
+
+
+def printable(text: str) -> str:
+    """Text without control characters: names and reasons come over the network, and a terminal would obey them."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _at(worker: Any, place: Any) -> str:
+    return f" at {place}" if place is not None and place != worker else ""
+
+
+def _speed(measured_s: float | None, predicted_s: float | None, is_paced: bool) -> str:
+    if measured_s is None:
+        return ""
+    mark = " (paced)" if is_paced else ""
+    against = f", predicted {predicted_s:.4f} s ({measured_s / predicted_s - 1:+.1%})" if predicted_s else ""
+    return f"median iteration {measured_s:.4f} s{mark}{against}"
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for numbers that JSON does not know: NaN and the infinities."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value

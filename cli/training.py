@@ -1,0 +1,129 @@
+"""What a run trains: the options that all its workers share, and the model and data they name."""
+
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..schemas.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from ..profilers.models.load import Model
+    from ..runners.torch.corpus import ByteCorpus
+    from ..schemas.plan import Plan
+
+ModelOption = Annotated[str, typer.Option("--model", help="A preset, or file.py:factory.")]
+DataOption = Annotated[
+    list[str] | None, typer.Option("--data", help="A text file; Python's own library where none. Repeatable.")
+]
+LearningRate = Annotated[float, typer.Option("--lr", min=0, help="Learning rate of AdamW.")]
+MicrobatchSize = Annotated[
+    int | None, typer.Option("--microbatch-size", min=1, help="Samples a micro-batch; the profile's by default.")
+]
+SequenceLength = Annotated[
+    int | None, typer.Option("--sequence-length", min=1, help="Tokens a sample; the profile's by default.")
+]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="Torch threads of each worker.")]
+Paced = Annotated[
+    bool, typer.Option("--paced", help="Let every operation last what the plan says: more workers than cores.")
+]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained how; the same for all workers but for `threads`."""
+
+    model: str
+    data: tuple[str, ...]
+    learning_rate: float
+    microbatch_size: int | None
+    sequence_length: int | None
+    threads: int
+    paced: bool
+    seed: int
+
+    def arguments(self) -> list[str]:
+        """The options by which another process trains the same."""
+        pairs: list[tuple[str, object]] = [
+            ("--model", self.model),
+            *(("--data", file) for file in self.data),
+            ("--lr", self.learning_rate),
+            ("--microbatch-size", self.microbatch_size),
+            ("--sequence-length", self.sequence_length),
+            ("--threads", self.threads),
+            ("--seed", self.seed),
+        ]
+        given = [text for option, value in pairs if value is not None for text in (option, str(value))]
+        return [*given, *(["--paced"] if self.paced else [])]
+
+    def settings(self) -> dict[str, Any]:
+        """What the coordinator compares between workers."""
+        return {name: value for name, value in asdict(self).items() if name != "threads"} | {"data": list(self.data)}
+
+
+def training_of(
+    plan: "Plan",
+    model: str,
+    data: list[str] | None,
+    learning_rate: float,
+    microbatch_size: int | None,
+    sequence_length: int | None,
+    threads: int,
+    paced: bool,
+    seed: int,
+) -> Training:
+    """The training that options ask for; sizes that they leave open are those of the profile behind the plan."""
+    told = plan.planner.options
+    found = [told.get("microbatch_size"), told.get("sequence_length")]
+    size, length = (value if isinstance(value, int) else None for value in found)
+    return Training(
+        model=model,
+        data=tuple(data or ()),
+        learning_rate=learning_rate,
+        microbatch_size=microbatch_size or size,
+        sequence_length=sequence_length or length,
+        threads=threads,
+        paced=paced,
+        seed=seed,
+    )
+
+
+def load_training(plan: "Plan", training: Training) -> "tuple[Model, ByteCorpus]":
+    """The model and the data, checked against the plan and each other.
+
+    Raises:
+        InvalidInputError: they do not fit.
+    """
+    from ..profilers.models.load import load_model
+    from ..runners.torch.corpus import ByteCorpus
+    from ..runners.torch.runner import check_model
+
+    model = load_model(training.model, training.microbatch_size, training.sequence_length, training.seed)
+    check_model(plan, model.layers)
+    if model.vocabulary is None or model.vocabulary < 256 or model.sequence_length is None:
+        raise InvalidInputError(
+            "the model does not read bytes: its vocabulary must be 256 or more",
+            where="--model",
+            fix="for other data, use PlanRunner in a script of your own (docs/library.md)",
+        )
+    return model, ByteCorpus(training.data, model.microbatch_size, model.sequence_length, training.seed)
+
+
+def tokens_of(plan: "Plan", corpus: "ByteCorpus") -> int:
+    """Tokens of one iteration."""
+    return plan.total_microbatches() * corpus.microbatch_size * corpus.sequence_length
+
+
+def available_cores() -> int:
+    """The cores that this process, and so the workers it starts, may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device() -> str:
+    """Where this worker computes: its GPU, of those that there are, else the CPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"

@@ -1,0 +1,1 @@
+"""Training that survives: membership, epochs and commit votes, without torch."""

@@ -1,0 +1,367 @@
+"""What workers and the coordinator say to each other: one JSON object a line, validated on arrival."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, TypeAdapter, ValidationError
+
+from ...schemas.errors import InvalidInputError
+from ...schemas.fields import STRICT, Bytes, Index, Name, Seconds
+
+# Before a worker has shown that it knows the secret, it has nothing long to say.
+STRANGER_BYTES = 64 * 1024
+MEMBER_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Coordinator, on connecting: prove that you know the secret."""
+
+    nonce: Name
+    kind: Literal["challenge"] = "challenge"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Returning:
+    """What a worker that has lost its coordinator knows: its epoch, and the last iteration it knows to be committed."""
+
+    epoch: Index
+    committed: int
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A worker, warmed up and ready to be seated.
+
+    Attributes:
+        proof: HMAC-SHA256 of the challenge's nonce under the job's secret, in hexadecimal.
+        worker: the name `k/i` by which it was started; at the start of a job also its place.
+        store: host:port of its meeting place, where a new epoch's groups can find each other.
+        plan: sha256 of the plan it was started with.
+        job: settings that must be the same for all workers.
+        pid: its process, for people.
+        not_before: the first iteration that it wants to take part in.
+        returning: set when it comes back to a coordinator that was gone.
+    """
+
+    proof: str
+    worker: Annotated[str, "k/i"]
+    store: Name
+    plan: Name
+    job: dict[str, Any]
+    pid: Index = 0
+    not_before: Index = 0
+    returning: Returning | None = None
+    kind: Literal["hello"] = "hello"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Coordinator: you are in; beat every heartbeat_s; `now_s` is its clock, on `host`.
+
+    `inject` are the trace events that this worker plays on itself; `spans`: report what you executed and when.
+    """
+
+    heartbeat_s: Seconds
+    now_s: Seconds
+    host: str
+    spans: bool = False
+    inject: tuple[dict[str, Any], ...] = ()
+    kind: Literal["welcome"] = "welcome"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Coordinator: you are not in. `retry`: the reason may pass, such as a predecessor that is not known to be dead."""
+
+    reason: str
+    retry: bool = False
+    kind: Literal["refused"] = "refused"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Who plays which place of the plan; ranks count seats."""
+
+    place: str
+    worker: str
+    store: str
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Rank `source` sends the state of the stage that it held until now to rank `target`."""
+
+    source: Index
+    target: Index
+    stage: Index
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Coordinator: leave everything as of the last commit, form new groups, and go on at `iteration`.
+
+    Attributes:
+        epoch: counts memberships.
+        iteration: the first to execute; the one before it is committed.
+        skipped: whether the iteration before it was committed without an optimizer step.
+        last: do not start an iteration beyond it.
+        plan: the plan, as canonical JSON.
+        seats: the workers by rank.
+        copies: states to send before training goes on.
+        nothing_committed: who has no state makes its own: initial parameters, or the checkpoint `resume`.
+    """
+
+    epoch: Index
+    iteration: Index
+    skipped: bool
+    last: int
+    plan: str
+    seats: tuple[Seat, ...]
+    copies: tuple[Copy, ...] = ()
+    nothing_committed: bool = False
+    resume: str | None = None
+    reason: str = ""
+    kind: Literal["epoch"] = "epoch"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Coordinator: every worker has reduced its gradients of `iteration`; it counts.
+
+    Attributes:
+        skip: without an optimizer step, for a gradient is not finite.
+        last: do not start an iteration beyond it: the next thing to come is an epoch, or the end.
+        save: the folder in which `savers`, one worker of each stage, save the state after this iteration.
+    """
+
+    epoch: Index
+    iteration: Index
+    skip: bool = False
+    last: int = 0
+    save: str | None = None
+    savers: tuple[str, ...] = ()
+    kind: Literal["commit"] = "commit"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Coordinator: training does not go on; `savers` save the state before `iteration`, all wait for the end."""
+
+    iteration: Index
+    skipped: bool
+    save: str | None
+    savers: tuple[str, ...]
+    reason: str
+    kind: Literal["halt"] = "halt"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file that a stage's leader has written for a checkpoint; layers [first, stop)."""
+
+    name: Name
+    layers: tuple[int, int]
+    sha256: str
+    size_bytes: Bytes
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Coordinator, to one worker: all parts of a checkpoint are written; make it visible, or with none, discard it."""
+
+    folder: Name
+    iteration: Index
+    parts: tuple[Part, ...]
+    kind: Literal["publish"] = "publish"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Coordinator: the job is over, or over for this worker."""
+
+    exit_code: Index
+    reason: str
+    kind: Literal["end"] = "end"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A worker is alive."""
+
+    kind: Literal["beat"] = "beat"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A worker has joined an epoch's groups and holds its stage's state; `checksum` where it was copied or loaded."""
+
+    epoch: Index
+    checksum: str | None = None
+    kind: Literal["ready"] = "ready"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """A worker has reduced its stage's gradients of an iteration.
+
+    Attributes:
+        is_finite: whether all of them are.
+        microbatches: global numbers of those whose backward pass it executed.
+        losses: (global number, its share of the mean loss) at a last stage; None for a number that is not finite.
+    """
+
+    epoch: Index
+    iteration: Index
+    is_finite: bool
+    microbatches: tuple[int, ...]
+    losses: tuple[tuple[int, float | None], ...] = ()
+    kind: Literal["vote"] = "vote"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A worker's communication broke; usually the coordinator knows the reason already."""
+
+    epoch: Index
+    reason: str
+    kind: Literal["suspect"] = "suspect"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A worker was told to go (SIGTERM) and will, at the next commit."""
+
+    kind: Literal["leaving"] = "leaving"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A stage's leader has written its part of a checkpoint, or could not."""
+
+    iteration: Index
+    part: Part | None
+    error: str | None = None
+    kind: Literal["saved"] = "saved"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A checkpoint is visible, under this path, or could not be made so."""
+
+    iteration: Index
+    path: str | None
+    error: str | None = None
+    kind: Literal["published"] = "published"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """What a worker executed since it last said so: (operation, start in s, end in s, iteration)."""
+
+    place: str
+    spans: tuple[tuple[str, float, float, int], ...]
+    kind: Literal["spans"] = "spans"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A worker found something wrong that concerns the whole job, and ends."""
+
+    exit_code: Index
+    message: str
+    kind: Literal["failed"] = "failed"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """A worker ends as it was told to."""
+
+    kind: Literal["bye"] = "bye"
+
+    __pydantic_config__ = STRICT
+
+
+FromWorker = (
+    Hello | Beat | Ready | Vote | Suspect | Leaving | Saved | Published | Spans | Failed | Bye
+)  # what a coordinator reads
+FromCoordinator = Challenge | Welcome | Refused | Epoch | Commit | Halt | Publish | End  # what a worker reads
+
+_FROM_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[FromWorker, Discriminator("kind")])
+_FROM_COORDINATOR: TypeAdapter[Any] = TypeAdapter(Annotated[FromCoordinator, Discriminator("kind")])
+
+
+def encode(message: FromWorker | FromCoordinator) -> bytes:
+    """A message as a line."""
+    adapter = _FROM_WORKER if isinstance(message, FromWorker) else _FROM_COORDINATOR
+    return bytes(adapter.dump_json(message)) + b"\n"
+
+
+def from_worker(line: bytes) -> FromWorker:
+    """What a worker said.
+
+    Raises:
+        InvalidInputError: the line is none of our messages.
+    """
+    return _decoded(_FROM_WORKER, line)  # type: ignore[no-any-return]
+
+
+def from_coordinator(line: bytes) -> FromCoordinator:
+    """What the coordinator said.
+
+    Raises:
+        InvalidInputError: the line is none of our messages.
+    """
+    return _decoded(_FROM_COORDINATOR, line)  # type: ignore[no-any-return]
+
+
+def _decoded(adapter: TypeAdapter[Any], line: bytes) -> Any:
+    try:
+        return adapter.validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise InvalidInputError(f"a line that is no message of ours: {first['msg']}") from None

@@ -1,0 +1,699 @@
+"""The coordinator's rules: a state machine, events in (events.py) and instructions out, without I/O, clock or chance.
+
+Membership is by epochs. Whenever it changes, all live workers leave the iteration under way, form new groups and redo
+it with the plan for who is left; an iteration counts once every worker of the epoch has voted that its gradients are
+reduced, and only then does anybody step the optimizer (with a staggered optimizer: make its step final). What was
+committed is therefore never lost, and what was not leaves no trace.
+
+Changes that can wait, such as a newcomer or a worker that was asked to leave, happen between two iterations: the commit
+before says which iteration is the last one of the epoch. With a staggered optimizer stages overlap by one iteration, so
+that commit n announces the end after n + 1.
+
+The rules are level-triggered: an event changes the state, and then `_advance` does whatever the state calls for. So a
+second death during a change, or a plan that arrives too late, needs no rule of its own.
+
+"SlipStream" (ReCycle) section 4 has such a coordinator and rolls optimizers back where an iteration was interrupted;
+torchft's `should_commit` is the vote. We vote, and roll back only where the optimizer is staggered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...schemas.documents import canonical, digest, parse_document
+from ...schemas.plan import Plan
+from .chronicle import Chronicle
+from .events import (
+    Announce,
+    Arrived,
+    Drop,
+    Elapsed,
+    Event,
+    Finish,
+    Instruction,
+    Lost,
+    MakePlan,
+    Planned,
+    Restarted,
+    Said,
+    Tell,
+    Wake,
+)
+from .messages import (
+    Commit,
+    End,
+    Epoch,
+    FromCoordinator,
+    Halt,
+    Hello,
+    Leaving,
+    Published,
+    Ready,
+    Refused,
+    Saved,
+    Seat,
+    Suspect,
+    Vote,
+)
+from .saving import Saving
+from .seating import (
+    Member,
+    Newcomer,
+    Place,
+    Seats,
+    copies,
+    live_places,
+    moved,
+    name_of,
+    place_of,
+    places_of,
+    with_newcomers,
+)
+from .tally import Tally
+
+FAILED = 5  # the exit code of a job that cannot go on
+HALT_S = 60.0  # how long the last workers may take to save what they hold
+PLANS_KEPT = 64
+
+PlanKey = tuple[tuple[str, ...], bool]  # the empty places, and whether workers may move
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the coordinator is there for.
+
+    Attributes:
+        plan: the plan that the job starts with, and has whenever the same workers are there.
+        iterations: where to stop, counted from the first iteration of all.
+        first_iteration: where to begin; more than 0 after a checkpoint.
+        resume: the checkpoint to begin with.
+        heartbeat_limit_s: how long a worker may be silent.
+        checkpoint: the folder for checkpoints.
+        checkpoint_every: iterations between them; 0 for none but the last.
+        newcomers: workers that must wait for a place before the job starts (those that a scripted trace will need).
+    """
+
+    plan: Plan
+    iterations: int
+    first_iteration: int = 0
+    resume: str | None = None
+    heartbeat_limit_s: float = 2.0
+    checkpoint: str | None = None
+    checkpoint_every: int = 0
+    newcomers: int = 0
+
+
+class Rules:
+    """The state of a job, and what each event makes of it.
+
+    Args:
+        job: what to do.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.phase: Literal["gathering", "running", "halting", "ended"] = "gathering"
+        self.epoch = 0
+        self.committed = job.first_iteration - 1
+        self.plan = job.plan
+        self.members: dict[str, Member] = {}
+        self.newcomers: dict[int, Newcomer] = {}
+        self._digest = digest(job.plan)
+        self._settings: dict[str, Any] | None = None
+        self._places = places_of(job.plan)
+        self._seats: Seats = {}
+        self._plans: dict[PlanKey, Planned] = {}
+        self._asked: set[PlanKey] = set()
+        self._tally = Tally(job.plan)
+        self._saving: Saving | None = None
+        self._is_last_saved = False
+        self._last = job.iterations - 1
+        self._is_draining = False
+        self._must_reform = False
+        self._was_skipped = False
+        self._is_suspected = False
+        self._awaited: set[str] = set()
+        self._checksums: dict[str, str] = {}
+        self._epoch_message: Epoch | None = None
+        self._commit_message: Commit | None = None
+        self._halt_message: Halt | None = None
+        self._end: End | None = None
+        self._chronicle = Chronicle()
+        self._now_s = 0.0
+        self._out: list[Instruction] = []
+        self._remember(Planned(0.0, self._names_of_dead(live_places(job.plan)), True, canonical(job.plan).decode()))
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """What to do now that this has happened."""
+        self._now_s, self._out = event.now_s, []
+        match event:
+            case Arrived():
+                self._arrive(event)
+            case Lost():
+                self._lose(event.connection, event.reason)
+            case Said():
+                self._listen(event)
+            case Planned():
+                self._remember(event)
+            case Elapsed():
+                self._elapse(event.timer)
+            case Restarted():
+                self._restart()
+        self._advance()
+        return self._out
+
+    # Who is there
+
+    def _arrive(self, event: Arrived) -> None:
+        hello = event.hello
+        returning = self.members.get(hello.worker) if hello.worker in self._awaited else None
+        refusal = self._refusal(hello)
+        if refusal is not None:
+            self._tell(event.connection, refusal)
+            self._out.append(Drop(event.connection))
+            self._announce("refused", worker=hello.worker, reason=refusal.reason)
+        elif returning is not None and hello.returning is not None:
+            self._take_back(returning, event.connection, hello)
+        else:
+            if returning is not None:  # another process in place of the one that was awaited
+                self._lose_member(returning, "its process was replaced")
+            self._settings = hello.job
+            self.newcomers[event.connection] = Newcomer(hello, event.now_s)
+
+    def _refusal(self, hello: Hello) -> Refused | None:
+        if self.phase in ("halting", "ended"):
+            return Refused("the job is over")
+        if hello.plan != self._digest:
+            return Refused(f"its plan (sha256 {hello.plan[:12]}…) is not this job's (sha256 {self._digest[:12]}…)")
+        if self._settings is not None and hello.job != self._settings:
+            keys = sorted({*hello.job, *self._settings})
+            unlike = [key for key in keys if hello.job.get(key) != self._settings.get(key)]
+            return Refused(f"its settings are not this job's: {', '.join(unlike)}")
+        if not self._is_a_place(hello.worker):
+            return Refused(f"the plan has no worker {hello.worker}")
+        if hello.returning is not None and self.epoch < hello.returning.epoch:
+            return Refused("this coordinator does not know the run; start it with the log of the one before it")
+        return self._refusal_of_double(hello)
+
+    def _refusal_of_double(self, hello: Hello) -> Refused | None:
+        waiting = any(
+            (newcomer.hello.worker, newcomer.hello.not_before) == (hello.worker, hello.not_before)
+            for newcomer in self.newcomers.values()
+        )
+        seated = hello.worker in self.members and hello.worker not in self._awaited
+        if waiting or (seated and hello.not_before <= self.committed + 1):
+            # Its predecessor may be dead and not yet known to be.
+            return Refused(f"worker {hello.worker} is there already", retry=True)
+        return None
+
+    def _is_a_place(self, name: str) -> bool:
+        try:
+            return place_of(name) in self._places
+        except ValueError:
+            return False
+
+    def _take_back(self, member: Member, connection: int, hello: Hello) -> None:
+        """A member is back after a restart of the coordinator; it is told what it may have missed."""
+        member.connection, member.store = connection, hello.store
+        self._awaited.discard(member.name)
+        assert hello.returning is not None
+        if hello.returning.epoch < self.epoch and self._epoch_message is not None:
+            self._tell(connection, self._epoch_message)
+        elif hello.returning.committed < self.committed and self._commit_message is not None:
+            self._tell(connection, self._commit_message)
+        if self._halt_message is not None:
+            self._tell(connection, self._halt_message)
+        self._announce("returned", worker=member.name)
+
+    def _lose(self, connection: int, reason: str) -> None:
+        newcomer = self.newcomers.pop(connection, None)
+        if newcomer is not None and self.phase == "running":
+            self._announce("failure", worker=newcomer.hello.worker, place=None, reason=f"{reason} while joining")
+        member = self._member_at(connection)
+        if member is not None:
+            self._lose_member(member, reason)
+
+    def _lose_member(self, member: Member, reason: str) -> None:
+        del self.members[member.name]
+        self._awaited.discard(member.name)
+        if self._saving is not None:
+            self._saving.lose(member.name)
+        if self.phase == "running":
+            self._chronicle.change.note(f"worker {member.name} failed: {reason}", self._now_s)
+        if self.phase in ("running", "halting"):
+            self._announce(
+                "failure",
+                worker=member.name,
+                place=name_of(member.place),
+                reason=reason,
+                iteration=self.committed + 1,
+            )
+
+    def _member_at(self, connection: int) -> Member | None:
+        return next((member for member in self.members.values() if member.connection == connection), None)
+
+    def _elapse(self, timer: str) -> None:
+        kind, _, number = timer.partition("/")
+        if kind == "suspect" and self.phase == "running" and int(number) == self.epoch and self._is_suspected:
+            self._must_reform = True
+            self._chronicle.change.note("workers lost touch with each other", self._now_s)
+        elif kind == "return":
+            for name in sorted(self._awaited):
+                self._lose_member(self.members[name], "did not come back to the restarted coordinator")
+        elif kind == "halt" and self._saving is not None:
+            self._saving.give_up("it took too long")
+
+    def _restart(self) -> None:
+        """Connections are gone; members that are alive will be back."""
+        self.newcomers.clear()
+        self._asked.clear()
+        if self.phase == "gathering":
+            self.members.clear()
+        for member in self.members.values():
+            member.connection = None
+        self._awaited = set(self.members)
+        if self._saving is not None:
+            self._saving.give_up("the coordinator was restarted")
+        if self.phase == "halting":
+            self._saving = None
+        if self.phase == "running":
+            self._out.append(Wake(2 * self.job.heartbeat_limit_s + 1, "return"))
+            self._announce("restarted", epoch=self.epoch, iteration=self.committed + 1)
+
+    # What members say
+
+    def _listen(self, event: Said) -> None:
+        member = self._member_at(event.connection)
+        if member is None:
+            newcomer = self.newcomers.get(event.connection)
+            if newcomer is not None and isinstance(event.message, Leaving):
+                del self.newcomers[event.connection]
+                self._dismiss(event.connection, End(0, "left as asked, before it had a place"))
+            return
+        match event.message:
+            case Vote() as vote if vote.epoch == self.epoch and self.phase == "running":
+                self._tally.add(member.place, vote)
+                self._commit_what_is_complete()
+            case Ready() as ready if ready.epoch == self.epoch:
+                self._note_ready(member, ready)
+            case Suspect() as suspect if suspect.epoch == self.epoch and not self._is_suspected:
+                self._is_suspected = True
+                self._out.append(Wake(self.job.heartbeat_limit_s, f"suspect/{self.epoch}"))
+            case Leaving():
+                member.is_leaving = True
+            case Saved() as saved if self._saving is not None:
+                self._saving.add(member.name, saved)
+            case Published() as published if self._saving is not None:
+                self._saving.end(published)
+
+    def _note_ready(self, member: Member, ready: Ready) -> None:
+        member.holds = member.place[1]
+        if ready.checksum is not None:
+            self._checksums[member.name] = ready.checksum
+        self._chronicle.note_ready(self._now_s)
+        assert self._epoch_message is not None
+        for copy in self._epoch_message.copies:
+            source, target = (self._epoch_message.seats[rank].worker for rank in (copy.source, copy.target))
+            both = [self._checksums.get(name) for name in (source, target)]
+            if None not in both and both[0] != both[1] and target in self.members:
+                self._expel(self.members[target], f"its copy of worker {source}'s state is not equal to it")
+
+    def _expel(self, member: Member, reason: str) -> None:
+        if member.connection is not None:
+            self._dismiss(member.connection, End(FAILED, reason))
+        self._lose_member(member, reason)
+
+    # Votes and commits
+
+    def _commit_what_is_complete(self) -> None:
+        while self.phase == "running" and self._tally.is_complete(self.committed + 1, self._seats):
+            wrong = self._tally.miscount(self.committed + 1)
+            if wrong is not None:
+                self._halt(wrong)
+                return
+            self._commit(self.committed + 1)
+
+    def _commit(self, iteration: int) -> None:
+        self.committed = iteration
+        self._was_skipped = not self._tally.is_finite(iteration)
+        loss = self._tally.loss(iteration)
+        self._tally.forget(iteration)
+        self._set_last(iteration)
+        if self._was_skipped and self._is_staggered:
+            # Stages that have stepped already must all go back; their next iteration, under way, is worth nothing.
+            self._must_reform = True
+            self._chronicle.change.note(f"a gradient of iteration {iteration} is not finite", self._now_s)
+        savers = self._savers_now(iteration)
+        self._commit_message = Commit(
+            epoch=self.epoch,
+            iteration=iteration,
+            skip=self._was_skipped,
+            last=self._last,
+            save=self.job.checkpoint if savers else None,
+            savers=savers,
+        )
+        self._tell_all(self._commit_message)
+        self._announce_iteration(iteration, loss)
+
+    def _set_last(self, iteration: int) -> None:
+        if self._is_draining:
+            return
+        boundary = iteration + 1 if self._is_staggered else iteration
+        if self._wants_change(boundary + 1) and boundary < self.job.iterations - 1:
+            self._is_draining, self._last = True, boundary
+
+    def _wants_change(self, iteration: int) -> bool:
+        """Whether somebody comes or goes who can wait until before an iteration."""
+        leaves = any(member.is_leaving for member in self.members.values())
+        return leaves or any(newcomer.hello.not_before <= iteration for newcomer in self.newcomers.values())
+
+    def _savers_now(self, iteration: int) -> tuple[str, ...]:
+        """Who is to save the state after an iteration; nobody where no checkpoint is due."""
+        job, done = self.job, iteration + 1
+        due = done == job.iterations or (job.checkpoint_every and done % job.checkpoint_every == 0)
+        if job.checkpoint is None or not due or self._saving is not None:
+            return ()
+        leaders = self._leaders()
+        self._saving = self._saving_now(leaders)
+        self._is_last_saved = done == job.iterations
+        return tuple(leaders)
+
+    def _saving_now(self, leaders: list[str]) -> Saving:
+        assert self.job.checkpoint is not None
+        return Saving(self.job.checkpoint, self.committed + 1, leaders, self._now_s)
+
+    def _leaders(self) -> list[str]:
+        """Of each stage that anybody still holds, the first worker that does and stays, in the order of stages."""
+        first: dict[int, str] = {}
+        seated = [(place, self.members[name]) for place, name in self._seats.items() if name in self.members]
+        for place, member in sorted(seated, key=lambda one: (one[1].is_leaving, one[0])):
+            if member.holds == place[1]:
+                first.setdefault(place[1], member.name)
+        return [first[stage] for stage in sorted(first)]
+
+    # What the state calls for
+
+    def _advance(self) -> None:
+        if self.phase == "gathering":
+            self._start_if_complete()
+        if self.phase == "running":
+            self._refuse_superfluous()
+        if self._saving is not None:
+            self._go_on_saving()
+        if self.phase == "running":
+            self._go_on()
+        elif self.phase == "halting" and self._saving is None:
+            self._finish()
+
+    def _start_if_complete(self) -> None:
+        begins = self.job.first_iteration
+        named = {
+            newcomer.hello.worker: connection
+            for connection, newcomer in self.newcomers.items()
+            if newcomer.hello.not_before <= begins
+        }
+        wanted = [name_of(place) for place in live_places(self.job.plan)]
+        if all(name in named for name in wanted) and len(self.newcomers) >= len(wanted) + self.job.newcomers:
+            self.phase = "running"
+            self._announce_start(len(wanted))
+            first = [named[name] for name in wanted]
+            self._chronicle.change.note("all workers are there", self._now_s)
+            self._begin_epoch(self._plans[self._key_of_start()], self._seated({}, first), first)
+
+    def _key_of_start(self) -> PlanKey:
+        return self._names_of_dead(live_places(self.job.plan)), True
+
+    def _refuse_superfluous(self) -> None:
+        """A newcomer whose time has come, and whose name is still there, has no place."""
+        for connection, newcomer in list(self.newcomers.items()):
+            name = newcomer.hello.worker
+            if name in self.members and newcomer.hello.not_before <= self.committed + 1:
+                del self.newcomers[connection]
+                self._dismiss(connection, Refused(f"worker {name} is there already"))
+                self._announce("refused", worker=name, reason=f"worker {name} is there already")
+
+    def _go_on(self) -> None:
+        if self.committed >= self.job.iterations - 1:
+            self._end_well()
+            return
+        lost = any(name not in self.members for name in self._seats.values())
+        if lost or self._must_reform:
+            self._prepare_change(at_once=True)
+        elif self._wants_change(self.committed + 1):
+            self._prepare_change(at_once=self._is_draining and self.committed >= self._last)
+
+    def _end_well(self) -> None:
+        """All iterations are done; the job ends once the last state is saved, where that is wanted."""
+        if self._saving is not None:
+            return
+        if self.job.checkpoint is not None and not self._is_last_saved:
+            # The checkpoint before it was still under way when the last iteration was committed.
+            leaders = self._leaders()
+            self._saving, self._is_last_saved = self._saving_now(leaders), True
+            self._tell_to_save(leaders, "saving the last state")
+            return
+        self._end = End(0, "all iterations are done")
+        self._finish()
+
+    def _prepare_change(self, at_once: bool) -> None:
+        """Have the plan for who will be there made; with `at_once` go over to it, or halt."""
+        staying = {
+            place: name
+            for place, name in self._seats.items()
+            if name in self.members and not self.members[name].is_leaving
+        }
+        missing = self._stage_without_state(staying)
+        if missing is not None:
+            if at_once:
+                self._halt(f"stage {missing} has lost its last worker")
+            return
+        coming = self._coming()
+        seats = self._seated(staying, coming)
+        may_move = not coming and all(self.members[name].holds is not None for name in staying.values())
+        key = (self._names_of_dead(seats), may_move)
+        planned = self._plans.get(key)
+        if planned is None:
+            if key not in self._asked:
+                self._asked.add(key)
+                self._out.append(MakePlan(*key))
+        elif at_once and planned.plan is None:
+            self._halt(f"there is no plan without {', '.join(key[0])}: {planned.reason}")
+        elif at_once:
+            self._begin_epoch(planned, seats, coming)
+
+    def _stage_without_state(self, staying: Seats) -> int | None:
+        """A stage whose state nobody has who stays."""
+        stages = {place[1] for place in self._places}
+        if self._nothing_committed:
+            held = {place[1] for place in staying}
+        else:
+            held = {place[1] for place, name in staying.items() if self.members[name].holds == place[1]}
+        return min(stages - held, default=None)
+
+    def _coming(self) -> list[int]:
+        """The connections of newcomers whose time has come."""
+        due = self.committed + 1
+        return [c for c, newcomer in self.newcomers.items() if newcomer.hello.not_before <= due]
+
+    def _seated(self, staying: Seats, coming: list[int]) -> Seats:
+        return with_newcomers(staying, [self.newcomers[c].hello.worker for c in coming], self._places)
+
+    def _names_of_dead(self, filled: Any) -> tuple[str, ...]:
+        return tuple(name_of(place) for place in self._places if place not in filled)
+
+    def _remember(self, planned: Planned) -> None:
+        key = (planned.failed, planned.may_move)
+        self._asked.discard(key)
+        self._plans[key] = planned
+        if not planned.may_move or not planned.moves:  # then the other question has the same answer
+            self._plans.setdefault((planned.failed, False), planned)
+        while len(self._plans) > PLANS_KEPT:
+            oldest = next(one for one in self._plans if one[0] != self._key_of_start()[0])
+            del self._plans[oldest]
+
+    # Epochs
+
+    def _begin_epoch(self, planned: Planned, seats: Seats, coming: list[int]) -> None:
+        """Seat everybody, and let a new epoch begin with the iteration after the last commit."""
+        assert planned.plan is not None
+        self._dismiss_leavers()
+        self.plan = parse_document(planned.plan.encode(), Plan, "the plan")
+        self._tally = Tally(self.plan)
+        self.epoch += 1
+        self._last, self._is_draining = self.job.iterations - 1, False
+        self._must_reform = self._is_suspected = False
+        self._checksums.clear()
+        self._seats = moved(seats, {place_of(a): place_of(b) for a, b in planned.moves})
+        self._seat(coming)
+        order = live_places(self.plan)
+        self._epoch_message = Epoch(
+            epoch=self.epoch,
+            iteration=self.committed + 1,
+            skipped=self._was_skipped,
+            last=self._last,
+            plan=planned.plan,
+            seats=tuple(self._seat_message(place) for place in order),
+            copies=self._copies(order),
+            nothing_committed=self._nothing_committed,
+            resume=self.job.resume,
+            reason=self._chronicle.begin_epoch(),
+        )
+        self._tell_all(self._epoch_message)
+        self._announce_epoch()
+
+    def _dismiss_leavers(self) -> None:
+        for member in [member for member in self.members.values() if member.is_leaving]:
+            self._announce("leave", worker=member.name, place=name_of(member.place), iteration=self.committed + 1)
+            self._chronicle.change.note(f"worker {member.name} left", self._now_s)
+            if member.connection is not None:
+                self._tell(member.connection, End(0, "left as asked"))
+            if self._saving is not None:
+                self._saving.lose(member.name)
+            del self.members[member.name]
+            self._awaited.discard(member.name)
+
+    def _seat(self, coming: list[int]) -> None:
+        """Make newcomers members, and note everybody's place."""
+        for connection in coming:
+            newcomer = self.newcomers.pop(connection)
+            name = newcomer.hello.worker
+            self.members[name] = Member(name, connection, newcomer.hello.store, (0, 0))
+            if self.epoch > 1:
+                self._chronicle.change.note(f"worker {name} joined", newcomer.since_s)
+        for place, name in self._seats.items():
+            self.members[name].place = place
+
+    def _seat_message(self, place: Place) -> Seat:
+        member = self.members[self._seats[place]]
+        return Seat(name_of(place), member.name, member.store)
+
+    def _copies(self, order: tuple[Place, ...]) -> tuple[Any, ...]:
+        if self._nothing_committed:
+            return ()
+        found = copies(order, self._seats, {name: member.holds for name, member in self.members.items()})
+        for copy in found:
+            # Until it says that it is ready, its state may be half of one stage and half of another.
+            self.members[self._seats[order[copy.target]]].holds = None
+        return found
+
+    @property
+    def _nothing_committed(self) -> bool:
+        return self.committed < self.job.first_iteration
+
+    @property
+    def _is_staggered(self) -> bool:
+        return self.plan.optimizer == "staggered"
+
+    # The end
+
+    def _halt(self, reason: str) -> None:
+        """Training cannot go on: save what can be saved, and end."""
+        self.phase = "halting"
+        self._end = End(FAILED, reason)
+        save = None if self._nothing_committed else self.job.checkpoint
+        leaders = self._leaders() if save is not None else []
+        if self._saving is not None:
+            self._saving.give_up("training cannot go on")
+            self._go_on_saving()
+            self._saving = None
+        if save is not None and leaders:
+            self._saving = Saving(save, self.committed + 1, leaders, self._now_s, is_last_resort=True)
+            self._out.append(Wake(HALT_S, "halt"))
+        self._tell_to_save(leaders, reason)
+        if self._saving is None:
+            self._finish()
+
+    def _tell_to_save(self, leaders: list[str], reason: str) -> None:
+        """Have everybody stop, and leaders save what they hold."""
+        folder = self.job.checkpoint if leaders else None
+        self._halt_message = Halt(self.committed + 1, self._was_skipped, folder, tuple(leaders), reason)
+        self._tell_all(self._halt_message)
+
+    def _go_on_saving(self) -> None:
+        """Once all parts are written, have the checkpoint published; once that is done or hopeless, forget it."""
+        saving = self._saving
+        assert saving is not None
+        publisher = next((member for member in self.members.values() if member.connection is not None), None)
+        if publisher is None:
+            saving.is_over = saving.is_over or not self._awaited
+        elif (publish := saving.publish(publisher.name)) is not None:
+            assert publisher.connection is not None
+            self._tell(publisher.connection, publish)
+        if saving.is_over:
+            self._saving = None
+            self._announce("checkpoint", **saving.outcome(self._now_s))
+
+    def _finish(self) -> None:
+        assert self._end is not None
+        self.phase = "ended"
+        # Not dropped: they may have something to say yet, such as what they executed last.
+        for connection in [*self.newcomers, *self._connections()]:
+            self._tell(connection, self._end)
+        self._announce(
+            "end",
+            exit_code=self._end.exit_code,
+            reason=self._end.reason,
+            iterations=self.committed + 1,
+            epochs=self.epoch,
+            iteration_time_s=self._chronicle.iteration_time_s(),
+        )
+        self._out.append(Finish(self._end.exit_code, self._end.reason))
+
+    # Saying it
+
+    def _tell(self, connection: int, message: FromCoordinator) -> None:
+        self._out.append(Tell(connection, message))
+
+    def _tell_all(self, message: FromCoordinator) -> None:
+        for connection in self._connections():
+            self._tell(connection, message)
+
+    def _connections(self) -> Iterator[int]:
+        return (member.connection for member in self.members.values() if member.connection is not None)
+
+    def _dismiss(self, connection: int, message: FromCoordinator) -> None:
+        self._tell(connection, message)
+        self._out.append(Drop(connection))
+
+    def _announce(self, event: str, **fields: Any) -> None:
+        self._out.append(Announce({"event": event, "epoch": self.epoch, **fields}))
+
+    def _announce_start(self, workers: int) -> None:
+        self._announce("start", live_workers=workers, iterations=self.job.iterations, iteration=self.committed + 1)
+
+    def _announce_epoch(self) -> None:
+        assert self._epoch_message is not None
+        prediction = self.plan.prediction
+        for copy in self._epoch_message.copies:
+            seat = self._epoch_message.seats[copy.target]
+            self._announce(
+                "join",
+                worker=seat.worker,
+                place=seat.place,
+                source=self._epoch_message.seats[copy.source].worker,
+                iteration=self.committed + 1,
+            )
+        self._announce(
+            "epoch",
+            iteration=self.committed + 1,
+            live_workers=len(self._seats),
+            workers={seat.place: seat.worker for seat in self._epoch_message.seats},
+            failed=list(self._names_of_dead(self._seats)),
+            reason=self._epoch_message.reason,
+            predicted_iteration_time_s=prediction.iteration_time_s if prediction else None,
+        )
+
+    def _announce_iteration(self, iteration: int, loss: float | None) -> None:
+        time_s, recovery = self._chronicle.note_commit(self._now_s)
+        self._announce(
+            "iteration",
+            iteration=iteration,
+            loss=loss,
+            iteration_time_s=time_s,
+            live_workers=len(self._seats),
+            skipped=self._was_skipped,
+        )
+        if recovery is not None:
+            self._announce("recovered", iteration=iteration, **recovery)

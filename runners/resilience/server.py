@@ -1,0 +1,653 @@
+"""The coordinator's input and output: connections, silence, timers and the log around rules that know none of them.
+
+Everything happens in one asyncio loop, and one event after the other: it is written to the log, given to the rules, and
+what they want is done, before the next is looked at. Nothing waits for anyone: not for a worker that does not read, not
+for the planner, not for a stranger.
+"""
+
+import asyncio
+import secrets
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Protocol
+
+from ...schemas.errors import InvalidInputError, RtkError
+from .addresses import format_address
+from .events import (
+    Announce,
+    Arrived,
+    Drop,
+    Elapsed,
+    Event,
+    Finish,
+    Instruction,
+    Lost,
+    MakePlan,
+    Planned,
+    Restarted,
+    Said,
+    Tell,
+    Wake,
+)
+from .journal import Journal
+from .lines import Lines
+from .messages import (
+    MEMBER_BYTES,
+    STRANGER_BYTES,
+    Beat,
+    Bye,
+    Challenge,
+    End,
+    Failed,
+    FromCoordinator,
+    FromWorker,
+    Hello,
+    Refused,
+    Spans,
+    Welcome,
+    encode,
+    from_worker,
+)
+from .secret import is_proof
+
+BEATS_PER_LIMIT = 8
+MakesPlan = Callable[[tuple[str, ...], bool], tuple[str | None, tuple[tuple[str, str], ...], str]]
+
+
+class Brain(Protocol):
+    """The rules: deterministic, without I/O and without a clock."""
+
+    def handle(self, event: Event) -> Sequence[Instruction]:
+        """What is to be done about an event, in this order."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the server asks of the rest of the program; all but `make_plan` and `finish` run in its loop and are quick.
+
+    Attributes:
+        make_plan: (failed places, whether workers may change places) -> (the plan as canonical JSON or None, moves,
+            the reason where there is none). Runs in a thread of its own, one at a time, and may take long.
+        welcome: the hello of a worker -> what it is to report and to play; heartbeat and clock are filled in.
+        announce: takes what people and metrics are to know.
+        on_spans: (worker, place, spans) as a worker reports them.
+        log: takes a line about those who do not belong here.
+        clock: the wall clock in seconds, comparable between coordinators.
+        nonce: what a stranger has to sign; never the same twice.
+    """
+
+    make_plan: MakesPlan
+    welcome: Callable[[Hello], Welcome] = lambda hello: Welcome(1.0, 0.0, "")
+    announce: Callable[[dict[str, Any]], None] = lambda fields: None
+    on_spans: Callable[[str, str, tuple[tuple[str, float, float, int], ...]], None] = lambda worker, place, spans: None
+    log: Callable[[str], None] = lambda line: None
+    clock: Callable[[], float] = time.time
+    nonce: Callable[[], str] = lambda: secrets.token_hex(16)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long and how much is too long and too much.
+
+    Attributes:
+        heartbeat_s: a worker that has been silent for longer is lost; it beats eight times as often.
+        hello_s: how long a stranger may take to show that it knows the secret.
+        strangers: how many there may be at a time; the one that has been here longest makes room.
+        unread_bytes: a worker that has so much left to read is lost.
+        linger_s: how long a connection stays open for the last words to be read.
+        finish_s: how long the workers may take to go when the job is over.
+        log_lines: how many lines strangers can cause at once.
+        log_every_s: how long it takes until they can cause another one.
+    """
+
+    heartbeat_s: float = 2.0
+    hello_s: float = 10.0
+    strangers: int = 256
+    unread_bytes: int = 256 * 1024 * 1024
+    linger_s: float = 5.0
+    finish_s: float = 5.0
+    log_lines: int = 50
+    log_every_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How the job has ended."""
+
+    exit_code: int
+    reason: str
+
+
+class Server:
+    """A coordinator. It listens from its construction on; `serve` or `run` does the rest.
+
+    Args:
+        brain: the rules.
+        journal: the log, or None for a job that no other coordinator can take over.
+        secret: what workers must know.
+        surroundings: planner, clock, metrics.
+        host, port: where to listen; port 0 is any free one, see `address`.
+        limits: times and sizes.
+
+    Raises:
+        InvalidInputError: nobody can listen there.
+    """
+
+    def __init__(
+        self,
+        brain: Brain,
+        journal: Journal | None,
+        secret: bytes,
+        surroundings: Surroundings,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: Limits | None = None,
+    ) -> None:
+        self._brain = brain
+        self._journal = journal
+        self._secret = secret
+        self._around = surroundings
+        self._limits = limits or Limits()
+        self._listener = _listen(host, port)
+        self.address = format_address(*self._listener.getsockname()[:2])
+        self._log = _RationedLog(surroundings.log, self._limits.log_lines, self._limits.log_every_s)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._open: set[_Connection] = set()  # also those that we have parted with and that have not closed yet
+        self._strangers: dict[_Connection, None] = {}  # by arrival
+        self._members: dict[int, _Connection] = {}
+        self._next_number = 0
+        self._now_s = 0.0
+        self._events: deque[Event] = deque()
+        self._is_handling = False
+        self._requests: deque[MakePlan] = deque()
+        self._is_planning = False
+        self._encoded: tuple[FromCoordinator | None, bytes] = (None, b"")
+        self._asked_to_finish: Finished | None = None
+        self._finished: Finished | None = None
+        self._broken: Exception | None = None
+
+    def run(self) -> Finished:
+        """`serve`, in an event loop of its own; in any thread."""
+        return asyncio.run(self.serve())
+
+    def finish(self, exit_code: int, reason: str) -> None:
+        """From any thread: end the job and tell all workers, whatever the rules say."""
+        self._asked_to_finish = Finished(exit_code, reason)
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: the job is over already
+                self._loop.call_soon_threadsafe(self._heed)
+
+    async def serve(self) -> Finished:
+        """Bring the rules to where the log ends, and coordinate until the job is over.
+
+        Raises:
+            InvalidInputError: the log is damaged.
+            Exception: whatever the rules raise; the log then leads there again.
+        """
+        self._loop = loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        try:
+            was_over = self._replay()
+            server = await loop.create_server(lambda: _Connection(self, loop), sock=self._listener, backlog=1024)
+            try:
+                self._watched_s = loop.time()
+                self._watch()
+                self._heed()
+                await self._over.wait()
+                await self._see_off(wait_for_unknown=was_over)
+            finally:
+                server.close()
+        finally:
+            self._listener.close()
+            await self._close_all()
+        if self._broken is not None:
+            raise self._broken
+        assert self._finished is not None
+        return self._finished
+
+    # What happens: one event after the other.
+
+    def _replay(self) -> bool:
+        # Whether the job was over already; the coordinator may have died before it could tell the workers.
+        count = 0
+        for event in self._journal.events() if self._journal else ():
+            count += 1
+            self._now_s = max(self._now_s, event.now_s)
+            if isinstance(event, Arrived):
+                self._next_number = max(self._next_number, event.connection + 1)
+            for instruction in self._brain.handle(event):
+                if isinstance(instruction, Finish):
+                    self._end(Finished(instruction.exit_code, instruction.reason))
+        if count and self._finished is None:
+            self._happen(Restarted(self._now()))
+            return False
+        return count > 0
+
+    def _now(self) -> float:
+        # A wall clock may be set back; the rules' time does not go back, also not from one coordinator to the next.
+        self._now_s = max(self._now_s, self._around.clock())
+        return self._now_s
+
+    def _happen(self, event: Event) -> None:
+        self._events.append(event)
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while self._events and self._finished is None:
+                self._handle(self._events.popleft())
+        except Exception as error:
+            # Rules that fail are no rules to go on with; the error leaves `serve`.
+            self._broken = error
+            self._over.set()
+        finally:
+            self._is_handling = False
+
+    def _handle(self, event: Event) -> None:
+        self._write_down(event)
+        instructions = self._brain.handle(event)
+        if isinstance(event, Arrived):
+            self._welcome(event, instructions)
+        for instruction in instructions:
+            self._carry_out(instruction)
+
+    def _write_down(self, event: Event) -> None:
+        if self._journal is None:
+            return
+        try:
+            self._journal.append(event)
+        except OSError as error:
+            # Training is worth more than the possibility of another coordinator.
+            text = f"the coordinator's log is lost ({error.strerror}): training goes on, but not without this process"
+            self._log.always(text)
+            self._call(self._around.announce, {"event": "log_lost", "reason": text})
+            with suppress(OSError):
+                self._journal.abandon()
+            self._journal = None
+
+    # What is to be done.
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Tell():
+                self._tell(instruction.connection, instruction.message)
+            case Drop():
+                self._drop(instruction.connection)
+            case MakePlan():
+                self._requests.append(instruction)
+                self._plan_next()
+            case Wake():
+                assert self._loop is not None
+                self._loop.call_later(instruction.after_s, self._elapse, instruction.timer)
+            case Announce():
+                self._call(self._around.announce, instruction.fields)
+            case Finish():
+                self._end(Finished(instruction.exit_code, instruction.reason))
+
+    def _tell(self, number: int, message: FromCoordinator) -> None:
+        member = self._members.get(number)
+        if member is None:
+            return
+        if self._encoded[0] is not message:  # the same is often told to all
+            self._encoded = (message, encode(message))
+        member.write(self._encoded[1])
+        if member.unread_bytes > self._limits.unread_bytes:
+            self.lose(member, "does not read what it is told")
+
+    def _drop(self, number: int) -> None:
+        member = self._members.get(number)
+        # The rules need not hear about the end of what they have ended.
+        self._events = deque(e for e in self._events if not (isinstance(e, Lost) and e.connection == number))
+        if member is not None:
+            self._forget(member)
+            member.part(self._limits.linger_s)
+
+    def _plan_next(self) -> None:
+        if self._requests and not self._is_planning:
+            self._is_planning = True
+            # A daemon: a plan that takes minutes must not keep a coordinator that is done from ending.
+            threading.Thread(target=self._plan, args=(self._requests.popleft(),), name="planner", daemon=True).start()
+
+    def _plan(self, request: MakePlan) -> None:
+        plan: str | None = None
+        moves: tuple[tuple[str, str], ...] = ()
+        try:
+            plan, moves, reason = self._around.make_plan(request.failed, request.may_move)
+        except RtkError as error:
+            reason = error.what
+        except Exception as error:
+            reason = f"the planner failed: {error!r}"
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the loop is closed: nobody wants the plan any more
+            self._loop.call_soon_threadsafe(self._planned, request, plan, moves, reason)
+
+    def _planned(self, request: MakePlan, plan: str | None, moves: tuple[tuple[str, str], ...], reason: str) -> None:
+        self._is_planning = False
+        self._happen(Planned(self._now(), request.failed, request.may_move, plan, moves, reason))
+        self._plan_next()
+
+    def _elapse(self, timer: str) -> None:
+        self._happen(Elapsed(self._now(), timer))
+
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        # A full disk or a closed pipe behind the metrics is no reason to stop coordinating.
+        try:
+            function(*arguments)
+        except Exception as error:
+            self._log(f"could not be reported: {error!r}")
+
+    # Strangers.
+
+    def met(self, connection: "_Connection") -> None:
+        """Somebody has connected."""
+        if len(self._strangers) >= self._limits.strangers:
+            self._make_room()
+        self._open.add(connection)
+        self._strangers[connection] = None
+        connection.nonce = self._around.nonce()
+        connection.write(encode(Challenge(connection.nonce)))
+        connection.after(self._limits.hello_s, lambda: self.refuse(connection, "it said nothing in time", retry=True))
+
+    def _make_room(self) -> None:
+        oldest = next(iter(self._strangers))
+        if oldest.phase is _Phase.STRANGER:
+            self.refuse(oldest, "too many others are waiting to say hello", retry=True)
+        del self._strangers[oldest]
+        oldest.abort()
+
+    def refuse(self, stranger: "_Connection", reason: str, *, retry: bool = False, shown: bytes = b"") -> None:
+        """Do not let a stranger in."""
+        detail = f": {ascii(shown[:40])[1:]}" if shown else ""
+        self._log(f"refused {stranger.peer}: {reason}{detail}")
+        stranger.write(encode(Refused(reason, retry)))
+        stranger.part(self._limits.linger_s)
+
+    def _meet(self, stranger: "_Connection", line: bytes) -> None:
+        try:
+            hello = from_worker(line)
+        except InvalidInputError:
+            return self.refuse(stranger, "what it said is no message of ours", shown=line)
+        if not isinstance(hello, Hello):
+            return self.refuse(stranger, f"it said {hello.kind} before it said hello")
+        if not is_proof(hello.proof, self._secret, stranger.nonce):
+            return self.refuse(stranger, "it does not know the job's secret")
+        return self._admit(stranger, hello)
+
+    # Members.
+
+    def _admit(self, member: "_Connection", hello: Hello) -> None:
+        del self._strangers[member]
+        member.join(self._next_number, hello.worker)
+        self._next_number += 1
+        self._members[member.number] = member
+        arrived = Arrived(self._now(), member.number, hello)
+        if self._finished is None:
+            self._happen(arrived)
+        else:
+            self._welcome(arrived, ())
+            member.write(encode(End(self._finished.exit_code, self._finished.reason)))
+
+    def _welcome(self, arrived: Arrived, instructions: Sequence[Instruction]) -> None:
+        # A worker is either welcomed or refused; so it knows from the first answer where it stands.
+        number = arrived.connection
+        if any(isinstance(i, Tell) and i.connection == number and isinstance(i.message, Refused) for i in instructions):
+            return
+        welcome = self._around.welcome(arrived.hello)
+        heartbeat_s = self._limits.heartbeat_s / BEATS_PER_LIMIT
+        # The clock that workers date their spans by.
+        welcome = replace(welcome, heartbeat_s=heartbeat_s, now_s=time.perf_counter(), host=socket.gethostname())
+        self._tell(number, welcome)
+
+    def said(self, connection: "_Connection", line: bytes) -> None:
+        """Somebody has said a line."""
+        if connection.phase is _Phase.STRANGER:
+            return self._meet(connection, line)
+        try:
+            message = from_worker(line)
+        except InvalidInputError:
+            return self.lose(connection, "said something that is no message")
+        return self._hear(connection, message)
+
+    def _hear(self, member: "_Connection", message: FromWorker) -> None:
+        match message:
+            case Beat():
+                pass
+            case Spans():
+                self._call(self._around.on_spans, member.worker, message.place, message.spans)
+            case Failed():
+                self._fail(member, message)
+            case Bye():
+                self._leave(member, "said bye")
+                member.part(self._limits.linger_s)
+            case Hello():
+                self.lose(member, "said hello twice")
+            case _:
+                if self._finished is None:
+                    self._happen(Said(self._now(), member.number, message))
+
+    def _fail(self, member: "_Connection", failed: Failed) -> None:
+        fields = {"event": "failed", "worker": member.worker, "exit_code": failed.exit_code, "message": failed.message}
+        self._call(self._around.announce, fields)
+        if failed.exit_code == InvalidInputError.exit_code:
+            # Wrong input is as wrong for all others; no plan without this worker would help.
+            self._forget(member)
+            self._end_for_all(Finished(failed.exit_code, failed.message))
+        else:
+            self._leave(member, failed.message)
+        member.part(self._limits.linger_s)
+
+    def lose(self, connection: "_Connection", reason: str) -> None:
+        """Part with somebody who is gone or might as well be."""
+        connection.phase = _Phase.GONE
+        connection.abort()
+        if connection in self._strangers:
+            self._log(f"refused {connection.peer}: {reason}")
+            del self._strangers[connection]
+        else:
+            self._leave(connection, reason)
+
+    def hung_up(self, connection: "_Connection") -> None:
+        """Somebody will say nothing more."""
+        if not connection.is_gone:
+            self.lose(connection, "connection closed")
+
+    def closed(self, connection: "_Connection") -> None:
+        """A connection is closed on both sides."""
+        self.hung_up(connection)
+        self._strangers.pop(connection, None)
+        self._open.discard(connection)
+
+    def _leave(self, member: "_Connection", reason: str) -> None:
+        self._forget(member)
+        if self._finished is None:
+            self._happen(Lost(self._now(), member.number, reason))
+
+    def _forget(self, member: "_Connection") -> None:
+        self._members.pop(member.number, None)
+
+    def _watch(self) -> None:
+        # Whatever kept this loop from running, such as a stop of the whole machine, may have kept the workers from
+        # being heard, or from speaking: it is not counted as their silence.
+        assert self._loop is not None
+        interval_s = self._limits.heartbeat_s / BEATS_PER_LIMIT
+        now_s = self._loop.time()
+        stalled_s = max(0.0, now_s - self._watched_s - interval_s)
+        self._watched_s = now_s
+        for member in list(self._members.values()):
+            member.heard_s = min(now_s, member.heard_s + stalled_s)
+            if now_s - member.heard_s > self._limits.heartbeat_s:
+                self.lose(member, f"silent for {now_s - member.heard_s:.1f} s")
+        self._loop.call_later(interval_s, self._watch)
+
+    # The end.
+
+    def _heed(self) -> None:
+        if self._asked_to_finish is not None:
+            self._end_for_all(self._asked_to_finish)
+
+    def _end_for_all(self, finished: Finished) -> None:
+        if self._finished is not None:
+            return
+        for number in list(self._members):
+            self._tell(number, End(finished.exit_code, finished.reason))
+        self._end(finished)
+
+    def _end(self, finished: Finished) -> None:
+        if self._finished is None:
+            self._finished = finished
+            self._over.set()
+
+    async def _see_off(self, wait_for_unknown: bool) -> None:
+        if self._broken is not None:
+            return
+        assert self._loop is not None
+        # A coordinator that has died at the very end does not know who still waits to hear of it.
+        if wait_for_unknown:
+            await asyncio.sleep(self._limits.finish_s)
+        deadline_s = self._loop.time() + self._limits.finish_s
+        while self._loop.time() < deadline_s and any(connection.number >= 0 for connection in self._open):
+            await asyncio.sleep(0.01)
+
+    async def _close_all(self) -> None:
+        for connection in list(self._open):
+            connection.phase = _Phase.GONE
+            connection.abort()
+        await asyncio.sleep(0)  # the loop closes the sockets in its next round
+        await asyncio.sleep(0)
+
+
+class _Phase(Enum):
+    STRANGER = 1
+    MEMBER = 2
+    GONE = 3  # what it still says is not listened to
+
+
+class _Connection(asyncio.Protocol):
+    # One connection: bytes into lines, and a timer.
+
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self._server = server
+        self._loop = loop
+        self._lines = Lines(STRANGER_BYTES)
+        self._timer: asyncio.TimerHandle | None = None
+        self.phase = _Phase.STRANGER
+        self.peer = "somebody"
+        self.nonce = ""
+        self.number = -1
+        self.worker = ""
+        self.heard_s = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        # asyncio does so only for sockets that it has made itself.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.peer = format_address(*peer[:2])
+        self._server.met(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = self._loop.time()
+        if self.is_gone:
+            return
+        try:
+            for line in self._lines.feed(data):
+                self._server.said(self, line)
+                if self.is_gone:
+                    return
+        except InvalidInputError as error:
+            self._server.lose(self, f"said {error.what}")
+
+    def eof_received(self) -> bool:
+        # Without this, what is still to be written to somebody who does not read would keep the connection open.
+        self._server.hung_up(self)
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._server.closed(self)
+
+    @property
+    def is_gone(self) -> bool:
+        return self.phase is _Phase.GONE
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def join(self, number: int, worker: str) -> None:
+        # From now on this connection is a member's.
+        self.phase = _Phase.MEMBER
+        self.number, self.worker = number, worker
+        self._lines.limit_bytes = MEMBER_BYTES
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def after(self, delay_s: float, function: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_s, function)
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def part(self, linger_s: float) -> None:
+        # Closing at once, with something unread on our side, could destroy our last words on their way.
+        self.phase = _Phase.GONE
+        if not self._transport.is_closing():
+            with suppress(OSError):
+                self._transport.write_eof()
+            self.after(linger_s, self.abort)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+class _RationedLog:
+    # Lines that strangers cause: a flood of them fills no disk.
+
+    def __init__(self, log: Callable[[str], None], lines: int, every_s: float) -> None:
+        self._log = log
+        self._most = lines
+        self._left = float(lines)
+        self._every_s = every_s
+        self._refilled_s = time.monotonic()
+        self._withheld = 0
+
+    def __call__(self, line: str) -> None:
+        now_s = time.monotonic()
+        self._left = min(self._most, self._left + (now_s - self._refilled_s) / self._every_s)
+        self._refilled_s = now_s
+        if self._left < 1:
+            self._withheld += 1
+            return
+        self._left -= 1
+        more = f" (and {self._withheld} more that were not written down)" if self._withheld else ""
+        self._withheld = 0
+        self.always(line + more)
+
+    def always(self, line: str) -> None:
+        with suppress(OSError):
+            self._log(line)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=1024)
+    except OSError as error:
+        raise InvalidInputError(
+            f"the coordinator cannot listen: {error.strerror or error}",
+            where=format_address(host, port),
+            fix="name an address of this machine and a free port",
+        ) from None

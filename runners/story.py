@@ -1,0 +1,628 @@
+"""A failure trace on the virtual clock: the same story that `rtk run --inject` plays with real processes.
+
+The coordinator is the real one, its rules (resilience/rules.py) and nothing else; only its workers are simulated. So
+which plan follows, when a newcomer is let in and what is redone are written once. Each iteration is an execution of the
+epoch's program (simulator.py), begun where the last one ends; with a staggered optimizer iterations overlap, and a
+stage begins the next one when its own step is done, all stages of an iteration moved together as in
+`Simulation.repeated`.
+
+What happens when (as runners/torch/injection.py has it): a `fail` or `stop` of iteration n strikes when the worker is
+about to begin the operation in the middle of its order, or does so when n is redone if it did not come to that; a
+slow-down holds from the beginning of n; a `join` waits from the start and takes part from n on; a stopped process comes
+back with the beginning of the iteration that its `recover` names. Events with `time_s` count from the start of the
+first iteration; slow-downs then begin with the next iteration.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from heapq import heappop, heappush
+from typing import Any
+
+from ..schemas.documents import canonical, digest, parse_document
+from ..schemas.errors import InfeasibleError, InvalidInputError
+from ..schemas.plan import Plan
+from ..schemas.protocols import Replan
+from ..schemas.report import Report
+from ..schemas.timeline import Event, Span, Timeline
+from ..schemas.trace import Trace, TraceEvent
+from .cast import DEADLY, Process, cast_of, has_come, joins, link_ends
+from .cast import check_trace as check_trace
+from .program import Compute, Program, Send, lower
+from .resilience.events import (
+    Announce,
+    Arrived,
+    Elapsed,
+    Finish,
+    Instruction,
+    Lost,
+    MakePlan,
+    Planned,
+    Said,
+    Tell,
+    Wake,
+)
+from .resilience.events import Event as RulesEvent
+from .resilience.messages import Commit, Copy, Epoch, Hello, Ready, Refused, Vote
+from .resilience.rules import Job, Rules
+from .resilience.seating import name_of, place_of
+from .simulator import Execution, execute, memory_of_workers, simulate
+
+RETRY_S = 0.5  # until a worker that was refused for the time being says hello again
+
+# What happens at one moment: first what workers say, then who is missed, then what begins.
+_SAYS, _LOST, _BEGINS = range(3)
+
+
+@dataclass(frozen=True)
+class SwitchCosts:
+    """What going over to another epoch takes.
+
+    Attributes:
+        detection_s: from a worker's death to its closed connection, in s.
+        heartbeat_limit_s: silence after which a worker is lost, in s.
+        regroup_s: from the new epoch to its first operation, without copies, in s.
+        plan_s: what making a plan takes, in s; plans made before are there at once.
+        state_bytes: of each stage, what a newcomer must be sent; none: nothing.
+        bandwidth_bytes_per_s: at which it is sent; None: at once.
+    """
+
+    detection_s: float = 0.0
+    heartbeat_limit_s: float = 2.0
+    regroup_s: float = 0.05
+    plan_s: float = 0.0
+    state_bytes: tuple[float, ...] = ()
+    bandwidth_bytes_per_s: float | None = None
+
+    def copying_s(self, copies: Iterable[Copy]) -> float:
+        """Seconds that copies take: one source sends them one after the other, unlike sources at once."""
+        if not self.state_bytes or not self.bandwidth_bytes_per_s:
+            return 0.0
+        sent: dict[int, float] = {}
+        for copy in copies:
+            sent[copy.source] = sent.get(copy.source, 0.0) + self.state_bytes[copy.stage]
+        return max(sent.values(), default=0.0) / self.bandwidth_bytes_per_s
+
+    def noticed_s(self, event: TraceEvent, died_s: float) -> float:
+        """When a death is noticed, in s."""
+        return died_s + (self.heartbeat_limit_s if event.kind == "stop" else self.detection_s)
+
+
+@dataclass(frozen=True)
+class Story:
+    """What came of a trace.
+
+    Attributes:
+        timeline: spans by places of the plans, and the events.
+        announced: (time in s, what the coordinator announced then).
+        committed_s: when each iteration was committed.
+        total_s: to the last operation, or to the end of a job that could not go on.
+        lost_s: what failures and changes have cost, as the coordinator reckons it.
+        exit_code: 0, or 5 where the job could not go on.
+        reason: why it ended.
+        plans: of the epochs, in order.
+    """
+
+    timeline: Timeline
+    announced: tuple[tuple[float, dict[str, Any]], ...]
+    committed_s: tuple[float, ...]
+    total_s: float
+    lost_s: float
+    exit_code: int
+    reason: str
+    plans: tuple[Plan, ...]
+
+    @property
+    def iteration_time_s(self) -> float:
+        """The mean over the story, what was lost included."""
+        return self.total_s / max(1, len(self.committed_s))
+
+    def report(self, lower_bound_s: float) -> Report:
+        """The story's worth, beside a proven lower bound of its plans' iteration times."""
+        first = simulate(self.plans[0])
+        peaks = [simulate(plan).peak_memory_bytes for plan in self.plans]
+        computed_s = sum(s.end_s - s.start_s for s in self.timeline.spans if s.op not in ("allreduce", "step"))
+        room_s = len(self.plans[0].live_workers()) * self.total_s
+        done = len(self.committed_s) * self.plans[0].total_microbatches()
+        return Report(
+            source="simulated",
+            iteration_time_s=self.iteration_time_s,
+            makespan_s=first.makespan_s,
+            period_s=first.period_s,
+            lower_bound_s=min(lower_bound_s, self.iteration_time_s),
+            bubble_ratio=max(0.0, 1 - computed_s / room_s) if room_s else 0.0,
+            peak_memory_bytes=tuple(map(max, zip(*peaks, strict=True))),
+            microbatches_per_s=done / self.total_s if self.total_s else 0.0,
+            plan=self.timeline.plan,
+        )
+
+
+def simulate_story(
+    plan: Plan,
+    trace: Trace,
+    iterations: int,
+    replan: Replan,
+    costs: SwitchCosts | None = None,
+    jitter: float = 0.0,
+    seed: int = 0,
+) -> Story:
+    """Let a failure trace happen to a job on the virtual clock.
+
+    Args:
+        plan: valid; with its slow workers and links in it.
+        trace: what happens to whom.
+        iterations: how many the job has.
+        replan: plans for who is left.
+        costs: of a change.
+        jitter: sigma of the log-normal factor on every operation's duration; 0 for none.
+        seed: of the jitter; every iteration has jitter of its own.
+
+    Raises:
+        InvalidInputError: the trace does not fit the plan, or its orders block each other.
+    """
+    check_trace(plan, trace)
+    world = _World(plan, trace, iterations, replan, costs or SwitchCosts(), jitter, seed)
+    world.play()
+    return world.story()
+
+
+def timeline_events(announced: Iterable[tuple[float, dict[str, Any]]]) -> tuple[Event, ...]:
+    """What a coordinator has announced, as the events of a timeline: who failed, joined and left, and new epochs.
+
+    Args:
+        announced: times in s, in order, and fields.
+    """
+    return tuple(
+        Event(at_s, fields["event"], fields.get("place"), _words(fields))
+        for at_s, fields in announced
+        if _counts(fields)
+    )
+
+
+def _counts(fields: dict[str, Any]) -> bool:
+    """Whether it belongs in a picture: not the first epoch, and not an end as it should be."""
+    match fields["event"]:
+        case "epoch":
+            return bool(fields["epoch"] > 1)
+        case "end":
+            return bool(fields["exit_code"])
+    return fields["event"] in ("failure", "join", "leave", "refused")
+
+
+def _words(fields: dict[str, Any]) -> str:
+    match fields["event"]:
+        case "epoch":
+            return f"{fields['epoch']}, from iteration {fields['iteration']} on: {fields['live_workers']} workers"
+        case "join":
+            moved = "" if fields["worker"] == fields["place"] else f"worker {fields['worker']}, "
+            return f"{moved}state from {fields['source']}"
+    return str(fields.get("reason", ""))
+
+
+@dataclass(eq=False)
+class _Run:
+    """One try at an iteration: where it lies in time, and what was done in it; `cut_s`: when it was broken off."""
+
+    iteration: int
+    start_s: float
+    program: Program
+    actors: tuple[Process, ...]
+    execution: Execution
+    cut_s: float = math.inf
+
+    def spans(self) -> Iterable[Span]:
+        """What was executed, on the story's clock."""
+        for actor, own in zip(self.actors, self.execution.spans, strict=True):
+            stop_s = min(self.cut_s, actor.died_s)
+            for span in own:
+                start_s, end_s = span.start_s + self.start_s, span.end_s + self.start_s
+                if start_s < stop_s:
+                    yield replace(span, start_s=start_s, end_s=min(end_s, stop_s), iteration=self.iteration)
+
+    def end_s(self) -> float:
+        """When those who live have made their steps."""
+        return max((one for one in self.execution.done_s if math.isfinite(one)), default=0.0) + self.start_s
+
+
+@dataclass(eq=False)
+class _Act:
+    """An epoch: its members by rank, and its tries."""
+
+    message: Epoch
+    plan: Plan
+    actors: tuple[Process, ...]
+    last: int
+    runs: list[_Run] = field(default_factory=list)
+    held_up: tuple[int, float] | None = None  # an iteration that waits for a commit, and when it could have begun
+
+
+class _World:
+    """The clock, the processes and the coordinator's rules."""
+
+    def __init__(
+        self, plan: Plan, trace: Trace, iterations: int, replan: Replan, costs: SwitchCosts, jitter: float, seed: int
+    ) -> None:
+        self.plan, self.trace, self.replan, self.costs = plan, trace, replan, costs
+        self.jitter, self.seed = jitter, seed
+        job = Job(plan, iterations, heartbeat_limit_s=costs.heartbeat_limit_s, newcomers=joins(trace))
+        self.rules = Rules(job)
+        self.now_s = 0.0
+        self.moments: list[tuple[float, int, int, Callable[[], None]]] = []
+        self.counted = 0
+        self.cast = cast_of(plan, trace, costs.heartbeat_limit_s)
+        self.by_connection = {process.connection: process for process in self.cast}
+        self.act: _Act | None = None
+        self.acts: list[_Act] = []
+        self.announced: list[tuple[float, dict[str, Any]]] = []
+        self.played: list[Event] = []
+        self.marked: set[int] = set()
+        self.committed_s: list[float] = []
+        self.end: Finish | None = None
+        self._program_of = lru_cache(maxsize=64)(_program_under)
+        self._steady: dict[int, tuple[Program, Execution]] = {}  # by id: a program is too large to be hashed
+
+    def play(self) -> None:
+        """Let everything happen."""
+        for process in self.cast:
+            if math.isfinite(process.arrives_s):
+                self._at(process.arrives_s, _SAYS, partial(self._say_hello, process))
+            if process.dies_by is not None:
+                self._expect_death(process)
+        while self.moments and self.end is None:
+            self.now_s, _, _, happen = heappop(self.moments)
+            happen()
+        if self.end is None:
+            raise InvalidInputError("the job waits forever", fix="rtk verify shows a deadlock of the plan's orders")
+
+    def story(self) -> Story:
+        """What came of it."""
+        assert self.end is not None
+        spans = [span for act in self.acts for run in act.runs for span in run.spans()]
+        total_s = max((span.end_s for span in spans), default=0.0)
+        total_s = total_s if self.end.exit_code == 0 else self.now_s
+        events = sorted([*timeline_events(self.announced), *self.played], key=lambda event: event.time_s)
+        timeline = Timeline(
+            "simulated",
+            tuple(sorted(spans, key=lambda span: span.start_s)),
+            memory_of_workers(self._fullest_plan()),
+            tuple(events),
+            plan=digest(self.plan),
+            options={"jitter": self.jitter, "seed": self.seed},
+        )
+        return Story(
+            timeline=timeline,
+            announced=tuple(self.announced),
+            committed_s=tuple(self.committed_s),
+            total_s=total_s,
+            lost_s=sum(fields["lost_s"] for _, fields in self.announced if fields["event"] == "recovered"),
+            exit_code=self.end.exit_code,
+            reason=self.end.reason,
+            plans=tuple(act.plan for act in self.acts) or (self.plan,),
+        )
+
+    def _fullest_plan(self) -> Plan:
+        """The plan with all that ever worked alive, for the sizes of their memory."""
+        worked = {worker.name for act in self.acts for worker in act.plan.live_workers()}
+        workers = tuple(
+            replace(worker, failed=None, order=worker.order or "") if worker.name in worked else worker
+            for worker in self.plan.workers
+        )
+        return replace(self.plan, workers=workers)
+
+    # The clock
+
+    def _at(self, time_s: float, turn: int, happen: Callable[[], None]) -> None:
+        self.counted += 1
+        heappush(self.moments, (max(time_s, self.now_s), turn, self.counted, happen))
+
+    def _expect_death(self, process: Process) -> None:
+        died_s, event = process.died_s, process.dies_by
+        assert event is not None
+
+        def be_missed() -> None:
+            if process.died_s == died_s:
+                limit = f"silent for {self.costs.heartbeat_limit_s:g} s"
+                reason = limit if event.kind == "stop" else "connection closed"
+                self._feed(Lost(self.now_s, process.connection, reason))
+
+        def stop() -> None:
+            if process.died_s == died_s:
+                self._mark(event, process)
+
+        if event.kind == "stop":  # a `fail` is announced at the same moment, or nearly so
+            self._at(died_s, _SAYS, stop)
+        self._at(self.costs.noticed_s(event, died_s), _LOST, be_missed)
+
+    # The coordinator
+
+    def _feed(self, event: RulesEvent) -> None:
+        for instruction in self.rules.handle(event):
+            self._carry_out(instruction)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Tell(_, Epoch() as epoch) if self.act is None or epoch.epoch > self.act.message.epoch:
+                self._enter(epoch)
+            case Tell(_, Commit() as commit) if commit.iteration == len(self.committed_s):
+                self._commit(commit)
+            case Tell(connection, Refused(retry=True)):
+                process = self.by_connection[connection]
+                self._at(self.now_s + RETRY_S, _SAYS, lambda: self._say_hello(process))
+            case MakePlan():
+                self._make_plan(instruction)
+            case Wake(after_s, timer):
+                self._at(self.now_s + after_s, _LOST, lambda: self._feed(Elapsed(self.now_s, timer)))
+            case Announce(fields):
+                self.announced.append((self.now_s, fields))
+            case Finish():
+                self.end = instruction
+                self._break_off()
+
+    def _make_plan(self, asked: MakePlan) -> None:
+        plan: str | None = None
+        moves: tuple[tuple[str, str], ...] = ()
+        reason = ""
+        try:
+            found = self.replan(frozenset(map(place_of, asked.failed)), asked.may_move)
+            plan = canonical(found.plan).decode()
+            moves = tuple((name_of(mover), name_of(place)) for mover, place in found.moves)
+        except InfeasibleError as error:
+            reason = error.what
+        self._at(
+            self.now_s + self.costs.plan_s,
+            _SAYS,
+            lambda: self._feed(Planned(self.now_s, asked.failed, asked.may_move, plan, moves, reason)),
+        )
+
+    def _commit(self, commit: Commit) -> None:
+        assert self.act is not None
+        self.committed_s.append(self.now_s)
+        self.act.last = commit.last
+        if self.act.held_up is not None:
+            iteration, could_begin_s = self.act.held_up
+            self.act.held_up = None
+            self._plan_begin(self.act, iteration, could_begin_s)
+
+    # The workers
+
+    def _say_hello(self, process: Process) -> None:
+        if process.died_s > self.now_s and self.end is None:
+            hello = Hello("", process.name, "-", digest(self.plan), {}, not_before=process.not_before)
+            self._feed(Arrived(self.now_s, process.connection, hello))
+
+    def _enter(self, epoch: Epoch) -> None:
+        """All leave what is under way, and make ready for the new epoch."""
+        self._break_off()
+        members = [self.rules.members[seat.worker].connection for seat in epoch.seats]
+        actors = tuple(self.by_connection[member] for member in members if member is not None)
+        free_s = self.now_s
+        if self.act is not None:  # the steps after a commit are made in any case
+            free_s = max([free_s, *(run.end_s() for run in self.act.runs if run.cut_s == math.inf)])
+        act = _Act(epoch, parse_document(epoch.plan.encode(), Plan, "epoch"), actors, epoch.last)
+        self.act = act
+        self.acts.append(act)
+        takes_s = self.costs.regroup_s + self.costs.copying_s(epoch.copies) if epoch.epoch > 1 else 0.0
+        self._at(free_s + takes_s, _BEGINS, lambda: self._be_ready(act))
+
+    def _break_off(self) -> None:
+        """Iterations that are not committed end here, and with them the deaths that lay ahead in them."""
+        if self.act is None:
+            return
+        for run in self.act.runs:
+            if run.iteration >= len(self.committed_s):
+                run.cut_s = min(run.cut_s, self.now_s)
+        for actor in self.act.actors:
+            if actor.died_s > self.now_s and actor.dies_by is not None and actor.dies_by.iteration is not None:
+                actor.lives_on()
+
+    def _be_ready(self, act: _Act) -> None:
+        if act is not self.act or any(actor.died_s <= self.now_s for actor in act.actors):
+            return  # the death of a member is about to be noticed
+        waits_s = max(
+            (stop_s for a in act.actors for start_s, stop_s in a.naps_s if start_s <= self.now_s), default=0.0
+        )
+        if waits_s > self.now_s:
+            self._at(waits_s, _BEGINS, lambda: self._be_ready(act))
+            return
+        for actor in act.actors:
+            self._feed(Said(self.now_s, actor.connection, Ready(act.message.epoch)))
+        self._begin(act, act.message.iteration)
+
+    # Iterations
+
+    def _plan_begin(self, act: _Act, iteration: int, at_s: float) -> None:
+        self._at(at_s, _BEGINS, lambda: self._begin(act, iteration))
+
+    def _begin(self, act: _Act, iteration: int) -> None:
+        """Execute an iteration; its votes come in due course, and the next one begins when its stages are free."""
+        if act is not self.act or self.end is not None or iteration > act.last:
+            return
+        if len(self.committed_s) < iteration - (act.plan.optimizer == "staggered"):
+            act.held_up = (iteration, self.now_s)
+            return
+        self._mark_beginning(act, iteration)
+        if act is not self.act:  # one who came back has changed the epoch
+            return
+        run = self._run(act, iteration)
+        act.runs.append(run)
+        for rank, reduced_s in enumerate(run.execution.reduced_s):
+            if math.isfinite(reduced_s):
+                self._at(run.start_s + reduced_s, _SAYS, partial(self._vote, act, run, rank))
+        next_s = self._free_s(act, run)
+        if next_s is not None:
+            self._plan_begin(act, iteration + 1, next_s)
+
+    def _vote(self, act: _Act, run: _Run, rank: int) -> None:
+        if act is self.act:
+            numbers = tuple(
+                act.plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
+                for one in run.program.instructions[rank]
+                if isinstance(one, Compute) and one.operation.kind in ("B", "W")
+            )
+            vote = Vote(act.message.epoch, run.iteration, True, numbers)
+            self._feed(Said(self.now_s, run.actors[rank].connection, vote))
+
+    def _run(self, act: _Act, iteration: int) -> _Run:
+        program = self._program(act, iteration)
+        pauses = self._pauses(act)
+        execution = self._execute(program, pauses, iteration)
+        while (struck := self._next_strike(act, program, execution, iteration)) is not None:
+            at_s, rank, event = struck
+            act.actors[rank].die(self.now_s + at_s, event)
+            self._expect_death(act.actors[rank])
+            pauses[rank] = (at_s, math.inf)
+            execution = self._execute(program, pauses, iteration)
+        return _Run(iteration, self.now_s, program, act.actors, execution)
+
+    def _program(self, act: _Act, iteration: int) -> Program:
+        """The epoch's program with what is slow in this iteration."""
+        slow = tuple(actor.slowdown(iteration, self.now_s) for actor in act.actors)
+        ranks = {actor.name: rank for rank, actor in enumerate(act.actors)}
+        slow_links = tuple(
+            (tuple(ranks[name] for name in link_ends(link)), event.factor or 1.0, event.delay_s or 0.0)
+            for link, event in self._slow_links(iteration).items()
+            if all(name in ranks for name in link_ends(link))
+        )
+        return self._program_of(act.message.plan, slow, slow_links)
+
+    def _slow_links(self, iteration: int) -> dict[str, TraceEvent]:
+        slow: dict[str, TraceEvent] = {}
+        for event in self.trace.events:
+            if event.link is not None and has_come(event, iteration, self.now_s):
+                slow.pop(event.link, None)
+                if event.kind == "slow_link":
+                    slow[event.link] = event
+        return slow
+
+    def _pauses(self, act: _Act) -> dict[int, tuple[float, float]]:
+        """Who stands still from when until when, counted from now."""
+        found = {rank: actor.stands_still_s(self.now_s) for rank, actor in enumerate(act.actors)}
+        return {rank: (one[0] - self.now_s, one[1] - self.now_s) for rank, one in found.items() if one is not None}
+
+    def _execute(self, program: Program, pauses: dict[int, tuple[float, float]], iteration: int) -> Execution:
+        if pauses or self.jitter:
+            # Iteration 0 has the jitter that `simulate` gives the same seed.
+            return execute(program, pauses, self.jitter, self.seed + iteration * 1_000_003)
+        if id(program) not in self._steady:
+            self._steady[id(program)] = (program, execute(program))
+        return self._steady[id(program)][1]
+
+    def _next_strike(
+        self, act: _Act, program: Program, execution: Execution, iteration: int
+    ) -> tuple[float, int, TraceEvent] | None:
+        """Whom the trace strikes first in this iteration, of those who still live, when, and by which event."""
+        strikes = []
+        for rank, actor in enumerate(act.actors):
+            event = actor.strike_in(iteration)
+            if event is None or actor.dies_by is not None:
+                continue
+            operations = sum(isinstance(one, Compute) for one in program.instructions[rank])
+            middle = execution.spans[rank][operations // 2 :][:1] if operations else ()
+            if middle and middle[0].op not in ("allreduce", "step"):
+                strikes.append((middle[0].start_s, rank, event))
+        return min(strikes, key=lambda strike: strike[:2], default=None)
+
+    def _free_s(self, act: _Act, run: _Run) -> float | None:
+        """When the next iteration begins, if no stage is blocked."""
+        done_s = run.execution.done_s
+        alive = [rank for rank, actor in enumerate(act.actors) if done_s[rank] < math.inf or actor.dies_by is None]
+        if any(math.isinf(done_s[rank]) for rank in alive):
+            return None
+        if act.plan.optimizer == "synchronous":
+            return run.end_s()
+        following = self._execute(self._program(act, run.iteration + 1), {}, run.iteration + 1)
+        waits_s = [
+            self._done_s(act.plan, run, ranks) - first_s
+            for ranks in _stages(run.program, alive)
+            if (first_s := _first_start_s(following, ranks)) is not None
+        ]
+        return run.start_s + max(waits_s, default=0.0)
+
+    def _done_s(self, plan: Plan, run: _Run, ranks: Sequence[int]) -> float:
+        """When a stage has made its step: as the period is reckoned, or later where somebody stood still."""
+        stages = [plan.stage_of(run.program.workers[rank]) for rank in ranks]
+        last_s = max((_last_end_s(run.execution.spans[rank]) for rank in ranks), default=0.0)
+        steps_s = max(stage.allreduce_s for stage in stages) + max(stage.optimizer_s for stage in stages)
+        return max(last_s + steps_s, *(run.execution.done_s[rank] for rank in ranks))
+
+    # What the trace does, for the timeline
+
+    def _mark_beginning(self, act: _Act, iteration: int) -> None:
+        """Note what is slow from now on, and let those come back who were stopped."""
+        for number, event in enumerate(self.trace.events):
+            if event.kind not in ("join", *DEADLY) and number not in self.marked:
+                if not has_come(event, iteration, self.now_s):
+                    continue
+                self.marked.add(number)
+                present = next((actor for actor in act.actors if actor.name == event.worker), None)
+                if event.link is not None or present is not None:
+                    self._mark(event, present)
+        for process in self.cast:
+            if process.returns is not None and process.returns[1] == iteration:
+                former = process.returns[0]
+                if former.died_s <= self.now_s and process.arrives_s == math.inf:
+                    process.arrives_s = self.now_s
+                    self._say_hello(process)
+
+    def _mark(self, event: TraceEvent, process: Process | None) -> None:
+        place = None
+        if process is not None and self.act is not None and process in self.act.actors:
+            place = self.act.message.seats[self.act.actors.index(process)].place
+        much = [f"link {event.link}"] if event.link else []
+        much += [f"factor {event.factor:g}"] if event.factor is not None else []
+        much += [f"{event.delay_s:g} s more"] if event.delay_s is not None else []
+        self.played.append(Event(self.now_s, event.kind, place, ", ".join(much)))
+
+
+def _program_under(
+    plan: str, slow: tuple[float, ...], slow_links: tuple[tuple[tuple[int, ...], float, float], ...]
+) -> Program:
+    """The program of a plan with slow workers, by rank, and slow links: (ranks, factor, delay in s)."""
+    read = parse_document(plan.encode(), Plan, "epoch")
+    factors = dict(zip((worker.name for worker in read.live_workers()), slow, strict=True))
+    workers = tuple(
+        replace(worker, slowdown=(worker.slowdown or 1.0) * factors[worker.name])
+        if factors.get(worker.name, 1.0) != 1.0
+        else worker
+        for worker in read.workers
+    )
+    program = lower(replace(read, workers=workers))
+    for ends, factor, delay_s in slow_links:
+        program = _with_slow_link(program, frozenset(ends), factor, delay_s)
+    return program
+
+
+def _with_slow_link(program: Program, ends: frozenset[int], factor: float, delay_s: float) -> Program:
+    instructions = tuple(
+        tuple(
+            replace(one, delay_s=one.delay_s * factor + delay_s)
+            if isinstance(one, Send) and {rank, one.to} == ends
+            else one
+            for one in own
+        )
+        for rank, own in enumerate(program.instructions)
+    )
+    return replace(program, instructions=instructions)
+
+
+def _stages(program: Program, alive: Sequence[int]) -> list[list[int]]:
+    """The living ranks of each stage."""
+    stages: dict[tuple[int, int], list[int]] = {}
+    for rank in alive:
+        stages.setdefault(program.plan.stage_of(program.workers[rank]).layers, []).append(rank)
+    return list(stages.values())
+
+
+def _first_start_s(execution: Execution, ranks: Sequence[int]) -> float | None:
+    """When a stage begins; None for one that computes nothing."""
+    firsts = [own[0].start_s for rank in ranks for own in [execution.spans[rank]] if own and _is_computed(own[0])]
+    return min(firsts, default=None)
+
+
+def _last_end_s(spans: Sequence[Span]) -> float:
+    return max((span.end_s for span in spans if _is_computed(span)), default=0.0)
+
+
+def _is_computed(span: Span) -> bool:
+    return span.op not in ("allreduce", "step")

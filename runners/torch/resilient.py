@@ -1,0 +1,452 @@
+"""A worker of a resilient run: executes whatever plan the coordinator's present epoch gives it.
+
+The worker keeps its stage's parameters and optimizer through all epochs. In an epoch it connects to the other live
+workers, copies state where somebody has none, and runs iterations: reduce, vote, and on the coordinator's commit step
+the optimizer. When the epoch is superseded, the thread that hears the coordinator wakes it, it drops what was under
+way, and enters the next epoch at the iteration after the last commit.
+
+With a staggered optimizer ("SlipStream" (ReCycle) section 3.3) it steps as soon as its stage's gradients are reduced,
+and validates afterwards. The paper rolls AdamW back arithmetically, which is not exact in floating point; we keep a
+copy of the state before the step (HeldStage.keep says what memory it takes), so that a roll-back gives the same bits. A
+stage begins no second step before the first is committed, so one copy is enough.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...schemas.checkpoint import Checkpoint, CheckpointFile, missing_layers
+from ...schemas.documents import digest, parse_document, type_adapter
+from ...schemas.errors import RtkError, RuntimeFailedError
+from ...schemas.plan import Plan
+from ...schemas.timeline import Span
+from ...schemas.trace import TraceEvent
+from ..checkpoint import discard, prune, publish
+from ..program import Compute, Program, Send, lower
+from ..resilience.link import Link
+from ..resilience.messages import (
+    Commit,
+    End,
+    Epoch,
+    FromCoordinator,
+    Halt,
+    Part,
+    Publish,
+    Published,
+    Ready,
+    Saved,
+    Spans,
+    Suspect,
+    Vote,
+    Welcome,
+)
+from .checkpoint import read_state, write_part
+from .connecting import SupersededError, connect
+from .held_stage import HeldStage, OptimizerFactory
+from .injection import Injection
+from .interruption import Interruption
+from .iteration import Batch, Iteration, Rank, groups_of, splits_backward
+from .meeting import meet
+from .shapes import boundary_samples
+from .stage import Loss
+from .state_copy import copy_states
+from .transport import GlooTransport, SlowLinks, Transport
+
+CHECKPOINTS_KEPT = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a worker trains, and how.
+
+    Attributes:
+        name: the worker's, `k/i`.
+        plan: that it was started with.
+        make_layers: makes all layers of the model, equal on every worker and at every call.
+        loss: maps (output, target) of a micro-batch to its mean loss, a scalar.
+        optimizer: makes the optimizer of a stage's parameters.
+        batch: the micro-batches of an iteration.
+        settings: what must be the same for all workers; kept in checkpoints.
+        device: where to compute.
+        hostname: the interface on which other workers reach this one.
+        paced: let every operation last what the plan says.
+        seed: of dropout and the like.
+    """
+
+    name: str
+    plan: Plan
+    make_layers: Callable[[], Sequence[nn.Module]]
+    loss: Loss
+    optimizer: OptimizerFactory
+    batch: Callable[[int], Batch]
+    settings: dict[str, Any]
+    device: torch.device | str = "cpu"
+    hostname: str = "127.0.0.1"
+    paced: bool = False
+    seed: int = 0
+
+
+class ResilientWorker:
+    """One worker's process, from warm-up to the end of the job.
+
+    Making one builds the stage that the worker has in the plan it was started with, and warms it up; `run` then takes
+    it through the job.
+
+    Args:
+        task: what to train.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        layers = task.make_layers()
+        self._boundaries = boundary_samples(layers, task.batch(0)[0][0])
+        self._held = self._build(layers, task.plan, _stage_named(task.plan, task.name))
+        self._warm_up()
+        self._interruption = Interruption()
+        self._injection = Injection(())
+        self._spans: list[Span] = []
+        self._wants_spans = False
+        self._clock_ahead_s = 0.0
+        self._has_state = False
+        self._epoch: Epoch | None = None
+        self._place = ""
+        self._kept_for: int | None = None  # the iteration whose step can be undone
+        self._committed = -1  # the last one that this worker knows to be committed
+        self._next: FromCoordinator | None = None  # heard, and not obeyed yet
+        self._last = -1
+
+    # What the link to the coordinator needs to know
+
+    def announce(self, message: FromCoordinator) -> None:
+        """For the link, in its thread: an epoch, a halt or the end has been announced."""
+        self._interruption.announce(message)
+
+    def run(self, link: Link, welcome: Welcome) -> End:
+        """Do what the coordinator says until it says that the job, or this worker's part in it, is over.
+
+        Args:
+            link: connected.
+            welcome: what it was greeted with.
+
+        Returns:
+            How it ended.
+
+        Raises:
+            RuntimeFailedError: the coordinator is gone and did not come back within the link's patience.
+        """
+        self._link = link
+        self._wants_spans = welcome.spans
+        self._clock_ahead_s = 0.0 if welcome.host == socket.gethostname() else welcome.now_s - time.perf_counter()
+        events = type_adapter(tuple[TraceEvent, ...])
+        self._injection = Injection(events.validate_python(welcome.inject))
+        message = self._receive()
+        while not isinstance(message, End):
+            match message:
+                case Epoch():
+                    message = self._live_through(message)
+                case Halt():
+                    self._halt(message)
+                    message = self._receive()
+                case _:
+                    self._note(message)
+                    message = self._receive()
+        self._send_spans()
+        return message
+
+    # An epoch
+
+    def _live_through(self, epoch: Epoch) -> FromCoordinator:
+        """Train until the epoch is over; gives the message that ends it."""
+        superseded = self._interruption.begin(epoch.epoch)
+        transport: Transport | None = None
+        try:
+            rank, transport = self._enter(epoch, superseded)
+            return self._train(epoch, rank)
+        except SupersededError:
+            pass
+        except RuntimeFailedError as error:
+            if not self._interruption.is_over:
+                self._link.send(Suspect(epoch.epoch, error.what))
+        finally:
+            if transport is not None:
+                transport.close()
+            self._held.reset()
+            self._send_spans()
+        return self._next_turn()
+
+    def _next_turn(self) -> FromCoordinator:
+        """Wait for what comes after this epoch; commits that were on their way still count."""
+        while True:
+            message = self._receive()
+            if isinstance(message, Epoch | Halt | End):
+                return message
+            self._note(message)
+
+    def _enter(self, epoch: Epoch, superseded: "Future[None]") -> tuple[Rank, Transport]:
+        """Be as after the last commit, connect to the others, and hold the state of this worker's place."""
+        self._roll_back(epoch.iteration, epoch.skipped)
+        program = _program(epoch.plan)
+        number = next(rank for rank, seat in enumerate(epoch.seats) if seat.worker == self._task.name)
+        self._epoch, self._place = epoch, epoch.seats[number].place
+        self._committed, self._last = epoch.iteration - 1, epoch.last
+        before, self._held = self._held, self._fitting(program, number)
+        transport = connect(lambda: self._transport(epoch, program, number), superseded)
+        try:
+            self._interruption.guard(transport)
+            self._take_state(epoch, number, transport, before)
+        except BaseException:
+            transport.close()
+            raise
+        return self._rank(program, number, transport), transport
+
+    def _fitting(self, program: Program, rank: int) -> HeldStage:
+        """The stage of a place: the one held, made to serve this plan, or another one."""
+        plan, worker = program.plan, program.workers[rank]
+        if self._held.layers_range != plan.stage_of(worker).layers:
+            self._has_state = False
+            return self._build(self._task.make_layers(), plan, worker.stage)
+        self._held.adapt(1 / plan.total_microbatches(), splits_backward(program.instructions[rank]))
+        return self._held
+
+    def _build(self, layers: Sequence[nn.Module], plan: Plan, stage: int) -> HeldStage:
+        stages = plan.templates[0].stages
+        return HeldStage(
+            layers,
+            stages[stage].layers,
+            self._task.loss,
+            self._task.optimizer,
+            self._task.device,
+            loss_scale=1 / plan.total_microbatches(),
+            is_last=stage == len(stages) - 1,
+        )
+
+    def _transport(self, epoch: Epoch, program: Program, rank: int) -> Transport:
+        """Meet the other ranks at the meeting place of the first of them."""
+        store = meet(epoch.seats[0].store, epoch.epoch)
+        everyone = tuple(range(len(epoch.seats)))
+        groups = groups_of(program.instructions[rank])
+        transport = GlooTransport(store, rank, len(everyone), groups, hostname=self._task.hostname)
+        return SlowLinks(transport) if self._task.paced else transport
+
+    def _take_state(self, epoch: Epoch, rank: int, transport: Transport, before: HeldStage) -> None:
+        if epoch.nothing_committed and not self._has_state:
+            self._start_from(epoch)
+        checksum = None
+        involved = [copy for copy in epoch.copies if rank in (copy.source, copy.target)]
+        if involved:
+            if any(copy.target == rank for copy in involved):
+                self._held.prime_optimizer()
+            copy_states(epoch.copies, rank, transport, before, self._held)
+            checksum = self._held.checksum()
+            self._has_state, self._kept_for = True, None
+        if not self._has_state:
+            raise RuntimeFailedError("nobody gave this worker its stage's state")
+        self._link.send(Ready(epoch.epoch, checksum))
+
+    def _start_from(self, epoch: Epoch) -> None:
+        """The state before the first iteration: as the layers were made, or a checkpoint's."""
+        if epoch.resume is not None:
+            self._held.prime_optimizer()
+            self._held.load(read_state(Path(epoch.resume), self._held.layers_range))
+        self._has_state = True
+
+    def _rank(self, program: Program, number: int, transport: Transport) -> Rank:
+        first, stop = self._held.layers_range
+        return Rank(
+            program,
+            number,
+            self._held,
+            transport,
+            self._boundaries[first].like(self._held.device),
+            self._boundaries[stop].like(self._held.device),
+            self._now_s,
+            self._spans.append,
+            self._task.paced,
+            self._task.seed,
+            before=self._injection.before,
+        )
+
+    # Iterations
+
+    def _train(self, epoch: Epoch, rank: Rank) -> FromCoordinator:
+        run = self._run_staggered if rank.plan.optimizer == "staggered" else self._run_synchronous
+        number = epoch.iteration
+        while number <= self._last:
+            run(epoch, rank, number)
+            self._send_spans()
+            number += 1
+        while self._committed < self._last:
+            self._hear_commit()
+        rank.transport.flush()
+        return self._next_turn()
+
+    def _run_synchronous(self, epoch: Epoch, rank: Rank, number: int) -> None:
+        """Reduce, vote, and step once everybody has."""
+        iteration = self._reduce(epoch, rank, number)
+        commit = self._hear_commit()
+        rank.transport.flush()  # everybody has received everything: nothing to wait for
+        if not commit.skip:
+            iteration.step()
+        self._save(commit.savers, commit.save, number + 1)
+
+    def _run_staggered(self, epoch: Epoch, rank: Rank, number: int) -> None:
+        """Reduce, vote, and step; but only once the step before is final, for one step can be undone."""
+        iteration = self._reduce(epoch, rank, number)
+        if self._committed < number - 1:
+            self._confirm(self._hear_commit())
+        # Those of the iteration before have been taken, or it would not be committed; this one's need not be yet.
+        rank.transport.flush(but=sum(isinstance(one, Send) for one in rank.instructions))
+        if self._held.is_finite():
+            self._held.keep()
+            self._kept_for = number
+            iteration.step()
+        if number == self._last:
+            self._confirm(self._hear_commit())
+
+    def _reduce(self, epoch: Epoch, rank: Rank, number: int) -> Iteration:
+        """Everything but the step, and the vote on it."""
+        operations = sum(isinstance(one, Compute) for one in rank.instructions)
+        self._injection.begin(number, operations)
+        iteration = Iteration(replace(rank, slowdown=self._injection.slowdown), number, self._task.batch(number))
+        iteration.reduce()
+        losses = tuple((n, loss if _is_number(loss) else None) for n, loss in sorted(iteration.losses.items()))
+        is_finite = self._held.is_finite()
+        self._link.send(Vote(epoch.epoch, number, is_finite, iteration.microbatches, losses))
+        return iteration
+
+    def _hear_commit(self) -> Commit:
+        """Wait for the next commit.
+
+        Raises:
+            SupersededError: another epoch, or the end, comes instead.
+        """
+        while True:
+            message = self._receive()
+            if isinstance(message, Epoch | Halt | End):
+                self._next = message
+                raise SupersededError
+            if isinstance(message, Commit) and message.iteration > self._committed:
+                self._heed(message)
+                return message
+            self._note(message)
+
+    def _receive(self) -> FromCoordinator:
+        """The coordinator's next message."""
+        message, self._next = self._next, None
+        while message is None:
+            message = self._link.receive()
+        return message
+
+    def _heed(self, commit: Commit) -> None:
+        self._committed, self._last = commit.iteration, commit.last
+
+    def _confirm(self, commit: Commit) -> None:
+        """The staggered step before has become final; or it is to be undone, with the epoch that now follows."""
+        if commit.skip:
+            raise SupersededError
+        self._save(commit.savers, commit.save, commit.iteration + 1)
+
+    def _note(self, message: FromCoordinator) -> None:
+        """What may come at any time."""
+        match message:
+            case Commit() as commit if commit.iteration > self._committed:
+                self._heed(commit)
+            case Publish():
+                self._publish(message)
+
+    def _roll_back(self, iteration: int, skipped: bool) -> None:
+        """Be as before an iteration: undo a step that was not committed, or committed as skipped."""
+        done = iteration - 1
+        undone = (done,) if skipped else ()
+        if self._kept_for is not None and (self._kept_for > done or self._kept_for in undone):
+            self._held.restore()
+            self._kept_for = None
+
+    # Checkpoints and the end
+
+    def _halt(self, halt: Halt) -> None:
+        self._interruption.begin(2**31)
+        self._roll_back(halt.iteration, halt.skipped)
+        self._save(halt.savers, halt.save, halt.iteration)
+
+    def _save(self, savers: Sequence[str], folder: str | None, iteration: int) -> None:
+        """Write this stage's part of a checkpoint, where it falls to this worker."""
+        if folder is None or self._task.name not in savers:
+            return
+        try:
+            written = write_part(Path(folder), iteration, self._held.layers_range, self._held.state())
+        except RtkError as error:
+            self._link.send(Saved(iteration, None, error.what))
+        else:
+            part = Part(written.name, written.layers, written.sha256, written.size_bytes)
+            self._link.send(Saved(iteration, part))
+
+    def _publish(self, message: Publish) -> None:
+        folder = Path(message.folder)
+        if not message.parts:
+            discard(folder, message.iteration)
+            self._link.send(Published(message.iteration, None))
+            return
+        try:
+            path = publish(folder, self._manifest(message))
+            prune(folder, CHECKPOINTS_KEPT)
+        except RtkError as error:
+            self._link.send(Published(message.iteration, None, error.what))
+        else:
+            self._link.send(Published(message.iteration, str(path)))
+
+    def _manifest(self, message: Publish) -> Checkpoint:
+        files = tuple(CheckpointFile(one.name, one.layers, one.sha256, one.size_bytes) for one in message.parts)
+        plan, layers = self._task.plan, len(self._boundaries) - 1
+        return Checkpoint(
+            iteration=message.iteration,
+            layers=layers,
+            plan=digest(plan),
+            seed=self._task.seed,
+            total_microbatches=plan.total_microbatches(),
+            files=files,
+            job=self._task.settings,
+            missing=missing_layers(layers, files),
+        )
+
+    # Small things
+
+    def _warm_up(self) -> None:
+        """Pay for first calls now: survivors would have to wait for them."""
+        held = self._held
+        inputs = self._boundaries[held.layers_range[0]].zeros(held.device)
+        target = self._task.batch(0)[0][1].to(held.device) if held.is_last else None
+        held.warm_up(inputs, target)
+        parameter = nn.Parameter(torch.zeros(1, device=held.device))
+        parameter.grad = torch.zeros_like(parameter)
+        self._task.optimizer([parameter]).step()
+
+    def _send_spans(self) -> None:
+        if self._wants_spans and self._spans:
+            packed = tuple((span.op, span.start_s, span.end_s, span.iteration) for span in self._spans)
+            self._link.send(Spans(self._place, packed))
+        self._spans.clear()
+
+    def _now_s(self) -> float:
+        return time.perf_counter() + self._clock_ahead_s
+
+
+@lru_cache(maxsize=8)
+def _program(plan: str) -> Program:
+    return lower(parse_document(plan.encode(), Plan, "the coordinator's plan"))
+
+
+def _stage_named(plan: Plan, name: str) -> int:
+    return next(worker.stage for worker in plan.workers if worker.name == name)
+
+
+def _is_number(loss: float) -> bool:
+    return loss - loss == 0

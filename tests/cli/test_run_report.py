@@ -1,0 +1,422 @@
+"""What a run says: JSON lines, lines for people, the live view, and the metrics file."""
+
+import io
+import json
+import math
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rtk.cli.live_view import RunView, sparkline
+from rtk.cli.run_report import RunReport, wants_live_view
+from rtk.cli.run_story import RunFacts, RunStory
+from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Prediction, Stage, Template, Worker
+
+NOON_S = time.mktime((2026, 1, 2, 12, 3, 1, 0, 0, -1))
+
+
+def made_plan(pipelines: int, stages: int) -> Plan:
+    """A plan of some shape, which promises iterations of 0.1 s; nobody runs it."""
+    stage = [Stage((i, i + 1), 0.01, 0.01, 0.01) for i in range(stages)]
+    template = Template("all", tuple(stage), (Link(0.0),) * (stages - 1))
+    workers = tuple(Worker(k, i, "") for k in range(pipelines) for i in range(stages))
+    promise = Prediction(0.1, 0.1, 0.1, 0.1, 0.0, "none", 0.0, (0,) * len(workers))
+    planner = Planner("test", "1", {})
+    return Plan(planner, (template,), (Pipeline("all", 4),) * pipelines, "synchronous", workers, {}, promise)
+
+
+def facts(pipelines: int = 2, stages: int = 2) -> RunFacts:
+    return RunFacts(made_plan(pipelines, stages), "gpt-tiny", tokens=1000, paced=True)
+
+
+def epoch(
+    number: int, iteration: int, workers: dict[str, str], failed: Iterable[str] = (), **more: Any
+) -> dict[str, Any]:
+    """What the rules say when an epoch begins."""
+    told = {"iteration": iteration, "live_workers": len(workers), "workers": workers, "failed": list(failed)}
+    return {"event": "epoch", "epoch": number, **told, "reason": "", "predicted_iteration_time_s": 0.1, **more}
+
+
+def iteration(epoch: int, number: int, loss: float | None, time_s: float = 0.11, live: int = 4) -> dict[str, Any]:
+    """What the rules say when an iteration is committed."""
+    told = {"iteration": number, "loss": loss, "iteration_time_s": time_s, "live_workers": live}
+    return {"event": "iteration", "epoch": epoch, **told, "skipped": loss is None}
+
+
+ALL = {place: place for place in ("0/0", "0/1", "1/0", "1/1")}
+THREE = {"0/0": "0/0", "0/1": "0/1", "1/0": "1/0"}
+STORY: list[dict[str, Any]] = [
+    {"event": "start", "epoch": 0, "live_workers": 4, "iterations": 4, "iteration": 0},
+    epoch(1, 0, ALL),
+    iteration(1, 0, 5.0),
+    {"event": "failure", "epoch": 1, "worker": "1/1", "place": "1/1", "reason": "connection closed", "iteration": 1},
+    epoch(2, 1, THREE, ["1/1"], predicted_iteration_time_s=0.125),
+    iteration(2, 1, 4.5, 0.13, live=3),
+    {"event": "recovered", "epoch": 2, "iteration": 1, "reason": "…", "seconds": 0.34, "lost_s": 0.21},
+    {"event": "checkpoint", "epoch": 2, "iteration": 2, "path": "saved/2", "seconds": 0.5},
+    {"event": "join", "epoch": 3, "worker": "1/1", "place": "1/1", "source": "0/1", "iteration": 2},
+    epoch(3, 2, ALL),
+    iteration(3, 2, 4.0),
+    {"event": "recovered", "epoch": 3, "iteration": 2, "reason": "…", "seconds": 0.2, "lost_s": 0.05},
+    iteration(3, 3, 3.5),
+]
+END = {"event": "end", "epoch": 3, "exit_code": 0, "reason": "all iterations are done", "iterations": 4, "epochs": 3}
+SUMMARY = (
+    "4 iterations, loss 3.5000 · 1 failure, 1 join, 3 epochs · 0.26 s lost (36.1%) · "
+    "median iteration 0.1100 s (paced), predicted 0.1000 s (+10.0%)"
+)
+
+
+def tell(events: Iterable[dict[str, Any]], told: RunFacts | None = None, **options: Any) -> None:
+    """Have a report say these events, a second apart."""
+    clock = iter(range(10_000))
+    with RunReport(told or facts(), now=lambda: NOON_S + next(clock), **options) as report:
+        for event in events:
+            report.report(event)
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def test_json_lines_are_the_announcements_completed(capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json every announcement is a line, in order, with all that it said and what the run's facts add."""
+    tell([*STORY, END], as_json=True)
+    said = lines_of(capsys.readouterr().out)
+    assert [line["event"] for line in said] == [event["event"] for event in [*STORY, END]]
+    for line, event in zip(said, [*STORY, END], strict=True):
+        assert line | event == line
+    assert [said[0][key] for key in ("model", "paced", "tokens", "live_workers")] == ["gpt-tiny", True, 1000, 4]
+    assert said[2]["tokens_per_s"] == pytest.approx(1000 / 0.11)
+    assert said[2]["paced"] is True
+    end = said[-1]
+    assert (end["failures"], end["joins"], end["loss"], end["paced"]) == (1, 1, 3.5, True)
+    assert end["lost_s"] == pytest.approx(0.26)
+    assert (end["iteration_time_s"], end["predicted_iteration_time_s"]) == (0.11, 0.1)
+
+
+def test_a_run_without_a_coordinator_says_what_it_always_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """The few announcements of the plain runner are enough: the rest comes from the plan and from what was said."""
+    iterations = [{"event": "iteration", "iteration": i, "loss": 5.0 - i, "iteration_time_s": 0.1} for i in range(3)]
+    tell([{"event": "start"}, *iterations, {"event": "end"}], as_json=True)
+    start, first, _, last, end = lines_of(capsys.readouterr().out)
+    assert {"live_workers": 4, "model": "gpt-tiny", "paced": True, "tokens": 1000, "epoch": 0}.items() <= start.items()
+    assert {
+        "iteration": 0,
+        "loss": 5.0,
+        "tokens_per_s": 10_000,
+        "live_workers": 4,
+        "paced": True,
+    }.items() <= first.items()
+    expected = {"iterations": 3, "loss": last["loss"], "iteration_time_s": 0.1, "predicted_iteration_time_s": 0.1}
+    assert expected.items() <= end.items()
+
+
+def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --json a run tells its story in lines, and sums it up in the last one."""
+    tell([*STORY, END])
+    assert capsys.readouterr().out.splitlines() == [
+        "4 workers, 1000 tokens an iteration, 4 iterations",
+        "epoch 1: 4 workers · predicted 0.1000 s",
+        "iteration   0  loss 5.0000  0.1100 s  9091 tokens/s",
+        "12:03:04  worker 1/1 failed: connection closed",
+        "epoch 2: 3 workers · 1/1 vacant · predicted 0.1250 s",
+        "iteration   1  loss 4.5000  0.1300 s  7692 tokens/s",
+        "recovered in 0.34 s: iteration 1 redone, 0.21 s lost",
+        "12:03:08  checkpoint after 2 iterations in 0.50 s: saved/2",
+        "12:03:09  worker 1/1 joined, state from 0/1",
+        "epoch 3: 4 workers · predicted 0.1000 s",
+        "iteration   2  loss 4.0000  0.1100 s  9091 tokens/s",
+        "recovered in 0.20 s: 0.05 s lost",
+        "iteration   3  loss 3.5000  0.1100 s  9091 tokens/s",
+        SUMMARY,
+    ]
+
+
+def test_the_rare_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """Moves, leaves, refusals, restarts and failed checkpoints have words of their own; what is new is passed over."""
+    moved = {"0/0": "0/0", "0/1": "1/0", "1/1": "1/1"}
+    tell(
+        [
+            {"event": "restarted", "epoch": 4, "iteration": 7},
+            {"event": "returned", "epoch": 4, "worker": "0/0"},
+            epoch(4, 7, ALL),
+            {"event": "leave", "epoch": 4, "worker": "0/1", "place": "0/1", "iteration": 8},
+            {"event": "join", "epoch": 5, "worker": "1/0", "place": "0/1", "source": "1/1", "iteration": 8},
+            epoch(5, 8, moved, ["1/0"]),
+            {"event": "refused", "epoch": 5, "worker": "9/9\x1b[2J", "reason": "the plan has no worker 9/9"},
+            {
+                "event": "failure",
+                "epoch": 5,
+                "worker": "1/0",
+                "place": None,
+                "reason": "connection closed while joining",
+            },
+            {"event": "checkpoint", "epoch": 5, "iteration": 8, "path": None, "seconds": 1, "error": "No space left"},
+            {"event": "of a later version", "epoch": 5},
+        ]
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "12:03:01  the coordinator was restarted, before iteration 7",
+        "12:03:02  worker 0/0 is back",
+        "epoch 4: 4 workers · predicted 0.1000 s",
+        "12:03:04  worker 0/1 left as asked",
+        "12:03:05  worker 1/0 moved to 0/1, state from 1/1",
+        "epoch 5: 3 workers · 1/0 vacant · 1/0 at 0/1 · predicted 0.1000 s",
+        "12:03:07  worker 9/9?[2J was refused: the plan has no worker 9/9",
+        "12:03:08  worker 1/0 failed: connection closed while joining",
+        "12:03:09  checkpoint after 8 iterations failed: No space left",
+    ]
+
+
+def test_the_cost_of_a_change_goes_to_what_caused_it() -> None:
+    """Of two deaths in one change the second line says what both cost; one that an epoch did not yet answer waits."""
+    story, now_s = RunStory(facts()), NOON_S
+    first, second = ({**STORY[3], "worker": worker, "place": worker} for worker in ("1/1", "1/0"))
+    two = {"0/0": "0/0", "0/1": "0/1"}
+    cost = {"event": "recovered", "iteration": 2, "seconds": 0.3, "lost_s": 0.5}
+    # The first dead worker had voted already: the iteration is committed, and the change comes after it.
+    for event in (
+        first,
+        iteration(1, 1, 4.0),
+        epoch(2, 2, THREE),
+        second,
+        epoch(3, 2, two),
+        iteration(3, 2, 3.0),
+        cost,
+    ):
+        story.tell(event, now_s)
+    assert [one.cost for one in story.happenings] == ["", " · iteration 2 redone · 0.50 s lost"]
+    story.tell({**cost, "reason": "workers lost touch with each other"}, now_s)
+    assert str(story.happenings[-1]).endswith("workers lost touch with each other · iteration 2 redone · 0.50 s lost")
+
+
+def test_a_move_is_no_join(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who copies a state because it changes its place was there already, and is not counted as a join."""
+    tell([epoch(1, 0, ALL), STORY[3], {"event": "join", "worker": "1/0", "place": "0/1"}, END], as_json=True)
+    assert lines_of(capsys.readouterr().out)[-1]["joins"] == 0
+
+
+def test_a_run_that_failed_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    """An end with another exit code than 0 says the reason before the summary, also if nothing was done."""
+    tell([{"event": "end", "exit_code": 5, "reason": "stage 1 has lost its last worker", "iterations": 0, "epochs": 1}])
+    assert capsys.readouterr().out.splitlines() == [
+        "ended with 5: stage 1 has lost its last worker",
+        "0 iterations, loss -",
+    ]
+
+
+@pytest.mark.parametrize("loss", [None, math.nan, math.inf])
+def test_a_loss_that_is_no_number(loss: float | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """A loss that is missing or not finite is null in JSON, a dash for people, and no bar."""
+    event = {**iteration(1, 3, loss), "skipped": True}
+    tell([event], as_json=True)
+    tell([event])
+    line, words = capsys.readouterr().out.splitlines()
+    assert lines_of(line)[0]["loss"] is None
+    assert words == "iteration   3  loss -  0.1100 s  9091 tokens/s  skipped: a gradient is not finite"
+    assert "loss       -" in rendered(facts(), [*STORY, event])
+
+
+def test_what_nobody_knows_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """A coordinator on its own may know neither the model nor the tokens: null in JSON, and no words about them."""
+    unknown = RunFacts(replace(made_plan(2, 2), prediction=None), None, None)
+    tell(STORY[:3], unknown, as_json=True)
+    start, _, first = lines_of(capsys.readouterr().out)
+    assert [start["model"], start["tokens"], first["tokens_per_s"]] == [None, None, None]
+    tell([STORY[0], STORY[2]], unknown)
+    assert capsys.readouterr().out == "4 workers, 4 iterations\niteration   0  loss 5.0000  0.1100 s\n"
+    assert "╭─ 2 pipelines of 2 stages · synchronous optimizer ─" in rendered(unknown, [STORY[0], STORY[2]])
+
+
+def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """With --quiet there are no lines for people, and --json is not affected."""
+    tell([*STORY, END], quiet=True)
+    assert capsys.readouterr().out == ""
+    tell([*STORY, END], quiet=True, as_json=True)
+    assert len(capsys.readouterr().out.splitlines()) == len(STORY) + 1
+
+
+def test_metrics_are_the_same_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The metrics file gets the JSON lines, each at once, after what is in it, beginning a line of its own."""
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"event": "start"}\n{"event": "iter')
+    with RunReport(facts(), metrics=file, as_json=True, now=lambda: NOON_S) as report:
+        for count, event in enumerate(STORY, start=1):
+            report.report(event)
+            assert len(file.read_text().splitlines()) == 2 + count
+    assert file.read_text().splitlines()[2:] == capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_ends_the_metrics_only(capsys: pytest.CaptureFixture[str]) -> None:
+    """When the metrics cannot be written there is one remark, and everything else goes on."""
+    tell([*STORY, END], metrics="/dev/full")
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1] == SUMMARY
+    assert said.err == "/dev/full: No space left on device; no more metrics are written, the training goes on\n"
+
+
+def test_metrics_that_cannot_be_opened_are_refused(tmp_path: Path) -> None:
+    """A metrics file in a folder that does not exist is a mistake, said before anything is run."""
+    with pytest.raises(InvalidInputError, match="No such file"):
+        RunReport(facts(), metrics=tmp_path / "nowhere" / "metrics.jsonl")
+
+
+# The live view
+
+
+def rendered(told: RunFacts, events: Iterable[dict[str, Any]], width: int = 80, height: int = 24) -> str:
+    """The view after these events, as text."""
+    story = RunStory(told)
+    for second, event in enumerate(events):
+        story.tell(event, NOON_S + second)
+    console = Console(record=True, width=width, height=height, force_terminal=True, file=io.StringIO())
+    console.print(RunView(story))
+    return console.export_text()
+
+
+VIEW = """\
+╭─ gpt-tiny · 2 pipelines of 2 stages · synchronous optimizer · paced ─────────╮
+│ stage            0      1    workers    4 of 4, epoch 3                      │
+│ pipeline 0     0/0    0/1    loss       3.5000  █▆▃▁                         │
+│ pipeline 1     1/0    1/1    iteration  0.1100 s                             │
+│                              predicted  0.1000 s, measured +10.0%            │
+│                              tokens     9091 /s                              │
+│                              changes    1 failure, 1 join, 0.26 s lost       │
+│                                                                              │
+│ ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━  4 of 4 iterations │
+│                                                                              │
+│ 12:03:04  worker 1/1 failed: connection… · iteration 1 redone · 0.21 s lost  │
+│ 12:03:08  checkpoint after 2 iterations in 0.50 s: saved/2                   │
+│ 12:03:09  worker 1/1 joined, state from 0/1 · 0.05 s lost                    │
+╰──────────────────────────────────────────────────────────────────────────────╯
+"""
+
+
+def test_the_view() -> None:
+    """The view shows workers, speed, loss and what happened; a failure's line says what it cost."""
+    assert rendered(facts(), STORY).splitlines() == VIEW.splitlines()
+
+
+@pytest.mark.parametrize("width", [50, 80, 100, 120, 200])
+@pytest.mark.parametrize(("pipelines", "stages"), [(1, 1), (3, 2), (8, 8), (8, 20), (32, 16), (64, 100)])
+def test_the_view_fits(pipelines: int, stages: int, width: int) -> None:
+    """At every width and for every plan the view fits a terminal of 24 lines, and its frame is straight."""
+    long = {"event": "refused", "worker": "0/0", "reason": "so it is " * 40}
+    lines = rendered(facts(pipelines, stages), [*STORY[:4], *[long] * 9], width).splitlines()
+    assert {len(line) for line in lines} == {min(width, 120)}
+    assert len(lines) < 24
+
+
+def test_the_view_of_many_workers_sums_up() -> None:
+    """Of 32 x 16 workers the view shows how many of each stage are alive, and names the first exceptions."""
+    everybody = {f"{k}/{i}": f"{k}/{i}" for k in range(32) for i in range(16)}
+    seats = {place: name for place, name in everybody.items() if place not in ("3/2", "9/2", "4/5")} | {"7/7": "31/0"}
+    text = rendered(facts(32, 16), [epoch(2, 5, seats, ["3/2", "4/5", "9/2"])])
+    alive = next(line for line in text.splitlines() if "alive" in line)
+    assert alive.strip("│ ").split() == ["alive", "32", "32", "30", "32", "32", "31", *["32"] * 10]
+    assert "vacant     3/2, 4/5, 9/2 " in text
+    assert "moved      31/0 at 7/7 " in text
+
+
+def test_who_sits_where() -> None:
+    """A place shows the name of who sits there, that its worker has just died, or that it is vacant."""
+    dying = rendered(facts(), STORY[:4])
+    assert "pipeline 1     1/0   dead" in dying
+    assert "3 of 4, epoch 1" in dying
+    vacant = rendered(facts(), [*STORY[:4], epoch(2, 1, {"0/0": "0/0", "0/1": "0/1", "1/1": "1/0"}, ["1/0"])])
+    assert "pipeline 1       —    1/0" in vacant
+
+
+def test_bars_show_the_last_values() -> None:
+    """A sparkline spans least to greatest, leaves gaps where there is no value, and keeps to its width."""
+    assert sparkline([8.0, 7.0, 1.0], 10) == "█▇▁"
+    assert sparkline([8.0, None, 1.0], 10) == "█ ▁"
+    assert sparkline([1.0] * 5, 3) == "▄▄▄"
+    assert sparkline([1e308, -1e308], 9) == "▄▄"
+    assert sparkline([None], 9) == sparkline([], 9) == ""
+
+
+def test_the_view_stays_and_the_summary_follows(capsys: pytest.CaptureFixture[str]) -> None:
+    """At the end the view remains with its last state, and below it stands what plain mode would say last."""
+    tell([*STORY, END], live=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert "4 of 4 iterations" in lines[8]
+    assert lines[-1] == SUMMARY
+
+
+SCRIPT = """
+from rtk.cli.run_report import RunReport
+from {module} import END, STORY, facts
+with RunReport(facts()) as report:
+    for event in [*STORY, END]:
+        report.report(event)
+    raise SystemExit(3)
+"""
+
+
+def test_on_a_terminal_the_view_is_live() -> None:
+    """On a terminal the view is drawn in place, and the cursor is visible again at the end."""
+    ours, theirs = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name not in ("CI", "NO_COLOR")}
+    command = [sys.executable, "-c", SCRIPT.format(module=__name__)]
+    environment |= {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "TERM": "xterm",
+        "COLUMNS": "80",
+        "LINES": "24",
+        "PYTHONIOENCODING": "utf-8",
+    }
+    with subprocess.Popen(command, stdout=theirs, stdin=theirs, stderr=theirs, env=environment) as run:
+        os.close(theirs)
+        said = _read_all(ours).decode()
+    os.close(ours)
+    assert run.returncode == 3, said
+    assert said.endswith(f"─╯\x1b[0m\r\n\x1b[?25h{SUMMARY}\r\n"), said
+    assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l")
+    assert "4 of 4 iterations" in said
+
+
+def _read_all(descriptor: int) -> bytes:
+    parts = []
+    try:
+        while part := os.read(descriptor, 65536):
+            parts.append(part)
+    except OSError:  # Linux says so when the other side is closed
+        pass
+    return b"".join(parts)
+
+
+def test_no_view_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Off a terminal, in CI and on a dumb terminal there is no live view."""
+
+    class Terminal(io.StringIO):
+        encoding = "utf-8"
+
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert not wants_live_view()
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert wants_live_view()
+    monkeypatch.setenv("CI", "true")
+    assert not wants_live_view()
+    monkeypatch.delenv("CI")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not wants_live_view()

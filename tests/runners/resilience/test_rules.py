@@ -1,0 +1,142 @@
+"""The coordinator's rules keep every committed iteration, whatever dies when, and never wait for ever."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rtk.runners.resilience.events import decode_event
+from rtk.runners.resilience.messages import Leaving
+from rtk.runners.resilience.rules import Job, Rules
+
+from .toy_cluster import ToyCluster, ToyWorker, toy_plan
+
+STEPS = 6000
+
+
+def run(cluster: ToyCluster) -> None:
+    """Let everything happen that can; nothing may hang."""
+    for _ in range(STEPS):
+        if not cluster.step():
+            break
+    assert cluster.finished is not None, "the job hangs"
+
+
+def check_states(cluster: ToyCluster, iterations: int) -> None:
+    """Whoever was there at the end has taken exactly the steps of the committed iterations."""
+    finished = [w for w in cluster.workers if w.is_alive and w.ended is not None and w.ended.reason.startswith("all")]
+    wanted = [n for n in range(iterations) if n not in cluster.not_finite]
+    for worker in finished:
+        if worker.place is not None:
+            assert worker.state == wanted, worker.name
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    stages=st.integers(1, 3),
+    dp=st.integers(1, 3),
+    staggered=st.booleans(),
+    faults=st.lists(st.sampled_from(["kill", "join", "leave", "restart"]), max_size=8),
+    not_finite=st.frozensets(st.integers(0, 7), max_size=2),
+    checkpoint=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_no_committed_iteration_is_lost_and_nothing_hangs(
+    seed: int, stages: int, dp: int, staggered: bool, faults: list[str], not_finite: frozenset[int], checkpoint: bool
+) -> None:
+    """Kills, newcomers, leavers and coordinator restarts at any moment: all that finish took exactly the same steps."""
+    rng = random.Random(seed)
+    plan = toy_plan(stages, dp, 2, staggered)
+    job = Job(plan, iterations=8, checkpoint="ckpt" if checkpoint else None, checkpoint_every=3)
+    cluster = ToyCluster(job, rng, not_finite)
+    dead: list[str] = []
+    for fault in faults:
+        for _ in range(rng.randrange(150)):
+            cluster.step()
+        if cluster.finished is not None:
+            break
+        inject(cluster, fault, rng, dead)
+    run(cluster)
+    assert cluster.finished is not None
+    if cluster.finished.exit_code == 0:
+        check_states(cluster, 8)
+    else:
+        assert "last worker" in cluster.finished.reason
+    commits = [one["iteration"] for one in cluster.announced if one["event"] == "iteration"]
+    assert sorted(set(commits)) == commits
+
+
+def inject(cluster: ToyCluster, fault: str, rng: random.Random, dead: list[str]) -> None:
+    started = cluster.rules.phase == "running"
+    live: list[ToyWorker] = [w for w in cluster.live() if w.name not in dead]
+    if fault == "kill" and started and live:
+        victim = rng.choice(live)
+        cluster.kill(victim)
+        dead.append(victim.name)
+    elif fault == "join" and dead:
+        name = dead.pop(0)
+        if not any(w.name == name for w in cluster.live()):
+            cluster.start(name)
+    elif fault == "leave" and started and live:
+        victim = rng.choice(live)
+        victim.wants_to_leave = True
+        victim.outbox.append(Leaving())
+        dead.append(victim.name)
+    elif fault == "restart":
+        cluster.restart_coordinator()
+
+
+def test_the_log_replays_to_the_same_state() -> None:
+    """Rules that are fed the log of others are in the same state, to the last field."""
+    cluster = ToyCluster(Job(toy_plan(2, 2, 2, False), iterations=5), random.Random(1))
+    for _ in range(60):
+        cluster.step()
+    cluster.kill(cluster.workers[0])
+    run(cluster)
+    again = Rules(cluster.job)
+    for line in cluster.log:
+        again.handle(decode_event(line))
+    parts = (
+        "phase",
+        "epoch",
+        "committed",
+        "plan",
+        "members",
+        "newcomers",
+        "_seats",
+        "_last",
+        "_chronicle",
+        "_commit_message",
+    )
+    assert {name: vars(again)[name] for name in parts} == {name: vars(cluster.rules)[name] for name in parts}
+
+
+def test_a_notice_loses_nothing() -> None:
+    """A worker that was asked to leave goes between two iterations: every iteration is executed once."""
+    cluster = ToyCluster(Job(toy_plan(2, 2, 2, False), iterations=9), random.Random(3))
+    for _ in range(80):
+        cluster.step()
+    leaver = cluster.workers[3]
+    leaver.outbox.append(Leaving())
+    run(cluster)
+    assert leaver.ended is not None and leaver.ended.reason == "left as asked"
+    assert leaver.state == list(range(len(leaver.state or [])))
+    check_states(cluster, 9)
+
+
+@pytest.mark.parametrize("staggered", [False, True])
+def test_the_last_worker_of_a_stage_ends_the_job_with_5(staggered: bool) -> None:
+    """With nobody left at a stage, the others save their parts and the job ends with 5 and its reason."""
+    job = Job(toy_plan(2, 2, 2, staggered), iterations=50, checkpoint="ckpt")
+    cluster = ToyCluster(job, random.Random(5), timers_are_slow=True)
+    while cluster.rules.committed < 3:
+        cluster.step()
+    for worker in cluster.workers:
+        if worker.place is not None and worker.place[1] == 1:
+            cluster.kill(worker)
+    run(cluster)
+    assert cluster.finished is not None
+    assert (cluster.finished.exit_code, cluster.finished.reason) == (5, "stage 1 has lost its last worker")
+    saved = [one for one in cluster.announced if one["event"] == "checkpoint"]
+    assert saved and saved[-1]["path"] is not None, saved

@@ -1,0 +1,483 @@
+"""The coordinator's port and clockwork: who is let in, who counts as lost, and in which order things happen."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rtk.runners.resilience import server as server_module
+from rtk.runners.resilience.addresses import format_address, parse_address
+from rtk.runners.resilience.events import Arrived, Lost, Restarted, Said
+from rtk.runners.resilience.journal import read_events, take
+from rtk.runners.resilience.messages import (
+    STRANGER_BYTES,
+    Beat,
+    Bye,
+    Challenge,
+    Commit,
+    End,
+    Failed,
+    FromWorker,
+    Leaving,
+    Refused,
+    Spans,
+    Suspect,
+    Vote,
+    Welcome,
+    encode,
+    from_coordinator,
+)
+from rtk.runners.resilience.secret import is_proof, make_secret, prove, read_secret
+from rtk.runners.resilience.server import Finished, Server, Surroundings
+from rtk.schemas.errors import InfeasibleError, InvalidInputError
+
+from .toy import JOB, PLAN, SECRET, Running, Toy, hello, running
+
+
+class Member:
+    """A worker, byte by byte."""
+
+    def __init__(self, address: str, worker: str = "0/0", secret: bytes = SECRET) -> None:
+        self.socket = socket.create_connection(parse_address(address), timeout=10)
+        self.file = self.socket.makefile("rb")
+        challenge = self.next()
+        assert isinstance(challenge, Challenge)
+        self.say(hello(prove(secret, challenge.nonce), worker))
+        self.answer = self.next()
+
+    def say(self, message: FromWorker) -> None:
+        self.socket.sendall(encode(message))
+
+    def next(self) -> Any:
+        line = self.file.readline()
+        return from_coordinator(line) if line else None
+
+    def votes(self, iteration: int) -> None:
+        """Vote, and be answered."""
+        self.say(Vote(0, iteration, True, (0,)))
+        assert self.next() == Commit(0, iteration)
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+
+@contextmanager
+def member(address: str, worker: str = "0/0", secret: bytes = SECRET) -> Iterator[Member]:
+    joined = Member(address, worker, secret)
+    try:
+        yield joined
+    finally:
+        joined.close()
+
+
+def wait_for(condition: Callable[[], Any], limit_s: float = 5.0) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+def stranger(address: str, data: bytes) -> bytes:
+    """Say something, nothing more, and read until the end."""
+    said = b""
+    with socket.create_connection(parse_address(address), timeout=10) as connection:
+        try:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            while piece := connection.recv(65536):
+                said += piece
+        except OSError:
+            pass
+    return said
+
+
+def test_a_worker_is_welcomed() -> None:
+    """Who knows the secret is told how often to beat and what its worker is to play; the rules hear of it."""
+    inject = ({"kind": "fail"},)
+    surroundings = {"welcome": lambda hello: Welcome(0.0, 0.0, "", True, inject if hello.worker == "1/0" else ())}
+    with running(surroundings=surroundings) as server, member(server.address, "1/0") as worker:
+        assert worker.answer.heartbeat_s == 30 / 8
+        assert worker.answer.spans
+        assert worker.answer.inject == inject
+        assert worker.answer.host == socket.gethostname()
+        assert worker.answer.now_s == pytest.approx(time.perf_counter(), abs=5)
+        assert [event.hello.worker for event in server.toy.arrivals()] == ["1/0"]
+
+
+def test_wrong_secret() -> None:
+    """A worker with another secret is refused with one log line, which does not say the proof."""
+    with running() as server, member(server.address, secret=b"x" * 16) as worker:
+        assert worker.answer == Refused("it does not know the job's secret")
+        assert worker.next() is None
+        assert len(server.lines) == 1
+        assert server.lines[0].endswith("it does not know the job's secret")
+        assert not server.toy.heard
+
+
+def test_a_proof_is_good_for_one_connection() -> None:
+    """A proof that was overheard does not open another connection."""
+    with running() as server:
+        with socket.create_connection(parse_address(server.address)) as first:
+            nonce = json.loads(first.makefile("rb").readline())["nonce"]
+        answer = stranger(server.address, encode(hello(prove(SECRET, nonce))))
+        assert b"does not know" in answer
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[Running, Member]]:
+    """A server with one member, for many strangers."""
+    with running(limits={"log_lines": 10**9}) as server, member(server.address) as worker:
+        yield server, worker
+
+
+SAYINGS: list[FromWorker] = [Beat(), Vote(0, 1, True, ()), Bye(), hello("\u00e9"), Failed(2, "x")]
+GARBAGE = st.one_of(
+    st.binary(max_size=200),
+    st.text(max_size=50).map(str.encode),
+    st.sampled_from([b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"\n" * 1000, b""]),
+    st.sampled_from([encode(saying) for saying in SAYINGS]),
+    st.integers(STRANGER_BYTES - 1, STRANGER_BYTES + 2).map(lambda size: b"[" * size + b"\n"),
+    st.recursive(st.none() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)).map(
+        lambda value: json.dumps({"kind": "hello", "job": value}).encode() + b"\n"
+    ),
+)
+
+
+@settings(max_examples=80)
+@given(data=GARBAGE)
+def test_garbage(shared: tuple[Running, Member], data: bytes) -> None:
+    """Whatever strangers say costs one printable log line each; the rules and the members notice nothing."""
+    server, worker = shared
+    lines, events = len(server.lines), len(server.toy.heard)
+    stranger(server.address, data)
+    wait_for(lambda: len(server.lines) > lines)
+    assert len(server.toy.heard) == events
+    worker.votes(server.toy.committed + 1)
+    assert len(server.lines) == lines + 1
+    assert server.lines[-1].startswith("refused 127.0.0.1:")
+    assert server.lines[-1].isprintable()
+    assert server.lines[-1].isascii()
+    assert len(server.lines[-1]) < 300
+
+
+def test_an_endless_line() -> None:
+    """A stranger's line without an end is cut off at 64 KiB."""
+    with running() as server:
+        stranger(server.address, b"x" * 10 * STRANGER_BYTES)
+        wait_for(lambda: server.lines)
+        assert "more than 65536 bytes" in server.lines[0]
+
+
+def test_a_flood_of_the_silent() -> None:
+    """Hundreds of connections that say nothing: members go on, newcomers get in, the log stays short."""
+    limits = {"strangers": 20, "log_lines": 5}
+    with running(limits=limits) as server, member(server.address) as worker:
+        silent = [socket.create_connection(parse_address(server.address)) for _ in range(200)]
+        worker.votes(0)
+        with member(server.address, "0/1") as newcomer:
+            assert isinstance(newcomer.answer, Welcome)
+        assert len(server.server._strangers) <= 20
+        for connection in silent:
+            connection.close()
+        wait_for(lambda: not server.server._strangers)
+        worker.votes(1)
+        assert len(server.lines) == 5
+
+
+def test_withheld_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When strangers may cause a line again, it says how many were not written down."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    lines: list[str] = []
+    log = server_module._RationedLog(lines.append, 1, 10.0)
+    for text in "abc":
+        log(text)
+    now[0] = 10.5
+    log("d")
+    assert lines == ["a", "d (and 2 more that were not written down)"]
+
+
+def test_who_says_nothing_is_sent_away() -> None:
+    """A stranger that does not say hello in time may come again, but is not waited for."""
+    with running(limits={"hello_s": 0.05}) as server:
+        with socket.create_connection(parse_address(server.address), timeout=5) as connection:
+            said = connection.makefile("rb").read()
+        assert b'"retry":true' in said
+        assert len(server.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"{}\n", "said something that is no message"),
+        (encode(Challenge("x")), "said something that is no message"),
+        (b"x" * 2_000_000, "said a line of more than 1000000 bytes"),
+        (encode(hello("p")), "said hello twice"),
+        (encode(Bye()), "said bye"),
+        (encode(Failed(5, "no memory")), "no memory"),
+    ],
+)
+def test_lost_for_what_was_said(data: bytes, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that says what it must not, or that it goes, is lost once, with the reason."""
+    monkeypatch.setattr(server_module, "MEMBER_BYTES", 1_000_000)
+    with running() as server, member(server.address) as worker:
+        try:
+            worker.socket.sendall(data)
+            worker.file.read()
+        except ConnectionError:
+            pass
+        wait_for(server.toy.losses)
+    assert server.toy.losses() == [reason]
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_closed_connection(reset: bool) -> None:
+    """A connection that ends, cleanly or not, is a loss at once."""
+    with running() as server:
+        worker = Member(server.address)
+        if reset:
+            worker.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        worker.close()
+        wait_for(server.toy.losses)
+        assert server.toy.losses() == ["connection closed"]
+
+
+def test_silence() -> None:
+    """A member that is silent for longer than the limit is lost, within twice the limit; one that beats is not."""
+    with (
+        running(limits={"heartbeat_s": 0.4}) as server,
+        member(server.address),
+        member(server.address, "0/1") as lively,
+    ):
+        start_s = time.monotonic()
+        while not server.toy.losses():
+            lively.say(Beat())
+            time.sleep(0.02)
+        assert time.monotonic() - start_s + 0.05 >= 0.4
+        assert time.monotonic() - start_s < 0.8
+        assert server.toy.losses()[0].startswith("silent for 0.")
+        assert list(server.toy.live.values()) == ["0/1"]
+
+
+def test_the_coordinators_own_stall() -> None:
+    """Time in which the coordinator itself did not run is not counted as a member's silence."""
+
+    def stall(fields: dict[str, Any]) -> None:
+        time.sleep(1.0)
+
+    surroundings = {"announce": stall}
+    with running(limits={"heartbeat_s": 0.4}, surroundings=surroundings) as server, member(server.address) as worker:
+        worker.say(Suspect(0, "stall"))
+        time.sleep(1.15)  # nothing is said in the meantime
+        for _ in range(10):
+            worker.say(Beat())
+            time.sleep(0.05)
+        assert not server.toy.losses()
+        wait_for(server.toy.losses, 1.0)
+
+
+def test_who_does_not_read() -> None:
+    """A member that leaves more unread than the limit is lost; the others are served meanwhile."""
+    with running(limits={"unread_bytes": 2_000_000}) as server, member(server.address) as deaf:
+        with member(server.address, "0/1") as other:
+            deaf.say(Suspect(0, "big"))
+            wait_for(server.toy.losses)
+            other.votes(0)
+        assert server.toy.losses()[0] == "does not read what it is told"
+
+
+def test_dropped() -> None:
+    """Who is dropped still hears what it was told, and the rules hear no more of it."""
+    with running() as server, member(server.address) as worker:
+        worker.say(Suspect(0, "drop"))
+        worker.say(Beat())
+        assert worker.next() == Commit(0, 7)
+        assert worker.next() is None
+        worker.close()
+        time.sleep(0.05)
+        assert not server.toy.losses()
+
+
+def test_refused_by_the_rules() -> None:
+    """A worker that the rules refuse is not welcomed first."""
+    with running() as server, member(server.address, "refused") as worker:
+        assert worker.answer == Refused("no such place")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(InfeasibleError("nobody is left"), "nobody is left"), (ValueError("x"), "the planner failed: ValueError('x')")],
+)
+def test_plans(error: Exception, reason: str) -> None:
+    """Plans are made beside the loop; a planner that fails says why there is no plan."""
+    go = threading.Event()
+
+    def make_plan(failed: tuple[str, ...], may_move: bool) -> Any:
+        assert (failed, may_move) == (("0/0",), True)
+        go.wait(5)
+        raise error
+
+    with running(surroundings={"make_plan": make_plan}) as server, member(server.address) as worker:
+        worker.say(Suspect(0, "plan"))
+        worker.votes(0)  # while the planner works
+        go.set()
+        wait_for(lambda: server.announced)
+        assert server.announced == [{"event": "planned", "plan": None, "reason": reason}]
+
+
+def test_timers() -> None:
+    """A wake-up that was asked for comes back."""
+    with running() as server, member(server.address) as worker:
+        worker.say(Suspect(0, "wake"))
+        wait_for(lambda: server.announced)
+        assert server.announced == [{"event": "elapsed", "timer": "snooze"}]
+
+
+def test_spans_do_not_reach_the_rules() -> None:
+    """What was executed when goes to who draws it."""
+    with running() as server, member(server.address) as worker:
+        worker.say(Spans("0/0", (("F0", 1.0, 2.0, 3),)))
+        worker.votes(0)
+        assert server.spans == [("0/0", "0/0", (("F0", 1.0, 2.0, 3),))]
+        assert [type(event) for event in server.toy.heard] == [Arrived, Said]
+
+
+def test_done() -> None:
+    """When the rules finish, workers hear it, are waited for, and the server returns how it ended."""
+    with running(limits={"finish_s": 5.0}) as server, member(server.address) as worker:
+        worker.say(Leaving())
+        assert worker.next() == End(0, "done")
+        worker.say(Spans("0/0", ()))
+        with member(server.address, "late") as late:
+            assert isinstance(late.answer, Welcome)
+            assert late.next() == End(0, "done")
+        start_s = time.monotonic()
+        worker.say(Bye())
+        assert worker.next() is None
+        worker.close()
+        assert server.join() == Finished(0, "done")
+        assert time.monotonic() - start_s < 1
+        assert len(server.spans) == 1
+        assert not server.toy.losses()
+
+
+def test_wrong_input_ends_the_job() -> None:
+    """A worker that finds the input wrong (exit code 2) ends the job for all with its message."""
+    with running() as server, member(server.address) as worker, member(server.address, "0/1") as other:
+        worker.say(Failed(2, "no such file"))
+        assert other.next() == End(2, "no such file")
+        other.close()
+        worker.close()
+        assert server.join() == Finished(2, "no such file")
+        assert server.announced[0] == {"event": "failed", "worker": "0/0", "exit_code": 2, "message": "no such file"}
+
+
+def test_an_end_from_outside() -> None:
+    """`finish` from another thread tells all workers."""
+    with running() as server, member(server.address) as worker:
+        server.server.finish(130, "interrupted")
+        assert worker.next() == End(130, "interrupted")
+        worker.close()
+        assert server.join() == Finished(130, "interrupted")
+
+
+def test_rules_that_fail() -> None:
+    """An error in the rules leaves the server as it is, and closes everything."""
+    with running() as server, member(server.address) as worker:
+        worker.say(Suspect(0, "fail"))
+        assert isinstance(server.join(), ZeroDivisionError)
+        assert worker.next() is None
+
+
+def test_restart(tmp_path: Path) -> None:
+    """A coordinator on the log of another knows what that one knew, says that it is another, and counts on."""
+    for turn in range(2):
+        journal = take(tmp_path / "log", plan=PLAN, job=JOB)
+        with running(journal=journal) as server, member(server.address) as worker:
+            assert server.toy.committed == turn - 1
+            worker.votes(turn)
+            events = list(read_events(tmp_path / "log"))
+            assert events == server.toy.heard
+        journal.close()
+    kinds = [type(event) for event in events if not isinstance(event, Lost)]
+    assert kinds == [Arrived, Said, Restarted, Arrived, Said]
+    assert [event.connection for event in events if isinstance(event, Arrived)] == [0, 1]
+    times = [event.now_s for event in events]
+    assert times == sorted(times)
+
+
+def test_a_restart_after_the_end(tmp_path: Path) -> None:
+    """A coordinator that died before it could say that the job is over says so when it is back."""
+    journal = take(tmp_path / "log", plan=PLAN, job=JOB)
+    journal.append(Arrived(1.0, 0, hello("p")))
+    journal.append(Said(2.0, 0, Leaving()))
+    with running(journal=journal) as server, member(server.address) as worker:
+        assert isinstance(worker.answer, Welcome)
+        assert worker.next() == End(0, "done")
+        worker.close()
+        assert server.join() == Finished(0, "done")
+    journal.close()
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the log cannot be written, training goes on, one line says so, and no other coordinator trusts the log."""
+    journal = take(tmp_path / "log", plan=PLAN, job=JOB)
+    with running(journal=journal) as server, member(server.address) as worker:
+        monkeypatch.setattr(journal, "append", lambda event: (_ for _ in ()).throw(OSError(28, "No space left")))
+        worker.votes(0)
+        worker.votes(1)
+        assert len(server.lines) == 1
+        assert [fields["event"] for fields in server.announced] == ["log_lost"]
+    journal.close()
+    with pytest.raises(InvalidInputError, match="misses events"):
+        take(tmp_path / "log", plan=PLAN, job=JOB)
+
+
+def test_a_taken_port() -> None:
+    """A port that is in use is named."""
+    with running() as server, pytest.raises(InvalidInputError, match="cannot listen") as caught:
+        port = parse_address(server.address)[1]
+        Server(Toy(), None, SECRET, Surroundings(lambda failed, may_move: (None, (), "")), port=port)
+    assert caught.value.where == server.address
+
+
+@pytest.mark.parametrize("address", [("127.0.0.1", 80), ("node-3.cluster", 65535), ("::1", 1), ("fe80::1%eth0", 9)])
+def test_addresses_round_trip(address: tuple[str, int]) -> None:
+    """Hosts, IPv4 and IPv6 addresses are read as they are written."""
+    assert parse_address(format_address(*address)) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "x:", ":1", "::1:80", "x:0", "x:65536", "x:-1", "a b:1", "[::1]", "http://x:1"]
+)
+def test_no_addresses(text: str) -> None:
+    """What is no address is refused with its place."""
+    with pytest.raises(InvalidInputError, match="is no address") as caught:
+        parse_address(text, where="--coordinator")
+    assert caught.value.where == "--coordinator"
+
+
+def test_secrets(tmp_path: Path) -> None:
+    """A secret is read back without its line end; a missing or short one is refused; a proof fits one secret."""
+    file = tmp_path / "secret"
+    secret = make_secret()
+    assert secret != make_secret()
+    file.write_bytes(secret + b"\n")
+    assert read_secret(file) == secret
+    assert is_proof(prove(secret, "n"), secret, "n")
+    assert not is_proof(prove(secret, "n"), make_secret(), "n")
+    assert not is_proof("\u00e9\ud800", secret, "n")
+    file.write_bytes(b"short\n")
+    with pytest.raises(InvalidInputError, match="too easy"):
+        read_secret(file)
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        read_secret(tmp_path / "none")
