@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,10 +85,16 @@ class Conductor:
         self.plan, self.how = plan, how
         self.trace = _trace(plan, how.inject)
         self.job = _job(plan, how, self.trace)
-        self._replan = _replan(plan, how)
+        if how.atlas is not None:
+            _ = self._replan  # refused now or never
         self._spans: list[tuple[str, str, float, float, int]] = []
         self._happened: list[tuple[float, dict[str, Any]]] = []
         self.has_begun = False
+
+    @cached_property
+    def _replan(self) -> "Replan":
+        """Made late: loading the planners takes longer than all that a restarted coordinator has to do at first."""
+        return _replan(self.plan, self.how)
 
     def settings(self) -> dict[str, Any]:
         """What makes it this job, for the header of its log."""
@@ -252,7 +259,10 @@ def _trace(plan: "Plan", path: str | None) -> "Trace | None":
     from ..schemas.trace import read_trace
 
     trace = read_trace(path)
-    check_trace(plan, trace)
+    try:
+        check_trace(plan, trace)
+    except InvalidInputError as error:
+        raise InvalidInputError(error.what, where=f"{path}, {error.where}", fix=error.fix) from None
     for index, event in enumerate(trace.events):
         where = f"{path}, /events/{index}"
         if event.iteration is None:

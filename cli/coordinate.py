@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -91,14 +92,19 @@ def command(
     conductor = Conductor(read, how)
     host, port = _listening(listen)
     secret = _secret(secret_file)
-    conductor.warm_up()
+    # A standby has time before its turn; workers may be waiting for anybody else.
+    warming = threading.Thread(target=conductor.warm_up, name="warm-up", daemon=True)
+    warming.start()
+    if standby:
+        warming.join()
     journal: Journal | None = None
+    if standby:
+        remark(f"standing by until the coordinator that has {log} is gone")
     if log is not None:
         journal = take(log, plan=digest(read), job=conductor.settings(), wait=standby)
     with RunReport(_facts(read, iterations), as_json=as_json, quiet=quiet, metrics=metrics) as report:
         server = conductor.server(secret, report.report, journal, host, port)
-        if not as_json:
-            remark(f"coordinating at {server.address}")
+        remark(f"coordinating at {server.address}")
         # Workers are to hear that it is over; they would wait for another coordinator.
         signal.signal(signal.SIGINT, lambda *_: server.finish(INTERRUPTED, "interrupted"))
         try:

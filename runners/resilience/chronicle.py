@@ -42,9 +42,14 @@ class Chronicle:
 
     def begin_epoch(self) -> str:
         """A new epoch begins; gives the reason."""
-        self._recovering, self.change = self.change, Change()
+        reason, change = self.change.reason, self.change
+        if self._recovering is not None and self._recovering.since_s is not None:
+            # The epoch before has not committed anything: its cause still waits to be made good.
+            change.reasons[:0] = self._recovering.reasons
+            change.since_s = self._recovering.since_s
+        self._recovering, self.change = change, Change()
         self._formed_s = None
-        return self._recovering.reason
+        return reason
 
     def note_ready(self, now_s: float) -> None:
         """A worker has joined the epoch; with the last one it is formed."""

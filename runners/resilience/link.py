@@ -41,7 +41,7 @@ from .messages import (
 from .secret import prove
 
 FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 0.25
 CONNECT_S = 3.0
 ANSWER_S = 10.0
 # A coordinator whose host is gone answers nothing, not even with a reset.

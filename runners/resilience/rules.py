@@ -120,6 +120,7 @@ class Rules:
         self.plan = job.plan
         self.members: dict[str, Member] = {}
         self.newcomers: dict[int, Newcomer] = {}
+        self._by_connection: dict[int, Member] = {}
         self._digest = digest(job.plan)
         self._settings: dict[str, Any] | None = None
         self._places = places_of(job.plan)
@@ -217,6 +218,7 @@ class Rules:
     def _take_back(self, member: Member, connection: int, hello: Hello) -> None:
         """A member is back after a restart of the coordinator; it is told what it may have missed."""
         member.connection, member.store = connection, hello.store
+        self._by_connection[connection] = member
         self._awaited.discard(member.name)
         assert hello.returning is not None
         if hello.returning.epoch < self.epoch and self._epoch_message is not None:
@@ -231,15 +233,12 @@ class Rules:
         newcomer = self.newcomers.pop(connection, None)
         if newcomer is not None and self.phase == "running":
             self._announce("failure", worker=newcomer.hello.worker, place=None, reason=f"{reason} while joining")
-        member = self._member_at(connection)
+        member = self._by_connection.get(connection)
         if member is not None:
             self._lose_member(member, reason)
 
     def _lose_member(self, member: Member, reason: str) -> None:
-        del self.members[member.name]
-        self._awaited.discard(member.name)
-        if self._saving is not None:
-            self._saving.lose(member.name)
+        self._forget(member)
         if self.phase == "running":
             self._chronicle.change.note(f"worker {member.name} failed: {reason}", self._now_s)
         if self.phase in ("running", "halting"):
@@ -251,8 +250,13 @@ class Rules:
                 iteration=self.committed + 1,
             )
 
-    def _member_at(self, connection: int) -> Member | None:
-        return next((member for member in self.members.values() if member.connection == connection), None)
+    def _forget(self, member: Member) -> None:
+        del self.members[member.name]
+        self._awaited.discard(member.name)
+        if member.connection is not None:
+            del self._by_connection[member.connection]
+        if self._saving is not None:
+            self._saving.lose(member.name)
 
     def _elapse(self, timer: str) -> None:
         kind, _, number = timer.partition("/")
@@ -269,6 +273,7 @@ class Rules:
         """Connections are gone; members that are alive will be back."""
         self.newcomers.clear()
         self._asked.clear()
+        self._by_connection.clear()
         if self.phase == "gathering":
             self.members.clear()
         for member in self.members.values():
@@ -285,7 +290,7 @@ class Rules:
     # What members say
 
     def _listen(self, event: Said) -> None:
-        member = self._member_at(event.connection)
+        member = self._by_connection.get(event.connection)
         if member is None:
             newcomer = self.newcomers.get(event.connection)
             if newcomer is not None and isinstance(event.message, Leaving):
@@ -549,10 +554,7 @@ class Rules:
             self._chronicle.change.note(f"worker {member.name} left", self._now_s)
             if member.connection is not None:
                 self._tell(member.connection, End(0, "left as asked"))
-            if self._saving is not None:
-                self._saving.lose(member.name)
-            del self.members[member.name]
-            self._awaited.discard(member.name)
+            self._forget(member)
 
     def _seat(self, coming: list[int]) -> None:
         """Make newcomers members, and note everybody's place."""
@@ -560,8 +562,11 @@ class Rules:
             newcomer = self.newcomers.pop(connection)
             name = newcomer.hello.worker
             self.members[name] = Member(name, connection, newcomer.hello.store, (0, 0))
+            self._by_connection[connection] = self.members[name]
             if self.epoch > 1:
-                self._chronicle.change.note(f"worker {name} joined", newcomer.since_s)
+                # One that comes at an appointed iteration has waited for that, not for us.
+                since_s = self._now_s if newcomer.hello.not_before else newcomer.since_s
+                self._chronicle.change.note(f"worker {name} joined", since_s)
         for place, name in self._seats.items():
             self.members[name].place = place
 

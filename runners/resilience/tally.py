@@ -25,8 +25,8 @@ class Tally:
         self._votes.setdefault(vote.iteration, {})[place] = vote
 
     def is_complete(self, iteration: int, places: Collection[Place]) -> bool:
-        """Whether everybody has voted."""
-        return self._votes.get(iteration, {}).keys() >= set(places)
+        """Whether everybody has voted: nobody else can."""
+        return len(self._votes.get(iteration, ())) == len(places)
 
     def miscount(self, iteration: int) -> str | None:
         """What is wrong with an iteration in which not every stage executed every micro-batch exactly once."""

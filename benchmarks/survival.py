@@ -1,0 +1,411 @@
+"""What failures cost a real run: `python benchmarks/survival.py --only SECTION [-o FILE]`.
+
+* chaos: cycles of a random SIGKILL and a re-join, in a job of real processes; the losses beside those of a job that
+  nothing happens to.
+* coordinator: `rtk coordinate` killed in mid-iteration, and started again, or taken over by a standby.
+* throughput: one of 12 workers dead, each technique, paced, against the plan's prediction.
+* overhead: CPU time of a healthy iteration, beside the plain runner's.
+
+Workers are forked from a process that has imported torch, so that a replacement is there in half a second; all share
+this machine's cores.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_args
+
+from rtk.benchmarks.common import write_result
+from rtk.cli.conducting import Conduct
+from rtk.cli.training import Training
+from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.shape import Shape
+from rtk.planners.slipstream.cluster import Request, Technique, opening
+from rtk.planners.slipstream.replanner import Replanner
+from rtk.schemas.documents import canonical, parse_document
+from rtk.schemas.plan import Plan
+from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.tests.runners.processes import ProcessJob, forking, work
+
+LAYERS = 10  # of gpt-tiny
+FOREVER = 10**6
+WARM = 10  # iterations before anything is measured
+FOUR_LAYERS = """
+from rtk.profilers.models.gpt import GptConfig, gpt_layers
+
+
+def factory():
+    return gpt_layers(GptConfig(blocks=2, width=32, heads=2, vocabulary=256, positions=16))
+"""
+SECRET_TEXT = b"a secret for the benchmark"
+
+
+def training(paced: bool = False) -> Training:
+    """gpt-tiny on small micro-batches: 12 workers are to share two cores."""
+    return Training("gpt-tiny", (), 1e-3, 2, 32, 1, paced, 0)
+
+
+def even_profile(layers: int, seconds: float) -> Profile:
+    """Layers of equal times."""
+    return Profile(tuple(Layer((LayerCost(seconds, seconds, seconds),)) for _ in range(layers)))
+
+
+def plan_of(pp: int, dp: int, microbatches: int = 4) -> Plan:
+    """1F1B over equal layers."""
+    return plan_pipeline(even_profile(LAYERS, 0.003), "1f1b", Shape(pp, dp, microbatches))
+
+
+def is_event(name: str, **fields: Any) -> Any:
+    """Tells an announcement."""
+    return lambda one: one["event"] == name and all(one.get(key) == value for key, value in fields.items())
+
+
+def chaos(pp: int, dp: int, cycles: int, seed: int) -> dict[str, Any]:
+    """Kill a random worker at a random moment, let a replacement join, and so on."""
+    chance, plan = random.Random(seed), plan_of(pp, dp)
+    kills, joins, respawns = [], [], []
+    with ProcessJob(plan, Conduct(FOREVER), training()) as job:
+        job.wait_for_iteration(5)
+        for _ in range(cycles):
+            name = chance.choice(sorted(job.processes))
+            time.sleep(chance.random() * recent_s(job))
+            killed_s, since = time.perf_counter(), len(job.said)
+            job.signal(name, signal.SIGKILL)
+            at = job.wait_for(is_event("recovered"), since=since)
+            kills.append(job.said[at]["at_s"] - killed_s)
+            started_s, since = time.perf_counter(), len(job.said)
+            job.start(name)
+            at = job.wait_for(is_event("join", worker=name), since=since)
+            respawns.append(job.said[at]["at_s"] - started_s)
+            at = job.wait_for(is_event("recovered"), since=at)
+            joins.append(job.said[at]["seconds"])
+        iterations = [one["iteration_time_s"] for one in job.said if is_healthy(one, plan)]
+        losses, epochs = job.losses(), job.said[-1]["epoch"]
+        miscounted = sum("micro-batches" in str(one.get("reason")) for one in job.said)
+    healthy_s = statistics.median(iterations)
+    return {
+        "pp": pp,
+        "dp": dp,
+        "cycles": cycles,
+        "survived": len(joins),
+        "iterations": len(losses),
+        "epochs": epochs,
+        "healthy_iteration_s": healthy_s,
+        "kill_to_commit_s": spread(kills),
+        "kill_to_commit_iterations": statistics.median(kills) / healthy_s,
+        "hello_to_commit_s": spread(joins),
+        "hello_to_commit_iterations": statistics.median(joins) / healthy_s,
+        "respawn_to_join_s": spread(respawns),
+        "loss_difference": loss_difference(plan, losses),
+        "miscounted_iterations": miscounted,  # the coordinator counts at every commit
+    }
+
+
+def leaks(cycles: int) -> dict[str, Any]:
+    """One worker lives on while another one is killed again and again: what does it hold after all these epochs?"""
+    with ProcessJob(plan_of(3, 2), Conduct(FOREVER), training()) as job:
+        job.wait_for_iteration(5)
+        held = [watched(job, "0/0")]
+        for _ in range(cycles):
+            since = len(job.said)
+            job.signal("1/2", signal.SIGKILL)
+            since = job.wait_for(is_event("recovered"), since=since)
+            job.start("1/2")
+            job.wait_for(is_event("recovered"), since=since + 1)
+            held.append(watched(job, "0/0"))
+        return {"epochs": job.said[-1]["epoch"], "before": held[0], "middle": held[len(held) // 2], "after": held[-1]}
+
+
+def is_healthy(one: dict[str, Any], plan: Plan) -> bool:
+    """Whether an announcement is of an iteration with all workers."""
+    return bool(one["event"] == "iteration" and one["live_workers"] == len(plan.live_workers()))
+
+
+def recent_s(job: ProcessJob) -> float:
+    """What an iteration takes just now."""
+    times: list[float] = [one["iteration_time_s"] for one in job.said[-40:] if one["event"] == "iteration"]
+    return statistics.median(times)
+
+
+def loss_difference(plan: Plan, losses: list[float]) -> float:
+    """The largest difference to the losses of a job that nothing happens to."""
+    with ProcessJob(plan, Conduct(len(losses)), training()) as job:
+        job.result(timeout_s=3600)
+        return max(abs(one - other) for one, other in zip(losses, job.losses(), strict=True))
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median, 90th percentile and largest."""
+    ordered = sorted(values)
+    return {"median": statistics.median(ordered), "p90": ordered[int(0.9 * len(ordered))], "max": ordered[-1]}
+
+
+def watched(job: ProcessJob, name: str) -> dict[str, Any]:
+    """Threads, descriptors and memory of a worker, between two iterations or in one."""
+    pid = job.processes[name].pid
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {
+        "threads": int(status["Threads"]),
+        "descriptors": len(list(Path(f"/proc/{pid}/fd").iterdir())),
+        "resident_mb": int(status["VmRSS"].split()[0]) / 1024,
+    }
+
+
+class LedJob:
+    """A job led by `rtk coordinate` in a process of its own, which can be killed.
+
+    Args:
+        folder: for the plan, the secret and the log.
+        plan: what is executed.
+    """
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.folder, self.plan = folder, plan
+        self.commits: list[tuple[int, float, float | None]] = []
+        (folder / "plan.json").write_bytes(canonical(plan))
+        (folder / "secret").write_bytes(SECRET_TEXT)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.coordinators: list[subprocess.Popen[str]] = []
+        self.processes: list[Any] = []
+
+    def coordinate(self, *options: str) -> None:
+        """Start a coordinator, or a standby."""
+        command = [
+            sys.executable,
+            "-m",
+            "rtk.cli.main",
+            "coordinate",
+            "plan.json",
+            "--json",
+            "--iterations",
+            str(FOREVER),
+        ]
+        led = ["--listen", self.address, "--secret-file", "secret", "--log", "log", *options]
+        process = subprocess.Popen([*command, *led], cwd=self.folder, stdout=subprocess.PIPE, text=True)
+        self.coordinators.append(process)
+        threading.Thread(target=self._read, args=(process,), daemon=True).start()
+
+    def start_workers(self) -> None:
+        """All of them."""
+        for worker in self.plan.live_workers():
+            arguments = (canonical(self.plan), training(), worker.name, [self.address], SECRET_TEXT, 0)
+            process = forking().Process(target=work, args=arguments, daemon=True)
+            process.start()
+            self.processes.append(process)
+
+    def wait_for_commit(self, number: int, timeout_s: float = 90.0) -> None:
+        """Wait for so many commits."""
+        deadline_s = time.monotonic() + timeout_s
+        while len(self.commits) < number:
+            if time.monotonic() > deadline_s:
+                raise AssertionError(f"only {len(self.commits)} commits")
+            time.sleep(0.002)
+
+    def end(self) -> None:
+        """End everything."""
+        for process in [*self.processes, *self.coordinators]:
+            process.kill()
+
+    def _read(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said = json.loads(line)
+            if said["event"] == "iteration":
+                self.commits.append((said["iteration"], time.perf_counter(), said["loss"]))
+
+
+def coordinator(cycles: int, seed: int) -> dict[str, Any]:
+    """Kill the coordinator in mid-iteration; every second time a standby takes over."""
+    chance = random.Random(seed)
+    lost: dict[str, list[float]] = {"restarted": [], "taken over": []}
+    with tempfile.TemporaryDirectory() as folder:
+        job = LedJob(Path(folder), plan_of(2, 2))
+        job.coordinate()
+        job.start_workers()
+        try:
+            job.wait_for_commit(10)
+            pids = [process.pid for process in job.processes]
+            for cycle in range(cycles):
+                how = "taken over" if cycle % 2 else "restarted"
+                lost[how].append(_killed_coordinator(job, chance, standby=bool(cycle % 2)))
+            alive = [process.pid for process in job.processes if process.is_alive()]
+        finally:
+            job.end()
+    numbers = [number for number, _, _ in job.commits]
+    gaps = [after[1] - before[1] for before, after in pairwise(job.commits)]
+    healthy_s = statistics.median(gaps)
+    return {
+        "cycles": cycles,
+        "survived": sum(map(len, lost.values())),
+        "workers_restarted": len(set(pids) - set(alive)),
+        "iterations": len(numbers),
+        "committed_twice": len(numbers) - len(set(numbers)),
+        "not_announced": max(numbers) + 1 - len(set(numbers)),  # committed in the very moment of a kill
+        "healthy_iteration_s": healthy_s,
+        "lost_s": {how: spread(values) for how, values in lost.items()},
+        "lost_iterations": {how: statistics.median(values) / healthy_s for how, values in lost.items()},
+    }
+
+
+def _killed_coordinator(job: LedJob, chance: random.Random, standby: bool) -> float:
+    """Seconds between two commits, beyond what an iteration takes, when the coordinator is killed between them."""
+    if standby:
+        job.coordinate("--standby")
+        time.sleep(2.0)  # until it waits
+    job.wait_for_commit(len(job.commits) + 4)
+    usual_s = statistics.median(b[1] - a[1] for a, b in pairwise(job.commits[-5:]))
+    time.sleep(chance.random() * usual_s)
+    primary = job.coordinators[-2] if standby else job.coordinators[-1]
+    primary.kill()
+    primary.wait()
+    killed = len(job.commits)
+    if not standby:
+        job.coordinate()
+    job.wait_for_commit(killed + 2)
+    return max(0.0, max(b[1] - a[1] for a, b in pairwise(job.commits[killed - 1 : killed + 2])) - usual_s)
+
+
+def throughput(slot_s: float, iterations: int) -> dict[str, Any]:
+    """One of 12 workers dead: the paced iteration time of every technique, beside the plan's prediction."""
+    rows = []
+    profile = even_profile(4, slot_s)
+    for technique in get_args(Technique):
+        request = Request(Shape(4, 3, 6), technique)
+        plan = Replanner(opening(profile, request), 1).in_place(frozenset({(1, 2)}))
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder) / "model.py"
+            model.write_text(FOUR_LAYERS)
+            small = Training(f"{model}:factory", (), 1e-3, 1, 16, 1, True, 0)
+            with ProcessJob(plan, Conduct(iterations), small) as job:
+                job.result(timeout_s=600)
+                times = [one["iteration_time_s"] for one in job.said if one["event"] == "iteration"]
+        assert plan.prediction is not None
+        predicted_s, measured_s = plan.prediction.iteration_time_s, statistics.median(times[2:])
+        rows.append(
+            {
+                "technique": technique,
+                "slots": round(predicted_s / slot_s),
+                "predicted_s": predicted_s,
+                "measured_s": spread(times[2:]),
+                "difference": measured_s / predicted_s - 1,
+            }
+        )
+    return {"slot_s": slot_s, "iterations": iterations, "rows": rows}
+
+
+def overhead(rounds: int, iterations: int) -> dict[str, Any]:
+    """CPU seconds of a healthy iteration, all processes together, in turns with the plain runner."""
+    plan = plan_of(2, 2)
+    found: dict[str, list[float]] = {"plain": [], "resilient": []}
+    for _ in range(rounds):
+        found["plain"].append(plain_cpu_s(plan, iterations))
+        found["resilient"].append(resilient_cpu_s(plan, iterations))
+    ratios = [b / a for a, b in zip(found["plain"], found["resilient"], strict=True)]
+    return {"iterations": iterations, "cpu_s": found, "ratios": ratios, "median_ratio": statistics.median(ratios)}
+
+
+def resilient_cpu_s(plan: Plan, iterations: int) -> float:
+    """Of the workers and the coordinator, for one iteration."""
+    with ProcessJob(plan, Conduct(FOREVER), training()) as job:
+        job.wait_for_iteration(WARM)
+        before_s, first = _job_cpu_s(job), len(job.losses())
+        job.wait_for_iteration(WARM + iterations, timeout_s=600)
+        return (_job_cpu_s(job) - before_s) / (len(job.losses()) - first)
+
+
+def _job_cpu_s(job: ProcessJob) -> float:
+    return time.process_time() + sum(process_cpu_s(process.pid) for process in job.processes.values())
+
+
+def process_cpu_s(pid: int) -> float:
+    """CPU seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def plain_cpu_s(plan: Plan, iterations: int) -> float:
+    """Of the workers alone, for one iteration of the runner that a failure ends."""
+    context = forking()
+    results = context.SimpleQueue()
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    from rtk.runners.torch.c10d import TCPStore
+
+    store = TCPStore("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=listener.detach())
+    workers = [
+        context.Process(target=plain_worker, args=(canonical(plan), rank, port, iterations, results))
+        for rank in range(len(plan.live_workers()))
+    ]
+    for worker in workers:
+        worker.start()
+    spent = [results.get() for _ in workers]
+    for worker in workers:
+        worker.join()
+    del store
+    return float(sum(spent)) / iterations
+
+
+def plain_worker(plan: bytes, rank: int, port: int, iterations: int, results: Any) -> None:
+    """One rank of a plain run; says what CPU time its iterations took."""
+    import torch
+    from rtk.runners.torch.c10d import TCPStore
+
+    from rtk.cli.training import load_training
+    from rtk.runners.torch.runner import PlanRunner
+
+    torch.set_num_threads(1)
+    read = parse_document(plan, Plan, "the plan")
+    model, corpus = load_training(read, training())
+    store = TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
+    runner = PlanRunner(
+        read,
+        model.layers,
+        model.loss,
+        lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+        rank=rank,
+        world_size=len(read.live_workers()),
+        store=store,
+    )
+    for iteration in range(WARM):
+        runner.step(corpus.batch(iteration))
+    before_s = time.process_time()
+    for iteration in range(WARM, WARM + iterations):
+        runner.step(corpus.batch(iteration))
+    results.put(time.process_time() - before_s)
+    runner.close()
+
+
+SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
+    "chaos-3x2": lambda: chaos(3, 2, 250, seed=1),
+    "chaos-4x2": lambda: chaos(4, 2, 250, seed=2),
+    "leaks": lambda: leaks(50),
+    "coordinator": lambda: coordinator(20, seed=3),
+    "throughput": lambda: throughput(0.03, 14),
+    "overhead": lambda: overhead(5, 100),
+}
+
+
+def main() -> None:
+    """Measure one section and write it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=SECTIONS, required=True)
+    parser.add_argument("-o", "--output", default="-")
+    arguments = parser.parse_args()
+    write_result({arguments.only: SECTIONS[arguments.only]()}, arguments.output)
+
+
+if __name__ == "__main__":
+    main()
