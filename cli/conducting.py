@@ -161,21 +161,17 @@ class Conductor:
 
     def _timeline(self) -> "Timeline":
         from ..runners.simulator import memory_of_workers
+        from ..runners.story import timeline_events
         from ..schemas.documents import digest
-        from ..schemas.timeline import Event, Span, Timeline
+        from ..schemas.timeline import Span, Timeline
 
         origin_s = min((start_s for _, _, start_s, _, _ in self._spans), default=0.0)
         spans = [Span(p, op, start_s - origin_s, end_s - origin_s, n) for p, op, start_s, end_s, n in self._spans]
-        events = tuple(
-            Event(max(0.0, at_s - origin_s), fields["event"], fields.get("place"), str(fields.get("reason", "")))
-            for at_s, fields in self._happened
-            if fields["event"] in ("failure", "join", "leave", "epoch")
-        )
         return Timeline(
             "measured",
             tuple(sorted(spans, key=lambda span: (span.start_s, span.worker))),
             memory_of_workers(self.plan),
-            events=events,
+            events=timeline_events((max(0.0, at_s - origin_s), fields) for at_s, fields in self._happened),
             plan=digest(self.plan),
         )
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from .run_story import Happening, RunStory, clock, counted, listed, print_loss, printable
 
-LEAST_BETWEEN_S = 0.2  # between two refreshes; what matters more than an iteration is shown at once
+LEAST_BETWEEN_S = 0.25  # between two refreshes; what matters more than an iteration is shown at once
 WIDEST = 120
 MOST_ROWS = 8  # of pipelines; more are summed up per stage
 MOST_LINES = 3  # of such sums

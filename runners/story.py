@@ -159,7 +159,7 @@ def simulate_story(
         seed: of the jitter; every iteration has jitter of its own.
 
     Raises:
-        InvalidInputError: the trace does not fit the plan, or its orders block each other.
+        InvalidInputError: the trace does not fit the plan, or leaves the job waiting for a worker that is gone.
     """
     check_trace(plan, trace)
     world = _World(plan, trace, iterations, replan, costs or SwitchCosts(), jitter, seed)
@@ -173,11 +173,20 @@ def timeline_events(announced: Iterable[tuple[float, dict[str, Any]]]) -> tuple[
     Args:
         announced: times in s, in order, and fields.
     """
-    return tuple(
-        Event(at_s, fields["event"], fields.get("place"), _words(fields))
-        for at_s, fields in announced
-        if _counts(fields)
-    )
+    events: list[Event] = []
+    seats: dict[str, str] = {}
+    for at_s, fields in announced:
+        if _counts(fields):
+            events.append(Event(at_s, fields["event"], fields.get("place"), _words(fields)))
+        if fields["event"] == "epoch":
+            former, seats = seats, fields["workers"]
+            now_at = {worker: place for place, worker in seats.items()}
+            events += [
+                Event(at_s, "leave", place, f"worker {worker} moves to {now_at[worker]}")
+                for place, worker in former.items()
+                if place not in seats and worker in now_at
+            ]
+    return tuple(events)
 
 
 def _counts(fields: dict[str, Any]) -> bool:
@@ -273,7 +282,11 @@ class _World:
             self.now_s, _, _, happen = heappop(self.moments)
             happen()
         if self.end is None:
-            raise InvalidInputError("the job waits forever", fix="rtk verify shows a deadlock of the plan's orders")
+            raise InvalidInputError(
+                "the job waits forever for a worker that is gone",
+                where=f"after iteration {len(self.committed_s) - 1}" if self.committed_s else "before iteration 0",
+                fix="let a worker that joins live until it has a place",
+            )
 
     def story(self) -> Story:
         """What came of it."""
@@ -387,7 +400,7 @@ class _World:
     # The workers
 
     def _say_hello(self, process: Process) -> None:
-        if process.died_s > self.now_s and self.end is None:
+        if process.died_s >= self.now_s and self.end is None:
             hello = Hello("", process.name, "-", digest(self.plan), {}, not_before=process.not_before)
             self._feed(Arrived(self.now_s, process.connection, hello))
 
@@ -527,14 +540,16 @@ class _World:
         """When the next iteration begins, if no stage is blocked."""
         done_s = run.execution.done_s
         alive = [rank for rank, actor in enumerate(act.actors) if done_s[rank] < math.inf or actor.dies_by is None]
-        if any(math.isinf(done_s[rank]) for rank in alive):
+        stages = _stages(run.program, alive)
+        everywhere = len(_stages(run.program, range(len(act.actors))))
+        if any(math.isinf(done_s[rank]) for rank in alive) or len(stages) < everywhere:
             return None
         if act.plan.optimizer == "synchronous":
             return run.end_s()
         following = self._execute(self._program(act, run.iteration + 1), {}, run.iteration + 1)
         waits_s = [
             self._done_s(act.plan, run, ranks) - first_s
-            for ranks in _stages(run.program, alive)
+            for ranks in stages
             if (first_s := _first_start_s(following, ranks)) is not None
         ]
         return run.start_s + max(waits_s, default=0.0)
@@ -607,7 +622,7 @@ def _with_slow_link(program: Program, ends: frozenset[int], factor: float, delay
 
 
 def _stages(program: Program, alive: Sequence[int]) -> list[list[int]]:
-    """The living ranks of each stage."""
+    """The living ranks of each stage that has any."""
     stages: dict[tuple[int, int], list[int]] = {}
     for rank in alive:
         stages.setdefault(program.plan.stage_of(program.workers[rank]).layers, []).append(rank)

@@ -5,8 +5,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.timeline import Timeline
-from .looks import ALARM, FAINT, GRID, GROUND, IDLE, INK, LOOKS, curve_colour, legend_of
-from .scene import Bar, Curve, Row, Scene, lay_out, print_peaks
+from .looks import ALARM, FAINT, GONE, GRID, GROUND, IDLE, INK, LOOKS, LOST_OPACITY, curve_colour, legend_of
+from .scene import MARK_CHARACTERS, Bar, Curve, Mark, Row, Scene, lay_out, print_peaks
 from .spans import operation_of, worker_place
 from .units import print_bytes, print_time
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure, Scatter
 
 ROW_PIXELS, BAND_PIXELS = 26, 34
+MARK_LINE = 0.55  # of a row
 BAND_SHARE = 0.75
 MARGIN_PIXELS = {"l": 20, "r": 30, "t": 70, "b": 60}
 PANEL_GAP_PIXELS = 46
@@ -47,6 +48,8 @@ _GUIDE = (
      "own worker."),
     ("Memory", "what the worker holds for micro-batches between their forward and their backward; the dashed line is "
      "its limit."),
+    ("Pale", "done in vain: a worker failed before the iteration was committed, and the others did it again. Where a "
+     "row is reddish, the worker is not there."),
     ("Mouse", "point at a bar for its times, drag to zoom, double-click to see all, click the legend to hide a kind."),
 )  # fmt: skip
 
@@ -80,7 +83,7 @@ def gantt_html(timelines: Sequence[tuple[str, Timeline]], title: str) -> str:
 def _figure(scene: Scene) -> "Figure":
     from plotly.graph_objects import Figure
 
-    traces = [_idle(scene), *(_bars(scene, kind) for kind in scene.kinds())]
+    traces = [_idle(scene), *_gone(scene), *(_bars(scene, kind) for kind in scene.kinds())]
     if any(bar.rerouted for bar in scene.bars):
         traces.append(_rerouted_key())
     traces += [*_marks(scene), *_memory(scene)]
@@ -102,6 +105,33 @@ def _idle(scene: Scene) -> "BarTrace":
         hoverinfo="skip",
         legendrank=2000,
     )
+
+
+def _gone(scene: Scene) -> list["BarTrace"]:
+    """The times that workers are not there."""
+    from plotly.graph_objects import Bar as BarTrace
+
+    if not scene.gaps:
+        return []
+    unit = scene.unit
+    gone = BarTrace(
+        name="worker not there",
+        orientation="h",
+        base=[unit.of(gap.start_s) for gap in scene.gaps],
+        x=[unit.of(gap.end_s - gap.start_s) for gap in scene.gaps],
+        y=[_middle(gap.row) for gap in scene.gaps],
+        width=LOOKS["F"].height,
+        text=[gap.words for gap in scene.gaps],
+        textposition="inside",
+        insidetextanchor="start",
+        textangle=0,
+        textfont={"color": ALARM},
+        marker={"color": GONE, "line": {"width": 0}},
+        hovertext=[f"worker {gap.row.worker} {gap.words} at {print_time(gap.start_s)}" for gap in scene.gaps],
+        hoverinfo="text",
+        legendrank=2000,
+    )
+    return [gone]
 
 
 def _bars(scene: Scene, kind: str) -> "BarTrace":
@@ -135,6 +165,8 @@ def _marker(scene: Scene, bars: list[Bar], colour: str) -> dict[str, Any]:
         "color": colour,
         "line": {"color": "white", "width": 1 if len(scene.bars) <= EDGED_BARS * rows else 0},
     }
+    if any(bar.lost for bar in bars):
+        marker["opacity"] = [LOST_OPACITY if bar.lost else 1 for bar in bars]
     if any(bar.rerouted for bar in bars):
         marker["pattern"] = {**_HATCH, "shape": ["/" if bar.rerouted else "" for bar in bars]}
     return marker
@@ -173,7 +205,7 @@ def _hover(bar: Bar) -> list[str]:
         print_time(span.start_s),
         print_time(span.end_s),
         print_time(span.end_s - span.start_s),
-        str(span.iteration),
+        f"{span.iteration}, in vain: done again later" if bar.lost else str(span.iteration),
     ]
 
 
@@ -187,16 +219,13 @@ def _marks(scene: Scene) -> list["Scatter"]:
         if not marks:
             continue
         places = [scene.unit.of(mark.time_s) for mark in marks]
-        few = len(marks) <= 12
         traces.append(
             Scatter(
                 name=name,
                 x=[x for place in places for x in (place, place, None)],
-                y=[y for _ in places for y in (-0.35, scene.height, None)],
-                mode="lines+markers+text" if few else "lines+markers",
-                text=[text for mark in marks for text in (_short(mark.words) if few else "", "", "")],
-                textposition="middle right",
-                textfont={"color": colour, "size": 11},
+                y=[y for mark in marks for y in (_mark_top(mark), scene.height, None)],
+                mode="lines+markers",
+                legendgroup=name,
                 line={"color": colour, "width": 1.5 if is_event else 1, "dash": "solid" if is_event else "dot"},
                 marker={"symbol": "triangle-down", "size": [10 if is_event else 5, 0, 0] * len(places)},
                 hovertext=[text for m in marks for text in [f"{print_time(m.time_s)}: {escape(m.words)}"] * 3],
@@ -204,11 +233,39 @@ def _marks(scene: Scene) -> list["Scatter"]:
                 legendrank=2002,
             )
         )
+        traces += _mark_words(scene, [mark for mark in marks if mark.level is not None], name, colour)
     return traces
 
 
-def _short(words: str) -> str:
-    return escape(words if len(words) <= 60 else words[:59] + "…")
+def _mark_words(scene: Scene, marks: list[Mark], group: str, colour: str) -> list["Scatter"]:
+    """The words of marks: a trace of its own, for of one with lines Plotly leaves some words out."""
+    from plotly.graph_objects import Scatter
+
+    if not marks:
+        return []
+    words = Scatter(
+        x=[scene.unit.of(mark.time_s) for mark in marks],
+        y=[_mark_top(mark) for mark in marks],
+        mode="text",
+        text=[f"{_short(mark)}   " if mark.is_late else f"   {_short(mark)}" for mark in marks],
+        textposition=[f"middle {'left' if mark.is_late else 'right'}" for mark in marks],
+        textfont={"color": colour, "size": 11},
+        cliponaxis=False,
+        hoverinfo="skip",
+        legendgroup=group,
+        showlegend=False,
+    )
+    return [words]
+
+
+def _mark_top(mark: Mark) -> float:
+    return -0.35 - MARK_LINE * (mark.level or 0)
+
+
+def _short(mark: Mark) -> str:
+    """What stands beside a mark, where there is room."""
+    words, most = mark.words, MARK_CHARACTERS
+    return escape(words if len(words) <= most else words[: most - 1] + "…") if mark.level is not None else ""
 
 
 def _memory(scene: Scene) -> list["Scatter"]:
@@ -270,7 +327,7 @@ def _curve(scene: Scene, curve: Curve, ground: float, scale: float) -> "Scatter"
 
 def _layout(scene: Scene) -> dict[str, Any]:
     bands = len(scene.memory_bands())
-    top_rows = 0.9 if scene.marks else 0.1
+    top_rows = 0.9 + MARK_LINE * (scene.mark_lines - 1) if scene.marks else 0.1
     memory_pixels = bands * BAND_PIXELS + PANEL_GAP_PIXELS if bands else 0
     plot_pixels = (scene.height + top_rows) * ROW_PIXELS + memory_pixels
     layout = {

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 INK, FAINT, IDLE, GRID, GROUND = "#1F2430", "#6B7280", "#ECEFF3", "#E3E6EB", "#C9CED6"
 # Events and limits: what people must not overlook.
 ALARM = "#B3261E"
+GONE = "#F8E4E2"  # where a worker is not there
+LOST_OPACITY = 0.35  # of what was done in vain
 
 
 @dataclass(frozen=True, slots=True)

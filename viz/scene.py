@@ -18,6 +18,11 @@ Labelled = tuple[str, Timeline]
 
 MAX_BARS = 30_000
 PIPELINE_GAP, WORKER_GAP = 0.5, 0.25
+# The words of marks: so many lines of them at most, so long, and a character's share of the chart's width.
+MARK_LINES, MARK_CHARACTERS, CHARACTER_SHARE = 4, 60, 1 / 175
+FEW_MARKS = 12  # with more, beginnings of iterations are not said in words
+# The events after which a worker is not there, until it computes again, and what is said of it.
+GONE = {"failure": "failed", "fail": "failed", "stop": "stopped", "leave": "left"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +42,40 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One span in its row; `label` is the micro-batch's number."""
+    """One span in its row; `label` is the micro-batch's number; one that is `lost` was done again later."""
 
     row: Row
     span: Span
     kind: str
     label: str
     rerouted: bool
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A worker is not there: since when, until when, and why."""
+
+    row: Row
+    start_s: float
+    end_s: float
+    words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An event, or the beginning of an iteration."""
+    """An event, or the beginning of an iteration.
+
+    Attributes:
+        level: the line, counted upwards, that has room for the words; None where there is none.
+        is_late: the words stand left of the mark, for right of it the chart ends.
+    """
 
     time_s: float
     words: str
     is_event: bool
+    level: int | None = None
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +102,12 @@ class Scene:
     curves: tuple[Curve, ...]
     end_s: float
     unit: TimeUnit
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def mark_lines(self) -> int:
+        """How many lines the words of the marks take."""
+        return max((mark.level + 1 for mark in self.marks if mark.level is not None), default=1)
 
     @property
     def height(self) -> float:
@@ -125,10 +154,11 @@ def lay_out(timelines: Sequence[Labelled], title: str, max_bars: int = MAX_BARS)
         labels=tuple(label for label, _ in timelines),
         rows=rows,
         bars=_bars(drawn, rows),
-        marks=marks,
+        marks=_with_room(marks, end_s),
         curves=_curves(drawn, end_s),
         end_s=end_s,
         unit=time_unit(end_s),
+        gaps=_gaps(drawn, rows),
     )
 
 
@@ -223,18 +253,53 @@ def _rows(timelines: list[Labelled]) -> tuple[Row, ...]:
 
 
 def _why_idle(worker: str, timeline: Timeline) -> str:
-    """A timeline that says what its workers hold names those that live."""
+    """A timeline that says what its workers hold names those that live; so do its events."""
+    if any(event.worker == worker and event.kind == "failure" for event in timeline.events):
+        return "failed"
     live = {memory.worker for memory in timeline.workers}
     return "failed" if live and worker not in live else "no work"
 
 
 def _bars(timelines: list[Labelled], rows: tuple[Row, ...]) -> tuple[Bar, ...]:
     row_of = {(row.timeline, row.worker): row for row in rows}
+    redone = [_redone(timeline) for _, timeline in timelines]
     return tuple(
-        Bar(row_of[index, span.worker], span, kind_of(span), label_of(span), is_rerouted(span))
+        Bar(
+            row_of[index, span.worker],
+            span,
+            kind_of(span),
+            label_of(span),
+            is_rerouted(span),
+            any(span.start_s < at_s and span.iteration >= first for at_s, first in redone[index]),
+        )
         for index, (_, timeline) in enumerate(timelines)
         for span in timeline.spans
     )
+
+
+def _redone(timeline: Timeline) -> list[tuple[float, int]]:
+    """The times at which work was broken off by a new epoch, and the first iteration that was executed then."""
+    epochs_s = [event.time_s for event in timeline.events if event.kind == "epoch"]
+    # Steps may follow the commit with which an epoch ends.
+    computed = [(span.start_s, span.iteration) for span in timeline.spans if operation_of(span.worker, span.op)]
+    later = [[iteration for start_s, iteration in computed if start_s >= at_s] for at_s in epochs_s]
+    return [(at_s, min(iterations)) for at_s, iterations in zip(epochs_s, later, strict=True) if iterations]
+
+
+def _gaps(timelines: list[Labelled], rows: tuple[Row, ...]) -> tuple[Gap, ...]:
+    """When workers that once computed were not there: from their failure until they compute again, or to the end."""
+    gaps = []
+    for row in rows:
+        timeline = timelines[row.timeline][1]
+        starts_s = sorted(span.start_s for span in timeline.spans if span.worker == row.worker)
+        back_s = 0.0
+        for event in sorted(timeline.events, key=lambda event: event.time_s):
+            if event.worker != row.worker or event.kind not in GONE or not row.busy or event.time_s < back_s:
+                continue
+            back_s = next((start_s for start_s in starts_s if start_s >= event.time_s), row.end_s)
+            if back_s > event.time_s:
+                gaps.append(Gap(row, event.time_s, back_s, GONE[event.kind]))
+    return tuple(gaps)
 
 
 def _marks(timelines: list[Labelled], until_s: float | None) -> tuple[Mark, ...]:
@@ -250,7 +315,41 @@ def _marks(timelines: list[Labelled], until_s: float | None) -> tuple[Mark, ...]
     if len(timelines) == 1:
         marks += _iteration_starts(timelines[0][1])
     kept = (mark for mark in marks if until_s is None or mark.time_s <= until_s)
-    return tuple(sorted(kept, key=lambda mark: (mark.time_s, mark.words)))
+    return tuple(_merged(sorted(kept, key=lambda mark: (mark.time_s, not mark.is_event))))
+
+
+def _merged(marks: Sequence[Mark]) -> list[Mark]:
+    """Events of one moment as one mark: a failure and the epoch that it leads to."""
+    merged: list[Mark] = []
+    for mark in marks:
+        last = merged[-1] if merged else None
+        if last is not None and last.is_event and mark.is_event and last.time_s == mark.time_s:
+            merged[-1] = replace(last, words=f"{last.words}; {mark.words}")
+        else:
+            merged.append(mark)
+    return merged
+
+
+def _with_room(marks: tuple[Mark, ...], end_s: float) -> tuple[Mark, ...]:
+    """Each mark with the lowest line that has room for its words, events first."""
+    taken: list[list[tuple[float, float]]] = [[] for _ in range(MARK_LINES)]
+    placed = {}
+    for mark in sorted(marks, key=lambda mark: not mark.is_event):
+        if not mark.is_event and len(marks) > FEW_MARKS:
+            continue
+        length_s = (min(len(mark.words), MARK_CHARACTERS) + 2) * CHARACTER_SHARE * end_s
+        is_late = mark.time_s + length_s > end_s and mark.time_s > end_s / 2
+        from_s = mark.time_s - length_s if is_late else mark.time_s
+        room = (
+            line
+            for line, others in enumerate(taken)
+            if all(from_s + length_s <= first_s or last_s <= from_s for first_s, last_s in others)
+        )
+        level = next(room, None)
+        if level is not None:
+            taken[level].append((from_s, from_s + length_s))
+        placed[mark] = replace(mark, level=level, is_late=is_late)
+    return tuple(placed.get(mark, mark) for mark in marks)
 
 
 def _iteration_starts(timeline: Timeline) -> list[Mark]:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from html import escape
 
 from ..schemas.timeline import Timeline
-from .looks import ALARM, FAINT, GRID, GROUND, IDLE, INK, LOOKS, curve_colour, legend_of
-from .scene import Bar, Curve, Row, Scene, lay_out, print_peaks
+from .looks import ALARM, FAINT, GONE, GRID, GROUND, IDLE, INK, LOOKS, LOST_OPACITY, curve_colour, legend_of
+from .scene import MARK_CHARACTERS, Bar, Curve, Gap, Row, Scene, lay_out, print_peaks
 from .units import print_number, print_time, ticks
 
 WIDTH, PAD = 1280, 16
-ROW, BAND, LEGEND_LINE = 24, 30, 20
+ROW, BAND, LEGEND_LINE, MARK_LINE = 24, 30, 20, 14
 CHARACTER = 6.1
 
 _STYLE = (
@@ -61,11 +61,12 @@ def gantt_svg(timelines: Sequence[tuple[str, Timeline]], title: str) -> str:
     scene = lay_out(timelines, title)
     key, key_height = _legend(scene, 38 + 16 * len(scene.facts))
     left = PAD + 8 + CHARACTER * max((len(row.label) for row in scene.rows), default=0)
-    top = 38 + 16 * len(scene.facts) + key_height + (20 if scene.marks else 4)
+    top = 38 + 16 * len(scene.facts) + key_height + (6 + MARK_LINE * scene.mark_lines if scene.marks else 4)
     frame = _Frame(scene, left, WIDTH - PAD - CHARACTER * scene.peaks_length(), top)
     memory, end = _memory(frame)
     bars = (_bar(frame, bar) for bar in scene.bars)
-    parts = [*_header(scene), *key, *_rows(frame), *_grid(frame, end), *bars, *_marks(frame), *memory]
+    gaps = (_gap(frame, gap) for gap in scene.gaps)
+    parts = [*_header(scene), *key, *_rows(frame), *_grid(frame, end), *gaps, *bars, *_marks(frame), *memory]
     height = _px(end + 42)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">\n'
@@ -85,6 +86,10 @@ def _legend(scene: Scene, top: float) -> tuple[list[str], float]:
     entries.append((IDLE, "idle (bubble)", ""))
     if any(bar.rerouted for bar in scene.bars):
         entries.append(("#fff", "k.j: micro-batch j re-routed from pipeline k", "r"))
+    if any(bar.lost for bar in scene.bars):
+        entries.append(("#fff", "pale: in vain, the iteration was done again", ""))
+    if scene.gaps:
+        entries.append((GONE, "worker not there", ""))
     if scene.curves and len(scene.labels) > 1:
         entries += [(curve_colour(index), f"memory, {label}", "") for index, label in enumerate(scene.labels)]
     parts: list[str] = []
@@ -121,6 +126,15 @@ def _rows(frame: _Frame) -> list[str]:
     return parts
 
 
+def _gap(frame: _Frame, gap: Gap) -> str:
+    """The time that a worker is not there."""
+    x, right, y = frame.x(gap.start_s), frame.x(gap.end_s), frame.y(gap.row)
+    tip = escape(f"worker {gap.row.worker} {gap.words} at {print_time(gap.start_s)}")
+    words = gap.words if len(gap.words) * CHARACTER + 6 <= right - x else ""
+    label = _text(x + 5, y + ROW / 2 + 4, words, "v") if words else ""
+    return f"<g><title>{tip}</title>{_rect(x, y + 2, right - x, ROW - 4, GONE)}{label}</g>"
+
+
 def _bar(frame: _Frame, bar: Bar) -> str:
     """One operation, with its number where it fits and its times as a tooltip."""
     span, look = bar.span, LOOKS[bar.kind]
@@ -136,22 +150,25 @@ def _bar(frame: _Frame, bar: Bar) -> str:
     tip = (
         f"{span.op} ({look.words}), worker {span.worker}, iteration {span.iteration}: {print_time(span.start_s)} to "
         f"{print_time(span.end_s)}, takes {print_time(span.end_s - span.start_s)}"
-    )
-    return f"<g><title>{escape(tip)}</title>{shapes}{label}</g>"
+    ) + (", in vain: done again later" if bar.lost else "")
+    group = f'<g opacity="{LOST_OPACITY}">' if bar.lost else "<g>"
+    return f"{group}<title>{escape(tip)}</title>{shapes}{label}</g>"
 
 
 def _marks(frame: _Frame) -> list[str]:
-    """Vertical lines: events solid, the beginnings of iterations dotted; in words while they are few."""
+    """Vertical lines: events solid, the beginnings of iterations dotted; in words where there is room."""
     marks = frame.scene.marks
     parts = []
     for mark in marks:
         x = frame.x(mark.time_s)
         stroke = f'stroke="{ALARM}" stroke-width="1.5"' if mark.is_event else f'stroke="{FAINT}" stroke-dasharray="2 3"'
-        line = f'<path {stroke} d="M{_px(x)} {_px(frame.top - 8)}V{_px(frame.bottom)}"/>'
+        y = frame.top - 6 - MARK_LINE * (mark.level or 0)
+        line = f'<path {stroke} d="M{_px(x)} {_px(y - 2)}V{_px(frame.bottom)}"/>'
         tip = escape(f"{print_time(mark.time_s)}: {mark.words}")
         parts.append(f"<g><title>{tip}</title>{line}</g>")
-        if len(marks) <= 12:
-            parts.append(_text(x + 4, frame.top - 6, mark.words[:60], "v" if mark.is_event else "n"))
+        if mark.level is not None:
+            look = ("v" if mark.is_event else "n") + (" e" if mark.is_late else "")
+            parts.append(_text(x - 4 if mark.is_late else x + 4, y, mark.words[:MARK_CHARACTERS], look))
     return parts
 
 

@@ -446,8 +446,11 @@ class Rules:
         lost = any(name not in self.members for name in self._seats.values())
         if lost or self._must_reform:
             self._prepare_change(at_once=True)
+        elif self._is_draining and self.committed >= self._last:
+            # Also where those who wanted it are gone: workers wait for the epoch that was announced.
+            self._prepare_change(at_once=True)
         elif self._wants_change(self.committed + 1):
-            self._prepare_change(at_once=self._is_draining and self.committed >= self._last)
+            self._prepare_change(at_once=False)
 
     def _end_well(self) -> None:
         """All iterations are done; the job ends once the last state is saved, where that is wanted."""

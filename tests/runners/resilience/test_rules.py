@@ -140,3 +140,23 @@ def test_the_last_worker_of_a_stage_ends_the_job_with_5(staggered: bool) -> None
     assert (cluster.finished.exit_code, cluster.finished.reason) == (5, "stage 1 has lost its last worker")
     saved = [one for one in cluster.announced if one["event"] == "checkpoint"]
     assert saved and saved[-1]["path"] is not None, saved
+
+
+@pytest.mark.parametrize("staggered", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_newcomer_that_dies_before_it_is_seated_leaves_nobody_waiting(staggered: bool, seed: int) -> None:
+    """The epoch that was announced for a newcomer begins also when the newcomer is gone: workers wait for it."""
+    cluster = ToyCluster(Job(toy_plan(1, 2, 2, staggered), iterations=20), random.Random(seed))
+    while cluster.rules.committed < 2:
+        cluster.step()
+    cluster.kill(cluster.workers[0])
+    while "0/0" in cluster.rules.members or cluster.rules.epoch < 2:
+        cluster.step()
+    newcomer = cluster.start("0/0")
+    while not cluster.rules.newcomers and cluster.finished is None:
+        cluster.step()
+    for _ in range(seed):
+        cluster.step()
+    cluster.kill(newcomer)
+    run(cluster)
+    assert cluster.finished is not None and cluster.finished.exit_code == 0
