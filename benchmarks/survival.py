@@ -361,9 +361,9 @@ def plain_cpu_s(plan: Plan, iterations: int) -> float:
 def plain_worker(plan: bytes, rank: int, port: int, iterations: int, results: Any) -> None:
     """One rank of a plain run; says what CPU time its iterations took."""
     import torch
-    from rtk.runners.torch.c10d import TCPStore
 
     from rtk.cli.training import load_training
+    from rtk.runners.torch.c10d import TCPStore
     from rtk.runners.torch.runner import PlanRunner
 
     torch.set_num_threads(1)
