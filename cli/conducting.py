@@ -184,7 +184,8 @@ def _job(plan: "Plan", how: Conduct, trace: "Trace | None") -> "Job":
         plan=plan,
         iterations=how.iterations,
         heartbeat_limit_s=how.heartbeat_limit_s,
-        checkpoint=how.checkpoint,
+        # Workers may have been started in other folders.
+        checkpoint=None if how.checkpoint is None else str(Path(how.checkpoint).absolute()),
         checkpoint_every=how.checkpoint_every,
         newcomers=joins,
     )

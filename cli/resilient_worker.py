@@ -126,7 +126,7 @@ def secret_of(file: str | None) -> bytes:
         raise InvalidInputError(
             f"the job's secret is missing, or shorter than {SHORTEST_BYTES} bytes",
             where=f"--secret-file or {SECRET}",
-            fix="give the file that `rtk coordinate` was given",
+            fix="give a file; `rtk coordinate` makes one where there is none, and its workers need the same",
         )
     return secret
 

@@ -128,8 +128,7 @@ def command(
     )
     if coordinator:
         _refuse_conducting(how)
-        addresses = [one for text in coordinator for one in text.replace(",", " ").split()]
-        work(read, training, name_of_rank(read, worker), addresses, secret_of(secret_file), patience)
+        work(read, training, name_of_rank(read, worker), _addresses(coordinator), secret_of(secret_file), patience)
     elif is_worker:
         _run_under_torchrun(read, training, how, as_json, quiet)
     else:
@@ -189,15 +188,15 @@ def _start_workers(workers: "Workers", conductor: Conductor, arguments: list[str
 def _hear(report: Announcements, conductor: Conductor, workers: "Workers") -> Announcements:
     """Hand everything that happens to the report; a trace's `recover` lets a stopped process go on."""
     events = conductor.trace.events if conductor.trace else ()
-    recovering = {event.iteration: event.worker for event in events if event.kind == "recover"}
+    recovering = [(event.iteration, event.worker) for event in events if event.kind == "recover"]
 
     def hear(fields: dict[str, object]) -> None:
         report(fields)
         if fields["event"] == "iteration":
             assert isinstance(fields["iteration"], int)
-            name = recovering.get(fields["iteration"] + 1)
-            if name is not None:
-                workers.resume(name)
+            for iteration, name in recovering:
+                if iteration == fields["iteration"] + 1 and name is not None:
+                    workers.resume(name)
 
     return hear
 
@@ -240,15 +239,26 @@ class JobEndedError(RtkError):
         self.exit_code = exit_code
 
 
+def _addresses(given: list[str]) -> list[str]:
+    """All addresses, several of which may stand in one text, as in an environment variable."""
+    from ..runners.resilience.addresses import parse_address
+
+    addresses = [one for text in given for one in text.replace(",", " ").split()]
+    for address in addresses or [""]:
+        parse_address(address, where="--coordinator")
+    return addresses
+
+
 def _refuse_conducting(how: Conduct) -> None:
     """The coordinator alone decides how its job is led."""
     usual = Conduct(iterations=10)
     for name, value in vars(how).items():
         if value != getattr(usual, name):
             option = "--" + name.removesuffix("_s").replace("_", "-")
-            raise InvalidInputError(
-                f"the coordinator decides on {option}, not its workers", where=option, fix="give it to rtk coordinate"
+            fix = (
+                "give it to rtk coordinate" if name != "inject" else "let `rtk run` lead its own job: no --coordinator"
             )
+            raise InvalidInputError(f"the coordinator decides on {option}, not its workers", where=option, fix=fix)
 
 
 def _write_copy(plan: "Plan", path: Path) -> None:
@@ -259,12 +269,12 @@ def _write_copy(plan: "Plan", path: Path) -> None:
 
 def _run_under_torchrun(plan: "Plan", training: Training, how: Conduct, as_json: bool, quiet: bool) -> None:
     """One worker's part of a job without a coordinator, which ends when one of its workers fails."""
+    _refuse_resilience(how)
     import torch
 
     from ..runners.torch.runner import PlanRunner
     from ..schemas.documents import write_document
 
-    _refuse_resilience(how)
     torch.set_num_threads(training.threads)
     model, corpus = load_training(plan, training)
     runner = PlanRunner(

@@ -15,6 +15,7 @@ COMMANDS = (
     "verify",
     "simulate",
     "run",
+    "coordinate",
     "explain",
     "viz",
     "diff",

@@ -27,6 +27,7 @@ from .messages import (
     FromWorker,
     Halt,
     Hello,
+    Leaving,
     Publish,
     Published,
     Ready,
@@ -49,7 +50,7 @@ UNANSWERED_MS = 10_000
 CLOSING_S = 1.0
 
 Interrupt = Epoch | Halt | End
-KEPT = (Ready, Vote, Saved, Published)
+KEPT = (Ready, Vote, Leaving, Saved, Published)
 
 
 class Link:
@@ -113,7 +114,7 @@ class Link:
     def send(self, message: FromWorker) -> None:
         """Say something, from any thread; without a connection it is lost.
 
-        The latest Ready, Saved and Published, and all Votes, are not: the next coordinator hears them, unless its
+        Votes are not, nor are the latest Ready, Saved, Published and Leaving: the next coordinator hears them, unless its
         predecessor has answered them.
         """
         data = encode(message)

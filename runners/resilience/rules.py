@@ -192,9 +192,10 @@ class Rules:
             keys = sorted({*hello.job, *self._settings})
             unlike = [key for key in keys if hello.job.get(key) != self._settings.get(key)]
             return Refused(f"its settings are not this job's: {', '.join(unlike)}")
-        if not self._is_a_place(hello.worker):
+        if hello.worker not in map(name_of, self._places):
             return Refused(f"the plan has no worker {hello.worker}")
-        if hello.returning is not None and self.epoch < hello.returning.epoch:
+        known = hello.returning
+        if known is not None and (self.epoch, self.committed) < (known.epoch, known.committed):
             return Refused("this coordinator does not know the run; start it with the log of the one before it")
         return self._refusal_of_double(hello)
 
@@ -208,12 +209,6 @@ class Rules:
             # Its predecessor may be dead and not yet known to be.
             return Refused(f"worker {hello.worker} is there already", retry=True)
         return None
-
-    def _is_a_place(self, name: str) -> bool:
-        try:
-            return place_of(name) in self._places
-        except ValueError:
-            return False
 
     def _take_back(self, member: Member, connection: int, hello: Hello) -> None:
         """A member is back after a restart of the coordinator; it is told what it may have missed."""
@@ -422,7 +417,7 @@ class Rules:
         wanted = [name_of(place) for place in live_places(self.job.plan)]
         if all(name in named for name in wanted) and len(self.newcomers) >= len(wanted) + self.job.newcomers:
             self.phase = "running"
-            self._announce_start(len(wanted))
+            self._announce("start", live_workers=len(wanted), iterations=self.job.iterations, iteration=begins)
             first = [named[name] for name in wanted]
             self._chronicle.change.note("all workers are there", self._now_s)
             self._begin_epoch(self._plans[self._key_of_start()], self._seated({}, first), first)
@@ -667,9 +662,6 @@ class Rules:
 
     def _announce(self, event: str, **fields: Any) -> None:
         self._out.append(Announce({"event": event, "epoch": self.epoch, **fields}))
-
-    def _announce_start(self, workers: int) -> None:
-        self._announce("start", live_workers=workers, iterations=self.job.iterations, iteration=self.committed + 1)
 
     def _announce_epoch(self) -> None:
         assert self._epoch_message is not None

@@ -104,14 +104,19 @@ class Gate:
             self._changed.wait_for(lambda: self._inside == 0, LEAVING_S)
 
 
-def poison(group: Any) -> None:
+def poison(group: Any, first: int | None = None) -> None:
     """Wake everybody who waits in a gloo group, here and in its other ranks, and make it useless; never raises.
 
     Gloo's `abort` and `shutdown` do nothing, but a wait that expires closes the connections to all ranks of the group,
-    one after the other in about 10 ms each. A receive from a rank that is gone fails without expiring, therefore every
-    rank is tried; once all connections are closed a try takes microseconds.
+    one after the other in about 10 ms each (a turn of gloo's loop, whichever thread asks). A receive from a rank that
+    is gone fails without expiring, therefore every rank is tried; once all connections are closed a try takes
+    microseconds.
+
+    Args:
+        group: the group.
+        first: the rank whose connection somebody here is known to wait for; it is closed first.
     """
-    for other in range(group.size()):
+    for other in sorted(range(group.size()), key=lambda rank: rank != first):
         if other != group.rank():
             with suppress(RuntimeError):
                 group.recv([torch.zeros(1)], other, POISON_TAG).wait(timedelta(milliseconds=1))

@@ -1,9 +1,10 @@
 """How a worker's main thread, which waits in gloo most of the time, learns that its epoch is over."""
 
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 from ..resilience.messages import End, Epoch, FromCoordinator, Halt
+from .connecting import in_thread
 from .transport import Transport
 
 
@@ -20,6 +21,7 @@ class Interruption:
         self._newest: float = 0
         self._superseded: Future[None] = Future()
         self._transport: Transport | None = None
+        self._waking: Future[None] | None = None
 
     def begin(self, epoch: int) -> "Future[None]":
         """Training enters an epoch; the future is done as soon as a newer one, or the end, has been announced."""
@@ -53,4 +55,10 @@ class Interruption:
             self._superseded.set_result(None)
             transport = self._transport
         if transport is not None:
-            transport.interrupt()
+            # It takes some 10 ms for each connection; who is woken early need not wait for that to go on.
+            self._waking = in_thread(transport.interrupt, "interrupting")
+
+    def wait(self, limit_s: float) -> None:
+        """Wait until nobody is being woken any more: a thread inside torch must not outlive the interpreter."""
+        if self._waking is not None:
+            wait([self._waking], limit_s)

@@ -1,19 +1,17 @@
-"""Where the workers of an epoch find each other: every worker hosts a store, and any of them can serve an epoch."""
+"""Where the workers of an epoch find each other: every worker hosts a board, and any of them can serve an epoch."""
 
 import socket
 from datetime import timedelta
 
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
-from .c10d import PrefixStore, Store, TCPStore
-from .connecting import in_thread
+from .notice_board import BoardStore, NoticeBoard
 
-# How long a living meeting place may take to answer. Torch asks the name server about every address it connects to, and
-# one that does not answer costs 5 s; a meeting place that is gone refuses at once, whatever this limit.
+# How long a living meeting place may take to answer; one that is gone refuses at once, whatever this limit.
 MEET_LIMIT = timedelta(seconds=10)
 
 
 class MeetingPlace:
-    """A store that this process hosts on one interface, for as long as the object lives or until it is closed.
+    """A board that this process hosts on one interface, for as long as the object lives or until it is closed.
 
     Args:
         host: name or address of the interface, as the peers reach it.
@@ -23,7 +21,6 @@ class MeetingPlace:
     """
 
     def __init__(self, host: str = "127.0.0.1") -> None:
-        # Torch's store listens on every interface unless it is handed a socket.
         try:
             family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
             listener = socket.create_server((host, 0), family=family)
@@ -31,11 +28,8 @@ class MeetingPlace:
             raise RuntimeFailedError(
                 f"cannot listen on {host}: {error}", fix="give an address of this machine"
             ) from error
-        port = listener.getsockname()[1]
-        self._address = format_address(host, port)
-        self._store: Store | None = TCPStore(
-            host, port, None, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-        )
+        self._address = format_address(host, listener.getsockname()[1])
+        self._board = NoticeBoard(listener)
 
     @property
     def address(self) -> str:
@@ -44,13 +38,13 @@ class MeetingPlace:
 
     def close(self) -> None:
         """Stop listening; workers that wait here fail."""
-        self._store = None
+        self._board.close()
 
 
-def meet(address: str, epoch: int, limit: timedelta = MEET_LIMIT) -> Store:
+def meet(address: str, epoch: int, limit: timedelta = MEET_LIMIT) -> BoardStore:
     """Connect to a meeting place, with keys of one epoch alone.
 
-    Every call makes a connection of its own, which ends when the store, and all groups made from it, are dropped.
+    Every call makes a connection of its own, which ends when the store is dropped; keep it until all groups are made.
 
     Args:
         address: `MeetingPlace.address` of a worker, this one included.
@@ -63,17 +57,14 @@ def meet(address: str, epoch: int, limit: timedelta = MEET_LIMIT) -> Store:
     """
     host, port = parse_address(address)
     try:
-        _knock(host, port, limit)
-        # Torch's limit does not hold for the first answer of a host that accepts and then says nothing, such as a
-        # stopped process. That thread is lost until the host answers or dies.
-        client = in_thread(lambda: _client(host, port, limit), "meeting").result(limit.total_seconds())
+        store = BoardStore(socket.create_connection((host, port), limit.total_seconds()), epoch, limit)
+        store.greet()
     except (OSError, RuntimeError) as error:
-        reason = str(error).split("\n", 1)[0] or f"no answer in {limit.total_seconds():g} s"
         raise RuntimeFailedError(
-            f"cannot reach the worker whose meeting place is {address}: {reason}",
+            f"cannot reach the worker whose meeting place is {address}: {error}",
             fix="look at that worker's own error; start the run again",
         ) from error
-    return PrefixStore(f"rtk/epoch/{epoch}", client)
+    return store
 
 
 def format_address(host: str, port: int) -> str:
@@ -93,12 +84,3 @@ def parse_address(address: str) -> tuple[str, int]:
     if not bare or bracketed != (":" in bare) or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise InvalidInputError(f"not an address: {address}", fix="write host:port, or [host]:port for IPv6")
     return bare, int(port)
-
-
-def _knock(host: str, port: int, limit: timedelta) -> None:
-    # A plain connection is refused at once where nobody listens; torch tries for longer than its limit, and loudly.
-    socket.create_connection((host, port), limit.total_seconds()).close()
-
-
-def _client(host: str, port: int, limit: timedelta) -> Store:
-    return TCPStore(host, port, None, is_master=False, wait_for_workers=False, timeout=limit)

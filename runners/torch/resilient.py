@@ -11,10 +11,11 @@ copy of the state before the step (HeldStage.keep says what memory it takes), so
 stage begins no second step before the first is committed, so one copy is enough.
 """
 
+import json
 import socket
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -49,7 +50,7 @@ from ..resilience.messages import (
     Welcome,
 )
 from .checkpoint import read_state, write_part
-from .connecting import SupersededError, connect
+from .connecting import SupersededError, connect, in_thread
 from .held_stage import HeldStage, OptimizerFactory
 from .injection import Injection
 from .interruption import Interruption
@@ -61,6 +62,7 @@ from .state_copy import copy_states
 from .transport import GlooTransport, SlowLinks, Transport
 
 CHECKPOINTS_KEPT = 3
+CLOSING_S = 5.0  # how long a worker that is done waits for its connections to be closed
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +113,7 @@ class ResilientWorker:
         self._held = self._build(layers, task.plan, _stage_named(task.plan, task.name))
         self._warm_up()
         self._interruption = Interruption()
+        self._closing: list[Future[None]] = []
         self._injection = Injection(())
         self._spans: list[Span] = []
         self._wants_spans = False
@@ -119,9 +122,15 @@ class ResilientWorker:
         self._epoch: Epoch | None = None
         self._place = ""
         self._kept_for: int | None = None  # the iteration whose step can be undone
+        self._reduced: Iteration | None = None  # voted on, and not stepped yet
         self._committed = -1  # the last one that this worker knows to be committed
         self._next: FromCoordinator | None = None  # heard, and not obeyed yet
         self._last = -1
+
+    @property
+    def held(self) -> HeldStage:
+        """The stage that this worker holds at present."""
+        return self._held
 
     # What the link to the coordinator needs to know
 
@@ -145,8 +154,8 @@ class ResilientWorker:
         self._link = link
         self._wants_spans = welcome.spans
         self._clock_ahead_s = 0.0 if welcome.host == socket.gethostname() else welcome.now_s - time.perf_counter()
-        events = type_adapter(tuple[TraceEvent, ...])
-        self._injection = Injection(events.validate_python(welcome.inject))
+        events = type_adapter(tuple[TraceEvent, ...]).validate_json(json.dumps(welcome.inject))
+        self._injection = Injection(events)
         message = self._receive()
         while not isinstance(message, End):
             match message:
@@ -159,6 +168,8 @@ class ResilientWorker:
                     self._note(message)
                     message = self._receive()
         self._send_spans()
+        wait(self._closing, CLOSING_S)
+        self._interruption.wait(CLOSING_S)
         return message
 
     # An epoch
@@ -177,10 +188,14 @@ class ResilientWorker:
                 self._link.send(Suspect(epoch.epoch, error.what))
         finally:
             if transport is not None:
-                transport.close()
-            self._held.reset()
+                self._close(transport)
             self._send_spans()
         return self._next_turn()
+
+    def _close(self, transport: Transport) -> None:
+        """In a thread: it takes longer than to make the next transport, which need not wait for it."""
+        self._closing = [one for one in self._closing if not one.done()]
+        self._closing.append(in_thread(transport.close, "closing"))
 
     def _next_turn(self) -> FromCoordinator:
         """Wait for what comes after this epoch; commits that were on their way still count."""
@@ -192,7 +207,7 @@ class ResilientWorker:
 
     def _enter(self, epoch: Epoch, superseded: "Future[None]") -> tuple[Rank, Transport]:
         """Be as after the last commit, connect to the others, and hold the state of this worker's place."""
-        self._roll_back(epoch.iteration, epoch.skipped)
+        self._settle(epoch.iteration, epoch.skipped)
         program = _program(epoch.plan)
         number = next(rank for rank, seat in enumerate(epoch.seats) if seat.worker == self._task.name)
         self._epoch, self._place = epoch, epoch.seats[number].place
@@ -203,7 +218,7 @@ class ResilientWorker:
             self._interruption.guard(transport)
             self._take_state(epoch, number, transport, before)
         except BaseException:
-            transport.close()
+            self._close(transport)
             raise
         return self._rank(program, number, transport), transport
 
@@ -290,16 +305,13 @@ class ResilientWorker:
 
     def _run_synchronous(self, epoch: Epoch, rank: Rank, number: int) -> None:
         """Reduce, vote, and step once everybody has."""
-        iteration = self._reduce(epoch, rank, number)
-        commit = self._hear_commit()
+        self._reduce(epoch, rank, number)
+        self._complete(self._hear_commit())
         rank.transport.flush()  # everybody has received everything: nothing to wait for
-        if not commit.skip:
-            iteration.step()
-        self._save(commit.savers, commit.save, number + 1)
 
     def _run_staggered(self, epoch: Epoch, rank: Rank, number: int) -> None:
         """Reduce, vote, and step; but only once the step before is final, for one step can be undone."""
-        iteration = self._reduce(epoch, rank, number)
+        self._reduce(epoch, rank, number)
         if self._committed < number - 1:
             self._confirm(self._hear_commit())
         # Those of the iteration before have been taken, or it would not be committed; this one's need not be yet.
@@ -307,20 +319,26 @@ class ResilientWorker:
         if self._held.is_finite():
             self._held.keep()
             self._kept_for = number
-            iteration.step()
+            self._step()
         if number == self._last:
             self._confirm(self._hear_commit())
 
-    def _reduce(self, epoch: Epoch, rank: Rank, number: int) -> Iteration:
+    def _reduce(self, epoch: Epoch, rank: Rank, number: int) -> None:
         """Everything but the step, and the vote on it."""
         operations = sum(isinstance(one, Compute) for one in rank.instructions)
         self._injection.begin(number, operations)
+        self._reduced = None
         iteration = Iteration(replace(rank, slowdown=self._injection.slowdown), number, self._task.batch(number))
         iteration.reduce()
         losses = tuple((n, loss if _is_number(loss) else None) for n, loss in sorted(iteration.losses.items()))
         is_finite = self._held.is_finite()
+        self._reduced = iteration
         self._link.send(Vote(epoch.epoch, number, is_finite, iteration.microbatches, losses))
-        return iteration
+
+    def _step(self) -> None:
+        assert self._reduced is not None
+        iteration, self._reduced = self._reduced, None
+        iteration.step()
 
     def _hear_commit(self) -> Commit:
         """Wait for the next commit.
@@ -348,33 +366,54 @@ class ResilientWorker:
     def _heed(self, commit: Commit) -> None:
         self._committed, self._last = commit.iteration, commit.last
 
+    def _complete(self, commit: Commit) -> None:
+        """Have what was committed, no more and no less, and save it where it is due."""
+        self._be_as_after(commit.iteration, commit.skip)
+        self._save(commit.savers, commit.save, commit.iteration + 1)
+
     def _confirm(self, commit: Commit) -> None:
-        """The staggered step before has become final; or it is to be undone, with the epoch that now follows."""
+        """The staggered step before has become final; or it is undone, and another epoch follows."""
+        self._complete(commit)
         if commit.skip:
             raise SupersededError
-        self._save(commit.savers, commit.save, commit.iteration + 1)
 
     def _note(self, message: FromCoordinator) -> None:
         """What may come at any time."""
         match message:
             case Commit() as commit if commit.iteration > self._committed:
+                # The epoch was superseded before this worker could do its step; the step counts all the same.
                 self._heed(commit)
+                self._complete(commit)
             case Publish():
                 self._publish(message)
 
-    def _roll_back(self, iteration: int, skipped: bool) -> None:
-        """Be as before an iteration: undo a step that was not committed, or committed as skipped."""
-        done = iteration - 1
-        undone = (done,) if skipped else ()
-        if self._kept_for is not None and (self._kept_for > done or self._kept_for in undone):
+    def _settle(self, iteration: int, skipped: bool) -> None:
+        """Be as before an iteration, whose predecessor is committed, and drop all that is under way."""
+        self._be_as_after(iteration - 1, skipped)
+        self._reduced = None
+        self._held.reset()
+
+    def _be_as_after(self, done: int, skipped: bool) -> None:
+        """Have taken the step of the last committed iteration, unless it was skipped, and none after it.
+
+        A step that is missing is one that this worker has voted on: it may hear of the commit late, or, from a
+        coordinator that was restarted, not at all.
+        """
+        wanted = done - 1 if skipped else done
+        if self._kept_for is not None and self._kept_for > wanted:
             self._held.restore()
             self._kept_for = None
+        if self._reduced is not None and self._reduced.number == done:
+            if skipped:
+                self._reduced = None
+            else:
+                self._step()
 
     # Checkpoints and the end
 
     def _halt(self, halt: Halt) -> None:
         self._interruption.begin(2**31)
-        self._roll_back(halt.iteration, halt.skipped)
+        self._settle(halt.iteration, halt.skipped)
         self._save(halt.savers, halt.save, halt.iteration)
 
     def _save(self, savers: Sequence[str], folder: str | None, iteration: int) -> None:

@@ -92,7 +92,8 @@ class GlooTransport:
         make_group = _group_factory(hostname, connect_limit)
         self._gate = Gate()
         self._posted: dict[tuple[int, int], tuple[Any, torch.Tensor, torch.device]] = {}
-        self._sent: deque[tuple[Any, torch.Tensor]] = deque()
+        self._sent: deque[tuple[Any, torch.Tensor, int]] = deque()
+        self._awaited: int | None = None  # the rank that the latest wait is for
         self._world: Any = None
         try:
             if world_size > 1:
@@ -113,6 +114,7 @@ class GlooTransport:
         """Wait for an announced message; it comes on the device of the tensor it was announced with."""
         with self._gate:
             work, buffer, device = self._posted.pop((source, tag))
+            self._awaited = source
             try:
                 with peer_errors():
                     work.wait(SILENCE)
@@ -124,7 +126,7 @@ class GlooTransport:
         """Send without waiting; a real link has its own delay."""
         data = tensor.detach().to("cpu").contiguous()
         with self._gate, peer_errors():
-            self._sent.append((self._world.send([data], to, tag), data))
+            self._sent.append((self._world.send([data], to, tag), data, to))
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Sum in place, in host memory."""
@@ -135,13 +137,15 @@ class GlooTransport:
         """Wait until messages sent so far have been taken (gloo's sends end when they are received)."""
         with self._gate, peer_errors():
             while len(self._sent) > but:
+                self._awaited = self._sent[0][2]
                 self._sent[0][0].wait(SILENCE)
                 self._sent.popleft()
 
     def interrupt(self) -> None:
         """Wake every blocked thread by closing the connections, which takes about 10 ms for each other rank."""
         self._gate.shut()
-        wake_all(poison, self._all_groups())
+        first = self._awaited
+        wake_all(lambda group: poison(group, first if group is self._world else None), self._all_groups())
 
     def close(self) -> None:
         """Interrupt, wait for those who have been woken, and let go of everything."""

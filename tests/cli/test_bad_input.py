@@ -198,6 +198,89 @@ def test_wrong_usage_is_one_clear_error(arguments: tuple[str, ...], code: int, w
     assert not (tmp_path / "made.json").exists()
 
 
+COORDINATE = ("coordinate", "plan.json", "--secret-file", "secret")
+JOIN = ("run", "plan.json", "--model", "gpt-tiny", "--secret-file", "secret", "--coordinator", "127.0.0.1:1")
+INJECT = ("run", "plan.json", "--model", "gpt-tiny", "--inject", "trace.jsonl")
+TRACES = {
+    "unknown worker": ({"iteration": 1, "kind": "fail", "worker": "7/7"}, "no worker 7/7", "/events/0/worker"),
+    "by time": ({"time_s": 1.0, "kind": "fail", "worker": "0/0"}, "by iteration, not by time", "/events/0"),
+    "slow link": (
+        {"iteration": 1, "kind": "slow_link", "link": "0/0-0/1", "delay_s": 0.1},
+        "does not slow links down",
+        "/events/0",
+    ),
+    "nobody gone": ({"iteration": 1, "kind": "join", "worker": "0/0"}, "nobody can join in its place", "/events/0"),
+}
+
+
+@pytest.mark.parametrize("case", TRACES)
+def test_a_trace_that_cannot_be_injected_is_refused(case: str, tmp_path: Path) -> None:
+    """Exit code 2, with the event's place in the trace, before any worker is started."""
+    event, what, where = TRACES[case]
+    (tmp_path / "plan.json").write_text((GOLDEN / "plan-two-stages.json").read_text())
+    (tmp_path / "trace.jsonl").write_text(json.dumps(event))
+    done = rtk(*INJECT, "--timeline", "t.json", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert what in done.stderr
+    assert f"at: trace.jsonl, {where}\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "trace.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "where"),
+    [
+        ((*COORDINATE, "--listen", "garbage"), "'garbage' is no address", "--listen"),
+        ((*COORDINATE, "--listen", "203.0.113.7:0"), "cannot listen", "203.0.113.7:0"),
+        ((*COORDINATE[:-1], "short"), "a secret of 5 bytes is too easy to guess", "short"),
+        (COORDINATE[:2], "the job's secret is missing", "RTK_SECRET"),
+        ((*COORDINATE, "--standby"), "a standby waits for a log", "--standby"),
+        ((*COORDINATE, "--log", "plan.json"), "no coordinator's log", "plan.json, line 1"),
+        ((*COORDINATE, "--resume", "nowhere"), "there is no such folder", "nowhere"),
+        ((*COORDINATE, "--resume", "empty"), "there is no whole checkpoint here", "empty"),
+        ((*JOIN, "--worker", "0/0", "--iterations", "5"), "the coordinator decides on --iterations", "--iterations"),
+        ((*JOIN, "--worker", "0/0", "--resume", "empty"), "the coordinator decides on --resume", "--resume"),
+        ((*JOIN[:-1], "garbage", "--worker", "0/0"), "'garbage' is no address", "--coordinator"),
+        ((*JOIN, "--worker", "9/9"), "the plan has no worker 9/9", "--worker"),
+        (JOIN, "nothing says which worker this is", "RANK"),
+    ],
+)
+def test_a_job_that_cannot_be_led_or_joined_is_one_clear_error(
+    arguments: tuple[str, ...], what: str, where: str, tmp_path: Path
+) -> None:
+    """`rtk coordinate` and its workers end with 2 before they do anything, and say what is wrong, where and the fix."""
+    (tmp_path / "plan.json").write_text((GOLDEN / "plan-two-stages.json").read_text())
+    (tmp_path / "secret").write_text("a secret for one test only")
+    (tmp_path / "short").write_text("short")
+    (tmp_path / "empty").mkdir()
+    done = rtk(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("error:") == 1
+    assert what in done.stderr
+    assert "at: " in done.stderr
+    assert where in done.stderr
+    assert "do: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_log_that_is_not_this_job_s_is_left_alone(tmp_path: Path) -> None:
+    """The log of another job, or one that a living coordinator has, is refused and stays as it is."""
+    from rtk.runners.resilience.journal import take
+
+    (tmp_path / "plan.json").write_text((GOLDEN / "plan-two-stages.json").read_text())
+    (tmp_path / "secret").write_text("a secret for one test only")
+    held = take(tmp_path / "job.log", plan="of another job", job={"iterations": 3})
+    before = (tmp_path / "job.log").read_bytes()
+    for what in ("another coordinator has this log", "this is the log of another job: "):
+        done = rtk(*COORDINATE, "--log", "job.log", cwd=tmp_path)
+        assert done.returncode == 2
+        assert what in done.stderr
+        assert "at: job.log" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert (tmp_path / "job.log").read_bytes() == before
+        held.close()
+
+
 @pytest.mark.parametrize("technique", ["initial", "adapted", "best"])
 def test_more_warm_up_than_micro_batches_is_no_trouble(technique: str, tmp_path: Path) -> None:
     """One micro-batch over four stages and a huge delay: the warm-ups are cut to 1, and the plan is valid."""

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,10 @@ def events(output: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines()]
 
 
+def losses(output: str) -> list[float]:
+    return [event["loss"] for event in events(output) if event["event"] == "iteration"]
+
+
 RUN = ("--model", "model.py:tiny", "--data", "text.txt")
 
 
@@ -62,10 +68,12 @@ def test_run_spawns_workers_trains_and_writes_a_timeline(folder: Path) -> None:
     """`rtk run`, started plainly, runs one process per worker; its timeline keeps the plan."""
     done = rtk("run", "plan22.json", *RUN, "--iterations", "3", "--json", "--timeline", "t.json", cwd=folder)
     assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if "take turns" not in line] == []  # workers end quietly
     said = events(done.stdout)
-    assert [event["event"] for event in said] == ["start", "iteration", "iteration", "iteration", "end"]
-    assert said[3]["loss"] < said[1]["loss"]
+    assert [event["event"] for event in said] == ["start", "epoch", "iteration", "iteration", "iteration", "end"]
+    assert losses(done.stdout)[2] < losses(done.stdout)[0]
     assert all(event["live_workers"] == 4 for event in said[:-1])
+    assert all(event["epoch"] == 1 for event in said[1:])
     timeline = read_document(str(folder / "t.json"), Timeline)
     assert (timeline.source, timeline.paced) == ("measured", False)
     assert len({span.worker for span in timeline.spans}) == 4
@@ -86,45 +94,70 @@ def test_run_under_torchrun_loses_the_same(folder: Path) -> None:
     )
     plain = rtk("run", "plan.json", *RUN, "--iterations", "2", "--json", cwd=folder)
     assert done.returncode == plain.returncode == 0, done.stderr + plain.stderr
-    losses = [[event["loss"] for event in events(output)[1:3]] for output in (done.stdout, plain.stdout)]
-    assert losses[0] == losses[1]
+    assert losses(done.stdout) == losses(plain.stdout)
+    assert len(losses(done.stdout)) == 2
 
 
-def test_a_killed_worker_ends_the_run_with_5(folder: Path) -> None:
-    """When a worker is killed the others end too, no process stays, and the exit code is 5."""
-    command = [*RTK, "run", "plan.json", *RUN, "--iterations", "100000", "--json"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
-        assert run.stdout is not None
-        assert json.loads(run.stdout.readline())["event"] == "start"
+def test_a_stage_without_workers_ends_the_run_with_5(folder: Path) -> None:
+    """When a stage's last worker is killed the others end too, no process stays, and the exit code is 5."""
+    with _running(folder) as run:
         workers = _children(run.pid)
         os.kill(workers[1], signal.SIGKILL)
-        assert run.wait(30) == 5
-        assert run.stderr is not None
-        assert "was ended by signal 9" in run.stderr.read()
+        said, errors = run.communicate(timeout=30)
+    assert run.returncode == 5
+    assert [event["event"] for event in events(said)][-2:] == ["failure", "end"]
+    assert "error: stage 1 has lost its last worker" in errors
+    assert "Traceback" not in errors
+    assert _gone(workers)
+
+
+def test_a_worker_that_dies_before_the_start_ends_the_run_with_5(folder: Path) -> None:
+    """Nobody waits for a worker that will not come: the run says which one is missing, and no process stays."""
+    with _running(folder, until="") as run:
+        workers = _wait_for(lambda: len(found := _children(run.pid)) == 2 and found)
+        os.kill(workers[0], signal.SIGKILL)
+        _, errors = run.communicate(timeout=30)
+    assert run.returncode == 5
+    assert "error: worker 0/0 was ended by signal 9" in errors
+    assert "Traceback" not in errors
     assert _gone(workers)
 
 
 def test_workers_end_with_their_launcher(folder: Path) -> None:
     """When the launcher itself is killed, its workers notice and end."""
-    command = [*RTK, "run", "plan.json", *RUN, "--iterations", "100000", "--json"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as run:
-        assert run.stdout is not None
-        run.stdout.readline()
+    with _running(folder) as run:
         workers = _children(run.pid)
         run.kill()
     assert _gone(workers)
 
 
 def test_an_interrupted_run_exits_with_130(folder: Path) -> None:
-    """Ctrl-C ends a run with 130, and no process stays."""
-    command = [*RTK, "run", "plan.json", *RUN, "--iterations", "100000", "--json"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
-        assert run.stdout is not None
-        run.stdout.readline()
+    """Ctrl-C, which a terminal sends to all processes, ends a run with 130 and without noise; no process stays."""
+    with _running(folder) as run:
         workers = _children(run.pid)
-        run.send_signal(signal.SIGINT)
-        assert run.wait(30) == 130
+        os.killpg(run.pid, signal.SIGINT)
+        _, errors = run.communicate(timeout=30)
+    assert run.returncode == 130
+    assert "Traceback" not in errors
     assert _gone(workers)
+
+
+def test_a_run_survives_what_is_injected(folder: Path) -> None:
+    """A worker is killed and another one joins: nothing is lost, and the simulated story names the same events."""
+    faults = [{"iteration": 2, "kind": "fail", "worker": "1/1"}, {"iteration": 4, "kind": "join", "worker": "1/1"}]
+    (folder / "faults.jsonl").write_text("".join(json.dumps(fault) + "\n" for fault in faults))
+    inject = ("--inject", "faults.jsonl", "--iterations", "6", "--json")
+    done = rtk("run", "plan22.json", *RUN, *inject, "--timeline", "story.json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    names = [event["event"] for event in events(done.stdout) if event["event"] != "recovered"]
+    two = ["iteration"] * 2
+    assert names == ["start", "epoch", *two, "failure", "epoch", *two, "join", "epoch", *two, "end"]
+    plain = rtk("run", "plan22.json", *RUN, "--iterations", "6", "--json", cwd=folder)
+    assert losses(done.stdout) == pytest.approx(losses(plain.stdout), abs=1e-6)
+    kinds = [event.kind for event in read_document(str(folder / "story.json"), Timeline).events]
+    assert [kind for kind in kinds if kind != "epoch"] == ["failure", "join"]
+    simulated = rtk("simulate", "plan22.json", *inject, cwd=folder)
+    assert simulated.returncode == 0, simulated.stderr
 
 
 def test_plan_verify_and_simulate_read_pipes(folder: Path) -> None:
@@ -221,15 +254,33 @@ def test_quickstart_ends_with_predicted_against_measured(tmp_path: Path) -> None
     assert {"profile.json", "plan.json", "simulated.json", "measured.json", "timelines.html"} <= names
 
 
+@contextmanager
+def _running(folder: Path, until: str = "start") -> Iterator["subprocess.Popen[str]"]:
+    """A run without end of two workers, in a process group of its own, from when it has said an event."""
+    command = [*RTK, "run", "plan.json", *RUN, "--iterations", "100000", "--json"]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as run:
+        try:
+            assert run.stdout is not None
+            assert not until or json.loads(run.stdout.readline())["event"] == until
+            yield run
+        finally:
+            run.kill()
+
+
 def _children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return sorted(int(child) for child in text.split())
 
 
 def _gone(pids: list[int]) -> bool:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
+    return bool(_wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids)))
+
+
+def _wait_for(look: Callable[[], Any]) -> Any:
+    """What is seen once it is true; the last thing that was seen where that takes longer than 10 s."""
+    deadline_s = time.monotonic() + 10
+    while not (seen := look()) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    return seen

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import runpy
 import signal
 import sys
 import threading
@@ -78,7 +79,9 @@ class ProcessJob:
     def start(self, name: str, not_before: int = 0) -> None:
         """Start a worker, or its replacement."""
         arguments = (canonical(self.plan), self.training, name, self.addresses, self.secret, not_before)
-        process = self._context.Process(target=work, args=arguments, daemon=True)
+        # pytest imports this module under a name that another process does not find.
+        script = (__file__, {"ARGUMENTS": arguments}, "worker")
+        process = self._context.Process(target=runpy.run_path, args=script, daemon=True)
         process.start()
         self.processes[name] = process
 
@@ -118,3 +121,7 @@ class ProcessJob:
         with self._changed:
             self.said.append({**fields, "at_s": time.perf_counter()})
             self._changed.notify_all()
+
+
+if __name__ == "worker":
+    work(*globals()["ARGUMENTS"])

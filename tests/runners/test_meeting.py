@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rtk.runners.torch.meeting import MeetingPlace, format_address, meet, parse_address  # noqa: E402
+from rtk.runners.torch.transport import GlooTransport  # noqa: E402
 from rtk.schemas.errors import InvalidInputError, RuntimeFailedError  # noqa: E402
 
 
@@ -46,7 +48,7 @@ def test_nothing_listens_on_other_interfaces(place: MeetingPlace) -> None:
 
 
 def test_epochs_leave_no_connection(place: MeetingPlace) -> None:
-    """A client ends with its epoch, on both sides (not more of them: torch asks the name server about each)."""
+    """A client ends with its epoch, on both sides."""
     meet(place.address, 0)
     before = descriptors()
     for epoch in range(20):
@@ -68,12 +70,11 @@ def test_a_worker_that_is_gone_is_noticed_at_once() -> None:
 
 
 def test_a_worker_that_does_not_answer_is_given_up() -> None:
-    """A stopped process's socket still accepts; waiting for its answer ends with the limit, and the thread with it."""
+    """A stopped process's socket still accepts; waiting for its answer ends with the limit."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = format_address("127.0.0.1", mute.getsockname()[1])
         with pytest.raises(RuntimeFailedError, match="no answer"):
             meet(address, 1, timedelta(seconds=0.3))
-        assert any(thread.name == "meeting" for thread in threading.enumerate())
 
 
 def test_waits_at_a_closed_meeting_place_fail() -> None:
@@ -112,3 +113,48 @@ def test_an_interface_of_another_machine_is_refused() -> None:
     """A meeting place is on this machine."""
     with pytest.raises(RuntimeFailedError, match="cannot listen"):
         MeetingPlace("192.0.2.1")
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"a": 1}\n', bytes(range(256)) * 8192])
+def test_garbage_ends_its_own_connection_only(place: MeetingPlace, data: bytes) -> None:
+    """Whatever a stranger says, the workers of an epoch still find each other."""
+    one, other = meet(place.address, 1), meet(place.address, 1)
+    with socket.create_connection(parse_address(place.address), 5) as stranger:
+        with suppress(OSError):
+            stranger.sendall(data)
+        with suppress(ConnectionResetError):
+            assert stranger.recv(1) == b""
+    threading.Timer(0.05, lambda: one.set("key", b"\0\xff")).start()
+    other.wait(["key"], timedelta(seconds=5))
+    assert other.get("key") == b"\0\xff"
+
+
+def test_keys_of_old_epochs_are_thrown_away(place: MeetingPlace) -> None:
+    """A meeting place that serves many epochs keeps the keys of the latest; those of a moment ago are still there."""
+    early = meet(place.address, 1)
+    early.set("key", "value")
+    for epoch in range(2, 6):
+        meet(place.address, epoch)
+    assert early.check(["key"])
+    meet(place.address, 50).check(["key"])
+    assert not early.check(["key"])
+
+
+def test_gloo_meets_here_without_asking_for_names(place: MeetingPlace) -> None:
+    """Two ranks connect over a meeting place that knows its visitors by their numbers only."""
+    sums = {}
+
+    def work(rank: int) -> None:
+        store = meet(place.address, 1)
+        transport = GlooTransport(store, rank, 2, {(0, 1)}, hostname="127.0.0.1")
+        value = torch.ones(3)
+        transport.all_reduce((0, 1), value)
+        sums[rank] = value.tolist()
+        transport.close()
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sums == {0: [2.0] * 3, 1: [2.0] * 3}

@@ -428,7 +428,8 @@ def cluster() -> Iterator[tuple[str, Any]]:
     yield "second", there.expect(5, "total", 2)
 
     # Member 4 finds the others there, publishes where it listens, and dies before any of them connects.
-    third = PrefixStore("rtk/world", meet(there.addresses[0], 3))
+    meeting = meet(there.addresses[0], 3)
+    third = PrefixStore("rtk/world", meeting)
     for rank in range(5):
         third.set(f"here/{rank}", "")
     there.tell([4], **epoch | {"epoch": 3, "members": [*range(5)]})

@@ -315,7 +315,8 @@ def test_nothing_is_left() -> None:
         commit_in_turn(server, 1)
         threads, open_before = threading.active_count(), descriptors()
         commit_in_turn(server, 100)
-        wait_for(lambda: (threading.active_count(), descriptors()) == (threads, open_before))
+        # Not equal: the first connection's thread may not have ended when they were counted.
+        wait_for(lambda: threading.active_count() <= threads and descriptors() <= open_before)
 
 
 def commit_in_turn(server: Running, times: int) -> None:

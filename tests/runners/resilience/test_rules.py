@@ -160,3 +160,19 @@ def test_a_newcomer_that_dies_before_it_is_seated_leaves_nobody_waiting(staggere
     cluster.kill(newcomer)
     run(cluster)
     assert cluster.finished is not None and cluster.finished.exit_code == 0
+
+
+def test_workers_that_know_more_than_the_log_are_not_kept_waiting() -> None:
+    """A log whose end was lost with its host ends the job clearly: it would wait for votes that nobody repeats."""
+    cluster = ToyCluster(Job(toy_plan(2, 2, 2, False), iterations=50), random.Random(2), timers_are_slow=True)
+    while min(worker.committed for worker in cluster.workers) < 5:
+        cluster.step()
+    lines = len(cluster.log)
+    while min(worker.committed for worker in cluster.workers) < 9:
+        cluster.step()
+    del cluster.log[lines:]
+    cluster.restart_coordinator()
+    run(cluster)
+    assert all(worker.refused for worker in cluster.workers)
+    assert cluster.finished is not None
+    assert cluster.finished.exit_code == 5

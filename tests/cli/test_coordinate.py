@@ -1,0 +1,231 @@
+"""A job whose coordinator and workers are started by hand, by torchrun or by anybody else: real commands only."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtk.schemas.documents import write_document
+from rtk.schemas.profile import Layer, LayerCost, Profile
+
+from .shell import RTK, rtk
+
+FACTORY = """
+from torch import nn
+
+def tiny():
+    return nn.Sequential(nn.Embedding(256, 16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 256))
+"""
+TRAINED = ("--model", "model.py:tiny", "--data", "text.txt")
+SECRET = ("--secret-file", "secret")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model, and plans of two workers for it: a pipeline of two stages, and two pipelines of one."""
+    place = tmp_path_factory.mktemp("coordinate")
+    (place / "model.py").write_text(FACTORY)
+    (place / "text.txt").write_text("To be, or not to be, that is the question. " * 20)
+    cost = LayerCost(0.01, 0.01, 0.01)
+    write_document(str(place / "p.json"), Profile((Layer((cost,)),) * 4, microbatch_size=2, sequence_length=16))
+    for name, pp, dp, schedule in (
+        ("two-stages.json", "2", "1", "zero-bubble"),
+        ("other.json", "2", "1", "gpipe"),
+        ("two-pipelines.json", "1", "2", "1f1b"),
+    ):
+        shape = ("--pp", pp, "--dp", dp, "--microbatches", "2")
+        done = rtk("plan", "pipeline", "p.json", "--schedule", schedule, *shape, "-o", name, cwd=place)
+        assert done.returncode == 0, done.stderr
+    return place
+
+
+class Command:
+    """A command that runs beside the test, with its output in files."""
+
+    def __init__(self, folder: Path, name: str, command: list[str], environment: dict[str, str]) -> None:
+        self._said, self._errors = folder / f"{name}.out", folder / f"{name}.err"
+        clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+        with self._said.open("w") as out, self._errors.open("w") as err:
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=err, cwd=folder, env={**clean, **environment}, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.poll() is None
+
+    @property
+    def errors(self) -> str:
+        """What it has said on standard error."""
+        return self._errors.read_text()
+
+    def events(self) -> list[dict[str, Any]]:
+        """What it has said on standard output, as JSON lines; the last one may be under way."""
+        return [json.loads(line) for line in self._said.read_text().splitlines(True) if line.endswith("\n")]
+
+    def named(self, event: str) -> list[dict[str, Any]]:
+        """The events of one kind."""
+        return [one for one in self.events() if one["event"] == event]
+
+    def kill(self) -> None:
+        """Kill it, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def ended(self, timeout_s: float = 60.0) -> int:
+        """Wait for its end, and give its exit code."""
+        return self.process.wait(timeout_s)
+
+
+class Shell:
+    """Starts commands, and ends those that are left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.commands: list[Command] = []
+
+    def rtk(self, name: str, *arguments: str, **environment: str) -> Command:
+        """Start `rtk`."""
+        return self.start(name, *RTK, *arguments, **environment)
+
+    def start(self, name: str, *command: str, **environment: str) -> Command:
+        """Start anything."""
+        self.commands.append(Command(self.folder, name, list(command), environment))
+        return self.commands[-1]
+
+
+@pytest.fixture
+def shell(folder: Path) -> Iterator[Shell]:
+    """A shell in the folder; what was started in it ends with the test."""
+    shell = Shell(folder)
+    yield shell
+    for command in shell.commands:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGKILL)
+        command.process.wait()
+
+
+def wait_for(look: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+    """What is seen once it is true."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (seen := look()):
+        assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.02)
+    return seen
+
+
+def free_port() -> str:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+def committed(*coordinators: Command) -> dict[int, float]:
+    """The loss of every iteration that any of them has said to be committed; none of them twice."""
+    said = [event for one in coordinators for event in one.named("iteration")]
+    found = {event["iteration"]: event["loss"] for event in said}
+    assert len(found) == len(said)
+    return found
+
+
+def test_workers_outlive_their_coordinators_and_strangers_stay_out(shell: Shell) -> None:
+    """A coordinator is killed and started again, then killed and succeeded; strangers are refused; Ctrl-C ends all.
+
+    The workers are the same processes all the time, no committed iteration is lost or redone, and the losses are those
+    of a run in which nothing happened.
+    """
+    ports = free_port(), free_port()
+    led = ("coordinate", "two-stages.json", "--iterations", "100000", *SECRET, "--log", "job.log", "--json")
+    first = shell.rtk("first", *led, "--listen", f"127.0.0.1:{ports[0]}")
+    work = ("run", "two-stages.json", *TRAINED, "--paced", *SECRET)
+    joining = (*work, "--coordinator", f"127.0.0.1:{ports[0]}", "--coordinator", f"127.0.0.1:{ports[1]}")
+    wait_for(lambda: (shell.folder / "secret").exists() or not first.is_running, "the secret is made")
+    workers = [shell.rtk("worker-0", *joining, "--worker", "0/0"), shell.rtk("worker-1", *joining, RANK="1")]
+    wait_for(lambda: len(first.named("iteration")) > 3, f"training begins; {first.errors}")
+
+    first.kill()
+    again = shell.rtk("again", *led, "--listen", f"127.0.0.1:{ports[0]}")
+    wait_for(lambda: len(again.named("iteration")) > 3, f"training goes on; {again.errors}")
+    assert [len(again.named(event)) for event in ("restarted", "returned", "epoch", "failure")] == [1, 2, 0, 0]
+
+    standby = shell.rtk("standby", *led, "--listen", f"127.0.0.1:{ports[1]}", "--standby")
+    wait_for(lambda: "standing by" in standby.errors, "the standby is there")
+    assert standby.is_running
+    again.kill()
+    wait_for(lambda: len(standby.named("iteration")) > 3, f"the standby takes over; {standby.errors}")
+    assert [len(standby.named(event)) for event in ("restarted", "returned", "epoch", "failure")] == [1, 2, 0, 0]
+
+    (shell.folder / "wrong").write_text("this is not the secret")
+    where = ("--coordinator", f"127.0.0.1:{ports[1]}")
+    strangers = {
+        "does not know the job's secret": (*work[:-1], "wrong", *where, "--worker", "0/0"),
+        "its plan (sha256 ": ("run", "other.json", *work[2:], *where, "--worker", "0/0"),
+        "its settings are not this job's: learning_rate": (*work, *where, "--worker", "0/0", "--lr", "0.5"),
+        "worker 0/1 is there already": (*work, *where, "--worker", "0/1", "--patience", "0.3"),
+    }
+    started = [shell.rtk(f"stranger-{n}", *arguments) for n, arguments in enumerate(strangers.values())]
+    for refusal, stranger in zip(strangers, started, strict=True):
+        code = stranger.ended()
+        assert refusal in stranger.errors
+        assert (code, stranger.errors.count("error:")) == (5 if "already" in refusal else 2, 1), stranger.errors
+        assert "do: " in stranger.errors
+        assert "Traceback" not in stranger.errors
+
+    standby.process.send_signal(signal.SIGINT)
+    assert [command.ended() for command in (standby, *workers)] == [130] * 3
+    assert all("the coordinator has ended the job: interrupted" in worker.errors for worker in workers)
+    losses = committed(first, again, standby)
+    assert sorted(losses) == list(range(len(losses)))
+    plain = rtk("run", "two-stages.json", *TRAINED, "--iterations", "20", "--json", cwd=shell.folder)
+    said = [json.loads(line) for line in plain.stdout.splitlines()]
+    assert [losses[n] for n in range(20)] == [event["loss"] for event in said if event["event"] == "iteration"]
+
+
+def test_one_agent_a_worker_replaces_a_dead_worker_alone(shell: Shell) -> None:
+    """Under torchrun with one agent a worker, a killed worker is restarted and joins; the other one is untouched.
+
+    Coordinator and workers find each other by their environment alone.
+    """
+    port, master = free_port(), free_port()
+    led = ("coordinate", "two-pipelines.json", "--iterations", "40", "--checkpoint", "saved", "--json")
+    known = {"RTK_SECRET": "a secret for one test only"}
+    leader = shell.rtk("leader", *led, "--listen", f"127.0.0.1:{port}", **known)
+    known["RTK_COORDINATOR"] = f"127.0.0.1:{port}"
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=3")
+    rendezvous = ("--master-addr=127.0.0.1", f"--master-port={master}", "--no-python")
+    work = (*rendezvous, *RTK, "run", "two-pipelines.json", *TRAINED, "--paced")
+    agents = [shell.start(f"agent-{rank}", *torchrun, f"--node-rank={rank}", *work, **known) for rank in (0, 1)]
+    wait_for(lambda: len(leader.named("iteration")) > 2, f"training begins; {leader.errors}")
+    (kept,), (killed,) = (children(agent.pid) for agent in agents)
+    os.kill(killed, signal.SIGKILL)
+    wait_for(lambda: leader.named("join"), f"a replacement joins; {leader.errors}")
+    assert children(agents[0].pid) == [kept]
+    assert len(children(agents[1].pid)) == 1
+    assert [command.ended() for command in (leader, *agents)] == [0, 0, 0], agents[1].errors
+    assert sorted(committed(leader)) == list(range(40))
+    lives = [event["live_workers"] for event in leader.named("epoch")]
+    assert lives == [2, 1, 2]
+    (saved,) = leader.named("checkpoint")
+    assert saved["path"] == str(shell.folder / "saved" / "step-00000040")
+    (join,) = leader.named("join")
+    assert (join["worker"], join["place"], join["source"]) == ("1/0", "1/0", "0/0")
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -1,0 +1,231 @@
+"""A resilient worker, its parts in a test's hands: a small model, and a job of workers that are threads."""
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from rtk.planners.pipeline.plan import Schedule, plan_pipeline
+from rtk.planners.shape import Shape
+from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
+from rtk.runners.resilience.link import Link
+from rtk.runners.resilience.messages import Hello, Returning
+from rtk.runners.resilience.rules import Job, Rules
+from rtk.runners.resilience.server import Finished, Limits, MakesPlan, Server, Surroundings
+from rtk.runners.torch.meeting import MeetingPlace
+from rtk.runners.torch.resilient import ResilientWorker, Task
+from rtk.schemas.documents import canonical, digest
+from rtk.schemas.plan import Plan
+from rtk.schemas.profile import Layer, LayerCost, Profile
+
+BLOCKS = 4
+SECRET = b"a secret for one test only"
+Microbatch = tuple[torch.Tensor, torch.Tensor]
+Batches = Callable[[int], Sequence[Microbatch]]
+
+
+def profile(seconds: float = 1.0, state_bytes: float = 0.0) -> Profile:
+    """Of the model below."""
+    cost = LayerCost(seconds, seconds, seconds)
+    layer = Layer((cost,), activation_bytes=2, weight_stash_bytes=1, state_bytes=state_bytes)
+    return Profile((layer,) * (BLOCKS + 2))
+
+
+def plan_of(pp: int, dp: int, microbatches: int, schedule: Schedule = "1f1b", staggered: bool = False) -> Plan:
+    """A classic schedule, with either optimizer."""
+    plan = plan_pipeline(profile(), schedule, Shape(pp, dp, microbatches))
+    return replace(plan, optimizer="staggered", prediction=None) if staggered else plan
+
+
+@cache
+def _made() -> list[nn.Module]:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(1)
+        return list(gpt_layers(GptConfig(blocks=BLOCKS, width=32, heads=2, vocabulary=64, positions=16)))
+
+
+def layers() -> list[nn.Module]:
+    """The model's, the same at every call; workers that are threads share the generator that made them."""
+    return copy.deepcopy(_made())
+
+
+def batches(microbatches: int) -> Batches:
+    """Random tokens, the same for the same iteration."""
+
+    def batch(iteration: int) -> list[Microbatch]:
+        generator = torch.Generator().manual_seed(iteration)
+        tokens = torch.randint(0, 64, (microbatches, 2, 17), generator=generator)
+        return [(rows[:, :-1], rows[:, 1:]) for rows in tokens]
+
+    return batch
+
+
+def single_process(iterations: int, microbatches: int, skip: Sequence[int] = ()) -> list[float]:
+    """The reference: the losses of all micro-batches one after the other through the whole model, then AdamW."""
+    whole = nn.Sequential(*layers())
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=1e-4)
+    losses = []
+    for iteration in range(iterations):
+        optimizer.zero_grad()
+        total = 0.0
+        for inputs, targets in batches(microbatches)(iteration):
+            loss = language_model_loss(whole(inputs), targets) / microbatches
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+        losses.append(total)
+        if iteration not in skip:
+            optimizer.step()
+    return losses
+
+
+def task_of(plan: Plan, name: str, batch: Batches, loss: Any = language_model_loss) -> Task:
+    """What a worker trains."""
+    return Task(name, plan, layers, loss, lambda ones: torch.optim.AdamW(ones, lr=1e-4), batch, {"lr": 1e-4})
+
+
+class Died(BaseException):
+    """Ends a worker's thread as a signal would end its process."""
+
+
+@dataclass
+class ThreadJob:
+    """A real coordinator and real workers, all threads of this process; workers die where the data are to blame.
+
+    Attributes:
+        plan: what they are started with.
+        job: what the coordinator is to do.
+        replan: its planner.
+        deaths: (worker, iteration): it dies when it asks for the data of the iteration, or of a later one, once.
+        loss: of a micro-batch.
+    """
+
+    plan: Plan
+    job: Job
+    replan: MakesPlan = lambda failed, may_move: (None, (), "nobody plans here")
+    deaths: set[tuple[str, int]] = field(default_factory=set)
+    loss: Any = language_model_loss
+    said: list[dict[str, Any]] = field(default_factory=list)
+    workers: dict[str, ResilientWorker] = field(default_factory=dict)
+    failures: list[BaseException] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # Workers that are threads would otherwise each start as many threads again.
+        torch.set_num_threads(1)
+        layers()
+        self._changed = threading.Condition()
+        around = Surroundings(make_plan=self.replan, announce=self._hear)
+        limits = Limits(heartbeat_s=self.job.heartbeat_limit_s)
+        self.server = Server(Rules(self.job), None, SECRET, around, limits=limits)
+        self._threads: list[threading.Thread] = []
+        self._finished: Finished | None = None
+
+    def run(self, timeout_s: float = 60.0) -> Finished:
+        """The job from its beginning to its end."""
+        leading = self.begin()
+        leading.join(timeout_s)
+        assert not leading.is_alive(), f"the job hangs; last: {self.said[-5:]}"
+        for thread in self._threads:
+            thread.join(10)
+        assert not any(thread.is_alive() for thread in self._threads), "a worker hangs"
+        if self.failures:
+            raise self.failures[0]
+        assert self._finished is not None
+        return self._finished
+
+    def begin(self) -> threading.Thread:
+        """Start everybody; gives the coordinator's thread."""
+        leading = threading.Thread(target=self._lead, name="coordinator's", daemon=True)
+        leading.start()
+        for worker in self.plan.live_workers():
+            self.start(worker.name)
+        return leading
+
+    def start(self, name: str, not_before: int = 0) -> None:
+        """Start a worker, or its replacement."""
+        arguments = (name, not_before)
+        self._threads.append(threading.Thread(target=self._work, args=arguments, name=f"worker {name}", daemon=True))
+        self._threads[-1].start()
+
+    def losses(self) -> list[float | None]:
+        """The loss of every committed iteration."""
+        return [one["loss"] for one in self.said if one["event"] == "iteration"]
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """What was announced of a kind."""
+        return [one for one in self.said if one["event"] == kind]
+
+    def wait_for(self, wanted: Callable[[dict[str, Any]], bool], timeout_s: float = 30.0) -> None:
+        """Wait for an announcement."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(map(wanted, self.said)), timeout_s), self.said[-5:]
+
+    def wait_for_epoch(self, number: int) -> None:
+        """Wait until an iteration of an epoch, or of a later one, is committed."""
+        self.wait_for(lambda one: one["event"] == "iteration" and one["epoch"] >= number)
+
+    def checksums(self) -> dict[tuple[int, int], set[str]]:
+        """Of the states that the workers of each range of layers hold in the end: one, where all peers agree."""
+        found: dict[tuple[int, int], set[str]] = {}
+        for worker in self.workers.values():
+            found.setdefault(worker.held.layers_range, set()).add(worker.held.checksum())
+        return found
+
+    def _work(self, name: str, not_before: int) -> None:
+        microbatches = batches(self.plan.total_microbatches())
+
+        def batch(iteration: int) -> Sequence[Microbatch]:
+            for death in [one for one in self.deaths if one[0] == name and one[1] <= iteration]:
+                self.deaths.remove(death)
+                raise Died
+            return microbatches(iteration)
+
+        link: Link | None = None
+        meeting = MeetingPlace()
+        try:
+            worker = ResilientWorker(replace(task_of(self.plan, name, microbatches, self.loss), batch=batch))
+
+            def hello(proof: str, returning: Returning | None) -> Hello:
+                return Hello(proof, name, meeting.address, digest(self.plan), {}, 1, not_before, returning)
+
+            link = Link([self.server.address], SECRET, hello, patience_s=5, on_interrupt=worker.announce)
+            welcome = link.start()
+            self.workers[name] = worker
+            worker.run(link, welcome)
+        except Died:
+            self.workers.pop(name)
+        except BaseException as error:
+            self.failures.append(error)
+        finally:
+            if link is not None:
+                link.close()
+            meeting.close()
+
+    def _lead(self) -> None:
+        try:
+            self._finished = self.server.run()
+        except BaseException as error:
+            self.failures.append(error)
+
+    def _hear(self, fields: dict[str, Any]) -> None:
+        with self._changed:
+            self.said.append({**fields, "at_s": time.perf_counter()})
+            self._changed.notify_all()
+
+
+def replan_with(
+    make: Callable[[frozenset[tuple[int, int]], bool], tuple[Plan, tuple[tuple[str, str], ...]]],
+) -> MakesPlan:
+    """A coordinator's planner out of one that thinks in places and plans."""
+
+    def replan(failed: tuple[str, ...], may_move: bool) -> tuple[str | None, tuple[tuple[str, str], ...], str]:
+        places = frozenset((int(name.split("/")[0]), int(name.split("/")[1])) for name in failed)
+        plan, moves = make(places, may_move)
+        return canonical(plan).decode(), moves, ""
+
+    return replan

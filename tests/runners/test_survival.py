@@ -1,0 +1,266 @@
+"""Jobs of real processes, which are killed, stopped, asked to leave and slandered; what they train does not show it."""
+
+import random
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from rtk.cli.conducting import Conduct  # noqa: E402
+from rtk.cli.training import Training, load_training  # noqa: E402
+from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
+from rtk.planners.shape import Shape  # noqa: E402
+from rtk.runners.checkpoint import read_manifest  # noqa: E402
+from rtk.runners.torch.transport import CONNECT_LIMIT  # noqa: E402
+from rtk.schemas.plan import Plan  # noqa: E402
+from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
+
+from .processes import ProcessJob  # noqa: E402
+
+HEARTBEAT_S = 0.8
+# Of a learning rate that is low: rounding, which differs with who executes what, grows in AdamW by a factor of 1e3 in a
+# hundred iterations of 1e-3, with and without faults.
+TRAINING = Training("gpt-tiny", (), 1e-4, 1, 16, threads=1, paced=False, seed=0)
+FOREVER = 1_000_000
+
+
+def plan_of(pp: int, dp: int, microbatches: int = 2, seconds: float = 0.002) -> Plan:
+    """1F1B of gpt-tiny's ten layers."""
+    layer = Layer((LayerCost(seconds, seconds, seconds),), activation_bytes=2, weight_stash_bytes=1)
+    return plan_pipeline(Profile((layer,) * 10), "1f1b", Shape(pp, dp, microbatches))
+
+
+def single_process(plan: Plan, iterations: int) -> list[float]:
+    """The losses of all micro-batches one after the other through the whole model, then AdamW."""
+    model, corpus = load_training(plan, TRAINING)
+    whole = torch.nn.Sequential(*model.layers)
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=TRAINING.learning_rate)
+    losses, total = [], plan.total_microbatches()
+    torch.set_num_threads(TRAINING.threads)
+    for iteration in range(iterations):
+        optimizer.zero_grad()
+        batch, parts = corpus.batch(iteration), []
+        for number in range(total):
+            inputs, targets = batch[number]
+            loss = model.loss(whole(inputs), targets) / total
+            loss.backward()  # type: ignore[no-untyped-call]
+            parts.append(loss.item())
+        losses.append(sum(parts))
+        optimizer.step()
+    return losses
+
+
+def kept_by(pid: int) -> tuple[int, int]:
+    """How many threads and descriptors a process has."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    threads = next(line for line in status.splitlines() if line.startswith("Threads:"))
+    return int(threads.split()[1]), len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def is_flat(now: tuple[int, int], before: tuple[int, int]) -> bool:
+    """Whether there are no more threads and descriptors than before, give or take one and two."""
+    return now[0] <= before[0] + 1 and now[1] <= before[1] + 2
+
+
+class Story:
+    """What is done to a job's workers, and waited for."""
+
+    def __init__(self, job: ProcessJob) -> None:
+        self.job = job
+
+    def now(self) -> int:
+        """A place in what was said."""
+        return len(self.job.said)
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """A signal to a worker."""
+        self.job.signal(name, number)
+
+    def await_live(self, workers: int, since: int) -> dict[str, Any]:
+        """Wait for an iteration of so many workers; gives it."""
+        job = self.job
+        place = job.wait_for(lambda one: one["event"] == "iteration" and one["live_workers"] == workers, 30, since)
+        return job.said[place]
+
+    def await_event(self, kind: str, since: int, **fields: Any) -> dict[str, Any]:
+        """Wait for an event with these fields."""
+
+        def is_wanted(one: dict[str, Any]) -> bool:
+            return one["event"] == kind and all(one.get(name) == value for name, value in fields.items())
+
+        return self.job.said[self.job.wait_for(is_wanted, 30, since)]
+
+    def bring_back(self, *names: str) -> None:
+        """Replacements for dead workers; wait until everybody trains."""
+        since = self.now()
+        for name in names:
+            self.job.processes[name].join(10)
+            self.job.start(name)
+        self.await_live(len(self.job.plan.workers), since)
+
+
+@pytest.fixture(scope="module")
+def story() -> Iterator[Story]:
+    """A job of 3 stages x 2 pipelines; the tests below happen to it one after the other."""
+    plan = plan_of(3, 2, seconds=0.004)
+    with ProcessJob(plan, Conduct(FOREVER, heartbeat_limit_s=HEARTBEAT_S), replace(TRAINING, paced=True)) as job:
+        job.wait_for_iteration(3)
+        yield Story(job)
+
+
+SURVIVOR = "0/1"
+
+
+@pytest.fixture(scope="module")
+def kept(story: Story) -> tuple[int, int]:
+    """What the survivor has after its first changes of epoch."""
+    story.kill("1/2")
+    story.await_live(5, story.now())
+    story.bring_back("1/2")
+    return kept_by(story.job.processes[SURVIVOR].pid)
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.03, 0.08, 0.15])
+def test_a_second_death_during_the_switch(story: Story, kept: tuple[int, int], delay_s: float) -> None:
+    """Another worker dies while the survivors of the first death are connecting, or have just done so."""
+    since = story.now()
+    story.kill("0/0")
+    time.sleep(delay_s)
+    story.kill("1/2")
+    story.await_live(4, since)
+    story.bring_back("0/0", "1/2")
+
+
+def test_a_worker_that_dies_while_joining(story: Story, kept: tuple[int, int]) -> None:
+    """A replacement that dies as soon as it has a place, while it receives its state, costs its epoch only."""
+    since = story.now()
+    story.kill("1/1")
+    story.await_live(5, since)
+    for _ in range(2):
+        since = story.now()
+        story.job.processes["1/1"].join(10)
+        story.job.start("1/1")
+        story.await_event("epoch", since, live_workers=6)
+        story.kill("1/1")
+        story.await_event("failure", since, worker="1/1")
+        story.await_live(5, since)
+    story.bring_back("1/1")
+
+
+def test_kills_and_replacements(story: Story, kept: tuple[int, int]) -> None:
+    """Workers killed at random moments are replaced; training goes on within moments, with and without them."""
+    generator = random.Random(5)
+    for _ in range(3):
+        name = generator.choice([one for one in story.job.processes if one != SURVIVOR])
+        time.sleep(generator.random() * 0.15)
+        since = story.now()
+        story.kill(name)
+        failure = story.await_event("failure", since, worker=name)
+        assert failure["reason"] == "connection closed"
+        story.await_live(5, since)
+        story.bring_back(name)
+
+
+def test_a_stopped_worker_is_noticed_and_comes_back(story: Story, kept: tuple[int, int]) -> None:
+    """A stopped process is lost within twice the heartbeat limit; continued, it joins again by itself."""
+    since, stopped_s = story.now(), time.perf_counter()
+    story.kill("0/2", signal.SIGSTOP)
+    failure = story.await_event("failure", since, worker="0/2")
+    assert failure["reason"].startswith("silent for")
+    assert failure["at_s"] - stopped_s < 2 * HEARTBEAT_S
+    story.await_live(5, since)
+    since = story.now()
+    story.kill("0/2", signal.SIGCONT)
+    story.await_event("join", since, worker="0/2")
+    story.await_live(6, since)
+
+
+def test_a_notice_loses_nothing(story: Story, kept: tuple[int, int]) -> None:
+    """A worker that gets SIGTERM leaves between two iterations with exit code 0, and no iteration is interrupted."""
+    since = story.now()
+    story.kill("1/0", signal.SIGTERM)
+    left = story.await_event("leave", since, worker="1/0")
+    first = story.await_live(5, since)
+    process = story.job.processes["1/0"]
+    process.join(10)
+    assert process.exitcode == 0
+    said = story.job.said[since:]
+    assert not [one for one in said if one["event"] == "failure"]
+    assert [one["epoch"] for one in said if one["event"] == "epoch"] == [first["epoch"]]
+    assert first["iteration"] == left["iteration"]
+    story.bring_back("1/0")
+
+
+def test_hostile_company(story: Story, kept: tuple[int, int], capfd: pytest.CaptureFixture[str]) -> None:
+    """Garbage, a wrong secret and a second worker of the same name are turned away, and nobody's epoch changes."""
+    job, since = story.job, story.now()
+    host, port = job.server.address.split(":")
+    for data in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b'{"kind":"vote","epoch":1,"iteration":1}\n'):
+        with socket.create_connection((host, int(port)), 5) as connection:
+            connection.sendall(data)
+    secret, real = job.secret, dict(job.processes)
+    job.secret = b"a secret of another job altogether"
+    job.start("0/0")
+    job.processes["0/0"].join(20)
+    assert job.processes["0/0"].exitcode == 2
+    job.secret = secret
+    job.start("0/0")
+    impostor = job.processes["0/0"]
+    job.processes.update(real)
+    story.await_event("refused", since, worker="0/0")
+    impostor.kill()
+    last = story.await_live(6, story.now())
+    assert not [one for one in job.said[since:] if one["event"] in ("epoch", "failure", "join")]
+    assert last["epoch"] == next(one["epoch"] for one in reversed(job.said) if one["event"] == "iteration")
+    assert "does not know the job's secret" in capfd.readouterr().err
+
+
+def test_what_was_trained(story: Story, kept: tuple[int, int]) -> None:
+    """After all of that every committed iteration has the loss of one process, and a survivor holds nothing more."""
+    job = story.job
+    iterations = [one["iteration"] for one in job.said if one["event"] == "iteration"]
+    assert iterations == list(range(len(iterations)))
+    survivor = job.processes[SURVIVOR].pid
+    # Connections that were being made when their epoch ended are given up at the limit for connecting.
+    deadline_s = time.monotonic() + 2 * CONNECT_LIMIT.total_seconds()
+    while not is_flat(kept_by(survivor), kept) and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+    assert is_flat(kept_by(survivor), kept)
+    job.server.finish(0, "enough")
+    job.result()
+    losses = job.losses()
+    assert losses == pytest.approx(single_process(job.plan, len(losses)), abs=1e-6)
+
+
+def test_a_stage_down_to_its_last_worker_and_beyond(tmp_path: Path) -> None:
+    """Two of three peers may go; with the last one the others save what they hold, and all end with exit code 5."""
+    plan = plan_of(2, 3, 1)
+    with ProcessJob(plan, Conduct(FOREVER, heartbeat_limit_s=HEARTBEAT_S, checkpoint=str(tmp_path)), TRAINING) as job:
+        job.wait_for_iteration(2)
+        story = Story(job)
+        for left, name in ((5, "1/1"), (4, "0/1")):
+            since = story.now()
+            story.kill(name)
+            story.await_live(left, since)
+        job.wait_for_iteration(len(job.losses()) + 3)
+        story.kill("2/1")
+        finished = job.result(20)
+        assert finished.exit_code == 5
+        assert "stage 1 has lost its last worker" in finished.reason
+        for name in ("0/0", "1/0", "2/0"):
+            job.processes[name].join(10)
+            assert job.processes[name].exitcode == 5
+    losses = job.losses()
+    assert losses == pytest.approx(single_process(plan, len(losses)), abs=1e-6)
+    saved = story.await_event("checkpoint", 0)
+    manifest = read_manifest(Path(saved["path"]))
+    assert manifest.iteration == len(losses)
+    assert [file.layers for file in manifest.files] == [(0, 5)]
+    assert [tuple(layers) for layers in manifest.missing] == [(5, 10)]
