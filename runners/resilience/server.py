@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any, Protocol
 
 from ...schemas.errors import InvalidInputError, RtkError
 from .addresses import format_address
+from .connection import Connection, Phase, RationedLog, listen
 from .events import (
     Announce,
     Arrived,
@@ -36,10 +36,7 @@ from .events import (
     Wake,
 )
 from .journal import Journal
-from .lines import Lines
 from .messages import (
-    MEMBER_BYTES,
-    STRANGER_BYTES,
     Beat,
     Bye,
     Challenge,
@@ -155,13 +152,13 @@ class Server:
         self._secret = secret
         self._around = surroundings
         self._limits = limits or Limits()
-        self._listener = _listen(host, port)
+        self._listener = listen(host, port)
         self.address = format_address(*self._listener.getsockname()[:2])
-        self._log = _RationedLog(surroundings.log, self._limits.log_lines, self._limits.log_every_s)
+        self._log = RationedLog(surroundings.log, self._limits.log_lines, self._limits.log_every_s)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._open: set[_Connection] = set()  # also those that we have parted with and that have not closed yet
-        self._strangers: dict[_Connection, None] = {}  # by arrival
-        self._members: dict[int, _Connection] = {}
+        self._open: set[Connection] = set()  # also those that we have parted with and that have not closed yet
+        self._strangers: dict[Connection, None] = {}  # by arrival
+        self._members: dict[int, Connection] = {}
         self._next_number = 0
         self._now_s = 0.0
         self._events: deque[Event] = deque()
@@ -195,7 +192,7 @@ class Server:
         self._over = asyncio.Event()
         try:
             was_over = self._replay()
-            server = await loop.create_server(lambda: _Connection(self, loop), sock=self._listener, backlog=1024)
+            server = await loop.create_server(lambda: Connection(self, loop), sock=self._listener, backlog=1024)
             try:
                 self._watched_s = loop.time()
                 self._watch()
@@ -345,7 +342,7 @@ class Server:
 
     # Strangers.
 
-    def met(self, connection: "_Connection") -> None:
+    def met(self, connection: Connection) -> None:
         """Somebody has connected."""
         if len(self._strangers) >= self._limits.strangers:
             self._make_room()
@@ -357,19 +354,19 @@ class Server:
 
     def _make_room(self) -> None:
         oldest = next(iter(self._strangers))
-        if oldest.phase is _Phase.STRANGER:
+        if oldest.phase is Phase.STRANGER:
             self.refuse(oldest, "too many others are waiting to say hello", retry=True)
         del self._strangers[oldest]
         oldest.abort()
 
-    def refuse(self, stranger: "_Connection", reason: str, *, retry: bool = False, shown: bytes = b"") -> None:
+    def refuse(self, stranger: Connection, reason: str, *, retry: bool = False, shown: bytes = b"") -> None:
         """Do not let a stranger in."""
         detail = f": {ascii(shown[:40])[1:]}" if shown else ""
         self._log(f"refused {stranger.peer}: {reason}{detail}")
         stranger.write(encode(Refused(reason, retry)))
         stranger.part(self._limits.linger_s)
 
-    def _meet(self, stranger: "_Connection", line: bytes) -> None:
+    def _meet(self, stranger: Connection, line: bytes) -> None:
         try:
             hello = from_worker(line)
         except InvalidInputError:
@@ -382,7 +379,7 @@ class Server:
 
     # Members.
 
-    def _admit(self, member: "_Connection", hello: Hello) -> None:
+    def _admit(self, member: Connection, hello: Hello) -> None:
         del self._strangers[member]
         member.join(self._next_number, hello.worker)
         self._next_number += 1
@@ -405,9 +402,9 @@ class Server:
         welcome = replace(welcome, heartbeat_s=heartbeat_s, now_s=time.perf_counter(), host=socket.gethostname())
         self._tell(number, welcome)
 
-    def said(self, connection: "_Connection", line: bytes) -> None:
+    def said(self, connection: Connection, line: bytes) -> None:
         """Somebody has said a line."""
-        if connection.phase is _Phase.STRANGER:
+        if connection.phase is Phase.STRANGER:
             return self._meet(connection, line)
         try:
             message = from_worker(line)
@@ -415,7 +412,7 @@ class Server:
             return self.lose(connection, "said something that is no message")
         return self._hear(connection, message)
 
-    def _hear(self, member: "_Connection", message: FromWorker) -> None:
+    def _hear(self, member: Connection, message: FromWorker) -> None:
         match message:
             case Beat():
                 pass
@@ -432,7 +429,7 @@ class Server:
                 if self._finished is None:
                     self._happen(Said(self._now(), member.number, message))
 
-    def _fail(self, member: "_Connection", failed: Failed) -> None:
+    def _fail(self, member: Connection, failed: Failed) -> None:
         fields = {"event": "failed", "worker": member.worker, "exit_code": failed.exit_code, "message": failed.message}
         self._call(self._around.announce, fields)
         if failed.exit_code == InvalidInputError.exit_code:
@@ -443,9 +440,9 @@ class Server:
             self._leave(member, failed.message)
         member.part(self._limits.linger_s)
 
-    def lose(self, connection: "_Connection", reason: str) -> None:
+    def lose(self, connection: Connection, reason: str) -> None:
         """Part with somebody who is gone or might as well be."""
-        connection.phase = _Phase.GONE
+        connection.phase = Phase.GONE
         connection.abort()
         if connection in self._strangers:
             self._log(f"refused {connection.peer}: {reason}")
@@ -453,23 +450,23 @@ class Server:
         else:
             self._leave(connection, reason)
 
-    def hung_up(self, connection: "_Connection") -> None:
+    def hung_up(self, connection: Connection) -> None:
         """Somebody will say nothing more."""
         if not connection.is_gone:
             self.lose(connection, "connection closed")
 
-    def closed(self, connection: "_Connection") -> None:
+    def closed(self, connection: Connection) -> None:
         """A connection is closed on both sides."""
         self.hung_up(connection)
         self._strangers.pop(connection, None)
         self._open.discard(connection)
 
-    def _leave(self, member: "_Connection", reason: str) -> None:
+    def _leave(self, member: Connection, reason: str) -> None:
         self._forget(member)
         if self._finished is None:
             self._happen(Lost(self._now(), member.number, reason))
 
-    def _forget(self, member: "_Connection") -> None:
+    def _forget(self, member: Connection) -> None:
         self._members.pop(member.number, None)
 
     def _watch(self) -> None:
@@ -517,137 +514,7 @@ class Server:
 
     async def _close_all(self) -> None:
         for connection in list(self._open):
-            connection.phase = _Phase.GONE
+            connection.phase = Phase.GONE
             connection.abort()
         await asyncio.sleep(0)  # the loop closes the sockets in its next round
         await asyncio.sleep(0)
-
-
-class _Phase(Enum):
-    STRANGER = 1
-    MEMBER = 2
-    GONE = 3  # what it still says is not listened to
-
-
-class _Connection(asyncio.Protocol):
-    # One connection: bytes into lines, and a timer.
-
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
-        self._server = server
-        self._loop = loop
-        self._lines = Lines(STRANGER_BYTES)
-        self._timer: asyncio.TimerHandle | None = None
-        self.phase = _Phase.STRANGER
-        self.peer = "somebody"
-        self.nonce = ""
-        self.number = -1
-        self.worker = ""
-        self.heard_s = 0.0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        # asyncio does so only for sockets that it has made itself.
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = transport.get_extra_info("peername")
-        if peer:
-            self.peer = format_address(*peer[:2])
-        self._server.met(self)
-
-    def data_received(self, data: bytes) -> None:
-        self.heard_s = self._loop.time()
-        if self.is_gone:
-            return
-        try:
-            for line in self._lines.feed(data):
-                self._server.said(self, line)
-                if self.is_gone:
-                    return
-        except InvalidInputError as error:
-            self._server.lose(self, f"said {error.what}")
-
-    def eof_received(self) -> bool:
-        # Without this, what is still to be written to somebody who does not read would keep the connection open.
-        self._server.hung_up(self)
-        return False
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._server.closed(self)
-
-    @property
-    def is_gone(self) -> bool:
-        return self.phase is _Phase.GONE
-
-    @property
-    def unread_bytes(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    def join(self, number: int, worker: str) -> None:
-        # From now on this connection is a member's.
-        self.phase = _Phase.MEMBER
-        self.number, self.worker = number, worker
-        self._lines.limit_bytes = MEMBER_BYTES
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def after(self, delay_s: float, function: Callable[[], None]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(delay_s, function)
-
-    def write(self, data: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(data)
-
-    def part(self, linger_s: float) -> None:
-        # Closing at once, with something unread on our side, could destroy our last words on their way.
-        self.phase = _Phase.GONE
-        if not self._transport.is_closing():
-            with suppress(OSError):
-                self._transport.write_eof()
-            self.after(linger_s, self.abort)
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-
-class _RationedLog:
-    # Lines that strangers cause: a flood of them fills no disk.
-
-    def __init__(self, log: Callable[[str], None], lines: int, every_s: float) -> None:
-        self._log = log
-        self._most = lines
-        self._left = float(lines)
-        self._every_s = every_s
-        self._refilled_s = time.monotonic()
-        self._withheld = 0
-
-    def __call__(self, line: str) -> None:
-        now_s = time.monotonic()
-        self._left = min(self._most, self._left + (now_s - self._refilled_s) / self._every_s)
-        self._refilled_s = now_s
-        if self._left < 1:
-            self._withheld += 1
-            return
-        self._left -= 1
-        more = f" (and {self._withheld} more that were not written down)" if self._withheld else ""
-        self._withheld = 0
-        self.always(line + more)
-
-    def always(self, line: str) -> None:
-        with suppress(OSError):
-            self._log(line)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=1024)
-    except OSError as error:
-        raise InvalidInputError(
-            f"the coordinator cannot listen: {error.strerror or error}",
-            where=format_address(host, port),
-            fix="name an address of this machine and a free port",
-        ) from None

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.resilience import server as server_module
+from rtk.runners.resilience import connection
 from rtk.runners.resilience.addresses import format_address, parse_address
+from rtk.runners.resilience.connection import RationedLog
 from rtk.runners.resilience.events import Arrived, Lost, Restarted, Said
 from rtk.runners.resilience.journal import read_events, take
 from rtk.runners.resilience.messages import (
@@ -198,7 +199,7 @@ def test_withheld_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     lines: list[str] = []
-    log = server_module._RationedLog(lines.append, 1, 10.0)
+    log = RationedLog(lines.append, 1, 10.0)
     for text in "abc":
         log(text)
     now[0] = 10.5
@@ -228,7 +229,7 @@ def test_who_says_nothing_is_sent_away() -> None:
 )
 def test_lost_for_what_was_said(data: bytes, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that says what it must not, or that it goes, is lost once, with the reason."""
-    monkeypatch.setattr(server_module, "MEMBER_BYTES", 1_000_000)
+    monkeypatch.setattr(connection, "MEMBER_BYTES", 1_000_000)
     with running() as server, member(server.address) as worker:
         try:
             worker.socket.sendall(data)
