@@ -144,7 +144,8 @@ class Rules:
         self._chronicle = Chronicle()
         self._now_s = 0.0
         self._out: list[Instruction] = []
-        self._remember(Planned(0.0, self._names_of_dead(live_places(job.plan)), True, canonical(job.plan).decode()))
+        self._start_key: PlanKey = (self._names_of_dead(live_places(job.plan)), True)
+        self._remember(Planned(0.0, *self._start_key, canonical(job.plan).decode()))
 
     def handle(self, event: Event) -> list[Instruction]:
         """What to do now that this has happened."""
@@ -279,7 +280,7 @@ class Rules:
         if self.phase == "halting":
             self._saving = None
         if self.phase == "running":
-            self._out.append(Wake(2 * self.job.heartbeat_limit_s + 1, "return"))
+            self._out.append(Wake(self.job.heartbeat_limit_s, "return"))
             self._announce("restarted", epoch=self.epoch, iteration=self.committed + 1)
 
     # What members say
@@ -420,10 +421,7 @@ class Rules:
             self._announce("start", live_workers=len(wanted), iterations=self.job.iterations, iteration=begins)
             first = [named[name] for name in wanted]
             self._chronicle.change.note("all workers are there", self._now_s)
-            self._begin_epoch(self._plans[self._key_of_start()], self._seated({}, first), first)
-
-    def _key_of_start(self) -> PlanKey:
-        return self._names_of_dead(live_places(self.job.plan)), True
+            self._begin_epoch(self._plans[self._start_key], self._seated({}, first), first)
 
     def _refuse_superfluous(self) -> None:
         """A newcomer whose time has come, and whose name is still there, has no place."""
@@ -438,6 +436,8 @@ class Rules:
         if self.committed >= self.job.iterations - 1:
             self._end_well()
             return
+        if self._awaited:
+            return  # who is there is known in a moment; an epoch with somebody who is gone would only have to be redone
         lost = any(name not in self.members for name in self._seats.values())
         if lost or self._must_reform:
             self._prepare_change(at_once=True)
@@ -513,7 +513,7 @@ class Rules:
         if not planned.may_move or not planned.moves:  # then the other question has the same answer
             self._plans.setdefault((planned.failed, False), planned)
         while len(self._plans) > PLANS_KEPT:
-            oldest = next(one for one in self._plans if one[0] != self._key_of_start()[0])
+            oldest = next(one for one in self._plans if one[0] != self._start_key[0])
             del self._plans[oldest]
 
     # Epochs
