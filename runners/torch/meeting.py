@@ -3,7 +3,8 @@
 import socket
 from datetime import timedelta
 
-from ...schemas.errors import InvalidInputError, RuntimeFailedError
+from ...schemas.errors import RuntimeFailedError
+from ..resilience.addresses import format_address, parse_address
 from .notice_board import BoardStore, NoticeBoard
 
 # How long a living meeting place may take to answer; one that is gone refuses at once, whatever this limit.
@@ -65,22 +66,3 @@ def meet(address: str, epoch: int, limit: timedelta = MEET_LIMIT) -> BoardStore:
             fix="look at that worker's own error; start the run again",
         ) from error
     return store
-
-
-def format_address(host: str, port: int) -> str:
-    """`host:port`, with an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """The host and the port of `host:port` or `[host]:port`.
-
-    Raises:
-        InvalidInputError: not an address.
-    """
-    host, _, port = address.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    bracketed = host == f"[{bare}]"
-    if not bare or bracketed != (":" in bare) or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise InvalidInputError(f"not an address: {address}", fix="write host:port, or [host]:port for IPv6")
-    return bare, int(port)
