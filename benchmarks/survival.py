@@ -388,7 +388,7 @@ SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "chaos-4x2": lambda: chaos(4, 2, 250, seed=2),
     "leaks": lambda: leaks(50),
     "coordinator": lambda: coordinator(20, seed=3),
-    "throughput": lambda: throughput(0.03, 14),
+    "throughput": lambda: throughput(0.04, 14),
     "overhead": lambda: overhead(5, 100),
 }
 

@@ -1,10 +1,12 @@
 """A worker of a resilient run: one process, which a coordinator tells what to execute."""
 
+import ctypes
 import os
 import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..schemas.errors import InvalidInputError, RtkError
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from ..runners.resilience.messages import End, Returning
     from ..schemas.plan import Plan
 
+M_ARENA_MAX = -8  # of malloc.h
 COORDINATOR, SECRET, NOT_BEFORE = "RTK_COORDINATOR", "RTK_SECRET", "RTK_NOT_BEFORE"
 
 
@@ -33,6 +36,7 @@ def work(plan: "Plan", training: Training, name: str, addresses: list[str], secr
         RuntimeFailedError: no coordinator is found for `patience_s`.
         EndedError: the job failed.
     """
+    _keep_one_arena()
     import torch
 
     from ..runners.launch import die_with_launcher
@@ -129,6 +133,15 @@ def secret_of(file: str | None) -> bytes:
             fix="give a file; `rtk coordinate` makes one where there is none, and its workers need the same",
         )
     return secret
+
+
+def _keep_one_arena() -> None:
+    """Have glibc allocate for all threads in one place.
+
+    Every epoch has threads of its own; with an arena each, what they leave behind grew by 20 MB in 100 epochs.
+    """
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def _own_address(coordinator: str) -> str:
