@@ -103,7 +103,8 @@ def test_nothing_leaks() -> None:
             stage.backward_input(number)
             stage.backward_weight(number)
         counts.append(live_tensors())
-    assert len(set(counts[1:])) == 1
+    # Fewer may be: threads of tests before this one may still be letting go of theirs.
+    assert max(counts[2:]) <= counts[1]
     assert all(not gradient.requires_grad and gradient.grad_fn is None for gradient in gradients_of(stage))
 
 
