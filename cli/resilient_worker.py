@@ -13,6 +13,7 @@ from ..schemas.errors import InvalidInputError, RtkError
 from .training import Training, device, load_training
 
 if TYPE_CHECKING:
+    from ..runners.resilience.link import Link
     from ..runners.resilience.messages import End, Returning
     from ..schemas.plan import Plan
 
@@ -160,12 +161,9 @@ def _own_address(coordinator: str) -> str:
         ) from None
 
 
-def _leave_when_told(link: object) -> None:
+def _leave_when_told(link: "Link") -> None:
     """On SIGTERM, as spot instances give it before they go: finish the iteration and leave."""
-    from ..runners.resilience.link import Link
     from ..runners.resilience.messages import Leaving
-
-    assert isinstance(link, Link)
 
     def leave(*_: object) -> None:
         # In a thread: the interrupted code may hold the lock that sending takes.

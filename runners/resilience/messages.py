@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, TypeAdapter, ValidationError
 
+from ...schemas.checkpoint import CheckpointFile
 from ...schemas.errors import InvalidInputError
-from ...schemas.fields import STRICT, Bytes, Index, Name, Seconds
+from ...schemas.fields import STRICT, Index, Name, Seconds
 
 # Before a worker has shown that it knows the secret, it has nothing long to say.
 STRANGER_BYTES = 64 * 1024
@@ -177,24 +178,12 @@ class Halt:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A file that a stage's leader has written for a checkpoint; layers [first, stop)."""
-
-    name: Name
-    layers: tuple[int, int]
-    sha256: str
-    size_bytes: Bytes
-
-    __pydantic_config__ = STRICT
-
-
-@dataclass(frozen=True, slots=True)
 class Publish:
     """Coordinator, to one worker: all parts of a checkpoint are written; make it visible, or with none, discard it."""
 
     folder: Name
     iteration: Index
-    parts: tuple[Part, ...]
+    parts: tuple[CheckpointFile, ...]
     kind: Literal["publish"] = "publish"
 
     __pydantic_config__ = STRICT
@@ -276,7 +265,7 @@ class Saved:
     """A stage's leader has written its part of a checkpoint, or could not."""
 
     iteration: Index
-    part: Part | None
+    part: CheckpointFile | None
     error: str | None = None
     kind: Literal["saved"] = "saved"
 

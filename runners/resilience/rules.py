@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from ...schemas.documents import canonical, digest, parse_document
 from ...schemas.plan import Plan
+from ...schemas.protocols import Place
 from .chronicle import Chronicle
 from .events import (
     Announce,
@@ -61,7 +62,6 @@ from .saving import Saving
 from .seating import (
     Member,
     Newcomer,
-    Place,
     Seats,
     copies,
     live_places,

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from .messages import Part, Publish, Published, Saved
+from ...schemas.checkpoint import CheckpointFile
+from .messages import Publish, Published, Saved
 
 
 class Saving:
@@ -22,7 +23,7 @@ class Saving:
         self._folder, self._iteration, self._begun_s = folder, iteration, begun_s
         self._is_last_resort = is_last_resort
         self._waited_for = set(leaders)
-        self._parts: list[Part] = []
+        self._parts: list[CheckpointFile] = []
         self._error: str | None = None
         self._publisher: str | None = None
         self._path: str | None = None

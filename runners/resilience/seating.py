@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...schemas.plan import Plan
+from ...schemas.protocols import Place
 from .messages import Copy, Hello
 
-Place = tuple[int, int]
 Seats = dict[Place, str]  # the workers' names by their places
 
 

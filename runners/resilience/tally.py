@@ -4,9 +4,8 @@ from collections.abc import Collection
 from math import fsum
 
 from ...schemas.plan import Plan
+from ...schemas.protocols import Place
 from .messages import Vote
-
-Place = tuple[int, int]
 
 
 class Tally:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...schemas.checkpoint import Checkpoint, CheckpointFile, missing_layers
+from ...schemas.checkpoint import Checkpoint, missing_layers
 from ...schemas.documents import digest, parse_document, type_adapter
 from ...schemas.errors import RtkError, RuntimeFailedError
 from ...schemas.plan import Plan
@@ -39,7 +39,6 @@ from ..resilience.messages import (
     Epoch,
     FromCoordinator,
     Halt,
-    Part,
     Publish,
     Published,
     Ready,
@@ -425,8 +424,7 @@ class ResilientWorker:
         except RtkError as error:
             self._link.send(Saved(iteration, None, error.what))
         else:
-            part = Part(written.name, written.layers, written.sha256, written.size_bytes)
-            self._link.send(Saved(iteration, part))
+            self._link.send(Saved(iteration, written))
 
     def _publish(self, message: Publish) -> None:
         folder = Path(message.folder)
@@ -443,7 +441,6 @@ class ResilientWorker:
             self._link.send(Published(message.iteration, str(path)))
 
     def _manifest(self, message: Publish) -> Checkpoint:
-        files = tuple(CheckpointFile(one.name, one.layers, one.sha256, one.size_bytes) for one in message.parts)
         plan, layers = self._task.plan, len(self._boundaries) - 1
         return Checkpoint(
             iteration=message.iteration,
@@ -451,9 +448,9 @@ class ResilientWorker:
             plan=digest(plan),
             seed=self._task.seed,
             total_microbatches=plan.total_microbatches(),
-            files=files,
+            files=message.parts,
             job=self._task.settings,
-            missing=missing_layers(layers, files),
+            missing=missing_layers(layers, message.parts),
         )
 
     # Small things

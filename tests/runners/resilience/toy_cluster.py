@@ -34,7 +34,6 @@ from rtk.runners.resilience.messages import (
     Halt,
     Hello,
     Leaving,
-    Part,
     Publish,
     Published,
     Ready,
@@ -45,6 +44,7 @@ from rtk.runners.resilience.messages import (
     Vote,
 )
 from rtk.runners.resilience.rules import Job, Rules
+from rtk.schemas.checkpoint import CheckpointFile
 from rtk.schemas.documents import canonical, digest, parse_document
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
 
@@ -404,5 +404,5 @@ class ToyCluster:
 
     def _save(self, worker: ToyWorker, iteration: int) -> None:
         assert worker.epoch is not None and worker.place is not None
-        part = Part(f"layers-{worker.place[1]}", (worker.place[1], worker.place[1] + 1), "0", 1.0)
+        part = CheckpointFile(f"layers-{worker.place[1]}", (worker.place[1], worker.place[1] + 1), "0", 1.0)
         worker.outbox.append(Saved(iteration, part))
