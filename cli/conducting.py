@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from ..runners.resilience.rules import Job
     from ..runners.resilience.server import Server
     from ..schemas.plan import Plan
-    from ..schemas.protocols import Place, Replan, Replanned
+    from ..schemas.protocols import Place, Replanned
     from ..schemas.timeline import Timeline
     from ..schemas.trace import Trace
+    from .replanning import Replanning
 
 Announcements = Callable[[dict[str, Any]], None]
 
@@ -90,9 +91,10 @@ class Conductor:
         self._spans: list[tuple[str, str, float, float, int]] = []
         self._happened: list[tuple[float, dict[str, Any]]] = []
         self.has_begun = False
+        self._is_paced = False
 
     @cached_property
-    def _replan(self) -> "Replan":
+    def _replan(self) -> "Replanning | _NoReplan":
         """Made late: loading the planners takes longer than all that a restarted coordinator has to do at first."""
         return _replan(self.plan, self.how)
 
@@ -130,9 +132,7 @@ class Conductor:
 
     def warm_up(self) -> None:
         """Load what planning needs before the first worker dies."""
-        warm_up = getattr(self._replan, "warm_up", None)
-        if warm_up is not None:
-            warm_up()
+        self._replan.warm_up()
 
     def write_timeline(self) -> None:
         """Write what the workers executed, and what happened to them, where that was asked for."""
@@ -153,6 +153,7 @@ class Conductor:
         from ..runners.resilience.messages import Welcome
         from ..schemas.documents import to_tree
 
+        self._is_paced = bool(hello.job.get("paced"))
         events = tuple(to_tree(event) for event in _events_of(self.trace, hello)) if self.trace else ()
         return Welcome(1.0, 0.0, "", spans=self.how.timeline is not None, inject=events)
 
@@ -173,13 +174,14 @@ class Conductor:
             memory_of_workers(self.plan),
             events=timeline_events((max(0.0, at_s - origin_s), fields) for at_s, fields in self._happened),
             plan=digest(self.plan),
+            paced=self._is_paced,
         )
 
 
 def _job(plan: "Plan", how: Conduct, trace: "Trace | None") -> "Job":
+    from ..runners.cast import joins
     from ..runners.resilience.rules import Job
 
-    joins = sum(event.kind == "join" for event in trace.events) if trace else 0
     job = Job(
         plan=plan,
         iterations=how.iterations,
@@ -187,7 +189,7 @@ def _job(plan: "Plan", how: Conduct, trace: "Trace | None") -> "Job":
         # Workers may have been started in other folders.
         checkpoint=None if how.checkpoint is None else str(Path(how.checkpoint).absolute()),
         checkpoint_every=how.checkpoint_every,
-        newcomers=joins,
+        newcomers=joins(trace) if trace else 0,
     )
     return job if how.resume is None else _resumed(job, how.resume)
 
@@ -222,7 +224,7 @@ def _resumed(job: "Job", folder: str) -> "Job":
     return replace(job, first_iteration=manifest.iteration, resume=str(path.resolve()))
 
 
-def _replan(plan: "Plan", how: Conduct) -> "Replan":
+def _replan(plan: "Plan", how: Conduct) -> "Replanning | _NoReplan":
     from .replanning import replan_from
 
     try:
@@ -243,6 +245,9 @@ class _NoReplan:
     def __call__(self, failed: "frozenset[Place]", may_move: bool = True) -> "Replanned":
         raise InfeasibleError(self._reason)
 
+    def warm_up(self) -> None:
+        """Nothing is to be loaded."""
+
 
 def _trace(plan: "Plan", path: str | None) -> "Trace | None":
     """The faults to inject; all of them such as a worker can play on itself.
@@ -252,14 +257,9 @@ def _trace(plan: "Plan", path: str | None) -> "Trace | None":
     """
     if path is None:
         return None
-    from ..runners.story import check_trace
-    from ..schemas.trace import read_trace
+    from .plans import read_valid_trace
 
-    trace = read_trace(path)
-    try:
-        check_trace(plan, trace)
-    except InvalidInputError as error:
-        raise InvalidInputError(error.what, where=f"{path}, {error.where}", fix=error.fix) from None
+    trace = read_valid_trace(path, plan)
     for index, event in enumerate(trace.events):
         where = f"{path}, /events/{index}"
         if event.iteration is None:

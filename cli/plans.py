@@ -1,10 +1,11 @@
-"""Reading a plan that is about to be executed: valid, and made from the profile that the user means."""
+"""Reading a plan that is about to be executed, and what is to happen to it: valid, and meant for each other."""
 
 from ..schemas.check import require_valid
 from ..schemas.documents import STANDARD_STREAM, digest, read_document
 from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Plan
 from ..schemas.profile import Profile
+from ..schemas.trace import Trace, read_trace
 
 
 def read_valid_plan(path: str, profile: str | None = None) -> Plan:
@@ -13,6 +14,19 @@ def read_valid_plan(path: str, profile: str | None = None) -> Plan:
     check_profile(plan, profile)
     require_valid(plan, "standard input" if path == STANDARD_STREAM else path)
     return plan
+
+
+def read_valid_trace(path: str, plan: Plan) -> Trace:
+    """Read a trace and refuse it where it cannot happen to the plan's workers."""
+    from ..runners.cast import check_trace
+
+    trace = read_trace(path)
+    try:
+        check_trace(plan, trace)
+    except InvalidInputError as error:
+        source = "standard input" if path == STANDARD_STREAM else path
+        raise InvalidInputError(error.what, where=f"{source}, {error.where}", fix=error.fix) from None
+    return trace
 
 
 def check_profile(plan: Plan, path: str | None) -> None:

@@ -51,21 +51,20 @@ def work(plan: "Plan", training: Training, name: str, addresses: list[str], secr
     torch.set_num_threads(training.threads)
     model, corpus = load_training(plan, training)
     hostname = _own_address(addresses[0])
-    worker = ResilientWorker(
-        Task(
-            name=name,
-            plan=plan,
-            make_layers=lambda: load_training(plan, training)[0].layers,
-            loss=model.loss,
-            optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
-            batch=corpus.batch,
-            settings=training.settings(),
-            device=device(),
-            hostname=hostname,
-            paced=training.paced,
-            seed=training.seed,
-        )
+    task = Task(
+        name=name,
+        plan=plan,
+        make_layers=lambda: load_training(plan, training)[0].layers,
+        loss=model.loss,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
+        batch=corpus.batch,
+        settings=training.settings(),
+        device=device(),
+        hostname=hostname,
+        paced=training.paced,
+        seed=training.seed,
     )
+    worker = ResilientWorker(task)
     meeting, plan_digest = MeetingPlace(hostname), digest(plan)
 
     def hello(proof: str, returning: "Returning | None") -> Hello:
@@ -74,7 +73,7 @@ def work(plan: "Plan", training: Training, name: str, addresses: list[str], secr
             worker=name,
             store=meeting.address,
             plan=plan_digest,
-            job=training.settings(),
+            job=task.settings,
             pid=os.getpid(),
             not_before=0 if returning else int(os.environ.get(NOT_BEFORE, "0")),
             returning=returning,

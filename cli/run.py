@@ -251,14 +251,12 @@ def _addresses(given: list[str]) -> list[str]:
 
 def _refuse_conducting(how: Conduct) -> None:
     """The coordinator alone decides how its job is led."""
-    usual = Conduct(iterations=10)
-    for name, value in vars(how).items():
-        if value != getattr(usual, name):
-            option = "--" + name.removesuffix("_s").replace("_", "-")
-            fix = (
-                "give it to rtk coordinate" if name != "inject" else "let `rtk run` lead its own job: no --coordinator"
-            )
-            raise InvalidInputError(f"the coordinator decides on {option}, not its workers", where=option, fix=fix)
+    option = _first_beyond(Conduct(iterations=10), how)
+    if option is not None:
+        fix = (
+            "let `rtk run` lead its own job: no --coordinator" if option == "--inject" else "give it to rtk coordinate"
+        )
+        raise InvalidInputError(f"the coordinator decides on {option}, not its workers", where=option, fix=fix)
 
 
 def _write_copy(plan: "Plan", path: Path) -> None:
@@ -318,12 +316,16 @@ def _report_all(runner: "PlanRunner", batch: "Callable[[int], ByteBatch]", itera
 
 def _refuse_resilience(how: Conduct) -> None:
     """Without a coordinator there is nobody to lead."""
-    usual = Conduct(how.iterations, timeline=how.timeline, metrics=how.metrics)
-    for name, value in vars(how).items():
-        if value != getattr(usual, name):
-            option = "--" + name.removesuffix("_s").replace("_", "-")
-            raise InvalidInputError(
-                f"{option} needs a coordinator",
-                where=option,
-                fix="start `rtk coordinate`, and the workers with --coordinator",
-            )
+    option = _first_beyond(Conduct(how.iterations, timeline=how.timeline, metrics=how.metrics), how)
+    if option is not None:
+        raise InvalidInputError(
+            f"{option} needs a coordinator",
+            where=option,
+            fix="start `rtk coordinate`, and the workers with --coordinator",
+        )
+
+
+def _first_beyond(usual: Conduct, how: Conduct) -> str | None:
+    """The first option by which a job would be led otherwise than usual."""
+    unlike = (name for name, value in vars(how).items() if value != getattr(usual, name))
+    return next(("--" + name.removesuffix("_s").replace("_", "-") for name in unlike), None)

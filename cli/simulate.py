@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import InvalidInputError, RuntimeFailedError
+from ..schemas.errors import RuntimeFailedError
 from .console import Debug, Json, Quiet, Seed, print_document, print_table
 from .parsing import LinkDelays, Slow, parse_link_delays, parse_slow
 from .verify import ProfileOption
@@ -104,17 +104,11 @@ def _story(
     seed: int,
 ) -> "Story":
     """Let a trace happen to a plan."""
-    from ..runners.story import check_trace, simulate_story
-    from ..schemas.documents import STANDARD_STREAM
-    from ..schemas.trace import read_trace
+    from ..runners.story import simulate_story
+    from .plans import read_valid_trace
     from .replanning import replan_from
 
-    trace = read_trace(inject)
-    try:
-        check_trace(plan, trace)
-    except InvalidInputError as error:
-        source = "standard input" if inject == STANDARD_STREAM else inject
-        raise InvalidInputError(error.what, where=f"{source}, {error.where}", fix=error.fix) from None
+    trace = read_valid_trace(inject, plan)
     replan = replan_from(plan, atlas, normalize_within)
     return simulate_story(plan, trace, iterations, replan, costs, jitter, seed)
 

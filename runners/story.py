@@ -27,8 +27,7 @@ from ..schemas.protocols import Replan
 from ..schemas.report import Report
 from ..schemas.timeline import Event, Span, Timeline
 from ..schemas.trace import Trace, TraceEvent
-from .cast import DEADLY, Process, cast_of, has_come, joins, link_ends
-from .cast import check_trace as check_trace
+from .cast import DEADLY, Process, cast_of, check_trace, has_come, joins, link_ends
 from .program import Compute, Program, Send, lower
 from .resilience.events import (
     Announce,

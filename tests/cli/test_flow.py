@@ -147,14 +147,16 @@ def test_a_run_survives_what_is_injected(folder: Path) -> None:
     faults = [{"iteration": 2, "kind": "fail", "worker": "1/1"}, {"iteration": 4, "kind": "join", "worker": "1/1"}]
     (folder / "faults.jsonl").write_text("".join(json.dumps(fault) + "\n" for fault in faults))
     inject = ("--inject", "faults.jsonl", "--iterations", "6", "--json")
-    done = rtk("run", "plan22.json", *RUN, *inject, "--timeline", "story.json", cwd=folder)
+    done = rtk("run", "plan22.json", *RUN, *inject, "--paced", "--timeline", "story.json", cwd=folder)
     assert done.returncode == 0, done.stderr
     names = [event["event"] for event in events(done.stdout) if event["event"] != "recovered"]
     two = ["iteration"] * 2
     assert names == ["start", "epoch", *two, "failure", "epoch", *two, "join", "epoch", *two, "end"]
     plain = rtk("run", "plan22.json", *RUN, "--iterations", "6", "--json", cwd=folder)
     assert losses(done.stdout) == pytest.approx(losses(plain.stdout), abs=1e-6)
-    kinds = [event.kind for event in read_document(str(folder / "story.json"), Timeline).events]
+    timeline = read_document(str(folder / "story.json"), Timeline)
+    assert timeline.paced
+    kinds = [event.kind for event in timeline.events]
     assert [kind for kind in kinds if kind != "epoch"] == ["failure", "join"]
     simulated = rtk("simulate", "plan22.json", *inject, cwd=folder)
     assert simulated.returncode == 0, simulated.stderr

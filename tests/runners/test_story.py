@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from rtk.planners.scheduling.bounds.lower_bound import lower_bound
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.problem import problem_of
-from rtk.runners.cast import cast_of
+from rtk.runners.cast import cast_of, check_trace
 from rtk.runners.program import lower
 from rtk.runners.simulator import execute, simulate
-from rtk.runners.story import Story, SwitchCosts, check_trace, simulate_story, timeline_events
+from rtk.runners.story import Story, SwitchCosts, simulate_story, timeline_events
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
 from rtk.schemas.protocols import Place, Replanned
