@@ -22,10 +22,11 @@ def document_kinds() -> "dict[str, type[Document]]":
     from .plan import Plan
     from .profile import Profile
     from .report import Report
+    from .templates import Templates
     from .timeline import Timeline
     from .trace import Trace
 
-    kinds: list[type[Document]] = [Atlas, Checkpoint, Plan, Profile, Report, Timeline, Trace]
+    kinds: list[type[Document]] = [Atlas, Checkpoint, Plan, Profile, Report, Templates, Timeline, Trace]
     return {kind.FORMAT.removeprefix("rtk."): kind for kind in kinds}
 
 

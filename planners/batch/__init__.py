@@ -1,0 +1,1 @@
+"""Micro-batches per pipeline: exact distribution over pipelines of unlike speed."""
