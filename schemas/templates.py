@@ -70,7 +70,7 @@ class Templates:
     gpus_per_node: Count
     templates: Annotated[tuple[PipelineTemplate, ...], MinLen(1)]
     layers: Annotated[tuple[LayerState, ...], MinLen(1)]
-    network: Network = Network()
+    network: Network = field(default_factory=Network)
     inputs: dict[str, str] = field(default_factory=dict)
 
     FORMAT: ClassVar[str] = "rtk.templates"
@@ -149,5 +149,5 @@ def nodes_of_stages(stages: tuple[Stage, ...], gpus_per_node: int, where: str = 
         nodes.append(first)
         used += stage.tensor_parallel
     if used % gpus_per_node:
-        raise InvalidInputError(f"the stages take {used} GPUs, which are no whole nodes of {gpus_per_node}", where=where)
+        raise InvalidInputError(f"the stages take {used} GPUs: no whole nodes of {gpus_per_node}", where=where)
     return tuple(nodes)

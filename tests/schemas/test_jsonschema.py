@@ -10,7 +10,16 @@ from rtk.schemas.jsonschema import document_kinds, schema_of, shipped_schema
 
 def test_documents_have_their_names() -> None:
     """The short names are the formats without `rtk.`."""
-    assert sorted(document_kinds()) == ["atlas", "checkpoint", "plan", "profile", "report", "timeline", "trace"]
+    assert sorted(document_kinds()) == [
+        "atlas",
+        "checkpoint",
+        "plan",
+        "profile",
+        "report",
+        "templates",
+        "timeline",
+        "trace",
+    ]
     assert all(f"rtk.{name}" == kind.FORMAT for name, kind in document_kinds().items())
 
 
