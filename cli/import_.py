@@ -32,7 +32,7 @@ def command(
     from ..planners.pipeline.plan import plan_from_orders
     from ..planners.shape import Shape
     from ..runners.torch_csv import from_torch_csv
-    from ..schemas.documents import read_bytes, read_document
+    from ..schemas.documents import read_bytes, read_document, source_of
     from ..schemas.profile import Profile
     from .planning import summary
 
@@ -40,7 +40,7 @@ def command(
         raise InvalidInputError(
             "standard input can be read only once", where="SCHEDULE and --profile", fix="give one `-`"
         )
-    source = "standard input" if schedule == STANDARD_STREAM else schedule
+    source = source_of(schedule)
     data = read_bytes(schedule)
     orders = from_torch_csv(_text(data, source), source)
     costs = read_document(profile, Profile)

@@ -1,7 +1,7 @@
 """Reading a plan that is about to be executed, and what is to happen to it: valid, and meant for each other."""
 
 from ..schemas.check import require_valid
-from ..schemas.documents import STANDARD_STREAM, digest, read_document
+from ..schemas.documents import digest, read_document, source_of
 from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Plan
 from ..schemas.profile import Profile
@@ -12,7 +12,7 @@ def read_valid_plan(path: str, profile: str | None = None) -> Plan:
     """Read a plan and refuse it unless it is valid and, where a profile's path is given, made from that profile."""
     plan = read_document(path, Plan)
     check_profile(plan, profile)
-    require_valid(plan, "standard input" if path == STANDARD_STREAM else path)
+    require_valid(plan, source_of(path))
     return plan
 
 
@@ -24,8 +24,7 @@ def read_valid_trace(path: str, plan: Plan) -> Trace:
     try:
         check_trace(plan, trace)
     except InvalidInputError as error:
-        source = "standard input" if path == STANDARD_STREAM else path
-        raise InvalidInputError(error.what, where=f"{source}, {error.where}", fix=error.fix) from None
+        raise InvalidInputError(error.what, where=f"{source_of(path)}, {error.where}", fix=error.fix) from None
     return trace
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM
+from ..schemas.documents import source_of
 from .console import Debug, Json, Quiet, print_json
 
 NAME = "verify"
@@ -44,8 +44,7 @@ def command(
         tree = [{"path": problem.path, "message": problem.message} for problem in problems]
         print_json({"valid": not problems, "problems": tree})
     else:
-        name = "standard input" if plan == STANDARD_STREAM else plan
         for problem in problems:
             print(f"{problem.path}: {problem.message}")
-        print(f"{name}: {'valid' if not problems else f'not valid, {len(problems)} problem(s)'}")
+        print(f"{source_of(plan)}: {'valid' if not problems else f'not valid, {len(problems)} problem(s)'}")
     raise typer.Exit(1 if problems else 0)

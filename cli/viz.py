@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM, parse_document, read_bytes, sniff_format, write_bytes
+from ..schemas.documents import STANDARD_STREAM, parse_document, read_bytes, sniff_format, source_of, write_bytes
 from ..schemas.errors import InvalidInputError
 from .console import Debug, Json, Quiet, print_json, remark
 
@@ -75,7 +75,7 @@ def _read_timeline(path: str) -> "Timeline":
     from ..schemas.plan import Plan
     from ..schemas.timeline import Timeline
 
-    source = "standard input" if path == STANDARD_STREAM else path
+    source = source_of(path)
     data = read_bytes(path)
     found = sniff_format(data, source)
     if found not in (Plan.FORMAT, Timeline.FORMAT):
@@ -103,7 +103,7 @@ def _labelled(files: list[str], timelines: "list[Timeline]") -> "list[tuple[str,
 
 
 def _stem(path: str) -> str:
-    return "standard input" if path == STANDARD_STREAM else Path(path.removesuffix(".gz")).stem
+    return source_of(path) if path == STANDARD_STREAM else Path(path.removesuffix(".gz")).stem
 
 
 def _draw(timelines: "list[tuple[str, Timeline]]", title: str, ending: str | None) -> bytes:

@@ -60,7 +60,12 @@ def read_document(path: str, kind: type[D]) -> D:
     Raises:
         InvalidInputError: the file cannot be read, is not JSON, or breaks the format; says where.
     """
-    return parse_document(read_bytes(path), kind, source="standard input" if path == STANDARD_STREAM else path)
+    return parse_document(read_bytes(path), kind, source_of(path))
+
+
+def source_of(path: str) -> str:
+    """What a file that is read is called in messages."""
+    return "standard input" if path == STANDARD_STREAM else path
 
 
 def read_bytes(path: str) -> bytes:
@@ -313,15 +318,13 @@ def _suggest(key: str, kind: type[Document]) -> str:
 
 
 def _all_field_names(kind: type[Document]) -> set[str]:
-    from .jsonschema import schema_of
-
     def names(tree: Any) -> set[str]:
         if isinstance(tree, dict):
             own = set(tree["properties"]) if isinstance(tree.get("properties"), dict) else set()
             return own.union(*(names(value) for value in tree.values()))
         return set().union(*(names(value) for value in tree)) if isinstance(tree, list) else set()
 
-    return names(schema_of(kind))
+    return {"format", "format_version"} | names(type_adapter(kind).json_schema())
 
 
 def _umask() -> int:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
-from .documents import STANDARD_STREAM, canonical_json, pointer, read_bytes, to_tree, type_adapter, unique_keys
+from .documents import canonical_json, pointer, read_bytes, source_of, to_tree, type_adapter, unique_keys
 from .errors import InvalidInputError
 from .fields import STRICT, Factor, Index, Seconds
 
@@ -63,7 +63,7 @@ def read_trace(path: str) -> Trace:
     Raises:
         InvalidInputError: a line is no event; `where` names it as `/events/N`, counted from 0.
     """
-    source = "standard input" if path == STANDARD_STREAM else path
+    source = source_of(path)
     text = _decode(read_bytes(path), source)
     rows = _csv_rows(text, source) if path.removesuffix(".gz").endswith(".csv") else _json_rows(text, source)
     trace = Trace(tuple(_parse_event(row, source, index) for index, row in enumerate(rows)))
