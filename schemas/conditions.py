@@ -41,8 +41,7 @@ def _pipeline(plan: Plan, number: int, link_delay_s: Mapping[LinkPlace, float]) 
     common = {link: delay for (k, link), delay in link_delay_s.items() if k is None}
     if not own and pipeline.links is None:
         return pipeline
-    links = plan.template_of(number).links if pipeline.links is None else pipeline.links
-    return replace(pipeline, links=_replaced(links, {**common, **own}))
+    return replace(pipeline, links=_replaced(plan.links_of(number), {**common, **own}))
 
 
 def _replaced(links: tuple[Link, ...], delays_s: Mapping[int, float]) -> tuple[Link, ...]:

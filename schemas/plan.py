@@ -152,6 +152,11 @@ class Plan:
         """The template of a pipeline."""
         return self.template_by_name[self.pipelines[pipeline].template]
 
+    def links_of(self, pipeline: int) -> tuple[Link, ...]:
+        """The links inside a pipeline: its own where it has them, else its template's."""
+        own = self.pipelines[pipeline].links
+        return self.template_of(pipeline).links if own is None else own
+
     def stage_of(self, worker: Worker) -> Stage:
         """The stage that a worker holds."""
         return self.template_of(worker.pipeline).stages[worker.stage]
@@ -166,9 +171,7 @@ class Plan:
         A hop inside a pipeline takes that pipeline's own links where given; one between pipelines the template's.
         """
         if sender.pipeline == receiver.pipeline:
-            own = self.pipelines[sender.pipeline].links
-            links = self.template_of(sender.pipeline).links if own is None else own
-            return links[link].delay_s
+            return self.links_of(sender.pipeline)[link].delay_s
         return self.template_of(origin).links[link].delay_s
 
     def microbatch_offset(self, pipeline: int) -> int:
@@ -213,6 +216,13 @@ class Plan:
                         where=f"{where}/stages/{i}/weight_stash_bytes",
                     )
             _check_links(template.links, template, f"{where}/links")
+            if expected != self.templates[0].stages[-1].layers[1]:
+                raise InvalidInputError(
+                    f"the stages hold {expected} layers, those of template {self.templates[0].name!r} "
+                    f"{self.templates[0].stages[-1].layers[1]}",
+                    where=f"{where}/stages",
+                    fix="all templates cut the same model: let their last stages end at the same layer",
+                )
 
     def _validate_pipelines(self) -> None:
         for k, pipeline in enumerate(self.pipelines):

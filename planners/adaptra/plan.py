@@ -55,7 +55,7 @@ def plan_adaptra(profile: Profile, shape: Shape, technique: Technique, effort: E
     planner = Planner("adaptra", __version__, _options(profile, shape, technique, effort), effort.seed)
     plan = plan_without_orders(profile, shape, planner)
     usual = template_of(profile, replace(shape, link_delay_s=None)).links
-    links = [_links(plan, k) for k in range(shape.dp)]
+    links = [plan.links_of(k) for k in range(shape.dp)]
     share = replace(effort, time_limit_s=effort.time_limit_s / len(set(links)))
     found = {one: _schedule(_single(plan, one), usual, technique, share) for one in dict.fromkeys(links)}
     return with_prediction(
@@ -73,7 +73,7 @@ def cascading_links(plan: Plan) -> list[str]:
     alike = all(pipeline.links is None for pipeline in plan.pipelines)
     for k in range(1 if alike else len(plan.pipelines)):
         tolerated = plan.planner.options["pipelines"][k]["tolerated_delay_s"]
-        for i, (link, most_s) in enumerate(zip(_links(plan, k), tolerated, strict=True)):
+        for i, (link, most_s) in enumerate(zip(plan.links_of(k), tolerated, strict=True)):
             if most_s is not None and link.delay_s > most_s * (1 + 1e-9):
                 name = f"{i}" if alike else f"{k}/{i}"
                 words.append(f"link {name} takes {link.delay_s:.6g} s and tolerates {most_s:.6g} s")
@@ -94,11 +94,6 @@ def _options(profile: Profile, shape: Shape, technique: Technique, effort: Effor
     return {"technique": technique, **tried, **shape_options(profile, shape)}
 
 
-def _links(plan: Plan, pipeline: int) -> tuple[Link, ...]:
-    own = plan.pipelines[pipeline].links
-    return plan.template_of(pipeline).links if own is None else own
-
-
 def _single(plan: Plan, links: tuple[Link, ...]) -> Plan:
     """One pipeline of a plan alone, with the given links."""
     workers = plan.workers[: len(links) + 1]
@@ -108,7 +103,7 @@ def _single(plan: Plan, links: tuple[Link, ...]) -> Plan:
 def _schedule(one: Plan, usual: tuple[Link, ...], technique: Technique, effort: Effort) -> _Found:
     """Orders for a single pipeline; `usual` are the links before any turned slow."""
     problem = home_problem(one, split=True)
-    stages, links, microbatches = one.templates[0].stages, _links(one, 0), problem.jobs
+    stages, links, microbatches = one.templates[0].stages, one.links_of(0), problem.jobs
     initial = _rules(initial_warmups(stages, microbatches), Priority.ALTERNATE, microbatches)
     adapted = _rules(adapted_warmups(stages, links, microbatches), Priority.INPUT_FIRST, microbatches)
     if technique == "best":

@@ -58,7 +58,7 @@ def one_of_each(plan: Plan) -> Alike:
 def _kind(plan: Plan, k: int, orders: Orders) -> object:
     """Equal for pipelines that are alike."""
     pipeline = plan.pipelines[k]
-    links = plan.template_of(k).links if pipeline.links is None else pipeline.links
+    links = plan.links_of(k)
     tokens = tuple(tuple((op.kind, op.microbatch) for op in operations) for _, operations in orders)
     return pipeline.template, links, tuple(worker.slowdown or 1.0 for worker, _ in orders), tokens
 

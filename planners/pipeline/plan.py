@@ -1,11 +1,11 @@
 """`rtk plan pipeline`: the classic schedules, or given orders, for any shape, costs, delays and limits."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from ... import __version__
 from ...schemas.check import check_plan, in_brief
-from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Kind, Operation, Token, print_order
 from ...schemas.plan import Link, Pipeline, Plan, Planner, Template, Worker
@@ -13,7 +13,7 @@ from ...schemas.profile import Profile
 from ..scheduling.assemble import with_prediction
 from ..scheduling.bounds.lower_bound import lower_bound
 from ..scheduling.problem import KINDS, home_problem
-from ..shape import Shape, pipelines_of, shape_options, template_of
+from ..shape import Shape, plan_without_orders, shape_options
 from .gpipe import gpipe
 from .one_forward_one_backward import one_forward_one_backward
 from .zero_bubble import zero_bubble
@@ -37,12 +37,11 @@ def plan_pipeline(profile: Profile, schedule: Schedule, shape: Shape) -> Plan:
         InfeasibleError: a memory limit admits no schedule of this kind.
         InvalidInputError: a link or limit that the shape does not have.
     """
-    template = template_of(profile, shape)
-    pipelines = pipelines_of(template, shape)
-    links = [template.links if pipeline.links is None else pipeline.links for pipeline in pipelines]
-    orders = {one: _orders(template, one, shape.microbatches, schedule) for one in dict.fromkeys(links)}
     planner = Planner("pipeline", __version__, {"schedule": schedule, **shape_options(profile, shape)})
-    return with_prediction(_plan(profile, planner, template, pipelines, [orders[one] for one in links]))
+    plan = plan_without_orders(profile, shape, planner)
+    links = [plan.links_of(k) for k in range(shape.dp)]
+    orders = {one: _orders(plan.templates[0], one, shape.microbatches, schedule) for one in dict.fromkeys(links)}
+    return with_prediction(_with_orders(plan, [orders[one] for one in links]))
 
 
 def plan_from_orders(
@@ -64,9 +63,8 @@ def plan_from_orders(
         InvalidInputError: the orders are incomplete, deadlock, or hold more than a memory limit.
         InfeasibleError: the profile cannot be cut into that many stages.
     """
-    template = template_of(profile, shape)
     made_by = Planner(planner, __version__, shape_options(profile, shape))
-    plan = _plan(profile, made_by, template, pipelines_of(template, shape), [orders] * shape.dp)
+    plan = _with_orders(plan_without_orders(profile, shape, made_by), [orders] * shape.dp)
     problems = check_plan(plan)
     if problems:
         fix = "correct the orders; worker k/i runs that of stage i, and operations are counted from 0"
@@ -74,22 +72,9 @@ def plan_from_orders(
     return with_prediction(plan)
 
 
-def _plan(
-    profile: Profile,
-    planner: Planner,
-    template: Template,
-    pipelines: Sequence[Pipeline],
-    orders: Sequence[Sequence[Sequence[Token]]],
-) -> Plan:
-    """A plan without a prediction; `orders[k][i]` is that of stage i in pipeline k."""
-    return Plan(
-        planner=planner,
-        inputs={"profile": digest(profile)},
-        templates=(template,),
-        pipelines=tuple(pipelines),
-        optimizer="synchronous",
-        workers=tuple(worker for k, found in enumerate(orders) for worker in _workers(found, k)),
-    )
+def _with_orders(plan: Plan, orders: Sequence[Sequence[Sequence[Token]]]) -> Plan:
+    """The plan with orders and without a prediction; `orders[k][i]` is that of stage i in pipeline k."""
+    return replace(plan, workers=tuple(worker for k, found in enumerate(orders) for worker in _workers(found, k)))
 
 
 def _orders(template: Template, links: tuple[Link, ...], microbatches: int, schedule: Schedule) -> list[list[Token]]:
