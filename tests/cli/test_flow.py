@@ -18,7 +18,7 @@ from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.timeline import Timeline
 
-from .shell import RTK, rtk
+from .shell import RTK, Done, rtk, rtk_process
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FACTORY = """
@@ -64,14 +64,26 @@ def losses(output: str) -> list[float]:
 RUN = ("--model", "model.py:tiny", "--data", "text.txt")
 
 
-def test_run_spawns_workers_trains_and_writes_a_timeline(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def run_of_two(folder: Path) -> Done:
+    """A run of plan.json, which reads it from a pipe, on two workers."""
+    plan = (folder / "plan.json").read_text()
+    return rtk_process("run", "-", *RUN, "--iterations", "2", "--json", stdin=plan, cwd=folder)
+
+
+@pytest.fixture(scope="module")
+def run_of_four(folder: Path) -> Done:
+    """A run of plan22.json on four workers."""
+    return rtk_process("run", "plan22.json", *RUN, "--iterations", "6", "--json", "--timeline", "t.json", cwd=folder)
+
+
+def test_run_spawns_workers_trains_and_writes_a_timeline(folder: Path, run_of_four: Done) -> None:
     """`rtk run`, started plainly, runs one process per worker; its timeline keeps the plan."""
-    done = rtk("run", "plan22.json", *RUN, "--iterations", "3", "--json", "--timeline", "t.json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert [line for line in done.stderr.splitlines() if "take turns" not in line] == []  # workers end quietly
-    said = events(done.stdout)
-    assert [event["event"] for event in said] == ["start", "epoch", "iteration", "iteration", "iteration", "end"]
-    assert losses(done.stdout)[2] < losses(done.stdout)[0]
+    assert run_of_four.returncode == 0, run_of_four.stderr
+    assert [line for line in run_of_four.stderr.splitlines() if "take turns" not in line] == []  # workers end quietly
+    said = events(run_of_four.stdout)
+    assert [event["event"] for event in said] == ["start", "epoch", *["iteration"] * 6, "end"]
+    assert losses(run_of_four.stdout)[5] < losses(run_of_four.stdout)[0]
     assert all(event["live_workers"] == 4 for event in said[:-1])
     assert all(event["epoch"] == 1 for event in said[1:])
     timeline = read_document(str(folder / "t.json"), Timeline)
@@ -81,7 +93,7 @@ def test_run_spawns_workers_trains_and_writes_a_timeline(folder: Path) -> None:
     assert (checked.returncode, checked.stdout) == (0, "plan22.json: valid\n")
 
 
-def test_run_under_torchrun_loses_the_same(folder: Path) -> None:
+def test_run_under_torchrun_loses_the_same(folder: Path, run_of_two: Done) -> None:
     """Under torchrun the same plan gives the same losses."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", *RTK]
     done = subprocess.run(
@@ -92,9 +104,8 @@ def test_run_under_torchrun_loses_the_same(folder: Path) -> None:
         timeout=100,
         check=False,
     )
-    plain = rtk("run", "plan.json", *RUN, "--iterations", "2", "--json", cwd=folder)
-    assert done.returncode == plain.returncode == 0, done.stderr + plain.stderr
-    assert losses(done.stdout) == losses(plain.stdout)
+    assert done.returncode == run_of_two.returncode == 0, done.stderr + run_of_two.stderr
+    assert losses(done.stdout) == losses(run_of_two.stdout)
     assert len(losses(done.stdout)) == 2
 
 
@@ -106,7 +117,7 @@ def test_a_stage_without_workers_ends_the_run_with_5(folder: Path) -> None:
         said, errors = run.communicate(timeout=30)
     assert run.returncode == 5
     assert [event["event"] for event in events(said)][-2:] == ["failure", "end"]
-    assert "error: stage 1 has lost its last worker" in errors
+    assert "error: nobody is left who holds layer 1" in errors
     assert "Traceback" not in errors
     assert _gone(workers)
 
@@ -142,18 +153,17 @@ def test_an_interrupted_run_exits_with_130(folder: Path) -> None:
     assert _gone(workers)
 
 
-def test_a_run_survives_what_is_injected(folder: Path) -> None:
+def test_a_run_survives_what_is_injected(folder: Path, run_of_four: Done) -> None:
     """A worker is killed and another one joins: nothing is lost, and the simulated story names the same events."""
     faults = [{"iteration": 2, "kind": "fail", "worker": "1/1"}, {"iteration": 4, "kind": "join", "worker": "1/1"}]
     (folder / "faults.jsonl").write_text("".join(json.dumps(fault) + "\n" for fault in faults))
     inject = ("--inject", "faults.jsonl", "--iterations", "6", "--json")
-    done = rtk("run", "plan22.json", *RUN, *inject, "--paced", "--timeline", "story.json", cwd=folder)
+    done = rtk_process("run", "plan22.json", *RUN, *inject, "--paced", "--timeline", "story.json", cwd=folder)
     assert done.returncode == 0, done.stderr
     names = [event["event"] for event in events(done.stdout) if event["event"] != "recovered"]
     two = ["iteration"] * 2
     assert names == ["start", "epoch", *two, "failure", "epoch", *two, "join", "epoch", *two, "end"]
-    plain = rtk("run", "plan22.json", *RUN, "--iterations", "6", "--json", cwd=folder)
-    assert losses(done.stdout) == pytest.approx(losses(plain.stdout), abs=1e-6)
+    assert losses(done.stdout) == pytest.approx(losses(run_of_four.stdout), abs=1e-6)
     timeline = read_document(str(folder / "story.json"), Timeline)
     assert timeline.paced
     kinds = [event.kind for event in timeline.events]
@@ -162,19 +172,20 @@ def test_a_run_survives_what_is_injected(folder: Path) -> None:
     assert simulated.returncode == 0, simulated.stderr
 
 
-def test_plan_verify_and_simulate_read_pipes(folder: Path) -> None:
+def test_plan_verify_and_simulate_read_pipes(folder: Path, run_of_two: Done) -> None:
     """Each command that reads one file reads it from standard input as well, and --json is one document."""
     profile = (folder / "p.json").read_text()
-    planned = rtk("plan", "pipeline", "-", "--pp", "2", "--microbatches", "3", "--json", "-o", "-", stdin=profile)
+    planned = rtk_process(
+        "plan", "pipeline", "-", "--pp", "2", "--microbatches", "3", "--json", "-o", "-", stdin=profile
+    )
     assert planned.returncode == 0, planned.stderr
     assert json.loads(planned.stdout)["format"] == "rtk.plan"
-    verified = rtk("verify", "-", "--json", stdin=planned.stdout)
+    verified = rtk_process("verify", "-", "--json", stdin=planned.stdout)
     assert json.loads(verified.stdout) == {"valid": True, "problems": []}
-    simulated = rtk("simulate", "-", "--json", stdin=planned.stdout)
+    simulated = rtk_process("simulate", "-", "--json", stdin=planned.stdout)
     report = json.loads(simulated.stdout)
     assert report["iteration_time_s"] == json.loads(planned.stdout)["prediction"]["iteration_time_s"]
-    ran = rtk("run", "-", *RUN, "--iterations", "1", "--json", stdin=planned.stdout, cwd=folder)
-    assert events(ran.stdout)[-1]["event"] == "end", ran.stderr
+    assert events(run_of_two.stdout)[-1]["event"] == "end", run_of_two.stderr
 
 
 ADAPTRA = ("plan", "adaptra", "p.json", "--pp", "4", "--microbatches", "12", "--link-delay", "0=0.02")
@@ -210,6 +221,7 @@ def test_a_plan_without_the_proof_asked_for_is_written_and_ends_with_4(folder: P
     assert (folder / "open.json").exists()
 
 
+@pytest.mark.usefixtures("short_search")
 def test_explain_says_what_holds_a_capped_plan(folder: Path) -> None:
     """`rtk explain` names the memory limit that binds and what one more activation saves, in words and in JSON."""
     shape = ("--pp", "4", "--microbatches", "12", "--memory-limit", "4")  # room for two micro-batches of 2 bytes
@@ -247,7 +259,7 @@ def test_simulate_under_conditions_is_slower(folder: Path) -> None:
 
 def test_quickstart_ends_with_predicted_against_measured(tmp_path: Path) -> None:
     """`rtk quickstart` leaves a profile, a plan, two timelines and three pictures, and compares the times."""
-    done = rtk("quickstart", "-o", "out", "--json", cwd=tmp_path)
+    done = rtk_process("quickstart", "-o", "out", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["predicted_iteration_time_s"] > 0
