@@ -1,5 +1,9 @@
-"""Hypothesis, tuned for every machine alike: the same examples each time, no clock in them, a moderate number."""
+"""Hypothesis, tuned for every machine alike: the same examples each time, no clock in them, a moderate number.
 
+And what tests of several folders share.
+"""
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -11,3 +15,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("rtk")
+
+
+@pytest.fixture
+def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The local search gives up after a tenth of its tries: for tests of what holds however long it searches."""
+    monkeypatch.setattr("rtk.planners.scheduling.solve.ANNEALING_RUNS", 600)
+    monkeypatch.setattr("rtk.planners.scheduling.solve.MOVES", 2000)

@@ -340,6 +340,7 @@ def test_the_papers_figure_frozen_and_adapted(
             assert prediction.proof == "optimal"
 
 
+@pytest.mark.usefixtures("short_search")
 @any_technique
 @given(data=st.data())
 def test_any_profile_and_shape_give_a_valid_plan(technique: Technique, data: st.DataObject) -> None:
@@ -454,6 +455,7 @@ def test_links_of_one_pipeline_shape_that_pipeline_only(technique: Technique, ad
     assert plan.prediction.proof == "optimal"
 
 
+@pytest.mark.usefixtures("short_search")
 @any_technique
 def test_same_inputs_give_the_same_bytes(technique: Technique, adaptra4: Profile) -> None:
     """A plan is a function of its profile, shape, technique and seed, down to its bytes."""

@@ -25,7 +25,7 @@ from rtk.schemas.documents import canonical_json, read_document
 from rtk.schemas.plan import Link, Pipeline, Plan
 from rtk.schemas.profile import Profile
 
-from ..strategies import hand_plan, limited_to_its_peaks, plans
+from ..strategies import any_plans, hand_plan, limited_to_its_peaks, plans
 
 ADAPTRA4 = read_document(str(Path(__file__).parent.parent / "golden" / "profile-adaptra4.json"), Profile)
 
@@ -54,8 +54,8 @@ def planned_anew_s(plan: Plan) -> float:
     return solve(problem_of(plan), HEURISTIC).value_s
 
 
-@settings(max_examples=60)
-@given(plans())
+@settings(max_examples=40)
+@given(any_plans())
 def test_parts_add_up_to_the_iteration_time(plan: Plan) -> None:
     """The path's stretches follow each other to its end, and every account of the iteration adds up to all of it."""
     found = explain(plan, searches=0)
@@ -79,6 +79,7 @@ def test_parts_add_up_to_the_iteration_time(plan: Plan) -> None:
     assert bound.value_s <= found.lower_bound_s * (1 + 1e-9) <= iteration_s * (1 + 2e-9)
 
 
+@pytest.mark.usefixtures("short_search")
 @settings(max_examples=20, deadline=None)
 @given(plans(max_pp=3, max_dp=2, max_microbatches=4), st.sampled_from([0, 2]))
 def test_changes_save_what_bounds_allow(plan: Plan, searches: int) -> None:
@@ -118,6 +119,7 @@ def test_pipelines_that_are_alike_are_told_of_once(plan: Plan) -> None:
     assert reduced.names_of(0) == ("0/0", "1/0", "2/0")
 
 
+@pytest.mark.usefixtures("short_search")
 def test_a_capped_plan_is_held_by_its_memory() -> None:
     """With room for two activations, stage 0's limit binds, and one more saves what planning anew confirms."""
     plan = capped(2)
@@ -137,6 +139,7 @@ def test_a_capped_plan_is_held_by_its_memory() -> None:
     assert "memory for one more activation at stage 0 (1 B)" in said(found)
 
 
+@pytest.mark.usefixtures("short_search")
 def test_a_slow_link_is_named() -> None:
     """Where a link is slow, it stands first on the path and among what helps."""
     found = explain(capped(4, {(None, 1): 0.03}))
@@ -241,6 +244,7 @@ def test_limits_that_just_suffice_by_rounding_do_not_stop_it() -> None:
     assert found.iteration_time_s == 6.0
 
 
+@pytest.mark.usefixtures("short_search")
 def test_the_same_plan_is_explained_by_the_same_words() -> None:
     """Explaining twice gives equal explanations, with or without the plan's prediction where that says no more."""
     plan = capped(3)

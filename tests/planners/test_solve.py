@@ -21,7 +21,7 @@ from rtk.schemas.check import check_plan
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
 
-from ..strategies import BY_HAND, limited_to_its_peaks, plans
+from ..strategies import BY_HAND, limited_to_its_peaks, plans, unlike_plans
 from .examples import running_example
 
 HEURISTIC = Effort("heuristic")
@@ -54,8 +54,9 @@ def _pipeline(
     return Plan(BY_HAND, (Template("t0", stages, links),), pipelines, "synchronous", workers)
 
 
+@pytest.mark.usefixtures("short_search")
 @settings(max_examples=25, deadline=None)
-@given(plans(max_pp=4, max_microbatches=4), st.booleans())
+@given(st.one_of(plans(max_pp=4, max_microbatches=4), unlike_plans(max_microbatches=4)), st.booleans())
 def test_any_problem_gets_valid_orders_no_worse_than_random_ones(plan: Plan, tight: bool) -> None:
     """Whatever routing, costs and limits: valid orders, between their bound and what random orders reach."""
     plan = limited_to_its_peaks(plan) if tight else plan
@@ -112,6 +113,7 @@ def test_rerouting_reaches_the_known_optima(split: bool, staggered: bool, least:
     assert solution.optimal
 
 
+@pytest.mark.usefixtures("short_search")
 def test_same_seed_same_orders() -> None:
     """What is searched depends on the problem and the seed only."""
     plan = _pipeline([(10.0, 14.0, 7.0), (18.0, 9.0, 5.0), (11.0, 12.0, 13.0)], 9, delays=(21.0, 0.0), limits=[3.0] * 3)
