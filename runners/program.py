@@ -4,13 +4,13 @@ A program is a straight list of instructions: compute, send, receive, all-reduce
 operation that needs the message; a runner may post them earlier. Sends never block.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 from typing import Literal
 
-from ..schemas.errors import InvalidInputError
 from ..schemas.orders import Operation
-from ..schemas.plan import Plan, Worker
+from ..schemas.plan import Plan, Stage, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,30 @@ class Receive:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive layers [first, stop) of a stage that the same ranks hold; the gradients are summed over these."""
+
+    layers: tuple[int, int]
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AllReduce:
-    """Sum the gradients of a stage over the ranks of `group`, all its peers; takes duration_s once all are there."""
+    """Sum the gradients of a stage's layers over all that hold them; takes duration_s once all of `group` are there.
+
+    A sum over holders needs no weights: every gradient is one of micro-batches' losses, each divided by the number of
+    micro-batches of all pipelines, so who has executed more of them counts for more by itself.
+
+    Attributes:
+        group: the ranks of the stage's component (docs/semantics.md), ascending: where all pipelines cut the layers
+            alike, its peers.
+        duration_s: of the slowest of them.
+        parts: what is to be summed with whom, in ascending order of layers; one part where all cut alike.
+    """
 
     group: tuple[int, ...]
     duration_s: float
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +95,7 @@ class Program:
 
 
 def lower(plan: Plan) -> Program:
-    """Lower a valid plan (schemas/check.py) to programs.
-
-    Raises:
-        InvalidInputError: pipelines cut the layers at different places, whose gradients no group of peers shares.
-    """
-    _refuse_unlike_cuts(plan)
+    """Lower a valid plan (schemas/check.py) to programs."""
     workers = plan.live_workers()
     rank = {worker.name: number for number, worker in enumerate(workers)}
     executor = {
@@ -90,11 +104,11 @@ def lower(plan: Plan) -> Program:
         for op in worker.operations()
         if op.kind == "F"
     }
-    peers: dict[tuple[int, int], tuple[int, ...]] = {}
-    for number, worker in enumerate(workers):
-        layers = plan.stage_of(worker).layers
-        peers[layers] = (*peers.get(layers, ()), number)
-    instructions = tuple(tuple(_instructions(plan, worker, executor, rank, peers)) for worker in workers)
+    everyone = plan.optimizer == "synchronous"
+    instructions = tuple(
+        (*_exchanges(plan, worker, executor, rank), reduction, Step(everyone, plan.stage_of(worker).optimizer_s))
+        for worker, reduction in zip(workers, _reductions(plan, workers), strict=True)
+    )
     return Program(plan, workers, instructions)
 
 
@@ -119,13 +133,10 @@ def posting_order(program: Program, rank: int) -> tuple[Receive, ...]:
     return tuple(posted.values())
 
 
-def _instructions(
-    plan: Plan,
-    worker: Worker,
-    executor: dict[tuple[int, int, int], Worker],
-    rank: dict[str, int],
-    peers: dict[tuple[int, int], tuple[int, ...]],
+def _exchanges(
+    plan: Plan, worker: Worker, executor: dict[tuple[int, int, int], Worker], rank: dict[str, int]
 ) -> Iterator[Instruction]:
+    """A worker's operations and what it receives and sends for them."""
     for operation in worker.operations():
         down, up = _neighbours(plan, worker, operation, executor)
         source, target = (down, up) if operation.kind == "F" else (up, down)
@@ -136,9 +147,6 @@ def _instructions(
         if exchanges and target is not None:
             delay_s = plan.hop_delay_s(operation.pipeline, min(worker.stage, target.stage), worker, target)
             yield Send(_message(operation, worker, target), rank[target.name], delay_s)
-    stage = plan.stage_of(worker)
-    yield AllReduce(peers[stage.layers], stage.allreduce_s)
-    yield Step(plan.optimizer == "synchronous", stage.optimizer_s)
 
 
 def _neighbours(
@@ -157,13 +165,49 @@ def _message(operation: Operation, worker: Worker, other: Worker) -> Message:
     return Message(kind, operation.pipeline, operation.microbatch, min(worker.stage, other.stage))
 
 
-def _refuse_unlike_cuts(plan: Plan) -> None:
-    cuts = [tuple(stage.layers for stage in template.stages) for template in plan.templates]
-    for number, cut in enumerate(cuts):
-        if cut != cuts[0]:
-            raise InvalidInputError(
-                f"template {plan.templates[number].name!r} cuts the layers elsewhere than "
-                f"{plan.templates[0].name!r}; pipelines of unlike cuts are not executed yet",
-                where=f"/templates/{number}/stages",
-                fix="use templates with the same layers a stage",
-            )
+def _reductions(plan: Plan, workers: Sequence[Worker]) -> Iterator[AllReduce]:
+    """The all-reduce of each rank."""
+    stages = [plan.stage_of(worker) for worker in workers]
+    runs = _runs_of_layers(stages)
+    components = _components([run.ranks for run in runs])
+    slowest_s = {group: max(stages[rank].allreduce_s for rank in group) for group in set(components.values())}
+    at = {run.layers[0]: place for place, run in enumerate(runs)}
+    for rank, (first, stop) in enumerate(stage.layers for stage in stages):
+        own = runs[at[first] : at.get(stop, len(runs))]
+        yield AllReduce(components[rank], slowest_s[components[rank]], tuple(_joined(own)))
+
+
+def _runs_of_layers(stages: Sequence[Stage]) -> list[Part]:
+    """The layers in ascending order, cut wherever some stage begins or ends, with the ranks that hold them."""
+    cuts = sorted({boundary for stage in stages for boundary in stage.layers})
+    at = {boundary: place for place, boundary in enumerate(cuts)}
+    held: list[list[int]] = [[] for _ in cuts]
+    for rank, (first, stop) in enumerate(stage.layers for stage in stages):
+        for place in range(at[first], at[stop]):
+            held[place].append(rank)
+    return [Part(layers, tuple(ranks)) for layers, ranks in zip(pairwise(cuts), held, strict=False)]
+
+
+def _components(holders: Sequence[tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+    """For each rank, those whose stages hang together with its own by common layers, ascending.
+
+    Stages are consecutive layers, so a component ends where no rank holds both what is ahead and what follows.
+
+    Args:
+        holders: the ranks that hold each run of layers, in ascending order of layers.
+    """
+    found: list[set[int]] = []
+    ahead: tuple[int, ...] = ()
+    for ranks in holders:
+        if set(ranks).isdisjoint(ahead):
+            found.append(set())
+        found[-1].update(ranks)
+        ahead = ranks
+    return {rank: group for group in (tuple(sorted(one)) for one in found) for rank in group}
+
+
+def _joined(runs: Sequence[Part]) -> Iterator[Part]:
+    """Neighbouring runs of layers with the same ranks as one."""
+    for ranks, group in groupby(runs, key=lambda run: run.ranks):
+        same = list(group)
+        yield Part((same[0].layers[0], same[-1].layers[1]), ranks)

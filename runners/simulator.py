@@ -265,10 +265,11 @@ def _jitter_streams(plan: Plan, jitter: float, seed: int) -> "list[np.random.Gen
 
 
 def _summary(plan: Plan, clock: _Clock, options: dict[str, float]) -> Simulation:
-    peers: dict[tuple[int, int], list[_Machine]] = {}
+    components: dict[tuple[int, ...], list[_Machine]] = {}
     for machine in clock.machines:
-        peers.setdefault(plan.stage_of(machine.worker).layers, []).append(machine)
-    windows = [_window(plan, machines) for machines in peers.values()]
+        (group,) = (one.group for one in machine.instructions if isinstance(one, AllReduce))
+        components.setdefault(group, []).append(machine)
+    windows = [_window(plan, machines) for machines in components.values()]
     reduced_s = max((last + allreduce for _, last, allreduce, _ in windows), default=0.0)
     makespan_s = reduced_s + max((optimizer for _, _, _, optimizer in windows), default=0.0)
     period_s = max((last - first + allreduce + optimizer for first, last, allreduce, optimizer in windows), default=0.0)
@@ -286,10 +287,10 @@ def _summary(plan: Plan, clock: _Clock, options: dict[str, float]) -> Simulation
     )
 
 
-def _window(plan: Plan, peers: list[_Machine]) -> tuple[float, float, float, float]:
-    """Of one stage: first start, last end, and the slowest all-reduce and optimizer of its workers, in s."""
-    computed = [[span for span in machine.spans if span.op not in ("allreduce", "step")] for machine in peers]
-    stages = [plan.stage_of(machine.worker) for machine in peers]
+def _window(plan: Plan, members: list[_Machine]) -> tuple[float, float, float, float]:
+    """Of one component: first start, last end, and the slowest all-reduce and optimizer of its workers, in s."""
+    computed = [[span for span in machine.spans if span.op not in ("allreduce", "step")] for machine in members]
+    stages = [plan.stage_of(machine.worker) for machine in members]
     return (
         min((spans[0].start_s for spans in computed if spans), default=math.inf),
         max((spans[-1].end_s for spans in computed if spans), default=0.0),

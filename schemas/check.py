@@ -427,21 +427,33 @@ def _wrong_bound(plan: Plan, iteration: float) -> list[Problem]:
 
 
 def _stage_windows(table: _Table, times: _Times) -> tuple[Floats, Floats, Floats, Floats]:
-    """For each stage, over all its live workers: first start, last end, and slowest all-reduce and optimizer, in s."""
+    """For each component, over all its workers: first start, last end, and slowest all-reduce and optimizer, in s."""
     plan = table.plan
     live = [number for number, worker in enumerate(plan.workers) if not worker.failed]
     stages = [plan.stage_of(plan.workers[number]) for number in live]
-    layers = {held: number for number, held in enumerate({stage.layers for stage in stages})}
+    component = _components([stage.layers for stage in stages])
+    groups = int(component.max()) + 1
     group = np.full(len(plan.workers), NONE, dtype=np.int64)
-    group[live] = [layers[stage.layers] for stage in stages]
-    first, last = np.full(len(layers), np.inf), np.zeros(len(layers))
+    group[live] = component
+    first, last = np.full(groups, np.inf), np.zeros(groups)
     rows, busy = table.first[table.busy], group[table.busy]
     np.minimum.at(first, busy, np.minimum.reduceat(times.start_s, rows))
     np.maximum.at(last, busy, np.maximum.reduceat(times.end_s, rows))
-    allreduce, optimizer = np.zeros(len(layers)), np.zeros(len(layers))
+    allreduce, optimizer = np.zeros(groups), np.zeros(groups)
     np.maximum.at(allreduce, group[live], [stage.allreduce_s for stage in stages])
     np.maximum.at(optimizer, group[live], [stage.optimizer_s for stage in stages])
     return first, last, allreduce, optimizer
+
+
+def _components(held: Sequence[tuple[int, int]]) -> Ints:
+    """The number of each stage's component, from its layers: the next begins where no stage crosses a boundary."""
+    boundaries, places = np.unique(np.array(held), return_inverse=True)
+    starts, stops = places.reshape(-1, 2).T
+    crossing = np.zeros(len(boundaries) + 1, dtype=np.int64)
+    np.add.at(crossing, starts + 1, 1)
+    np.add.at(crossing, stops, -1)
+    component: Ints = np.cumsum(np.cumsum(crossing)[:-1] == 0)[starts] - 1
+    return component
 
 
 def _makespan_and_period(table: _Table, times: _Times) -> tuple[float, float]:

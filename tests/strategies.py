@@ -6,8 +6,9 @@ operations, and so are valid whatever chance does.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import strategies as st
 
@@ -52,7 +53,13 @@ def links(draw: st.DrawFn, depth: int) -> tuple[Link, ...]:
 @st.composite
 def templates(draw: st.DrawFn, depth: int, name: str = "t0") -> Template:
     """A template of `depth` stages of one layer each."""
-    return Template(name, tuple(draw(stages((i, i + 1))) for i in range(depth)), draw(links(depth)))
+    return draw(cut_templates(tuple(range(depth + 1)), name))
+
+
+@st.composite
+def cut_templates(draw: st.DrawFn, cuts: tuple[int, ...], name: str) -> Template:
+    """A template whose stages begin and end at the given layers."""
+    return Template(name, tuple(draw(stages(layers)) for layers in pairwise(cuts)), draw(links(len(cuts) - 1)))
 
 
 @st.composite
@@ -94,48 +101,81 @@ def shapes(draw: st.DrawFn, max_pp: int = 5) -> Shape:
 
 @st.composite
 def plans(draw: st.DrawFn, max_pp: int = 5, max_dp: int = 3, max_microbatches: int = 8) -> Plan:
-    """A random valid plan with its prediction."""
+    """A random valid plan with its prediction; its pipelines cut the layers at the same places."""
     depth, dp = draw(st.integers(1, max_pp)), draw(st.integers(1, max_dp))
     chance = random.Random(draw(st.integers(0, 2**32)))
     shared = draw(templates(depth))
-    unlike = draw(st.booleans()) and dp > 1
-    shapes_ = (shared, draw(templates(depth, "t1"))) if unlike else (shared,)
+    several = draw(st.booleans()) and dp > 1
+    shapes_ = (shared, draw(templates(depth, "t1"))) if several else (shared,)
+    return draw(_plans_of(shapes_, dp, max_microbatches, chance))
+
+
+@st.composite
+def unlike_plans(draw: st.DrawFn, max_layers: int = 6, max_dp: int = 4, max_microbatches: int = 5) -> Plan:
+    """A random valid plan of two or three templates that cut the layers anywhere, so also at unlike places."""
+    layers, dp = draw(st.integers(2, max_layers)), draw(st.integers(2, max_dp))
+    cuts = draw(st.lists(st.sets(st.integers(1, layers - 1)), min_size=2, max_size=3, unique_by=frozenset))
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    shapes_ = tuple(draw(cut_templates((0, *sorted(cut), layers), f"n{n}")) for n, cut in enumerate(cuts))
+    return draw(_plans_of(shapes_, dp, max_microbatches, chance))
+
+
+def any_plans() -> st.SearchStrategy[Plan]:
+    """A random valid plan, of pipelines that cut the layers at the same or at unlike places."""
+    return st.one_of(plans(), unlike_plans())
+
+
+@st.composite
+def _plans_of(
+    draw: st.DrawFn, shapes_: tuple[Template, ...], dp: int, max_microbatches: int, chance: random.Random
+) -> Plan:
+    """A random valid plan of some of these templates."""
+    cuts = [chance.choice(shapes_) for _ in range(dp)]
     pipelines = tuple(
         Pipeline(
-            chance.choice(shapes_).name,
+            template.name,
             draw(st.integers(1, max_microbatches)),
-            draw(links(depth)) if draw(st.booleans()) else None,
+            draw(links(len(template.stages))) if draw(st.booleans()) else None,
         )
-        for _ in range(dp)
+        for template in cuts
     )
-    dead = draw(st.sets(st.tuples(st.integers(0, dp - 1), st.integers(0, depth - 1)), max_size=2)) if dp > 1 else set()
-    dead = {(k, i) for k, i in dead if any((other, i) not in dead for other in range(dp))}
+    workers = [(k, i) for k, template in enumerate(cuts) for i in range(len(template.stages))]
+    dead = draw(st.sets(st.sampled_from(workers), max_size=2)) if dp > 1 else set()
+    dead = {place for place in dead if not dead.issuperset(_holders(cuts, place))}
     plan = Plan(
         planner=BY_HAND,
         templates=shapes_,
         pipelines=pipelines,
         optimizer=draw(st.sampled_from(["synchronous", "staggered"])),
-        workers=tuple(random_workers(pipelines, depth, dead, chance)),
+        workers=tuple(random_workers(pipelines, cuts, dead, chance)),
     )
     if draw(st.booleans()):
         plan = limited_to_its_peaks(plan)
     return with_prediction(plan)
 
 
+def _holders(cuts: Sequence[Template], place: tuple[int, int]) -> list[tuple[int, int]]:
+    """Who may execute what a worker may: the workers with the stage's number and layers."""
+    k, i = place
+    layers = cuts[k].stages[i].layers
+    return [(n, i) for n, cut in enumerate(cuts) if i < len(cut.stages) and cut.stages[i].layers == layers]
+
+
 def random_workers(
-    pipelines: tuple[Pipeline, ...], depth: int, dead: set[tuple[int, int]], chance: random.Random
+    pipelines: tuple[Pipeline, ...], cuts: Sequence[Template], dead: set[tuple[int, int]], chance: random.Random
 ) -> Iterator[Worker]:
-    """Workers with random orders; failed ones have none, and peers of theirs take over."""
+    """Workers with random orders; failed ones have none, and others that hold their stage take over."""
     executor: dict[Cell, tuple[int, int]] = {}
     followers: dict[tuple[str, Cell], list[tuple[str, Cell]]] = {}
     wanted: dict[tuple[str, Cell], int] = {}
     split_share = chance.choice([0.0, 0.5, 1.0])
     for k, pipeline in enumerate(pipelines):
+        depth = len(cuts[k].stages)
         for j in range(pipeline.microbatches):
             split = [chance.random() < split_share for _ in range(depth)]
             _wire((k, j), split, followers, wanted)
             for i in range(depth):
-                alive = [(other, i) for other in range(len(pipelines)) if (other, i) not in dead]
+                alive = [place for place in _holders(cuts, (k, i)) if place not in dead]
                 executor[k, j, i] = (k, i) if (k, i) in alive else chance.choice(alive)
     orders: dict[tuple[int, int], list[Operation]] = {}
     ready = [node for node, count in wanted.items() if count == 0]
@@ -146,8 +186,8 @@ def random_workers(
             wanted[follower] -= 1
             if wanted[follower] == 0:
                 ready.append(follower)
-    for k in range(len(pipelines)):
-        for i in range(depth):
+    for k, cut in enumerate(cuts):
+        for i in range(len(cut.stages)):
             slowdown = chance.choice([None, None, 1.0, 1.5, 3.7])
             if (k, i) in dead:
                 yield Worker(k, i, failed=True)

@@ -107,9 +107,9 @@ def critical_path(evaluation: Evaluation, names: Sequence[str]) -> CriticalPath:
         names: what to call the plan's workers, `k/i`.
     """
     plan, path = evaluation.plan, evaluation.critical_path()
-    deciding = [w for w in plan.live_workers() if plan.stage_of(w).layers in evaluation.deciding_stages]
+    deciding = [w for w in plan.live_workers() if evaluation.component_of(w) in evaluation.deciding_components]
     ends = plan.workers[path[-1].worker] if path else deciding[0]
-    window = evaluation.windows[plan.stage_of(ends).layers]
+    window = evaluation.windows[evaluation.component_of(ends)]
     staggered = plan.optimizer == "staggered"
     start_s = window.start_s if staggered else 0.0
     steps_s = [window.optimizer_s] if staggered else [other.optimizer_s for other in evaluation.windows.values()]

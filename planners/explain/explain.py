@@ -229,7 +229,7 @@ def _busiest(evaluation: Evaluation, preferred: int, names: list[str]) -> Busies
     most_s = max(work_s) * (1 - ROUNDING)
     number = preferred if work_s[preferred] >= most_s else next(n for n, s in enumerate(work_s) if s >= most_s)
     row, worker = evaluation.operations[number], plan.workers[number]
-    window = evaluation.windows[plan.stage_of(worker).layers]
+    window = evaluation.windows[evaluation.component_of(worker)]
     start_s = window.start_s if plan.optimizer == "staggered" else 0.0
     gaps = list(_gaps(evaluation, number))
     before_s = row[0].start_s - start_s

@@ -13,11 +13,11 @@ from itertools import pairwise
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Operation
 from ...schemas.plan import Plan, Worker
+from .components import Layers, components
 
 # Sums of the same times in another order differ by less than this, relatively.
 ROUNDING = 1e-12
 
-Layers = tuple[int, int]  # [first, stop): what names a stage over all pipelines
 Key = tuple[str, int, int, int]  # ("F" or "I", pipeline, micro-batch, stage): the message that an operation sends
 
 
@@ -34,7 +34,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stage's first start and last end, and its all-reduce and optimizer times: those of its slowest worker."""
+    """A component's first start and last end, and its all-reduce and optimizer times: those of its slowest worker."""
 
     start_s: float
     end_s: float
@@ -43,7 +43,7 @@ class Window:
 
     @property
     def length_s(self) -> float:
-        """From the first start to the end of the stage's own optimizer step."""
+        """From the first start to the end of the component's own optimizer step."""
         return self.end_s - self.start_s + self.allreduce_s + self.optimizer_s
 
     def joined(self, other: "Window") -> "Window":
@@ -72,7 +72,7 @@ class Evaluation:
 
     @cached_property
     def period_s(self) -> float:
-        """Smallest T at which the schedule repeats when each stage steps its optimizer on its own."""
+        """Smallest T at which the schedule repeats when each component steps its optimizer on its own."""
         return max((window.length_s for window in self.windows.values()), default=0.0)
 
     @property
@@ -106,21 +106,29 @@ class Evaluation:
             curve.append((moment, whole * stage.activation_bytes + stashed * stage.weight_stash_bytes))
         return curve
 
+    def component_of(self, worker: Worker) -> Layers:
+        """The layers of the component that a live worker's stage is in: where all cut alike, the stage's own."""
+        return self._components[self.plan.stage_of(worker).layers]
+
+    @cached_property
+    def _components(self) -> dict[Layers, Layers]:
+        return components(self.plan.stage_of(worker).layers for worker in self.plan.live_workers())
+
     @cached_property
     def windows(self) -> dict[Layers, Window]:
-        """The window of each stage over all its live workers, by the stage's layers."""
+        """The window of each component over all its live workers, by the component's layers."""
         windows: dict[Layers, Window] = {}
         for worker, row in zip(self.plan.workers, self.operations, strict=True):
             if not worker.failed:
-                stage = self.plan.stage_of(worker)
+                stage, component = self.plan.stage_of(worker), self.component_of(worker)
                 start_s, end_s = (row[0].start_s, row[-1].end_s) if row else (math.inf, 0.0)
                 own = Window(start_s, end_s, stage.allreduce_s, stage.optimizer_s)
-                windows[stage.layers] = own.joined(windows.get(stage.layers, own))
+                windows[component] = own.joined(windows.get(component, own))
         return windows
 
     @property
-    def deciding_stages(self) -> frozenset[Layers]:
-        """The stages that decide the iteration time: their all-reduce ends last, or their window is the longest."""
+    def deciding_components(self) -> frozenset[Layers]:
+        """Those that decide the iteration time: their all-reduce ends last, or their window is the longest."""
         staggered = self.plan.optimizer == "staggered"
         lasts_s = {
             layers: window.length_s if staggered else window.end_s + window.allreduce_s
@@ -130,17 +138,17 @@ class Evaluation:
         return frozenset(layers for layers, last_s in lasts_s.items() if last_s >= longest_s)
 
     def critical_path(self) -> list[Timed]:
-        """Operations that follow each other without slack up to the last one of a deciding stage, first to last.
+        """Operations that follow each other without slack up to the last one of a deciding component, first to last.
 
         Where worker and message are ready at the same time, the path stays on the worker; of several paths it is one
-        that changes workers least often. Empty where the deciding stage executes nothing.
+        that changes workers least often. Empty where the deciding component executes nothing.
         """
-        deciding = self.deciding_stages
+        deciding = self.deciding_components
         ends = [
             row[-1]
             for worker, row in zip(self.plan.workers, self.operations, strict=True)
-            if row and (layers := self.plan.stage_of(worker).layers) in deciding
-            if row[-1].end_s >= self.windows[layers].end_s * (1 - ROUNDING)
+            if row and (component := self.component_of(worker)) in deciding
+            if row[-1].end_s >= self.windows[component].end_s * (1 - ROUNDING)
         ]
         paths = [_back_from(end, self.before) for end in ends]
         return min(paths, key=_changes_of_worker, default=[])

@@ -6,6 +6,7 @@ order, micro-batch j of every pipeline before j+1 of any. In solutions an operat
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.orders import Kind, Operation, print_operation
-from ...schemas.plan import Plan, Worker
+from ...schemas.plan import Plan, Stage, Worker
+from .components import components
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +36,7 @@ class Workers:
 
     Attributes:
         pipeline, stage: the worker's place.
-        group: number of the stage over all pipelines; peers share it.
+        group: number of the component (stages that share layers, chained), by ascending layers; peers share it.
         live: whether it has not failed.
         forward_s, input_s, weight_s, full_s: durations of F, I, W and B.
         allreduce_s, optimizer_s: what follows a stage's last operation.
@@ -151,7 +153,7 @@ def problem_of(plan: Plan) -> Problem:
     origin, microbatch = _ranked(plan)
     number = np.zeros((len(plan.pipelines), int(microbatch.max()) + 1), dtype=np.int64)
     number[origin, microbatch] = np.arange(len(origin))
-    depth = max(len(template.stages) for template in plan.templates)
+    depth = max(len(plan.template_of(k).stages) for k in range(len(plan.pipelines)))
     executor = np.full((len(origin), depth), NO_WORKER, dtype=np.int64)
     split = np.zeros(executor.shape, dtype=np.bool_)
     for index, worker in enumerate(plan.workers):
@@ -238,15 +240,13 @@ def _problem(plan: Plan, origin: Ints, microbatch: Ints, executor: Ints, split: 
 
 def _workers(plan: Plan) -> Workers:
     stages = [plan.stage_of(worker) for worker in plan.workers]
-    numbers: dict[tuple[int, int], int] = {}
-    group = [numbers.setdefault(stage.layers, len(numbers)) for stage in stages]
     slow = np.array([worker.slowdown or 1.0 for worker in plan.workers])
     f, i, w, b = (np.array([stage.duration_s(kind) for stage in stages]) * slow for kind in "FIWB")
     limits = [np.inf if stage.memory_limit_bytes is None else stage.memory_limit_bytes for stage in stages]
     return Workers(
         pipeline=np.array([worker.pipeline for worker in plan.workers]),
         stage=np.array([worker.stage for worker in plan.workers]),
-        group=np.array(group),
+        group=np.array(_groups(plan, stages)),
         live=np.array([not worker.failed for worker in plan.workers]),
         forward_s=f,
         input_s=i,
@@ -258,3 +258,11 @@ def _workers(plan: Plan) -> Workers:
         stash_bytes=np.array([stage.weight_stash_bytes for stage in stages], dtype=np.float64),
         limit_bytes=np.array(limits, dtype=np.float64),
     )
+
+
+def _groups(plan: Plan, stages: Sequence[Stage]) -> list[int]:
+    """The number of each worker's component; a failed worker joins none, and counts to that of its first layer."""
+    live = [stage.layers for worker, stage in zip(plan.workers, stages, strict=True) if not worker.failed]
+    found = sorted(set(components(live).values()))
+    stops = [stop for _, stop in found]
+    return [min(bisect_right(stops, stage.layers[0]), len(found) - 1) for stage in stages]

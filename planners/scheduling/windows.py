@@ -1,4 +1,4 @@
-"""The windows of the stages: from the first start to the last end of all its workers, and what they add up to."""
+"""The windows of the components: from the first start to the last end of their workers, and what they add up to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Each stage's first start and last end, and the slowest all-reduce and optimizer step; arrays of groups, in s."""
+    """Each component's first start and last end, slowest all-reduce and optimizer step; arrays of groups, in s."""
 
     begin_s: Floats
     end_s: Floats
@@ -27,18 +27,18 @@ class Windows:
 
     @property
     def lengths_s(self) -> Floats:
-        """From each stage's first start to the end of its own optimizer step."""
+        """From each component's first start to the end of its own optimizer step."""
         lengths: Floats = self.end_s - self.begin_s + self.reduce_s + self.step_s
         return lengths
 
     @property
     def period_s(self) -> float:
-        """Smallest time after which the schedule repeats when each stage steps its optimizer on its own."""
+        """Smallest time after which the schedule repeats when each component steps its optimizer on its own."""
         return float(self.lengths_s.max())
 
     @property
     def deadlines_s(self) -> Floats:
-        """When each stage may end at the latest, with the makespan and the longest window kept."""
+        """When each component may end at the latest, with the makespan and the longest window kept."""
         whole_s = (self.end_s + self.reduce_s).max() - self.reduce_s
         window_s = self.begin_s + self.period_s - self.reduce_s - self.step_s
         kept: Floats = np.minimum(whole_s, window_s)
@@ -46,7 +46,7 @@ class Windows:
 
 
 def stage_windows(problem: Problem, first_s: Floats, last_s: Floats) -> Windows:
-    """The windows of a problem's stages.
+    """The windows of a problem's components.
 
     Args:
         problem: whose workers they are.

@@ -60,7 +60,7 @@ class HeldStage:
         self.is_last = is_last
         kept = [layer.to(self.device) for layer in layers[slice(*held)]]
         self.stage = Stage(kept, loss if is_last else None, loss_scale, is_split)
-        self.gradients = FlatGradients(self.stage.parameters(), self.device)
+        self.gradients = FlatGradients(list(self.stage.layers), held[0], self.device, with_loss=is_last)
         self.optimizer = optimizer(self.stage.parameters())
         self._persistent = frozenset(self.stage.layers.state_dict())
         self._kept: dict[str, torch.Tensor] | None = None
@@ -104,7 +104,7 @@ class HeldStage:
         """Whether all gradients and the loss that travels with them are finite; one pass without temporaries."""
         # The extremes are not finite where any value is not, NaN included.
         finite = [torch.stack(buffer.aminmax()).isfinite() for buffer in self.gradients.buffers]
-        return bool(torch.cat(finite).all())
+        return not finite or bool(torch.cat(finite).all())
 
     def state(self) -> dict[str, torch.Tensor]:
         """The training state by name, the same order on all peers.
@@ -113,8 +113,20 @@ class HeldStage:
             References: parameters, persistent buffers, then the optimizer's tensors, none of them copied. Numbers in
             the optimizer's state are given as float64 tensors of no dimension, by value.
         """
-        optimizer = {slot.name: _as_tensor(slot.entries[slot.key]) for slot in self._slots()}
-        return self._tensors() | optimizer
+        return self.state_of(self.layers_range)
+
+    def state_of(self, layers: tuple[int, int]) -> dict[str, torch.Tensor]:
+        """The part of `state()` that belongs to some layers, in the same order, whatever the stage around them.
+
+        Args:
+            layers: [first, stop) of the model; those not held have no part. What layers share belongs to the first.
+
+        Returns:
+            References, as `state()`.
+        """
+        slots = [slot for slot in self._slots() if _is_of(slot.name, layers)]
+        optimizer = {slot.name: _as_tensor(slot.entries[slot.key]) for slot in slots}
+        return {name: value for name, value in self._tensors().items() if _is_of(name, layers)} | optimizer
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Copy values into the state, in place; on an error nothing is changed.
@@ -125,7 +137,19 @@ class HeldStage:
         Raises:
             InvalidInputError: a name is missing, unknown, or its value is of another shape or type.
         """
-        _check_same_kind(self.state(), state)
+        self.load_layers(self.layers_range, state)
+
+    def load_layers(self, layers: tuple[int, int], state: Mapping[str, torch.Tensor]) -> None:
+        """Copy values into the state of some layers, in place; the others, and on an error all, stay as they are.
+
+        Args:
+            layers: [first, stop) of the model.
+            state: a value of the same shape and type for every name of `state_of(layers)`, on any device.
+
+        Raises:
+            InvalidInputError: as `load`; an unknown name may be that of another layer.
+        """
+        _check_same_kind(self.state_of(layers), state)
         self._write(state)
 
     def prime_optimizer(self) -> None:
@@ -179,11 +203,17 @@ class HeldStage:
 
     def checksum(self) -> str:
         """The sha256 (hexadecimal) over the names and bytes of the state: equal on peers that agree bit for bit."""
-        digest = hashlib.sha256()
+        return _sha256(self.state())
+
+    def checksums(self) -> dict[int, str]:
+        """For every held layer, by its number in the model, the sha256 over the names and bytes of its state.
+
+        Equal on all workers that hold the layer and agree bit for bit, wherever their stages begin and end.
+        """
+        state: dict[int, dict[str, torch.Tensor]] = {layer: {} for layer in range(*self.layers_range)}
         for name, value in self.state().items():
-            digest.update(f"{name}\0".encode())
-            digest.update(value.cpu().reshape(-1).view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+            state[_layer_of(name)][name] = value
+        return {layer: _sha256(own) for layer, own in state.items()}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         layers = self.stage.layers
@@ -204,9 +234,10 @@ class HeldStage:
         return f"{self.layers_range[0] + int(index)}.{rest}"
 
     def _write(self, state: Mapping[str, torch.Tensor]) -> None:
-        for name, tensor in self._tensors().items():
-            tensor.copy_(state[name])
-        for slot in self._slots():
+        tensors = self._tensors()
+        for name in tensors.keys() & state.keys():
+            tensors[name].copy_(state[name])
+        for slot in [slot for slot in self._slots() if slot.name in state]:
             entry, value = slot.entries[slot.key], state[slot.name]
             if isinstance(entry, torch.Tensor):
                 entry.detach().copy_(value)
@@ -240,6 +271,23 @@ class _Recorder(dict[str, Any]):
         if key not in self.first:
             self.first[key] = value.clone() if isinstance(value, torch.Tensor) else value
         super().__setitem__(key, value)
+
+
+def _layer_of(name: str) -> int:
+    """The layer of the model that a name in the state begins with."""
+    return int(name.partition(".")[0])
+
+
+def _is_of(name: str, layers: tuple[int, int]) -> bool:
+    return layers[0] <= _layer_of(name) < layers[1]
+
+
+def _sha256(state: Mapping[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, value in state.items():
+        digest.update(f"{name}\0".encode())
+        digest.update(value.cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _as_tensor(entry: Any) -> torch.Tensor:

@@ -45,7 +45,7 @@ class Rank:
         now_s: the clock of the spans, in seconds.
         record: takes the span of everything that was run.
         paced: whether every operation lasts what the plan says, sleeping out the rest.
-        seed: of dropout and the like in the layers, which depend on (seed, iteration, micro-batch, stage) only.
+        seed: of dropout and the like in the layers, which depend on (seed, iteration, micro-batch, layer) only.
         slowdown: makes operations last this many times as long as they do (paced: as the plan says, whose own slowdown
             counts as well); for tests of slow workers. Change it with `dataclasses.replace`.
         before: called before each compute operation with its place in the order, from 0; what it raises ends the
@@ -181,8 +181,8 @@ class Iteration:
             case Send(message, to, delay_s):
                 assert self._output is not None
                 rank.transport.send(rank.tags.of(message, self.number), to, self._output, delay_s)
-            case AllReduce(group, duration_s):
-                self._all_reduce(group, duration_s)
+            case AllReduce():
+                self._all_reduce(instruction)
             case Step():
                 pass  # the caller's to take
 
@@ -216,19 +216,26 @@ class Iteration:
         received = self._messages.pop(message, None)
         inputs = self.batch[number][0].to(held.device) if received is None else received
         target = self.batch[number][1].to(held.device) if held.is_last else None
-        seed_randomness(held.device, rank.seed, self.number, number, rank.worker.stage)
-        output = held.stage.forward(operation[1:], inputs, target)
+        output = held.stage.forward(operation[1:], inputs, target, self._seeding(number))
         if held.is_last:
             held.gradients.add_loss(output)
             self._losses[number] = output.reshape(())
         return output
 
-    def _all_reduce(self, group: tuple[int, ...], duration_s: float) -> None:
+    def _seeding(self, microbatch: int) -> Callable[[int], None]:
+        """What seeds the random generators before a layer of the stage computes a micro-batch."""
+        rank, first = self.rank, self.rank.held.layers_range[0]
+        return lambda place: seed_randomness(rank.held.device, rank.seed, self.number, microbatch, first + place)
+
+    def _all_reduce(self, reduction: AllReduce) -> None:
+        """Sum each part over its holders, in ascending order of layers on all ranks: so none wait for each other."""
         gradients = self.rank.held.gradients
-        if len(group) > 1:
-            with self._timed("allreduce", duration_s):
-                for buffer in gradients.buffers:
-                    self.rank.transport.all_reduce(group, buffer)
+        if len(reduction.group) > 1:
+            with self._timed("allreduce", reduction.duration_s):
+                for part in reduction.parts:
+                    if len(part.ranks) > 1:
+                        for view in gradients.of_layers(part.layers):
+                            self.rank.transport.all_reduce(part.ranks, view)
         if self.rank.held.is_last:
             self.loss = gradients.loss()
 
@@ -307,7 +314,7 @@ def splits_backward(instructions: Iterable[Instruction]) -> bool:
 
 def groups_of(instructions: Iterable[Instruction]) -> set[tuple[int, ...]]:
     """The groups of ranks that a rank's instructions sum over."""
-    return {one.group for one in instructions if isinstance(one, AllReduce)}
+    return {part.ranks for one in instructions if isinstance(one, AllReduce) for part in one.parts}
 
 
 def meet(transport: Transport, group: tuple[int, ...]) -> None:
@@ -315,10 +322,10 @@ def meet(transport: Transport, group: tuple[int, ...]) -> None:
     transport.all_reduce(group, torch.zeros(1))
 
 
-def seed_randomness(device: torch.device, seed: int, iteration: int, microbatch: int, stage: int) -> None:
-    """Seed the device's generators for one micro-batch at one stage, whoever executes it."""
+def seed_randomness(device: torch.device, seed: int, iteration: int, microbatch: int, layer: int) -> None:
+    """Seed the device's generators for one micro-batch at one layer, whoever executes it, in whatever stage."""
     # A product of large odd numbers keeps neighbouring places apart; the generator itself mixes the bits.
-    mixed = seed * 0x9E3779B97F4A7C15 + iteration * 0xBF58476D1CE4E5B9 + microbatch * 0x94D049BB133111EB + stage
+    mixed = seed * 0x9E3779B97F4A7C15 + iteration * 0xBF58476D1CE4E5B9 + microbatch * 0x94D049BB133111EB + layer
     # torch.manual_seed looks at every kind of accelerator, which takes 100 times as long as seeding one generator.
     torch.default_generator.manual_seed(mixed % 2**63)
     if device.type == "cuda":

@@ -1,9 +1,9 @@
 """The torch runner: executes a plan's program on this rank, iteration by iteration.
 
 Our own interpreter rather than torch.distributed.pipelining's, which ties one stage to one rank and every micro-batch
-to every rank, so that a re-routed plan cannot be said. Receives are posted ahead of need, sends are waited for only at
-the end of the iteration, and the loss is divided by the global number of micro-batches, so that the sum over peers is
-the gradient of the mean whoever executed what.
+to every rank, so that neither a re-routed plan nor pipelines of unlike stages can be said. Receives are posted ahead of
+need, sends are waited for only at the end of the iteration, and the loss is divided by the global number of
+micro-batches, so that the sum over a layer's holders is the gradient of the mean whoever executed what.
 """
 
 import json
@@ -19,7 +19,7 @@ from torch import nn
 from ...schemas.check import require_valid
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Plan
+from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span, Timeline
 from ..program import Instruction, Send, lower
 from ..simulator import memory_of_workers
@@ -57,7 +57,7 @@ class PlanRunner:
         store: where the ranks meet; MASTER_ADDR and MASTER_PORT from the environment where not given.
         device: where to compute.
         paced: let every operation last what the plan says, sleeping out the rest, and links their delay.
-        seed: of dropout and the like in the layers, which depend on (seed, iteration, micro-batch, stage) only.
+        seed: of dropout and the like in the layers, which depend on (seed, iteration, micro-batch, layer) only.
 
     Raises:
         InvalidInputError: the plan is not valid, or does not fit the model or the number of ranks.
@@ -141,8 +141,12 @@ class PlanRunner:
 
     def reports_loss(self) -> bool:
         """Whether this rank is the one, of those that know the loss, that should report it."""
-        names = [w.name for w in self.plan.live_workers() if w.stage == self.worker.stage]
-        return self._held.is_last and names[0] == self.worker.name
+        last = next(worker for worker in self._program.workers if self._is_last(worker))
+        return self.worker.name == last.name
+
+    def _is_last(self, worker: Worker) -> bool:
+        """Whether the model ends in a worker's stage."""
+        return worker.stage == len(self.plan.template_of(worker.pipeline).stages) - 1
 
     def _hold(
         self,
@@ -158,7 +162,7 @@ class PlanRunner:
             optimizer,
             self.device,
             loss_scale=1 / self.plan.total_microbatches(),
-            is_last=self.worker.stage == len(self.plan.template_of(self.worker.pipeline).stages) - 1,
+            is_last=self._is_last(self.worker),
             is_split=splits_backward(instructions),
         )
 
@@ -175,14 +179,14 @@ class PlanRunner:
     def _prepare(self, batch: Batch) -> Rank:
         """Learn the shape of what this stage takes, warm everything up, and agree on a common clock.
 
-        Each stage tells the next one the shape of its output through the store, so that inputs are asked for at first
-        stages only (`boundary_samples` would need one on every rank).
+        Each stage tells the next one the shape of its output through the store, under the number of the layer that it
+        flows into, so that inputs are asked for at first stages only (`boundary_samples` would need one on every rank).
         """
         inputs = self._sample_input(batch)
         output = self._held.warm_up(inputs, batch[0][1].to(self.device) if self._held.is_last else None)
         if not self._held.is_last:
             shape = json.dumps([list(output.shape), str(output.dtype).removeprefix("torch.")])
-            self._store.set(f"rtk/shape/{self.worker.stage + 1}", shape)
+            self._store.set(f"rtk/shape/{self._held.layers_range[1]}", shape)
         self._agree_on_clock()
         return Rank(
             self._program,
@@ -200,7 +204,7 @@ class PlanRunner:
     def _sample_input(self, batch: Batch) -> torch.Tensor:
         if self.worker.stage == 0:
             return batch[0][0].to(self.device)
-        shape, dtype = json.loads(self._store.get(f"rtk/shape/{self.worker.stage}"))
+        shape, dtype = json.loads(self._store.get(f"rtk/shape/{self._held.layers_range[0]}"))
         return torch.zeros(shape, dtype=getattr(torch, dtype), device=self.device)
 
     def _agree_on_clock(self) -> None:
@@ -216,22 +220,23 @@ class PlanRunner:
 
 
 def check_model(plan: Plan, layers: Sequence[nn.Module]) -> None:
-    """Raise InvalidInputError unless the plan's stages cover the model, and share no parameter."""
-    needed = max(template.stages[-1].layers[1] for template in plan.templates)
-    if len(layers) != needed:
-        raise InvalidInputError(
-            f"the plan places {needed} layers, the model has {len(layers)}",
-            where="/templates/0/stages",
-            fix="plan from a profile of this model",
-        )
-    for template in plan.templates:
+    """Raise InvalidInputError unless every template's stages cover the model, and share no parameter."""
+    for number, template in enumerate(plan.templates):
+        where = f"/templates/{number}/stages"
+        needed = template.stages[-1].layers[1]
+        if len(layers) != needed:
+            raise InvalidInputError(
+                f"the plan places {needed} layers, the model has {len(layers)}",
+                where=where,
+                fix="plan from a profile of this model",
+            )
         owner: dict[int, int] = {}
         for index, stage in enumerate(template.stages):
             for parameter in {id(p) for layer in layers[slice(*stage.layers)] for p in layer.parameters()}:
                 if owner.setdefault(parameter, index) != index:
                     raise InvalidInputError(
                         f"stages {owner[parameter]} and {index} share a parameter (tied weights)",
-                        where="/templates/0/stages",
+                        where=where,
                         fix="untie the weights, or cut so that both layers are in one stage",
                     )
 

@@ -67,13 +67,20 @@ class Stage:
         self._forwards.clear()
         self._deferred.clear()
 
-    def forward(self, key: Hashable, inputs: torch.Tensor, target: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        key: Hashable,
+        inputs: torch.Tensor,
+        target: torch.Tensor | None = None,
+        before_layer: Callable[[int], None] | None = None,
+    ) -> torch.Tensor:
         """F: the stage's output, or the scaled loss at a last stage; with gradients switched off nothing is kept.
 
         Args:
             key: names the micro-batch until its backward pass.
             inputs: what the first layer takes; gradients are taken with respect to it where it is floating.
             target: what the loss compares the output with; given exactly where the stage has a loss.
+            before_layer: called before each layer with its place in the stage, from 0; for seeding.
 
         Returns:
             The output (or a scalar), detached from the graph.
@@ -85,7 +92,7 @@ class Stage:
         if key in self._forwards or key in self._deferred:
             raise RuntimeFailedError(f"F of micro-batch {key!r} again, before its backward pass has ended")
         inputs = inputs.detach().requires_grad_(inputs.is_floating_point() and torch.is_grad_enabled())
-        output = self._apply_loss(self._apply_layers(inputs), target)
+        output = self._apply_loss(self._apply_layers(inputs, before_layer), target)
         if torch.is_grad_enabled():
             edge = get_gradient_edge(output) if output.requires_grad else None
             self._forwards[key] = _Forward(inputs, edge)
@@ -142,8 +149,10 @@ class Stage:
         }
         return sum(storages.values())
 
-    def _apply_layers(self, value: torch.Tensor) -> torch.Tensor:
+    def _apply_layers(self, value: torch.Tensor, before_layer: Callable[[int], None] | None) -> torch.Tensor:
         for index, layer in enumerate(self.layers):
+            if before_layer is not None:
+                before_layer(index)
             value = layer(value)
             if not isinstance(value, torch.Tensor):
                 raise InvalidInputError(

@@ -13,9 +13,9 @@ from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.list_schedule import ListScheduler
 from rtk.planners.scheduling.portfolio import portfolio
 from rtk.planners.scheduling.problem import Problem, home_problem, problem_of
-from rtk.schemas.plan import Pipeline, Plan
+from rtk.schemas.plan import Pipeline, Plan, Worker
 
-from ..strategies import hand_plan, limited_to_its_peaks, plans
+from ..strategies import BY_HAND, any_plans, cut_templates, hand_plan, limited_to_its_peaks, plans
 from .every_order import all_orders, any_order, limited_pipelines, limited_templates
 from .examples import running_example
 
@@ -23,7 +23,7 @@ ROUNDING = 1 + 1e-9
 
 
 @settings(max_examples=100)
-@given(plans(), st.booleans())
+@given(any_plans(), st.booleans())
 def test_bounds_never_exceed_what_random_plans_reach(plan: Plan, limited: bool) -> None:
     """Makespan and period of random valid plans lie on or above their bounds, also with limits that they just keep."""
     plan = limited_to_its_peaks(plan) if limited else plan
@@ -62,6 +62,23 @@ def test_bounds_hold_for_rerouted_microbatches(data: st.DataObject, sizes: tuple
     pipelines = (Pipeline("t0", first), Pipeline("t0", second))
     template = data.draw(limited_templates(2, first + second))
     _check_against_all_orders(replace(plan, pipelines=pipelines, templates=(template,)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data(), st.sampled_from([(1, 1, True), (1, 2, False), (2, 1, False), (2, 1, True)]))
+def test_bounds_hold_for_unlike_cuts(data: st.DataObject, sizes: tuple[int, int, bool]) -> None:
+    """Where one pipeline cuts the layers in two and one does not, all is one component; no order beats a bound."""
+    first, second, split = sizes
+    own = [any_order([(k, j) for j in range(count)], split) for k, count in enumerate((first, second))]
+    cut, whole = data.draw(cut_templates((0, 1, 2), "t0")), data.draw(cut_templates((0, 2), "t1"))
+    plan = Plan(
+        BY_HAND,
+        (cut, whole),
+        (Pipeline("t0", first), Pipeline("t1", second)),
+        "synchronous",
+        (Worker(0, 0, own[0]), Worker(0, 1, own[0]), Worker(1, 0, own[1].replace("1.", ""))),
+    )
+    _check_against_all_orders(plan)
 
 
 def _check_against_all_orders(plan: Plan) -> None:

@@ -11,13 +11,13 @@ from rtk.planners.scheduling.evaluate import Evaluation, Timed, evaluate
 from rtk.runners.simulator import simulate
 from rtk.schemas.check import check_plan, check_timeline, deadlock_free_times
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.plan import Link, Pipeline, Plan
+from rtk.schemas.plan import Link, Optimizer, Pipeline, Plan, Stage, Template, Worker
 
-from ..strategies import hand_plan, plans
+from ..strategies import BY_HAND, any_plans, hand_plan, plans
 
 
-@settings(max_examples=100)
-@given(plans())
+@settings(max_examples=120)
+@given(any_plans())
 def test_three_readings_agree_to_the_last_bit(plan: Plan) -> None:
     """Starts, ends, makespan, period and memory of evaluator, simulator and checker are equal for any valid plan."""
     evaluation, simulation = evaluate(plan), simulate(plan)
@@ -47,13 +47,13 @@ def test_operations_start_as_soon_as_they_can(plan: Plan) -> None:
             assert timed.start_s == free_s or (timed.waited_for_message and timed.start_s > free_s)
 
 
-@given(plans())
+@given(any_plans())
 def test_critical_path_spans_the_schedule_without_slack(plan: Plan) -> None:
-    """The critical path starts at 0, ends where its stage does, and each step starts when the one before lets it."""
+    """The critical path starts at 0, ends as its component does, and each step starts when the one before lets it."""
     evaluation = evaluate(plan)
     path = evaluation.critical_path()
     assert path[0].start_s == 0
-    window = evaluation.windows[plan.stage_of(plan.workers[path[-1].worker]).layers]
+    window = evaluation.windows[evaluation.component_of(plan.workers[path[-1].worker])]
     assert path[-1].end_s == pytest.approx(window.end_s, rel=1e-9)
     if plan.optimizer == "staggered":
         assert window.length_s == pytest.approx(evaluation.period_s, rel=1e-9)
@@ -105,7 +105,7 @@ def test_memory_over_time_starts_and_ends_empty(plan: Plan) -> None:
         assert moments == sorted(moments)
 
 
-@given(plans())
+@given(any_plans())
 def test_period_is_at_most_the_makespan(plan: Plan) -> None:
     """A staggered optimizer never costs more than one that waits for everyone."""
     evaluation = evaluate(plan)
@@ -140,6 +140,35 @@ def test_slowest_peer_decides_a_stages_allreduce_and_optimizer() -> None:
         assert evaluate(mixed).makespan_s == evaluate(mixed).period_s == 3 + 5 + 3
         assert simulate(mixed).makespan_s == simulate(mixed).period_s == 11
         assert check_plan(with_prediction(mixed)) == []
+
+
+@pytest.mark.parametrize(
+    ("second", "optimizer", "expected_s"),
+    [
+        # Layers 0-1 and 2-5 are components: the first runs from 0 to 9, the other from 1 to 7 and reduces for 20 s.
+        ((0, 2, 6), "synchronous", 7 + 20 + 3),
+        ((0, 2, 6), "staggered", 6 + 20 + 3),
+        # All stages hang together by 0-2 and 3-5: one component from 0 to 9, with the longest all-reduce.
+        ((0, 3, 6), "synchronous", 9 + 20 + 3),
+        ((0, 3, 6), "staggered", 9 + 20 + 3),
+    ],
+)
+def test_stages_that_share_layers_end_together(
+    second: tuple[int, ...], optimizer: Optimizer, expected_s: float
+) -> None:
+    """With unlike cuts the all-reduce waits for all stages that hang together by common layers, in all readings."""
+
+    def template(name: str, cuts: tuple[int, ...]) -> Template:
+        held = list(pairwise(cuts))
+        shape = tuple(Stage(h, 1, 1, 1, optimizer_s=3, allreduce_s=20 if h[0] == 2 else 10 * (h[0] > 2)) for h in held)
+        return Template(name, shape, tuple(Link() for _ in held[1:]))
+
+    shapes = (template("n3", (0, 2, 4, 6)), template("n2", second))
+    workers = tuple(Worker(k, i, "F0 B0") for k, depth in enumerate((3, 2)) for i in range(depth))
+    plan = Plan(BY_HAND, shapes, (Pipeline("n3", 1), Pipeline("n2", 1)), optimizer, workers)
+    assert evaluate(plan).iteration_time_s == expected_s
+    assert simulate(plan).iteration_time_s == expected_s
+    assert check_plan(with_prediction(plan)) == []
 
 
 def test_deadlocking_orders_are_refused() -> None:

@@ -322,6 +322,52 @@ def test_checksum_sees_one_bit(dtype: torch.dtype) -> None:
     assert found[0] == found[3] and len(set(found)) == 3
 
 
+def cut_out(first: int, stop: int) -> HeldStage:
+    """A fresh stage of some of the small layers, with its optimizer primed."""
+    held = HeldStage(small_layers(), (first, stop), F.mse_loss, adamw, is_last=stop == 3)
+    held.prime_optimizer()
+    return held
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_a_stage_can_be_put_together_from_others(cut: int) -> None:
+    """A stage loaded layer by layer from stages cut elsewhere goes on with what they held, bit for bit."""
+    whole, parts, fresh = trained(2), [cut_out(0, cut), cut_out(cut, 3)], cut_out(0, 3)
+    for part in parts:
+        assert list(part.state()) == list(whole.state_of(part.layers_range))
+        part.load(copied(whole.state_of(part.layers_range)))
+        fresh.load_layers(part.layers_range, part.state())
+    assert fresh.checksum() == whole.checksum()
+    assert parts[0].checksums() | parts[1].checksums() == fresh.checksums() == whole.checksums()
+    for number in range(2, 4):
+        assert train(fresh, number) == train(whole, number)
+    assert fresh.checksums() == whole.checksums()
+
+
+def test_loading_layers_leaves_the_others() -> None:
+    """Of a partial load only the named layers change; a name of another layer is refused, and nothing changes."""
+    held, other = trained(1), trained(3)
+    before = held.checksums()
+    with pytest.raises(InvalidInputError, match=r"the state has 0.weight, which is not held here"):
+        held.load_layers((1, 3), other.state())
+    with pytest.raises(InvalidInputError, match=r"the state lacks 2.weight"):
+        held.load_layers((1, 3), other.state_of((1, 2)))
+    assert held.checksums() == before
+    held.load_layers((1, 2), other.state_of((1, 2)))
+    assert held.checksums() == {**before, 1: other.checksums()[1]}
+    assert held.state_of((3, 9)) == {}
+
+
+def test_a_shared_parameter_is_state_of_the_first_layer() -> None:
+    """Tied weights are named by the first of their layers; the other one still has a checksum, of nothing."""
+    tied = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2)]
+    tied[1].weight = tied[0].weight
+    held = HeldStage([nn.ReLU(), *tied], (1, 3), F.mse_loss, adamw)
+    assert list(held.state_of((1, 2))) == list(held.state()) == ["1.weight"]
+    assert held.state_of((2, 3)) == {}
+    assert list(held.checksums()) == [1, 2]
+
+
 @given(st.sampled_from([0.0, 3e38, float("nan"), float("inf"), -float("inf")]), st.integers(0, 99), st.booleans())
 def test_finite(value: float, place: int, is_double: bool) -> None:
     """One value that is not finite anywhere among the gradients, in any type, is noticed; large ones are not one."""

@@ -14,12 +14,14 @@ from torch import nn
 
 from rtk.planners.pipeline.plan import Schedule, plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.runners.program import lower
+from rtk.runners.program import AllReduce, Part, Send, lower
 from rtk.runners.torch.held_stage import HeldStage
-from rtk.runners.torch.iteration import Iteration, Rank, Timed, groups_of, splits_backward
+from rtk.runners.torch.iteration import Iteration, Rank, Tags, Timed, groups_of, splits_backward
 from rtk.schemas.plan import Optimizer, Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.timeline import Span
+
+from ..strategies import unlike_plans
 
 WIDTH = 4
 MICROBATCHES = 3
@@ -195,9 +197,50 @@ def test_a_failed_operation_leaves_no_span() -> None:
     assert spans == []
 
 
+@given(unlike_plans(max_microbatches=3))
+def test_tags_tell_all_messages_apart(plan: Plan) -> None:
+    """No two messages of an iteration, nor of it and the next, have one tag, however many links each pipeline has."""
+    tags, sent = Tags(plan), [one.message for rank in lower(plan).instructions for one in rank if isinstance(one, Send)]
+    assert len({tags.of(message, n) for message in sent for n in (6, 7)}) == 2 * len(sent)
+
+
+class Recording(nn.Module):
+    """Notes the random numbers that it draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[float] = []
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        self.drawn.append(torch.rand(()).item())
+        return value * self.drawn[-1]
+
+
+def drawn_by(recording: Recording) -> list[float]:
+    """What a layer has drawn since it was last asked."""
+    drawn, recording.drawn = recording.drawn, []
+    return drawn
+
+
+def test_randomness_depends_on_its_place_in_the_training_only() -> None:
+    """What a layer draws is given by seed, iteration, micro-batch and layer, and unlike in all of them."""
+    layers = [Recording(), Recording()]
+    rank = make_rank(make_plan())
+    rank.held.stage.layers.extend(layers)
+    found: dict[tuple[int, int, int, int], float] = {}
+    for seed, number in ((0, 0), (0, 1), (1, 0), (0, 0)):
+        run = Iteration(replace(rank, seed=seed), number, batch())
+        run.reduce()
+        for place, layer in enumerate(layers):
+            for microbatch, value in enumerate(drawn_by(layer)):
+                assert found.setdefault((seed, number, microbatch, place), value) == value
+    assert len(set(found.values())) == len(found) == 3 * MICROBATCHES * 2
+
+
 def test_what_a_program_needs() -> None:
     """Whether a rank splits its backward pass, and over which groups it sums, is read off its instructions."""
     peers = lower(plan_pipeline(Profile((Layer((LayerCost(1.0, 1.0, 1.0),)),) * 2), "zero-bubble", Shape(2, 2, 2)))
     assert [groups_of(one) for one in peers.instructions] == [{(0, 2)}, {(1, 3)}, {(0, 2)}, {(1, 3)}]
+    assert groups_of((AllReduce((0, 1, 2), 0.0, (Part((0, 1), (0, 2)), Part((1, 3), (0, 1)))),)) == {(0, 2), (0, 1)}
     assert splits_backward(lower(make_plan("zero-bubble")).instructions[0])
     assert not splits_backward(lower(make_plan("1f1b")).instructions[0])

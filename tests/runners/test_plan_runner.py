@@ -1,18 +1,24 @@
 """The torch runner trains as a single process does, whatever the plan."""
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from rtk.planners.pipeline.plan import Schedule, plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.runners.torch.runner import PlanRunner
+from rtk.runners.torch.stage import Stage
 from rtk.schemas.check import check_timeline, require_valid
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.plan import Plan, Planner, Worker
+from rtk.schemas.plan import Optimizer, Pipeline, Plan, Planner, Template, Worker
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.timeline import Timeline
 
@@ -110,6 +116,108 @@ def test_gradients_of_a_rerouted_plan_equal_a_single_process() -> None:
     assert_same_gradients(rerouted)
 
 
+def unlike(*pipelines: tuple[int, int], schedule: Schedule = "1f1b") -> Plan:
+    """A plan of pipelines of so many stages and micro-batches each, whatever cut that makes."""
+    parts = [plan_pipeline(profile(), schedule, Shape(pp, 1, count)) for pp, count in pipelines]
+    templates = {pp: replace(part.templates[0], name=f"n{pp}") for (pp, _), part in zip(pipelines, parts, strict=True)}
+    plan = Plan(
+        Planner("by hand", "1", {}),
+        tuple(templates.values()),
+        tuple(Pipeline(f"n{pp}", count) for pp, count in pipelines),
+        "synchronous",
+        tuple(replace(worker, pipeline=k) for k, part in enumerate(parts) for worker in part.workers),
+    )
+    plan.validate()
+    require_valid(plan, "the plan")
+    return plan
+
+
+def losses_of(plan: Plan, layers: list[nn.Module], iterations: int) -> list[float]:
+    """The losses that the workers of the model's last layer tell, all of them the same."""
+
+    def train(runner: PlanRunner) -> tuple[bool, list[float | None]]:
+        rows = [batch(n, plan.total_microbatches()) for n in range(iterations)]
+        return runner.reports_loss(), [runner.step(row).loss for row in rows]
+
+    ranks = run_ranks(plan, layers, language_model_loss, lambda ps: torch.optim.AdamW(ps, lr=1e-3), train)
+    known = [losses for _, losses in ranks if losses[0] is not None]
+    assert [reports for reports, losses in ranks if losses[0] is not None] == [True] + [False] * (len(known) - 1)
+    assert all(losses == known[0] for losses in known)
+    return [loss for loss in known[0] if loss is not None]
+
+
+def double(layers: list[nn.Module]) -> list[nn.Module]:
+    return [layer.double() for layer in layers]
+
+
+@pytest.mark.parametrize(
+    "plan", [unlike((3, 5), (2, 3)), unlike((2, 1), (3, 4), (1, 3), schedule="zero-bubble")], ids=["3+2", "2+3+1"]
+)
+def test_pipelines_of_unlike_cuts_train_as_a_single_process_does(plan: Plan) -> None:
+    """Pipelines that cut the layers elsewhere, with unequal numbers of micro-batches, take the very same steps."""
+    found = losses_of(plan, double(model()), 4)
+    assert found == pytest.approx(single_process(double(model()), 4, 8, lr=1e-3), abs=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["synchronous", "staggered"])
+def test_gradients_of_unlike_cuts_equal_a_single_process(optimizer: Optimizer) -> None:
+    """Every holder of a layer has the gradient of the mean over all micro-batches, also with a staggered optimizer."""
+    assert_same_gradients(replace(unlike((3, 5), (2, 3)), optimizer=optimizer))
+
+
+def test_a_last_layer_without_parameters_tells_the_loss() -> None:
+    """Where the model's last layer has no gradients for the loss to go with, it is summed all the same."""
+    layers = [*double(model()), nn.Identity()]
+    plan = unlike((3, 1), (2, 2))
+    cuts = ((0, 2, 4, 7), (0, 5, 7))
+    templates = tuple(_cut_at(template, cut) for template, cut in zip(plan.templates, cuts, strict=True))
+    found = losses_of(replace(plan, templates=templates), layers, 2)
+    assert found == pytest.approx(single_process([*double(model()), nn.Identity()], 2, 3, lr=1e-3), abs=1e-12)
+
+
+def _cut_at(template: Template, cut: tuple[int, ...]) -> Template:
+    stages = zip(template.stages, pairwise(cut), strict=True)
+    return replace(template, stages=tuple(replace(stage, layers=layers) for stage, layers in stages))
+
+
+class Dropping(nn.Module):
+    """A layer with dropout before and behind it, computed anew for its backward pass."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Dropout(0.2), layer, nn.Dropout(0.3))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = checkpoint(self.layers, value, use_reentrant=False)
+        return found
+
+
+def dropping() -> list[nn.Module]:
+    first, *blocks, last = double(model())
+    return [first, *map(Dropping, blocks), last]
+
+
+def test_dropout_is_the_same_however_the_layers_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With dropout, recomputed in the backward pass, pipelines of three stages, of two and of both kinds lose alike."""
+    # Ranks are threads here that share a random generator; processes have one each.
+    alone = threading.RLock()
+
+    def locked(method: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            with alone:
+                return method(*arguments)
+
+        return run
+
+    for name in ("forward", "backward"):
+        monkeypatch.setattr(Stage, name, locked(getattr(Stage, name)))
+    plans = (unlike((3, 4)), unlike((2, 4)), unlike((3, 1), (2, 3)))
+    three, two, both = (losses_of(plan, dropping(), 3) for plan in plans)
+    assert three == pytest.approx(two, abs=1e-12)
+    assert three == pytest.approx(both, abs=1e-12)
+    assert three != pytest.approx(single_process(double(model()), 3, 4, lr=1e-3), abs=1e-3)
+
+
 @pytest.mark.parametrize(("schedule", "dp"), [("1f1b", 1), ("1f1b", 2), ("zero-bubble", 1), ("zero-bubble", 2)])
 def test_fifty_iterations_lose_as_a_single_process_does(schedule: Schedule, dp: int) -> None:
     """Over 50 iterations of AdamW every loss is within 1e-5 of single-process training."""
@@ -188,6 +296,16 @@ def test_a_model_of_another_depth_is_refused() -> None:
     plan = plan_pipeline(profile(), "1f1b", Shape(2, 1, 2))
     with pytest.raises(InvalidInputError, match="places 6 layers, the model has 5"):
         PlanRunner(plan, model()[:-1], language_model_loss, torch.optim.AdamW, rank=0, world_size=2)
+
+
+def test_weights_tied_across_stages_of_any_template_are_refused() -> None:
+    """What one template keeps in a stage another one may not cut apart, whichever a rank is to run."""
+    layers = model()
+    layers[2].register_parameter("tied", next(layers[3].parameters()))
+    plan = unlike((3, 1), (2, 1))
+    with pytest.raises(InvalidInputError, match="share a parameter") as caught:
+        PlanRunner(plan, layers, language_model_loss, torch.optim.AdamW, rank=0, world_size=5)
+    assert caught.value.where == "/templates/1/stages"
 
 
 def test_weights_tied_across_stages_are_refused() -> None:

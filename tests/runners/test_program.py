@@ -1,19 +1,17 @@
 """Lowering: what each worker's program sends, receives and ends with."""
 
 from collections import Counter
-from dataclasses import replace
+from itertools import pairwise
 
-import pytest
 from hypothesis import given
 
-from rtk.runners.program import AllReduce, Compute, Message, Receive, Send, Step, lower
-from rtk.schemas.errors import InvalidInputError
+from rtk.runners.program import AllReduce, Compute, Message, Part, Receive, Send, Step, lower
 from rtk.schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
 
-from ..strategies import BY_HAND, hand_plan, plans
+from ..strategies import BY_HAND, any_plans, hand_plan, plans, unlike_plans
 
 
-@given(plans())
+@given(any_plans())
 def test_each_send_has_its_receive(plan: Plan) -> None:
     """Every message is sent once and received once, by the rank that it is sent to, and takes its link's delay."""
     program = lower(plan)
@@ -38,7 +36,7 @@ def test_each_send_has_its_receive(plan: Plan) -> None:
     assert len(sent) == sum(2 * hop * plan.pipelines[k].microbatches for k, hop in enumerate(hops))
 
 
-@given(plans())
+@given(any_plans())
 def test_programs_are_the_orders_with_their_exchanges(plan: Plan) -> None:
     """A program computes its order; F and I or B receive right before and send right after; W exchanges nothing."""
     for worker, instructions in zip(plan.live_workers(), lower(plan).instructions, strict=True):
@@ -96,7 +94,7 @@ def test_small_program_reads_as_written() -> None:
         Compute(backward),
         Send(up[0], 0, 0.5),
         Compute(weight),
-        AllReduce((1,), 0.0),
+        AllReduce((1,), 0.0, (Part((1, 2), (1,)),)),
         Step(True, 0.0),
     )
 
@@ -107,25 +105,67 @@ def test_failed_workers_have_no_rank() -> None:
     program = lower(plan)
     assert [worker.name for worker in program.workers] == ["0/0", "0/1", "1/0"]
     assert program.instructions[2][1] == Send(Message("activation", 1, 0, 0), 1, 0.0)
-    assert program.instructions[0][-2] == AllReduce((0, 2), 0.0)
-    assert program.instructions[1][-2] == AllReduce((1,), 0.0)
+    assert program.instructions[0][-2] == AllReduce((0, 2), 0.0, (Part((0, 1), (0, 2)),))
+    assert program.instructions[1][-2] == AllReduce((1,), 0.0, (Part((1, 2), (1,)),))
 
 
-def test_pipelines_of_unlike_cuts_are_refused() -> None:
-    """Gradients of stages that hold other layers cannot be reduced among peers: one error, no silent wrong result."""
+@given(unlike_plans())
+def test_every_layer_is_summed_over_all_that_hold_it(plan: Plan) -> None:
+    """The parts of a rank's all-reduce tile its stage in order, each as long as can be, and name all live holders."""
+    program = lower(plan)
+    held = [plan.stage_of(worker).layers for worker in program.workers]
+    for rank, (first, stop) in enumerate(held):
+        (reduce,) = (one for one in program.instructions[rank] if isinstance(one, AllReduce))
+        boundaries = [part.layers[0] for part in reduce.parts] + [stop]
+        assert [part.layers for part in reduce.parts] == list(pairwise(boundaries))
+        assert boundaries[0] == first
+        for part in reduce.parts:
+            for layer in range(*part.layers):
+                assert part.ranks == tuple(n for n, (start, end) in enumerate(held) if start <= layer < end)
+        assert all(a.ranks != b.ranks for a, b in pairwise(reduce.parts))
 
-    def template(name: str, cut: int) -> Template:
-        return Template(name, (Stage((0, cut), 1, 1, 1), Stage((cut, 4), 1, 1, 1)), (Link(),))
+
+@given(unlike_plans())
+def test_ranks_that_share_layers_wait_for_each_other(plan: Plan) -> None:
+    """Each rank is in one group, which all its members name alike and which holds everybody they share a layer with."""
+    program = lower(plan)
+    reduces = [one for rank in program.instructions for one in rank if isinstance(one, AllReduce)]
+    for rank, reduce in enumerate(reduces):
+        assert rank in reduce.group
+        assert {member for part in reduce.parts for member in part.ranks} <= set(reduce.group)
+        assert {(reduces[n].group, reduces[n].duration_s) for n in reduce.group} == {(reduce.group, reduce.duration_s)}
+        assert _connected(reduce.group, reduces)
+
+
+def _connected(group: tuple[int, ...], reduces: list[AllReduce]) -> bool:
+    """Whether common layers lead from the first rank of a group to all others."""
+    reached, new = set[int](), {group[0]}
+    while new:
+        reached |= new
+        new = {other for rank in new for part in reduces[rank].parts for other in part.ranks} - reached
+    return reached == set(group)
+
+
+def test_a_program_of_unlike_cuts_reads_as_written() -> None:
+    """Three stages beside two: the middle one is summed in halves, one with each of the two."""
+
+    def template(name: str, cuts: tuple[int, ...]) -> Template:
+        shape = tuple(Stage(held, 1, 1, 1, allreduce_s=held[0]) for held in pairwise(cuts))
+        return Template(name, shape, tuple(Link() for _ in shape[1:]))
 
     plan = Plan(
         BY_HAND,
-        (template("t0", 2), template("t1", 1)),
-        (Pipeline("t0", 1), Pipeline("t1", 1)),
+        (template("n3", (0, 2, 4, 6)), template("n2", (0, 3, 6))),
+        (Pipeline("n3", 1), Pipeline("n2", 1)),
         "synchronous",
-        tuple(Worker(k, i, "F0 B0") for k in range(2) for i in range(2)),
+        tuple(Worker(k, i, "F0 B0") for k, depth in enumerate((3, 2)) for i in range(depth)),
     )
-    with pytest.raises(InvalidInputError, match="'t1' cuts the layers elsewhere than 't0'") as caught:
-        lower(plan)
-    assert caught.value.where == "/templates/1/stages"
-    alike = replace(plan, templates=(template("t0", 2), template("t1", 2)))
-    assert len(lower(alike).instructions) == 4
+    everyone = (0, 1, 2, 3, 4)
+    parts = [
+        (Part((0, 2), (0, 3)),),
+        (Part((2, 3), (1, 3)), Part((3, 4), (1, 4))),
+        (Part((4, 6), (2, 4)),),
+        (Part((0, 2), (0, 3)), Part((2, 3), (1, 3))),
+        (Part((3, 4), (1, 4)), Part((4, 6), (2, 4))),
+    ]
+    assert [one[-2] for one in lower(plan).instructions] == [AllReduce(everyone, 4, own) for own in parts]

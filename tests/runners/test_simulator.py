@@ -22,7 +22,7 @@ from rtk.schemas.plan import Link, Pipeline, Plan
 from rtk.schemas.profile import Profile
 from rtk.schemas.timeline import Span, WorkerMemory
 
-from ..strategies import hand_plan, plans
+from ..strategies import hand_plan, plans, unlike_plans
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -44,7 +44,7 @@ def test_frozen_orders_suffer_from_a_slow_link(frozen: Plan, link: int, expected
     assert found == pytest.approx([ms / 1000 for ms in expected_ms], rel=1e-9)
 
 
-@given(plans(max_microbatches=4))
+@given(st.one_of(plans(max_microbatches=4), unlike_plans()))
 def test_timeline_is_in_order_and_of_its_plan(plan: Plan) -> None:
     """Spans stand in time order, name live workers, and the timeline carries the plan's digest and memory sizes."""
     simulation = simulate(plan)

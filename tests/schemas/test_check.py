@@ -16,13 +16,13 @@ from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Link, Pipeline, Plan, Prediction, Stage, Template, Worker
 from rtk.schemas.timeline import Span, Timeline
 
-from ..strategies import BY_HAND, hand_plan, limited_to_its_peaks, plans
+from ..strategies import BY_HAND, any_plans, hand_plan, limited_to_its_peaks, plans
 
 SMALL = plans(max_pp=4, max_microbatches=4)
 
 
 @settings(max_examples=60)
-@given(plans())
+@given(any_plans())
 def test_valid_plans_have_no_problem(plan: Plan) -> None:
     """Random valid plans, whatever their routing, split, delays and slow-downs, pass with and without prediction."""
     assert check_plan(plan) == []
@@ -152,10 +152,15 @@ def test_malformed_order_is_refused(plan: Plan, data: st.DataObject) -> None:
 def test_pipelines_of_unlike_depth_share_a_stage() -> None:
     """A micro-batch of a deeper pipeline passes a worker of a shallower one: hops inside, between, and inside again."""
     shallow, deep = (
-        Template(name, tuple(Stage((i, i + 1), 1.0, 1.0, 1.0, activation_bytes=8) for i in range(depth)), links)
-        for name, depth, links in (("t0", 1, ()), ("t1", 3, (Link(10.0), Link(100.0))))
+        Template(name, tuple(Stage(held, 1.0, 1.0, 1.0, activation_bytes=8) for held in pairwise(cuts)), links)
+        for name, cuts, links in (("t0", (0, 1, 3), (Link(),)), ("t1", (0, 1, 2, 3), (Link(10.0), Link(100.0))))
     )
-    orders = (Worker(0, 0, "F0 F1.0 B0 B1.0"), Worker(1, 0, "F1 B1"), Worker(1, 1, "F0 F1 B0 B1"))
+    orders = (
+        Worker(0, 0, "F0 F1.0 B0 B1.0"),
+        Worker(0, 1, "F0 B0"),
+        Worker(1, 0, "F1 B1"),
+        Worker(1, 1, "F0 F1 B0 B1"),
+    )
     plan = Plan(
         BY_HAND,
         (shallow, deep),
@@ -166,13 +171,32 @@ def test_pipelines_of_unlike_depth_share_a_stage() -> None:
     plan.validate()
     assert check_plan(plan) == []
     start, _ = deadlock_free_times(plan)
-    starts = [start[first:stop].tolist() for first, stop in pairwise([0, 4, 6, 10, 14])]
+    starts = [start[first:stop].tolist() for first, stop in pairwise([0, 4, 6, 8, 12, 16])]
     assert starts == [
-        [0, 1, 2, 428],  # F1.0 arrives at stage 1 after the template's 10 s
+        [0, 1, 4, 428],  # F1.0 arrives at stage 1 after the template's 10 s
+        [1, 2],
         [0, 447],
         [12, 21, 416, 425],  # F1.1 comes by the pipeline's own link of 20 s
         [213, 214, 222, 223],
     ]
+
+
+def test_a_worker_of_other_layers_cannot_take_over() -> None:
+    """A micro-batch re-routed to the same stage number is foreign there where the stage holds other layers."""
+    few, many = (
+        Template(name, tuple(Stage(held, 1.0, 1.0, 1.0) for held in pairwise(cuts)), (Link(),))
+        for name, cuts in (("t0", (0, 1, 3)), ("t1", (0, 2, 3)))
+    )
+    workers = (
+        Worker(0, 0, "F0 F1.0 B0 B1.0"),
+        Worker(0, 1, "F0 B0"),
+        Worker(1, 0, failed=True),
+        Worker(1, 1, "F0 B0"),
+    )
+    plan = Plan(BY_HAND, (few, many), (Pipeline("t0", 1), Pipeline("t1", 1)), "synchronous", workers)
+    problems = check_plan(plan)
+    assert [problem.path for problem in problems] == ["/workers/0/order"] * 2
+    assert all("no such micro-batch passes this stage" in problem.message for problem in problems)
 
 
 def test_problem_names_the_operation_and_its_place() -> None:

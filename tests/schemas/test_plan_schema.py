@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.plan import Link, Pipeline, Plan, Prediction, Stage, Worker
+from rtk.schemas.plan import Link, Pipeline, Plan, Prediction, Stage, Template, Worker
 
 from ..strategies import hand_plan, plans
 
@@ -47,11 +47,23 @@ def _with_worker(number: int, worker: Worker) -> Plan:
     return replace(plan, workers=(*plan.workers[:number], worker, *plan.workers[number + 1 :]))
 
 
+def _longer(template: Template) -> Template:
+    """A template of another name, whose last stage has one layer more."""
+    *before, last = template.stages
+    stages = (*before, replace(last, layers=(last.layers[0], last.layers[1] + 1)))
+    return replace(template, name="longer", stages=stages)
+
+
 BAD: dict[str, tuple[Callable[[], Plan], str, str]] = {
     "two templates of one name": (
         lambda: replace(_plan(), templates=_plan().templates * 2),
         "two templates have one name",
         "/templates",
+    ),
+    "templates of two models": (
+        lambda: replace(_plan(), templates=(*_plan().templates, _longer(_plan().templates[0]))),
+        "layers, those of template",
+        "/templates/1/stages",
     ),
     "hole between stages": (
         lambda: _with_stage(1, lambda stage: replace(stage, layers=(2, 3))),

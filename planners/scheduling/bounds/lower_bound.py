@@ -5,10 +5,11 @@ and delays that must come first), lasts p_j, and is followed by a chain of at le
 can end. Whatever the schedule, the worker runs these operations one at a time, so the iteration is no shorter than the
 best one-machine schedule of (r_j, p_j, q_j), with pre-emption. The makespan bound is the largest over all workers.
 
-For the period, a stage's window runs from the first start to the last end over its workers. Drop all stages before it
-(that can only shorten the window), let the window start at 0, and the same argument bounds its length: heads are chains
-from the window's start, tails chains to the last operation of the window's own stage. F and I of later stages lie
-inside the window too, so their workers bound it as well.
+For the period, a component's window (a stage's, where all pipelines cut alike) runs from the first start to the last
+end over its workers. Drop all stages before it (that can only shorten the window), let the window start at 0, and the
+same argument bounds its length: heads are chains from the window's start, tails chains to the last operation of the
+window's own stages. F and I of later stages lie inside the window too, so their workers bound it as well. Of one
+pipeline a component may hold several stages; each of their operations counts once.
 
 Memory limits raise heads and tails where they bind one chain of identical micro-batches (all of a fault-free pipeline),
 or one worker with all its micro-batches. What a worker's limit does to one chain because of another one's micro-batches
@@ -47,7 +48,7 @@ class Bound:
     Attributes:
         value_s: no orders have a smaller makespan or period, in s.
         worker: number of the worker whose operations are critical.
-        window: number of the group (stage of all pipelines) whose window is bounded, from whose first start heads are
+        window: number of the group (component of stages) whose window is bounded, from whose first start heads are
             counted; None for the makespan.
         head_s, work_s, tail_s: of the critical operations.
         unlimited_s: what the value would be without memory limits.
@@ -120,35 +121,39 @@ def _whole_iteration(problem: Problem, routes: Sequence[Route]) -> Machines:
 
 
 def _windows(problem: Problem, routes: Sequence[Route]) -> Machines:
-    """Heads from the first start of a stage, tails to the end of its optimizer step.
+    """Heads from the first start of a component, tails to the end of its optimizer step.
 
-    The window of a stage contains those of F and I at later ones. So what a stage says of later workers, one before it
+    The window of a component contains F and I at all later stages. So what one says of later workers, one before it
     says too, with longer heads and tails, unless what follows its own last operation takes longer.
     """
     columns = (problem.workers.allreduce_s, problem.workers.optimizer_s)
     after_s = [sum(both) for both in zip(*(_of_slowest_peer(problem, column) for column in columns), strict=True)]
     group = problem.workers.group.tolist()
     machines = Machines()
-    views: dict[tuple[Chain, tuple[float, ...]], list[tuple[int, int]]] = {}
+    views: dict[tuple[Chain, tuple[float, ...], tuple[int, ...]], list[tuple[int, int, int]]] = {}
     for route in routes:
         ends_s = tuple(after_s[worker] for worker in route.workers)
-        if (route.chain, ends_s) not in views:
-            views[route.chain, ends_s] = list(_views(machines, route.chain, ends_s))
-        for first, (kind, stages) in enumerate(views[route.chain, ends_s]):
-            window = group[route.workers[first]]
+        groups = tuple(group[worker] for worker in route.workers)
+        if (route.chain, ends_s, groups) not in views:
+            views[route.chain, ends_s, groups] = list(_views(machines, route.chain, ends_s, groups))
+        for first, kind, stages in views[route.chain, ends_s, groups]:
             for stage in range(stages):
-                machines.add((window, route.workers[first + stage]), Part(kind, stage, route.count))
+                machines.add((groups[first], route.workers[first + stage]), Part(kind, stage, route.count))
     return machines
 
 
-def _views(machines: Machines, chain: Chain, ends_s: tuple[float, ...]) -> Iterator[tuple[int, int]]:
-    """From each stage's window on: the kind of a chain's micro-batches, and how many stages it says most of."""
+def _views(
+    machines: Machines, chain: Chain, ends_s: tuple[float, ...], groups: tuple[int, ...]
+) -> Iterator[tuple[int, int, int]]:
+    """From each component's window on: its first stage in a chain, the kind of the chain's micro-batches from there,
+    and how many stages it says most of. The stages of a component follow each other."""
     longest_s = -inf
-    for first, end_s in enumerate(ends_s):
+    for window in sorted(set(groups)):
+        first, own = groups.index(window), groups.count(window)
         rest = chain.depth - first
-        kind = machines.kind(chain.from_stage(first), (end_s, *[-inf] * (rest - 1)))
-        yield kind, rest if end_s > longest_s else 1
-        longest_s = max(longest_s, end_s)
+        kind = machines.kind(chain.from_stage(first), (*ends_s[first : first + own], *[-inf] * (rest - own)))
+        yield first, kind, rest if ends_s[first] > longest_s else own
+        longest_s = max(longest_s, ends_s[first])
 
 
 def _of_slowest_peer(problem: Problem, times_s: Floats) -> list[float]:

@@ -1,0 +1,78 @@
+"""Gradients stand in flat buffers of which every run of layers is a view, the same wherever the stage is cut."""
+
+from itertools import pairwise
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from rtk.runners.torch.gradients import FlatGradients
+
+KINDS = ("linear", "double", "mixed", "frozen", "empty")
+
+
+def make_layer(kind: str) -> nn.Module:
+    match kind:
+        case "linear":
+            return nn.Linear(2, 3)
+        case "double":
+            return nn.Linear(3, 2, dtype=torch.float64)
+        case "mixed":
+            return nn.Sequential(nn.Linear(1, 2, dtype=torch.bfloat16), nn.Linear(2, 2))
+        case "frozen":
+            return nn.Linear(2, 2).requires_grad_(False)
+        case _:
+            return nn.ReLU()
+
+
+def held(kinds: list[str], first: int, stop: int) -> tuple[list[nn.Module], FlatGradients]:
+    layers = [make_layer(kind) for kind in kinds[first:stop]]
+    return layers, FlatGradients(layers, first, torch.device("cpu"), with_loss=stop == len(kinds))
+
+
+def own_gradients(layers: list[nn.Module]) -> list[torch.Tensor]:
+    return [parameter.grad for layer in layers for parameter in layer.parameters() if parameter.grad is not None]
+
+
+@given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=6), st.data())
+def test_layers_have_one_view_wherever_the_stage_is_cut(kinds: list[str], data: st.DataObject) -> None:
+    """Of layers that two stages hold both have views of equal types and lengths, and these are the gradients."""
+    first, stop = sorted(data.draw(st.lists(st.integers(0, len(kinds)), min_size=2, max_size=2, unique=True)))
+    wider = data.draw(st.integers(0, first)), data.draw(st.sampled_from([stop, len(kinds)]))
+    wider = wider if (wider[1] == len(kinds)) == (stop == len(kinds)) else (wider[0], stop)
+    (small, mine), (large, theirs) = held(kinds, first, stop), held(kinds, *wider)
+    views, others = mine.of_layers((first, stop)), theirs.of_layers((first, stop))
+    assert [(view.dtype, view.shape) for view in views] == [(view.dtype, view.shape) for view in others]
+    for number, (view, other) in enumerate(zip(views, others, strict=True), 1):
+        view.fill_(number)
+        other.fill_(number)
+    for ours, its in zip(own_gradients(small), own_gradients(large[first - wider[0] :][: len(small)]), strict=True):
+        assert torch.equal(ours, its) and ours.all()
+    if stop == len(kinds):
+        assert mine.loss() == theirs.loss() > 0
+
+
+@given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=6), st.data())
+def test_parts_of_a_stage_are_the_whole(kinds: list[str], data: st.DataObject) -> None:
+    """The views of a stage's parts hold every number of its buffers once, the loss too; that of all is the buffers."""
+    _, gradients = held(kinds, 0, len(kinds))
+    whole = gradients.of_layers((0, len(kinds)))
+    assert [(v.data_ptr(), len(v)) for v in whole] == [(b.data_ptr(), len(b)) for b in gradients.buffers]
+    cuts = sorted({0, len(kinds), *data.draw(st.sets(st.integers(0, len(kinds))))})
+    for part in pairwise(cuts):
+        for view in gradients.of_layers(part):
+            view += 1
+    gradients.add_loss(torch.tensor(2.0))
+    assert gradients.loss() == 3
+    gradients.add_loss(torch.tensor(-2.0))
+    assert all(bool((buffer == 1).all()) for buffer in gradients.buffers)
+
+
+def test_a_shared_parameter_belongs_to_the_first_of_its_layers() -> None:
+    """Tied weights stand once, with the first layer; a last layer that has no other ones keeps the loss apart."""
+    first, last = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    last.weight = first.weight
+    gradients = FlatGradients([first, last], 4, torch.device("cpu"), with_loss=True)
+    assert [len(view) for view in gradients.of_layers((4, 5))] == [4]
+    assert [len(view) for view in gradients.of_layers((5, 6))] == [1]
