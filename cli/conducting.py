@@ -11,31 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..schemas.errors import InfeasibleError, InvalidInputError
+from ..schemas.errors import InvalidInputError
 from .console import remark
+from .policy import Answers, Policy, answers_if_any
 
 if TYPE_CHECKING:
+    from ..runners.resilience.job import Job
     from ..runners.resilience.journal import Journal
     from ..runners.resilience.messages import Hello, Welcome
-    from ..runners.resilience.rules import Job
     from ..runners.resilience.server import Server
     from ..schemas.plan import Plan
-    from ..schemas.protocols import Place, Replanned
     from ..schemas.timeline import Timeline
     from ..schemas.trace import Trace
-    from .replanning import Replanning
 
 Announcements = Callable[[dict[str, Any]], None]
 
 Iterations = Annotated[int, typer.Option("--iterations", min=1, help="How many, those before --resume included.")]
 TimelineOption = Annotated[str | None, typer.Option("--timeline", help="Write the measured timeline here.")]
-AtlasOption = Annotated[
-    str | None, typer.Option("--atlas", help="A folder of plans made ahead; else failures are planned on the spot.")
-]
-NormalizeWithin = Annotated[
-    int,
-    typer.Option("--normalize-within", min=0, help="Move workers if that pays within so many iterations; 0: never."),
-]
 CheckpointOption = Annotated[str | None, typer.Option("--checkpoint", help="Save checkpoints in this folder.")]
 CheckpointEvery = Annotated[
     int, typer.Option("--checkpoint-every", min=0, help="Iterations between checkpoints; 0: only at the end.")
@@ -58,6 +50,7 @@ class Conduct:
 
     iterations: int
     timeline: str | None = None
+    policy: Policy | None = None
     atlas: str | None = None
     normalize_within: int = 100
     checkpoint: str | None = None
@@ -86,21 +79,30 @@ class Conductor:
         self.plan, self.how = plan, how
         self.trace = _trace(plan, how.inject)
         self.job = _job(plan, how, self.trace)
-        if how.atlas is not None:
-            _ = self._replan  # refused now or never
+        if how.atlas is not None or how.policy is not None:
+            _ = self._answers  # refused now or never
         self._spans: list[tuple[str, str, float, float, int]] = []
         self._happened: list[tuple[float, dict[str, Any]]] = []
         self.has_begun = False
         self._is_paced = False
 
     @cached_property
-    def _replan(self) -> "Replanning | _NoReplan":
+    def _answers(self) -> Answers:
         """Made late: loading the planners takes longer than all that a restarted coordinator has to do at first."""
-        return _replan(self.plan, self.how)
+        return answers_if_any(self.plan, self.how.policy, self.how.atlas, self.how.normalize_within)
 
     def settings(self) -> dict[str, Any]:
         """What makes it this job, for the header of its log."""
-        kept = ("iterations", "atlas", "normalize_within", "checkpoint", "checkpoint_every", "resume", "inject")
+        kept = (
+            "iterations",
+            "policy",
+            "atlas",
+            "normalize_within",
+            "checkpoint",
+            "checkpoint_every",
+            "resume",
+            "inject",
+        )
         return {name: value for name, value in asdict(self.how).items() if name in kept}
 
     def server(
@@ -121,7 +123,7 @@ class Conductor:
             announce(fields)
 
         surroundings = Surroundings(
-            make_plan=self._make_plan,
+            make_plan=lambda plan, crew: self._answers(plan, crew),
             welcome=self._welcome,
             announce=note,
             on_spans=self._take_spans,
@@ -132,7 +134,7 @@ class Conductor:
 
     def warm_up(self) -> None:
         """Load what planning needs before the first worker dies."""
-        self._replan.warm_up()
+        self._answers.warm_up()
 
     def write_timeline(self) -> None:
         """Write what the workers executed, and what happened to them, where that was asked for."""
@@ -140,14 +142,6 @@ class Conductor:
 
         if self.how.timeline is not None:
             write_document(self.how.timeline, self._timeline())
-
-    def _make_plan(self, failed: tuple[str, ...], may_move: bool) -> tuple[str, tuple[tuple[str, str], ...], str]:
-        from ..runners.resilience.seating import name_of, place_of
-        from ..schemas.documents import canonical
-
-        found = self._replan(frozenset(map(place_of, failed)), may_move)
-        moves = tuple((name_of(mover), name_of(place)) for mover, place in found.moves)
-        return canonical(found.plan).decode(), moves, ""
 
     def _welcome(self, hello: "Hello") -> "Welcome":
         from ..runners.resilience.messages import Welcome
@@ -180,7 +174,7 @@ class Conductor:
 
 def _job(plan: "Plan", how: Conduct, trace: "Trace | None") -> "Job":
     from ..runners.cast import joins
-    from ..runners.resilience.rules import Job
+    from ..runners.resilience.job import Job
 
     job = Job(
         plan=plan,
@@ -222,31 +216,6 @@ def _resumed(job: "Job", folder: str) -> "Job":
             f"this one has {job.plan.total_microbatches()}: the data go on from other samples"
         )
     return replace(job, first_iteration=manifest.iteration, resume=str(path.resolve()))
-
-
-def _replan(plan: "Plan", how: Conduct) -> "Replanning | _NoReplan":
-    from .replanning import replan_from
-
-    try:
-        return replan_from(plan, how.atlas, how.normalize_within)
-    except InvalidInputError as error:
-        if how.atlas is not None:
-            raise
-        # The plan can be run all the same; only a failure ends it.
-        return _NoReplan(error.what)
-
-
-class _NoReplan:
-    """Stands in where failures cannot be planned for."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def __call__(self, failed: "frozenset[Place]", may_move: bool = True) -> "Replanned":
-        raise InfeasibleError(self._reason)
-
-    def warm_up(self) -> None:
-        """Nothing is to be loaded."""
 
 
 def _trace(plan: "Plan", path: str | None) -> "Trace | None":

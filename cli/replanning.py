@@ -1,8 +1,8 @@
-"""Re-planning for a job that runs: the planner behind the coordinator's `Replan`, with an atlas where one is given."""
+"""SlipStream for a job that runs: re-routing behind the coordinator's `Replan`, with an atlas where one is given."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,29 @@ from ..schemas.atlas import Atlas, AtlasEntry
 from ..schemas.check import require_valid
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.plan import Plan, Template
-from ..schemas.protocols import Place, Replanned
+from ..schemas.protocols import Hand, Place, Replanned
 from .atlas_folder import plan_path, read_atlas, stored_plan
 
 
-class Replanning:
+@dataclass(frozen=True)
+class Rerouted:
+    """A plan for the failures that are there.
+
+    Attributes:
+        plan: its failed workers are the places that stay empty: those asked about, unless workers move.
+        moves: who moves, as (the mover's place, the dead one's that it takes over), the former empty from then on; no
+            place is in two of them. Empty where failures stay where they are.
+    """
+
+    plan: Plan
+    moves: tuple[tuple[Place, Place], ...] = ()
+
+
+class Rerouting:
     """Plans for one job's failures, each made and checked once (a `Replan`).
 
-    Failures stay where they are unless moving workers soon pays; the job's own plan is given back unchanged for the
-    failures that it has.
+    Workers stay at their places, and newcomers take vacant ones. Failures stay where they are unless moving workers
+    soon pays; the job's own plan is given back unchanged for the failures that it has.
 
     Args:
         plan: the running plan.
@@ -45,9 +59,23 @@ class Replanning:
         # Where nobody knows how much is copied, copying would seem to be free; and only alike workers are moved.
         self._normalize_within = normalize_within if any(common.state_bytes) and alike(common) else 0
         self._own = _empty_places(plan)
-        self._known = {(self._own, may_move): Replanned(plan) for may_move in (False, True)}
+        self._known = {(self._own, may_move): Rerouted(plan) for may_move in (False, True)}
 
-    def __call__(self, failed: frozenset[Place], may_move: bool = True) -> Replanned:
+    def __call__(self, plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
+        """The plan for who is there, whatever plan is running.
+
+        Raises:
+            InfeasibleError: a stage has no live worker left.
+        """
+        places = _places(self._common)
+        seats = with_newcomers(crew, places)
+        # Who moves gives up one stage's state for another's: not while somebody waits for his.
+        may_move = all(hand.place is not None and hand.layers is not None for hand in crew)
+        found = self.without(frozenset(places).difference(seats), may_move)
+        moves = dict(found.moves)
+        return Replanned(found.plan, tuple((name, moves.get(place, place)) for place, name in seats.items()))
+
+    def without(self, failed: frozenset[Place], may_move: bool = True) -> Rerouted:
         """The plan for when all of these places, and no others, are without a worker.
 
         Args:
@@ -69,7 +97,7 @@ class Replanning:
         spare = next((one for one in alive if any(one != peer and one[1] == peer[1] for peer in alive)), None)
         if spare is not None:
             with suppress(InfeasibleError):
-                self(self._own | {spare})
+                self.without(self._own | {spare})
 
     @cached_property
     def _of_units(self) -> Replanner:
@@ -83,19 +111,19 @@ class Replanning:
         planner = replace(planner, options=planner.options | {"failure_unit": [1, 1]})
         return _replanner(replace(self._common, planner=planner, failure_unit=(1, 1)))
 
-    def _replanned(self, failed: frozenset[Place], may_move: bool) -> Replanned:
+    def _replanned(self, failed: frozenset[Place], may_move: bool) -> Rerouted:
         units = self._whole_units(failed)
         if units is None:  # what is alive of a unit goes on working
-            return Replanned(self._of_workers.in_place(failed, compared=False))
+            return Rerouted(self._of_workers.in_place(failed, compared=False))
         stored = self._stored(len(units), failed)
         if stored is not None:
-            return Replanned(stored)
+            return Rerouted(stored)
         if self._normalize_within and may_move:
             found = self._of_units.rebuilt(self._entry(units), units)
             moves = _moves(found)
             if not moves or self._pays(found):
-                return Replanned(self._stored(len(units), _empty_places(found)) or found, moves)
-        return Replanned(self._of_units.in_place(units, compared=False))
+                return Rerouted(self._stored(len(units), _empty_places(found)) or found, moves)
+        return Rerouted(self._of_units.in_place(units, compared=False))
 
     def _whole_units(self, failed: frozenset[Place]) -> Units | None:
         """The units that have failed, if these are whole."""
@@ -131,7 +159,24 @@ class Replanning:
         return iterations is not None and iterations <= self._normalize_within
 
 
-def replan_from(plan: Plan, atlas_folder: str | None, normalize_within: int) -> Replanning:
+def with_newcomers(crew: Iterable[Hand], places: Sequence[Place]) -> dict[Place, str]:
+    """Give every newcomer a vacant place: the one it is named after, where that is free, else the first.
+
+    Args:
+        crew: who is there, newcomers in the order of their arrival.
+        places: all places.
+    """
+    filled = {hand.place: hand.worker for hand in crew if hand.place is not None}
+    seated = set(filled)
+    newcomers = [hand.worker for hand in crew if hand.place is None]
+    for name in [name for name in newcomers if _place(name) in places and _place(name) not in seated]:
+        filled[_place(name)] = name
+        newcomers.remove(name)
+    vacant = [place for place in places if place not in filled]
+    return filled | dict(zip(vacant, newcomers, strict=False))
+
+
+def replan_from(plan: Plan, atlas_folder: str | None, normalize_within: int) -> Rerouting:
     """What plans for the failures of a running plan.
 
     Args:
@@ -144,7 +189,7 @@ def replan_from(plan: Plan, atlas_folder: str | None, normalize_within: int) -> 
     """
     opening = opening_of(plan)
     if atlas_folder is None:
-        return Replanning(plan, opening, normalize_within)
+        return Rerouting(plan, opening, normalize_within)
     atlas = read_atlas(atlas_folder)
     differences = list(_differences(opening, atlas))
     if differences:
@@ -154,7 +199,7 @@ def replan_from(plan: Plan, atlas_folder: str | None, normalize_within: int) -> 
             fix="make the atlas from the profile and with the options of the plan, or the plan from the atlas: --from",
         )
     common = replace(atlas, plans=(), planner=replace(atlas.planner, options=_without_search(atlas.planner.options)))
-    return Replanning(plan, common, normalize_within, atlas_folder, atlas.plans)
+    return Rerouting(plan, common, normalize_within, atlas_folder, atlas.plans)
 
 
 def _replanner(common: Atlas) -> Replanner:

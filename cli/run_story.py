@@ -80,7 +80,6 @@ class RunStory:
         self.end: dict[str, Any] | None = None
         self._times_s: list[float] = []
         self._predicted_s: list[float] = []
-        self._names: set[str] | None = None  # who was there before the change under way, once an epoch has told
         # Comings and goings: those that the next epoch will answer, those that the last one did, and those after which
         # an iteration has been done.
         self._coming: list[Happening] = []
@@ -153,7 +152,6 @@ class RunStory:
         workers = fields.get("workers")
         if workers is not None:
             self.seats, self.dead = dict(workers), set()
-            self._names = set(self.seats.values())
         self.live_workers = fields.get("live_workers", len(self.seats))
         self.predicted_s = fields.get("predicted_iteration_time_s")
         # Where an epoch ends before anything is done in it, its changes are paid for together with those of the next.
@@ -174,20 +172,25 @@ class RunStory:
         if place is not None:
             self.dead.add(place)
             self.live_workers = max(0, self.live_workers - 1)
-        (self._names or set()).discard(str(worker))
         return self._change(f"worker {worker}{_at(worker, place)} failed: {fields.get('reason')}", at_s, is_bad=True)
 
     def _on_join(self, fields: dict[str, Any], at_s: float) -> str:
         worker, place, source = (fields.get(key) for key in ("worker", "place", "source"))
-        state = f", state from {source}" if source else ""
-        if self._names is not None and worker in self._names:
-            return self._change(f"worker {worker} moved to {place}{state}", at_s)
         self.joins += 1
+        state = f", state from {source}" if source else ""
         return self._change(f"worker {worker} joined{_at(worker, place)}{state}", at_s)
+
+    def _on_copy(self, fields: dict[str, Any], at_s: float) -> str:
+        """Somebody who was there already takes over layers that it did not hold."""
+        worker, place, source = (fields.get(key) for key in ("worker", "place", "source"))
+        moved = "" if self.seats.get(str(place)) == worker else f" moved to {place} and"
+        return self._change(f"worker {worker}{moved} took {fields.get('layers')} from {source}", at_s)
+
+    def _on_wait(self, fields: dict[str, Any], at_s: float) -> str:
+        return self._change(f"worker {fields.get('worker')} waits for a place", at_s)
 
     def _on_leave(self, fields: dict[str, Any], at_s: float) -> str:
         worker, place = fields.get("worker"), fields.get("place")
-        (self._names or set()).discard(str(worker))
         return self._change(f"worker {worker}{_at(worker, place)} left as asked", at_s)
 
     def _on_recovered(self, fields: dict[str, Any], at_s: float) -> str:

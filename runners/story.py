@@ -14,6 +14,7 @@ first iteration; slow-downs then begin with the next iteration.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -25,10 +26,10 @@ from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.plan import Plan
 from ..schemas.protocols import Replan
 from ..schemas.report import Report
-from ..schemas.timeline import Event, Span, Timeline
+from ..schemas.timeline import Event, Span, Timeline, WorkerMemory
 from ..schemas.trace import Trace, TraceEvent
 from .cast import DEADLY, Process, cast_of, check_trace, has_come, joins, link_ends
-from .program import Compute, Program, Send, lower
+from .program import AllReduce, Compute, Program, Send, lower
 from .resilience.events import (
     Announce,
     Arrived,
@@ -37,15 +38,16 @@ from .resilience.events import (
     Instruction,
     Lost,
     MakePlan,
-    Planned,
     Said,
     Tell,
     Wake,
+    planned,
 )
 from .resilience.events import Event as RulesEvent
+from .resilience.job import Job
 from .resilience.messages import Commit, Copy, Epoch, Hello, Ready, Refused, Vote
-from .resilience.rules import Job, Rules
-from .resilience.seating import name_of, place_of
+from .resilience.rules import Rules
+from .resilience.seating import place_of
 from .simulator import Execution, execute, memory_of_workers, simulate
 
 RETRY_S = 0.5  # until a worker that was refused for the time being says hello again
@@ -63,7 +65,7 @@ class SwitchCosts:
         heartbeat_limit_s: silence after which a worker is lost, in s.
         regroup_s: from the new epoch to its first operation, without copies, in s.
         plan_s: what making a plan takes, in s; plans made before are there at once.
-        state_bytes: of each stage, what a newcomer must be sent; none: nothing.
+        state_bytes: of each layer, what must be sent to who lacks it; none: nothing.
         bandwidth_bytes_per_s: at which it is sent; None: at once.
     """
 
@@ -75,13 +77,14 @@ class SwitchCosts:
     bandwidth_bytes_per_s: float | None = None
 
     def copying_s(self, copies: Iterable[Copy]) -> float:
-        """Seconds that copies take: one source sends them one after the other, unlike sources at once."""
+        """Seconds that copies take: one worker sends, or receives, them one after the other, unlike workers at once."""
         if not self.state_bytes or not self.bandwidth_bytes_per_s:
             return 0.0
-        sent: dict[int, float] = {}
+        moved: Counter[tuple[str, int]] = Counter()
         for copy in copies:
-            sent[copy.source] = sent.get(copy.source, 0.0) + self.state_bytes[copy.stage]
-        return max(sent.values(), default=0.0) / self.bandwidth_bytes_per_s
+            size = sum(self.state_bytes[slice(*copy.layers)])
+            moved.update({("from", copy.source): size, ("to", copy.target): size})
+        return max(moved.values(), default=0.0) / self.bandwidth_bytes_per_s
 
     def noticed_s(self, event: TraceEvent, died_s: float) -> float:
         """When a death is noticed, in s."""
@@ -120,7 +123,10 @@ class Story:
     def report(self, lower_bound_s: float) -> Report:
         """The story's worth, beside a proven lower bound of its plans' iteration times."""
         first = simulate(self.plans[0])
-        peaks = [simulate(plan).peak_memory_bytes for plan in self.plans]
+        peaks: dict[str, float] = {}
+        for plan in self.plans:
+            for worker, peak_bytes in zip(plan.workers, simulate(plan).peak_memory_bytes, strict=True):
+                peaks[worker.name] = max(peak_bytes, peaks.get(worker.name, 0.0))
         computed_s = sum(s.end_s - s.start_s for s in self.timeline.spans if s.op not in ("allreduce", "step"))
         room_s = len(self.plans[0].live_workers()) * self.total_s
         done = len(self.committed_s) * self.plans[0].total_microbatches()
@@ -131,7 +137,7 @@ class Story:
             period_s=first.period_s,
             lower_bound_s=min(lower_bound_s, self.iteration_time_s),
             bubble_ratio=max(0.0, 1 - computed_s / room_s) if room_s else 0.0,
-            peak_memory_bytes=tuple(map(max, zip(*peaks, strict=True))),
+            peak_memory_bytes=tuple(peaks[worker.name] for worker in self.plans[0].workers),
             microbatches_per_s=done / self.total_s if self.total_s else 0.0,
             plan=self.timeline.plan,
         )
@@ -195,16 +201,18 @@ def _counts(fields: dict[str, Any]) -> bool:
             return bool(fields["epoch"] > 1)
         case "end":
             return bool(fields["exit_code"])
-    return fields["event"] in ("failure", "join", "leave", "refused")
+    return fields["event"] in ("failure", "join", "copy", "wait", "leave", "refused")
 
 
 def _words(fields: dict[str, Any]) -> str:
     match fields["event"]:
         case "epoch":
             return f"{fields['epoch']}, from iteration {fields['iteration']} on: {fields['live_workers']} workers"
-        case "join":
+        case "join" | "copy":
             moved = "" if fields["worker"] == fields["place"] else f"worker {fields['worker']}, "
-            return f"{moved}state from {fields['source']}"
+            return f"{moved}{fields['layers']} from {fields['source']}"
+        case "wait":
+            return f"worker {fields['worker']} waits for a place"
     return str(fields.get("reason", ""))
 
 
@@ -267,6 +275,7 @@ class _World:
         self.marked: set[int] = set()
         self.committed_s: list[float] = []
         self.end: Finish | None = None
+        self._made: set[str | None] = {canonical(plan).decode()}
         self._program_of = lru_cache(maxsize=64)(_program_under)
         self._steady: dict[int, tuple[Program, Execution]] = {}  # by id: a program is too large to be hashed
 
@@ -297,7 +306,7 @@ class _World:
         timeline = Timeline(
             "simulated",
             tuple(sorted(spans, key=lambda span: span.start_s)),
-            memory_of_workers(self._fullest_plan()),
+            self._memory(),
             tuple(events),
             plan=digest(self.plan),
             options={"jitter": self.jitter, "seed": self.seed},
@@ -313,14 +322,11 @@ class _World:
             plans=tuple(act.plan for act in self.acts) or (self.plan,),
         )
 
-    def _fullest_plan(self) -> Plan:
-        """The plan with all that ever worked alive, for the sizes of their memory."""
-        worked = {worker.name for act in self.acts for worker in act.plan.live_workers()}
-        workers = tuple(
-            replace(worker, failed=None, order=worker.order or "") if worker.name in worked else worker
-            for worker in self.plan.workers
-        )
-        return replace(self.plan, workers=workers)
+    def _memory(self) -> tuple[WorkerMemory, ...]:
+        """The sizes of all who ever worked, as of the first plan that each place is in."""
+        plans = [act.plan for act in self.acts] or [self.plan]
+        found = {one.worker: one for plan in reversed(plans) for one in memory_of_workers(plan)}
+        return tuple(found[name] for name in sorted(found, key=place_of))
 
     # The clock
 
@@ -372,20 +378,13 @@ class _World:
                 self._break_off()
 
     def _make_plan(self, asked: MakePlan) -> None:
-        plan: str | None = None
-        moves: tuple[tuple[str, str], ...] = ()
-        reason = ""
         try:
-            found = self.replan(frozenset(map(place_of, asked.failed)), asked.may_move)
-            plan = canonical(found.plan).decode()
-            moves = tuple((name_of(mover), name_of(place)) for mover, place in found.moves)
+            answer = planned(asked.number, self.replan(asked.plan, asked.crew))
         except InfeasibleError as error:
-            reason = error.what
-        self._at(
-            self.now_s + self.costs.plan_s,
-            _SAYS,
-            lambda: self._feed(Planned(self.now_s, asked.failed, asked.may_move, plan, moves, reason)),
-        )
+            answer = planned(asked.number, None, error.what)
+        takes_s = 0.0 if answer.plan in self._made else self.costs.plan_s
+        self._made.add(answer.plan)
+        self._at(self.now_s + takes_s, _SAYS, lambda: self._feed(replace(answer, now_s=self.now_s)))
 
     def _commit(self, commit: Commit) -> None:
         assert self.act is not None
@@ -437,8 +436,9 @@ class _World:
         if waits_s > self.now_s:
             self._at(waits_s, _BEGINS, lambda: self._be_ready(act))
             return
-        for actor in act.actors:
-            self._feed(Said(self.now_s, actor.connection, Ready(act.message.epoch)))
+        for actor, worker in zip(act.actors, act.plan.live_workers(), strict=True):
+            ready = Ready(act.message.epoch, act.plan.stage_of(worker).layers)
+            self._feed(Said(self.now_s, actor.connection, ready))
         self._begin(act, act.message.iteration)
 
     # Iterations
@@ -621,10 +621,11 @@ def _with_slow_link(program: Program, ends: frozenset[int], factor: float, delay
 
 
 def _stages(program: Program, alive: Sequence[int]) -> list[list[int]]:
-    """The living ranks of each stage that has any."""
-    stages: dict[tuple[int, int], list[int]] = {}
+    """The living ranks of each stage, or of stages that reduce together, that has any."""
+    stages: dict[tuple[int, ...], list[int]] = {}
     for rank in alive:
-        stages.setdefault(program.plan.stage_of(program.workers[rank]).layers, []).append(rank)
+        group = next(one.group for one in program.instructions[rank] if isinstance(one, AllReduce))
+        stages.setdefault(group, []).append(rank)
     return list(stages.values())
 
 

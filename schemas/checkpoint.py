@@ -63,15 +63,15 @@ class Checkpoint:
                 raise InvalidInputError(
                     "the files overlap or are not in the order of their layers", where=f"/files/{index}/layers"
                 )
-        gaps = missing_layers(self.layers, self.files)
+        gaps = missing_layers(self.layers, (file.layers for file in self.files))
         if self.missing != gaps:
             raise InvalidInputError(f"the files leave out {print_layers(gaps)}", where="/missing")
 
 
-def missing_layers(layers: int, files: Iterable[CheckpointFile]) -> tuple[Layers, ...]:
-    """The layers [first, stop) out of `layers` that no file holds; empty where the files hold all of them."""
+def missing_layers(layers: int, held: Iterable[Layers]) -> tuple[Layers, ...]:
+    """The layers [first, stop) out of `layers` that are in no range of `held`; empty where all of them are."""
     gaps, reached = [], 0
-    for first, stop in sorted(file.layers for file in files):
+    for first, stop in sorted(held):
         if first > reached:
             gaps.append((reached, first))
         reached = max(reached, stop)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from .checkpoint import Layers
     from .plan import Plan
 
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -54,31 +55,45 @@ class StageFactory(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """A worker that will be there when a new plan begins.
+
+    Attributes:
+        worker: its name, by which it was started.
+        place: its place in the running plan; None: it has none, but would take one.
+        layers: [first, stop) whose state it has, as of the last commit; None: no state.
+    """
+
+    worker: str
+    place: Place | None
+    layers: "Layers | None"
+
+
 @dataclass(frozen=True)
 class Replanned:
     """A plan for the workers that are left.
 
     Attributes:
-        plan: its failed workers are the places that stay empty: those asked about, unless workers move.
-        moves: who moves, as (the mover's place, the dead one's that it takes over), the former empty from then on; no
-            place is in two of them. Empty where failures stay where they are.
+        plan: its live places are those of `seats`.
+        seats: who takes which place; who is not named waits until there is one.
     """
 
     plan: "Plan"
-    moves: tuple[tuple[Place, Place], ...] = ()
+    seats: tuple[tuple[str, Place], ...]
 
 
 class Replan(Protocol):
-    """Plans anew for one job when workers have died or come back; the same question has the same answer."""
+    """Plans anew for one job when workers have died or come; the same question has the same answer."""
 
-    def __call__(self, failed: frozenset[Place], may_move: bool = True) -> Replanned:
-        """The plan for when all of these places, and no others, are without a worker.
+    def __call__(self, plan: "Plan", crew: tuple[Hand, ...]) -> Replanned:
+        """The next plan, and who takes which place.
 
         Args:
-            failed: the places.
-            may_move: whether workers may change places.
+            plan: the one that is running.
+            crew: who will be there, those with a place in the order of their places.
 
         Raises:
-            InfeasibleError: a stage has no live worker left.
+            InfeasibleError: training cannot go on with these workers.
         """
         ...

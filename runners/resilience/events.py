@@ -9,7 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, TypeAdapter
 
+from ...schemas.documents import canonical
 from ...schemas.fields import STRICT, Index
+from ...schemas.plan import Plan
+from ...schemas.protocols import Hand, Replanned
 from .messages import FromCoordinator, Hello, Leaving, Published, Ready, Saved, Suspect, Vote
 
 
@@ -51,16 +54,15 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan without the `failed` places was made, or, where `plan` is None, cannot be, for the `reason`.
+    """The plan that was asked for under a `number` was made, or, where `plan` is None, cannot be, for the `reason`.
 
-    `plan` is canonical JSON; `moves` are (place, place that its worker takes over).
+    `plan` is canonical JSON; `seats` are (worker, its place), those without a place left out.
     """
 
     now_s: float
-    failed: tuple[str, ...]
-    may_move: bool
+    number: Index
     plan: str | None
-    moves: tuple[tuple[str, str], ...] = ()
+    seats: tuple[tuple[str, str], ...] = ()
     reason: str = ""
     kind: Literal["planned"] = "planned"
 
@@ -108,10 +110,11 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:
-    """Have the plan without these places made, and give it back as Planned; `may_move`: workers may change places."""
+    """Have the plan that follows a running one made for these workers, and give it back as Planned."""
 
-    failed: tuple[str, ...]
-    may_move: bool
+    number: int
+    plan: Plan
+    crew: tuple[Hand, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,14 @@ class Finish:
 Instruction = Tell | Drop | MakePlan | Wake | Announce | Finish
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(Annotated[Event, Discriminator("kind")])
+
+
+def planned(number: int, found: Replanned | None, reason: str = "", now_s: float = 0.0) -> Planned:
+    """The answer to a question for a plan: what was found, or why there is none."""
+    if found is None:
+        return Planned(now_s, number, None, (), reason)
+    seats = tuple((worker, f"{place[0]}/{place[1]}") for worker, place in sorted(found.seats, key=lambda seat: seat[1]))
+    return Planned(now_s, number, canonical(found.plan).decode(), seats)
 
 
 def encode_event(event: Event) -> bytes:

@@ -197,7 +197,6 @@ class Link:
         match message:
             case Epoch():
                 self._returning = Returning(message.epoch, message.iteration - 1)
-                self._answered(Ready, lambda ready: ready.epoch < message.epoch)
                 self._answered(Vote, lambda vote: vote.epoch < message.epoch)
             case Commit():
                 self._returning = Returning(message.epoch, message.iteration)

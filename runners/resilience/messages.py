@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, TypeAdapter, ValidationError
 
-from ...schemas.checkpoint import CheckpointFile
+from ...schemas.checkpoint import CheckpointFile, Layers
 from ...schemas.errors import InvalidInputError
 from ...schemas.fields import STRICT, Index, Name, Seconds
 
@@ -103,11 +103,21 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Rank `source` sends the state of the stage that it held until now to rank `target`."""
+    """Rank `source` sends the state of some layers, which it holds until now, to rank `target`."""
 
     source: Index
     target: Index
-    stage: Index
+    layers: Layers
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Saver:
+    """A worker that saves the state of some layers as its part of a checkpoint."""
+
+    worker: str
+    layers: Layers
 
     __pydantic_config__ = STRICT
 
@@ -122,7 +132,7 @@ class Epoch:
         skipped: whether the iteration before it was committed without an optimizer step.
         last: do not start an iteration beyond it.
         plan: the plan, as canonical JSON.
-        seats: the workers by rank.
+        seats: the workers by rank; who has none waits for an epoch that gives it one.
         copies: states to send before training goes on.
         nothing_committed: who has no state makes its own: initial parameters, or the checkpoint `resume`.
     """
@@ -149,7 +159,7 @@ class Commit:
     Attributes:
         skip: without an optimizer step, for a gradient is not finite.
         last: do not start an iteration beyond it: the next thing to come is an epoch, or the end.
-        save: the folder in which `savers`, one worker of each stage, save the state after this iteration.
+        save: the folder in which `savers`, who hold all layers together, save the state after this iteration.
     """
 
     epoch: Index
@@ -157,7 +167,7 @@ class Commit:
     skip: bool = False
     last: int = 0
     save: str | None = None
-    savers: tuple[str, ...] = ()
+    savers: tuple[Saver, ...] = ()
     kind: Literal["commit"] = "commit"
 
     __pydantic_config__ = STRICT
@@ -170,7 +180,7 @@ class Halt:
     iteration: Index
     skipped: bool
     save: str | None
-    savers: tuple[str, ...]
+    savers: tuple[Saver, ...]
     reason: str
     kind: Literal["halt"] = "halt"
 
@@ -211,10 +221,16 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A worker has joined an epoch's groups and holds its stage's state; `checksum` where it was copied or loaded."""
+    """A worker has joined an epoch's groups and holds its stage's state.
+
+    Attributes:
+        layers: [first, stop) of that stage.
+        checksums: (layer, sha256 of its state) of the layers that it has sent or been sent.
+    """
 
     epoch: Index
-    checksum: str | None = None
+    layers: Layers
+    checksums: tuple[tuple[Index, str], ...] = ()
     kind: Literal["ready"] = "ready"
 
     __pydantic_config__ = STRICT
@@ -262,7 +278,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A stage's leader has written its part of a checkpoint, or could not."""
+    """A saver has written its part of a checkpoint, or could not."""
 
     iteration: Index
     part: CheckpointFile | None

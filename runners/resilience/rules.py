@@ -18,13 +18,14 @@ torchft's `should_commit` is the vote. We vote, and roll back only where the opt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any, Literal
 
+from ...schemas.checkpoint import missing_layers, print_layers
 from ...schemas.documents import canonical, digest, parse_document
 from ...schemas.plan import Plan
-from ...schemas.protocols import Place
+from ...schemas.protocols import Hand, Place
 from .chronicle import Chronicle
 from .events import (
     Announce,
@@ -35,15 +36,16 @@ from .events import (
     Finish,
     Instruction,
     Lost,
-    MakePlan,
     Planned,
     Restarted,
     Said,
     Tell,
     Wake,
 )
+from .job import Job
 from .messages import (
     Commit,
+    Copy,
     End,
     Epoch,
     FromCoordinator,
@@ -54,55 +56,18 @@ from .messages import (
     Ready,
     Refused,
     Saved,
+    Saver,
     Seat,
     Suspect,
     Vote,
 )
+from .questions import Crew, Questions
 from .saving import Saving
-from .seating import (
-    Member,
-    Newcomer,
-    Seats,
-    copies,
-    live_places,
-    moved,
-    name_of,
-    place_of,
-    places_of,
-    with_newcomers,
-)
+from .seating import Member, Newcomer, Seats, copies, layers_at, live_places, name_of, place_of, savers
 from .tally import Tally
 
 FAILED = 5  # the exit code of a job that cannot go on
 HALT_S = 60.0  # how long the last workers may take to save what they hold
-PLANS_KEPT = 64
-
-PlanKey = tuple[tuple[str, ...], bool]  # the empty places, and whether workers may move
-
-
-@dataclass(frozen=True)
-class Job:
-    """What the coordinator is there for.
-
-    Attributes:
-        plan: the plan that the job starts with, and has whenever the same workers are there.
-        iterations: where to stop, counted from the first iteration of all.
-        first_iteration: where to begin; more than 0 after a checkpoint.
-        resume: the checkpoint to begin with.
-        heartbeat_limit_s: how long a worker may be silent.
-        checkpoint: the folder for checkpoints.
-        checkpoint_every: iterations between them; 0 for none but the last.
-        newcomers: workers that must wait for a place before the job starts (those that a scripted trace will need).
-    """
-
-    plan: Plan
-    iterations: int
-    first_iteration: int = 0
-    resume: str | None = None
-    heartbeat_limit_s: float = 2.0
-    checkpoint: str | None = None
-    checkpoint_every: int = 0
-    newcomers: int = 0
 
 
 class Rules:
@@ -123,10 +88,11 @@ class Rules:
         self._by_connection: dict[int, Member] = {}
         self._digest = digest(job.plan)
         self._settings: dict[str, Any] | None = None
-        self._places = places_of(job.plan)
+        self._names = frozenset(worker.name for worker in job.plan.workers)
+        self._layers = job.plan.templates[0].stages[-1].layers[1]
         self._seats: Seats = {}
-        self._plans: dict[PlanKey, Planned] = {}
-        self._asked: set[PlanKey] = set()
+        self._spare: set[str] = set()  # newcomers for all of whom together there is no use as things are
+        self._questions = Questions()
         self._tally = Tally(job.plan)
         self._saving: Saving | None = None
         self._is_last_saved = False
@@ -136,7 +102,7 @@ class Rules:
         self._was_skipped = False
         self._is_suspected = False
         self._awaited: set[str] = set()
-        self._checksums: dict[str, str] = {}
+        self._checksums: dict[str, dict[int, str]] = {}
         self._epoch_message: Epoch | None = None
         self._commit_message: Commit | None = None
         self._halt_message: Halt | None = None
@@ -144,8 +110,6 @@ class Rules:
         self._chronicle = Chronicle()
         self._now_s = 0.0
         self._out: list[Instruction] = []
-        self._start_key: PlanKey = (self._names_of_dead(live_places(job.plan)), True)
-        self._remember(Planned(0.0, *self._start_key, canonical(job.plan).decode()))
 
     def handle(self, event: Event) -> list[Instruction]:
         """What to do now that this has happened."""
@@ -158,7 +122,7 @@ class Rules:
             case Said():
                 self._listen(event)
             case Planned():
-                self._remember(event)
+                self._questions.note(event)
             case Elapsed():
                 self._elapse(event.timer)
             case Restarted():
@@ -182,7 +146,7 @@ class Rules:
             if returning is not None:  # another process in place of the one that was awaited
                 self._lose_member(returning, "its process was replaced")
             self._settings = hello.job
-            self.newcomers[event.connection] = Newcomer(hello, event.now_s)
+            self.newcomers[event.connection] = Newcomer(hello.worker, hello.store, hello.not_before, event.now_s)
 
     def _refusal(self, hello: Hello) -> Refused | None:
         if self.phase in ("halting", "ended"):
@@ -193,7 +157,7 @@ class Rules:
             keys = sorted({*hello.job, *self._settings})
             unlike = [key for key in keys if hello.job.get(key) != self._settings.get(key)]
             return Refused(f"its settings are not this job's: {', '.join(unlike)}")
-        if hello.worker not in map(name_of, self._places):
+        if hello.worker not in self._names:
             return Refused(f"the plan has no worker {hello.worker}")
         known = hello.returning
         if known is not None and (self.epoch, self.committed) < (known.epoch, known.committed):
@@ -202,7 +166,7 @@ class Rules:
 
     def _refusal_of_double(self, hello: Hello) -> Refused | None:
         waiting = any(
-            (newcomer.hello.worker, newcomer.hello.not_before) == (hello.worker, hello.not_before)
+            (newcomer.name, newcomer.not_before) == (hello.worker, hello.not_before)
             for newcomer in self.newcomers.values()
         )
         seated = hello.worker in self.members and hello.worker not in self._awaited
@@ -228,7 +192,7 @@ class Rules:
     def _lose(self, connection: int, reason: str) -> None:
         newcomer = self.newcomers.pop(connection, None)
         if newcomer is not None and self.phase == "running":
-            self._announce("failure", worker=newcomer.hello.worker, place=None, reason=f"{reason} while joining")
+            self._announce("failure", worker=newcomer.name, place=None, reason=f"{reason} while joining")
         member = self._by_connection.get(connection)
         if member is not None:
             self._lose_member(member, reason)
@@ -249,6 +213,7 @@ class Rules:
     def _forget(self, member: Member) -> None:
         del self.members[member.name]
         self._awaited.discard(member.name)
+        self._spare.clear()
         if member.connection is not None:
             del self._by_connection[member.connection]
         if self._saving is not None:
@@ -268,7 +233,7 @@ class Rules:
     def _restart(self) -> None:
         """Connections are gone; members that are alive will be back."""
         self.newcomers.clear()
-        self._asked.clear()
+        self._questions.restart()
         self._by_connection.clear()
         if self.phase == "gathering":
             self.members.clear()
@@ -299,6 +264,8 @@ class Rules:
                 self._commit_what_is_complete()
             case Ready() as ready if ready.epoch == self.epoch:
                 self._note_ready(member, ready)
+            case Ready() as ready:
+                self._note_late(member, ready)
             case Suspect() as suspect if suspect.epoch == self.epoch and not self._is_suspected:
                 self._is_suspected = True
                 self._out.append(Wake(self.job.heartbeat_limit_s, f"suspect/{self.epoch}"))
@@ -310,16 +277,29 @@ class Rules:
                 self._saving.end(published)
 
     def _note_ready(self, member: Member, ready: Ready) -> None:
-        member.holds = member.place[1]
-        if ready.checksum is not None:
-            self._checksums[member.name] = ready.checksum
+        member.holds = ready.layers
+        self._checksums[member.name] = dict(ready.checksums)
         self._chronicle.note_ready(self._now_s)
         assert self._epoch_message is not None
         for copy in self._epoch_message.copies:
             source, target = (self._epoch_message.seats[rank].worker for rank in (copy.source, copy.target))
-            both = [self._checksums.get(name) for name in (source, target)]
-            if None not in both and both[0] != both[1] and target in self.members:
+            if self._differ(source, target, copy.layers) and target in self.members:
                 self._expel(self.members[target], f"its copy of worker {source}'s state is not equal to it")
+
+    def _note_late(self, member: Member, ready: Ready) -> None:
+        """It was ready for an epoch that had been superseded already: it holds what it was to hold there."""
+        had, member.holds = member.holds, ready.layers
+        if had not in (None, ready.layers) and self.phase == "running":
+            # The present epoch may count on it for layers that it has given up.
+            self._must_reform = True
+            self._chronicle.change.note(f"worker {member.name} had changed its stage already", self._now_s)
+
+    def _differ(self, one: str, other: str, layers: tuple[int, int]) -> bool:
+        """Whether two workers have both said what they hold of some layers, and not the same."""
+        sums = [self._checksums.get(name, {}) for name in (one, other)]
+        return any(
+            layer in sums[0] and layer in sums[1] and sums[0][layer] != sums[1][layer] for layer in range(*layers)
+        )
 
     def _expel(self, member: Member, reason: str) -> None:
         if member.connection is not None:
@@ -346,14 +326,14 @@ class Rules:
             # Stages that have stepped already must all go back; their next iteration, under way, is worth nothing.
             self._must_reform = True
             self._chronicle.change.note(f"a gradient of iteration {iteration} is not finite", self._now_s)
-        savers = self._savers_now(iteration)
+        due = self._savers_now(iteration)
         self._commit_message = Commit(
             epoch=self.epoch,
             iteration=iteration,
             skip=self._was_skipped,
             last=self._last,
-            save=self.job.checkpoint if savers else None,
-            savers=savers,
+            save=self.job.checkpoint if due else None,
+            savers=due,
         )
         self._tell_all(self._commit_message)
         self._announce_iteration(iteration, loss)
@@ -368,31 +348,27 @@ class Rules:
     def _wants_change(self, iteration: int) -> bool:
         """Whether somebody comes or goes who can wait until before an iteration."""
         leaves = any(member.is_leaving for member in self.members.values())
-        return leaves or any(newcomer.hello.not_before <= iteration for newcomer in self.newcomers.values())
+        return leaves or not self._coming(iteration).keys() <= self._spare
 
-    def _savers_now(self, iteration: int) -> tuple[str, ...]:
+    def _savers_now(self, iteration: int) -> tuple[Saver, ...]:
         """Who is to save the state after an iteration; nobody where no checkpoint is due."""
         job, done = self.job, iteration + 1
         due = done == job.iterations or (job.checkpoint_every and done % job.checkpoint_every == 0)
         if job.checkpoint is None or not due or self._saving is not None:
             return ()
-        leaders = self._leaders()
-        self._saving = self._saving_now(leaders)
+        self._saving = self._saving_now()
         self._is_last_saved = done == job.iterations
-        return tuple(leaders)
+        return self._savers()
 
-    def _saving_now(self, leaders: list[str]) -> Saving:
+    def _saving_now(self) -> Saving:
         assert self.job.checkpoint is not None
-        return Saving(self.job.checkpoint, self.committed + 1, leaders, self._now_s)
+        return Saving(self.job.checkpoint, self.committed + 1, self._savers(), self._now_s)
 
-    def _leaders(self) -> list[str]:
-        """Of each stage that anybody still holds, the first worker that does and stays, in the order of stages."""
-        first: dict[int, str] = {}
+    def _savers(self) -> tuple[Saver, ...]:
+        """Who saves which layers, as far as anybody holds them: rather those who stay, in the order of places."""
         seated = [(place, self.members[name]) for place, name in self._seats.items() if name in self.members]
-        for place, member in sorted(seated, key=lambda one: (one[1].is_leaving, one[0])):
-            if member.holds == place[1]:
-                first.setdefault(place[1], member.name)
-        return [first[stage] for stage in sorted(first)]
+        seated.sort(key=lambda one: (one[1].is_leaving, one[0]))
+        return savers(self._layers, ((member.name, member.holds) for _, member in seated))
 
     # What the state calls for
 
@@ -409,25 +385,21 @@ class Rules:
             self._finish()
 
     def _start_if_complete(self) -> None:
-        begins = self.job.first_iteration
-        named = {
-            newcomer.hello.worker: connection
-            for connection, newcomer in self.newcomers.items()
-            if newcomer.hello.not_before <= begins
-        }
-        wanted = [name_of(place) for place in live_places(self.job.plan)]
-        if all(name in named for name in wanted) and len(self.newcomers) >= len(wanted) + self.job.newcomers:
+        wanted = {place: name_of(place) for place in live_places(self.job.plan)}
+        is_there = set(wanted.values()) <= set(self._coming(self.job.first_iteration))
+        if is_there and len(self.newcomers) >= len(wanted) + self.job.newcomers:
             self.phase = "running"
-            self._announce("start", live_workers=len(wanted), iterations=self.job.iterations, iteration=begins)
-            first = [named[name] for name in wanted]
+            self._announce(
+                "start", live_workers=len(wanted), iterations=self.job.iterations, iteration=self.job.first_iteration
+            )
             self._chronicle.change.note("all workers are there", self._now_s)
-            self._begin_epoch(self._plans[self._start_key], self._seated({}, first), first)
+            self._begin_epoch(canonical(self.job.plan).decode(), wanted)
 
     def _refuse_superfluous(self) -> None:
         """A newcomer whose time has come, and whose name is still there, has no place."""
         for connection, newcomer in list(self.newcomers.items()):
-            name = newcomer.hello.worker
-            if name in self.members and newcomer.hello.not_before <= self.committed + 1:
+            name = newcomer.name
+            if name in self.members and newcomer.not_before <= self.committed + 1:
                 del self.newcomers[connection]
                 self._dismiss(connection, Refused(f"worker {name} is there already"))
                 self._announce("refused", worker=name, reason=f"worker {name} is there already")
@@ -453,90 +425,92 @@ class Rules:
             return
         if self.job.checkpoint is not None and not self._is_last_saved:
             # The checkpoint before it was still under way when the last iteration was committed.
-            leaders = self._leaders()
-            self._saving, self._is_last_saved = self._saving_now(leaders), True
-            self._tell_to_save(leaders, "saving the last state")
+            self._saving, self._is_last_saved = self._saving_now(), True
+            self._tell_to_save(self._savers(), "saving the last state")
             return
         self._end = End(0, "all iterations are done")
         self._finish()
 
     def _prepare_change(self, at_once: bool) -> None:
         """Have the plan for who will be there made; with `at_once` go over to it, or halt."""
-        staying = {
-            place: name
-            for place, name in self._seats.items()
-            if name in self.members and not self.members[name].is_leaving
-        }
-        missing = self._stage_without_state(staying)
-        if missing is not None:
+        crew = self._crew()
+        lost = missing_layers(self._layers, _held(crew))
+        answer = self._questions.answer(crew)
+        newcomers = {hand.worker for hand in crew if hand.place is None}
+        if lost:
             if at_once:
-                self._halt(f"stage {missing} has lost its last worker")
-            return
-        coming = self._coming()
-        seats = self._seated(staying, coming)
-        may_move = not coming and all(self.members[name].holds is not None for name in staying.values())
-        key = (self._names_of_dead(seats), may_move)
-        planned = self._plans.get(key)
-        if planned is None:
-            if key not in self._asked:
-                self._asked.add(key)
-                self._out.append(MakePlan(*key))
-        elif at_once and planned.plan is None:
-            self._halt(f"there is no plan without {', '.join(key[0])}: {planned.reason}")
-        elif at_once:
-            self._begin_epoch(planned, seats, coming)
+                self._halt_without(lost)
+        elif answer is None:
+            question = self._questions.ask(self.plan, crew)
+            self._out += [question] if question is not None else []
+        elif answer.plan is None and newcomers:
+            # Nobody is worse off for somebody who comes.
+            self._spare = newcomers
+            self._prepare_change(at_once)
+        elif at_once and answer.plan is None:
+            gone = sorted(self._names - {hand.worker for hand in crew})
+            self._halt(f"there is no plan without {', '.join(gone)}: {answer.reason}")
+        elif at_once and answer.plan is not None:
+            self._go_over(crew, answer.plan, {place_of(place): worker for worker, place in answer.seats})
+        elif answer.seats == tuple((hand.worker, name_of(hand.place)) for hand in crew if hand.place is not None):
+            self._spare = newcomers
 
-    def _stage_without_state(self, staying: Seats) -> int | None:
-        """A stage whose state nobody has who stays."""
-        stages = {place[1] for place in self._places}
-        if self._nothing_committed:
-            held = {place[1] for place in staying}
+    def _go_over(self, crew: Crew, plan: str, seats: Seats) -> None:
+        lost = missing_layers(self._layers, _held(hand for hand in crew if hand.worker in seats.values()))
+        if lost:
+            self._halt_without(lost)
         else:
-            held = {place[1] for place, name in staying.items() if self.members[name].holds == place[1]}
-        return min(stages - held, default=None)
+            self._begin_epoch(plan, seats)
 
-    def _coming(self) -> list[int]:
-        """The connections of newcomers whose time has come."""
-        due = self.committed + 1
-        return [c for c, newcomer in self.newcomers.items() if newcomer.hello.not_before <= due]
+    def _halt_without(self, lost: tuple[tuple[int, int], ...]) -> None:
+        self._halt(f"nobody is left who holds {print_layers(lost)}")
 
-    def _seated(self, staying: Seats, coming: list[int]) -> Seats:
-        return with_newcomers(staying, [self.newcomers[c].hello.worker for c in coming], self._places)
+    def _crew(self) -> Crew:
+        """Who will be there: those who stay, by their places, and newcomers whose time has come."""
+        staying = [
+            (place, self.members[name])
+            for place, name in sorted(self._seats.items())
+            if name in self.members and not self.members[name].is_leaving
+        ]
+        coming = self._coming(self.committed + 1)
+        # Before the first commit everybody can make the state of every layer.
+        anything = (0, self._layers) if self._nothing_committed else None
+        return (
+            *(Hand(member.name, place, anything or member.holds) for place, member in staying),
+            *(Hand(name, None, anything) for name in coming if not coming.keys() <= self._spare),
+        )
 
-    def _names_of_dead(self, filled: Any) -> tuple[str, ...]:
-        return tuple(name_of(place) for place in self._places if place not in filled)
-
-    def _remember(self, planned: Planned) -> None:
-        key = (planned.failed, planned.may_move)
-        self._asked.discard(key)
-        self._plans[key] = planned
-        if not planned.may_move or not planned.moves:  # then the other question has the same answer
-            self._plans.setdefault((planned.failed, False), planned)
-        while len(self._plans) > PLANS_KEPT:
-            oldest = next(one for one in self._plans if one[0] != self._start_key[0])
-            del self._plans[oldest]
+    def _coming(self, iteration: int) -> dict[str, int]:
+        """The connections of newcomers whose time has come, by name, in the order of their arrival."""
+        found: dict[str, int] = {}
+        for connection, newcomer in self.newcomers.items():
+            if newcomer.not_before <= iteration:
+                found.setdefault(newcomer.name, connection)
+        return found
 
     # Epochs
 
-    def _begin_epoch(self, planned: Planned, seats: Seats, coming: list[int]) -> None:
+    def _begin_epoch(self, plan: str, seats: Seats) -> None:
         """Seat everybody, and let a new epoch begin with the iteration after the last commit."""
-        assert planned.plan is not None
         self._dismiss_leavers()
-        self.plan = parse_document(planned.plan.encode(), Plan, "the plan")
+        self.plan = parse_document(plan.encode(), Plan, "the plan")
         self._tally = Tally(self.plan)
+        self._questions.begin_epoch()
         self.epoch += 1
         self._last, self._is_draining = self.job.iterations - 1, False
         self._must_reform = self._is_suspected = False
         self._checksums.clear()
-        self._seats = moved(seats, {place_of(a): place_of(b) for a, b in planned.moves})
-        self._seat(coming)
+        coming, self._seats = self._coming(self.committed + 1), seats
+        waiting = self._stand_by()
+        joining = self._seat(coming)
+        self._spare = {*waiting, *coming} - set(joining)
         order = live_places(self.plan)
         self._epoch_message = Epoch(
             epoch=self.epoch,
             iteration=self.committed + 1,
             skipped=self._was_skipped,
             last=self._last,
-            plan=planned.plan,
+            plan=plan,
             seats=tuple(self._seat_message(place) for place in order),
             copies=self._copies(order),
             nothing_committed=self._nothing_committed,
@@ -544,7 +518,20 @@ class Rules:
             reason=self._chronicle.begin_epoch(),
         )
         self._tell_all(self._epoch_message)
-        self._announce_epoch()
+        for connection in waiting.values():
+            self._tell(connection, self._epoch_message)
+        self._announce_epoch(joining)
+
+    def _stand_by(self) -> dict[str, int]:
+        """Members without a seat wait for one, like newcomers; gives their connections."""
+        waiting: dict[str, int] = {}
+        for member in [member for name, member in self.members.items() if name not in self._seats.values()]:
+            assert member.connection is not None, "an epoch begins once it is known who is there"
+            self._forget(member)
+            self.newcomers[member.connection] = Newcomer(member.name, member.store, 0, self._now_s)
+            self._announce("wait", worker=member.name, place=name_of(member.place), iteration=self.committed + 1)
+            waiting[member.name] = member.connection
+        return waiting
 
     def _dismiss_leavers(self) -> None:
         for member in [member for member in self.members.values() if member.is_leaving]:
@@ -554,32 +541,30 @@ class Rules:
                 self._tell(member.connection, End(0, "left as asked"))
             self._forget(member)
 
-    def _seat(self, coming: list[int]) -> None:
-        """Make newcomers members, and note everybody's place."""
-        for connection in coming:
-            newcomer = self.newcomers.pop(connection)
-            name = newcomer.hello.worker
-            self.members[name] = Member(name, connection, newcomer.hello.store, (0, 0))
-            self._by_connection[connection] = self.members[name]
+    def _seat(self, coming: dict[str, int]) -> list[str]:
+        """Make newcomers members, and note everybody's place; gives the newcomers' names."""
+        joining = [name for name in self._seats.values() if name not in self.members]
+        for name in joining:
+            newcomer = self.newcomers.pop(coming[name])
+            self.members[name] = Member(name, coming[name], newcomer.store, (0, 0))
+            self._by_connection[coming[name]] = self.members[name]
             if self.epoch > 1:
                 # One that comes at an appointed iteration has waited for that, not for us.
-                since_s = self._now_s if newcomer.hello.not_before else newcomer.since_s
+                since_s = self._now_s if newcomer.not_before else newcomer.since_s
                 self._chronicle.change.note(f"worker {name} joined", since_s)
         for place, name in self._seats.items():
             self.members[name].place = place
+        return joining
 
     def _seat_message(self, place: Place) -> Seat:
         member = self.members[self._seats[place]]
         return Seat(name_of(place), member.name, member.store)
 
-    def _copies(self, order: tuple[Place, ...]) -> tuple[Any, ...]:
+    def _copies(self, order: tuple[Place, ...]) -> tuple[Copy, ...]:
         if self._nothing_committed:
             return ()
-        found = copies(order, self._seats, {name: member.holds for name, member in self.members.items()})
-        for copy in found:
-            # Until it says that it is ready, its state may be half of one stage and half of another.
-            self.members[self._seats[order[copy.target]]].holds = None
-        return found
+        wanted = [layers_at(self.plan, place) for place in order]
+        return copies(wanted, [self.members[self._seats[place]].holds for place in order])
 
     @property
     def _nothing_committed(self) -> bool:
@@ -596,22 +581,22 @@ class Rules:
         self.phase = "halting"
         self._end = End(FAILED, reason)
         save = None if self._nothing_committed else self.job.checkpoint
-        leaders = self._leaders() if save is not None else []
+        last = self._savers() if save is not None else ()
         if self._saving is not None:
             self._saving.give_up("training cannot go on")
             self._go_on_saving()
             self._saving = None
-        if save is not None and leaders:
-            self._saving = Saving(save, self.committed + 1, leaders, self._now_s, is_last_resort=True)
+        if save is not None and last:
+            self._saving = Saving(save, self.committed + 1, last, self._now_s, is_last_resort=True)
             self._out.append(Wake(HALT_S, "halt"))
-        self._tell_to_save(leaders, reason)
+        self._tell_to_save(last, reason)
         if self._saving is None:
             self._finish()
 
-    def _tell_to_save(self, leaders: list[str], reason: str) -> None:
-        """Have everybody stop, and leaders save what they hold."""
-        folder = self.job.checkpoint if leaders else None
-        self._halt_message = Halt(self.committed + 1, self._was_skipped, folder, tuple(leaders), reason)
+    def _tell_to_save(self, due: tuple[Saver, ...], reason: str) -> None:
+        """Have everybody stop, and some save what they hold."""
+        folder = self.job.checkpoint if due else None
+        self._halt_message = Halt(self.committed + 1, self._was_skipped, folder, due, reason)
         self._tell_all(self._halt_message)
 
     def _go_on_saving(self) -> None:
@@ -663,24 +648,25 @@ class Rules:
     def _announce(self, event: str, **fields: Any) -> None:
         self._out.append(Announce({"event": event, "epoch": self.epoch, **fields}))
 
-    def _announce_epoch(self) -> None:
+    def _announce_epoch(self, joining: list[str]) -> None:
         assert self._epoch_message is not None
-        prediction = self.plan.prediction
-        for copy in self._epoch_message.copies:
-            seat = self._epoch_message.seats[copy.target]
+        prediction, seats = self.plan.prediction, self._epoch_message.seats
+        for target, own in groupby(self._epoch_message.copies, key=lambda copy: copy.target):
+            received = list(own)
             self._announce(
-                "join",
-                worker=seat.worker,
-                place=seat.place,
-                source=self._epoch_message.seats[copy.source].worker,
+                "join" if seats[target].worker in joining else "copy",
+                worker=seats[target].worker,
+                place=seats[target].place,
+                source=", ".join(dict.fromkeys(seats[copy.source].worker for copy in received)),
+                layers=print_layers(copy.layers for copy in received),
                 iteration=self.committed + 1,
             )
         self._announce(
             "epoch",
             iteration=self.committed + 1,
             live_workers=len(self._seats),
-            workers={seat.place: seat.worker for seat in self._epoch_message.seats},
-            failed=list(self._names_of_dead(self._seats)),
+            workers={seat.place: seat.worker for seat in seats},
+            failed=[worker.name for worker in self.plan.workers if worker.failed],
             reason=self._epoch_message.reason,
             predicted_iteration_time_s=prediction.iteration_time_s if prediction else None,
         )
@@ -697,3 +683,7 @@ class Rules:
         )
         if recovery is not None:
             self._announce("recovered", iteration=iteration, **recovery)
+
+
+def _held(crew: Iterable[Hand]) -> Iterator[tuple[int, int]]:
+    return (hand.layers for hand in crew if hand.layers is not None)

@@ -1,9 +1,9 @@
-"""A checkpoint under way: each stage's leader writes a part, then one worker makes the whole visible."""
+"""A checkpoint under way: savers write a part each, then one worker makes the whole visible."""
 
 from typing import Any
 
 from ...schemas.checkpoint import CheckpointFile
-from .messages import Publish, Published, Saved
+from .messages import Publish, Published, Saved, Saver
 
 
 class Saving:
@@ -12,28 +12,28 @@ class Saving:
     Args:
         folder: where it goes.
         iteration: how many iterations are done: the next one to run after loading it.
-        leaders: who writes a part.
+        savers: who writes which part.
         begun_s: now.
         is_last_resort: parts that cannot be written do not spoil the others.
     """
 
     def __init__(
-        self, folder: str, iteration: int, leaders: list[str], begun_s: float, is_last_resort: bool = False
+        self, folder: str, iteration: int, savers: tuple[Saver, ...], begun_s: float, is_last_resort: bool = False
     ) -> None:
         self._folder, self._iteration, self._begun_s = folder, iteration, begun_s
         self._is_last_resort = is_last_resort
-        self._waited_for = set(leaders)
+        self._waited_for = {saver.worker for saver in savers}
         self._parts: list[CheckpointFile] = []
         self._error: str | None = None
         self._publisher: str | None = None
         self._path: str | None = None
         self.is_over = False
 
-    def add(self, leader: str, saved: Saved) -> None:
-        """A leader has written its part, or could not."""
-        if saved.iteration != self._iteration or leader not in self._waited_for:
+    def add(self, worker: str, saved: Saved) -> None:
+        """A saver has written its part, or could not."""
+        if saved.iteration != self._iteration or worker not in self._waited_for:
             return
-        self._waited_for.discard(leader)
+        self._waited_for.discard(worker)
         if saved.part is not None:
             self._parts.append(saved.part)
         self._error = self._error or saved.error

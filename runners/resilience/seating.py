@@ -1,11 +1,12 @@
-"""Who plays which place of a plan: vacancies filled, moves made, and who copies whose state."""
+"""Who plays which place of a plan, who copies whose state, and who saves it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ...schemas.checkpoint import Layers
 from ...schemas.plan import Plan
 from ...schemas.protocols import Place
-from .messages import Copy, Hello
+from .messages import Copy, Saver
 
 Seats = dict[Place, str]  # the workers' names by their places
 
@@ -19,7 +20,8 @@ class Member:
         connection: where it is reached; None while it is expected back after a restart of the coordinator.
         store: host:port of its meeting place.
         place: what it plays in the present epoch.
-        holds: the stage whose state, as of the last commit, it has.
+        holds: the layers [first, stop) whose state, as of the last commit, it has: until it says that it is ready,
+            those from before the epoch.
         is_leaving: it will go at the next commit.
     """
 
@@ -27,8 +29,18 @@ class Member:
     connection: int | None
     store: str
     place: Place
-    holds: int | None = None
+    holds: Layers | None = None
     is_leaving: bool = False
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """A worker that waits for a place; `not_before`: the first iteration that it wants to take part in."""
+
+    name: str
+    store: str
+    not_before: int
+    since_s: float
 
 
 def place_of(name: str) -> Place:
@@ -46,66 +58,72 @@ def name_of(place: Place) -> str:
     return f"{place[0]}/{place[1]}"
 
 
-def places_of(plan: Plan) -> tuple[Place, ...]:
-    """All places of a plan, of dead workers too, in order."""
-    return tuple((worker.pipeline, worker.stage) for worker in plan.workers)
-
-
 def live_places(plan: Plan) -> tuple[Place, ...]:
     """The places of a plan by rank."""
     return tuple((worker.pipeline, worker.stage) for worker in plan.live_workers())
 
 
-def with_newcomers(seats: Seats, newcomers: Iterable[str], places: Sequence[Place]) -> Seats:
-    """Give every newcomer a vacant place: the one it is named after, where that is free, else the first.
+def layers_at(plan: Plan, place: Place) -> Layers:
+    """The layers [first, stop) of a place."""
+    return plan.template_of(place[0]).stages[place[1]].layers
+
+
+def copies(wanted: Sequence[Layers], holds: Sequence[Layers | None]) -> tuple[Copy, ...]:
+    """Who sends whom which layers, so that everybody gets what it lacks and no source sends much more than others.
 
     Args:
-        seats: who stays.
-        newcomers: names, in the order of their arrival.
-        places: all places.
-    """
-    filled = dict(seats)
-    names = list(newcomers)
-    for name in [name for name in names if place_of(name) in places and place_of(name) not in seats]:
-        filled[place_of(name)] = name
-        names.remove(name)
-    vacant = [place for place in places if place not in filled]
-    return filled | dict(zip(vacant, names, strict=False))
-
-
-def moved(seats: Seats, moves: Mapping[Place, Place]) -> Seats:
-    """The seats after some workers have taken over the places of others."""
-    return {moves.get(place, place): name for place, name in seats.items()}
-
-
-def copies(order: Sequence[Place], seats: Seats, holds: Mapping[str, int | None]) -> tuple[Copy, ...]:
-    """Who sends whom a stage's state, each newcomer from another peer where there are several.
-
-    Args:
-        order: the places by rank.
-        seats: the workers at them.
-        holds: by name, the stage whose state a worker has until now.
+        wanted: by rank, the layers that each is to hold.
+        holds: by rank, the layers whose state each has until now.
 
     Raises:
-        LookupError: nobody has the state of a stage; the error's argument is its number.
+        LookupError: nobody has a layer; the error's argument is its number.
     """
-    sent: dict[int, int] = dict.fromkeys(range(len(order)), 0)
+    sent = [0] * len(wanted)
     found = []
-    for target, place in enumerate(order):
-        if holds[seats[place]] == place[1]:
-            continue
-        sources = [rank for rank, other in enumerate(order) if holds[seats[other]] == place[1]]
-        if not sources:
-            raise LookupError(place[1])
-        source = min(sources, key=lambda rank: (sent[rank], rank))
-        sent[source] += 1
-        found.append(Copy(source, target, place[1]))
+    for target, (first, stop) in enumerate(wanted):
+        layer = first
+        while layer < stop:
+            own = holds[target]
+            if own is not None and own[0] <= layer < own[1]:
+                layer = own[1]
+                continue
+            source = _source(layer, holds, sent)
+            until = min(stop, _stop(holds[source]))
+            if own is not None and own[0] > layer:
+                until = min(until, own[0])
+            found.append(Copy(source, target, (layer, until)))
+            sent[source] += until - layer
+            layer = until
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class Newcomer:
-    """A worker that waits for a place."""
+def savers(layers: int, holdings: Iterable[tuple[str, Layers | None]]) -> tuple[Saver, ...]:
+    """Who saves which layers: each layer once, as far as anybody holds it, in the order of the layers.
 
-    hello: Hello
-    since_s: float
+    Args:
+        layers: how many the model has.
+        holdings: workers and what they hold, those that should rather save first.
+    """
+    held = [(worker, own) for worker, own in holdings if own is not None]
+    found, layer = [], 0
+    while layer < layers:
+        holder = next(((worker, own) for worker, own in held if own[0] <= layer < own[1]), None)
+        if holder is None:
+            layer += 1
+            continue
+        found.append(Saver(holder[0], (layer, holder[1][1])))
+        layer = holder[1][1]
+    return tuple(found)
+
+
+def _source(layer: int, holds: Sequence[Layers | None], sent: Sequence[int]) -> int:
+    """The rank that holds a layer and has sent least."""
+    sources = [rank for rank, own in enumerate(holds) if own is not None and own[0] <= layer < own[1]]
+    if not sources:
+        raise LookupError(layer)
+    return min(sources, key=lambda rank: (sent[rank], rank))
+
+
+def _stop(held: Layers | None) -> int:
+    assert held is not None
+    return held[1]

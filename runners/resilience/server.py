@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ...schemas.errors import InvalidInputError, RtkError
+from ...schemas.protocols import Replan, Replanned
 from .addresses import format_address
 from .connection import Connection, Phase, RationedLog, listen
 from .events import (
@@ -34,6 +35,7 @@ from .events import (
     Said,
     Tell,
     Wake,
+    planned,
 )
 from .journal import Journal
 from .messages import (
@@ -54,7 +56,6 @@ from .messages import (
 from .secret import is_proof
 
 BEATS_PER_LIMIT = 8
-MakesPlan = Callable[[tuple[str, ...], bool], tuple[str | None, tuple[tuple[str, str], ...], str]]
 
 
 class Brain(Protocol):
@@ -69,8 +70,7 @@ class Surroundings:
     """What the server asks of the rest of the program; all but `make_plan` and `finish` run in its loop and are quick.
 
     Attributes:
-        make_plan: (failed places, whether workers may change places) -> (the plan as canonical JSON or None, moves,
-            the reason where there is none). Runs in a thread of its own, one at a time, and may take long.
+        make_plan: plans anew. Runs in a thread of its own, one at a time, and may take long.
         welcome: the hello of a worker -> what it is to report and to play; heartbeat and clock are filled in.
         announce: takes what people and metrics are to know.
         on_spans: (worker, place, spans) as a worker reports them.
@@ -79,7 +79,7 @@ class Surroundings:
         nonce: what a stranger has to sign; never the same twice.
     """
 
-    make_plan: MakesPlan
+    make_plan: Replan
     welcome: Callable[[Hello], Welcome] = lambda hello: Welcome(1.0, 0.0, "")
     announce: Callable[[dict[str, Any]], None] = lambda fields: None
     on_spans: Callable[[str, str, tuple[tuple[str, float, float, int], ...]], None] = lambda worker, place, spans: None
@@ -313,21 +313,22 @@ class Server:
             threading.Thread(target=self._plan, args=(self._requests.popleft(),), name="planner", daemon=True).start()
 
     def _plan(self, request: MakePlan) -> None:
-        plan: str | None = None
-        moves: tuple[tuple[str, str], ...] = ()
+        found: Replanned | None = None
+        reason = ""
         try:
-            plan, moves, reason = self._around.make_plan(request.failed, request.may_move)
+            found = self._around.make_plan(request.plan, request.crew)
         except RtkError as error:
             reason = error.what
         except Exception as error:
             reason = f"the planner failed: {error!r}"
+        answer = planned(request.number, found, reason)
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop is closed: nobody wants the plan any more
-            self._loop.call_soon_threadsafe(self._planned, request, plan, moves, reason)
+            self._loop.call_soon_threadsafe(self._planned, answer)
 
-    def _planned(self, request: MakePlan, plan: str | None, moves: tuple[tuple[str, str], ...], reason: str) -> None:
+    def _planned(self, answer: Planned) -> None:
         self._is_planning = False
-        self._happen(Planned(self._now(), request.failed, request.may_move, plan, moves, reason))
+        self._happen(replace(answer, now_s=self._now()))
         self._plan_next()
 
     def _elapse(self, timer: str) -> None:

@@ -1,11 +1,14 @@
 """The votes of an epoch: who has reduced which iteration's gradients, and whether nothing was lost or done twice."""
 
 from collections.abc import Collection
+from itertools import pairwise
 from math import fsum
 
+from ...schemas.checkpoint import print_layers
 from ...schemas.plan import Plan
 from ...schemas.protocols import Place
 from .messages import Vote
+from .seating import layers_at, live_places
 
 
 class Tally:
@@ -17,6 +20,7 @@ class Tally:
 
     def __init__(self, plan: Plan) -> None:
         self._wanted = list(range(plan.total_microbatches()))
+        self._layers = {place: layers_at(plan, place) for place in live_places(plan)}
         self._votes: dict[int, dict[Place, Vote]] = {}
 
     def add(self, place: Place, vote: Vote) -> None:
@@ -28,15 +32,20 @@ class Tally:
         return len(self._votes.get(iteration, ())) == len(places)
 
     def miscount(self, iteration: int) -> str | None:
-        """What is wrong with an iteration in which not every stage executed every micro-batch exactly once."""
-        executed: dict[int, list[int]] = {}
-        for (_, stage), vote in self._votes[iteration].items():
-            executed.setdefault(stage, []).extend(vote.microbatches)
-        for stage, numbers in sorted(executed.items()):
+        """What is wrong with an iteration in which not every layer saw every micro-batch exactly once."""
+        cuts = sorted({cut for layers in self._layers.values() for cut in layers})
+        for first, stop in pairwise(cuts):
+            numbers = [
+                number
+                for place, vote in self._votes[iteration].items()
+                if self._layers[place][0] <= first < self._layers[place][1]
+                for number in vote.microbatches
+            ]
             if sorted(numbers) != self._wanted:
                 missing = sorted(set(self._wanted) - set(numbers))
                 double = sorted({n for n in numbers if numbers.count(n) > 1})
-                return f"stage {stage} lost micro-batches {missing} and did {double} twice in iteration {iteration}"
+                where = print_layers([(first, stop)])
+                return f"{where} lost micro-batches {missing} and did {double} twice in iteration {iteration}"
         return None
 
     def is_finite(self, iteration: int) -> bool:

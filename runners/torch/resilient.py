@@ -1,9 +1,12 @@
 """A worker of a resilient run: executes whatever plan the coordinator's present epoch gives it.
 
 The worker keeps its stage's parameters and optimizer through all epochs. In an epoch it connects to the other live
-workers, copies state where somebody has none, and runs iterations: reduce, vote, and on the coordinator's commit step
+workers, copies the layers that somebody lacks, and runs iterations: reduce, vote, and on the coordinator's commit step
 the optimizer. When the epoch is superseded, the thread that hears the coordinator wakes it, it drops what was under
 way, and enters the next epoch at the iteration after the last commit.
+
+A plan may give it another stage, of which it holds all, some or no layers. It gives up the stage it had once the new
+one is complete, so that a change that is broken off loses nothing; until then both need memory.
 
 With a staggered optimizer ("SlipStream" (ReCycle) section 3.3) it steps as soon as its stage's gradients are reduced,
 and validates afterwards. The paper rolls AdamW back arithmetically, which is not exact in floating point; we keep a
@@ -27,7 +30,7 @@ from torch import nn
 from ...schemas.checkpoint import Checkpoint, missing_layers
 from ...schemas.documents import digest, parse_document, type_adapter
 from ...schemas.errors import RtkError, RuntimeFailedError
-from ...schemas.plan import Plan
+from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
 from ..checkpoint import discard, prune, publish
@@ -43,6 +46,7 @@ from ..resilience.messages import (
     Published,
     Ready,
     Saved,
+    Saver,
     Spans,
     Suspect,
     Vote,
@@ -57,7 +61,7 @@ from .iteration import Batch, Iteration, Rank, groups_of, splits_backward
 from .meeting import meet
 from .shapes import boundary_samples
 from .stage import Loss
-from .state_copy import copy_states
+from .state_copy import take_over
 from .transport import GlooTransport, SlowLinks, Transport
 
 CHECKPOINTS_KEPT = 3
@@ -109,7 +113,7 @@ class ResilientWorker:
         self._task = task
         layers = task.make_layers()
         self._boundaries = boundary_samples(layers, task.batch(0)[0][0])
-        self._held = self._build(layers, task.plan, _stage_named(task.plan, task.name))
+        self._held = self._build(layers, task.plan, _worker_named(task.plan, task.name))
         self._warm_up()
         self._interruption = Interruption()
         self._closing: list[Future[None]] = []
@@ -176,9 +180,14 @@ class ResilientWorker:
     def _live_through(self, epoch: Epoch) -> FromCoordinator:
         """Train until the epoch is over; gives the message that ends it."""
         superseded = self._interruption.begin(epoch.epoch)
+        self._settle(epoch.iteration, epoch.skipped)
+        number = next((rank for rank, seat in enumerate(epoch.seats) if seat.worker == self._task.name), None)
+        if number is None:  # there is no place for it at present
+            self._has_state = False
+            return self._next_turn()
         transport: Transport | None = None
         try:
-            rank, transport = self._enter(epoch, superseded)
+            rank, transport = self._enter(epoch, number, superseded)
             return self._train(epoch, rank)
         except SupersededError:
             pass
@@ -204,42 +213,40 @@ class ResilientWorker:
                 return message
             self._note(message)
 
-    def _enter(self, epoch: Epoch, superseded: "Future[None]") -> tuple[Rank, Transport]:
-        """Be as after the last commit, connect to the others, and hold the state of this worker's place."""
-        self._settle(epoch.iteration, epoch.skipped)
+    def _enter(self, epoch: Epoch, number: int, superseded: "Future[None]") -> tuple[Rank, Transport]:
+        """Connect to the others, and hold the state of this worker's place."""
         program = _program(epoch.plan)
-        number = next(rank for rank, seat in enumerate(epoch.seats) if seat.worker == self._task.name)
         self._epoch, self._place = epoch, epoch.seats[number].place
         self._committed, self._last = epoch.iteration - 1, epoch.last
-        before, self._held = self._held, self._fitting(program, number)
+        held = self._fitting(program, number)
         transport = connect(lambda: self._transport(epoch, program, number), superseded)
         try:
             self._interruption.guard(transport)
-            self._take_state(epoch, number, transport, before)
+            self._take_state(epoch, number, transport, held)
         except BaseException:
             self._close(transport)
             raise
         return self._rank(program, number, transport), transport
 
     def _fitting(self, program: Program, rank: int) -> HeldStage:
-        """The stage of a place: the one held, made to serve this plan, or another one."""
+        """The stage of a place: the one held, or another one, whose state is to come; made to serve this plan."""
         plan, worker = program.plan, program.workers[rank]
-        if self._held.layers_range != plan.stage_of(worker).layers:
-            self._has_state = False
-            return self._build(self._task.make_layers(), plan, worker.stage)
-        self._held.adapt(1 / plan.total_microbatches(), splits_backward(program.instructions[rank]))
-        return self._held
+        held = self._held
+        if held.layers_range != plan.stage_of(worker).layers:
+            held = self._build(self._task.make_layers(), plan, worker)
+        held.adapt(1 / plan.total_microbatches(), splits_backward(program.instructions[rank]))
+        return held
 
-    def _build(self, layers: Sequence[nn.Module], plan: Plan, stage: int) -> HeldStage:
-        stages = plan.templates[0].stages
+    def _build(self, layers: Sequence[nn.Module], plan: Plan, worker: Worker) -> HeldStage:
+        stages = plan.template_of(worker.pipeline).stages
         return HeldStage(
             layers,
-            stages[stage].layers,
+            stages[worker.stage].layers,
             self._task.loss,
             self._task.optimizer,
             self._task.device,
             loss_scale=1 / plan.total_microbatches(),
-            is_last=stage == len(stages) - 1,
+            is_last=worker.stage == len(stages) - 1,
         )
 
     def _transport(self, epoch: Epoch, program: Program, rank: int) -> Transport:
@@ -250,27 +257,26 @@ class ResilientWorker:
         transport = GlooTransport(store, rank, len(everyone), groups, hostname=self._task.hostname)
         return SlowLinks(transport) if self._task.paced else transport
 
-    def _take_state(self, epoch: Epoch, rank: int, transport: Transport, before: HeldStage) -> None:
-        if epoch.nothing_committed and not self._has_state:
-            self._start_from(epoch)
-        checksum = None
-        involved = [copy for copy in epoch.copies if rank in (copy.source, copy.target)]
-        if involved:
-            if any(copy.target == rank for copy in involved):
-                self._held.prime_optimizer()
-            copy_states(epoch.copies, rank, transport, before, self._held)
-            checksum = self._held.checksum()
-            self._has_state, self._kept_for = True, None
-        if not self._has_state:
-            raise RuntimeFailedError("nobody gave this worker its stage's state")
-        self._link.send(Ready(epoch.epoch, checksum))
+    def _take_state(self, epoch: Epoch, rank: int, transport: Transport, held: HeldStage) -> None:
+        """Have the state of the layers of `held`: as it is, made anew, from the stage held so far, or from others."""
+        before = self._held if self._has_state else None
+        copied: set[int] = set()
+        if epoch.nothing_committed:
+            if held is not before:
+                self._start_from(epoch, held)
+        else:
+            copied = take_over(epoch.copies, rank, transport, before, held)
+        sums = {layer: sha256 for one in (before, held) if one and copied for layer, sha256 in one.checksums().items()}
+        if held is not before:
+            self._held, self._has_state, self._kept_for = held, True, None
+        checksums = tuple((layer, sums[layer]) for layer in sorted(copied))
+        self._link.send(Ready(epoch.epoch, held.layers_range, checksums))
 
-    def _start_from(self, epoch: Epoch) -> None:
+    def _start_from(self, epoch: Epoch, held: HeldStage) -> None:
         """The state before the first iteration: as the layers were made, or a checkpoint's."""
         if epoch.resume is not None:
-            self._held.prime_optimizer()
-            self._held.load(read_state(Path(epoch.resume), self._held.layers_range))
-        self._has_state = True
+            held.prime_optimizer()
+            held.load(read_state(Path(epoch.resume), held.layers_range))
 
     def _rank(self, program: Program, number: int, transport: Transport) -> Rank:
         first, stop = self._held.layers_range
@@ -415,12 +421,13 @@ class ResilientWorker:
         self._settle(halt.iteration, halt.skipped)
         self._save(halt.savers, halt.save, halt.iteration)
 
-    def _save(self, savers: Sequence[str], folder: str | None, iteration: int) -> None:
-        """Write this stage's part of a checkpoint, where it falls to this worker."""
-        if folder is None or self._task.name not in savers:
+    def _save(self, savers: Sequence[Saver], folder: str | None, iteration: int) -> None:
+        """Write a part of a checkpoint, where that falls to this worker."""
+        mine = next((saver.layers for saver in savers if saver.worker == self._task.name), None)
+        if folder is None or mine is None:
             return
         try:
-            written = write_part(Path(folder), iteration, self._held.layers_range, self._held.state())
+            written = write_part(Path(folder), iteration, mine, self._held.state_of(mine))
         except RtkError as error:
             self._link.send(Saved(iteration, None, error.what))
         else:
@@ -450,7 +457,7 @@ class ResilientWorker:
             total_microbatches=plan.total_microbatches(),
             files=message.parts,
             job=self._task.settings,
-            missing=missing_layers(layers, message.parts),
+            missing=missing_layers(layers, (part.layers for part in message.parts)),
         )
 
     # Small things
@@ -480,8 +487,8 @@ def _program(plan: str) -> Program:
     return lower(parse_document(plan.encode(), Plan, "the coordinator's plan"))
 
 
-def _stage_named(plan: Plan, name: str) -> int:
-    return next(worker.stage for worker in plan.workers if worker.name == name)
+def _worker_named(plan: Plan, name: str) -> Worker:
+    return next(worker for worker in plan.workers if worker.name == name)
 
 
 def _is_number(loss: float) -> bool:

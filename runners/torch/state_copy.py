@@ -1,9 +1,10 @@
-"""A stage's state from a live worker to one that has none."""
+"""The state of layers from the workers that have it to those that lack it."""
 
 from collections.abc import Sequence
 
 import torch
 
+from ...schemas.errors import RuntimeFailedError
 from ..resilience.messages import Copy
 from .held_stage import HeldStage
 from .transport import Transport
@@ -12,10 +13,10 @@ from .transport import Transport
 FIRST_TAG = 0x70000000
 
 
-def copy_states(
-    copies: Sequence[Copy], rank: int, transport: Transport, given: HeldStage | None, taken: HeldStage | None
-) -> None:
-    """Take part in the copies of an epoch: send what this worker held until now, then receive what it is to hold.
+def take_over(
+    copies: Sequence[Copy], rank: int, transport: Transport, given: HeldStage | None, taken: HeldStage
+) -> set[int]:
+    """Take part in the copies of an epoch: send what this worker held until now, then complete what it is to hold.
 
     Every tensor is a message of its own: a state needs no second copy of itself in memory on the way.
 
@@ -23,25 +24,55 @@ def copy_states(
         copies: all copies of the epoch.
         rank: this worker.
         transport: the epoch's.
-        given: what this worker held until now; None where it sends nothing.
-        taken: what it holds from now on, with its optimizer primed; None where it receives nothing.
+        given: what this worker held until now; None where it has no state.
+        taken: what it holds from now on: the same stage, or another one that takes over what both have.
+
+    Returns:
+        The layers that were sent or received.
 
     Raises:
-        RuntimeFailedError: a connection broke.
+        RuntimeFailedError: a connection broke, or nobody gives this worker a layer that it lacks; it may hold another
+            stage by now than the coordinator knew when it planned the copies.
     """
-    for copy in copies:
-        if copy.source == rank:
-            assert given is not None
-            for number, tensor in enumerate(given.state().values()):
-                transport.send(FIRST_TAG + number, copy.target, tensor, 0.0)
-    source = next((copy.source for copy in copies if copy.target == rank), None)
-    if source is not None:
-        assert taken is not None
-        taken.load(_received(source, taken.state(), transport))
+    sent = [copy for copy in copies if copy.source == rank]
+    received = [copy for copy in copies if copy.target == rank]
+    _check(sent, received, given, taken)
+    if given is not None:
+        given.prime_optimizer()
+        for copy in sent:
+            for number, tensor in enumerate(given.state_of(copy.layers).values()):
+                transport.send(_tag(copy, number), copy.target, tensor, 0.0)
+    if taken is not given:
+        taken.prime_optimizer()
+        if given is not None:
+            both = _common(given, taken)
+            taken.load_layers(both, given.state_of(both))
+    for copy in received:
+        taken.load_layers(copy.layers, _received(copy, taken.state_of(copy.layers), transport))
     transport.flush()
+    return {layer for copy in (*sent, *received) for layer in range(*copy.layers)}
 
 
-def _received(source: int, likes: dict[str, torch.Tensor], transport: Transport) -> dict[str, torch.Tensor]:
+def _check(sent: Sequence[Copy], received: Sequence[Copy], given: HeldStage | None, taken: HeldStage) -> None:
+    held = set(range(*given.layers_range)) if given is not None else set()
+    to_send = {layer for copy in sent for layer in range(*copy.layers)}
+    to_have = {layer for copy in received for layer in range(*copy.layers)} | held
+    if not to_send <= held or not set(range(*taken.layers_range)) <= to_have:
+        raise RuntimeFailedError("this worker holds other layers than the coordinator knew")
+
+
+def _common(one: HeldStage, other: HeldStage) -> tuple[int, int]:
+    """The layers that both hold; an empty range where they have none in common."""
+    first = max(one.layers_range[0], other.layers_range[0])
+    return first, max(first, min(one.layers_range[1], other.layers_range[1]))
+
+
+def _received(copy: Copy, likes: dict[str, torch.Tensor], transport: Transport) -> dict[str, torch.Tensor]:
     for number, like in enumerate(likes.values()):
-        transport.post_receive(FIRST_TAG + number, source, like)
-    return {name: transport.receive(FIRST_TAG + number, source) for number, name in enumerate(likes)}
+        transport.post_receive(_tag(copy, number), copy.source, like)
+    return {name: transport.receive(_tag(copy, number), copy.source) for number, name in enumerate(likes)}
+
+
+def _tag(copy: Copy, number: int) -> int:
+    """The tag of a copy's tensors; between two workers copies are of unlike layers."""
+    return FIRST_TAG + copy.layers[0] * 65536 + number

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.cli.atlas_folder import AtlasFolder, plan_path
-from rtk.cli.replanning import Replanning, replan_from
+from rtk.cli.replanning import Rerouting, replan_from
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import Request, opening
@@ -19,7 +19,7 @@ from rtk.schemas.check import check_plan
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Pipeline, Plan
-from rtk.schemas.protocols import Place, Replan
+from rtk.schemas.protocols import Place
 
 from ..planners.running_plans import Times, bearable, dead_places, made_by, profile, running_plans, short_search
 
@@ -76,21 +76,21 @@ def test_whoever_dies_and_comes_back(plan: Plan, story: list[set[Place]]) -> Non
     where a stage has nobody left; in between, the job's own failures give its own plan bit for bit; whatever was asked
     before, answers are the same."""
     dp, pp = len(plan.pipelines), len(plan.templates[0].stages)
-    replan: Replan = replan_from(plan, None, 9)
+    replan = replan_from(plan, None, 9)
     for asked in story:
         failed = frozenset((k, i) for k, i in asked if k < dp and i < pp)
-        assert replan(dead_places(plan)).plan is plan
+        assert replan.without(dead_places(plan)).plan is plan
         if not bearable(failed, pp, dp):
             with pytest.raises(InfeasibleError, match="has lost all its workers"):
-                replan(failed)
+                replan.without(failed)
             continue
-        found = replan(failed)
+        found = replan.without(failed)
         assert check_plan(found.plan) == []
         assert (found.moves, dead_places(found.plan)) == ((), failed)
         assert found.plan.templates == plan.templates
         assert found.plan.optimizer == plan.optimizer
         assert [one.microbatches for one in found.plan.pipelines] == [one.microbatches for one in plan.pipelines]
-        assert digest(found.plan) == digest(replan_from(plan, None, 0)(failed).plan)
+        assert digest(found.plan) == digest(replan_from(plan, None, 0).without(failed).plan)
 
 
 @pytest.mark.parametrize(("within", "moved"), [(0, False), (1, True)])
@@ -98,11 +98,11 @@ def test_workers_move_only_where_that_pays_soon(within: int, moved: bool, tmp_pa
     """Copies of 2 s that save 27 s an iteration pay after one; without an atlas nobody knows what they take."""
     common = _common([UNIFORM] * 2, THREE_PAIRS)
     plan, atlas = _whole(common), _atlas(tmp_path / "a", common, 2)
-    found = replan_from(plan, atlas, within)(TWO_OF_A_STAGE)
+    found = replan_from(plan, atlas, within).without(TWO_OF_A_STAGE)
     assert found.moves == ((((2, 1), (0, 0)),) if moved else ())
     assert dead_places(found.plan) == (frozenset({(1, 0), (2, 1)}) if moved else TWO_OF_A_STAGE)
     assert _iteration_s(found.plan) == pytest.approx((27 if moved else 54) + 4 / 3)
-    assert replan_from(plan, None, within)(TWO_OF_A_STAGE).moves == ()
+    assert replan_from(plan, None, within).without(TWO_OF_A_STAGE).moves == ()
 
 
 @pytest.mark.parametrize("bandwidth_bytes_per_s", [None, 0.01])
@@ -110,8 +110,8 @@ def test_copies_that_never_or_late_pay_are_not_made(bandwidth_bytes_per_s: float
     """200 s to copy pay after 8 iterations, not after 7; over an unknown network nobody knows."""
     common = _common([UNIFORM] * 2, THREE_PAIRS, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
     plan, atlas = _whole(common), _atlas(tmp_path / "a", common, 2)
-    assert replan_from(plan, atlas, 7)(TWO_OF_A_STAGE).moves == ()
-    assert bool(replan_from(plan, atlas, 8)(TWO_OF_A_STAGE).moves) == (bandwidth_bytes_per_s is not None)
+    assert replan_from(plan, atlas, 7).without(TWO_OF_A_STAGE).moves == ()
+    assert bool(replan_from(plan, atlas, 8).without(TWO_OF_A_STAGE).moves) == (bandwidth_bytes_per_s is not None)
 
 
 @given(st.data())
@@ -122,12 +122,12 @@ def test_moved_workers_leave_their_places_empty(data: st.DataObject) -> None:
     times = data.draw(st.lists(st.tuples(*[st.sampled_from([1.0, 2.0, 3.0])] * 3), min_size=pp, max_size=pp))
     failed = frozenset(data.draw(st.sets(st.tuples(st.integers(0, dp - 1), st.integers(0, pp - 1)), max_size=3)))
     common = _common(times, Shape(pp, dp, data.draw(st.integers(1, 4))))
-    replan = Replanning(_whole(common), common, 3)
+    replan = Rerouting(_whole(common), common, 3)
     if not bearable(failed, pp, dp):
         with pytest.raises(InfeasibleError, match="has lost all its workers"):
-            replan(failed)
+            replan.without(failed)
         return
-    found, in_place = replan(failed), Replanning(_whole(common), common, 0)(failed)
+    found, in_place = replan.without(failed), Rerouting(_whole(common), common, 0).without(failed)
     movers, taken = {mover for mover, _ in found.moves}, {place for _, place in found.moves}
     assert check_plan(found.plan) == []
     assert dead_places(found.plan) == failed - taken | movers
@@ -142,7 +142,7 @@ def test_beyond_its_entries_an_atlas_is_no_limit(tmp_path: Path) -> None:
     plan = _whole(common)
     short, long = (replan_from(plan, _atlas(tmp_path / f"{most}", common, most), 1) for most in (0, 2))
     for failed in (TWO_OF_A_STAGE, frozenset({(0, 0), (1, 1)}), frozenset({(2, 1)})):
-        assert short(failed) == long(failed)
+        assert short.without(failed) == long.without(failed)
 
 
 def _stored(path: Path, common: Atlas, plan: Plan) -> str:
@@ -163,14 +163,14 @@ def test_stored_plans_are_taken_for_their_places(tmp_path: Path) -> None:
     last = Replanner(common, 1).in_place(frozenset({(2, 0)}))
     searched = replace(last, inputs={"by": "search"})
     replan = replan_from(_whole(common), _stored(tmp_path / "a", common, searched), 0)
-    assert replan(frozenset({(2, 0)})).plan == searched
-    elsewhere = replan(frozenset({(0, 0)})).plan
+    assert replan.without(frozenset({(2, 0)})).plan == searched
+    elsewhere = replan.without(frozenset({(0, 0)})).plan
     assert dead_places(elsewhere) == {(0, 0)}
     assert elsewhere.inputs == common.inputs
     broken = replace(last, workers=(replace(last.workers[0], order="F0 B0"), *last.workers[1:]))
     folder = _stored(tmp_path / "b", common, broken)
     with pytest.raises(InvalidInputError) as caught:
-        replan_from(_whole(common), folder, 0)(frozenset({(2, 0)}))
+        replan_from(_whole(common), folder, 0).without(frozenset({(2, 0)}))
     assert (caught.value.where or "").startswith(str(plan_path(Path(folder), 1)))
 
 
@@ -179,7 +179,7 @@ def test_workers_move_to_where_a_stored_plan_wants_them(tmp_path: Path) -> None:
     common = _common([UNIFORM] * 2, THREE_PAIRS)
     searched = replace(Replanner(common, 2).in_place(frozenset({(2, 0), (2, 1)})), inputs={"by": "search"})
     replan = replan_from(_whole(common), _stored(tmp_path / "a", common, searched), 1)
-    found = replan(frozenset({(0, 0), (2, 0)}))
+    found = replan.without(frozenset({(0, 0), (2, 0)}))
     assert found.moves == (((2, 1), (0, 0)),)
     assert found.plan == searched
 
@@ -197,7 +197,7 @@ def test_workers_move_to_where_a_stored_plan_wants_them(tmp_path: Path) -> None:
 def test_the_living_of_a_block_go_on(failed: set[Place], moves: int, tmp_path: Path) -> None:
     """Of workers that usually die two by two, single ones may die too: only they stay out. Whole blocks may move."""
     common = _common([UNIFORM] * 4, Shape(4, 3, 6), unit=(1, 2))
-    found = replan_from(_whole(common), _atlas(tmp_path / "a", common, 2), 9)(frozenset(failed))
+    found = replan_from(_whole(common), _atlas(tmp_path / "a", common, 2), 9).without(frozenset(failed))
     assert check_plan(found.plan) == []
     assert len(found.moves) == moves
     assert len(dead_places(found.plan)) == len(failed)
@@ -234,8 +234,8 @@ def test_an_atlas_serves_plans_of_other_planners(tmp_path: Path) -> None:
     atlas = _atlas(tmp_path / "a", opening(profile([UNIFORM] * 2), request), 2)
     plan = made_by("zero-bubble", profile([UNIFORM] * 2), THREE_PAIRS)
     replan = replan_from(plan, atlas, 5)
-    assert len(replan(TWO_OF_A_STAGE).moves) == 1
-    assert replan(NOBODY).plan is plan
+    assert len(replan.without(TWO_OF_A_STAGE).moves) == 1
+    assert replan.without(NOBODY).plan is plan
 
 
 def test_a_running_job_waits_for_no_exact_solver(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_running_job_waits_for_no_exact_solver(tmp_path: Path) -> None:
     atlas = AtlasFolder(str(tmp_path / "a"))
     atlas.begin(slow)
     atlas.finish(replace(slow, plans=(Replanner(common, 0).entry(0)[0],)))
-    plan = replan_from(_whole(common), str(tmp_path / "a"), 9)(frozenset({(0, 1)})).plan
+    plan = replan_from(_whole(common), str(tmp_path / "a"), 9).without(frozenset({(0, 1)})).plan
     assert (plan.planner.options["solver"], plan.planner.options["time_limit_s"]) == ("rules", 0.0)
 
 
@@ -257,17 +257,17 @@ def test_warming_up_changes_no_answer(dp: int, failed: frozenset[Place]) -> None
     plan = made_by("staggered", profile([UNIFORM] * 2), Shape(2, dp, 3), failed)
     warm, cold = replan_from(plan, None, 0), replan_from(plan, None, 0)
     warm.warm_up()
-    assert warm(failed).plan is plan
+    assert warm.without(failed).plan is plan
     for other in (NOBODY, frozenset({(dp - 1, 1)})):
         if bearable(other, 2, dp):
-            assert digest(warm(other).plan) == digest(cold(other).plan)
+            assert digest(warm.without(other).plan) == digest(cold.without(other).plan)
 
 
 def test_places_that_are_not_there_are_refused() -> None:
     """A worker beyond the grid is an error, not a plan for somebody else."""
     replan = replan_from(made_by("1f1b", profile([UNIFORM] * 2), Shape(2, 2, 2)), None, 0)
     with pytest.raises(InvalidInputError, match="there is no worker 2/0"):
-        replan(frozenset({(2, 0)}))
+        replan.without(frozenset({(2, 0)}))
 
 
 def test_unlike_pipelines_are_refused() -> None:

@@ -147,7 +147,7 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_rare_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    """Moves, leaves, refusals, restarts and failed checkpoints have words of their own; what is new is passed over."""
+    """Moves, copies, waits, leaves, refusals, restarts and failed checkpoints have words of their own; what is new is passed over."""
     moved = {"0/0": "0/0", "0/1": "1/0", "1/1": "1/1"}
     tell(
         [
@@ -155,7 +155,9 @@ def test_the_rare_lines(capsys: pytest.CaptureFixture[str]) -> None:
             {"event": "returned", "epoch": 4, "worker": "0/0"},
             epoch(4, 7, ALL),
             {"event": "leave", "epoch": 4, "worker": "0/1", "place": "0/1", "iteration": 8},
-            {"event": "join", "epoch": 5, "worker": "1/0", "place": "0/1", "source": "1/1", "iteration": 8},
+            {"event": "copy", "epoch": 5, "worker": "1/0", "place": "0/1", "source": "1/1", "layers": "layer 1"},
+            {"event": "copy", "epoch": 5, "worker": "0/0", "place": "0/0", "source": "1/1", "layers": "layers 1-2"},
+            {"event": "wait", "epoch": 5, "worker": "1/1", "place": "1/1", "iteration": 8},
             epoch(5, 8, moved, ["1/0"]),
             {"event": "refused", "epoch": 5, "worker": "9/9\x1b[2J", "reason": "the plan has no worker 9/9"},
             {
@@ -174,11 +176,13 @@ def test_the_rare_lines(capsys: pytest.CaptureFixture[str]) -> None:
         "12:03:02  worker 0/0 is back",
         "epoch 4: 4 workers · predicted 0.1000 s",
         "12:03:04  worker 0/1 left as asked",
-        "12:03:05  worker 1/0 moved to 0/1, state from 1/1",
+        "12:03:05  worker 1/0 moved to 0/1 and took layer 1 from 1/1",
+        "12:03:06  worker 0/0 took layers 1-2 from 1/1",
+        "12:03:07  worker 1/1 waits for a place",
         "epoch 5: 3 workers · 1/0 vacant · 1/0 at 0/1 · predicted 0.1000 s",
-        "12:03:07  worker 9/9?[2J was refused: the plan has no worker 9/9",
-        "12:03:08  worker 1/0 failed: connection closed while joining",
-        "12:03:09  checkpoint after 8 iterations failed: No space left",
+        "12:03:09  worker 9/9?[2J was refused: the plan has no worker 9/9",
+        "12:03:10  worker 1/0 failed: connection closed while joining",
+        "12:03:11  checkpoint after 8 iterations failed: No space left",
     ]
 
 
@@ -206,15 +210,15 @@ def test_the_cost_of_a_change_goes_to_what_caused_it() -> None:
 
 def test_a_move_is_no_join(capsys: pytest.CaptureFixture[str]) -> None:
     """Who copies a state because it changes its place was there already, and is not counted as a join."""
-    tell([epoch(1, 0, ALL), STORY[3], {"event": "join", "worker": "1/0", "place": "0/1"}, END], as_json=True)
+    tell([epoch(1, 0, ALL), STORY[3], {"event": "copy", "worker": "1/0", "place": "0/1"}, END], as_json=True)
     assert lines_of(capsys.readouterr().out)[-1]["joins"] == 0
 
 
 def test_a_run_that_failed_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     """An end with another exit code than 0 says the reason before the summary, also if nothing was done."""
-    tell([{"event": "end", "exit_code": 5, "reason": "stage 1 has lost its last worker", "iterations": 0, "epochs": 1}])
+    tell([{"event": "end", "exit_code": 5, "reason": "nobody is left who holds layer 1", "iterations": 0, "epochs": 1}])
     assert capsys.readouterr().out.splitlines() == [
-        "ended with 5: stage 1 has lost its last worker",
+        "ended with 5: nobody is left who holds layer 1",
         "0 iterations, loss -",
     ]
 

@@ -64,7 +64,7 @@ def test_a_stage_that_is_lost_ends_with_5(folder: Path) -> None:
         "simulate", "plan.json", "--inject", "end.jsonl", "--iterations", "5", "--timeline", "e.json", cwd=folder
     )
     assert done.returncode == 5
-    assert "stage 0 has lost its last worker" in done.stderr
+    assert "nobody is left who holds layer 0" in done.stderr
     assert "after 2 of 5 iterations" in done.stderr
     assert read_document(str(folder / "e.json"), Timeline).events[-1].kind == "end"
 

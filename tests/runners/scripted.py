@@ -11,18 +11,22 @@ from typing import Any
 import torch
 from torch import nn
 
+from rtk.cli.replanning import with_newcomers
 from rtk.planners.pipeline.plan import Schedule, plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
+from rtk.runners.resilience.job import Job
 from rtk.runners.resilience.link import Link
 from rtk.runners.resilience.messages import Hello, Returning
-from rtk.runners.resilience.rules import Job, Rules
-from rtk.runners.resilience.server import Finished, Limits, MakesPlan, Server, Surroundings
+from rtk.runners.resilience.rules import Rules
+from rtk.runners.resilience.server import Finished, Limits, Server, Surroundings
 from rtk.runners.torch.meeting import MeetingPlace
 from rtk.runners.torch.resilient import ResilientWorker, Task
-from rtk.schemas.documents import canonical, digest
+from rtk.schemas.documents import digest
+from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.schemas.protocols import Hand, Place, Replan, Replanned
 
 BLOCKS = 4
 SECRET = b"a secret for one test only"
@@ -89,6 +93,11 @@ def task_of(plan: Plan, name: str, batch: Batches, loss: Any = language_model_lo
     return Task(name, plan, layers, loss, lambda ones: torch.optim.AdamW(ones, lr=1e-4), batch, {"lr": 1e-4})
 
 
+def nobody_plans(plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
+    """Stands in where nothing is to be planned."""
+    raise InfeasibleError("nobody plans here")
+
+
 class Died(BaseException):
     """Ends a worker's thread as a signal would end its process."""
 
@@ -107,7 +116,7 @@ class ThreadJob:
 
     plan: Plan
     job: Job
-    replan: MakesPlan = lambda failed, may_move: (None, (), "nobody plans here")
+    replan: Replan = nobody_plans
     deaths: set[tuple[str, int]] = field(default_factory=set)
     loss: Any = language_model_loss
     said: list[dict[str, Any]] = field(default_factory=list)
@@ -219,13 +228,15 @@ class ThreadJob:
 
 
 def replan_with(
-    make: Callable[[frozenset[tuple[int, int]], bool], tuple[Plan, tuple[tuple[str, str], ...]]],
-) -> MakesPlan:
-    """A coordinator's planner out of one that thinks in places and plans."""
+    plan: Plan, make: Callable[[frozenset[Place], bool], tuple[Plan, tuple[tuple[Place, Place], ...]]]
+) -> Replan:
+    """A coordinator's planner out of one that thinks in failed places of a plan and in moves."""
+    places = [(worker.pipeline, worker.stage) for worker in plan.workers]
 
-    def replan(failed: tuple[str, ...], may_move: bool) -> tuple[str | None, tuple[tuple[str, str], ...], str]:
-        places = frozenset((int(name.split("/")[0]), int(name.split("/")[1])) for name in failed)
-        plan, moves = make(places, may_move)
-        return canonical(plan).decode(), moves, ""
+    def replan(plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
+        seats = with_newcomers(crew, places)
+        may_move = all(hand.place is not None for hand in crew)
+        found, moves = make(frozenset(places).difference(seats), may_move)
+        return Replanned(found, tuple((name, dict(moves).get(place, place)) for place, name in seats.items()))
 
     return replan

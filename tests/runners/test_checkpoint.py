@@ -86,7 +86,7 @@ def _bits(state: State) -> dict[str, tuple[torch.dtype, torch.Size, bytes]]:
 
 
 def _manifest(iteration: int, layers: int, parts: list[CheckpointFile]) -> Checkpoint:
-    gaps = missing_layers(layers, parts)
+    gaps = missing_layers(layers, (part.layers for part in parts))
     return Checkpoint(iteration, layers, PLAN, 0, 8, tuple(parts), {"model": "tiny"}, gaps)
 
 

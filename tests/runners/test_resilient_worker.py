@@ -19,8 +19,19 @@ from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import Request, opening
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.profilers.models.gpt import language_model_loss
-from rtk.runners.resilience.messages import Commit, End, Epoch, FromCoordinator, FromWorker, Halt, Seat, Vote, Welcome
-from rtk.runners.resilience.rules import Job
+from rtk.runners.resilience.job import Job
+from rtk.runners.resilience.messages import (
+    Commit,
+    End,
+    Epoch,
+    FromCoordinator,
+    FromWorker,
+    Halt,
+    Saver,
+    Seat,
+    Vote,
+    Welcome,
+)
 from rtk.runners.torch.meeting import MeetingPlace
 from rtk.runners.torch.resilient import ResilientWorker
 from rtk.schemas.documents import canonical
@@ -149,7 +160,7 @@ def test_a_skipped_step_is_not_taken(staggered: bool) -> None:
 def test_a_checkpoint_that_falls_due_as_an_epoch_ends_is_saved(tmp_path: Any) -> None:
     """A worker that was interrupted as it heard a commit saves the state after it all the same."""
     worker, plan = alone()
-    commit = Commit(1, 0, last=99, save=str(tmp_path), savers=("0/0",))
+    commit = Commit(1, 0, last=99, save=str(tmp_path), savers=(Saver("0/0", (0, 3)),))
     script = Script(worker, epoch(plan, 1, 0), {(1, 0): [commit, Halt(1, False, None, (), "over"), End(5, "over")]})
     worker.run(script, Welcome(1.0, 0.0, ""))  # type: ignore[arg-type]
     assert list(tmp_path.rglob("*.safetensors"))
@@ -166,9 +177,7 @@ def slipstream(technique: str, pp: int, dp: int, failed: frozenset[Place] = froz
 
 def job_of(plan: Plan, iterations: int, *deaths: tuple[str, int], **more: Any) -> ThreadJob:
     """A job whose failures are planned for as `rtk run` does, where nobody moves."""
-    replanning = replan_from(plan, None, 0)
-    replan = replan_with(lambda failed, may_move: (replanning(failed, may_move).plan, ()))
-    return ThreadJob(plan, Job(plan, iterations, **more), replan, set(deaths))
+    return ThreadJob(plan, Job(plan, iterations, **more), replan_from(plan, None, 0), set(deaths))
 
 
 def assert_peers_agree(job: ThreadJob) -> None:
@@ -244,16 +253,16 @@ def test_a_worker_takes_over_another_stage() -> None:
     """A plan that moves a worker gives it the other stage's state, and the losses stay those of one process."""
     plan = slipstream("adaptive", 2, 3)
 
-    def make(failed: frozenset[Place], may_move: bool) -> tuple[Plan, tuple[tuple[str, str], ...]]:
+    def make(failed: frozenset[Place], may_move: bool) -> tuple[Plan, tuple[tuple[Place, Place], ...]]:
         if failed == {(1, 0), (2, 0)} and may_move:
-            return slipstream("adaptive", 2, 3, frozenset({(1, 0), (2, 1)})), (("2/1", "2/0"),)
+            return slipstream("adaptive", 2, 3, frozenset({(1, 0), (2, 1)})), (((2, 1), (2, 0)),)
         return slipstream("adaptive", 2, 3, failed), ()
 
-    job = ThreadJob(plan, Job(plan, 12), replan_with(make), {("1/0", 3), ("2/0", 5)})
+    job = ThreadJob(plan, Job(plan, 12), replan_with(plan, make), {("1/0", 3), ("2/0", 5)})
     assert job.run().exit_code == 0
     assert job.losses() == pytest.approx(single_process(12, 6), abs=1e-6)
     assert_peers_agree(job)
-    moved = [one for one in job.events("join") if one["worker"] == "2/1"]
+    moved = [one for one in job.events("copy") if one["worker"] == "2/1"]
     assert [(one["place"], one["source"]) for one in moved] == [("2/0", "0/0")]
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rtk.cli.replanning import with_newcomers
 from rtk.planners.scheduling.bounds.lower_bound import lower_bound
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.problem import problem_of
@@ -19,7 +20,7 @@ from rtk.runners.simulator import execute, simulate
 from rtk.runners.story import Story, SwitchCosts, simulate_story, timeline_events
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
-from rtk.schemas.protocols import Place, Replanned
+from rtk.schemas.protocols import Hand, Place, Replanned
 from rtk.schemas.timeline import Span
 from rtk.schemas.trace import Trace, TraceEvent
 
@@ -59,15 +60,18 @@ class Small:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
-    def __call__(self, failed: frozenset[Place], may_move: bool = True) -> Replanned:
+    def __call__(self, plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
         depth, dp = len(self.plan.templates[0].stages), len(self.plan.pipelines)
+        seats = with_newcomers(crew, [(worker.pipeline, worker.stage) for worker in self.plan.workers])
+        failed = frozenset((k, i) for k in range(dp) for i in range(depth)).difference(seats)
         for i in range(depth):
             if all((k, i) in failed for k in range(dp)):
                 raise InfeasibleError(f"stage {i} has no live worker left")
-        return Replanned(small_plan(depth, dp, self.plan.optimizer, failed))
+        found = small_plan(depth, dp, self.plan.optimizer, failed)
+        return Replanned(found, tuple((name, place) for place, name in seats.items()))
 
 
-def nobody(failed: frozenset[Place], may_move: bool = True) -> Replanned:
+def nobody(plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
     raise AssertionError("nothing is to be planned")
 
 
@@ -215,7 +219,7 @@ def test_the_last_peer_ends_the_story() -> None:
     """Without the last worker of a stage the job ends with exit code 5, with what was committed till then."""
     story = story_of(small_plan(), at(1, "fail", "0/1"), at(3, "fail", "1/1"))
     assert (story.exit_code, len(story.committed_s)) == (5, 3)
-    assert story.reason == "stage 1 has lost its last worker"
+    assert story.reason == "nobody is left who holds layer 1"
     assert story.timeline.events[-1].kind == "end"
     assert story.total_s == max(span.end_s for span in story.timeline.spans) == story.timeline.events[-1].time_s
 

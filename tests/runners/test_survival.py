@@ -253,7 +253,7 @@ def test_a_stage_down_to_its_last_worker_and_beyond(tmp_path: Path) -> None:
         story.kill("2/1")
         finished = job.result(20)
         assert finished.exit_code == 5
-        assert "stage 1 has lost its last worker" in finished.reason
+        assert "nobody is left who holds layer 1" in finished.reason
         for name in ("0/0", "1/0", "2/0"):
             job.processes[name].join(10)
             assert job.processes[name].exitcode == 5

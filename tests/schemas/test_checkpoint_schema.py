@@ -24,7 +24,7 @@ WHOLE = Checkpoint(50, 4, SHA256, 0, 8, (_file(0, 2), _file(2, 4)), {"model": "g
 def test_checkpoints_round_trip(held: set[int], iteration: int) -> None:
     """Whatever layers are held, the document reads back equal, prints as the same bytes, and names the others."""
     files = tuple(_file(layer, layer + 1) for layer in sorted(held))
-    gaps = missing_layers(10, files)
+    gaps = missing_layers(10, (file.layers for file in files))
     assert {layer for first, stop in gaps for layer in range(first, stop)} == set(range(10)) - held
     checkpoint = replace(WHOLE, iteration=iteration, layers=10, files=files, missing=gaps)
     assert parse_document(canonical(checkpoint), Checkpoint, "c") == checkpoint

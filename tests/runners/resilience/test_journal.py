@@ -22,7 +22,7 @@ from .toy import JOB, PLAN, hello
 EVENTS: list[Event] = [
     Arrived(1.0, 0, hello("p")),
     Said(1.5, 0, Vote(0, 3, True, (0, 1), ((0, 0.1), (1, None)))),
-    Planned(2.0, ("0/1",), True, '{"a":\n1}', (("0/0", "0/1"),)),
+    Planned(2.0, 3, '{"a":\n1}', (("0/0", "0/1"),)),
     Lost(2.5, 0, "conn\u00e9ction\nclosed"),
     Restarted(3.0),
 ]

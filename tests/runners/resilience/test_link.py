@@ -214,28 +214,28 @@ def test_a_lost_connection() -> None:
     with running(Toy(size=2)) as server, link(server.address) as joined:
         joined.start()
         joined._note(Epoch(3, 5, False, 9, "{}", ()))
-        joined.send(Ready(3))
+        joined.send(Ready(3, (0, 1)))
         joined.send(Saved(4, None, "disk full"))
         joined.send(Vote(3, 5, True, (0,)))
         cut(joined)
         wait_for(lambda: sum(isinstance(event, Said) for event in server.toy.heard) == 6)
         assert server.toy.arrivals()[1].hello.returning == Returning(3, 4)
         said = [event.message for event in server.toy.heard if isinstance(event, Said)]
-        assert said[3:] == said[:3] == [Ready(3), Saved(4, None, "disk full"), Vote(3, 5, True, (0,))]
+        assert said[3:] == said[:3] == [Ready(3, (0, 1)), Saved(4, None, "disk full"), Vote(3, 5, True, (0,))]
 
 
 def test_what_is_answered_is_not_said_again() -> None:
-    """A commit answers votes and readiness, an epoch those of earlier ones, a publication what was saved."""
+    """A commit answers votes and readiness, an epoch earlier votes, a publication what was saved."""
     answers: list[tuple[FromCoordinator, dict[type, int]]] = [
         (Commit(3, 4), {Ready: 0, Vote: 1, Saved: 1}),
         (Commit(3, 5), {Ready: 0, Vote: 0, Saved: 1}),
         (Epoch(3, 5, False, 9, "{}", ()), {Ready: 1, Vote: 1, Saved: 1}),
-        (Epoch(4, 5, False, 9, "{}", ()), {Ready: 0, Vote: 0, Saved: 1}),
+        (Epoch(4, 5, False, 9, "{}", ()), {Ready: 1, Vote: 0, Saved: 1}),
         (Publish("x", 4, ()), {Ready: 1, Vote: 1, Saved: 0}),
     ]
     with link("127.0.0.1:1") as joined:
         for answer, left in answers:
-            for message in (Ready(3), Vote(3, 5, True, (0,)), Saved(4, None)):
+            for message in (Ready(3, (0, 1)), Vote(3, 5, True, (0,)), Saved(4, None)):
                 joined.send(message)
             joined._note(answer)
             kept = [type(message) for message in joined._kept.values()]

@@ -39,8 +39,10 @@ from rtk.runners.resilience.messages import (
 from rtk.runners.resilience.secret import is_proof, make_secret, prove, read_secret
 from rtk.runners.resilience.server import Finished, Server, Surroundings
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
+from rtk.schemas.plan import Plan
+from rtk.schemas.protocols import Hand, Replanned
 
-from .toy import JOB, PLAN, SECRET, Running, Toy, hello, running
+from .toy import ALONE, JOB, PLAN, SECRET, Running, Toy, hello, running
 
 
 class Member:
@@ -322,8 +324,8 @@ def test_plans(error: Exception, reason: str) -> None:
     """Plans are made beside the loop; a planner that fails says why there is no plan."""
     go = threading.Event()
 
-    def make_plan(failed: tuple[str, ...], may_move: bool) -> Any:
-        assert (failed, may_move) == (("0/0",), True)
+    def make_plan(plan: Plan, crew: tuple[Hand, ...]) -> Any:
+        assert (plan, crew) == (ALONE, (Hand("0/0", None, None),))
         go.wait(5)
         raise error
 
@@ -447,7 +449,7 @@ def test_a_taken_port() -> None:
     """A port that is in use is named."""
     with running() as server, pytest.raises(InvalidInputError, match="cannot listen") as caught:
         port = parse_address(server.address)[1]
-        Server(Toy(), None, SECRET, Surroundings(lambda failed, may_move: (None, (), "")), port=port)
+        Server(Toy(), None, SECRET, Surroundings(lambda plan, crew: Replanned(plan, ())), port=port)
     assert caught.value.where == server.address
 
 

@@ -26,10 +26,19 @@ from rtk.runners.resilience.events import (
 from rtk.runners.resilience.journal import take
 from rtk.runners.resilience.messages import Commit, End, Hello, Leaving, Refused, Returning, Suspect, Vote
 from rtk.runners.resilience.server import Finished, Limits, Server, Surroundings
+from rtk.schemas.plan import Pipeline, Plan, Planner, Stage, Template, Worker
+from rtk.schemas.protocols import Hand, Replanned
 
 SECRET = b"open sesame, open sesame"
 PLAN = "0" * 64
 JOB = {"seed": 1}
+ALONE = Plan(
+    planner=Planner("toy", "1", {}),
+    templates=(Template("t", (Stage((0, 1), 1.0, 1.0, 1.0),), ()),),
+    pipelines=(Pipeline("t", 1),),
+    optimizer="synchronous",
+    workers=(Worker(0, 0, "F0 B0"),),
+)
 
 
 class Toy:
@@ -99,7 +108,7 @@ class Toy:
     def _obey(self, number: int, wish: str) -> Sequence[Instruction]:
         match wish:
             case "plan":
-                return [MakePlan(("0/0",), True)]
+                return [MakePlan(7, ALONE, (Hand("0/0", None, None),))]
             case "wake":
                 return [Wake(0.01, "snooze")]
             case "drop":
@@ -121,7 +130,7 @@ class Running:
         self.spans: list[tuple[Any, ...]] = []
         self.lines: list[str] = []
         surroundings = {
-            "make_plan": lambda failed, may_move: ("{}", (), ""),
+            "make_plan": lambda plan, crew: Replanned(plan, (("0/0", (0, 0)),)),
             "announce": self.announced.append,
             "on_spans": lambda *arguments: self.spans.append(arguments),
             "log": self.lines.append,
@@ -171,7 +180,7 @@ def main(log: str, port: str, size: str, heartbeat_s: str) -> None:
         Toy(int(size)),
         journal,
         SECRET,
-        Surroundings(lambda failed, may_move: (None, (), "")),
+        Surroundings(lambda plan, crew: Replanned(plan, ())),
         port=int(port),
         limits=Limits(heartbeat_s=float(heartbeat_s), finish_s=1.0),
     )

@@ -1,12 +1,14 @@
 """A job of toy workers around the real rules: every message in its order, everything else in any order.
 
-A toy worker keeps no tensors but the list of iterations whose optimizer step it has taken, which two workers of a stage
-must agree on. It obeys the protocol as the torch worker does, and moves when the test's random generator says so.
+A toy worker keeps no tensors but, for each of its layers, the list of iterations whose optimizer step it has taken,
+which all who hold a layer must agree on. It obeys the protocol as the torch worker does, and moves when the test's
+random generator says so.
 """
 
 import random
 from collections import deque
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from rtk.runners.resilience.events import (
@@ -19,16 +21,18 @@ from rtk.runners.resilience.events import (
     Instruction,
     Lost,
     MakePlan,
-    Planned,
     Restarted,
     Said,
     Tell,
     Wake,
     decode_event,
     encode_event,
+    planned,
 )
+from rtk.runners.resilience.job import Job
 from rtk.runners.resilience.messages import (
     Commit,
+    Copy,
     End,
     Epoch,
     Halt,
@@ -40,13 +44,17 @@ from rtk.runners.resilience.messages import (
     Refused,
     Returning,
     Saved,
+    Saver,
     Seat,
     Vote,
 )
-from rtk.runners.resilience.rules import Job, Rules
+from rtk.runners.resilience.rules import Rules
+from rtk.runners.resilience.seating import layers_at
 from rtk.schemas.checkpoint import CheckpointFile
-from rtk.schemas.documents import canonical, digest, parse_document
+from rtk.schemas.documents import digest, parse_document
+from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
+from rtk.schemas.protocols import Hand, Replan, Replanned
 
 
 def toy_plan(stages: int, dp: int, microbatches: int, staggered: bool) -> Plan:
@@ -63,8 +71,8 @@ def toy_plan(stages: int, dp: int, microbatches: int, staggered: bool) -> Plan:
     )
 
 
-def toy_replan(plan: Plan, failed: frozenset[tuple[int, int]]) -> Plan | None:
-    """Give all micro-batches of a failed worker to the first live one of its stage; None where there is none."""
+def rerouted(plan: Plan, failed: frozenset[tuple[int, int]]) -> Plan:
+    """Give all micro-batches of a failed worker to the first live one of its stage."""
     workers = []
     for worker in plan.workers:
         if (worker.pipeline, worker.stage) in failed:
@@ -82,10 +90,66 @@ def toy_replan(plan: Plan, failed: frozenset[tuple[int, int]]) -> Plan | None:
             for j in range(count)
         ]
         workers.append(Worker(worker.pipeline, worker.stage, " ".join(tokens)))
-    stages = {worker.stage for worker in workers if not worker.failed}
-    if stages != set(range(len(plan.templates[0].stages))):
-        return None
+    if {worker.stage for worker in workers if not worker.failed} != set(range(len(plan.templates[0].stages))):
+        raise InfeasibleError("nobody left")
     return replace(plan, workers=tuple(workers))
+
+
+class Rerouting:
+    """Workers stay where they are, newcomers take vacant places; the peers of the dead do their work."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def __call__(self, plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
+        seats = {hand.place: hand.worker for hand in crew if hand.place is not None}
+        places = [(worker.pipeline, worker.stage) for worker in self.plan.workers]
+        vacant = [place for place in places if place not in seats]
+        newcomers = [hand.worker for hand in crew if hand.place is None]
+        seats |= dict(zip(vacant, newcomers, strict=False))
+        found = rerouted(self.plan, frozenset(place for place in places if place not in seats))
+        return Replanned(found, tuple((name, place) for place, name in seats.items()))
+
+
+class Regrouping:
+    """Unlike pipelines of whoever is there, cut anywhere and dealt out at random; sometimes somebody has no place."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.layers = plan.templates[0].stages[-1].layers[1]
+        self.microbatches = plan.total_microbatches()
+
+    def __call__(self, plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
+        chance = random.Random(repr(crew))
+        hands = list(crew)
+        chance.shuffle(hands)
+        if chance.random() < 0.3 and self._is_whole(hands[1:]):
+            del hands[0]
+        sizes: list[int] = []
+        while (left := len(hands) - sum(sizes)) > 0:
+            sizes.append(min(left, chance.randint(1, self.layers)))
+        if not hands or len(sizes) > self.microbatches:
+            raise InfeasibleError("too many pipelines")
+        found = unlike_plan(self.layers, sizes, self.microbatches, chance)
+        places = [(worker.pipeline, worker.stage) for worker in found.workers]
+        return Replanned(found, tuple(zip((hand.worker for hand in hands), places, strict=True)))
+
+    def _is_whole(self, hands: list[Hand]) -> bool:
+        held = {layer for hand in hands if hand.layers for layer in range(*hand.layers)}
+        return held == set(range(self.layers))
+
+
+def unlike_plan(layers: int, sizes: list[int], microbatches: int, chance: random.Random) -> Plan:
+    """Pipelines of so many stages each, cut anywhere; GPipe orders."""
+    templates, pipelines, workers = [], [], []
+    for k, size in enumerate(sizes):
+        cuts = [0, *sorted(chance.sample(range(1, layers), size - 1)), layers]
+        stages = tuple(Stage(cut, 1.0, 1.0, 1.0) for cut in pairwise(cuts))
+        templates.append(Template(f"t{k}", stages, tuple(Link() for _ in range(size - 1))))
+        count = microbatches // len(sizes) + (k < microbatches % len(sizes))
+        pipelines.append(Pipeline(f"t{k}", count))
+        order = " ".join(f"{kind}{j}" for kind in "FB" for j in range(count))
+        workers += [Worker(k, i, order) for i in range(size)]
+    return Plan(Planner("toy", "1", {}), tuple(templates), tuple(pipelines), "synchronous", tuple(workers))
 
 
 @dataclass
@@ -101,9 +165,10 @@ class ToyWorker:
     plan: Plan | None = None
     place: tuple[int, int] | None = None
     rank: int = -1
-    state: list[int] | None = None
+    layers: tuple[int, int] = (0, 0)
+    state: dict[int, list[int]] | None = None
     applied: int = -1
-    kept: list[int] | None = None
+    kept: dict[int, list[int]] | None = None
     committed: int = -1
     is_ready: bool = False
     in_iteration: int = -1
@@ -127,6 +192,7 @@ class ToyCluster:
         rng: random.Random,
         not_finite: frozenset[int] = frozenset(),
         timers_are_slow: bool = False,
+        regroups: bool = False,
     ) -> None:
         self.job, self.rng, self.not_finite = job, rng, not_finite
         self.timers_are_slow = timers_are_slow
@@ -139,7 +205,8 @@ class ToyCluster:
         self.connections = 0
         self.now_s = 0.0
         self.is_down = False
-        self.copied: dict[tuple[int, int], tuple[int, list[int]]] = {}
+        self.replan: Replan = Regrouping(job.plan) if regroups else Rerouting(job.plan)
+        self.mail: dict[tuple[int, Copy], dict[int, list[int]]] = {}
         for worker in job.plan.live_workers():
             self.start(worker.name)
 
@@ -180,7 +247,7 @@ class ToyCluster:
         returning = Returning(worker.epoch.epoch, worker.committed) if worker.epoch else None
         worker.outbox.append(self._hello(worker, 0, returning))
         if worker.epoch and worker.is_ready:
-            worker.outbox.append(Ready(worker.epoch.epoch))
+            worker.outbox.append(Ready(worker.epoch.epoch, worker.layers))
         if worker.epoch:  # with a staggered optimizer two votes may have been on the wire
             first = max(worker.epoch.iteration, worker.committed + 1)
             worker.outbox.extend(self._vote(worker, n) for n in range(first, worker.voted + 1))
@@ -237,11 +304,11 @@ class ToyCluster:
                 for worker in self.workers:
                     if worker.connection == connection:
                         worker.inbox.append(message)
-            case MakePlan(failed, may_move):
-                places = frozenset((int(n.split("/")[0]), int(n.split("/")[1])) for n in failed)
-                plan = toy_replan(self.job.plan, places)
-                text = canonical(plan).decode() if plan else None
-                self.to_coordinator.append(Planned(0.0, failed, may_move, text, reason="" if plan else "nobody left"))
+            case MakePlan(number, plan, crew):
+                try:
+                    self.to_coordinator.append(planned(number, self.replan(plan, crew)))
+                except InfeasibleError as error:
+                    self.to_coordinator.append(planned(number, None, error.what))
             case Wake(_, timer):
                 self.to_coordinator.append(Elapsed(0.0, timer))
             case Announce(fields):
@@ -265,8 +332,7 @@ class ToyCluster:
                 self._committed(worker, message)
             case Halt():
                 self._roll_back(worker, message.iteration, message.skipped)
-                if worker.name in message.savers:
-                    self._save(worker, message.iteration)
+                self._save(worker, message.savers, message.iteration)
             case Publish():
                 path = f"step-{message.iteration}" if message.parts else None
                 worker.outbox.append(Published(message.iteration, path, None if path else "discarded"))
@@ -279,22 +345,26 @@ class ToyCluster:
         assert worker.epoch is None or epoch.epoch > worker.epoch.epoch or epoch == worker.epoch
         self._roll_back(worker, epoch.iteration, epoch.skipped)
         worker.epoch, worker.last = epoch, epoch.last
-        worker.plan = parse_document(epoch.plan.encode(), Plan, "epoch")
-        worker.rank = next(r for r, seat in enumerate(epoch.seats) if seat.worker == worker.name)
-        old_place, place = worker.place, epoch.seats[worker.rank].place.split("/")
-        worker.place = (int(place[0]), int(place[1]))
-        live = [(w.pipeline, w.stage) for w in worker.plan.live_workers()]
-        assert worker.place == live[worker.rank]
         worker.is_ready = False
         worker.in_iteration, worker.voted = epoch.iteration - 1, epoch.iteration - 1
-        if epoch.nothing_committed:
-            worker.state, worker.applied = [], epoch.iteration - 1
-        is_target = any(copy.target == worker.rank for copy in epoch.copies)
-        if is_target:
-            worker.state = None
-        else:
-            assert worker.state is not None, "nobody gives it a state"
-            assert epoch.nothing_committed or (old_place is not None and old_place[1] == worker.place[1])
+        worker.rank = next((r for r, seat in enumerate(epoch.seats) if seat.worker == worker.name), -1)
+        if worker.rank < 0:  # there is no place for it at present
+            worker.plan = worker.place = worker.state = None
+            return
+        worker.plan = parse_document(epoch.plan.encode(), Plan, "epoch")
+        pipeline, stage = epoch.seats[worker.rank].place.split("/")
+        worker.place = (int(pipeline), int(stage))
+        live = [(w.pipeline, w.stage) for w in worker.plan.live_workers()]
+        assert worker.place == live[worker.rank]
+        for copy in epoch.copies:
+            # One that has gone over to another stage already, and could not yet say so, has nothing to send.
+            if (
+                copy.source == worker.rank
+                and worker.state is not None
+                and set(range(*copy.layers)) <= set(worker.state)
+            ):
+                assert worker.applied == epoch.iteration - 1, "the source has gone on"
+                self.mail[epoch.epoch, copy] = {layer: list(worker.state[layer]) for layer in range(*copy.layers)}
 
     def _roll_back(self, worker: ToyWorker, iteration: int, skipped: bool) -> None:
         """Be as after iteration - 1; a step taken on its own is undone."""
@@ -319,10 +389,10 @@ class ToyCluster:
         return found[0] if found else None
 
     def _can_work(self, worker: ToyWorker) -> bool:
-        if worker.epoch is None or (worker.inbox and isinstance(worker.inbox[-1], Epoch | Halt | End)):
+        if worker.place is None or (worker.inbox and isinstance(worker.inbox[-1], Epoch | Halt | End)):
             return False
         if not worker.is_ready:
-            return self._peers_entered(worker) and self._source_is_there(worker)
+            return self._peers_entered(worker) and self._can_take_state(worker)
         if worker.voted > worker.in_iteration:
             raise AssertionError("voted ahead of work")
         if worker.voted == worker.in_iteration:  # the next iteration may start
@@ -330,13 +400,14 @@ class ToyCluster:
             return done and worker.in_iteration + 1 <= worker.last and self._peers_entered(worker)
         return self._everybody_is_in(worker)
 
-    def _source_is_there(self, worker: ToyWorker) -> bool:
-        assert worker.epoch is not None
-        for copy in worker.epoch.copies:
-            if copy.target == worker.rank:
-                source = self._seated(worker.epoch.seats[copy.source], worker.epoch)
-                return source is not None and source.state is not None
-        return True
+    def _can_take_state(self, worker: ToyWorker) -> bool:
+        """Not where the coordinator does not know yet that it has gone over to other layers."""
+        epoch = worker.epoch
+        assert epoch is not None and worker.plan is not None and worker.place is not None
+        received = [copy for copy in epoch.copies if copy.target == worker.rank]
+        there = {*(worker.state or ()), *(layer for copy in received for layer in range(*copy.layers))}
+        is_complete = epoch.nothing_committed or there >= set(range(*layers_at(worker.plan, worker.place)))
+        return is_complete and all((epoch.epoch, copy) in self.mail for copy in received)
 
     def _everybody_is_in(self, worker: ToyWorker) -> bool:
         """Gradients are reduced only when every live worker has come as far as this iteration."""
@@ -347,16 +418,9 @@ class ToyCluster:
     def _work(self, worker: ToyWorker) -> None:
         assert worker.epoch is not None
         if not worker.is_ready:
-            for copy in worker.epoch.copies:
-                if copy.target == worker.rank:
-                    source = self._seated(worker.epoch.seats[copy.source], worker.epoch)
-                    assert source is not None and source.state is not None
-                    assert source.applied == worker.epoch.iteration - 1, "the source has gone on"
-                    worker.state, worker.applied = list(source.state), source.applied
-                    worker.kept = None
-                    worker.committed = worker.applied
+            self._take_state(worker, worker.epoch)
             worker.is_ready = True
-            worker.outbox.append(Ready(worker.epoch.epoch))
+            worker.outbox.append(Ready(worker.epoch.epoch, worker.layers))
         elif worker.voted == worker.in_iteration:
             worker.in_iteration += 1
         else:
@@ -364,12 +428,27 @@ class ToyCluster:
             worker.outbox.append(self._vote(worker, worker.voted))
             self._step_alone(worker)
 
+    def _take_state(self, worker: ToyWorker, epoch: Epoch) -> None:
+        """What it has of its layers, and the rest from the mail."""
+        assert worker.plan is not None and worker.place is not None
+        wanted = layers_at(worker.plan, worker.place)
+        own = worker.state or {}
+        if epoch.nothing_committed:
+            own = {layer: [] for layer in range(*wanted)}
+        for copy in epoch.copies:
+            if copy.target == worker.rank:
+                own |= self.mail[epoch.epoch, copy]
+        if set(own) != set(range(*wanted)):
+            worker.kept = None
+        worker.layers, worker.state = wanted, {layer: own[layer] for layer in range(*wanted)}
+        worker.applied = worker.committed = epoch.iteration - 1
+
     def _vote(self, worker: ToyWorker, iteration: int) -> Vote:
         assert worker.epoch is not None and worker.plan is not None and worker.place is not None
         plan = worker.plan
         mine = next(w for w in plan.workers if (w.pipeline, w.stage) == worker.place)
         numbers = [plan.microbatch_offset(op.pipeline) + op.microbatch for op in mine.operations() if op.kind == "B"]
-        is_last = worker.place[1] == len(plan.templates[0].stages) - 1
+        is_last = worker.place[1] == len(plan.template_of(worker.place[0]).stages) - 1
         losses = tuple((n, 0.5) for n in numbers) if is_last else ()
         finite = not (iteration in self.not_finite and is_last)
         return Vote(worker.epoch.epoch, iteration, finite, tuple(numbers), losses)
@@ -379,10 +458,10 @@ class ToyCluster:
         if not worker.is_staggered or worker.voted != worker.applied + 1 or worker.committed < worker.voted - 1:
             return
         assert worker.state is not None and worker.place is not None and worker.plan is not None
-        worker.kept = list(worker.state)
+        worker.kept = {layer: list(steps) for layer, steps in worker.state.items()}
         is_last = worker.place[1] == len(worker.plan.templates[0].stages) - 1
         if not (is_last and worker.voted in self.not_finite):  # it sees that itself
-            worker.state.append(worker.voted)
+            _step(worker.state, worker.voted)
         worker.applied = worker.voted
 
     def _committed(self, worker: ToyWorker, commit: Commit) -> None:
@@ -397,12 +476,18 @@ class ToyCluster:
         elif worker.applied < commit.iteration:
             assert commit.iteration == worker.voted == worker.applied + 1
             if not commit.skip:
-                worker.state.append(commit.iteration)
+                _step(worker.state, commit.iteration)
             worker.applied = worker.committed = commit.iteration
-        if worker.name in commit.savers:
-            self._save(worker, commit.iteration + 1)
+        self._save(worker, commit.savers, commit.iteration + 1)
 
-    def _save(self, worker: ToyWorker, iteration: int) -> None:
-        assert worker.epoch is not None and worker.place is not None
-        part = CheckpointFile(f"layers-{worker.place[1]}", (worker.place[1], worker.place[1] + 1), "0", 1.0)
-        worker.outbox.append(Saved(iteration, part))
+    def _save(self, worker: ToyWorker, savers: tuple[Saver, ...], iteration: int) -> None:
+        for saver in savers:
+            if saver.worker == worker.name:
+                is_held = worker.state is not None and set(range(*saver.layers)) <= set(worker.state)
+                part = CheckpointFile(f"layers-{saver.layers[0]}", saver.layers, "0", 1.0)
+                worker.outbox.append(Saved(iteration, part if is_held else None, None if is_held else "not held"))
+
+
+def _step(state: dict[int, list[int]], iteration: int) -> None:
+    for steps in state.values():
+        steps.append(iteration)

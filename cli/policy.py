@@ -1,0 +1,103 @@
+"""How a running job answers failures and newcomers: by one of the planners behind the coordinator's `Replan`."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import typer
+
+from ..schemas.errors import InfeasibleError, InvalidInputError
+from ..schemas.protocols import Replan
+
+if TYPE_CHECKING:
+    from ..schemas.plan import Plan
+    from ..schemas.protocols import Hand, Replanned
+
+
+class Policy(StrEnum):
+    """Whose answer."""
+
+    SLIPSTREAM = "slipstream"
+    OOBLECK = "oobleck"
+
+
+PolicyOption = Annotated[
+    Policy | None,
+    typer.Option(
+        "--policy",
+        help="What follows a failure: slipstream re-routes the dead worker's micro-batches to its peers, oobleck makes "
+        "pipelines of all nodes that are left. Default: as the plan was made.",
+    ),
+]
+AtlasOption = Annotated[
+    str | None, typer.Option("--atlas", help="A folder of plans made ahead; else failures are planned on the spot.")
+]
+NormalizeWithin = Annotated[
+    int,
+    typer.Option(
+        "--normalize-within",
+        min=0,
+        help="Move workers, or form other pipelines, if that pays within so many iterations; 0: never.",
+    ),
+]
+
+
+class Answers(Replan, Protocol):
+    """A planner for a running job, which can be made ready ahead."""
+
+    def warm_up(self) -> None:
+        """Load now what the first answer would have to wait for."""
+        ...
+
+
+def answers_for(plan: "Plan", policy: Policy | None, atlas: str | None, normalize_within: int) -> Answers:
+    """What plans for the failures of a running plan.
+
+    Args:
+        plan: the plan that the job starts with, valid.
+        policy: by which method; None: that of the plan's planner.
+        atlas: a folder of plans made ahead, for slipstream; or None.
+        normalize_within: iterations within which moves, or new pipelines, must have paid for their copies.
+
+    Raises:
+        InvalidInputError: the policy or the atlas does not fit the plan.
+    """
+    if (policy or _default(plan)) is Policy.SLIPSTREAM:
+        from .replanning import replan_from
+
+        return replan_from(plan, atlas, normalize_within)
+    if atlas is not None:
+        raise InvalidInputError("an atlas is slipstream's", where="--atlas", fix="leave it out, or --policy slipstream")
+    from .reconfiguring import Regrouping
+
+    return Regrouping(plan, normalize_within)
+
+
+def answers_if_any(plan: "Plan", policy: Policy | None, atlas: str | None, normalize_within: int) -> Answers:
+    """As `answers_for`, but a plan whose failures nobody can plan for can be run all the same; a failure ends it.
+
+    Raises:
+        InvalidInputError: the policy or the atlas that was asked for does not fit the plan.
+    """
+    try:
+        return answers_for(plan, policy, atlas, normalize_within)
+    except InvalidInputError as error:
+        if atlas is not None or policy is not None:
+            raise
+        return _NoAnswer(error.what)
+
+
+def _default(plan: "Plan") -> Policy:
+    return Policy.OOBLECK if plan.planner.name == Policy.OOBLECK.value else Policy.SLIPSTREAM
+
+
+class _NoAnswer:
+    """Stands in where failures cannot be planned for."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __call__(self, plan: "Plan", crew: "tuple[Hand, ...]") -> "Replanned":
+        raise InfeasibleError(self._reason)
+
+    def warm_up(self) -> None:
+        """Nothing is to be loaded."""

@@ -1,0 +1,42 @@
+"""The plans that were asked for since an epoch began, and the answers."""
+
+from ...schemas.plan import Plan
+from ...schemas.protocols import Hand
+from .events import MakePlan, Planned
+
+Crew = tuple[Hand, ...]
+
+
+class Questions:
+    """Which plan follows the running one, for every crew that could be there; each is asked once."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._asked: dict[Crew, int] = {}
+        self._answers: dict[int, Planned] = {}
+
+    def ask(self, plan: Plan, crew: Crew) -> MakePlan | None:
+        """What has the next plan made; None where it was asked for already."""
+        if crew in self._asked:
+            return None
+        self._count += 1
+        self._asked[crew] = self._count
+        return MakePlan(self._count, plan, crew)
+
+    def answer(self, crew: Crew) -> Planned | None:
+        """The answer for a crew, where it is there."""
+        return self._answers.get(self._asked.get(crew, -1))
+
+    def note(self, planned: Planned) -> None:
+        """An answer has come; one to a question of an earlier epoch is of no use."""
+        if planned.number in self._asked.values():
+            self._answers[planned.number] = planned
+
+    def begin_epoch(self) -> None:
+        """Another plan is running: all questions are new."""
+        self._asked.clear()
+        self._answers.clear()
+
+    def restart(self) -> None:
+        """Answers that were under way will not come."""
+        self._asked = {crew: number for crew, number in self._asked.items() if number in self._answers}
