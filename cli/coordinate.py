@@ -10,7 +10,6 @@ import typer
 
 from ..schemas.errors import InvalidInputError
 from .conducting import (
-    AtlasOption,
     CheckpointEvery,
     CheckpointOption,
     Conduct,
@@ -18,11 +17,11 @@ from .conducting import (
     HeartbeatLimit,
     Iterations,
     Metrics,
-    NormalizeWithin,
     Resume,
     TimelineOption,
 )
 from .console import Debug, Json, Quiet, remark
+from .policy import AtlasOption, NormalizeWithin, PolicyOption
 from .resilient_worker import SECRET, secret_of
 from .run_report import RunReport
 from .run_story import RunFacts
@@ -52,6 +51,7 @@ def command(
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait until the coordinator that has the log is gone, then take over.")
     ] = False,
+    policy: PolicyOption = None,
     atlas: AtlasOption = None,
     normalize_within: NormalizeWithin = 100,
     checkpoint: CheckpointOption = None,
@@ -81,6 +81,7 @@ def command(
     how = Conduct(
         iterations=iterations,
         timeline=timeline,
+        policy=policy,
         atlas=atlas,
         normalize_within=normalize_within,
         checkpoint=checkpoint,

@@ -18,7 +18,11 @@ from .parsing import (
     parse_link_delays,
     parse_memory_limit,
 )
+from .plan_batch import batch
+from .plan_oobleck import oobleck
+from .plan_reconfigure import reconfigure
 from .plan_slipstream import slipstream
+from .plan_templates import templates
 from .planning import Microbatches, Pipelines, ProfileFile, Stages, demand_proof, summary
 
 MOST_NAMED = 4  # links in a remark
@@ -121,3 +125,7 @@ def adaptra(
 
 
 app.command("slipstream")(slipstream)
+app.command("batch")(batch)
+app.command("templates")(templates)
+app.command("oobleck")(oobleck)
+app.command("reconfigure")(reconfigure)

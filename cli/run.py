@@ -15,7 +15,6 @@ from ..schemas.documents import STANDARD_STREAM
 from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from .conducting import (
     Announcements,
-    AtlasOption,
     CheckpointEvery,
     CheckpointOption,
     Conduct,
@@ -24,11 +23,11 @@ from .conducting import (
     InjectOption,
     Iterations,
     Metrics,
-    NormalizeWithin,
     Resume,
     TimelineOption,
 )
 from .console import SETTINGS, Debug, Json, Quiet, Seed, remark
+from .policy import AtlasOption, NormalizeWithin, PolicyOption
 from .resilient_worker import COORDINATOR, NOT_BEFORE, SECRET, name_of_rank, secret_of, work
 from .run_report import RunReport
 from .run_story import RunFacts
@@ -71,6 +70,7 @@ def command(
     threads: Threads = 1,
     paced: Paced = False,
     seed: Seed = 0,
+    policy: PolicyOption = None,
     atlas: AtlasOption = None,
     normalize_within: NormalizeWithin = 100,
     checkpoint: CheckpointOption = None,
@@ -117,6 +117,7 @@ def command(
     how = Conduct(
         iterations=iterations,
         timeline=timeline,
+        policy=policy,
         atlas=atlas,
         normalize_within=normalize_within,
         checkpoint=checkpoint,

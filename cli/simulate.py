@@ -1,5 +1,6 @@
 """`rtk simulate`: a plan on a virtual clock."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -7,6 +8,7 @@ import typer
 from ..schemas.errors import RuntimeFailedError
 from .console import Debug, Json, Quiet, Seed, print_document, print_table
 from .parsing import LinkDelays, Slow, parse_link_delays, parse_slow
+from .policy import AtlasOption, NormalizeWithin, PolicyOption, answers_for
 from .verify import ProfileOption
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from ..schemas.plan import Plan
     from ..schemas.report import Report
     from ..schemas.timeline import Timeline
+    from .policy import Answers
 
 NAME = "simulate"
 SUMMARY = "Execute a plan on a virtual clock."
@@ -29,15 +32,9 @@ def command(
     inject: Annotated[
         str | None, typer.Option("--inject", help="A trace of failures and slow-downs, as `rtk run --inject` takes it.")
     ] = None,
-    atlas: Annotated[
-        str | None, typer.Option("--atlas", help="A folder of plans made ahead; else failures are planned on the spot.")
-    ] = None,
-    normalize_within: Annotated[
-        int,
-        typer.Option(
-            "--normalize-within", min=0, help="Move workers if that pays within so many iterations; 0: never."
-        ),
-    ] = 100,
+    policy: PolicyOption = None,
+    atlas: AtlasOption = None,
+    normalize_within: NormalizeWithin = 100,
     heartbeat_limit: Annotated[
         float,
         typer.Option("--heartbeat-limit", min=0.1, help="Seconds of silence after which a stopped worker is lost."),
@@ -72,7 +69,8 @@ def command(
         _simulate(conditions, read, jitter, seed, iterations, timeline, as_json)
         return
     costs = _costs(read, profile, heartbeat_limit, regroup)
-    story = _story(conditions, inject, iterations, atlas, normalize_within, costs, jitter, seed)
+    answers = answers_for(conditions, policy, atlas, normalize_within)
+    story = _story(conditions, inject, iterations, answers, costs, jitter, seed)
     _tell(story, iterations, jitter, timeline, as_json)
 
 
@@ -94,44 +92,35 @@ def _simulate(
 
 
 def _story(
-    plan: "Plan",
-    inject: str,
-    iterations: int,
-    atlas: str | None,
-    normalize_within: int,
-    costs: "SwitchCosts",
-    jitter: float,
-    seed: int,
+    plan: "Plan", inject: str, iterations: int, answers: "Answers", costs: "SwitchCosts", jitter: float, seed: int
 ) -> "Story":
     """Let a trace happen to a plan."""
     from ..runners.story import simulate_story
     from .plans import read_valid_trace
-    from .replanning import replan_from
 
-    trace = read_valid_trace(inject, plan)
-    replan = replan_from(plan, atlas, normalize_within)
-    return simulate_story(plan, trace, iterations, replan, costs, jitter, seed)
+    return simulate_story(plan, read_valid_trace(inject, plan), iterations, answers, costs, jitter, seed)
 
 
 def _costs(plan: "Plan", profile: str | None, heartbeat_limit_s: float, regroup_s: float) -> "SwitchCosts":
-    """What changes take; the copies too, where a profile says how large a stage's state is and how fast it is sent."""
+    """What changes take; the copies too, where it is known how large each layer's state is and how fast it is sent."""
+    from ..planners.oobleck.plan import templates_of
     from ..runners.story import SwitchCosts
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
+    from ..schemas.templates import Templates
 
     costs = SwitchCosts(heartbeat_limit_s=heartbeat_limit_s, regroup_s=regroup_s)
-    if profile is None:
+    known: Profile | Templates
+    if profile is not None:
+        known = read_document(profile, Profile)
+    elif plan.planner.name == "oobleck":  # such a plan says them itself
+        known = templates_of(plan)
+    else:
         return costs
-    known = read_document(profile, Profile)
     network = known.network.inter_node or known.network.intra_node
-    sizes = [
-        sum(layer.parameter_bytes + layer.state_bytes for layer in known.layers[slice(*stage.layers)])
-        for stage in plan.templates[0].stages
-    ]
-    return SwitchCosts(
-        heartbeat_limit_s=heartbeat_limit_s,
-        regroup_s=regroup_s,
-        state_bytes=tuple(sizes),
+    return replace(
+        costs,
+        state_bytes=tuple(layer.parameter_bytes + layer.state_bytes for layer in known.layers),
         bandwidth_bytes_per_s=network.bandwidth_bytes_per_s if network else None,
     )
 

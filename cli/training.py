@@ -99,6 +99,7 @@ def load_training(plan: "Plan", training: Training) -> "tuple[Model, ByteCorpus]
     from ..runners.torch.corpus import ByteCorpus
     from ..runners.torch.runner import check_model
 
+    _require_one_device_a_stage(plan)
     model = load_model(training.model, training.microbatch_size, training.sequence_length, training.seed)
     check_model(plan, model.layers)
     if model.vocabulary is None or model.vocabulary < 256 or model.sequence_length is None:
@@ -108,6 +109,17 @@ def load_training(plan: "Plan", training: Training) -> "tuple[Model, ByteCorpus]
             fix="for other data, use PlanRunner in a script of your own (docs/library.md)",
         )
     return model, ByteCorpus(training.data, model.microbatch_size, model.sequence_length, training.seed)
+
+
+def _require_one_device_a_stage(plan: "Plan") -> None:
+    for t, template in enumerate(plan.templates):
+        for i, stage in enumerate(template.stages):
+            if stage.tensor_parallel > 1:
+                raise InvalidInputError(
+                    f"a stage of template {template.name} is on {stage.tensor_parallel} GPUs; a worker computes on one",
+                    where=f"/templates/{t}/stages/{i}/tensor_parallel",
+                    fix="plan from a profile with costs at tensor_parallel 1 only",
+                )
 
 
 def tokens_of(plan: "Plan", corpus: "ByteCorpus") -> int:

@@ -73,6 +73,11 @@ def with_limits_and_delays(
     return Template(template.name, tuple(stages), tuple(links))
 
 
+def allreduce_s(connection: Connection, size_bytes: float, peers: int) -> float:
+    """The time of a ring all-reduce between n peers, in s: 2(n-1) messages of 1/n of the bytes, one after the other."""
+    return 2 * (peers - 1) * _transfer_s(connection, size_bytes / peers) if size_bytes else 0.0
+
+
 def _cut(
     sums: list[float], count: int, parts: int, cost: Callable[[float, float], float], limit: float
 ) -> tuple[float, list[int]]:
@@ -105,7 +110,7 @@ def _stage(profile: Profile, first: int, stop: int, peers: int, connection: Conn
         backward_input_s=sum(cost.backward_input_s for cost in costs),
         backward_weight_s=sum(cost.backward_weight_s for cost in costs),
         optimizer_s=sum(cost.optimizer_s for cost in costs),
-        allreduce_s=_allreduce_s(connection, parameter_bytes, peers),
+        allreduce_s=allreduce_s(connection, parameter_bytes, peers),
         activation_bytes=sum(layer.activation_bytes for layer in layers),
         weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers),
         memory_limit_bytes=_room_bytes(profile, static_bytes, first, stop),
@@ -143,8 +148,3 @@ def _work_s(cost: LayerCost) -> float:
 
 def _transfer_s(connection: Connection, size_bytes: float) -> float:
     return connection.latency_s + size_bytes / (connection.bandwidth_bytes_per_s or float("inf"))
-
-
-def _allreduce_s(connection: Connection, size_bytes: float, peers: int) -> float:
-    """A ring all-reduce: 2(n-1) messages of 1/n of the bytes one after the other."""
-    return 2 * (peers - 1) * _transfer_s(connection, size_bytes / peers) if size_bytes else 0.0

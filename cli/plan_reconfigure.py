@@ -1,0 +1,96 @@
+"""`rtk plan reconfigure`: the next plan when nodes are lost or join."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..schemas.errors import InvalidInputError
+from .console import Debug, Json, Output, Quiet, emit, remark
+from .parsing import parse_places
+from .planning import summary
+
+if TYPE_CHECKING:
+    from ..planners.oobleck.reconfiguration import Reconfiguration
+    from ..schemas.plan import Plan
+
+MOST_NAMED = 4  # copies in a remark
+
+
+def reconfigure(
+    plan: Annotated[str, typer.Argument(help="The running plan, made by rtk plan oobleck; `-` is standard input.")],
+    failed: Annotated[
+        list[str] | None,
+        typer.Option("--failed", metavar="k/i", help="A dead worker; its whole node is gone. Repeatable."),
+    ] = None,
+    join: Annotated[int, typer.Option("--join", min=0, metavar="COUNT", help="So many nodes come.")] = 0,
+    pays_within: Annotated[
+        int,
+        typer.Option(
+            "--pays-within",
+            min=0,
+            help="Take new pipelines if their copies pay within so many iterations; 0: change no more than must be.",
+        ),
+    ] = 100,
+    output: Output = "-",
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Plan for the nodes that are left or join: pipelines shrink, borrow nodes or merge, and least is copied.
+
+    A node is named by its first worker in the running plan, one that joins new0, new1 and so on. The plan's options say
+    who copies which layers from whom; standard error names the first of them.
+    """
+    from ..planners.oobleck.reconfiguration import crew_after
+    from ..planners.oobleck.reconfiguration import reconfigure as decided
+    from .plans import read_valid_plan
+
+    places = parse_places(failed, "--failed")
+    if not places and not join:
+        raise InvalidInputError("nothing has changed", where="--failed or --join", fix="name who is lost, or who comes")
+    running = read_valid_plan(plan)
+    found = decided(running, crew_after(running, places, join), pays_within)
+    emit(found.plan, output, as_json)
+    remark(summary(found.plan))
+    remark(_change(running, found))
+    remark(_copying(found))
+
+
+def _change(running: "Plan", found: "Reconfiguration") -> str:
+    """What was done to the pipelines, and to the time of an iteration."""
+    assert running.prediction is not None
+    assert found.plan.prediction is not None
+    before_s, after_s = running.prediction.iteration_time_s, found.plan.prediction.iteration_time_s
+    return (
+        f"{', '.join(found.steps) or 'nothing'}: {_pipelines(running)} become {_pipelines(found.plan)}; "
+        f"iteration {before_s:.6g} s before, {after_s:.6g} s after"
+    )
+
+
+def _pipelines(plan: "Plan") -> str:
+    """How many pipelines of which templates there are."""
+    names = [pipeline.template for pipeline in plan.pipelines]
+    return ", ".join(f"{names.count(name)} of {name}" for name in dict.fromkeys(sorted(names, key=_by_size)))
+
+
+def _by_size(name: str) -> tuple[int, str]:
+    """Templates are named n2 to n10: by their numbers."""
+    return len(name), name
+
+
+def _layers(first: int, stop: int) -> str:
+    return f"layer {first}" if stop == first + 1 else f"layers {first} to {stop - 1}"
+
+
+def _copying(found: "Reconfiguration") -> str:
+    """Who copies what from whom, the first of them, and how much that is."""
+    from ..viz.units import print_bytes, print_time
+
+    if not found.copies:
+        return "nothing to copy"
+    names = [f"{_layers(*copy.layers)} from {copy.source} to {copy.target}" for copy in found.copies]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    lasts = "the network gives no bandwidth to say how long that takes"
+    if found.copying_s is not None:
+        lasts = f"which takes {print_time(found.copying_s)}"
+    return f"copies: {', '.join(names[:MOST_NAMED])}{more}; {print_bytes(found.moved_bytes)}, {lasts}"

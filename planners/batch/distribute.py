@@ -1,0 +1,169 @@
+"""The door to batch distribution: how many micro-batches each of some unlike pipelines gets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import isfinite
+from typing import Literal
+
+from ...schemas.errors import InfeasibleError, InvalidInputError
+from .groups import Groups
+from .min_max import min_max
+from .nearest import Range, nearest
+from .pace import Pace
+from .pyomo_model import solve_in_pyomo
+from .shared_min_max import shared_min_max
+from .shared_variance import shared_variance
+from .variance import least_variance
+
+Objective = Literal["min-max", "variance"]
+Solver = Literal["exact", "pyomo"]
+
+MOST_MICROBATCHES = 10**8
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Micro-batches of each pipeline, the time of the slowest with them, in s, and what was minimized."""
+
+    microbatches: tuple[int, ...]
+    slowest_s: float
+    objective: Objective
+
+
+def distribute(
+    paces: Sequence[Pace],
+    microbatches: int,
+    multiple_of: int = 1,
+    objective: Objective = "min-max",
+    solver: Solver = "exact",
+    at_least: Sequence[int] | None = None,
+    at_most: Sequence[int] | None = None,
+    shared: Sequence[int] | None = None,
+    time_limit_s: float = 60.0,
+) -> Distribution:
+    """Distribute micro-batches over pipelines of unlike paces; each gets at least one.
+
+    Args:
+        paces: of the pipelines.
+        microbatches: of all pipelines.
+        multiple_of: every pipeline gets a multiple of it, for 1F1B its stages (Greyhound, footnote 4).
+        objective: the least time of the slowest pipeline, or the least sum of squares around the mean of all times
+            (Greyhound, equation 1; with `shared` Oobleck's equation 6).
+        solver: the exact algorithms, or the same problem stated in Pyomo.
+        at_least, at_most: bounds on the micro-batches of each pipeline; only with Pyomo.
+        shared: how many pipelines in a row get equal numbers, adding up to all of them: the instances of one template,
+            which have equal paces. None: each pipeline has a number of its own.
+        time_limit_s: of Pyomo's solvers; the exact algorithms have none.
+
+    Raises:
+        InvalidInputError: a value is out of its range, or the solver does not take it or is not installed.
+        InfeasibleError: the micro-batches cannot be split; names the nearest number that can.
+        LimitReachedError: Pyomo's solver ended without a proof.
+    """
+    groups = _groups(paces, multiple_of, shared)
+    units = _require_number("--microbatches", microbatches) // multiple_of
+    if solver == "exact":
+        _refuse_bounds(at_least, at_most)
+    ranges = _ranges(groups, at_least, at_most)
+    _require_split(ranges, multiple_of, microbatches)
+    if solver == "exact":
+        found = _exact(groups, units, objective)
+    else:
+        least, most = [part.least for part in ranges], [units if part.most is None else part.most for part in ranges]
+        found = solve_in_pyomo(groups, units, objective, least, most, time_limit_s)
+    each = tuple(n * multiple_of for n, count in zip(found, groups.counts, strict=True) for _ in range(count))
+    slowest_s = float(max(pace.time_s(n) for pace, n in zip(paces, each, strict=True)))
+    return Distribution(each, slowest_s, objective)
+
+
+def _exact(groups: Groups, units: int, objective: Objective) -> list[int]:
+    """The units of each group by the algorithm for the objective and for shared numbers or not."""
+    alone = all(count == 1 for count in groups.counts)
+    if objective == "min-max":
+        return min_max(groups, units) if alone else shared_min_max(groups, units)
+    return least_variance(groups, units) if alone else shared_variance(groups, units)
+
+
+def _groups(paces: Sequence[Pace], multiple_of: int, shared: Sequence[int] | None) -> Groups:
+    """The groups of pipelines, checked."""
+    if not paces:
+        raise InvalidInputError("there are no pipelines", where="--times", fix="give one time for each pipeline")
+    for index, pace in enumerate(paces):
+        if not (isfinite(pace.fixed_s) and isfinite(pace.per_microbatch_s) and pace.per_microbatch_s > 0):
+            what = (
+                f"pipeline {index} takes {pace.per_microbatch_s:g} s a micro-batch and {pace.fixed_s:g} s beside them"
+            )
+            raise InvalidInputError(what, where="--times", fix="times are finite, those of micro-batches above 0")
+    _require_number("--multiple-of", multiple_of)
+    counts = [1] * len(paces) if shared is None else list(shared)
+    if min(counts) < 1 or sum(counts) != len(paces):
+        what = f"groups of {counts} pipelines are not {len(paces)} pipelines"
+        raise InvalidInputError(what, where="shared", fix=f"give numbers above 0 of sum {len(paces)}")
+    firsts = list(accumulate(counts[:-1], initial=0))
+    for first, count in zip(firsts, counts, strict=True):
+        if len(set(paces[first : first + count])) > 1:
+            what = f"pipelines {first} to {first + count - 1} share a number and are not equally fast"
+            raise InvalidInputError(what, where="shared", fix="group pipelines of one template")
+    return Groups([paces[first] for first in firsts], counts, multiple_of)
+
+
+def _require_number(option: str, number: int) -> int:
+    if not 1 <= number <= MOST_MICROBATCHES:
+        raise InvalidInputError(f"{number} is out of range", where=option, fix=f"give 1 to {MOST_MICROBATCHES}")
+    return number
+
+
+def _refuse_bounds(at_least: Sequence[int] | None, at_most: Sequence[int] | None) -> None:
+    for option, bounds in (("--at-least", at_least), ("--at-most", at_most)):
+        if bounds is not None:
+            raise InvalidInputError("the exact algorithms take no bounds", where=option, fix="use --solver pyomo")
+
+
+def _ranges(groups: Groups, at_least: Sequence[int] | None, at_most: Sequence[int] | None) -> list[Range]:
+    """What each group can take, in units."""
+    found: list[Range] = []
+    firsts = accumulate(groups.counts[:-1], initial=0)
+    for first, count in zip(firsts, groups.counts, strict=True):
+        low = max(_bounds_of("--at-least", at_least, groups, first, count), default=1)
+        high = min(_bounds_of("--at-most", at_most, groups, first, count), default=None)
+        least = -(-low // groups.multiple_of)
+        most = None if high is None else high // groups.multiple_of
+        if most is not None and most < least:
+            number = f"multiple of {groups.multiple_of}" if groups.multiple_of > 1 else "number"
+            raise InfeasibleError(
+                f"pipeline {first} can have no {number} from {low} to {high}",
+                where="--at-most",
+                fix=f"raise it to {least * groups.multiple_of}",
+            )
+        found.append(Range(count, least, most))
+    return found
+
+
+def _bounds_of(option: str, bounds: Sequence[int] | None, groups: Groups, first: int, count: int) -> Sequence[int]:
+    """The bounds of one group's pipelines; none, or as many."""
+    if bounds is None:
+        return ()
+    pipelines = sum(groups.counts)
+    if len(bounds) != pipelines:
+        what = f"{len(bounds)} bounds for {pipelines} pipelines"
+        raise InvalidInputError(what, where=option, fix="give one number, or one per pipeline")
+    return [_require_number(option, bound) for bound in bounds[first : first + count]]
+
+
+def _require_split(ranges: Sequence[Range], multiple_of: int, microbatches: int) -> None:
+    """Raise InfeasibleError unless so many micro-batches can be split; Oobleck's "recommends an adjusted batch"."""
+    possible = nearest(ranges, multiple_of, microbatches)
+    if microbatches in possible:
+        return
+    pipelines = sum(part.count for part in ranges)
+    conditions = [f"in multiples of {multiple_of}"] if multiple_of > 1 else []
+    if pipelines > len(ranges):
+        conditions.append("with equal numbers in " + ", ".join(str(part.count) for part in ranges) + " of them")
+    if any(part.least > 1 or part.most is not None for part in ranges):
+        conditions.append("within their bounds")
+    raise InfeasibleError(
+        " ".join([f"{microbatches} micro-batches cannot be split over {pipelines} pipelines", *conditions]),
+        where="--microbatches",
+        fix="take " + " or ".join(str(total) for total in possible),
+    )

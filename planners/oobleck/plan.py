@@ -1,0 +1,184 @@
+"""`rtk plan oobleck`: a plan of unlike pipelines, made from pipeline templates ("Oobleck" sections 4.2 and 3).
+
+The pipelines are chosen by `instantiation.py`; each runs 1F1B, as in the paper. Layers are summed over all pipelines
+with a ring all-reduce. The plan holds all templates, also those that no pipeline uses now, and in its options the rest
+of the document, so that a running plan knows what it may change to (`standing.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ... import __version__
+from ...schemas.check import check_plan
+from ...schemas.documents import digest
+from ...schemas.errors import InvalidInputError
+from ...schemas.plan import Pipeline, Plan, Planner, Stage, Template, Worker
+from ...schemas.profile import Connection
+from ...schemas.templates import PipelineTemplate, Templates
+from ..partition import allreduce_s
+from ..pipeline.one_forward_one_backward import one_forward_one_backward
+from ..scheduling.assemble import with_orders_and_prediction
+from ..scheduling.bounds.lower_bound import lower_bound
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, Orders, Problem, home_problem
+from .instantiation import instantiate, microbatches_of
+from .standing import OPTION, name_of, rest_of, templates_of
+
+if TYPE_CHECKING:
+    from ..batch.distribute import Objective, Solver
+
+__all__ = ["plan_of", "plan_oobleck", "templates_of"]
+
+KEPT_OPTIONS = ("model", "sequence_length")
+
+
+def plan_oobleck(
+    templates: Templates,
+    nodes: int,
+    global_batch: int,
+    microbatch_size: int,
+    multiple_of: int = 1,
+    objective: Objective = "min-max",
+    solver: Solver = "exact",
+) -> Plan:
+    """Plan pipelines that use all nodes, and share a global batch so that the slowest ends first.
+
+    Args:
+        templates: of consecutive sizes.
+        nodes: N', those that are there now.
+        global_batch: B, samples of an iteration.
+        microbatch_size: b, samples of a micro-batch: that of the profile which the templates were planned from.
+        multiple_of: every pipeline gets a multiple of so many micro-batches.
+        objective, solver: of batch distribution over the pipelines that were chosen.
+
+    Returns:
+        A checked plan with its prediction.
+
+    Raises:
+        InfeasibleError: too few nodes for f + 1 pipelines, more than the templates can use, or a batch that cannot be
+            split; names the nearest number that would do.
+        InvalidInputError: the templates are for another micro-batch size.
+    """
+    _require_size(templates, microbatch_size)
+    microbatches = microbatches_of(templates, nodes, global_batch, microbatch_size, multiple_of)
+    found = instantiate(templates, nodes, microbatches, multiple_of, objective, solver, microbatch_size)
+    told = {
+        "microbatch_size": microbatch_size,
+        "global_batch": global_batch,
+        "multiple_of": multiple_of,
+        "objective": objective,
+        "solver": solver,
+    }
+    return plan_of(templates, found.sizes, found.microbatches, told)
+
+
+def plan_of(
+    templates: Templates,
+    sizes: Sequence[int],
+    microbatches: Sequence[int],
+    told: Mapping[str, Any] | None = None,
+) -> Plan:
+    """A plan of given pipelines.
+
+    Args:
+        templates: that they are made from.
+        sizes: nodes of each pipeline.
+        microbatches: of each pipeline.
+        told: further options, for the plan to name; `microbatch_size` is the profile's where they do not say it.
+
+    Returns:
+        A checked plan with its prediction.
+    """
+    options = {
+        "nodes": sum(sizes),
+        "microbatch_size": templates.planner.options.get("microbatch_size"),
+        **{name: templates.planner.options.get(name) for name in KEPT_OPTIONS},
+        **(told or {}),
+        OPTION: rest_of(templates),
+    }
+    pipelines = [Pipeline(name_of(size), count) for size, count in zip(sizes, microbatches, strict=True)]
+    shapes = tuple(dict.fromkeys(pipelines))
+    one_of_each = Plan(
+        planner=Planner("oobleck", __version__, options),
+        inputs={"templates": digest(templates)},
+        templates=tuple(_template(templates, template, len(sizes)) for template in templates.templates),
+        pipelines=shapes,
+        optimizer="synchronous",
+        workers=tuple(_workers(templates, shapes)),
+    )
+    problem = home_problem(one_of_each, split=False)
+    bound_s = lower_bound(problem).value_s
+    promised = with_orders_and_prediction(one_of_each, problem, _orders(one_of_each, problem), bound_s)
+    return _with_all(promised, pipelines)
+
+
+def _require_size(templates: Templates, microbatch_size: int) -> None:
+    known = templates.planner.options.get("microbatch_size")
+    if known is not None and known != microbatch_size:
+        raise InvalidInputError(
+            f"the templates are for micro-batches of {known}, not of {microbatch_size}",
+            where="--microbatch-size",
+            fix=f"take {known}, or profile the model with {microbatch_size}",
+        )
+
+
+def _template(templates: Templates, template: PipelineTemplate, peers: int) -> Template:
+    """A template as a plan has it, its all-reduce between so many pipelines."""
+    connection = templates.network.inter_node or templates.network.intra_node or Connection()
+
+    def reduced(stage: Stage) -> Stage:
+        whole_bytes = sum(layer.parameter_bytes for layer in templates.layers[slice(*stage.layers)])
+        return replace(stage, allreduce_s=allreduce_s(connection, whole_bytes / stage.tensor_parallel, peers))
+
+    return Template(name_of(template.nodes), tuple(map(reduced, template.stages)), template.links)
+
+
+def _workers(templates: Templates, pipelines: Sequence[Pipeline]) -> Iterator[Worker]:
+    """The workers, their orders still empty."""
+    depth = {name_of(template.nodes): len(template.stages) for template in templates.templates}
+    for k, pipeline in enumerate(pipelines):
+        for i in range(depth[pipeline.template]):
+            yield Worker(k, i, "")
+
+
+def _orders(plan: Plan, problem: Problem) -> Orders:
+    """1F1B of each pipeline, as operation codes."""
+    found: list[list[int]] = []
+    for k, pipeline in enumerate(plan.pipelines):
+        template, jobs = plan.template_of(k), np.flatnonzero(problem.origin == k).tolist()
+        orders = one_forward_one_backward(template.stages, template.links, pipeline.microbatches)
+        found += ([KINDS * jobs[j] + (FORWARD if kind == "F" else BACKWARD) for kind, j in order] for order in orders)
+    return found
+
+
+def _with_all(plan: Plan, pipelines: Sequence[Pipeline]) -> Plan:
+    """The plan of all pipelines, from one in which each kind of them stands once.
+
+    Alike pipelines do the same at the same time, so that all promises hold but those that sum over workers.
+    """
+    assert plan.prediction is not None
+    rows: dict[Pipeline, list[tuple[Worker, float]]] = {pipeline: [] for pipeline in plan.pipelines}
+    for worker, peak_bytes in zip(plan.workers, plan.prediction.peak_memory_bytes, strict=True):
+        rows[plan.pipelines[worker.pipeline]].append((worker, peak_bytes))
+    workers = tuple(replace(worker, pipeline=k) for k, one in enumerate(pipelines) for worker, _ in rows[one])
+    room_s = len(workers) * plan.prediction.iteration_time_s
+    work_s = {pipeline: _work_s(plan, pipeline) for pipeline in rows}
+    prediction = replace(
+        plan.prediction,
+        bubble_ratio=max(0.0, 1 - sum(work_s[one] for one in pipelines) / room_s) if room_s else 0.0,
+        peak_memory_bytes=tuple(peak_bytes for one in pipelines for _, peak_bytes in rows[one]),
+    )
+    whole = replace(plan, pipelines=tuple(pipelines), workers=workers, prediction=prediction)
+    problems = check_plan(whole)
+    assert not problems, f"the planner made a broken plan: {problems[0].path}: {problems[0].message}"
+    return whole
+
+
+def _work_s(plan: Plan, pipeline: Pipeline) -> float:
+    """What all operations of a pipeline take together, in s."""
+    stages = plan.template_by_name[pipeline.template].stages
+    return pipeline.microbatches * sum(stage.duration_s(kind) for stage in stages for kind in "FB")

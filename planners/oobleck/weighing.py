@@ -1,0 +1,234 @@
+"""Two sets of pipelines for the nodes that are there, and which of them to take.
+
+The paper's steps keep what runs; the fastest set may be worth more copies. Each gets the whole batch, seats its nodes
+so that least is copied, and is judged by when it has done so many iterations, the time of copying counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...schemas.errors import InfeasibleError
+from ...schemas.profile import Connection
+from ...schemas.templates import Templates
+from ..batch.distribute import Objective, Solver, distribute
+from ..batch.pace import Pace
+from ..partition import allreduce_s
+from .assignment import LayerBytes, assign
+from .copies import Copy, copies_between, copying_s
+from .crew import CrewNode, Range, node_shapes, require_all_layers
+from .instantiation import fastest_sizes, fewest_pipelines
+from .pace import paces_of
+from .steps import Pipelines, Sizes, reinstantiate
+
+EQUAL = 1e-9  # relative difference of times that is rounding
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is distributed over pipelines: all micro-batches of an iteration, and how (planners/batch/distribute.py)."""
+
+    microbatches: int
+    multiple_of: int = 1
+    objective: Objective = "min-max"
+    solver: Solver = "exact"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Who is there.
+
+    Attributes:
+        before: nodes of each pipeline of the running plan.
+        crew: the nodes that are left, and those that join.
+    """
+
+    before: tuple[int, ...]
+    crew: tuple[CrewNode, ...]
+
+    @cached_property
+    def left(self) -> tuple[int, ...]:
+        """Nodes that are left of each pipeline."""
+        counts = [0] * len(self.before)
+        for node in self.crew:
+            if node.position is not None:
+                counts[node.position[0]] += 1
+        return tuple(counts)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A set of pipelines, seated.
+
+    Attributes:
+        pipelines: their sizes, and which present ones they replace.
+        microbatches: of each.
+        iteration_s: the time of the slowest by its pace, and then of the all-reduce and the optimizer step.
+        seats: the nodes of each, in order.
+        places: the layers of these places, by a pipeline's number of nodes.
+        copies: who copies what from whom.
+        copying_s: how long that takes; None where it is not known.
+    """
+
+    pipelines: Pipelines
+    microbatches: tuple[int, ...]
+    iteration_s: float
+    seats: tuple[tuple[CrewNode, ...], ...]
+    places: Mapping[int, tuple[Range, ...]]
+    copies: tuple[Copy, ...]
+    copying_s: float | None
+
+    @property
+    def moved_bytes(self) -> float:
+        """All that is copied."""
+        return sum(copy.size_bytes for copy in self.copies)
+
+    @property
+    def crew(self) -> tuple[CrewNode, ...]:
+        """The nodes in the order of their places, holding what these need: once the copies are made."""
+        return tuple(
+            CrewNode(node.name, (j, i), self.places[self.pipelines.sizes[j]][i])
+            for j, nodes in enumerate(self.seats)
+            for i, node in enumerate(nodes)
+        )
+
+
+class Weighing:
+    """One job's templates and batch, made ready to choose pipelines for any nodes.
+
+    Args:
+        templates: of the job.
+        batch: that stays the same, whatever happens.
+    """
+
+    def __init__(self, templates: Templates, batch: Batch) -> None:
+        self.templates, self.batch = templates, batch
+        self.sizes = Sizes(templates.smallest, templates.largest, templates.fault_tolerance + 1)
+        self.layer_bytes = [layer.parameter_bytes + layer.state_bytes for layer in templates.layers]
+        self._reduced_bytes = [layer.parameter_bytes for layer in templates.layers]
+        self._connection = templates.network.inter_node or templates.network.intra_node
+        self._weigh = LayerBytes(self.layer_bytes)
+
+    def chosen(self, standing: Standing, pays_within: int) -> Choice:
+        """The pipelines that have done `pays_within` iterations first; where that is 0 or unknown, the steps'.
+
+        Raises:
+            InfeasibleError: no pipelines use these nodes, a layer's state is lost, or the batch cannot be split.
+        """
+        require_all_layers(standing.crew, len(self.layer_bytes))
+        stepped = self._stepped(standing)
+        if stepped is None:
+            return self._fastest(standing)
+        if not pays_within or not self._knows_copying:
+            return stepped
+        with suppress(InfeasibleError):  # equal numbers for equal pipelines can be more than a batch allows
+            fastest = self._fastest(standing)
+            if _is_better(fastest, stepped, pays_within):
+                return fastest
+        return stepped
+
+    @property
+    def _knows_copying(self) -> bool:
+        """Whether it is known how much is copied and how fast: else copying would seem to be free."""
+        bandwidth = self._connection and self._connection.bandwidth_bytes_per_s
+        return any(self.layer_bytes) and bandwidth is not None
+
+    def _stepped(self, standing: Standing) -> Choice | None:
+        """What the paper's steps give; None where they give more pipelines than the batch can be split for."""
+        held = [0.0] * len(standing.before)
+        for node in standing.crew:
+            if node.position is not None:
+                held[node.position[0]] += self._weigh.common(node.layers, (0, len(self.layer_bytes)))
+        joining = len(standing.crew) - sum(standing.left)
+        pipelines = reinstantiate(standing.before, standing.left, held, joining, self.sizes)
+        try:
+            microbatches, iteration_s = self._distributed(pipelines.sizes)
+        except InfeasibleError:
+            return None
+        return self._seated(standing, pipelines, microbatches, iteration_s)
+
+    def _fastest(self, standing: Standing) -> Choice:
+        """The pipelines whose slowest ends an iteration first, if all were begun anew."""
+        batch, nodes = self.batch, len(standing.crew)
+        fewest = [self._paces[-1]] * fewest_pipelines(self.templates, nodes)
+        distribute(fewest, batch.microbatches, batch.multiple_of)  # says which batch would do
+        sizes = fastest_sizes(self.templates, self._paces, nodes, batch.microbatches, batch.multiple_of)
+        pipelines = _succeeding(sizes, standing.left)
+        return self._seated(standing, pipelines, *self._distributed(pipelines.sizes))
+
+    def _distributed(self, sizes: Sequence[int]) -> tuple[tuple[int, ...], float]:
+        """The micro-batches of pipelines of these sizes, and the time of an iteration."""
+        batch, smallest = self.batch, self.templates.smallest
+        falling = sorted(sizes, reverse=True)
+        shared = None if batch.objective == "min-max" else [sizes.count(size) for size in dict.fromkeys(falling)]
+        paces = [self._paces[size - smallest] for size in falling]
+        found = distribute(paces, batch.microbatches, batch.multiple_of, batch.objective, batch.solver, shared=shared)
+        rest: dict[int, list[int]] = {size: [] for size in falling}
+        for size, number in zip(reversed(falling), reversed(found.microbatches), strict=True):
+            rest[size].append(number)
+        return tuple(rest[size].pop() for size in sizes), found.slowest_s + self._ending_s(sizes)
+
+    def _ending_s(self, sizes: Sequence[int]) -> float:
+        """How long the longest all-reduce between pipelines of these sizes takes, and the longest optimizer step."""
+        stages = [stage for size in set(sizes) for stage in self.templates.templates[size - self.sizes.smallest].stages]
+        connection = self._connection or Connection()
+        reduce_s = (
+            allreduce_s(connection, sum(self._reduced_bytes[slice(*stage.layers)]) / stage.tensor_parallel, len(sizes))
+            for stage in stages
+        )
+        return max(reduce_s) + max(stage.optimizer_s for stage in stages)
+
+    def _seated(
+        self, standing: Standing, pipelines: Pipelines, microbatches: tuple[int, ...], iteration_s: float
+    ) -> Choice:
+        places = {size: self._places[size - self.templates.smallest] for size in set(pipelines.sizes)}
+        seats = assign(standing.crew, pipelines, places, self._weigh)
+        needed = [
+            (node, layers)
+            for size, nodes in zip(pipelines.sizes, seats, strict=True)
+            for node, layers in zip(nodes, places[size], strict=True)
+        ]
+        copies = copies_between(standing.crew, needed, self.layer_bytes)
+        lasts_s = copying_s(copies, self._connection)
+        return Choice(pipelines, microbatches, iteration_s, tuple(map(tuple, seats)), places, copies, lasts_s)
+
+    @cached_property
+    def _paces(self) -> list[Pace]:
+        return paces_of(self.templates.templates)
+
+    @cached_property
+    def _places(self) -> list[tuple[Range, ...]]:
+        """The layers of each node, of each template."""
+        gpus = self.templates.gpus_per_node
+        return [
+            tuple(shape.layers for shape in node_shapes(template.stages, gpus)) for template in self.templates.templates
+        ]
+
+
+def _is_better(fastest: Choice, stepped: Choice, pays_within: int) -> bool:
+    """Whether the fastest pipelines have done so many iterations first; equal times: whether they move less."""
+    assert fastest.copying_s is not None and stepped.copying_s is not None
+    if abs(fastest.iteration_s - stepped.iteration_s) <= EQUAL * stepped.iteration_s:
+        return fastest.moved_bytes < stepped.moved_bytes * (1 - EQUAL)
+    gain_s = pays_within * (stepped.iteration_s - fastest.iteration_s)
+    return gain_s > fastest.copying_s - stepped.copying_s
+
+
+def _succeeding(sizes: Sequence[int], left: Sequence[int]) -> Pipelines:
+    """Pipelines that replace present ones: those with as many nodes first, then the larger the larger ones."""
+    free = sorted(sizes, reverse=True)
+    found: list[tuple[int, int]] = []
+    others = []
+    for k in sorted((k for k, nodes in enumerate(left) if nodes), key=lambda k: -left[k]):
+        if left[k] in free:
+            free.remove(left[k])
+            found.append((k, left[k]))
+        else:
+            others.append(k)
+    found += zip(others, free, strict=False)
+    new = free[len(others) :]
+    found.sort()
+    return Pipelines((*(size for _, size in found), *new), (*(k for k, _ in found), *[None] * len(new)), ("new set",))

@@ -1,0 +1,188 @@
+"""Instantiation: the pace of a pipeline, and pipelines as fast as the best of all sets (a few seconds in all)."""
+
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rtk.planners.batch.distribute import distribute
+from rtk.planners.batch.pace import Pace
+from rtk.planners.oobleck.instantiation import (
+    fastest_sizes,
+    fewest_pipelines,
+    instantiate,
+    microbatches_of,
+    require_covered,
+)
+from rtk.planners.oobleck.pace import paces_of, warm_ups_of
+from rtk.planners.oobleck.plan import plan_of
+from rtk.planners.pipeline.one_forward_one_backward import one_forward_one_backward
+from rtk.planners.scheduling.evaluate import evaluate
+from rtk.schemas.errors import InfeasibleError
+from rtk.schemas.plan import Link, Stage
+from rtk.schemas.templates import Templates
+
+from .oobleck_examples import even_templates, random_templates
+
+
+def _stages(times_s: list[float]) -> tuple[Stage, ...]:
+    return tuple(Stage((i, i + 1), time_s, time_s, time_s) for i, time_s in enumerate(times_s))
+
+
+def _makespan_s(templates: Templates, microbatches: int) -> float:
+    """What the evaluator says of one pipeline of the smallest template, without the optimizer's step."""
+    return evaluate(plan_of(templates, [templates.smallest], [microbatches])).makespan_s - 0.5
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 5), st.integers(10, 30), st.sampled_from([0.0, 0.1, 1.0, 20.0]), st.integers(0, 99))
+def test_pace_is_what_the_evaluator_says(depth: int, microbatches: int, delay_s: float, seed: int) -> None:
+    """At 2 and 6 micro-batches a stage the pace is exact; else it misses no more than a round trip of the links."""
+    chance = random.Random(seed)
+    times_s = [chance.choice([1.0, chance.uniform(0.5, 2.0)]) for _ in range(depth)]
+    templates = even_templates(depth, depth, depth, 0, times_s=times_s, delay_s=delay_s)
+    pace = paces_of(templates.templates)[0]
+    for exact in (2 * depth, 6 * depth):
+        assert pace.time_s(exact) == pytest.approx(_makespan_s(templates, exact))
+    for other in (depth, microbatches):
+        missed_s = abs(pace.time_s(other) - _makespan_s(templates, other))
+        assert missed_s <= 2 * (depth - 1) * delay_s + 1e-9
+
+
+@given(st.lists(st.sampled_from([None, 1.0, 2.0, 3.0, 9.0]), min_size=1, max_size=6))
+def test_warm_ups_are_those_of_the_orders(limits: list[float | None]) -> None:
+    """The pace is timed with the warm-ups that 1F1B has, memory limits included."""
+    sizes = enumerate(limits)
+    stages = [Stage((i, i + 1), 1.0, 1.0, 1.0, activation_bytes=1.0, memory_limit_bytes=limit) for i, limit in sizes]
+    orders = one_forward_one_backward(stages, [], 2 * len(stages))
+    assert warm_ups_of(stages) == [order.index(("B", 0)) for order in orders]
+
+
+def test_pace_is_the_same_compiled() -> None:
+    """Machine code and plain Python give the same bits."""
+    chance = random.Random(1)
+    deep = [
+        (_stages([chance.random() for _ in range(48)]), [Link(chance.random() / 50) for _ in range(47)])
+        for _ in range(30)
+    ]
+    from rtk.planners.oobleck import pace
+
+    compiled = pace._paces(deep)
+    assert [pace._paces([one]) for one in deep[:2]] == [[one] for one in compiled[:2]]
+
+
+def _sets(nodes: int, sizes: range, largest: int) -> Iterator[tuple[int, ...]]:
+    """All multisets of sizes up to `largest` that fill the nodes, descending."""
+    if nodes == 0:
+        yield ()
+    for size in sizes:
+        if size <= min(nodes, largest):
+            for rest in _sets(nodes - size, sizes, size):
+                yield (size, *rest)
+
+
+@st.composite
+def _paced(draw: st.DrawFn) -> tuple[Templates, list[Pace], int]:
+    """Templates, unlikely paces of them, and nodes that they cover."""
+    smallest, fault_tolerance = draw(st.integers(1, 4)), draw(st.integers(0, 3))
+    largest = smallest + draw(st.integers(0, 6))
+    templates = even_templates(12, smallest, largest, fault_tolerance)
+    whole = st.builds(Pace, st.integers(0, 6).map(float), st.integers(1, 5).map(float))
+    paces = draw(
+        st.lists(
+            st.one_of(whole, st.builds(Pace, st.floats(0, 2), st.floats(0.01, 2))),
+            min_size=largest - smallest + 1,
+            max_size=largest - smallest + 1,
+        )
+    )
+    pipelines = draw(st.integers(fault_tolerance + 1, fault_tolerance + 3))
+    return templates, paces, draw(st.integers(pipelines * smallest, min(pipelines * largest, 18 + smallest)))
+
+
+@settings(max_examples=80, deadline=None)
+@given(_paced(), st.integers(0, 30), st.integers(1, 3))
+def test_the_fastest_of_all_sets(paced: tuple[Templates, list[Pace], int], more: int, multiple_of: int) -> None:
+    """The chosen pipelines end as early as the best of all sets, each with its best distribution."""
+    templates, paces, nodes = paced
+    least = templates.fault_tolerance + 1
+    if nodes // templates.smallest * templates.largest < nodes or nodes < least * templates.smallest:
+        return
+    microbatches = (fewest_pipelines(templates, nodes) + more) * multiple_of
+
+    def slowest_s(sizes: tuple[int, ...]) -> float:
+        return distribute([paces[size - templates.smallest] for size in sizes], microbatches, multiple_of).slowest_s
+
+    every = _sets(nodes, range(templates.smallest, templates.largest + 1), templates.largest)
+    times_s = [slowest_s(one) for one in every if least <= len(one) <= microbatches // multiple_of]
+    found = fastest_sizes(templates, paces, nodes, microbatches, multiple_of)
+    assert sum(found) == nodes
+    assert slowest_s(found) == min(times_s)
+
+
+def test_ties_go_to_room_then_to_few_pipelines() -> None:
+    """Of sets equally fast the one with the most room below the deadline is taken, and of those the smallest."""
+    templates = even_templates(4, 1, 3, 0)
+    equal = [Pace(0.0, 1.0)] * 3
+    assert fastest_sizes(templates, equal, 3, 3) == (1, 1, 1)
+    assert fastest_sizes(templates, [Pace(0.0, 6.0), Pace(0.0, 3.0), Pace(0.0, 2.0)], 3, 6) == (3,)
+
+
+@settings(max_examples=60, deadline=None)
+@given(random_templates(), st.integers(1, 256))
+def test_every_covered_number_of_nodes_is_used(templates: Templates, nodes: int) -> None:
+    """All nodes are in pipelines, f + 1 of them or more, which share all micro-batches; or the error says what will."""
+    try:
+        require_covered(templates, nodes)
+    except InfeasibleError as error:
+        other = int((error.fix or "").replace("take at least ", "take ").split()[1])
+        require_covered(templates, other)
+        return
+    found = instantiate(templates, nodes, 4 * nodes)
+    assert sum(found.sizes) == nodes
+    assert len(found.sizes) > templates.fault_tolerance
+    assert sum(found.microbatches) == 4 * nodes
+    assert all(one >= other for one, other in pairwise(found.sizes))
+
+
+def test_fewer_microbatches_than_small_pipelines() -> None:
+    """With two micro-batches for ten nodes there are two pipelines, though one-node pipelines would be as fast."""
+    found = instantiate(even_templates(10, 1, 9), 10, 2)
+    assert found.microbatches == (1, 1)
+    assert len(found.sizes) == 2
+
+
+def test_too_few_nodes_names_how_many_are_needed() -> None:
+    """Below (f + 1) n_0 nodes there is an error that says that number."""
+    with pytest.raises(InfeasibleError) as found:
+        instantiate(even_templates(12, 3, 6, 2), 8, 40)
+    assert found.value.fix == "take at least 9 nodes, or templates of a smaller --fault-tolerance"
+
+
+def test_gaps_between_sizes_name_their_ends() -> None:
+    """Templates of 4 and 5 nodes cannot use 11: the error names 10 and 12."""
+    with pytest.raises(InfeasibleError) as found:
+        instantiate(even_templates(12, 4, 5), 11, 40)
+    assert found.value.fix == "take 10 or 12 nodes, or plan larger templates"
+
+
+@pytest.mark.parametrize(
+    ("global_batch", "multiple_of", "fix"),
+    [(30, 1, "take 28 or 32"), (4, 1, "take 8"), (36, 2, "take 32 or 40")],
+)
+def test_a_batch_that_cannot_be_split_names_the_nearest(global_batch: int, multiple_of: int, fix: str) -> None:
+    """The error names the global batches next to one that is not whole micro-batches, or too small for f + 1."""
+    with pytest.raises(InfeasibleError) as found:
+        microbatches_of(even_templates(8, 2, 6), 8, global_batch, 4, multiple_of)
+    assert found.value.fix == fix
+
+
+def test_equal_shares_name_the_nearest_global_batch() -> None:
+    """Two equal pipelines cannot share 7 micro-batches of 4 evenly, as equation 6 wants: 24 or 32 would do."""
+    templates = even_templates(4, 2, 2)
+    with pytest.raises(InfeasibleError) as found:
+        instantiate(templates, 4, 7, objective="variance", microbatch_size=4)
+    assert (found.value.fix or "").startswith("take 24 or 32,")
+    assert instantiate(templates, 4, 8, objective="variance").microbatches == (4, 4)
