@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from ...schemas.orders import Operation, print_order
-from ...schemas.plan import Plan, Worker
+from ...schemas.plan import Plan, Worker, name_of
 
 Orders = Sequence[tuple[Worker, tuple[Operation, ...]]]  # of one pipeline's workers
 
@@ -27,7 +27,7 @@ class Alike:
     def names_of(self, worker: int) -> tuple[str, ...]:
         """The workers of the whole plan that one of the plan's workers stands for, itself first."""
         found = self.plan.workers[worker]
-        return tuple(f"{k}/{found.stage}" for k in self.pipelines[found.pipeline])
+        return tuple(name_of((k, found.stage)) for k in self.pipelines[found.pipeline])
 
 
 def one_of_each(plan: Plan) -> Alike:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["memory", "link", "compute", "slowdown", "allreduce", "optimizer"]
 Members = list[int]  # workers, or pipelines, by number
-Place = tuple[int, Members, Members]  # a link, the pipelines that use it inside, those whose messages use it between
+LinkUse = tuple[int, Members, Members]  # a link, the pipelines that use it inside, those whose messages use it between
 
 # What operation times, and delays, are multiplied by.
 FASTER, HALF = 0.9, 0.5
@@ -151,7 +151,7 @@ def _links(alike: Alike, problem: Problem) -> Iterator[Changed]:
         yield Change("link", EVERY_LINK), _with_delays(problem, places)
 
 
-def _delays(alike: Alike, problem: Problem) -> Iterator[Place]:
+def _delays(alike: Alike, problem: Problem) -> Iterator[LinkUse]:
     """The links with a delay; of a template's pipelines those with the same delay together."""
     for link in range(problem.inside_s.shape[1]):
         found: dict[tuple[str, float], tuple[Members, Members]] = {}
@@ -164,7 +164,7 @@ def _delays(alike: Alike, problem: Problem) -> Iterator[Place]:
                 yield link, inside, between
 
 
-def _with_delays(problem: Problem, places: Sequence[Place]) -> Problem:
+def _with_delays(problem: Problem, places: Sequence[LinkUse]) -> Problem:
     inside_s, between_s = problem.inside_s.copy(), problem.between_s.copy()
     for link, inside, between in places:
         inside_s[inside, link] *= HALF

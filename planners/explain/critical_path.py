@@ -12,7 +12,7 @@ from itertools import groupby, pairwise
 from math import fsum
 
 from ...schemas.orders import print_operation
-from ...schemas.plan import Plan
+from ...schemas.plan import Plan, place_of
 from ..scheduling.evaluate import ROUNDING, Evaluation, Timed
 
 KINDS = "FIWB"
@@ -137,7 +137,7 @@ def _steps(path: Sequence[Timed], from_s: float, names: Sequence[str]) -> Iterat
 
 def _link(sender: Timed, receiver: Timed, names: Sequence[str]) -> str:
     """The link's name: its workers, the one of the earlier stage first."""
-    ends = sorted((names[sender.worker], names[receiver.worker]), key=lambda name: int(name.partition("/")[2]))
+    ends = sorted((names[sender.worker], names[receiver.worker]), key=lambda name: place_of(name)[1])
     return "-".join(ends)
 
 

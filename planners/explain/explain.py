@@ -154,7 +154,7 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
         period_s=evaluation.period_s,
         lower_bound_s=best_s,
         gap=iteration_s / best_s - 1 if best_s else 0.0,
-        bubble_ratio=evaluation.bubble_ratio,
+        bubble_ratio=_bubble_ratio(alike, evaluation),
         microbatches=plan.total_microbatches(),
         workers=len(plan.live_workers()),
         alike=alike.pipelines,
@@ -163,6 +163,17 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
         busiest=_busiest(evaluation, bound.worker, names),
         what_if=found,
     )
+
+
+def _bubble_ratio(alike: Alike, evaluation: Evaluation) -> float:
+    """The share of the iteration in which the average live worker computes nothing."""
+    busy_s = room_s = 0.0
+    for worker, row in zip(alike.plan.workers, evaluation.operations, strict=True):
+        if not worker.failed:
+            many = len(alike.pipelines[worker.pipeline])
+            busy_s += many * sum(timed.end_s - timed.start_s for timed in row)
+            room_s += many * evaluation.iteration_time_s
+    return max(0.0, 1 - busy_s / room_s) if room_s else 0.0
 
 
 def _rounded(bound_s: float, iteration_s: float) -> float:

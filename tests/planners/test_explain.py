@@ -61,6 +61,7 @@ def test_parts_add_up_to_the_iteration_time(plan: Plan) -> None:
     found = explain(plan, searches=0)
     iteration_s, path = found.iteration_time_s, found.path
     assert iteration_s == evaluate(plan).iteration_time_s
+    assert found.bubble_ratio == pytest.approx(evaluate(plan).bubble_ratio)
     legs_s = sum(leg.compute_s + leg.delay_s for one in path.stretches for leg in one.legs for _ in range(one.times))
     assert legs_s + path.allreduce_s + path.optimizer_s == pytest.approx(iteration_s)
     for earlier, later in pairwise(path.stretches):
