@@ -95,10 +95,10 @@ def promise(made: "Templates") -> str:
     said = made.planner.options["guarantee"]
     sizes, condition = len(made.templates), made.smallest - 1
     larger = (
-        f"as well as more (p = {sizes} sizes > n_0 - 1 = {condition})"
+        f"as well as more (number of sizes p = {sizes} > n_0 - 1 = {condition})"
         if said["beyond"]
-        else f"though not all larger numbers (p = {sizes} sizes, not above n_0 - 1 = {condition})"
+        else f"though not all larger numbers (number of sizes p = {sizes} <= n_0 - 1 = {condition})"
     )
     return (
-        f"{said['pipelines']} pipelines or more use up any {said['from_nodes']} to {said['to_nodes']} nodes, {larger}"
+        f"{said['pipelines']} or more pipelines use up any {said['from_nodes']} to {said['to_nodes']} nodes, {larger}"
     )

@@ -4,8 +4,9 @@ The paper divides layers and GPUs in two, again and again, and keeps the best ma
 part is not always best for the whole: which stage is the slowest, and how many stages there are, is known only in the
 end. We are exact. Once tau, the time of the slowest stage, is fixed, T is a sum over stages, and a shortest path over
 (layers, GPUs) gives the least T (`mapping_kernels`). Over intervals of tau the same recursion gives a lower bound, so
-we split the interval with the least bound until it is a single tau: branch and bound. One recursion serves pipelines of
-all sizes, which share all that they look at.
+we split the interval with the least bound until it is a single tau: branch and bound. (With one micro-batch T is the
+sum of all t_i, whatever tau is, and nothing is split.) One recursion serves pipelines of all sizes, which share all
+that they look at.
 
 Stages lie within nodes and take the nodes' GPUs one after the other, each any number of them for which all layers have
 a cost, in any order (the original halves nodes only).
@@ -14,8 +15,7 @@ Memory limits depend on how many stages follow. The recursion takes for each sta
 mapping it finds does not fit, a recursion that counts the stages does the same work again, and is exact.
 
 T is the least up to rounding. Of several mappings with the same T, that is taken whose stages end first, one stage
-after the other, and then that with the lowest degrees; with given micro-batches, what follows a slowest stage that
-never idles is taken so that it would idle least.
+after the other, and then that with the lowest degrees.
 """
 
 from collections.abc import Sequence
@@ -33,31 +33,22 @@ class Mapper:
     """
 
     def __init__(self, request: Request) -> None:
-        self._request = request
-        self._cases = [Tables(request, case) for case in request.objective.cases(request.stages.layers)]
-        self.fitting = [nodes for nodes in range(1, request.nodes + 1) if self._cases[0].fewest[nodes] < inf]
+        self._tables = Tables(request)
+        self.fitting = [nodes for nodes in range(1, request.nodes + 1) if self._tables.fewest[nodes] < inf]
 
     def best(self, sizes: Sequence[int]) -> list[Mapping]:
         """The mappings of least T onto so many nodes each, all of them `fitting`."""
-        searches = [_Search(tables, min(sizes)) for tables in self._cases]
-        return [min((x.best(nodes) for x in searches if x.fits(nodes)), key=self._rank) for nodes in sizes]
-
-    def _rank(self, mapping: Mapping) -> tuple[float, list[tuple[int, int]]]:
-        times_s = [self._request.stages.time_s(stage) for stage in mapping]
-        return self._request.objective.iteration_time_s(times_s), _order(mapping)
+        search = _Search(self._tables, min(sizes))
+        return [search.best(nodes) for nodes in sizes]
 
 
 class _Search:
-    """Branch and bound over tau, for one case of the objective."""
+    """Branch and bound over tau."""
 
     def __init__(self, tables: Tables, smallest: int) -> None:
         self._tables = tables
         self._rough = Recursion(tables, smallest, counting=False)
         self._exact = Recursion(tables, smallest, counting=True)
-
-    def fits(self, nodes: int) -> bool:
-        """Whether there is a mapping onto so many nodes."""
-        return bool(self._tables.fewest[nodes] < inf)
 
     def best(self, nodes: int) -> Mapping:
         """The mapping of least T: that of the rough recursion if it has room for its stages, else the exact one's."""
@@ -76,12 +67,12 @@ class _Search:
                 bound_s = recursions[bounded].bound_s(nodes, first, stop)
                 if bound_s < inf:
                     heappush(waiting, (bound_s, bounded + 1, first, stop))
-            elif stop - first > 1:
+            elif stop - first > 1 and self._tables.knows_tau:
                 middle = (first + stop) // 2
                 heappush(waiting, (bound_s, 0, first, middle))
                 heappush(waiting, (bound_s, 0, middle, stop))
             else:
-                best = [*(best if bound_s == least_s else ()), recursions[-1].mapping(nodes, first)]
+                best = [*(best if bound_s == least_s else ()), recursions[-1].mapping(nodes, first, stop)]
                 least_s = bound_s
         return min(best, key=_order)
 

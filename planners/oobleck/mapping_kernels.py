@@ -36,7 +36,7 @@ def cost_after(time_s: float, low_s: float, high_s: float, weights: Ints) -> flo
     """What a stage after the last slowest one costs at least, in s; infinite where it is no shorter than that."""
     if time_s >= high_s:
         return INFINITY
-    return weights[TIMES] * time_s + weights[AFTER] * (max(time_s, low_s) if weights[AFTER] > 0 else high_s)
+    return weights[TIMES] * time_s + weights[AFTER] * max(time_s, low_s)
 
 
 @kernel
@@ -96,7 +96,7 @@ def put_before(
     ahead = target - source
     for at in range(source, stop):
         closed = 0.0 if fewest[at] < fits else INFINITY
-        whole_s = min(done[at] + before_s, max(0.0, after[at]) + slowest_s) + closed
+        whole_s = min(done[at] + before_s, after[at] + slowest_s) + closed
         after[at + ahead] = min(after[at + ahead], after[at] + after_s + closed)
         done[at + ahead] = min(done[at + ahead], whole_s)
 
@@ -125,7 +125,7 @@ def put_before_counted(
         for count in range(min(int(fewest[at]), most), last + 1):
             to = to_row + min(count + 1, most)
             after[to] = min(after[to], after[row + count] + after_s)
-            done[to] = min(done[to], min(done[row + count] + before_s, max(0.0, after[row + count]) + slowest_s))
+            done[to] = min(done[to], min(done[row + count] + before_s, after[row + count] + slowest_s))
 
 
 @kernel

@@ -88,7 +88,8 @@ def specify_nodes(
     smallest, reach = fitting[0], _last_of_run(fitting)
     if (fault_tolerance + 1) * smallest > nodes:
         raise InfeasibleError(
-            f"{fault_tolerance + 1} pipelines of {smallest} nodes, the fewest the model fits on, are more than {nodes}",
+            f"{fault_tolerance + 1} pipelines of {_nodes(smallest)} each, the fewest the model fits on, need "
+            f"{(fault_tolerance + 1) * smallest} nodes, there {'are' if nodes > 1 else 'is'} {nodes}",
             where="--fault-tolerance",
             fix=f"take --fault-tolerance {nodes // smallest - 1}, or --nodes {(fault_tolerance + 1) * smallest}",
         )
@@ -96,9 +97,9 @@ def specify_nodes(
     found = NodeSpecification(nodes, fault_tolerance, smallest, most if largest is None else largest)
     if not smallest <= found.largest <= most:
         raise InvalidInputError(
-            f"the largest pipeline cannot have {largest} nodes",
+            f"the largest pipeline cannot have {_nodes(found.largest)}",
             where="--largest",
-            fix=f"take {smallest} (the fewest the model fits on) to {most} (what {fault_tolerance} others leave)",
+            fix=f"take {smallest} (the fewest the model fits on) to {most} (what the others leave)",
         )
     if found.largest > reach:
         raise InfeasibleError(
@@ -108,7 +109,7 @@ def specify_nodes(
         )
     if left_out := found.uncovered():
         raise InfeasibleError(
-            f"pipelines of {smallest} to {found.largest} nodes, {fault_tolerance + 1} or more of them, cannot use up "
+            f"{fault_tolerance + 1} or more pipelines of at most {_nodes(found.largest)} each cannot use up "
             f"{_listed(left_out)} nodes",
             where="--largest",
             fix=f"take --largest {_least_largest(found)} or more",
@@ -140,5 +141,9 @@ def _least_largest(wanted: NodeSpecification) -> int:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    more = f" and {len(numbers) - MOST_NAMED} more numbers of" if len(numbers) > MOST_NAMED else ""
+    more = f" and other numbers, to {numbers[-1]}, of" if len(numbers) > MOST_NAMED else ""
     return ", ".join(map(str, numbers[:MOST_NAMED])) + more
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' if count > 1 else ''}"

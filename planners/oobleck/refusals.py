@@ -19,7 +19,7 @@ def most_nodes(profile: Profile, stages: Stages, gpus_per_node: int) -> int:
     fill = int(fill_of(stages.degrees, gpus_per_node))
     if fill > stages.layers:
         raise InfeasibleError(
-            f"a node of {gpus_per_node} GPUs takes {fill} stages or more, the model has {stages.layers} layers",
+            f"a node of {gpus_per_node} GPUs takes {fill} stages or more, the model has layers for {stages.layers}",
             where="--gpus-per-node",
             fix=missing_degree(profile, gpus_per_node, stages.layers),
         )
@@ -29,16 +29,17 @@ def most_nodes(profile: Profile, stages: Stages, gpus_per_node: int) -> int:
 def fits_nowhere(request: Request, fault_tolerance: int) -> InfeasibleError:
     """The model fits the memory of no number of nodes."""
     limit, least = request.stages.memory_bytes, least_memory_bytes(request)
-    fix = f"a GPU needs {least} bytes, for parameters, state and activations"
+    fix = f"GPUs of {least} bytes (parameters, state and activations)"
     layers = request.stages.layers // int(fill_of(request.stages.degrees, request.gpus_per_node))
     more = Mapper(replace(request, nodes=layers)).fitting
     if more:
-        fix = f"take --nodes {(fault_tolerance + 1) * more[0]}; or {fix}"
-    nodes = f"{request.nodes} nodes or fewer" if request.nodes > 1 else "one node"
+        fix = f"--nodes {(fault_tolerance + 1) * more[0]}, or {fix}"
+    nodes = f"{request.nodes} nodes or fewer" if request.nodes > 1 else "a node"
+    gpus = f"{request.gpus_per_node} GPUs" if request.gpus_per_node > 1 else "1 GPU"
     return InfeasibleError(
-        f"the model does not fit on {nodes} with {request.gpus_per_node} times {limit:.12g} bytes each",
+        f"the model does not fit on {nodes} with {gpus} of {limit:.12g} bytes each",
         where="--memory-limit, or the profile, /device/memory_bytes",
-        fix=fix,
+        fix=f"take {fix}",
     )
 
 
@@ -62,7 +63,7 @@ def why_not(profile: Profile, request: Request, nodes: int) -> str:
     fill = int(fill_of(request.stages.degrees, gpus))
     if nodes * fill <= layers:
         return f"a pipeline of {nodes} nodes does not fit their memory: more stages have more activations in flight"
-    reason = f"a pipeline of {nodes} nodes has {nodes * fill} stages or more, the model has {layers} layers"
+    reason = f"a pipeline of {nodes} nodes has {nodes * fill} stages or more, the model has layers for {layers}"
     if fill == 1 or layers < nodes:
         return reason
     return f"{reason} (for fewer stages, {missing_degree(profile, gpus, layers // nodes)})"

@@ -103,8 +103,10 @@ def stages_of(profile: Profile, gpus_per_node: int, memory_limit_bytes: float | 
     degrees = [degree for degree in _common_degrees(layers) if degree <= gpus_per_node]
     if fill_of(degrees, gpus_per_node) == inf:
         raise InvalidInputError(
-            f"stages of {' or '.join(map(str, degrees)) or 'no number of'} GPUs, the tensor-parallel degrees that all "
-            f"layers have, do not fill a node of {gpus_per_node}",
+            f"stages of {' or '.join(map(str, degrees))} GPUs, the tensor-parallel degrees that all layers have, do "
+            f"not fill a node of {gpus_per_node}"
+            if degrees
+            else f"there is no tensor-parallel degree up to {gpus_per_node}, the GPUs of a node, that all layers have",
             where="the profile, /layers",
             fix=missing_degree(profile, gpus_per_node, gpus_per_node),
         )
@@ -141,8 +143,8 @@ def missing_degree(profile: Profile, gpus_per_node: int, most: int) -> str:
     lacking = {d: [i for i, layer in enumerate(layers) if d not in _degrees(layer)] for d in useful}
     degree = min(lacking, key=lambda d: (len(lacking[d]), d))
     first, others = lacking[degree][0], len(lacking[degree]) - 1
-    more = f" and {others} more" if others else ""
-    return f"profile tensor_parallel {degree} for every layer: layer {first}{more} lacks it"
+    lack = f"and {others} more lack" if others else "lacks"
+    return f"profile tensor_parallel {degree} for every layer: layer {first} {lack} it"
 
 
 def _common_degrees(layers: Sequence[Layer]) -> list[int]:

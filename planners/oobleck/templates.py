@@ -16,7 +16,7 @@ from ...schemas.profile import Connection, Profile
 from ...schemas.templates import LayerState, PipelineTemplate, Templates, nodes_of_stages
 from .mapping import Mapper
 from .node_specification import NodeSpecification, specify_nodes
-from .objective import objective_of
+from .objective import Objective
 from .refusals import fits_nowhere, most_nodes, why_not
 from .shortest_paths import Mapping, Request
 from .stages import stages_of
@@ -49,7 +49,7 @@ def plan_templates(
         InvalidInputError: the profile lacks a tensor-parallel degree, or `largest` is no possible size.
         InfeasibleError: the model does not fit, has too few layers, or f cannot be met.
     """
-    stages, objective = stages_of(profile, gpus_per_node, memory_limit_bytes), objective_of(microbatches)
+    stages, objective = stages_of(profile, gpus_per_node, memory_limit_bytes), Objective(microbatches)
     request = Request(stages, gpus_per_node, objective, min(nodes, most_nodes(profile, stages, gpus_per_node)))
     mapper = Mapper(request)
     if not mapper.fitting:

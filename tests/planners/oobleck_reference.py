@@ -1,10 +1,15 @@
-"""What templates are compared with: all mappings, one by one, and the recursion of "Oobleck" as published."""
+"""What templates are compared with: all mappings, the recursion of "Oobleck" as published, and 1F1B itself."""
 
 from collections.abc import Iterator
 from functools import cache
 from math import inf
 from random import Random
 
+from rtk.planners.oobleck.mapping import Mapper
+from rtk.planners.oobleck.objective import Objective
+from rtk.planners.oobleck.pace import one_iteration_s
+from rtk.planners.oobleck.shortest_paths import Request
+from rtk.planners.oobleck.stages import fill_of, stages_of
 from rtk.schemas.profile import Device, Layer, LayerCost, Profile
 
 Stage = tuple[int, int, int]  # end of the layers, GPUs, first layer
@@ -76,16 +81,15 @@ def in_memory(profile: Profile, mapping: tuple[Stage, ...], microbatches: int | 
 
 
 def time_of(times_s: list[float], microbatches: int | None) -> float:
-    """T = T1 + T2 + T3 of stage times; where micro-batches are given and it cannot hold, ours."""
-    count = len(times_s)
-    slowest = max(range(count), key=lambda i: (times_s[i], i))
-    in_all = 4 * count if microbatches is None else microbatches
-    published_s = sum(times_s) + (in_all - count + slowest - 1) * times_s[slowest] + sum(times_s[slowest:])
-    if microbatches is None:
-        return published_s
-    if microbatches < count:
-        return sum(times_s) + (microbatches - 1) * times_s[slowest]
-    return max(published_s, sum(times_s[:slowest]) + microbatches * times_s[slowest])
+    """T = T1 + T2 + T3 of stage times; where micro-batches are given, that of a flow shop."""
+    if microbatches is not None:
+        done_s = [0.0] * len(times_s)
+        for _ in range(microbatches):
+            for i, time_s in enumerate(times_s):
+                done_s[i] = max(done_s[i], done_s[i - 1] if i else 0.0) + time_s
+        return done_s[-1]
+    slowest = max(range(len(times_s)), key=lambda i: (times_s[i], i))
+    return sum(times_s) + (3 * len(times_s) + slowest - 1) * times_s[slowest] + sum(times_s[slowest:])
 
 
 def best_by_hand(
@@ -136,3 +140,29 @@ def best_by_recursion(profile: Profile, nodes: int, gpus_per_node: int) -> float
 
     layers, gpus = len(profile.layers), nodes * gpus_per_node
     return min((sum(conquer(stages, 0, layers, gpus, 0)[:3]) for stages in range(nodes, layers + 1)), default=inf)
+
+
+def ours(profile: Profile, gpus_per_node: int, most: int, microbatches: int | None) -> dict[int, tuple[Stage, ...]]:
+    """Our mappings of a profile onto 1 to `most` nodes, where there are any."""
+    stages = stages_of(profile, gpus_per_node)
+    nodes = min(most, int(stages.layers // fill_of(stages.degrees, gpus_per_node)))
+    if nodes == 0:
+        return {}
+    mapper = Mapper(Request(stages, gpus_per_node, Objective(microbatches), nodes))
+    found = mapper.best(mapper.fitting) if mapper.fitting else []
+    made = [tuple((stop, stages.degrees[degree], first) for degree, first, stop in mapping) for mapping in found]
+    return dict(zip(mapper.fitting, made, strict=True))
+
+
+def random_node(chance: Random, profile: Profile) -> int:
+    """GPUs of a node, up to 4, that the profile's degrees fill."""
+    degrees = [cost.tensor_parallel for cost in profile.layers[0].costs]
+    return chance.choice([gpus for gpus in (1, 2, 3, 4) if fill_of(degrees, gpus) < inf])
+
+
+def one_forward_one_backward_s(times_s: list[float], microbatches: int, forward: float = 1 / 3) -> float:
+    """The makespan of 1F1B where F is that share of every stage's time; links and memory cost nothing."""
+    depth = len(times_s)
+    warm_up = [min(depth - i, microbatches) for i in range(depth)]
+    costs = [forward * time_s for time_s in times_s], [(1 - forward) * time_s for time_s in times_s], [0.0] * depth
+    return one_iteration_s(microbatches, warm_up, *costs, [0.0] * depth, [0.0] * depth, [0.0] * (depth * warm_up[0]))
