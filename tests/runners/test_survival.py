@@ -15,6 +15,8 @@ torch = pytest.importorskip("torch")
 
 from rtk.cli.conducting import Conduct  # noqa: E402
 from rtk.cli.training import Training, load_training  # noqa: E402
+from rtk.planners.oobleck.plan import plan_oobleck  # noqa: E402
+from rtk.planners.oobleck.templates import plan_templates  # noqa: E402
 from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners.checkpoint import read_manifest  # noqa: E402
@@ -264,3 +266,26 @@ def test_a_stage_down_to_its_last_worker_and_beyond(tmp_path: Path) -> None:
     assert manifest.iteration == len(losses)
     assert [file.layers for file in manifest.files] == [(0, 5)]
     assert [tuple(layers) for layers in manifest.missing] == [(5, 10)]
+
+
+def test_unlike_pipelines_lose_nothing() -> None:
+    """Of pipelines of 3, 2 and 2 workers two are killed at once and replaced: every loss is that of one process."""
+    layer = Layer((LayerCost(0.002, 0.002, 0.002),), state_bytes=1.0)
+    templates = plan_templates(Profile((layer,) * 10), 7, 1, 1, memory_limit_bytes=5.0)
+    plan = plan_oobleck(templates, 7, 7, 1)
+    assert [pipeline.template for pipeline in plan.pipelines] == ["n3", "n2", "n2"]
+    with ProcessJob(plan, Conduct(FOREVER, heartbeat_limit_s=HEARTBEAT_S), TRAINING) as job:
+        job.wait_for_iteration(2)
+        story = Story(job)
+        since = story.now()
+        story.kill("0/1")
+        time.sleep(0.05)
+        story.kill("1/0")
+        story.await_live(5, since)
+        story.bring_back("0/1", "1/0")
+        job.server.finish(0, "enough")
+        job.result()
+    assert [one["event"] for one in job.said].count("join") == 2
+    assert "copy" in [one["event"] for one in job.said]
+    losses = job.losses()
+    assert losses == pytest.approx(single_process(plan, len(losses)), abs=1e-6)
