@@ -1,9 +1,10 @@
-"""`rtk viz`: plans and timelines as pictures and traces."""
+"""`rtk viz`: plans, timelines and pipeline templates as pictures and traces."""
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -12,10 +13,13 @@ from ..schemas.errors import InvalidInputError
 from .console import Debug, Json, Quiet, print_json, remark
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
+    from ..schemas.templates import Templates
     from ..schemas.timeline import Timeline
 
 NAME = "viz"
-SUMMARY = "Draw plans and timelines."
+SUMMARY = "Draw plans, timelines and pipeline templates."
 
 ENDINGS = (".html", ".svg", ".json")
 
@@ -24,7 +28,8 @@ def command(
     files: Annotated[
         list[str],
         typer.Argument(
-            help="Plans, which are simulated, and timelines; several are laid over each other. `-` is stdin."
+            help="Plans, which are simulated, and timelines; several are laid over each other. Or one file of pipeline "
+            "templates. `-` is stdin."
         ),
     ],
     output: Annotated[
@@ -42,19 +47,104 @@ def command(
 ) -> None:
     """Draw plans and timelines: an interactive Gantt chart, an image, a trace, or lines in the terminal.
 
-    With --json the Chrome trace is printed; with --output too, where the picture was written.
+    Of pipeline templates, which stage lies on which GPUs; there is no trace of them. With --json the Chrome trace is
+    printed; with --output too, where the picture was written.
     """
     ending = _ending(output) if output is not None else None
     if files.count(STANDARD_STREAM) > 1:
         raise InvalidInputError("standard input can be read only once", where="FILE", fix="give one `-`")
-    timelines = _labelled(files, [_read_timeline(file) for file in files])
+    drawing = _read(files)
     if output is not None:
-        write_bytes(output, _draw(timelines, " over ".join(map(_stem, files)), ending))
+        write_bytes(output, _draw(drawing, " over ".join(map(_stem, files)), ending))
         remark(f"wrote {output}")
     if as_json:
-        print_json({"written": output} if output is not None else _trace(timelines))
+        print_json({"written": output} if output is not None else drawing.trace())
     if terminal or not (as_json or output is not None):
-        _print_chart(timelines, to_stderr=as_json)
+        _print_charts(drawing, to_stderr=as_json)
+
+
+class Drawing(Protocol):
+    """What files show, in each of its forms."""
+
+    def html(self, title: str) -> str:
+        """A page."""
+        ...
+
+    def svg(self, title: str) -> str:
+        """An image."""
+        ...
+
+    def trace(self) -> dict[str, Any]:
+        """A Chrome trace."""
+        ...
+
+    def charts(self, width: int) -> "list[Text]":
+        """Text for a terminal of so many columns."""
+        ...
+
+
+@dataclass(frozen=True)
+class TimelinesDrawing:
+    """Timelines with their labels."""
+
+    timelines: "list[tuple[str, Timeline]]"
+
+    def html(self, title: str) -> str:
+        """A Gantt chart, all over each other."""
+        from ..viz.gantt import gantt_html
+
+        return gantt_html(self.timelines, title)
+
+    def svg(self, title: str) -> str:
+        """A Gantt chart, all over each other."""
+        from ..viz.svg import gantt_svg
+
+        return gantt_svg(self.timelines, title)
+
+    def trace(self) -> dict[str, Any]:
+        """All in one trace."""
+        from ..viz.chrome import chrome_trace
+
+        return chrome_trace(self.timelines)
+
+    def charts(self, width: int) -> "list[Text]":
+        """A Gantt chart each."""
+        from ..viz.terminal import terminal_gantt
+
+        return [terminal_gantt(timeline, width, label) for label, timeline in self.timelines]
+
+
+@dataclass(frozen=True)
+class TemplatesDrawing:
+    """Pipeline templates."""
+
+    templates: "Templates"
+
+    def html(self, title: str) -> str:
+        """The image, and how to read it."""
+        from ..viz.template_svg import templates_html
+
+        return templates_html(self.templates, title)
+
+    def svg(self, title: str) -> str:
+        """Nodes, and stages in them."""
+        from ..viz.template_svg import templates_svg
+
+        return templates_svg(self.templates, title)
+
+    def trace(self) -> dict[str, Any]:
+        """None: it is an error to ask for it."""
+        raise InvalidInputError(
+            "templates have no trace: in them nothing happens at any time",
+            where="--json, or an output in .json",
+            fix="draw them as .html or .svg, or a plan that rtk plan oobleck makes of them",
+        )
+
+    def charts(self, width: int) -> "list[Text]":
+        """A paragraph a size."""
+        from ..viz.template_terminal import terminal_templates
+
+        return [terminal_templates(self.templates, width)]
 
 
 def _ending(output: str) -> str:
@@ -68,21 +158,36 @@ def _ending(output: str) -> str:
     return ending
 
 
-def _read_timeline(path: str) -> "Timeline":
+def _read(files: list[str]) -> Drawing:
+    from ..schemas.templates import Templates
+
+    documents = [(source_of(file), read_bytes(file)) for file in files]
+    formats = [sniff_format(data, source) for source, data in documents]
+    if Templates.FORMAT not in formats:
+        return TimelinesDrawing(_labelled(files, [_timeline(*document) for document in documents]))
+    if len(files) > 1:
+        raise InvalidInputError(
+            f"{len(files)} files, with pipeline templates among them",
+            where="FILE",
+            fix="only plans and timelines are laid over each other: draw templates by themselves",
+        )
+    source, data = documents[0]
+    return TemplatesDrawing(parse_document(data, Templates, source))
+
+
+def _timeline(source: str, data: bytes) -> "Timeline":
     """Read a timeline, or a plan and simulate it: two iterations if its optimizers are staggered, for they overlap."""
     from ..runners.simulator import simulate
     from ..schemas.check import require_valid
     from ..schemas.plan import Plan
     from ..schemas.timeline import Timeline
 
-    source = source_of(path)
-    data = read_bytes(path)
     found = sniff_format(data, source)
     if found not in (Plan.FORMAT, Timeline.FORMAT):
         raise InvalidInputError(
-            f"only plans and timelines can be drawn, this is {found or 'a file that names no format'}",
+            f"only plans, timelines and templates can be drawn, this is {found or 'a file that names no format'}",
             where=f"{source}, /format",
-            fix="rtk plan makes plans; rtk simulate and rtk run write timelines",
+            fix="rtk plan makes plans and templates; rtk simulate and rtk run write timelines",
         )
     if found == Timeline.FORMAT:
         return parse_document(data, Timeline, source)
@@ -106,32 +211,21 @@ def _stem(path: str) -> str:
     return source_of(path) if path == STANDARD_STREAM else Path(path.removesuffix(".gz")).stem
 
 
-def _draw(timelines: "list[tuple[str, Timeline]]", title: str, ending: str | None) -> bytes:
-    from ..viz.gantt import gantt_html
-    from ..viz.svg import gantt_svg
-
+def _draw(drawing: Drawing, title: str, ending: str | None) -> bytes:
     match ending:
         case ".html":
-            return gantt_html(timelines, title).encode()
+            return drawing.html(title).encode()
         case ".svg":
-            return gantt_svg(timelines, title).encode()
+            return drawing.svg(title).encode()
         case _:
             # Traces are long and read by programs: without the indentation of documents.
-            text = json.dumps(_trace(timelines), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+            text = json.dumps(drawing.trace(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
             return f"{text}\n".encode()
 
 
-def _trace(timelines: "list[tuple[str, Timeline]]") -> dict[str, object]:
-    from ..viz.chrome import chrome_trace
-
-    return chrome_trace(timelines)
-
-
-def _print_chart(timelines: "list[tuple[str, Timeline]]", to_stderr: bool) -> None:
+def _print_charts(drawing: Drawing, to_stderr: bool) -> None:
     from rich.console import Console
 
-    from ..viz.terminal import terminal_gantt
-
     console = Console(file=sys.stderr if to_stderr else sys.stdout, highlight=False)
-    for label, timeline in timelines:
-        console.print(terminal_gantt(timeline, console.width, label))
+    for chart in drawing.charts(console.width):
+        console.print(chart)

@@ -11,6 +11,7 @@ from .diff_orders import order_changes, reroutings, worker_changes
 from .diff_shape import pipeline_changes, template_changes
 
 NO_DIFFERENCE = "no difference"
+MOST_LISTED = 8  # entries of an option that is a list
 
 _PREDICTION_WORDS = {
     "iteration_time_s": "iteration time",
@@ -111,15 +112,18 @@ def _options(place: tuple[str, ...], a: dict[str, Any], b: dict[str, Any]) -> It
             continue
         if before != after:
             path = pointer(("planner", "options", *inner))
-            becoming = becomes(_brief(before), _brief(after), unit_of(path))
+            old, new = _brief(before), _brief(after)
+            becoming = f"{new}, but others" if old == new else becomes(old, new, unit_of(path))
             yield Change(path, "planner", before, after, f"option {' '.join(inner)}: {becoming}")
 
 
 def _brief(option: Any) -> Any:
     """An option as a value that a line can hold."""
-    if isinstance(option, list) and any(isinstance(item, dict) for item in option):
-        return f"{len(option)} entries"
-    return option
+    if not isinstance(option, list):
+        return option
+    if len(option) > MOST_LISTED or any(isinstance(item, dict | list) for item in option):
+        return "1 entry" if len(option) == 1 else f"{len(option)} entries"
+    return ", ".join(map(str, option)) or "nothing"
 
 
 def _short(digest: str | None) -> str | None:

@@ -5,8 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from ..schemas.orders import Operation, print_operation
-from ..schemas.plan import Plan, Worker
+from ..schemas.plan import Plan, Stage, Worker
 from .change import Change, changed
+from .diff_shape import print_layers
 
 Microbatch = tuple[int, int]
 
@@ -14,7 +15,7 @@ MOST_NAMED = 8  # micro-batches that went from one worker to one other
 
 
 def worker_changes(a: Plan, b: Plan) -> Iterator[Change]:
-    """Workers of both plans that failed, came back, or got slower or faster."""
+    """Workers of both plans that failed, came back, got slower or faster, or hold other layers than before."""
     for index, before, after in _workers_of_both(a, b):
         path, name = f"/workers/{index}", f"worker {after.name}"
         if bool(before.failed) != bool(after.failed):
@@ -22,6 +23,15 @@ def worker_changes(a: Plan, b: Plan) -> Iterator[Change]:
             yield Change(f"{path}/failed", "worker", bool(before.failed), bool(after.failed), words)
         slow = (before.slowdown or 1.0, after.slowdown or 1.0)
         yield from changed(f"{path}/slowdown", "worker", f"slowdown of {name}", *slow)
+        # Of one template with other stages the template's own changes tell.
+        if a.pipelines[before.pipeline].template != b.pipelines[after.pipeline].template:
+            yield from _other_layers(a.stage_of(before), b.stage_of(after), path, name)
+
+
+def _other_layers(a: Stage, b: Stage, path: str, name: str) -> Iterator[Change]:
+    if a.layers != b.layers:
+        words = f"{name} holds {print_layers(b)} instead of {print_layers(a)}"
+        yield Change(path, "worker", list(a.layers), list(b.layers), words)
 
 
 def reroutings(a: Plan, b: Plan) -> Iterator[Change]:
@@ -50,9 +60,9 @@ def reroutings(a: Plan, b: Plan) -> Iterator[Change]:
 
 
 def order_changes(a: Plan, b: Plan) -> Iterator[Change]:
-    """Orders that differ, of workers alive in both plans."""
+    """Orders that differ, of workers alive in both plans that hold the same layers; others do not compare."""
     for index, before, after in _workers_of_both(a, b):
-        if before.failed or after.failed:
+        if before.failed or after.failed or a.stage_of(before).layers != b.stage_of(after).layers:
             continue
         old, new = before.operations(), after.operations()
         if old != new:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..schemas.timeline import Timeline
 from .looks import ALARM, FAINT, GONE, GRID, GROUND, IDLE, INK, LOOKS, LOST_OPACITY, curve_colour, legend_of
-from .scene import MARK_CHARACTERS, Bar, Curve, Mark, Row, Scene, lay_out, print_peaks
+from .page import FONTS, page
+from .scene import Bar, Curve, Mark, Row, Scene, lay_out, print_peaks
 from .spans import operation_of, worker_place
 from .units import print_bytes, print_time
 
@@ -22,20 +23,6 @@ PANEL_GAP_PIXELS = 46
 # Beyond this many bars a row the white edges would cover the bars; and beyond this many in all, a browser takes half a
 # minute to fit their numbers, of which none could be read: pointing at a bar still says them.
 EDGED_BARS, NUMBERED_BARS = 200, 6000
-
-FONTS = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
-
-_STYLE = (
-    f"body {{ font: 15px/1.5 {FONTS}; color: {INK}; background: #fff; margin: 1.4rem 2rem; }}"
-    + """
-h1 { font-size: 1.35rem; margin: 0 0 .2rem; }
-.facts { margin: 0; color: #4B5563; }
-details { margin: .6rem 0 0; max-width: 62rem; color: #374151; }
-summary { cursor: pointer; font-weight: 600; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem .8rem; margin: .5rem 0; }
-dt { font-weight: 600; } dd { margin: 0; }
-"""
-)
 
 _GUIDE = (
     ("Row", "one worker k/i: it holds stage i (consecutive layers of the model) of pipeline k, and does one thing at a "
@@ -71,13 +58,7 @@ def gantt_html(timelines: Sequence[tuple[str, Timeline]], title: str) -> str:
         div_id="rtk-gantt",
         config={"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d"]},
     )
-    facts = "".join(f'<p class="facts">{escape(fact)}</p>' for fact in scene.facts)
-    guide = "".join(f"<dt>{word}</dt><dd>{text}</dd>" for word, text in _GUIDE)
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{escape(scene.title)}</title>'
-        f"<style>{_STYLE}</style></head>\n<body>\n<h1>{escape(scene.title)}</h1>\n{facts}\n{chart}\n"
-        f"<details open><summary>How to read this</summary><dl>{guide}</dl></details>\n</body>\n</html>\n"
-    )
+    return page(scene.title, scene.facts, chart, _GUIDE)
 
 
 def _figure(scene: Scene) -> "Figure":
@@ -127,7 +108,7 @@ def _gone(scene: Scene) -> list["BarTrace"]:
         textangle=0,
         textfont={"color": ALARM},
         marker={"color": GONE, "line": {"width": 0}},
-        hovertext=[f"worker {gap.row.worker} {gap.words} at {print_time(gap.start_s)}" for gap in scene.gaps],
+        hovertext=[gap.tip for gap in scene.gaps],
         hoverinfo="text",
         legendrank=2000,
     )
@@ -228,7 +209,7 @@ def _marks(scene: Scene) -> list["Scatter"]:
                 legendgroup=name,
                 line={"color": colour, "width": 1.5 if is_event else 1, "dash": "solid" if is_event else "dot"},
                 marker={"symbol": "triangle-down", "size": [10 if is_event else 5, 0, 0] * len(places)},
-                hovertext=[text for m in marks for text in [f"{print_time(m.time_s)}: {escape(m.words)}"] * 3],
+                hovertext=[text for mark in marks for text in [_mark_hover(mark)] * 3],
                 hoverinfo="text",
                 legendrank=2002,
             )
@@ -247,7 +228,7 @@ def _mark_words(scene: Scene, marks: list[Mark], group: str, colour: str) -> lis
         x=[scene.unit.of(mark.time_s) for mark in marks],
         y=[_mark_top(mark) for mark in marks],
         mode="text",
-        text=[f"{_short(mark)}   " if mark.is_late else f"   {_short(mark)}" for mark in marks],
+        text=[f"{escape(mark.short)}   " if mark.is_late else f"   {escape(mark.short)}" for mark in marks],
         textposition=[f"middle {'left' if mark.is_late else 'right'}" for mark in marks],
         textfont={"color": colour, "size": 11},
         cliponaxis=False,
@@ -258,14 +239,14 @@ def _mark_words(scene: Scene, marks: list[Mark], group: str, colour: str) -> lis
     return [words]
 
 
+def _mark_hover(mark: Mark) -> str:
+    return f"{print_time(mark.time_s)}: {'<br>'.join(map(escape, mark.said))}"
+
+
 def _mark_top(mark: Mark) -> float:
+    if mark.level is None and not mark.is_event:
+        return 0.0  # the line of words is for words
     return -0.35 - MARK_LINE * (mark.level or 0)
-
-
-def _short(mark: Mark) -> str:
-    """What stands beside a mark, where there is room."""
-    words, most = mark.words, MARK_CHARACTERS
-    return escape(words if len(words) <= most else words[: most - 1] + "…") if mark.level is not None else ""
 
 
 def _memory(scene: Scene) -> list["Scatter"]:

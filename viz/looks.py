@@ -7,6 +7,7 @@ INK, FAINT, IDLE, GRID, GROUND = "#1F2430", "#6B7280", "#ECEFF3", "#E3E6EB", "#C
 ALARM = "#B3261E"
 GONE = "#F8E4E2"  # where a worker is not there
 LOST_OPACITY = 0.35  # of what was done in vain
+PALE = "#C4E5F7"  # a forward of that opacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +43,13 @@ def curve_colour(timeline: int) -> str:
 def legend_of(kind: str) -> str:
     """What a legend says of a kind."""
     return f"{kind}: {LOOKS[kind].words}" if len(kind) == 1 else LOOKS[kind].words
+
+
+# From little to much: light to dark enough, and INK can be read on all of it.
+_TIMES = ((0xFF, 0xF8, 0xE7), (0xF2, 0xB1, 0x4A))
+
+
+def time_colour(share: float) -> str:
+    """The colour of a time between 0 (least) and 1 (most)."""
+    at = min(max(share, 0.0), 1.0)
+    return "#" + "".join(f"{round(low + at * (high - low)):02X}" for low, high in zip(*_TIMES, strict=True))

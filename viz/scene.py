@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from ..schemas.timeline import Span, Timeline
+from .absence import absences
 from .looks import LOOKS
 from .memory import Points, memory_curves, peak_bytes
 from .spans import is_rerouted, kind_of, label_of, operation_of, worker_place, workers_of
@@ -21,8 +22,9 @@ PIPELINE_GAP, WORKER_GAP = 0.5, 0.25
 # The words of marks: so many lines of them at most, so long, and a character's share of the chart's width.
 MARK_LINES, MARK_CHARACTERS, CHARACTER_SHARE = 4, 60, 1 / 175
 FEW_MARKS = 12  # with more, beginnings of iterations are not said in words
-# The events after which a worker is not there, until it computes again, and what is said of it.
-GONE = {"failure": "failed", "fail": "failed", "stop": "stopped", "leave": "left"}
+MOST_SAID = 12  # events of one moment
+# What follows from other events of the moment, and is said after them.
+_CONSEQUENCES = frozenset({"copy", "wait", "leave"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +63,44 @@ class Gap:
     end_s: float
     words: str
 
+    @property
+    def tip(self) -> str:
+        """All of it, in a line."""
+        until = f", back at {print_time(self.end_s)}" if self.end_s < self.row.end_s else ""
+        return f"worker {self.row.worker} {self.words} at {print_time(self.start_s)}{until}"
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An event, or the beginning of an iteration.
+    """Events of a moment, or the beginning of an iteration.
 
     Attributes:
+        parts: what happened, one after the other.
         level: the line, counted upwards, that has room for the words; None where there is none.
         is_late: the words stand left of the mark, for right of it the chart ends.
     """
 
     time_s: float
-    words: str
+    parts: tuple[str, ...]
     is_event: bool
     level: int | None = None
     is_late: bool = False
+
+    @property
+    def words(self) -> str:
+        """All of it in a line."""
+        return "; ".join(self.said)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The parts; of very many the first, and how many more there are."""
+        more = len(self.parts) - MOST_SAID
+        return (*self.parts[:MOST_SAID], f"and {more} more") if more > 0 else self.parts
+
+    @property
+    def short(self) -> str:
+        """As much as fits beside the mark."""
+        return self.words if len(self.words) <= MARK_CHARACTERS else self.words[: MARK_CHARACTERS - 1] + "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +203,18 @@ def first_start_s(timeline: Timeline) -> float:
 
 
 def facts_of(label: str, timeline: Timeline) -> str:
-    """A timeline in one line: where it came from, how long it takes, and its bubbles (time without computation)."""
+    """A timeline in one line: where it came from, how long it takes, and its bubbles.
+
+    Bubbles are the share of time without computation, while workers are there.
+    """
     source = label if timeline.source in label else f"{label}, {timeline.source}"
     if not timeline.spans:
         return f"{source} · no operations"
     makespan_s = max(span.end_s for span in timeline.spans) - first_start_s(timeline)
     workers = {span.worker for span in timeline.spans} | {sizes.worker for sizes in timeline.workers}
     busy_s = sum(span.end_s - span.start_s for span in timeline.spans if operation_of(span.worker, span.op))
-    bubbles = 1 - busy_s / (len(workers) * makespan_s) if makespan_s else 0.0
+    there_s = len(workers) * makespan_s - sum(absence.end_s - absence.start_s for absence in absences(timeline))
+    bubbles = 1 - busy_s / there_s if there_s > 0 else 0.0
     paced = " · paced (operations stretched to the plan's durations)" if timeline.paced else ""
     return f"{source} · {_pace(timeline, makespan_s)} · bubbles {print_percent(max(bubbles, 0.0))}{paced}"
 
@@ -287,31 +316,27 @@ def _redone(timeline: Timeline) -> list[tuple[float, int]]:
 
 
 def _gaps(timelines: list[Labelled], rows: tuple[Row, ...]) -> tuple[Gap, ...]:
-    """When workers that once computed were not there: from their failure until they compute again, or to the end."""
-    gaps = []
-    for row in rows:
-        timeline = timelines[row.timeline][1]
-        starts_s = sorted(span.start_s for span in timeline.spans if span.worker == row.worker)
-        back_s = 0.0
-        for event in sorted(timeline.events, key=lambda event: event.time_s):
-            if event.worker != row.worker or event.kind not in GONE or not row.busy or event.time_s < back_s:
-                continue
-            back_s = next((start_s for start_s in starts_s if start_s >= event.time_s), row.end_s)
-            if back_s > event.time_s:
-                gaps.append(Gap(row, event.time_s, back_s, GONE[event.kind]))
-    return tuple(gaps)
+    """When workers that once computed were not there."""
+    row_of = {(row.timeline, row.worker): row for row in rows}
+    return tuple(
+        Gap(row_of[index, absence.worker], absence.start_s, absence.end_s, absence.words)
+        for index, (_, timeline) in enumerate(timelines)
+        for absence in absences(timeline)
+    )
 
 
 def _marks(timelines: list[Labelled], until_s: float | None) -> tuple[Mark, ...]:
     """Events of all timelines, and of a single one the beginnings of its iterations."""
     marks = []
     for label, timeline in timelines:
-        for event in timeline.events:
+        # Sorting is stable: only what follows from other events of a moment moves behind them.
+        for event in sorted(timeline.events, key=lambda event: (event.time_s, event.kind in _CONSEQUENCES)):
             where = f" {event.worker}" if event.worker else ""
             what = f"{event.kind}{where}" + (f": {event.message}" if event.message else "")
             if event.time_s < 0:
                 what += f" ({print_time(-event.time_s)} before the first operation)"
-            marks.append(Mark(max(event.time_s, 0), f"{label}: {what}" if len(timelines) > 1 else what, is_event=True))
+            said = f"{label}: {what}" if len(timelines) > 1 else what
+            marks.append(Mark(max(event.time_s, 0), (said,), is_event=True))
     if len(timelines) == 1:
         marks += _iteration_starts(timelines[0][1])
     kept = (mark for mark in marks if until_s is None or mark.time_s <= until_s)
@@ -324,7 +349,7 @@ def _merged(marks: Sequence[Mark]) -> list[Mark]:
     for mark in marks:
         last = merged[-1] if merged else None
         if last is not None and last.is_event and mark.is_event and last.time_s == mark.time_s:
-            merged[-1] = replace(last, words=f"{last.words}; {mark.words}")
+            merged[-1] = replace(last, parts=(*last.parts, *mark.parts))
         else:
             merged.append(mark)
     return merged
@@ -337,7 +362,7 @@ def _with_room(marks: tuple[Mark, ...], end_s: float) -> tuple[Mark, ...]:
     for mark in sorted(marks, key=lambda mark: not mark.is_event):
         if not mark.is_event and len(marks) > FEW_MARKS:
             continue
-        length_s = (min(len(mark.words), MARK_CHARACTERS) + 2) * CHARACTER_SHARE * end_s
+        length_s = (len(mark.short) + 2) * CHARACTER_SHARE * end_s
         is_late = mark.time_s + length_s > end_s and mark.time_s > end_s / 2
         from_s = mark.time_s - length_s if is_late else mark.time_s
         room = (
@@ -358,7 +383,7 @@ def _iteration_starts(timeline: Timeline) -> list[Mark]:
         starts[span.iteration] = min(starts.get(span.iteration, span.start_s), span.start_s)
     if len(starts) == 1:
         return []
-    return [Mark(start_s, f"iteration {number}", is_event=False) for number, start_s in starts.items()]
+    return [Mark(start_s, (f"iteration {number}",), is_event=False) for number, start_s in starts.items()]
 
 
 def _curves(timelines: list[Labelled], end_s: float) -> tuple[Curve, ...]:

@@ -5,19 +5,13 @@ from dataclasses import dataclass
 from html import escape
 
 from ..schemas.timeline import Timeline
-from .looks import ALARM, FAINT, GONE, GRID, GROUND, IDLE, INK, LOOKS, LOST_OPACITY, curve_colour, legend_of
-from .scene import MARK_CHARACTERS, Bar, Curve, Gap, Row, Scene, lay_out, print_peaks
+from .looks import ALARM, FAINT, GONE, GROUND, IDLE, INK, LOOKS, LOST_OPACITY, PALE, curve_colour, legend_of
+from .scene import Bar, Curve, Gap, Row, Scene, lay_out, print_peaks
+from .shapes import CHARACTER, PAD, WIDTH, image, px, rect, text
 from .units import print_number, print_time, ticks
 
-WIDTH, PAD = 1280, 16
 ROW, BAND, LEGEND_LINE, MARK_LINE = 24, 30, 20, 14
-CHARACTER = 6.1
 
-_STYLE = (
-    f"text{{font:11px system-ui,'Helvetica Neue',Arial,sans-serif;fill:{INK}}}.h{{font-size:17px;font-weight:600}}"
-    f".n{{fill:{FAINT}}}.m{{text-anchor:middle}}.e{{text-anchor:end}}.g{{stroke:{GRID}}}.v{{fill:{ALARM}}}"
-    ".r{fill:url(#hatch)}"
-)
 _HATCH = (
     '<pattern id="hatch" width="6" height="6" patternTransform="rotate(45)" patternUnits="userSpaceOnUse">'
     f'<path d="M0 0V6" stroke="{INK}" stroke-opacity=".55" stroke-width="1.6"/></pattern>'
@@ -67,17 +61,12 @@ def gantt_svg(timelines: Sequence[tuple[str, Timeline]], title: str) -> str:
     bars = (_bar(frame, bar) for bar in scene.bars)
     gaps = (_gap(frame, gap) for gap in scene.gaps)
     parts = [*_header(scene), *key, *_rows(frame), *_grid(frame, end), *gaps, *bars, *_marks(frame), *memory]
-    height = _px(end + 42)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">\n'
-        f"<title>{escape(scene.title)}</title><style>{_STYLE}</style><defs>{_HATCH}</defs>\n"
-        f'<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n"
-    )
+    return image(parts, scene.title, end + 42, _HATCH)
 
 
 def _header(scene: Scene) -> list[str]:
-    facts = [_text(PAD, 44 + 16 * line, fact, "n") for line, fact in enumerate(scene.facts)]
-    return [_text(PAD, 26, scene.title, "h"), *facts]
+    facts = [text(PAD, 44 + 16 * line, fact, "n") for line, fact in enumerate(scene.facts)]
+    return [text(PAD, 26, scene.title, "h"), *facts]
 
 
 def _legend(scene: Scene, top: float) -> tuple[list[str], float]:
@@ -87,7 +76,7 @@ def _legend(scene: Scene, top: float) -> tuple[list[str], float]:
     if any(bar.rerouted for bar in scene.bars):
         entries.append(("#fff", "k.j: micro-batch j re-routed from pipeline k", "r"))
     if any(bar.lost for bar in scene.bars):
-        entries.append(("#fff", "pale: in vain, the iteration was done again", ""))
+        entries.append((PALE, "pale: in vain, the iteration was done again", ""))
     if scene.gaps:
         entries.append((GONE, "worker not there", ""))
     if scene.curves and len(scene.labels) > 1:
@@ -98,8 +87,8 @@ def _legend(scene: Scene, top: float) -> tuple[list[str], float]:
         length = 18 + len(words) * CHARACTER + 18
         if x + length > WIDTH - PAD:
             x, y = float(PAD), y + LEGEND_LINE
-        parts.append(_rect(x, y - 9, 12, 11, colour) + (_rect(x, y - 9, 12, 11, None, hatch) if hatch else ""))
-        parts.append(_text(x + 17, y, words))
+        parts.append(rect(x, y - 9, 12, 11, colour) + (rect(x, y - 9, 12, 11, None, hatch) if hatch else ""))
+        parts.append(text(x + 17, y, words))
         x += length
     return parts, y - top + 12
 
@@ -109,10 +98,10 @@ def _grid(frame: _Frame, end: float) -> list[str]:
     unit = frame.scene.unit
     parts = []
     for value in ticks(unit.of(frame.scene.end_s), 10):
-        x = _px(frame.x(value / unit.per_second))
-        parts.append(f'<path class="g" d="M{x} {_px(frame.top)}V{_px(end + 4)}"/>')
-        parts.append(_text(float(x), end + 17, print_number(value), "m"))
-    parts.append(_text((frame.left + frame.right) / 2, end + 34, f"time ({unit.name})", "m"))
+        x = px(frame.x(value / unit.per_second))
+        parts.append(f'<path class="g" d="M{x} {px(frame.top)}V{px(end + 4)}"/>')
+        parts.append(text(float(x), end + 17, print_number(value), "m"))
+    parts.append(text((frame.left + frame.right) / 2, end + 34, f"time ({unit.name})", "m"))
     return parts
 
 
@@ -120,19 +109,18 @@ def _rows(frame: _Frame) -> list[str]:
     parts = []
     for row in frame.scene.rows:
         y = frame.y(row)
-        parts.append(_text(frame.left - 6, y + ROW / 2 + 4, row.label, "e"))
+        parts.append(text(frame.left - 6, y + ROW / 2 + 4, row.label, "e"))
         if row.busy:
-            parts.append(_rect(frame.left, y + 2, frame.x(row.end_s) - frame.left, ROW - 4, IDLE))
+            parts.append(rect(frame.left, y + 2, frame.x(row.end_s) - frame.left, ROW - 4, IDLE))
     return parts
 
 
 def _gap(frame: _Frame, gap: Gap) -> str:
     """The time that a worker is not there."""
     x, right, y = frame.x(gap.start_s), frame.x(gap.end_s), frame.y(gap.row)
-    tip = escape(f"worker {gap.row.worker} {gap.words} at {print_time(gap.start_s)}")
     words = gap.words if len(gap.words) * CHARACTER + 6 <= right - x else ""
-    label = _text(x + 5, y + ROW / 2 + 4, words, "v") if words else ""
-    return f"<g><title>{tip}</title>{_rect(x, y + 2, right - x, ROW - 4, GONE)}{label}</g>"
+    label = text(x + 5, y + ROW / 2 + 4, words, "v") if words else ""
+    return f"<g><title>{escape(gap.tip)}</title>{rect(x, y + 2, right - x, ROW - 4, GONE)}{label}</g>"
 
 
 def _bar(frame: _Frame, bar: Bar) -> str:
@@ -144,9 +132,9 @@ def _bar(frame: _Frame, bar: Bar) -> str:
     # A gap of half a pixel at both sides parts neighbours, as long as it leaves something of the bar.
     gap = 0.5 if right - x > 2 else 0.0
     place = (x + gap, y, right - x - 2 * gap, height)
-    shapes = _rect(*place, look.colour) + (_rect(*place, None, "r") if bar.rerouted else "")
+    shapes = rect(*place, look.colour) + (rect(*place, None, "r") if bar.rerouted else "")
     fits = bar.label and len(bar.label) * CHARACTER + 2 <= right - x
-    label = _text((x + right) / 2, y + height / 2 + 4, bar.label, "m") if fits else ""
+    label = text((x + right) / 2, y + height / 2 + 4, bar.label, "m") if fits else ""
     tip = (
         f"{span.op} ({look.words}), worker {span.worker}, iteration {span.iteration}: {print_time(span.start_s)} to "
         f"{print_time(span.end_s)}, takes {print_time(span.end_s - span.start_s)}"
@@ -163,12 +151,13 @@ def _marks(frame: _Frame) -> list[str]:
         x = frame.x(mark.time_s)
         stroke = f'stroke="{ALARM}" stroke-width="1.5"' if mark.is_event else f'stroke="{FAINT}" stroke-dasharray="2 3"'
         y = frame.top - 6 - MARK_LINE * (mark.level or 0)
-        line = f'<path {stroke} d="M{_px(x)} {_px(y - 2)}V{_px(frame.bottom)}"/>'
-        tip = escape(f"{print_time(mark.time_s)}: {mark.words}")
+        top = y - 2 if mark.is_event or mark.level is not None else frame.top  # the line of words is for words
+        line = f'<path {stroke} d="M{px(x)} {px(top)}V{px(frame.bottom)}"/>'
+        tip = escape(f"{print_time(mark.time_s)}: " + "\n".join(mark.said))
         parts.append(f"<g><title>{tip}</title>{line}</g>")
         if mark.level is not None:
             look = ("v" if mark.is_event else "n") + (" e" if mark.is_late else "")
-            parts.append(_text(x - 4 if mark.is_late else x + 4, y, mark.words[:MARK_CHARACTERS], look))
+            parts.append(text(x - 4 if mark.is_late else x + 4, y, mark.short, look))
     return parts
 
 
@@ -178,7 +167,7 @@ def _memory(frame: _Frame) -> tuple[list[str], float]:
     if not bands:
         return [], frame.bottom + 4
     parts = [
-        _text(frame.left, frame.memory_top - 8, "Memory held for micro-batches under way, all workers to one scale")
+        text(frame.left, frame.memory_top - 8, "Memory held for micro-batches under way, all workers to one scale")
     ]
     for band, curves in enumerate(bands.values()):
         parts += _band(frame, curves, frame.memory_top + (band + 1) * BAND)
@@ -189,36 +178,21 @@ def _band(frame: _Frame, curves: list[Curve], ground: float) -> list[str]:
     """One worker's curves and limit, above the height `ground`."""
     scale = 0.75 * BAND / frame.scene.memory_scale()
     parts = [
-        _text(frame.left - 6, ground - 6, curves[0].worker, "e"),
-        _text(frame.right + 8, ground - 6, print_peaks(curves), "n"),
-        f'<path stroke="{GROUND}" d="M{_px(frame.left)} {_px(ground)}H{_px(frame.right)}"/>',
+        text(frame.left - 6, ground - 6, curves[0].worker, "e"),
+        text(frame.right + 8, ground - 6, print_peaks(curves), "n"),
+        f'<path stroke="{GROUND}" d="M{px(frame.left)} {px(ground)}H{px(frame.right)}"/>',
         *(_curve(frame, curve, ground, scale) for curve in curves),
     ]
     limit = curves[0].limit_bytes
     if limit is not None:
         dash = f'stroke="{ALARM}" stroke-dasharray="5 4"'
-        parts.append(f'<path {dash} d="M{_px(frame.left)} {_px(ground - scale * limit)}H{_px(frame.right)}"/>')
+        parts.append(f'<path {dash} d="M{px(frame.left)} {px(ground - scale * limit)}H{px(frame.right)}"/>')
     return parts
 
 
 def _curve(frame: _Frame, curve: Curve, ground: float, scale: float) -> str:
     heights = [(frame.x(time_s), ground - scale * size) for time_s, size in curve.points]
-    steps = "".join(f"H{_px(x)}V{_px(y)}" for x, y in heights)
+    steps = "".join(f"H{px(x)}V{px(y)}" for x, y in heights)
     colour = curve_colour(curve.timeline)
     fill = f'fill="{colour}" fill-opacity=".2"' if curve.timeline == 0 else 'fill="none"'
-    return f'<path stroke="{colour}" {fill} d="M{_px(frame.left)} {_px(ground)}{steps}"/>'
-
-
-def _rect(x: float, y: float, width: float, height: float, fill: str | None, name: str = "") -> str:
-    look = (f' fill="{fill}"' if fill else "") + (f' class="{name}"' if name else "")
-    return f'<rect x="{_px(x)}" y="{_px(y)}" width="{_px(max(width, 0.0))}" height="{_px(height)}"{look}/>'
-
-
-def _text(x: float, y: float, words: str, name: str = "") -> str:
-    look = f' class="{name}"' if name else ""
-    return f'<text x="{_px(x)}" y="{_px(y)}"{look}>{escape(words)}</text>'
-
-
-def _px(value: float) -> str:
-    """A place to a hundredth of a pixel, short and without minus zero."""
-    return f"{round(value, 2) + 0.0:.2f}".rstrip("0").rstrip(".")
+    return f'<path stroke="{colour}" {fill} d="M{px(frame.left)} {px(ground)}{steps}"/>'

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ..schemas.timeline import Timeline
 from .looks import INK, LOOKS
-from .scene import Bar, Row, Scene, lay_out
+from .scene import Bar, Gap, Row, Scene, lay_out
 from .units import print_number, print_time, ticks
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def terminal_gantt(timeline: Timeline, width: int, label: str = "") -> "Text":
     for bar in scene.bars:
         bars_of[bar.row].append(bar)
     for row, bars in bars_of.items():
-        cells, lost = _cells(bars, columns, scene.end_s, row.busy)
+        gaps = [gap for gap in scene.gaps if gap.row == row]
+        cells, lost = _cells(bars, _ground(row, gaps, columns, scene.end_s), scene.end_s)
         hidden += lost
         lines.append(Text.assemble(f"{row.worker:>{margin - 1}} ", *cells))
     lines += [_axis(scene, margin, columns), Text(""), *_legend(scene, width)]
@@ -48,10 +49,20 @@ def terminal_gantt(timeline: Timeline, width: int, label: str = "") -> "Text":
     return Text("\n").join(lines)
 
 
-def _cells(bars: list[Bar], columns: int, end_s: float, busy: bool) -> tuple[list[Cell], int]:
-    """A row's characters with their styles, and how many operations were too short for one."""
-    cells: list[Cell | None] = [None] * columns
+def _ground(row: Row, gaps: list[Gap], columns: int, end_s: float) -> list[Cell]:
+    """A row before its bars: idle where its worker is there, else empty."""
+    cells: list[Cell] = [(BUBBLE if row.busy else " ", "dim")] * columns
     scale = columns / end_s if end_s else 0.0
+    for gap in gaps:
+        first, stop = round(gap.start_s * scale), round(gap.end_s * scale)
+        cells[first:stop] = [(" ", "")] * (min(stop, columns) - min(first, columns))
+    return cells
+
+
+def _cells(bars: list[Bar], ground: list[Cell], end_s: float) -> tuple[list[Cell], int]:
+    """A row's characters with their styles, and how many operations were too short for one."""
+    cells = list(ground)
+    scale = len(cells) / end_s if end_s else 0.0
     hidden = 0
     for bar in sorted(bars, key=lambda bar: bar.span.start_s):
         first, stop = round(bar.span.start_s * scale), round(bar.span.end_s * scale)
@@ -60,8 +71,7 @@ def _cells(bars: list[Bar], columns: int, end_s: float, busy: bool) -> tuple[lis
             continue
         for place, cell in zip(range(first, stop), _drawn(bar, stop - first), strict=True):
             cells[place] = cell
-    empty = (BUBBLE if busy else " ", "dim")
-    return [cell or empty for cell in cells], hidden
+    return cells, hidden
 
 
 def _drawn(bar: Bar, length: int) -> list[Cell]:
@@ -114,6 +124,8 @@ def _legend(scene: Scene, width: int) -> list["Text"]:
 
 def _remarks(scene: Scene, columns: int, hidden: int) -> list[str]:
     remarks = [f"F2: forward of micro-batch 2; one column is {print_time(scene.end_s / columns)}"]
+    if scene.gaps:
+        remarks.append("empty: the worker is not there")
     if any(bar.rerouted for bar in scene.bars):
         remarks.append("F1.3: forward of micro-batch 3 re-routed from pipeline 1; f where that does not fit")
     if hidden:

@@ -151,6 +151,47 @@ def test_templates_come_and_go(make_plan: MakePlan) -> None:
     ]
 
 
+def test_templates_without_pipelines_are_summed_up(make_plan: MakePlan) -> None:
+    """However many templates no pipeline uses, what became of them is one line."""
+    a = make_plan()
+    spare = [replace(a.templates[0], name=f"n{n}") for n in range(100)]
+    slower = replace(spare[3], links=(Link(1.0), Link(1.0)))
+    b = replace(a, templates=(*a.templates, *spare))
+    assert sentences(a, b) == ["templates that no pipeline uses: 100 (n0 to n99) new"]
+    c = replace(a, templates=(*a.templates, *spare[2:3], slower, spare[4]))
+    assert sentences(replace(b, templates=b.templates[:6]), c) == [
+        "templates that no pipeline uses: n0, n1 gone, n3 changed"
+    ]
+    assert not diff_plans(b, replace(b, templates=b.templates[::-1]))
+
+
+def test_unlike_places_are_told_by_their_layers(make_plan: MakePlan) -> None:
+    """Where a pipeline gets another template, its workers' layers are told; orders of unlike layers do not compare."""
+    a, two = make_plan(1, 3, 2), make_plan(1, 2, 2)
+    first, second = two.templates[0].stages
+    shorter = replace(two.templates[0], name="t1", stages=(first, replace(second, layers=(1, 3))))
+    templates = (a.templates[0], shorter)
+    b = replace(two, templates=templates, pipelines=(Pipeline("t1", 2),))
+    assert sentences(replace(a, templates=templates), b) == [
+        "template of pipeline 0: t0 → t1 (2 stages instead of 3)",
+        "worker 0/1 holds layers 1–2 instead of layer 1",
+    ]
+
+
+def test_long_options_are_counted(make_plan: MakePlan) -> None:
+    """An option that is a list stands in a line, or how long it is."""
+    a = make_plan()
+    options = {"few": ["x", 2], "none": [], "many": [*range(20)], "nested": [["0/0"]]}
+    assert sentences(a, replace(a, planner=Planner("by hand", "1", options))) == [
+        "option few: none → x, 2",
+        "option many: none → 20 entries",
+        "option nested: none → 1 entry",
+        "option none: none → nothing",
+    ]
+    one, other = (replace(a, planner=Planner("by hand", "1", {"many": [n] * 20})) for n in (1, 2))
+    assert sentences(one, other) == ["option many: 20 entries, but others"]
+
+
 def test_prediction_comes_first_with_percentages(make_plan: MakePlan) -> None:
     """What the plans promise stands first: times, ratios in points, the proof, and the memory of each worker."""
     a = make_plan(1, 2, 2, prediction=prediction(0.1, (1024.0, 1024.0)))

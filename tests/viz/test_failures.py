@@ -7,8 +7,9 @@ import pytest
 from rtk.schemas.timeline import Event, Span, Timeline, WorkerMemory
 from rtk.viz.gantt import gantt_html
 from rtk.viz.memory import memory_curves
-from rtk.viz.scene import FEW_MARKS, MARK_LINES, lay_out
+from rtk.viz.scene import FEW_MARKS, MARK_CHARACTERS, MARK_LINES, MOST_SAID, lay_out
 from rtk.viz.svg import gantt_svg
+from rtk.viz.terminal import terminal_gantt
 
 
 @pytest.fixture
@@ -39,6 +40,60 @@ def test_the_dead_are_not_idle(failed: Timeline) -> None:
     """From its failure until it computes again a worker is not there."""
     scene = lay_out([("s", failed)], "t")
     assert [(gap.row.worker, gap.start_s, gap.end_s, gap.words) for gap in scene.gaps] == [("0/0", 3, 7, "failed")]
+
+
+@pytest.fixture
+def reshaped() -> Timeline:
+    """Pipeline 0 has three stages, and two in epoch 2; from epoch 3 on there is a pipeline 1."""
+    epochs = [(0, ("0/0", "0/1", "0/2")), (10, ("0/0", "0/1")), (20, ("0/0", "0/1", "1/0"))]
+    spans = tuple(Span(worker, "F0", start, start + 10, start // 10) for start, workers in epochs for worker in workers)
+    events = (
+        Event(10, "copy", "0/0", "layer 3 from 0/1"),
+        Event(10, "copy", "0/1", "layers 4-5 from 0/2"),
+        Event(10, "failure", "0/0", "connection closed"),
+        Event(10, "epoch", None, "2, from iteration 1 on"),
+        Event(10, "leave", "0/2", "worker 0/2 moves to 0/1"),
+        Event(20, "epoch", None, "3, from iteration 2 on"),
+    )
+    return Timeline("simulated", spans, events=events)
+
+
+def test_places_outside_a_plan_are_not_idle(reshaped: Timeline) -> None:
+    """A place that an epoch's plan has not is no idle worker, whether an event says so or not."""
+    gaps = lay_out([("s", reshaped)], "t").gaps
+    assert [(gap.row.worker, gap.start_s, gap.end_s, gap.words) for gap in gaps] == [
+        ("0/2", 10, 30, "left"),
+        ("1/0", 0, 20, "not in the plan"),
+    ]
+    assert gaps[1].tip == "worker 1/0 not in the plan at 0 s, back at 20 s"
+
+
+def test_the_absent_make_no_bubbles(reshaped: Timeline) -> None:
+    """Bubbles are a share of the time that workers are there."""
+    assert lay_out([("s", reshaped)], "t").facts[0].endswith("bubbles 0 %")
+
+
+def test_the_absent_are_empty_in_the_terminal(reshaped: Timeline) -> None:
+    """In text, too, who is not there is not idle."""
+    lines = terminal_gantt(reshaped, 40).plain.splitlines()
+    assert set(next(line for line in lines if line.startswith("0/2")).split()[-1]) <= set("F0─")
+    assert "empty: the worker is not there" in lines
+
+
+def test_consequences_are_said_last(reshaped: Timeline) -> None:
+    """Of the events of a moment copies and moves come after the failure and the epoch that they follow from."""
+    mark = next(mark for mark in lay_out([("s", reshaped)], "t").marks if mark.is_event)
+    kinds = [part.split()[0].rstrip(":") for part in mark.parts]
+    assert kinds == ["failure", "epoch", "copy", "copy", "leave"]
+    assert len(mark.short) == MARK_CHARACTERS
+
+
+def test_very_many_events_of_a_moment_are_counted() -> None:
+    """Pointing at a mark does not fill the screen."""
+    events = tuple(Event(1, "copy", "0/0", f"layer {n} from 1/0") for n in range(MOST_SAID + 5))
+    (mark,) = lay_out([("s", Timeline("simulated", (Span("0/0", "F0", 0, 9),), events=events))], "t").marks
+    assert mark.said[-1] == "and 5 more"
+    assert len(mark.said) == MOST_SAID + 1
 
 
 def test_work_in_vain_is_known(failed: Timeline) -> None:
@@ -89,11 +144,11 @@ def test_pictures_say_it(failed: Timeline) -> None:
     root = ElementTree.fromstring(gantt_svg([("simulated", failed)], "t"))
     svg = "{http://www.w3.org/2000/svg}"
     tips = [node.text or "" for node in root.iter(f"{svg}title")]
-    assert "worker 0/0 failed at 3 s" in tips
+    assert "worker 0/0 failed at 3 s, back at 7 s" in tips
     assert sum("in vain" in tip for tip in tips) == 2
     assert sum(group.get("opacity") is not None for group in root.iter(f"{svg}g")) == 2
     assert "failed" in [node.text for node in root.iter(f"{svg}text")]
     page = gantt_html([("simulated", failed)], "t").replace("\\u002f", "/")
     assert "worker 0/0 failed at 3 s" in page
     assert "in vain: done again later" in page
-    assert "failure 0/0: connection closed; epoch: 2, from iteration 1 on" in page
+    assert "failure 0/0: connection closed\\u003cbr\\u003eepoch: 2, from iteration 1 on" in page
