@@ -155,10 +155,9 @@ class Conductor:
         self._spans.extend((place, *span) for span in spans)
 
     def _timeline(self) -> "Timeline":
-        from ..runners.simulator import memory_of_workers
         from ..runners.story import timeline_events
         from ..schemas.documents import digest
-        from ..schemas.timeline import Span, Timeline
+        from ..schemas.timeline import Span, Timeline, memory_of_workers
 
         origin_s = min((start_s for _, _, start_s, _, _ in self._spans), default=0.0)
         spans = [Span(p, op, start_s - origin_s, end_s - origin_s, n) for p, op, start_s, end_s, n in self._spans]

@@ -15,7 +15,7 @@ from ..schemas.errors import InvalidInputError
 from ..schemas.orders import print_operation
 from ..schemas.plan import Plan, Worker
 from ..schemas.report import Report
-from ..schemas.timeline import Span, Timeline, WorkerMemory
+from ..schemas.timeline import Span, Timeline, memory_of_workers
 from .program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, lower
 
 if TYPE_CHECKING:
@@ -302,11 +302,3 @@ def _window(plan: Plan, members: list[_Machine]) -> tuple[float, float, float, f
 def _timeline(plan: Plan, clock: _Clock, options: dict[str, float]) -> Timeline:
     spans = sorted((span for machine in clock.machines for span in machine.spans), key=lambda span: span.start_s)
     return Timeline("simulated", tuple(spans), memory_of_workers(plan), plan=digest(plan), options=dict(options))
-
-
-def memory_of_workers(plan: Plan) -> tuple[WorkerMemory, ...]:
-    """The memory sizes of a plan's live workers, as a Timeline carries them."""
-    return tuple(
-        WorkerMemory(worker.name, stage.activation_bytes, stage.weight_stash_bytes, stage.memory_limit_bytes)
-        for worker, stage in ((worker, plan.stage_of(worker)) for worker in plan.live_workers())
-    )

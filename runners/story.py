@@ -26,7 +26,7 @@ from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.plan import Plan
 from ..schemas.protocols import Replan
 from ..schemas.report import Report
-from ..schemas.timeline import Event, Span, Timeline, WorkerMemory
+from ..schemas.timeline import Event, Span, Timeline, WorkerMemory, memory_of_workers
 from ..schemas.trace import Trace, TraceEvent
 from .cast import DEADLY, Process, cast_of, check_trace, has_come, joins, link_ends
 from .program import AllReduce, Compute, Program, Send, lower
@@ -48,7 +48,7 @@ from .resilience.job import Job
 from .resilience.messages import Commit, Copy, Epoch, Hello, Ready, Refused, Vote
 from .resilience.rules import Rules
 from .resilience.seating import place_of
-from .simulator import Execution, execute, memory_of_workers, simulate
+from .simulator import Execution, execute, simulate
 
 RETRY_S = 0.5  # until a worker that was refused for the time being says hello again
 

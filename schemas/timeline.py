@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Index, Seconds
+from .plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +72,11 @@ class Timeline:
                 raise InvalidInputError(
                     f"{span.op} of worker {span.worker} ends before it starts", where=f"/spans/{index}/end_s"
                 )
+
+
+def memory_of_workers(plan: Plan) -> tuple[WorkerMemory, ...]:
+    """The memory sizes of a plan's live workers, as a Timeline carries them."""
+    return tuple(
+        WorkerMemory(worker.name, stage.activation_bytes, stage.weight_stash_bytes, stage.memory_limit_bytes)
+        for worker, stage in ((worker, plan.stage_of(worker)) for worker in plan.live_workers())
+    )

@@ -20,9 +20,8 @@ from ...schemas.check import require_valid
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Plan, Worker
-from ...schemas.timeline import Span, Timeline
+from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Send, lower
-from ..simulator import memory_of_workers
 from .c10d import PrefixStore, Store, TCPStore
 from .groups import SILENCE
 from .held_stage import HeldStage

@@ -11,9 +11,9 @@ from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
 from rtk.schemas.report import Report
-from rtk.schemas.timeline import Event, Span, Timeline
+from rtk.schemas.timeline import Event, Span, Timeline, WorkerMemory, memory_of_workers
 
-from ..strategies import plans
+from ..strategies import hand_plan, plans
 
 
 @given(plans(max_pp=3, max_microbatches=3), st.booleans())
@@ -61,3 +61,9 @@ def test_short_timeline_has_defaults() -> None:
     tree = {"format": "rtk.timeline", "format_version": "1.0", "source": "measured", "spans": []}
     assert parse_document(json.dumps(tree).encode(), Timeline, "t.json") == Timeline("measured", ())
     assert Span("0/0", "F0", 0.0, 1.0).iteration == 0
+
+
+def test_memory_sizes_are_those_of_the_live_workers() -> None:
+    """A timeline carries what turns spans into memory, for live workers only."""
+    plan = hand_plan({"0/0": "F0 B0 F1.0 B1.0", "1/0": None}, 1, limit_bytes=3.0)
+    assert memory_of_workers(plan) == (WorkerMemory("0/0", 1.0, 0.5, 3.0),)
