@@ -155,7 +155,7 @@ class Conductor:
         self._spans.extend((place, *span) for span in spans)
 
     def _timeline(self) -> "Timeline":
-        from ..runners.story import timeline_events
+        from ..runners.resilience.telling import timeline_events
         from ..schemas.documents import digest
         from ..schemas.timeline import Span, Timeline, memory_of_workers
 

@@ -17,7 +17,7 @@ from rtk.planners.scheduling.problem import problem_of
 from rtk.runners.cast import cast_of, check_trace
 from rtk.runners.program import lower
 from rtk.runners.simulator import execute, simulate
-from rtk.runners.story import Story, SwitchCosts, simulate_story, timeline_events
+from rtk.runners.story import Story, SwitchCosts, simulate_story
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
 from rtk.schemas.protocols import Hand, Place, Replanned
@@ -319,18 +319,6 @@ def test_the_dead_do_nothing() -> None:
     with pytest.raises(InvalidInputError, match="is gone by then"):
         check_trace(small_plan(), Trace((dies, at(2, "recover", "0/0"))))
     check_trace(small_plan(dead=frozenset({(0, 0)})), Trace((at(2, "join", "0/0"),)))
-
-
-def test_a_place_given_up_is_told() -> None:
-    """A worker that moves leaves its place, which is an event of the timeline."""
-    epochs = [{"0/0": "0/0", "0/1": "0/1", "1/1": "1/1"}, {"0/0": "1/1", "0/1": "0/1"}]
-    announced = [
-        (float(number), {"event": "epoch", "epoch": number, "iteration": 3, "live_workers": 2, "workers": workers})
-        for number, workers in enumerate(epochs, start=1)
-    ]
-    epoch, leaves = timeline_events(announced)
-    assert (epoch.kind, epoch.message) == ("epoch", "2, from iteration 3 on: 2 workers")
-    assert (leaves.kind, leaves.worker, leaves.message) == ("leave", "1/1", "worker 1/1 moves to 0/0")
 
 
 def test_processes_of_a_trace() -> None:
