@@ -6,7 +6,7 @@ from contextlib import suppress
 from ..planners.oobleck.crew import CrewNode, crew_of, node_shapes
 from ..planners.oobleck.reconfiguration import Reconfigurer
 from ..schemas.errors import InfeasibleError
-from ..schemas.plan import Plan
+from ..schemas.plan import Layers, Plan
 from ..schemas.protocols import Hand, Place, Replanned
 from ..schemas.templates import nodes_of_stages
 
@@ -82,7 +82,7 @@ class Regrouping:
                     yield worker, (k, stage)
 
 
-def _layers(hands: Sequence[Hand]) -> tuple[int, int]:
+def _layers(hands: Sequence[Hand]) -> Layers:
     """The layers that the workers of a node hold together; those of one node follow each other."""
     held = [hand.layers for hand in hands if hand.layers is not None]
     return min(first for first, _ in held), max(stop for _, stop in held)

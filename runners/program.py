@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from typing import Literal
 
 from ..schemas.orders import Operation
-from ..schemas.plan import Plan, Stage, Worker
+from ..schemas.plan import Layers, Plan, Stage, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Receive:
 class Part:
     """Consecutive layers [first, stop) of a stage that the same ranks hold; the gradients are summed over these."""
 
-    layers: tuple[int, int]
+    layers: Layers
     ranks: tuple[int, ...]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from .documents import digest
 from .errors import InvalidInputError
 from .orders import KINDS, parse_columns
-from .plan import Plan
+from .plan import Layers, Plan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -445,7 +445,7 @@ def _stage_windows(table: _Table, times: _Times) -> tuple[Floats, Floats, Floats
     return first, last, allreduce, optimizer
 
 
-def _components(held: Sequence[tuple[int, int]]) -> Ints:
+def _components(held: Sequence[Layers]) -> Ints:
     """The number of each stage's component, from its layers: the next begins where no stage crosses a boundary."""
     boundaries, places = np.unique(np.array(held), return_inverse=True)
     starts, stops = places.reshape(-1, 2).T

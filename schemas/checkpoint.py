@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Index, Name
-
-Layers = tuple[Index, Index]  # [first, stop)
+from .plan import Layers
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 

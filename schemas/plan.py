@@ -12,13 +12,14 @@ from .orders import Operation, check_order_text, parse_order
 
 Proof = Literal["optimal", "bound", "none"]
 Optimizer = Literal["synchronous", "staggered"]
+Layers = tuple[Index, Index]  # [first, stop)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Consecutive layers [first, stop) that one worker holds, with their costs for one micro-batch."""
 
-    layers: tuple[Index, Index]
+    layers: Layers
     forward_s: Seconds
     backward_input_s: Seconds
     backward_weight_s: Seconds

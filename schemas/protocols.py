@@ -8,8 +8,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from .checkpoint import Layers
-    from .plan import Plan
+    from .plan import Layers, Plan
 
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -16,7 +16,7 @@ from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.shape import Shape
 from rtk.schemas.orders import Kind, Operation, print_order
-from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
+from rtk.schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker
 from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
 
 Cell = tuple[int, int, int]  # pipeline, micro-batch, stage
@@ -29,7 +29,7 @@ BY_HAND = Planner("by hand", "1", {})
 
 
 @st.composite
-def stages(draw: st.DrawFn, layers: tuple[int, int], with_overheads: bool = True) -> Stage:
+def stages(draw: st.DrawFn, layers: Layers, with_overheads: bool = True) -> Stage:
     """A stage of given layers, with random costs."""
     activation_bytes = draw(BYTES)
     return Stage(

@@ -5,7 +5,7 @@ Where all pipelines cut the layers at the same places a component is one stage, 
 
 from collections.abc import Iterable
 
-Layers = tuple[int, int]  # [first, stop)
+from ...schemas.plan import Layers
 
 
 def components(held: Iterable[Layers]) -> dict[Layers, Layers]:

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Operation
-from ...schemas.plan import Plan, Worker
-from .components import Layers, components
+from ...schemas.plan import Layers, Plan, Worker
+from .components import components
 
 # Sums of the same times in another order differ by less than this, relatively.
 ROUNDING = 1e-12

@@ -5,9 +5,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, TypeAdapter, ValidationError
 
-from ...schemas.checkpoint import CheckpointFile, Layers
+from ...schemas.checkpoint import CheckpointFile
 from ...schemas.errors import InvalidInputError
 from ...schemas.fields import STRICT, Index, Name, Seconds
+from ...schemas.plan import Layers
 
 # Before a worker has shown that it knows the secret, it has nothing long to say.
 STRANGER_BYTES = 64 * 1024

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from ...schemas.checkpoint import missing_layers, print_layers
 from ...schemas.documents import canonical, digest, parse_document
-from ...schemas.plan import Plan
+from ...schemas.plan import Layers, Plan
 from ...schemas.protocols import Hand, Place
 from .chronicle import Chronicle
 from .events import (
@@ -294,7 +294,7 @@ class Rules:
             self._must_reform = True
             self._chronicle.change.note(f"worker {member.name} had changed its stage already", self._now_s)
 
-    def _differ(self, one: str, other: str, layers: tuple[int, int]) -> bool:
+    def _differ(self, one: str, other: str, layers: Layers) -> bool:
         """Whether two workers have both said what they hold of some layers, and not the same."""
         sums = [self._checksums.get(name, {}) for name in (one, other)]
         return any(
@@ -462,7 +462,7 @@ class Rules:
         else:
             self._begin_epoch(plan, seats)
 
-    def _halt_without(self, lost: tuple[tuple[int, int], ...]) -> None:
+    def _halt_without(self, lost: tuple[Layers, ...]) -> None:
         self._halt(f"nobody is left who holds {print_layers(lost)}")
 
     def _crew(self) -> Crew:
@@ -685,5 +685,5 @@ class Rules:
             self._announce("recovered", iteration=iteration, **recovery)
 
 
-def _held(crew: Iterable[Hand]) -> Iterator[tuple[int, int]]:
+def _held(crew: Iterable[Hand]) -> Iterator[Layers]:
     return (hand.layers for hand in crew if hand.layers is not None)

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...schemas.checkpoint import Layers
-from ...schemas.plan import Plan
+from ...schemas.plan import Layers, Plan
 from ...schemas.protocols import Place
 from .messages import Copy, Saver
 

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ...schemas.checkpoint import CheckpointFile, Layers, file_name
+from ...schemas.checkpoint import CheckpointFile, file_name
 from ...schemas.errors import InvalidInputError
+from ...schemas.plan import Layers
 from ..checkpoint import MANIFEST, read_manifest, refuse_partial, reporting_failure, write_durably, writing_folder
 
 State = dict[str, torch.Tensor]

@@ -6,6 +6,8 @@ from itertools import accumulate
 import torch
 from torch import nn
 
+from ...schemas.plan import Layers
+
 
 class FlatGradients:
     """Lets every parameter's `grad` be a view into a flat buffer; with the gradients of the last layer goes the loss.
@@ -51,7 +53,7 @@ class FlatGradients:
         for buffer in self.buffers:
             buffer.zero_()
 
-    def of_layers(self, layers: tuple[int, int]) -> list[torch.Tensor]:
+    def of_layers(self, layers: Layers) -> list[torch.Tensor]:
         """The flat gradients of the model's layers [first, stop), all of them held here: one view a type."""
         first, stop = layers[0] - self._first, layers[1] - self._first
         views = [

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
+from ...schemas.plan import Layers
 from .gradients import FlatGradients
 from .stage import Loss, Stage
 
@@ -46,7 +47,7 @@ class HeldStage:
     def __init__(
         self,
         layers: Sequence[nn.Module],
-        held: tuple[int, int],
+        held: Layers,
         loss: Loss,
         optimizer: OptimizerFactory,
         device: torch.device | str = "cpu",
@@ -115,7 +116,7 @@ class HeldStage:
         """
         return self.state_of(self.layers_range)
 
-    def state_of(self, layers: tuple[int, int]) -> dict[str, torch.Tensor]:
+    def state_of(self, layers: Layers) -> dict[str, torch.Tensor]:
         """The part of `state()` that belongs to some layers, in the same order, whatever the stage around them.
 
         Args:
@@ -139,7 +140,7 @@ class HeldStage:
         """
         self.load_layers(self.layers_range, state)
 
-    def load_layers(self, layers: tuple[int, int], state: Mapping[str, torch.Tensor]) -> None:
+    def load_layers(self, layers: Layers, state: Mapping[str, torch.Tensor]) -> None:
         """Copy values into the state of some layers, in place; the others, and on an error all, stay as they are.
 
         Args:
@@ -278,7 +279,7 @@ def _layer_of(name: str) -> int:
     return int(name.partition(".")[0])
 
 
-def _is_of(name: str, layers: tuple[int, int]) -> bool:
+def _is_of(name: str, layers: Layers) -> bool:
     return layers[0] <= _layer_of(name) < layers[1]
 
 

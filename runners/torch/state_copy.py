@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from ...schemas.errors import RuntimeFailedError
+from ...schemas.plan import Layers
 from ..resilience.messages import Copy
 from .held_stage import HeldStage
 from .transport import Transport
@@ -61,7 +62,7 @@ def _check(sent: Sequence[Copy], received: Sequence[Copy], given: HeldStage | No
         raise RuntimeFailedError("this worker holds other layers than the coordinator knew")
 
 
-def _common(one: HeldStage, other: HeldStage) -> tuple[int, int]:
+def _common(one: HeldStage, other: HeldStage) -> Layers:
     """The layers that both hold; an empty range where they have none in common."""
     first = max(one.layers_range[0], other.layers_range[0])
     return first, max(first, min(one.layers_range[1], other.layers_range[1]))

@@ -34,10 +34,11 @@ from rtk.runners.torch.checkpoint import State, read_state, write_part
 from rtk.schemas.checkpoint import Checkpoint, CheckpointFile, missing_layers
 from rtk.schemas.documents import write_document
 from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.plan import Layers
 
 PLAN = hashlib.sha256(b"plan").hexdigest()
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool]
-Cut = list[tuple[int, int]]
+Cut = list[Layers]
 
 
 @st.composite
@@ -74,7 +75,7 @@ def _model_state(layers: int, seed: int = 0) -> State:
     return {k: v for layer in range(layers) for k, v in _layer_state(layer, seed + 7 * layer).items()}
 
 
-def _of(state: State, layers: tuple[int, int]) -> State:
+def _of(state: State, layers: Layers) -> State:
     return {name: tensor for name, tensor in state.items() if layers[0] <= int(name.partition(".")[0]) < layers[1]}
 
 
@@ -383,7 +384,7 @@ def test_no_code_and_no_other_layers_are_loaded(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("layers", [(-1, 1), (1, 1), (2, 1), (0, 4)])
-def test_other_layers_are_not_read(tmp_path: Path, layers: tuple[int, int]) -> None:
+def test_other_layers_are_not_read(tmp_path: Path, layers: Layers) -> None:
     """Layers that the checkpoint does not have are an error of the one who asks."""
     path = _save(tmp_path, 50, _model_state(3), [(0, 3)])
     with pytest.raises(InvalidInputError, match="3 of the checkpoint"):

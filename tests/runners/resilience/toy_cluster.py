@@ -53,7 +53,7 @@ from rtk.runners.resilience.seating import layers_at
 from rtk.schemas.checkpoint import CheckpointFile
 from rtk.schemas.documents import digest, parse_document
 from rtk.schemas.errors import InfeasibleError
-from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
+from rtk.schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker
 from rtk.schemas.protocols import Hand, Replan, Replanned
 
 
@@ -165,7 +165,7 @@ class ToyWorker:
     plan: Plan | None = None
     place: tuple[int, int] | None = None
     rank: int = -1
-    layers: tuple[int, int] = (0, 0)
+    layers: Layers = (0, 0)
     state: dict[int, list[int]] | None = None
     applied: int = -1
     kept: dict[int, list[int]] | None = None
