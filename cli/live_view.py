@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..schemas.plan import name_of
 from .run_story import Happening, RunStory, clock, counted, listed, print_loss, printable
 
 LEAST_BETWEEN_S = 0.25  # between two refreshes; what matters more than an iteration is shown at once
@@ -128,7 +129,7 @@ def _grid(story: RunStory, stages: Sequence[int]) -> Table:
     table = _columns(max(stages), CELL)
     table.add_row(_dim("stage"), *(_dim(str(i)) for i in range(max(stages))))
     for k, count in enumerate(stages):
-        table.add_row(_dim(f"pipeline {k}"), *(_cell(story, f"{k}/{i}") for i in range(count)))
+        table.add_row(_dim(f"pipeline {k}"), *(_cell(story, name_of((k, i))) for i in range(count)))
     return table
 
 
@@ -182,7 +183,7 @@ def _sums(story: RunStory, stages: Sequence[int], inner: int) -> Table:
 
 def _alive(story: RunStory, stages: Sequence[int], stage: int) -> _Alive:
     holders = [k for k, count in enumerate(stages) if stage < count]
-    return _Alive(stage, sum(_is_alive(story, f"{k}/{stage}") for k in holders), len(holders))
+    return _Alive(stage, sum(_is_alive(story, name_of((k, stage))) for k in holders), len(holders))
 
 
 def _is_alive(story: RunStory, place: str) -> bool:

@@ -13,6 +13,7 @@ from ..schemas.errors import InvalidInputError
 if TYPE_CHECKING:
     from ..planners.scheduling.solve import Effort
     from ..schemas.conditions import LinkPlace
+    from ..schemas.plan import Place
 
 # Seconds that an exact solver gets where one is asked for without a time limit.
 USUAL_TIME_LIMIT_S = 60.0
@@ -90,14 +91,15 @@ def parse_slow(values: Sequence[str] | None) -> dict[str, float]:
     return slow
 
 
-def parse_places(values: Sequence[str] | None, option: str) -> list[tuple[int, int]]:
+def parse_places(values: Sequence[str] | None, option: str) -> "list[Place]":
     """`1/2` is worker 2 of pipeline 1."""
+    from ..schemas.plan import place_of
+
     found = []
     for value in values or ():
-        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", value)
-        if match is None:
+        if not re.fullmatch(r"\d{1,9}/\d{1,9}", value):
             raise _wrong(option, value, "write k/i, pipeline and stage, such as 1/2")
-        found.append((int(match[1]), int(match[2])))
+        found.append(place_of(value))
     return found
 
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 from ..planners.oobleck.crew import CrewNode, crew_of, node_shapes
 from ..planners.oobleck.reconfiguration import Reconfigurer
 from ..schemas.errors import InfeasibleError
-from ..schemas.plan import Layers, Plan
-from ..schemas.protocols import Hand, Place, Replanned
+from ..schemas.plan import Layers, Place, Plan, name_of
+from ..schemas.protocols import Hand, Replanned
 from ..schemas.templates import nodes_of_stages
 
 
@@ -52,7 +52,7 @@ class Regrouping:
         """Every node of the first plan, named by its first worker, and its workers."""
         for k, pipeline in enumerate(plan.pipelines):
             for shape in node_shapes(plan.template_by_name[pipeline.template].stages, self._gpus):
-                workers = tuple(f"{k}/{i}" for i in range(*shape.stages))
+                workers = tuple(name_of((k, i)) for i in range(*shape.stages))
                 yield workers[0], workers
 
     def _nodes(self, plan: Plan, crew: Sequence[Hand]) -> Iterator[CrewNode]:

@@ -14,8 +14,8 @@ from ..planners.slipstream.standing import opening_of
 from ..schemas.atlas import Atlas, AtlasEntry
 from ..schemas.check import require_valid
 from ..schemas.errors import InfeasibleError, InvalidInputError
-from ..schemas.plan import Plan, Template
-from ..schemas.protocols import Hand, Place, Replanned
+from ..schemas.plan import Place, Plan, Template, place_of
+from ..schemas.protocols import Hand, Replanned
 from .atlas_folder import plan_path, read_atlas, stored_plan
 
 
@@ -169,8 +169,8 @@ def with_newcomers(crew: Iterable[Hand], places: Sequence[Place]) -> dict[Place,
     filled = {hand.place: hand.worker for hand in crew if hand.place is not None}
     seated = set(filled)
     newcomers = [hand.worker for hand in crew if hand.place is None]
-    for name in [name for name in newcomers if _place(name) in places and _place(name) not in seated]:
-        filled[_place(name)] = name
+    for name in [name for name in newcomers if place_of(name) in places and place_of(name) not in seated]:
+        filled[place_of(name)] = name
         newcomers.remove(name)
     vacant = [place for place in places if place not in filled]
     return filled | dict(zip(vacant, newcomers, strict=False))
@@ -242,12 +242,7 @@ def _said(plan: Plan) -> dict[str, Any]:
 
 def _moves(plan: Plan) -> tuple[tuple[Place, Place], ...]:
     """Who takes over which place in a normalized plan."""
-    return tuple((_place(copy["worker"]), _place(copy["becomes"])) for copy in _said(plan)["copies"])
-
-
-def _place(name: str) -> Place:
-    pipeline, _, stage = name.partition("/")
-    return int(pipeline), int(stage)
+    return tuple((place_of(copy["worker"]), place_of(copy["becomes"])) for copy in _said(plan)["copies"])
 
 
 def _places(common: Atlas) -> list[Place]:

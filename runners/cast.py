@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..schemas.errors import InvalidInputError
-from ..schemas.plan import Plan
+from ..schemas.plan import Plan, place_of
 from ..schemas.trace import Trace, TraceEvent
-from .resilience.seating import place_of
 
 DEADLY = ("fail", "stop")
 

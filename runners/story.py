@@ -23,7 +23,7 @@ from typing import Any
 
 from ..schemas.documents import canonical, digest, parse_document
 from ..schemas.errors import InfeasibleError, InvalidInputError
-from ..schemas.plan import Plan
+from ..schemas.plan import Plan, place_of
 from ..schemas.protocols import Replan
 from ..schemas.report import Report
 from ..schemas.timeline import Event, Span, Timeline, WorkerMemory, memory_of_workers
@@ -47,7 +47,6 @@ from .resilience.events import Event as RulesEvent
 from .resilience.job import Job
 from .resilience.messages import Commit, Copy, Epoch, Hello, Ready, Refused, Vote
 from .resilience.rules import Rules
-from .resilience.seating import place_of
 from .resilience.telling import timeline_events
 from .simulator import Execution, execute, simulate
 

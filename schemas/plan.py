@@ -13,6 +13,7 @@ from .orders import Operation, check_order_text, parse_order
 Proof = Literal["optimal", "bound", "none"]
 Optimizer = Literal["synchronous", "staggered"]
 Layers = tuple[Index, Index]  # [first, stop)
+Place = tuple[int, int]  # pipeline and stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,26 @@ class Worker:
     @property
     def name(self) -> str:
         """The worker's name, `k/i`."""
-        return f"{self.pipeline}/{self.stage}"
+        return name_of((self.pipeline, self.stage))
 
     def operations(self) -> tuple[Operation, ...]:
         """The order, parsed; none for a failed worker."""
         return parse_order(self.order or "", self.pipeline)
+
+
+def place_of(name: str) -> Place:
+    """A place from its name `k/i`.
+
+    Raises:
+        ValueError: the text names none.
+    """
+    pipeline, stage = name.split("/")
+    return int(pipeline), int(stage)
+
+
+def name_of(place: Place) -> str:
+    """The name `k/i` of a place."""
+    return f"{place[0]}/{place[1]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from .plan import Layers, Plan
+    from .plan import Layers, Place, Plan
 
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-Place = tuple[int, int]  # pipeline and stage
 
 
 class StageExecutor(Protocol):
@@ -65,7 +63,7 @@ class Hand:
     """
 
     worker: str
-    place: Place | None
+    place: "Place | None"
     layers: "Layers | None"
 
 
@@ -79,7 +77,7 @@ class Replanned:
     """
 
     plan: "Plan"
-    seats: tuple[tuple[str, Place], ...]
+    seats: "tuple[tuple[str, Place], ...]"
 
 
 class Replan(Protocol):

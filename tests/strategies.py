@@ -16,7 +16,7 @@ from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.shape import Shape
 from rtk.schemas.orders import Kind, Operation, print_order
-from rtk.schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker
+from rtk.schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker, place_of
 from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
 
 Cell = tuple[int, int, int]  # pipeline, micro-batch, stage
@@ -255,7 +255,7 @@ def hand_plan(
     limit_bytes: float | None = None,
 ) -> Plan:
     """A plan by hand: order by worker `k/i` (None: failed), equal stages of 1 byte a micro-batch, half of it stash."""
-    places = [(int(k), int(i)) for k, _, i in (name.partition("/") for name in orders)]
+    places = [place_of(name) for name in orders]
     depth, dp = max(i for _, i in places) + 1, max(k for k, _ in places) + 1
     shape = tuple(
         Stage((i, i + 1), *times_s, activation_bytes=1.0, weight_stash_bytes=0.5, memory_limit_bytes=limit_bytes)

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from ... import __version__
 from ...schemas.atlas import Atlas
 from ...schemas.documents import digest, to_tree
-from ...schemas.plan import Optimizer, Pipeline, Plan, Planner, Worker
+from ...schemas.plan import Optimizer, Pipeline, Place, Plan, Planner, Worker, name_of
 from ...schemas.profile import Connection, Profile
 from ..scheduling.problem import Problem, home_problem
 from ..scheduling.solve import Effort
 from ..shape import Shape, pipelines_of, shape_options, template_of
-from .failures import Grid, Place
+from .failures import Grid
 from .placement import Cost
 
 Technique = Literal["adaptive", "decoupled", "staggered"]
@@ -59,7 +59,7 @@ def opening(profile: Profile, request: Request) -> Atlas:
         "time_limit_s": effort.time_limit_s,
         "cost": request.cost,
         "failure_unit": list(request.unit),
-        "slow": {f"{k}/{i}": factor for (k, i), factor in sorted(request.slowdown.items())},
+        "slow": {name_of(place): factor for place, factor in sorted(request.slowdown.items())},
         "network": to_tree(_connection(profile)),
         **shape_options(profile, shape),
     }
@@ -116,7 +116,7 @@ def plan_without_orders(common: Atlas, failed: Collection[Place]) -> Plan:
     slow = common.planner.options["slow"]
     stages = range(len(common.template.stages))
     workers = tuple(
-        Worker(k, i, failed=True) if (k, i) in failed else Worker(k, i, "", slow.get(f"{k}/{i}"))
+        Worker(k, i, failed=True) if (k, i) in failed else Worker(k, i, "", slow.get(name_of((k, i))))
         for k in range(common.dp)
         for i in stages
     )

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...schemas.errors import InfeasibleError, InvalidInputError
-
-Place = tuple[int, int]  # pipeline and stage
+from ...schemas.plan import Place, name_of
 
 
 @dataclass(frozen=True)
@@ -76,9 +75,11 @@ class Grid:
         for k, i in places:
             unit = self.unit_of((k, i))
             if unit in found:
-                other = "twice" if found[unit] == (k, i) else f"beside {found[unit][0]}/{found[unit][1]} of its unit"
+                other = "twice" if found[unit] == (k, i) else f"beside {name_of(found[unit])} of its unit"
                 raise InvalidInputError(
-                    f"worker {k}/{i} is named {other}", where="--failed", fix="name one worker of each dead unit, once"
+                    f"worker {k}/{i} is named {other}",
+                    where="--failed",
+                    fix="name one worker of each dead unit, once",
                 )
             found[unit] = (k, i)
         return frozenset(found)

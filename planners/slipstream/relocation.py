@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from ...schemas.plan import Place
 from ...schemas.profile import Connection
-from .failures import Grid, Place
+from .failures import Grid
 
 
 @dataclass(frozen=True)

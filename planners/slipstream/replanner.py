@@ -20,13 +20,12 @@ import numpy as np
 from ...schemas.atlas import Atlas, AtlasEntry, Recipe
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Plan
+from ...schemas.plan import Place, Plan, name_of
 from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.problem import Orders, Problem, home_problem
 from ..scheduling.proof import ROUNDING
 from ..scheduling.solve import Effort
 from .cluster import alike, connection_of, effort_of, grid_of, plan_without_orders, single_pipeline
-from .failures import Place
 from .placement import Placement, Vector
 from .promise import promise_of_orders, promise_of_slots
 from .relocation import Relocation, break_even_iterations, relocate
@@ -189,7 +188,7 @@ class Replanner:
             "iteration_time_in_place_s": in_place_s,
             "iteration_time_normalized_s": normalized_s,
             "copies": [
-                {"worker": _name(copy.mover), "becomes": _name(copy.place), "from": _name(copy.source),
+                {"worker": name_of(copy.mover), "becomes": name_of(copy.place), "from": name_of(copy.source),
                  "size_bytes": copy.size_bytes}
                 for copy in moved.copies
             ],
@@ -213,10 +212,6 @@ class Replanner:
     ) -> Plan:
         failed = sorted(place for unit in units for place in self.grid.places(unit))
         plan = plan_without_orders(self.common, set(failed))
-        own = {"failed": [_name(place) for place in failed], "normalization": said}
+        own = {"failed": [name_of(place) for place in failed], "normalization": said}
         plan = replace(plan, planner=replace(plan.planner, options=plan.planner.options | own))
         return with_orders_and_prediction(plan, *decoupled_where_it_helps(problem, orders), bound_s)
-
-
-def _name(place: Place) -> str:
-    return f"{place[0]}/{place[1]}"

@@ -11,7 +11,7 @@ from pydantic import Discriminator, TypeAdapter
 
 from ...schemas.documents import canonical
 from ...schemas.fields import STRICT, Index
-from ...schemas.plan import Plan
+from ...schemas.plan import Plan, name_of
 from ...schemas.protocols import Hand, Replanned
 from .messages import FromCoordinator, Hello, Leaving, Published, Ready, Saved, Suspect, Vote
 
@@ -149,7 +149,7 @@ def planned(number: int, found: Replanned | None, reason: str = "", now_s: float
     """The answer to a question for a plan: what was found, or why there is none."""
     if found is None:
         return Planned(now_s, number, None, (), reason)
-    seats = tuple((worker, f"{place[0]}/{place[1]}") for worker, place in sorted(found.seats, key=lambda seat: seat[1]))
+    seats = tuple((worker, name_of(place)) for worker, place in sorted(found.seats, key=lambda seat: seat[1]))
     return Planned(now_s, number, canonical(found.plan).decode(), seats)
 
 

@@ -24,8 +24,8 @@ from typing import Any, Literal
 
 from ...schemas.checkpoint import missing_layers, print_layers
 from ...schemas.documents import canonical, digest, parse_document
-from ...schemas.plan import Layers, Plan
-from ...schemas.protocols import Hand, Place
+from ...schemas.plan import Layers, Place, Plan, name_of, place_of
+from ...schemas.protocols import Hand
 from .chronicle import Chronicle
 from .events import (
     Announce,
@@ -63,7 +63,7 @@ from .messages import (
 )
 from .questions import Crew, Questions
 from .saving import Saving
-from .seating import Member, Newcomer, Seats, copies, layers_at, live_places, name_of, place_of, savers
+from .seating import Member, Newcomer, Seats, copies, layers_at, live_places, savers
 from .tally import Tally
 
 FAILED = 5  # the exit code of a job that cannot go on

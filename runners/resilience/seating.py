@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...schemas.plan import Layers, Plan
-from ...schemas.protocols import Place
+from ...schemas.plan import Layers, Place, Plan
 from .messages import Copy, Saver
 
 Seats = dict[Place, str]  # the workers' names by their places
@@ -40,21 +39,6 @@ class Newcomer:
     store: str
     not_before: int
     since_s: float
-
-
-def place_of(name: str) -> Place:
-    """A place from its name `k/i`.
-
-    Raises:
-        ValueError: the text names none.
-    """
-    pipeline, stage = name.split("/")
-    return int(pipeline), int(stage)
-
-
-def name_of(place: Place) -> str:
-    """The name `k/i` of a place."""
-    return f"{place[0]}/{place[1]}"
 
 
 def live_places(plan: Plan) -> tuple[Place, ...]:

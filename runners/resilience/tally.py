@@ -5,8 +5,7 @@ from itertools import pairwise
 from math import fsum
 
 from ...schemas.checkpoint import print_layers
-from ...schemas.plan import Plan
-from ...schemas.protocols import Place
+from ...schemas.plan import Place, Plan
 from .messages import Vote
 from .seating import layers_at, live_places
 

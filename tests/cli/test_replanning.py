@@ -18,8 +18,7 @@ from rtk.schemas.atlas import Atlas, Recipe
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
-from rtk.schemas.plan import Pipeline, Plan
-from rtk.schemas.protocols import Place
+from rtk.schemas.plan import Pipeline, Place, Plan
 
 from ..planners.running_plans import Times, bearable, dead_places, made_by, profile, running_plans, short_search
 

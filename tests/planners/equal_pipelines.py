@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from rtk.planners.scheduling.problem import Problem, home_problem
 from rtk.planners.scheduling.rules import Priority, Rules
-from rtk.schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
+from rtk.schemas.plan import Link, Pipeline, Place, Plan, Stage, Template, Worker
 
 from ..strategies import BY_HAND
 
-Place = tuple[int, int]
 WHOLE_S = st.integers(0, 6).map(float)
 BROKEN_S = st.floats(0.001, 10.0)
 

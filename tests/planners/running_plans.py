@@ -14,9 +14,8 @@ from rtk.planners.shape import Shape
 from rtk.planners.slipstream import slot_search
 from rtk.planners.slipstream.cluster import Request, opening
 from rtk.planners.slipstream.replanner import Replanner
-from rtk.schemas.plan import Plan
+from rtk.schemas.plan import Place, Plan
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
-from rtk.schemas.protocols import Place
 
 from .equal_pipelines import WHOLE_S
 

@@ -109,4 +109,4 @@ def test_of_equal_values_the_one_with_most_work_is_named() -> None:
     """Of two machines with one value the one whose own work takes longer says why."""
     waiting, working = Machine((None, 0), [_queue(0, 1, 9)]), Machine((None, 1), [_queue(1, 8, 1)])
     found = most_binding([waiting, working])
-    assert (found.place, found.value_s, found.critical) == ((None, 1), 10.0, (1.0, 8.0, 1.0))
+    assert (found.spot, found.value_s, found.critical) == ((None, 1), 10.0, (1.0, 8.0, 1.0))

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.slipstream.failures import Grid, Place
+from rtk.planners.slipstream.failures import Grid
 from rtk.planners.slipstream.relocation import Copy, Relocation, break_even_iterations, relocate
+from rtk.schemas.plan import Place
 from rtk.schemas.profile import Connection
 
 from .test_failures import failures

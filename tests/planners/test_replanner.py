@@ -14,7 +14,6 @@ from rtk.planners.scheduling.solve import Effort, solve
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream import slot_search
 from rtk.planners.slipstream.cluster import Request, Technique, opening, plan_without_orders
-from rtk.planners.slipstream.failures import Place
 from rtk.planners.slipstream.placement import Cost
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.planners.slipstream.routing import round_robin
@@ -22,7 +21,7 @@ from rtk.schemas.atlas import Atlas
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
-from rtk.schemas.plan import Plan
+from rtk.schemas.plan import Place, Plan, place_of
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
 
 from .equal_pipelines import WHOLE_S
@@ -82,11 +81,6 @@ def _prediction(plan: Plan) -> tuple[float, float, str]:
 
 def _dead(plan: Plan) -> set[Place]:
     return {(worker.pipeline, worker.stage) for worker in plan.workers if worker.failed}
-
-
-def _places(name: str) -> Place:
-    k, _, i = name.partition("/")
-    return int(k), int(i)
 
 
 @pytest.fixture(scope="module")
@@ -207,16 +201,16 @@ def test_copies_put_the_failures_where_the_entry_wants_them(replanner: Replanner
     plan = replanner.in_place(units)
     assert check_plan(plan) == []
     assert _dead(plan) == named
-    assert {_places(name) for name in plan.planner.options["failed"]} == named
+    assert {place_of(name) for name in plan.planner.options["failed"]} == named
     entry, _ = replanner.entry(replanner.most)
     moved = replanner.rebuilt(entry, units)
     copies = moved.planner.options["normalization"]["copies"]
-    swapped = {_places(copy["becomes"]): _places(copy["worker"]) for copy in copies}
+    swapped = {place_of(copy["becomes"]): place_of(copy["worker"]) for copy in copies}
     assert _dead(moved) == named - set(swapped) | set(swapped.values())
     assert not copies or entry.failures == tuple(sum(i == at for _, i in _dead(moved)) for at in range(grid.stages))
     for copy in copies:
-        stage = _places(copy["becomes"])[1]
-        assert _places(copy["from"])[1] == stage
+        stage = place_of(copy["becomes"])[1]
+        assert place_of(copy["from"])[1] == stage
         assert copy["size_bytes"] == replanner.common.state_bytes[stage] == 2 * (stage + 1)
 
 

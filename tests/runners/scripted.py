@@ -24,9 +24,9 @@ from rtk.runners.torch.meeting import MeetingPlace
 from rtk.runners.torch.resilient import ResilientWorker, Task
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError
-from rtk.schemas.plan import Plan
+from rtk.schemas.plan import Place, Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
-from rtk.schemas.protocols import Hand, Place, Replan, Replanned
+from rtk.schemas.protocols import Hand, Replan, Replanned
 
 BLOCKS = 4
 SECRET = b"a secret for one test only"

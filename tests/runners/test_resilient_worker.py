@@ -35,8 +35,7 @@ from rtk.runners.resilience.messages import (
 from rtk.runners.torch.meeting import MeetingPlace
 from rtk.runners.torch.resilient import ResilientWorker
 from rtk.schemas.documents import canonical
-from rtk.schemas.plan import Plan
-from rtk.schemas.protocols import Place
+from rtk.schemas.plan import Place, Plan
 
 from .scripted import (
     ThreadJob,

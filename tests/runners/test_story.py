@@ -19,8 +19,8 @@ from rtk.runners.program import lower
 from rtk.runners.simulator import execute, simulate
 from rtk.runners.story import Story, SwitchCosts, simulate_story
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
-from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
-from rtk.schemas.protocols import Hand, Place, Replanned
+from rtk.schemas.plan import Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker, name_of, place_of
+from rtk.schemas.protocols import Hand, Replanned
 from rtk.schemas.timeline import Span
 from rtk.schemas.trace import Trace, TraceEvent
 
@@ -96,9 +96,9 @@ def counted_once(story: Story) -> bool:
         done: Counter[tuple[int, str]] = Counter()
         for span in story.timeline.spans:
             if span.iteration == iteration and since_s <= span.start_s and span.op[0] in "FB":
-                pipeline, stage = span.worker.split("/")
+                pipeline, stage = place_of(span.worker)
                 number = span.op[1:] if "." in span.op else f"{pipeline}.{span.op[1:]}"
-                done[int(stage), span.op[0] + number] += 1
+                done[stage, span.op[0] + number] += 1
         plan = story.plans[0]
         wanted = len(plan.templates[0].stages) * plan.total_microbatches() * 2
         if len(done) != wanted or set(done.values()) != {1}:
@@ -253,7 +253,7 @@ def test_jitter_is_the_same_for_the_same_seed() -> None:
 def traces(draw: st.DrawFn, stages: int, dp: int, iterations: int) -> Trace:
     """A random trace that can happen: who is gone joins again, who is there fails, stops or slows down."""
     chance = random.Random(draw(st.integers(0, 2**32)))
-    names = [f"{k}/{i}" for k in range(dp) for i in range(stages)]
+    names = [name_of((k, i)) for k in range(dp) for i in range(stages)]
     gone: dict[str, TraceEvent] = {}
     events = []
     for number in sorted(chance.choices(range(iterations), k=chance.randrange(6))):

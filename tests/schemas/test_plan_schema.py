@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.plan import Link, Pipeline, Plan, Prediction, Stage, Template, Worker
+from rtk.schemas.plan import Link, Pipeline, Plan, Prediction, Stage, Template, Worker, name_of, place_of
 
 from ..strategies import hand_plan, plans
 
@@ -24,6 +25,20 @@ def test_microbatches_are_numbered_through(plan: Plan) -> None:
     offsets = [plan.microbatch_offset(k) for k in range(len(plan.pipelines))]
     numbers = [offsets[k] + j for k, pipeline in enumerate(plan.pipelines) for j in range(pipeline.microbatches)]
     assert numbers == list(range(plan.total_microbatches()))
+
+
+@given(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)))
+def test_a_place_is_read_from_its_name(place: tuple[int, int]) -> None:
+    """A place's name is `k/i`, that of its worker, and says which place it is."""
+    assert place_of(name_of(place)) == place
+    assert Worker(*place).name == name_of(place) == f"{place[0]}/{place[1]}"
+
+
+@pytest.mark.parametrize("name", ["", "0", "0/", "/0", "0/0/0", "0/a", "0-0"])
+def test_what_names_no_place_is_refused(name: str) -> None:
+    """Text of another form is a ValueError."""
+    with pytest.raises(ValueError):
+        place_of(name)
 
 
 def _plan() -> Plan:

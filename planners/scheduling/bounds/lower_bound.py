@@ -175,7 +175,7 @@ def _largest(problem: Problem, machines: Machines, step_s: float) -> Bound:
     limited = machines.limited()
     if limited:
         found = max(unlimited, most_binding(limited), key=lambda machine: machine.value_s)
-    (window, worker), (head_s, work_s, tail_s) = found.place, found.critical
+    (window, worker), (head_s, work_s, tail_s) = found.spot, found.critical
     return Bound(found.value_s + step_s, worker, window, head_s, work_s, tail_s + step_s, unlimited_s)
 
 

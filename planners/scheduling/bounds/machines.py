@@ -12,13 +12,12 @@ import numpy as np
 from ..problem import KINDS, WEIGHT
 from .heads_and_tails import HeadsAndTails, heads_and_tails
 from .memory_bounds import Limited, limit_binds, raise_by_memory
-from .one_machine import Machine, Queue
+from .one_machine import Machine, Queue, Spot
 
 if TYPE_CHECKING:
     from .chains import Chain
 
 Kind = tuple["Chain", tuple[float, ...]]  # micro-batches that cost the same, and what follows the stages' last ones
-Place = tuple[int | None, int]  # the window that is looked at (None: the whole iteration), and the worker
 
 
 class Part(NamedTuple):
@@ -35,7 +34,7 @@ class Machines:
     def __init__(self) -> None:
         self._number: dict[Kind, int] = {}
         self._counts: list[int] = []
-        self._parts: dict[Place, list[Part]] = {}
+        self._parts: dict[Spot, list[Part]] = {}
 
     def kind(self, chain: Chain, ends_s: tuple[float, ...]) -> int:
         """The number of a kind of micro-batches.
@@ -48,23 +47,23 @@ class Machines:
         self._counts.extend([0] * (number + 1 - len(self._counts)))
         return number
 
-    def add(self, place: Place, part: Part) -> None:
+    def add(self, spot: Spot, part: Part) -> None:
         """Give a worker micro-batches."""
         if part.jobs > self._counts[part.kind]:
             self._counts[part.kind] = part.jobs
-        self._parts.setdefault(place, []).append(part)
+        self._parts.setdefault(spot, []).append(part)
 
     def unlimited(self) -> list[Machine]:
         """The problems without memory limits."""
-        return [Machine(place, self._queues(parts, self._unlimited)) for parts, place in self._distinct.items()]
+        return [Machine(spot, self._queues(parts, self._unlimited)) for parts, spot in self._distinct.items()]
 
     def limited(self) -> list[Machine]:
         """Those that memory limits change, with the limits; each must admit a micro-batch."""
         known = self._limited
         changed = [a is not b for a, b in zip(known, self._unlimited, strict=True)]
         found = [
-            Machine(place, self._queues(parts, known))
-            for parts, place in self._distinct.items()
+            Machine(spot, self._queues(parts, known))
+            for parts, spot in self._distinct.items()
             if any(changed[part.kind] for part in parts)
         ]
         return found + self._shared(known)
@@ -74,10 +73,10 @@ class Machines:
         return [chain for chain, _ in self._number]
 
     @cached_property
-    def _distinct(self) -> dict[tuple[Part, ...], Place]:
-        found: dict[tuple[Part, ...], Place] = {}
-        for place, parts in self._parts.items():
-            found.setdefault(tuple(sorted(parts)), place)
+    def _distinct(self) -> dict[tuple[Part, ...], Spot]:
+        found: dict[tuple[Part, ...], Spot] = {}
+        for spot, parts in self._parts.items():
+            found.setdefault(tuple(sorted(parts)), spot)
         return found
 
     @cached_property
@@ -104,11 +103,9 @@ class Machines:
 
     def _shared(self, known: Sequence[HeadsAndTails]) -> list[Machine]:
         """Workers that have micro-batches of several chains, as one queue for each kind of operation."""
-        found = [
-            (place, self._together(parts, known)) for parts, place in self._distinct.items() if self._compete(parts)
-        ]
+        found = [(spot, self._together(parts, known)) for parts, spot in self._distinct.items() if self._compete(parts)]
         raised = raise_by_memory([task for _, task in found])
-        return [Machine(place, _queues(task.chain, times)) for (place, task), times in zip(found, raised, strict=True)]
+        return [Machine(spot, _queues(task.chain, times)) for (spot, task), times in zip(found, raised, strict=True)]
 
     def _compete(self, parts: Sequence[Part]) -> bool:
         """Whether several chains share a worker's memory, too little for all, with operations of the same durations."""

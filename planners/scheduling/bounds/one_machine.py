@@ -38,10 +38,13 @@ class Queue(NamedTuple):
     tails_s: Floats
 
 
+Spot = tuple[int | None, int]  # the window that is looked at (None: the whole iteration), and the worker
+
+
 class Machine(NamedTuple):
     """The operations of a worker, and which worker that is, in which window."""
 
-    place: tuple[int | None, int]
+    spot: Spot
     queues: Sequence[Queue]
 
 
@@ -61,9 +64,9 @@ class Critical(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """A machine's place, the value of its pre-emptive problem, in s, and what decides it."""
+    """A machine's spot, the value of its pre-emptive problem, in s, and what decides it."""
 
-    place: tuple[int | None, int]
+    spot: Spot
     value_s: float
     critical: Critical
 
@@ -74,8 +77,8 @@ def most_binding(machines: Sequence[Machine]) -> Solved:
     values = [jackson_preemptive(queues, in_machine_code=steps > INTERPRETED_STEPS) for _, queues in machines]
     largest_s = max(value_s for value_s, _ in values)
     solved = [
-        Solved(place, largest_s, critical(queues, value))
-        for (place, queues), value in zip(machines, values, strict=True)
+        Solved(spot, largest_s, critical(queues, value))
+        for (spot, queues), value in zip(machines, values, strict=True)
         if value.value_s >= largest_s * (1 - ROUNDING)
     ]
     return max(solved, key=lambda machine: machine.critical.work_s)

@@ -53,7 +53,7 @@ from rtk.runners.resilience.seating import layers_at
 from rtk.schemas.checkpoint import CheckpointFile
 from rtk.schemas.documents import digest, parse_document
 from rtk.schemas.errors import InfeasibleError
-from rtk.schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker
+from rtk.schemas.plan import Layers, Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker, place_of
 from rtk.schemas.protocols import Hand, Replan, Replanned
 
 
@@ -71,7 +71,7 @@ def toy_plan(stages: int, dp: int, microbatches: int, staggered: bool) -> Plan:
     )
 
 
-def rerouted(plan: Plan, failed: frozenset[tuple[int, int]]) -> Plan:
+def rerouted(plan: Plan, failed: frozenset[Place]) -> Plan:
     """Give all micro-batches of a failed worker to the first live one of its stage."""
     workers = []
     for worker in plan.workers:
@@ -163,7 +163,7 @@ class ToyWorker:
     outbox: deque[Any] = field(default_factory=deque)
     epoch: Epoch | None = None
     plan: Plan | None = None
-    place: tuple[int, int] | None = None
+    place: Place | None = None
     rank: int = -1
     layers: Layers = (0, 0)
     state: dict[int, list[int]] | None = None
@@ -352,8 +352,7 @@ class ToyCluster:
             worker.plan = worker.place = worker.state = None
             return
         worker.plan = parse_document(epoch.plan.encode(), Plan, "epoch")
-        pipeline, stage = epoch.seats[worker.rank].place.split("/")
-        worker.place = (int(pipeline), int(stage))
+        worker.place = place_of(epoch.seats[worker.rank].place)
         live = [(w.pipeline, w.stage) for w in worker.plan.live_workers()]
         assert worker.place == live[worker.rank]
         for copy in epoch.copies:
