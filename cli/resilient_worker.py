@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..schemas.errors import InvalidInputError, RtkError
+from .launch import die_with_launcher
 from .training import Training, device, load_training
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ def work(plan: "Plan", training: Training, name: str, addresses: list[str], secr
     _keep_one_arena()
     import torch
 
-    from ..runners.launch import die_with_launcher
     from ..runners.resilience.link import Link
     from ..runners.resilience.messages import Failed, Hello
     from ..runners.torch.meeting import MeetingPlace

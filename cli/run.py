@@ -27,6 +27,7 @@ from .conducting import (
     TimelineOption,
 )
 from .console import SETTINGS, Debug, Json, Quiet, Seed, remark
+from .launch import Workers
 from .policy import AtlasOption, NormalizeWithin, PolicyOption
 from .resilient_worker import COORDINATOR, NOT_BEFORE, SECRET, name_of_rank, secret_of, work
 from .run_report import RunReport
@@ -49,7 +50,6 @@ from .training import (
 from .verify import ProfileOption
 
 if TYPE_CHECKING:
-    from ..runners.launch import Workers
     from ..runners.resilience.server import Finished, Server
     from ..runners.torch.corpus import ByteBatch
     from ..runners.torch.runner import PlanRunner
@@ -145,7 +145,6 @@ def run_here(plan: "Plan", training: Training, how: Conduct, as_json: bool = Fal
         InvalidInputError: something does not fit the plan.
         RuntimeFailedError: training could not go on.
     """
-    from ..runners.launch import Workers
     from ..runners.resilience.secret import make_secret
 
     conductor = Conductor(plan, how)
@@ -169,7 +168,7 @@ def run_here(plan: "Plan", training: Training, how: Conduct, as_json: bool = Fal
     raise_for(finished)
 
 
-def _start_workers(workers: "Workers", conductor: Conductor, arguments: list[str], address: str, secret: bytes) -> None:
+def _start_workers(workers: Workers, conductor: Conductor, arguments: list[str], address: str, secret: bytes) -> None:
     """All live workers, and those that a trace will have join."""
     names = [worker.name for worker in conductor.plan.live_workers()]
     events = conductor.trace.events if conductor.trace else ()
@@ -186,7 +185,7 @@ def _start_workers(workers: "Workers", conductor: Conductor, arguments: list[str
         workers.start(name, [*arguments, "--worker", name], environment)
 
 
-def _hear(report: Announcements, conductor: Conductor, workers: "Workers") -> Announcements:
+def _hear(report: Announcements, conductor: Conductor, workers: Workers) -> Announcements:
     """Hand everything that happens to the report; a trace's `recover` lets a stopped process go on."""
     events = conductor.trace.events if conductor.trace else ()
     recovering = [(event.iteration, event.worker) for event in events if event.kind == "recover"]
@@ -202,7 +201,7 @@ def _hear(report: Announcements, conductor: Conductor, workers: "Workers") -> An
     return hear
 
 
-def _led(server: "Server", workers: "Workers", conductor: Conductor) -> "Finished":
+def _led(server: "Server", workers: Workers, conductor: Conductor) -> "Finished":
     """Lead until the end; a worker that ends before the job has begun ends it, with the exit code it had."""
     is_over = threading.Event()
 
