@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..schemas.errors import InvalidInputError
+from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from .console import remark
 from .policy import Answers, Policy, answers_if_any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..runners.resilience.job import Job
     from ..runners.resilience.journal import Journal
     from ..runners.resilience.messages import Hello, Welcome
-    from ..runners.resilience.server import Server
+    from ..runners.resilience.server import Finished, Server
     from ..schemas.plan import Plan
     from ..schemas.timeline import Timeline
     from ..schemas.trace import Trace
@@ -169,6 +169,22 @@ class Conductor:
             plan=digest(self.plan),
             paced=self._is_paced,
         )
+
+
+class JobEndedError(RtkError):
+    """A worker has said what is wrong and ended with an exit code, which becomes ours."""
+
+    def __init__(self, exit_code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.exit_code = exit_code
+
+
+def raise_for(finished: "Finished") -> None:
+    """Turn an end without success into the error that has its exit code."""
+    if finished.exit_code == RuntimeFailedError.exit_code:
+        raise RuntimeFailedError(finished.reason, fix="start the run again, with --resume where there is a checkpoint")
+    if finished.exit_code:
+        raise JobEndedError(finished.exit_code, finished.reason)
 
 
 def _job(plan: "Plan", how: Conduct, trace: "Trace | None") -> "Job":

@@ -19,6 +19,7 @@ from .conducting import (
     Metrics,
     Resume,
     TimelineOption,
+    raise_for,
 )
 from .console import Debug, Json, Quiet, remark
 from .policy import AtlasOption, NormalizeWithin, PolicyOption
@@ -73,7 +74,6 @@ def command(
     from ..runners.resilience.journal import take
     from ..schemas.documents import digest
     from .plans import read_valid_plan
-    from .run import raise_for
 
     if standby and log is None:
         raise InvalidInputError("a standby waits for a log", where="--standby", fix="give --log FILE as well")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.documents import STANDARD_STREAM
-from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
+from ..schemas.errors import InvalidInputError, RuntimeFailedError
 from .conducting import (
     Announcements,
     CheckpointEvery,
@@ -25,6 +25,7 @@ from .conducting import (
     Metrics,
     Resume,
     TimelineOption,
+    raise_for,
 )
 from .console import SETTINGS, Debug, Json, Quiet, Seed, remark
 from .launch import Workers
@@ -221,22 +222,6 @@ def _led(server: "Server", workers: Workers, conductor: Conductor) -> "Finished"
         return server.run()
     finally:
         is_over.set()
-
-
-def raise_for(finished: "Finished") -> None:
-    """Turn an end without success into the error that has its exit code."""
-    if finished.exit_code == RuntimeFailedError.exit_code:
-        raise RuntimeFailedError(finished.reason, fix="start the run again, with --resume where there is a checkpoint")
-    if finished.exit_code:
-        raise JobEndedError(finished.exit_code, finished.reason)
-
-
-class JobEndedError(RtkError):
-    """A worker has said what is wrong and ended with an exit code, which becomes ours."""
-
-    def __init__(self, exit_code: int, reason: str) -> None:
-        super().__init__(reason)
-        self.exit_code = exit_code
 
 
 def _addresses(given: list[str]) -> list[str]:
