@@ -61,6 +61,12 @@ class Conduct:
     metrics: str | None = None
 
 
+def first_beyond(usual: Conduct, how: Conduct) -> str | None:
+    """The first option by which a job would be led otherwise than usual."""
+    unlike = (name for name, value in vars(how).items() if value != getattr(usual, name))
+    return next(("--" + name.removesuffix("_s").replace("_", "-") for name in unlike), None)
+
+
 class Conductor:
     """A job, read and checked, and what its coordinator needs around it.
 

@@ -4,9 +4,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +23,7 @@ from .conducting import (
     Metrics,
     Resume,
     TimelineOption,
+    first_beyond,
     raise_for,
 )
 from .console import SETTINGS, Debug, Json, Quiet, Seed, remark
@@ -33,6 +32,7 @@ from .policy import AtlasOption, NormalizeWithin, PolicyOption
 from .resilient_worker import COORDINATOR, NOT_BEFORE, SECRET, name_of_rank, secret_of, work
 from .run_report import RunReport
 from .run_story import RunFacts
+from .torchrun_worker import work_under_torchrun
 from .training import (
     DataOption,
     LearningRate,
@@ -43,7 +43,6 @@ from .training import (
     Threads,
     Training,
     available_cores,
-    device,
     load_training,
     tokens_of,
     training_of,
@@ -52,8 +51,6 @@ from .verify import ProfileOption
 
 if TYPE_CHECKING:
     from ..runners.resilience.server import Finished, Server
-    from ..runners.torch.corpus import ByteBatch
-    from ..runners.torch.runner import PlanRunner
     from ..schemas.plan import Plan
 
 NAME = "run"
@@ -132,7 +129,7 @@ def command(
         _refuse_conducting(how)
         work(read, training, name_of_rank(read, worker), _addresses(coordinator), secret_of(secret_file), patience)
     elif is_worker:
-        _run_under_torchrun(read, training, how, as_json, quiet)
+        work_under_torchrun(read, training, how, as_json, quiet)
     else:
         run_here(read, training, how, as_json, quiet)
 
@@ -236,7 +233,7 @@ def _addresses(given: list[str]) -> list[str]:
 
 def _refuse_conducting(how: Conduct) -> None:
     """The coordinator alone decides how its job is led."""
-    option = _first_beyond(Conduct(iterations=10), how)
+    option = first_beyond(Conduct(iterations=10), how)
     if option is not None:
         fix = (
             "let `rtk run` lead its own job: no --coordinator" if option == "--inject" else "give it to rtk coordinate"
@@ -248,69 +245,3 @@ def _write_copy(plan: "Plan", path: Path) -> None:
     from ..schemas.documents import canonical
 
     path.write_bytes(canonical(plan))
-
-
-def _run_under_torchrun(plan: "Plan", training: Training, how: Conduct, as_json: bool, quiet: bool) -> None:
-    """One worker's part of a job without a coordinator, which ends when one of its workers fails."""
-    _refuse_resilience(how)
-    import torch
-
-    from ..runners.torch.runner import PlanRunner
-    from ..schemas.documents import write_document
-
-    torch.set_num_threads(training.threads)
-    model, corpus = load_training(plan, training)
-    runner = PlanRunner(
-        plan,
-        model.layers,
-        model.loss,
-        lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
-        device=device(),
-        paced=training.paced,
-        seed=training.seed,
-    )
-    facts = RunFacts(plan, training.model, tokens_of(plan, corpus), training.paced, how.iterations)
-    report = RunReport(facts, as_json=as_json, quiet=quiet, metrics=how.metrics)
-    if runner.reports_loss():
-        with report:
-            _report_all(runner, corpus.batch, how.iterations, report)
-    else:
-        for iteration in range(how.iterations):
-            runner.step(corpus.batch(iteration))
-    if how.timeline is not None:
-        timeline = runner.timeline()
-        if timeline is not None:
-            write_document(how.timeline, timeline)
-    runner.close()
-
-
-def _report_all(runner: "PlanRunner", batch: "Callable[[int], ByteBatch]", iterations: int, report: RunReport) -> None:
-    """Run all iterations, and say what each gave; it lasts from the end of the one before it."""
-    live = len(runner.plan.live_workers())
-    report.report({"event": "start", "epoch": 0, "live_workers": live, "iterations": iterations, "iteration": 0})
-    times_s, last_end_s = [], None
-    for iteration in range(iterations):
-        result = runner.step(batch(iteration))
-        times_s.append(result.end_s - (result.start_s if last_end_s is None else last_end_s))
-        last_end_s = result.end_s
-        fields = {"iteration": iteration, "loss": result.loss, "iteration_time_s": times_s[-1], "live_workers": live}
-        report.report({"event": "iteration", "epoch": 0, **fields})
-    fields = {"iterations": iterations, "iteration_time_s": median(times_s)}
-    report.report({"event": "end", "epoch": 0, "exit_code": 0, "reason": "all iterations are done", **fields})
-
-
-def _refuse_resilience(how: Conduct) -> None:
-    """Without a coordinator there is nobody to lead."""
-    option = _first_beyond(Conduct(how.iterations, timeline=how.timeline, metrics=how.metrics), how)
-    if option is not None:
-        raise InvalidInputError(
-            f"{option} needs a coordinator",
-            where=option,
-            fix="start `rtk coordinate`, and the workers with --coordinator",
-        )
-
-
-def _first_beyond(usual: Conduct, how: Conduct) -> str | None:
-    """The first option by which a job would be led otherwise than usual."""
-    unlike = (name for name, value in vars(how).items() if value != getattr(usual, name))
-    return next(("--" + name.removesuffix("_s").replace("_", "-") for name in unlike), None)
