@@ -13,6 +13,7 @@ import typer
 
 from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from .console import remark
+from .plans import read_valid_trace
 from .policy import Answers, Policy, answers_if_any
 
 if TYPE_CHECKING:
@@ -247,8 +248,6 @@ def _trace(plan: "Plan", path: str | None) -> "Trace | None":
     """
     if path is None:
         return None
-    from .plans import read_valid_trace
-
     trace = read_valid_trace(path, plan)
     for index, event in enumerate(trace.events):
         where = f"{path}, /events/{index}"

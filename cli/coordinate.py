@@ -22,11 +22,11 @@ from .conducting import (
     raise_for,
 )
 from .console import Debug, Json, Quiet, remark
+from .plans import ProfileOption, read_valid_plan
 from .policy import AtlasOption, NormalizeWithin, PolicyOption
 from .resilient_worker import SECRET, secret_of
 from .run_report import RunReport
 from .run_story import RunFacts
-from .verify import ProfileOption
 
 if TYPE_CHECKING:
     from ..runners.resilience.journal import Journal
@@ -73,7 +73,6 @@ def command(
     """
     from ..runners.resilience.journal import take
     from ..schemas.documents import digest
-    from .plans import read_valid_plan
 
     if standby and log is None:
         raise InvalidInputError("a standby waits for a log", where="--standby", fix="give --log FILE as well")

@@ -1,24 +1,36 @@
 """Reading a plan that is about to be executed, and what is to happen to it: valid, and meant for each other."""
 
-from ..schemas.check import require_valid
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
 from ..schemas.documents import digest, read_document, source_of
 from ..schemas.errors import InvalidInputError
-from ..schemas.plan import Plan
-from ..schemas.profile import Profile
-from ..schemas.trace import Trace, read_trace
+
+if TYPE_CHECKING:
+    from ..schemas.plan import Plan
+    from ..schemas.trace import Trace
+
+ProfileOption = Annotated[
+    str | None, typer.Option("--profile", help="Refuse the plan unless it was made from this profile.")
+]
 
 
-def read_valid_plan(path: str, profile: str | None = None) -> Plan:
+def read_valid_plan(path: str, profile: str | None = None) -> "Plan":
     """Read a plan and refuse it unless it is valid and, where a profile's path is given, made from that profile."""
+    from ..schemas.check import require_valid
+    from ..schemas.plan import Plan
+
     plan = read_document(path, Plan)
     check_profile(plan, profile)
     require_valid(plan, source_of(path))
     return plan
 
 
-def read_valid_trace(path: str, plan: Plan) -> Trace:
+def read_valid_trace(path: str, plan: "Plan") -> "Trace":
     """Read a trace and refuse it where it cannot happen to the plan's workers."""
     from ..runners.cast import check_trace
+    from ..schemas.trace import read_trace
 
     trace = read_trace(path)
     try:
@@ -28,10 +40,12 @@ def read_valid_trace(path: str, plan: Plan) -> Trace:
     return trace
 
 
-def check_profile(plan: Plan, path: str | None) -> None:
+def check_profile(plan: "Plan", path: str | None) -> None:
     """Raise InvalidInputError if a profile's path is given and the plan was made from another profile."""
     if path is None:
         return
+    from ..schemas.profile import Profile
+
     made_from = plan.inputs.get("profile")
     found = digest(read_document(path, Profile))
     if made_from != found:

@@ -28,6 +28,7 @@ from .conducting import (
 )
 from .console import SETTINGS, Debug, Json, Quiet, Seed, remark
 from .launch import Workers
+from .plans import ProfileOption, read_valid_plan
 from .policy import AtlasOption, NormalizeWithin, PolicyOption
 from .resilient_worker import COORDINATOR, NOT_BEFORE, SECRET, name_of_rank, secret_of, work
 from .run_report import RunReport
@@ -47,7 +48,6 @@ from .training import (
     tokens_of,
     training_of,
 )
-from .verify import ProfileOption
 
 if TYPE_CHECKING:
     from ..runners.resilience.server import Finished, Server
@@ -105,8 +105,6 @@ def command(
     Data are bytes of text files, chosen by iteration and micro-batch and never by rank. With --json, one JSON line an
     event.
     """
-    from .plans import read_valid_plan
-
     is_worker = bool(coordinator) or "RANK" in os.environ
     if is_worker and plan == STANDARD_STREAM:
         raise InvalidInputError("every worker reads the plan by itself", where="PLAN", fix="give a file, not `-`")

@@ -8,8 +8,8 @@ import typer
 from ..schemas.errors import RuntimeFailedError
 from .console import Debug, Json, Quiet, Seed, print_document, print_table
 from .parsing import LinkDelays, Slow, parse_link_delays, parse_slow
+from .plans import ProfileOption, read_valid_plan, read_valid_trace
 from .policy import AtlasOption, NormalizeWithin, PolicyOption, answers_for
-from .verify import ProfileOption
 
 if TYPE_CHECKING:
     from ..runners.story import Story, SwitchCosts
@@ -61,7 +61,6 @@ def command(
     command exits with 5 if the job could not go on.
     """
     from ..schemas.conditions import under_conditions
-    from .plans import read_valid_plan
 
     read = read_valid_plan(plan, profile)
     conditions = under_conditions(read, parse_slow(slow), parse_link_delays(link_delay))
@@ -96,7 +95,6 @@ def _story(
 ) -> "Story":
     """Let a trace happen to a plan."""
     from ..runners.story import simulate_story
-    from .plans import read_valid_trace
 
     return simulate_story(plan, read_valid_trace(inject, plan), iterations, answers, costs, jitter, seed)
 

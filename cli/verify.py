@@ -6,13 +6,10 @@ import typer
 
 from ..schemas.documents import source_of
 from .console import Debug, Json, Quiet, print_json
+from .plans import ProfileOption, check_profile
 
 NAME = "verify"
 SUMMARY = "Check a plan, independently of its planner."
-
-ProfileOption = Annotated[
-    str | None, typer.Option("--profile", help="Refuse the plan unless it was made from this profile.")
-]
 
 
 def command(
@@ -33,7 +30,6 @@ def command(
     from ..schemas.documents import read_document
     from ..schemas.plan import Plan
     from ..schemas.timeline import Timeline
-    from .plans import check_profile
 
     read = read_document(plan, Plan)
     check_profile(read, profile)
