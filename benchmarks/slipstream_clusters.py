@@ -6,7 +6,7 @@ from random import Random
 from rtk.benchmarks.instances import Times
 from rtk.planners.scheduling.problem import Problem, home_problem
 from rtk.planners.shape import Shape
-from rtk.planners.slipstream.cluster import Request, Technique, effort_of, opening, plan_without_orders
+from rtk.planners.slipstream.cluster import Request, Technique, effort_of, opening, plan_with_failures
 from rtk.planners.slipstream.replanner import Replanner, Units
 from rtk.planners.slipstream.rerouting import Rerouting, reroute_alike
 from rtk.schemas.conditions import LinkPlace
@@ -81,7 +81,7 @@ def random_units(pp: int, dp: int, failures: int, seed: int) -> Units | None:
 
 def home_of(job: Replanner, units: Units) -> Problem:
     """The job's problem with dead workers, before anything is re-routed; units are single workers."""
-    return home_problem(plan_without_orders(job.common, units), split=job.common.split)
+    return home_problem(plan_with_failures(job.common, units), split=job.common.split)
 
 
 def rerouted(job: Replanner, units: Units) -> Rerouting:

@@ -10,7 +10,7 @@ import numpy as np
 from rtk.benchmarks.scheduling import timed
 from rtk.benchmarks.slipstream_clusters import home_of, in_place_s, quarter, random_units, replanner, unlike_ms
 from rtk.planners.scheduling.problem import with_orders
-from rtk.planners.slipstream.cluster import Technique, effort_of, plan_without_orders
+from rtk.planners.slipstream.cluster import Technique, effort_of, plan_with_failures
 from rtk.planners.slipstream.expansion import expanded
 from rtk.planners.slipstream.normalization import least_worst
 from rtk.planners.slipstream.replanner import Replanner, Units
@@ -56,7 +56,7 @@ def parts_of(job: Replanner, units: Units, rounds: int) -> dict[str, Any]:
     found, first_s = timed(fresh.look, dead)
     home = home_of(job, units)
     problem, orders = expanded(home, found.slots, fresh.orders(found.slots, found.rules))
-    empty = plan_without_orders(job.common, units)
+    empty = plan_with_failures(job.common, units)
     plan = with_orders(empty, problem, orders)
     assert not check_plan(plan)
     made: list[Plan] = []

@@ -111,7 +111,7 @@ def single_pipeline(common: Atlas) -> Problem:
     return home_problem(replace(_plan(common), pipelines=pipelines, workers=workers), split=common.split)
 
 
-def plan_without_orders(common: Atlas, failed: Collection[Place]) -> Plan:
+def plan_with_failures(common: Atlas, failed: Collection[Place]) -> Plan:
     """All pipelines, with some workers failed; the orders of the others still empty."""
     slow = common.planner.options["slow"]
     stages = range(len(common.template.stages))

@@ -25,7 +25,7 @@ from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.problem import Orders, Problem, home_problem
 from ..scheduling.proof import ROUNDING
 from ..scheduling.solve import Effort
-from .cluster import alike, connection_of, effort_of, grid_of, plan_without_orders, single_pipeline
+from .cluster import alike, connection_of, effort_of, grid_of, plan_with_failures, single_pipeline
 from .placement import Placement, Vector
 from .promise import promise_of_orders, promise_of_slots
 from .relocation import Relocation, break_even_iterations, relocate
@@ -150,7 +150,7 @@ class Replanner:
 
     def _home(self, units: Units) -> Problem:
         failed = {place for unit in units for place in self.grid.places(unit)}
-        return home_problem(plan_without_orders(self.common, failed), split=self.common.split)
+        return home_problem(plan_with_failures(self.common, failed), split=self.common.split)
 
     def _rerouted(self, units: Units, effort: Effort) -> Rerouting:
         dead = self.grid.stage_failures(self.grid.column_failures(units))
@@ -211,7 +211,7 @@ class Replanner:
         self, units: Units, problem: Problem, orders: Orders, bound_s: float, said: Mapping[str, Any] | None
     ) -> Plan:
         failed = sorted(place for unit in units for place in self.grid.places(unit))
-        plan = plan_without_orders(self.common, set(failed))
+        plan = plan_with_failures(self.common, set(failed))
         own = {"failed": [name_of(place) for place in failed], "normalization": said}
         plan = replace(plan, planner=replace(plan.planner, options=plan.planner.options | own))
         return with_orders_and_prediction(plan, *decoupled_where_it_helps(problem, orders), bound_s)

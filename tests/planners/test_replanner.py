@@ -13,7 +13,7 @@ from rtk.planners.scheduling.problem import home_problem, problem_of
 from rtk.planners.scheduling.solve import Effort, solve
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream import slot_search
-from rtk.planners.slipstream.cluster import Request, Technique, opening, plan_without_orders
+from rtk.planners.slipstream.cluster import Request, Technique, opening, plan_with_failures
 from rtk.planners.slipstream.placement import Cost
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.planners.slipstream.routing import round_robin
@@ -315,7 +315,7 @@ def test_unlike_workers_are_planned_no_slower_than_in_turns(
     assert check_plan(plan) == []
     assert _dead(plan) == failed
     assert plan.planner.options["normalization"] is None
-    home = home_problem(plan_without_orders(common, failed), split=common.split)
+    home = home_problem(plan_with_failures(common, failed), split=common.split)
     taken_s, bound_s, _ = _prediction(plan)
     assert bound_s <= taken_s <= solve(round_robin(home), HEURISTIC).value_s
 
