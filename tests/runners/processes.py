@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
 from rtk.cli.conducting import Conduct, Conductor
@@ -21,10 +21,20 @@ PRELOAD = ["torch._dynamo", "rtk.runners.torch.resilient", "rtk.runners.torch.me
 
 
 def forking() -> ForkServerContext:
-    """The context whose processes know torch already."""
+    """The context whose processes know torch already; it has one server, which all tests share."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     return context
+
+
+def fork(file: str, *arguments: Any) -> ForkServerProcess:
+    """Run a file of tests as `worker` in a process that knows torch already; it finds its arguments as `ARGUMENTS`.
+
+    pytest imports test files under names that another process does not find.
+    """
+    process = forking().Process(target=runpy.run_path, args=(file, {"ARGUMENTS": arguments}, "worker"), daemon=True)
+    process.start()
+    return process
 
 
 def work(plan: bytes, training: Training, name: str, addresses: list[str], secret: bytes, not_before: int) -> None:
@@ -58,7 +68,6 @@ class ProcessJob:
         self.server = self.conductor.server(self.secret, self._hear)
         self.addresses = [self.server.address]
         self.processes: dict[str, Any] = {}
-        self._context = forking()
         self._finished: Any = None
         self._leading = threading.Thread(target=self._lead, daemon=True)
 
@@ -79,11 +88,7 @@ class ProcessJob:
     def start(self, name: str, not_before: int = 0) -> None:
         """Start a worker, or its replacement."""
         arguments = (canonical(self.plan), self.training, name, self.addresses, self.secret, not_before)
-        # pytest imports this module under a name that another process does not find.
-        script = (__file__, {"ARGUMENTS": arguments}, "worker")
-        process = self._context.Process(target=runpy.run_path, args=script, daemon=True)
-        process.start()
-        self.processes[name] = process
+        self.processes[name] = fork(__file__, *arguments)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a worker a signal."""

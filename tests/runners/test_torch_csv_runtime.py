@@ -1,11 +1,9 @@
 """Torch's own runtime executes the exported CSVs, and computes the gradients of single-process training.
 
-The file is also the program of one rank: `python test_torch_csv_runtime.py RANK FOLDER CSV…` runs the schedules of the
-CSV files one after the other and leaves the stage's gradients in the folder.
+The file is also the program of one rank: it runs the schedules of CSV files one after the other and leaves the stage's
+gradients beside them.
 """
 
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +21,9 @@ from rtk.planners.shape import Shape
 from rtk.runners.torch_csv import from_torch_csv, to_torch_csv
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
+
+if __name__ != "worker":  # which knows no package of tests
+    from .processes import fork
 
 STAGES, MICROBATCHES, WIDTH = 4, 8, 8
 PROFILE = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(STAGES)))
@@ -93,15 +94,16 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[to
     for schedule in SCHEDULES:
         csv_files.append(folder / f"{schedule}.csv")
         csv_files[-1].write_text(to_torch_csv(make_plan(schedule)))
-    command = [sys.executable, __file__]
-    ranks = [subprocess.Popen([*command, str(rank), str(folder), *map(str, csv_files)]) for rank in range(STAGES)]
+    ranks = [fork(__file__, rank, folder, list(map(str, csv_files))) for rank in range(STAGES)]
     try:
         deadline = time.monotonic() + DEADLINE_S
-        assert [rank.wait(max(0.0, deadline - time.monotonic())) for rank in ranks] == [0] * STAGES
+        for rank in ranks:
+            rank.join(max(0.0, deadline - time.monotonic()))
+        assert [rank.exitcode for rank in ranks] == [0] * STAGES
     finally:
         for rank in ranks:
             rank.kill()
-            rank.wait()
+            rank.join()
     return {file.stem: [torch.load(f"{file}.{rank}") for rank in range(STAGES)] for file in csv_files}
 
 
@@ -129,5 +131,5 @@ def test_torchs_own_gpipe_is_ours() -> None:
     assert plan_from_orders(PROFILE, orders, SHAPE, "import", "torch").workers == make_plan("gpipe").workers
 
 
-if __name__ == "__main__":
-    run_rank(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+if __name__ == "worker":
+    run_rank(*globals()["ARGUMENTS"])
