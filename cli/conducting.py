@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..runners.resilience.messages import Hello, Welcome
     from ..runners.resilience.server import Finished, Server
     from ..schemas.plan import Plan
+    from ..schemas.protocols import Hand, Replanned
     from ..schemas.timeline import Timeline
     from ..schemas.trace import Trace
 
@@ -89,6 +90,7 @@ class Conductor:
         if how.atlas is not None or how.policy is not None:
             _ = self._answers  # refused now or never
         self._spans: list[tuple[str, str, float, float, int]] = []
+        self._planned: list[Plan] = []
         self._happened: list[tuple[float, dict[str, Any]]] = []
         self.has_begun = False
         self._is_paced = False
@@ -130,7 +132,7 @@ class Conductor:
             announce(fields)
 
         surroundings = Surroundings(
-            make_plan=lambda plan, crew: self._answers(plan, crew),
+            make_plan=self._make_plan,
             welcome=self._welcome,
             announce=note,
             on_spans=self._take_spans,
@@ -149,6 +151,12 @@ class Conductor:
 
         if self.how.timeline is not None:
             write_document(self.how.timeline, self._timeline())
+
+    def _make_plan(self, plan: "Plan", crew: "tuple[Hand, ...]") -> "Replanned":
+        found = self._answers(plan, crew)
+        if self.how.timeline is not None:
+            self._planned.append(found.plan)
+        return found
 
     def _welcome(self, hello: "Hello") -> "Welcome":
         from ..runners.resilience.messages import Welcome
@@ -171,7 +179,7 @@ class Conductor:
         return Timeline(
             "measured",
             tuple(sorted(spans, key=lambda span: (span.start_s, span.worker))),
-            memory_of_workers(self.plan),
+            memory_of_workers(self.plan, *self._planned),
             events=timeline_events((max(0.0, at_s - origin_s), fields) for at_s, fields in self._happened),
             plan=digest(self.plan),
             paced=self._is_paced,

@@ -23,10 +23,10 @@ from typing import Any
 
 from ..schemas.documents import canonical, digest, parse_document
 from ..schemas.errors import InfeasibleError, InvalidInputError
-from ..schemas.plan import Plan, place_of
+from ..schemas.plan import Plan
 from ..schemas.protocols import Replan
 from ..schemas.report import Report
-from ..schemas.timeline import Event, Span, Timeline, WorkerMemory, memory_of_workers
+from ..schemas.timeline import Event, Span, Timeline, memory_of_workers
 from ..schemas.trace import Trace, TraceEvent
 from .cast import DEADLY, Process, cast_of, check_trace, has_come, joins, link_ends
 from .program import AllReduce, Compute, Program, Send, lower
@@ -262,7 +262,7 @@ class _World:
         timeline = Timeline(
             "simulated",
             tuple(sorted(spans, key=lambda span: span.start_s)),
-            self._memory(),
+            memory_of_workers(*(act.plan for act in self.acts), *(() if self.acts else (self.plan,))),
             tuple(events),
             plan=digest(self.plan),
             options={"jitter": self.jitter, "seed": self.seed},
@@ -277,12 +277,6 @@ class _World:
             reason=self.end.reason,
             plans=tuple(act.plan for act in self.acts) or (self.plan,),
         )
-
-    def _memory(self) -> tuple[WorkerMemory, ...]:
-        """The sizes of all who ever worked, as of the first plan that each place is in."""
-        plans = [act.plan for act in self.acts] or [self.plan]
-        found = {one.worker: one for plan in reversed(plans) for one in memory_of_workers(plan)}
-        return tuple(found[name] for name in sorted(found, key=place_of))
 
     # The clock
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Index, Seconds
-from .plan import Plan
+from .plan import Place, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,15 @@ class Timeline:
                 )
 
 
-def memory_of_workers(plan: Plan) -> tuple[WorkerMemory, ...]:
-    """The memory sizes of a plan's live workers, as a Timeline carries them."""
-    return tuple(
-        WorkerMemory(worker.name, stage.activation_bytes, stage.weight_stash_bytes, stage.memory_limit_bytes)
-        for worker, stage in ((worker, plan.stage_of(worker)) for worker in plan.live_workers())
-    )
+def memory_of_workers(*plans: Plan) -> tuple[WorkerMemory, ...]:
+    """The memory sizes of the live workers of the plans that were executed, as a Timeline carries them.
+
+    A Timeline has one size a place, so one whose stage is not the same in all plans has none.
+    """
+    found: dict[Place, set[WorkerMemory]] = {}
+    for plan in plans:
+        for worker in plan.live_workers():
+            stage = plan.stage_of(worker)
+            sizes = stage.activation_bytes, stage.weight_stash_bytes, stage.memory_limit_bytes
+            found.setdefault((worker.pipeline, worker.stage), set()).add(WorkerMemory(worker.name, *sizes))
+    return tuple(memory for _, own in sorted(found.items()) for memory in own if len(own) == 1)

@@ -202,19 +202,16 @@ class HeldStage:
         """Free the kept copy's memory; between two steps just `keep` again, which reuses it."""
         self._kept = None
 
-    def checksum(self) -> str:
-        """The sha256 (hexadecimal) over the names and bytes of the state: equal on peers that agree bit for bit."""
-        return _sha256(self.state())
-
-    def checksums(self) -> dict[int, str]:
-        """For every held layer, by its number in the model, the sha256 over the names and bytes of its state.
+    def checksums(self, layers: Iterable[int] | None = None) -> dict[int, str]:
+        """For held layers, by their number in the model, the sha256 over the names and bytes of their state.
 
         Equal on all workers that hold the layer and agree bit for bit, wherever their stages begin and end.
+
+        Args:
+            layers: which of them; all unless given, and those that are not held are left out.
         """
-        state: dict[int, dict[str, torch.Tensor]] = {layer: {} for layer in range(*self.layers_range)}
-        for name, value in self.state().items():
-            state[_layer_of(name)][name] = value
-        return {layer: _sha256(own) for layer, own in state.items()}
+        held = range(*self.layers_range)
+        return {layer: _sha256(self.state_of((layer, layer + 1))) for layer in layers or held if layer in held}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         layers = self.stage.layers

@@ -60,6 +60,7 @@ from .interruption import Interruption
 from .iteration import Batch, Iteration, Rank, groups_of, splits_backward
 from .meeting import meet
 from .shapes import boundary_samples
+from .spare_layers import SpareLayers
 from .stage import Loss
 from .state_copy import take_over
 from .transport import GlooTransport, SlowLinks, Transport
@@ -113,6 +114,7 @@ class ResilientWorker:
         self._task = task
         layers = task.make_layers()
         self._boundaries = boundary_samples(layers, task.batch(0)[0][0])
+        self._spare = SpareLayers(layers)
         self._held = self._build(layers, task.plan, _worker_named(task.plan, task.name))
         self._warm_up()
         self._interruption = Interruption()
@@ -218,7 +220,7 @@ class ResilientWorker:
         program = _program(epoch.plan)
         self._epoch, self._place = epoch, epoch.seats[number].place
         self._committed, self._last = epoch.iteration - 1, epoch.last
-        held = self._fitting(program, number)
+        held = self._fitting(epoch, program, number)
         transport = connect(lambda: self._transport(epoch, program, number), superseded)
         try:
             self._interruption.guard(transport)
@@ -228,12 +230,14 @@ class ResilientWorker:
             raise
         return self._rank(program, number, transport), transport
 
-    def _fitting(self, program: Program, rank: int) -> HeldStage:
+    def _fitting(self, epoch: Epoch, program: Program, rank: int) -> HeldStage:
         """The stage of a place: the one held, or another one, whose state is to come; made to serve this plan."""
         plan, worker = program.plan, program.workers[rank]
         held = self._held
         if held.layers_range != plan.stage_of(worker).layers:
-            held = self._build(self._task.make_layers(), plan, worker)
+            # Values are made anew only where nobody has any.
+            spare = None if epoch.nothing_committed else self._spare.of(plan.stage_of(worker).layers, "cpu")
+            held = self._build(spare or self._task.make_layers(), plan, worker)
         held.adapt(1 / plan.total_microbatches(), splits_backward(program.instructions[rank]))
         return held
 
@@ -266,11 +270,12 @@ class ResilientWorker:
                 self._start_from(epoch, held)
         else:
             copied = take_over(epoch.copies, rank, transport, before, held)
-        sums = {layer: sha256 for one in (before, held) if one and copied for layer, sha256 in one.checksums().items()}
+        sums: dict[int, str] = {}
+        if copied:
+            sums = held.checksums(copied) | (before.checksums(copied) if before not in (None, held) else {})
         if held is not before:
             self._held, self._has_state, self._kept_for = held, True, None
-        checksums = tuple((layer, sums[layer]) for layer in sorted(copied))
-        self._link.send(Ready(epoch.epoch, held.layers_range, checksums))
+        self._link.send(Ready(epoch.epoch, held.layers_range, tuple(sorted(sums.items()))))
 
     def _start_from(self, epoch: Epoch, held: HeldStage) -> None:
         """The state before the first iteration: as the layers were made, or a checkpoint's."""

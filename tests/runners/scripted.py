@@ -178,11 +178,12 @@ class ThreadJob:
         """Wait until an iteration of an epoch, or of a later one, is committed."""
         self.wait_for(lambda one: one["event"] == "iteration" and one["epoch"] >= number)
 
-    def checksums(self) -> dict[tuple[int, int], set[str]]:
-        """Of the states that the workers of each range of layers hold in the end: one, where all peers agree."""
-        found: dict[tuple[int, int], set[str]] = {}
+    def checksums(self) -> dict[int, set[str]]:
+        """Of each layer's states that workers hold in the end: one, where all who hold it agree."""
+        found: dict[int, set[str]] = {}
         for worker in self.workers.values():
-            found.setdefault(worker.held.layers_range, set()).add(worker.held.checksum())
+            for layer, sha256 in worker.held.checksums().items():
+                found.setdefault(layer, set()).add(sha256)
         return found
 
     def _work(self, name: str, not_before: int) -> None:
