@@ -30,6 +30,8 @@ from typing import Any, get_args
 from rtk.benchmarks.common import write_result
 from rtk.cli.conducting import Conduct
 from rtk.cli.training import Training
+from rtk.planners.oobleck.plan import plan_oobleck
+from rtk.planners.oobleck.templates import plan_templates
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import Request, Technique, opening
@@ -71,9 +73,17 @@ def is_event(name: str, **fields: Any) -> Any:
     return lambda one: one["event"] == name and all(one.get(key) == value for key, value in fields.items())
 
 
-def chaos(pp: int, dp: int, cycles: int, seed: int) -> dict[str, Any]:
+def unlike_plan(nodes: int, smallest: int, microbatches: int) -> Plan:
+    """Pipelines of `smallest` single-worker nodes or more, from templates over equal layers."""
+    room_bytes = float(-(-LAYERS // smallest))  # for so many layers, each of one byte
+    layer = Layer((LayerCost(0.003, 0.003, 0.003),), state_bytes=1.0)
+    templates = plan_templates(Profile((layer,) * LAYERS), nodes, 1, 1, memory_limit_bytes=room_bytes)
+    return plan_oobleck(templates, nodes, microbatches, 1)
+
+
+def chaos(plan: Plan, cycles: int, seed: int) -> dict[str, Any]:
     """Kill a random worker at a random moment, let a replacement join, and so on."""
-    chance, plan = random.Random(seed), plan_of(pp, dp)
+    chance = random.Random(seed)
     kills, joins, respawns = [], [], []
     with ProcessJob(plan, Conduct(FOREVER), exact()) as job:
         job.wait_for_iteration(5)
@@ -95,8 +105,7 @@ def chaos(pp: int, dp: int, cycles: int, seed: int) -> dict[str, Any]:
         miscounted = sum("micro-batches" in str(one.get("reason")) for one in job.said)
     healthy_s = statistics.median(iterations)
     return {
-        "pp": pp,
-        "dp": dp,
+        "stages": [len(plan.template_of(k).stages) for k in range(len(plan.pipelines))],
         "cycles": cycles,
         "survived": len(joins),
         "iterations": len(losses),
@@ -384,8 +393,10 @@ def plain_worker(plan: bytes, rank: int, port: int, iterations: int, results: An
 
 
 SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
-    "chaos-3x2": lambda: chaos(3, 2, 250, seed=1),
-    "chaos-4x2": lambda: chaos(4, 2, 250, seed=2),
+    "chaos-3x2": lambda: chaos(plan_of(3, 2), 250, seed=1),
+    "chaos-4x2": lambda: chaos(plan_of(4, 2), 250, seed=2),
+    "chaos-3+2": lambda: chaos(unlike_plan(5, 2, 10), 100, seed=4),
+    "chaos-3+2+2": lambda: chaos(unlike_plan(7, 2, 12), 100, seed=5),
     "leaks": lambda: leaks(50),
     "coordinator": lambda: coordinator(20, seed=3),
     "throughput": lambda: throughput(0.04, 14),
