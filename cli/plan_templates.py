@@ -77,7 +77,7 @@ COLUMNS = ("nodes", "stages", "GPUs of a stage", "micro-batches", "iteration", "
 
 def _row(template: "PipelineTemplate") -> tuple[str, ...]:
     times_s = [sum(map(stage.duration_s, "FB")) for stage in template.stages]
-    slowest = max(range(len(times_s)), key=times_s.__getitem__)
+    slowest = max(range(len(times_s)), key=lambda i: (times_s[i], i))  # the last of equally slow ones, as the objective
     degrees = [stage.tensor_parallel for stage in template.stages]
     low, high = min(degrees), max(degrees)
     return (

@@ -147,7 +147,7 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_rare_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    """Moves, copies, waits, leaves, refusals, restarts and failed checkpoints have words of their own; what is new is passed over."""
+    """Moves, copies, waits, refusals, restarts and the like have words of their own; what is new is passed over."""
     moved = {"0/0": "0/0", "0/1": "1/0", "1/1": "1/1"}
     tell(
         [
