@@ -15,6 +15,7 @@ from rtk.benchmarks.common import write_result
 from rtk.benchmarks.scheduling import timed
 from rtk.planners.batch.distribute import distribute
 from rtk.planners.batch.pace import Pace
+from rtk.planners.oobleck.ending import Ending, ending_of
 from rtk.planners.oobleck.instantiation import fastest_sizes, fewest_pipelines, instantiate
 from rtk.planners.oobleck.pace import paces_of
 from rtk.planners.oobleck.plan import plan_of
@@ -24,8 +25,10 @@ from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, P
 from rtk.schemas.templates import LayerState, PipelineTemplate, Templates
 
 LAYERS = 128
-CASES = ((128, 8, 3), (64, 2, 2), (256, 8, 3), (1000, 8, 3))  # nodes, n_0 and f
+CASES = ((128, 8, 3), (64, 2, 2), (256, 8, 3), (1000, 8, 3), (1000, 5, 3))  # nodes, n_0 and f
 KINDS = ("whole", "random", "alike", "measured")
+ENDINGS = ("none", "shared", "unrelated")  # the larger a pipeline, the less its stages have to reduce; or anything
+NETWORKS = (Connection(), Connection(0.1), Connection(0.05, 1.0), Connection(0.0, 0.3))
 
 
 def campaign(cases: int) -> dict[str, Any]:
@@ -33,16 +36,17 @@ def campaign(cases: int) -> dict[str, Any]:
     chance, worse, sets = Random(0), 0, 0
     for _ in range(cases):
         templates, paces, nodes = drawn(chance)
+        ending = endings(chance, templates.smallest, templates.largest, chance.choice(ENDINGS))
         multiple_of = chance.randint(1, 3)
         units = fewest_pipelines(templates, nodes) + chance.choice([0, 1, 5, 20, 60])
         microbatches = units * multiple_of
         times_s = [
-            slowest_s(templates, paces, sizes, microbatches, multiple_of)
+            lasts_s(templates, paces, ending, sizes, microbatches, multiple_of)
             for sizes in every_set(templates, nodes)
             if len(sizes) <= units
         ]
-        found = fastest_sizes(templates, paces, nodes, microbatches, multiple_of)
-        worse += slowest_s(templates, paces, found, microbatches, multiple_of) != min(times_s)
+        found = fastest_sizes(templates, paces, ending, nodes, microbatches, multiple_of)
+        worse += lasts_s(templates, paces, ending, found, microbatches, multiple_of) != min(times_s)
         sets += len(times_s)
     return {"cases": cases, "sets": sets, "other_than_the_best": worse}
 
@@ -81,6 +85,19 @@ def paces(chance: Random, smallest: int, largest: int, kind: str) -> list[Pace]:
     return [Pace(0.3, (1 + 0.1 * chance.random()) / nodes) for nodes in sizes]
 
 
+def endings(chance: Random, smallest: int, largest: int, kind: str) -> Ending:
+    """None; a model's bytes and step time, shared by a template's nodes; or whatever, in small numbers and others."""
+    sizes = range(smallest, largest + 1)
+    connection, scale = chance.choice(NETWORKS), chance.choice([0.1, 1.0, 5.0])
+    if kind == "none":
+        return Ending(smallest, connection, (0.0,) * len(sizes), (0.0,) * len(sizes))
+    if kind == "shared":
+        shares = tuple(scale / nodes for nodes in sizes)
+        return Ending(smallest, connection, shares, shares)
+    reduced, steps = (tuple(scale * chance.choice([0.0, 1.0, 2.0, chance.random()]) for _ in sizes) for _ in range(2))
+    return Ending(smallest, connection, reduced, steps)
+
+
 def every_set(templates: Templates, nodes: int) -> Iterator[tuple[int, ...]]:
     """All sets of f + 1 pipelines or more that fill the nodes, sizes descending."""
 
@@ -94,11 +111,17 @@ def every_set(templates: Templates, nodes: int) -> Iterator[tuple[int, ...]]:
     return (found for found in sets(nodes, templates.largest) if len(found) > templates.fault_tolerance)
 
 
-def slowest_s(
-    templates: Templates, paces: Sequence[Pace], sizes: Sequence[int], microbatches: int, multiple_of: int
+def lasts_s(
+    templates: Templates,
+    paces: Sequence[Pace],
+    ending: Ending,
+    sizes: Sequence[int],
+    microbatches: int,
+    multiple_of: int,
 ) -> float:
-    """The least time of the slowest pipeline of a set."""
-    return distribute([paces[size - templates.smallest] for size in sizes], microbatches, multiple_of).slowest_s
+    """The least time of a set: of its slowest pipeline, and what follows."""
+    chosen = [paces[size - templates.smallest] for size in sizes]
+    return distribute(chosen, microbatches, multiple_of).slowest_s + ending.lasts_s(sizes)
 
 
 def number_of_sets(nodes: int, smallest: int, least_pipelines: int) -> int:
@@ -119,17 +142,18 @@ def number_of_sets(nodes: int, smallest: int, least_pipelines: int) -> int:
 def speed(rounds: int) -> list[dict[str, Any]]:
     """How long the choice takes for large clusters, with 8 and 64 micro-batches a node."""
     rows = []
-    for (nodes, smallest, fault_tolerance), kind, each in product(CASES, KINDS, (8, 64)):
+    for (nodes, smallest, fault_tolerance), kind, after, each in product(CASES, KINDS, ENDINGS, (8, 64)):
         largest = min(nodes - fault_tolerance * smallest, LAYERS if kind == "measured" else nodes)
         templates = bare(smallest, largest, fault_tolerance)
         times_s = []
-        for seed in range(rounds):
+        for seed in range(1 if after == "unrelated" and nodes > 256 else rounds):
             found = (
                 measured()[smallest - 1 : largest]
                 if kind == "measured"
                 else paces(Random(seed), smallest, largest, kind)
             )
-            times_s.append(timed(fastest_sizes, templates, found, nodes, nodes * each)[1])
+            ending = endings(Random(seed), smallest, largest, after)
+            times_s.append(timed(fastest_sizes, templates, found, ending, nodes, nodes * each)[1])
         rows.append(
             {
                 "nodes": nodes,
@@ -138,6 +162,7 @@ def speed(rounds: int) -> list[dict[str, Any]]:
                 "fault_tolerance": fault_tolerance,
                 "microbatches": nodes * each,
                 "paces": kind,
+                "endings": after,
                 "sets": number_of_sets(nodes, smallest, fault_tolerance + 1) if nodes <= 128 else None,
                 "median_s": median(times_s),
                 "largest_s": max(times_s),
@@ -197,7 +222,7 @@ def whole_plans() -> list[dict[str, Any]]:
                 "pipelines": len(found.sizes),
                 "instantiate_s": chosen_s,
                 "plan_s": planned_s,
-                "foretold_s": found.slowest_s,
+                "foretold_s": found.slowest_s + ending_of(planned()).lasts_s(found.sizes),
                 "iteration_time_s": plan.prediction.iteration_time_s,
                 "gap": plan.prediction.gap,
             }

@@ -3,8 +3,8 @@
 `python benchmarks/reconfiguration.py [-o FILE]`
 
 A model like GPT-3 175B, 96 unlike layers of 29 GB, on 1,000 nodes of 8 GPUs with 80 GB each; f = 3, templates from what
-memory asks for to 24 nodes. `decided` is pipelines, batch, seats and copies; `planned` is the Plan with its orders, its
-prediction and its check as well. One core, warm; `decided_first` has the templates' paces to time.
+memory asks for to 24 nodes. `decided` is pipelines, batch, seats and copies; `planned` comes on top, the Plan with its
+orders, its prediction and its check. One core, warm; `decided_first` has the templates' paces to time.
 """
 
 import argparse
@@ -78,14 +78,13 @@ def losses(templates: Templates, lost: int) -> dict[str, Any]:
     _, first_s = timed(Weighing(templates, Batch(MICROBATCHES)).chosen, drawn[0], PAYS_WITHIN)
     found = [timed(weighing.chosen, one, PAYS_WITHIN) for one in drawn]
     decided_s = [took_s for _, took_s in found]
-    choice = found[0][0]
-    _, planned_s = timed(plan_of, templates, choice.pipelines.sizes, choice.microbatches)
+    planned_s = [timed(plan_of, templates, one.pipelines.sizes, one.microbatches)[1] for one, _ in found]
     return {
         "lost": lost,
         "draws": DRAWS,
         "decided_first_s": first_s,
         "decided_s": {"median": median(decided_s), "largest": max(decided_s)},
-        "planned_s": planned_s,
+        "planned_s": {"median": median(planned_s), "largest": max(planned_s)},
         "steps": sorted({" ".join(choice.pipelines.steps) for choice, _ in found}),
         "weighed": told([choice for choice, _ in found]),
         "steps_only": told([weighing.chosen(one, 0) for one in drawn]),

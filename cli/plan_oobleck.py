@@ -32,7 +32,7 @@ def oobleck(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Plan pipelines of unlike sizes that use all nodes: those whose slowest ends an iteration first.
+    """Plan pipelines of unlike sizes that use all nodes: those that end an iteration first.
 
     There are always f + 1 of them or more. The plan carries all templates, so that it can be reconfigured.
     """

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..schemas.checkpoint import print_layers
 from ..schemas.errors import InvalidInputError
 from .console import Debug, Json, Output, Quiet, emit, remark
 from .parsing import parse_places
@@ -41,15 +42,16 @@ def reconfigure(
     A node is named by its first worker in the running plan, one that joins new0, new1 and so on. The plan's options say
     who copies which layers from whom; standard error names the first of them.
     """
-    from ..planners.oobleck.reconfiguration import crew_after
-    from ..planners.oobleck.reconfiguration import reconfigure as decided
+    from ..planners.oobleck.reconfiguration import Reconfigurer, crew_after
     from .plans import read_valid_plan
 
     places = parse_places(failed, "--failed")
     if not places and not join:
         raise InvalidInputError("nothing has changed", where="--failed or --join", fix="name who is lost, or who comes")
     running = read_valid_plan(plan)
-    found = decided(running, crew_after(running, places, join), pays_within)
+    reconfigurer, crew = Reconfigurer(running), crew_after(running, places, join)
+    reconfigurer.require_joining(len(crew), join)
+    found = reconfigurer.next_of(running, crew, pays_within)
     emit(found.plan, output, as_json)
     remark(summary(found.plan))
     remark(_change(running, found))
@@ -78,17 +80,13 @@ def _by_size(name: str) -> tuple[int, str]:
     return len(name), name
 
 
-def _layers(first: int, stop: int) -> str:
-    return f"layer {first}" if stop == first + 1 else f"layers {first} to {stop - 1}"
-
-
 def _copying(found: "Reconfiguration") -> str:
     """Who copies what from whom, the first of them, and how much that is."""
     from ..viz.units import print_bytes, print_time
 
     if not found.copies:
         return "nothing to copy"
-    names = [f"{_layers(*copy.layers)} from {copy.source} to {copy.target}" for copy in found.copies]
+    names = [f"{print_layers([copy.layers])} from {copy.source} to {copy.target}" for copy in found.copies]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     lasts = "the network gives no bandwidth to say how long that takes"
     if found.copying_s is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from ...schemas.checkpoint import missing_layers, print_layers
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Plan, Stage
 from ...schemas.templates import nodes_of_stages
@@ -66,24 +67,10 @@ def crew_of(plan: Plan, gpus_per_node: int, failed: Collection[tuple[int, int]] 
 
 def require_all_layers(crew: Sequence[CrewNode], layers: int) -> None:
     """Raise InfeasibleError if no node holds some layer: its state is lost."""
-    held = {layer for found in {node.layers for node in crew} if found for layer in range(*found)}
-    lost = [layer for layer in range(layers) if layer not in held]
+    lost = missing_layers(layers, {node.layers for node in crew if node.layers is not None})
     if lost:
         raise InfeasibleError(
-            f"the state of {_named(lost)} is lost: no node that is left holds it",
+            f"the state of {print_layers(lost)} is lost: no node that is left holds it",
             where="the nodes that are left",
             fix="go on from a checkpoint",
         )
-
-
-def _named(layers: Sequence[int]) -> str:
-    runs = list(_runs(layers))
-    words = [f"{first}" if stop == first + 1 else f"{first} to {stop - 1}" for first, stop in runs]
-    return f"layer {words[0]}" if len(layers) == 1 else f"layers {', '.join(words)}"
-
-
-def _runs(layers: Sequence[int]) -> Iterator[Range]:
-    """Ascending numbers as ranges [first, stop)."""
-    for _, found in groupby(enumerate(layers), key=lambda pair: pair[1] - pair[0]):
-        run = [layer for _, layer in found]
-        yield run[0], run[-1] + 1

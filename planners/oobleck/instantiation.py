@@ -2,18 +2,23 @@
 
 Oobleck (section 4.2) lists every multiset of templates that fills the nodes with f + 1 pipelines or more, distributes
 the batch over each, and takes the fastest: half a million for 128 nodes with n_0 = 8 and f = 3. We ask the other way
-round. Within a deadline a template has room for so many micro-batches, by its pace (`pace.py`); a deadline can be met
-if some multiset fills the nodes and has room for all micro-batches. That is an unbounded knapsack, filled exactly,
-O(nodes * templates * (f + 1)). Only ends of micro-batches matter as deadlines, so the least is found by bisection, and
-it is the least time of the slowest pipeline over all multisets: the same optimum as by enumeration.
+round. Within a deadline a template has room for so many micro-batches, by its pace (`pace.py`); so many pipelines can
+meet it if some multiset of them fills the nodes and has room for all micro-batches (`knapsack.py`). Only ends of
+micro-batches matter as deadlines, so the least is found by bisection.
 
-Of several multisets that meet it we take the one with the most room (it bears a slow-down best), then the fewest
-pipelines, then the smallest of them first. What depends on the number of pipelines, the all-reduce, is not counted.
+What is made least is the whole iteration, the slowest pipeline and the ending behind it (`ending.py`). The ending
+depends on the number of pipelines and on the templates in use: for every number of pipelines we find the least
+deadline, and then without the templates whose stages made the ending as long as it was, as long as that can pay. Most
+numbers end at the first question, whether they meet the deadline that the best set so far leaves them. The result is
+the optimum over all multisets, as by enumeration. (For a thousand nodes it takes a tenth of a second; seconds where a
+thousand templates have endings that have nothing to do with their sizes: `benchmarks/instantiation.py`.)
+
+Of several multisets as fast we take the one with the most room (it bears a slow-down best), then the fewest pipelines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,19 +29,22 @@ from ...schemas.templates import Templates
 from ..batch.distribute import distribute
 from ..batch.nearest import Range, nearest
 from ..batch.pace import Pace
+from .burdens import Burdens
+from .ending import Ending, ending_of
+from .knapsack import Filling, Knapsack
 from .pace import paces_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..batch.distribute import Objective, Solver
+    from .knapsack import Bools, Ints
 
-    Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-NEVER = -(1 << 61)  # room of what cannot be; the sum of two does not overflow
+TRIED = 32  # batches below one that cannot be split, and above
 LISTED = 4096  # so many deadlines are listed and bisected
-HALVINGS = 40  # of the time in which any multiset is done
+HALVINGS = 20  # of the time in which pipelines are done that could be cut
 FIRST_STEP = 1e-4  # relative, from a deadline that is almost met
 
 
@@ -58,7 +66,7 @@ def instantiate(
     solver: Solver = "exact",
     microbatch_size: int = 1,
 ) -> Instantiation:
-    """Choose the pipelines whose slowest ends first, and distribute the micro-batches over them.
+    """Choose the pipelines whose iteration ends first, and distribute the micro-batches over them.
 
     Args:
         templates: of consecutive sizes.
@@ -75,11 +83,16 @@ def instantiate(
             cannot be split.
     """
     microbatches_of(templates, nodes, microbatches * microbatch_size, microbatch_size, multiple_of)
-    paces = paces_of(templates.templates)
-    sizes = fastest_sizes(templates, paces, nodes, microbatches, multiple_of)
-    shared = None if objective == "min-max" else _counts(sizes)
-    if shared is not None:
-        _require_equal_shares(shared, microbatches, multiple_of, microbatch_size)
+    paces, ending = paces_of(templates.templates), ending_of(templates)
+
+    def sizes_for(number: int) -> tuple[int, ...]:
+        return fastest_sizes(templates, paces, ending, nodes, number, multiple_of)
+
+    sizes = sizes_for(microbatches)
+    if objective == "variance" and not _has_equal_shares(sizes, microbatches, multiple_of):
+        least = fewest_pipelines(templates, nodes) * multiple_of
+        raise _unequal_shares(sizes_for, microbatches, least, multiple_of, microbatch_size)
+    shared = _counts(sizes) if objective == "variance" else None
     chosen = [paces[size - templates.smallest] for size in sizes]
     found = distribute(chosen, microbatches, multiple_of, objective, solver, shared=shared)
     return Instantiation(sizes, found.microbatches, found.slowest_s)
@@ -117,17 +130,29 @@ def _counts(sizes: Sequence[int]) -> list[int]:
     return [sizes.count(size) for size in dict.fromkeys(sizes)]
 
 
-def _require_equal_shares(counts: Sequence[int], microbatches: int, multiple_of: int, microbatch_size: int) -> None:
-    """Raise InfeasibleError unless pipelines of one template can get equal numbers of micro-batches."""
-    possible = nearest([Range(count, 1, None) for count in counts], multiple_of, microbatches)
-    if microbatches not in possible:
-        batches = " or ".join(str(number * microbatch_size) for number in possible)
-        raise InfeasibleError(
-            f"a global batch of {microbatches * microbatch_size} cannot be split with equal shares for "
-            f"{' and '.join(map(str, counts))} pipelines of one template",
-            where="--global-batch",
-            fix=f"take {batches}, or --objective min-max, which needs no equal shares",
-        )
+def _has_equal_shares(sizes: Sequence[int], microbatches: int, multiple_of: int) -> bool:
+    """Whether pipelines of one template can get equal numbers of micro-batches."""
+    ranges = [Range(count, 1, None) for count in _counts(sizes)]
+    return microbatches in nearest(ranges, multiple_of, microbatches)
+
+
+def _unequal_shares(
+    sizes_for: Callable[[int], Sequence[int]], microbatches: int, least: int, multiple_of: int, microbatch_size: int
+) -> InfeasibleError:
+    """The error for micro-batches that cannot be split so; names the nearest, of a few, for which pipelines can."""
+    below = range(microbatches - multiple_of, least - 1, -multiple_of)[:TRIED]
+    above = range(microbatches + multiple_of, microbatches + (TRIED + 1) * multiple_of, multiple_of)
+    found = (
+        next((number for number in part if _has_equal_shares(sizes_for(number), number, multiple_of)), None)
+        for part in (below, above)
+    )
+    batches = [f"take {number * microbatch_size}" for number in found if number is not None]
+    return InfeasibleError(
+        f"a global batch of {microbatches * microbatch_size} cannot be split with equal shares for "
+        f"{' and '.join(map(str, _counts(sizes_for(microbatches))))} pipelines of one template",
+        where="--global-batch",
+        fix=", ".join([*batches, "or take --objective min-max, which needs no equal shares"]),
+    )
 
 
 def require_covered(templates: Templates, nodes: int) -> None:
@@ -137,10 +162,11 @@ def require_covered(templates: Templates, nodes: int) -> None:
     """
     least = (templates.fault_tolerance + 1) * templates.smallest
     if nodes < least:
+        fewer = nodes // templates.smallest - 1
         raise InfeasibleError(
-            f"{nodes} nodes are too few for {templates.fault_tolerance + 1} pipelines of {templates.smallest}",
+            f"{nodes} nodes are too few for {templates.fault_tolerance + 1} pipelines of {templates.smallest} or more",
             where="--nodes",
-            fix=f"take at least {least} nodes, or templates of a smaller --fault-tolerance",
+            fix=f"take at least {least} nodes" + f", or templates of --fault-tolerance {fewer}" * (fewer >= 0),
         )
     most_pipelines = nodes // templates.smallest
     if most_pipelines * templates.largest < nodes:
@@ -158,35 +184,115 @@ def fewest_pipelines(templates: Templates, nodes: int) -> int:
 
 
 def fastest_sizes(
-    templates: Templates, paces: Sequence[Pace], nodes: int, microbatches: int, multiple_of: int = 1
+    templates: Templates,
+    paces: Sequence[Pace],
+    ending: Ending,
+    nodes: int,
+    microbatches: int,
+    multiple_of: int = 1,
 ) -> tuple[int, ...]:
-    """The nodes of each pipeline, descending, of the multiset whose slowest pipeline can end first.
+    """The nodes of each pipeline, descending, of the multiset whose iteration can end first.
 
     Args:
         templates: of consecutive sizes.
         paces: of each template.
+        ending: of each template.
         nodes: N', which they cover.
         microbatches: of all pipelines together, a multiple of `multiple_of` and enough for the fewest pipelines.
         multiple_of: every pipeline gets a multiple of this, one at least.
     """
-    least_pipelines = templates.fault_tolerance + 1
     # A larger one would leave too few nodes for the others.
     largest = min(templates.largest, nodes - templates.fault_tolerance * templates.smallest)
-    sizes = range(templates.smallest, largest + 1)
+    sizes = np.arange(templates.smallest, largest + 1)
     rooms = _Rooms(paces[: len(sizes)], microbatches // multiple_of, multiple_of)
-    knapsack = _Knapsack(sizes, nodes, least_pipelines, rooms.units)
-    deadline_s = _least_deadline_s(rooms, knapsack)
-    return knapsack.sizes(rooms.at(deadline_s))
+    most_pipelines = min(nodes // templates.smallest, rooms.units)
+    return _Search(sizes, rooms, ending, nodes).best(range(fewest_pipelines(templates, nodes), most_pipelines + 1))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A multiset, the least deadline by which it has done all, and the ending behind it, in s."""
+
+    filling: Filling
+    deadline_s: float
+    ending_s: float
+
+    @property
+    def rank(self) -> tuple[float, int, int]:
+        """Less is better."""
+        return self.deadline_s + self.ending_s, -self.filling.room, len(self.filling.sizes)
+
+
+class _Search:
+    """The best multiset so far, and what may still be better."""
+
+    def __init__(self, sizes: Ints, rooms: _Rooms, ending: Ending, nodes: int) -> None:
+        self._sizes, self._rooms, self._ending, self._nodes = sizes, rooms, ending, nodes
+        self._burdens = Burdens(ending, sizes)
+        self._best: _Found | None = None
+
+    def best(self, numbers: range) -> tuple[int, ...]:
+        """The best sizes, with one of these numbers of pipelines."""
+        for _, pipelines in sorted(zip(self._likely_s(numbers), numbers, strict=True)):
+            self._look(pipelines)
+        assert self._best is not None
+        return self._best.filling.sizes
+
+    def _likely_s(self, numbers: range) -> list[float]:
+        """About how long an iteration of pipelines of equal sizes takes, of each number of them."""
+        pipelines = np.array(numbers)
+        sizes = self._nodes / pipelines
+        fixed_s, each_s = (np.interp(sizes, self._sizes, values) for values in self._rooms.lines)
+        slowest_s = fixed_s + each_s * self._rooms.microbatches / pipelines
+        endings = zip(sizes.astype(int).tolist(), numbers, strict=True)
+        return [work_s + self._ending.lasts_s([size] * n) for work_s, (size, n) in zip(slowest_s, endings, strict=True)]
+
+    def _look(self, pipelines: int) -> None:
+        """Offer the multisets of so many pipelines that can be better than the best so far."""
+        waiting = [(0.0, self._burdens.all(self._nodes, pipelines))]
+        while waiting:
+            least_s, box = waiting.pop()
+            latest_s = self._latest_s(self._burdens.least_s(box, pipelines))
+            found = (
+                self._least_deadline(pipelines, self._burdens.allowed(box), latest_s) if least_s <= latest_s else None
+            )
+            if found is None:
+                continue
+            if self._best is None or found.rank < self._best.rank:
+                self._best = found
+            waiting += ((found.deadline_s, part) for part in self._burdens.lighter(box, found.filling.sizes, pipelines))
+
+    def _latest_s(self, ending_s: float) -> float:
+        """The deadline that the best so far leaves before such an ending; a little later, for sums are rounded."""
+        if self._best is None:
+            return self._rooms.longest_s()
+        best_s = self._best.rank[0]
+        return best_s - ending_s + 4 * float(np.spacing(best_s))
+
+    def _least_deadline(self, pipelines: int, allowed: Bools, latest_s: float) -> _Found | None:
+        """The multiset of these templates with the least deadline; None where that is too late."""
+        knapsack = Knapsack(self._sizes, self._nodes, pipelines, self._rooms.units)
+        deadlines = _Deadlines(self._rooms, knapsack, allowed)
+        deadline_s = deadlines.least_s(latest_s)
+        if deadline_s is None:
+            return None
+        filling = deadlines.filling(deadline_s)
+        return _Found(filling, deadline_s, self._ending.lasts_s(filling.sizes))
 
 
 class _Rooms:
     """How many units (of `multiple_of` micro-batches) each template has time for, at most all of them."""
 
     def __init__(self, paces: Sequence[Pace], units: int, multiple_of: int) -> None:
-        self.units = units
+        self.units, self.microbatches = units, units * multiple_of
         self._multiple_of = multiple_of
         self._fixed_s = np.array([pace.fixed_s for pace in paces])
         self._each_s = np.array([pace.per_microbatch_s for pace in paces])
+
+    @property
+    def lines(self) -> tuple[Floats, Floats]:
+        """The paces: the fixed times, and those of a micro-batch, in s."""
+        return self._fixed_s, self._each_s
 
     def at(self, deadline_s: float) -> Ints:
         """The room of each template, 0 where it has not even time for one unit."""
@@ -217,104 +323,63 @@ class _Rooms:
         return times
 
 
-class _Knapsack:
-    """Multisets of sizes that fill the nodes exactly, with at least f + 1 pipelines and at most as many as units.
+class _Deadlines:
+    """Which deadlines some multiset of allowed templates meets."""
 
-    `best[k, n]` is the most room that pipelines of n nodes together have, less their number: of k pipelines or more
-    (the last row counts f + 1), or, where there may be more pipelines than units, of exactly k.
-    """
+    def __init__(self, rooms: _Rooms, knapsack: Knapsack, allowed: Bools) -> None:
+        self._rooms, self._knapsack, self._allowed = rooms, knapsack, allowed
 
-    def __init__(self, sizes: range, nodes: int, least_pipelines: int, units: int) -> None:
-        self._sizes, self._nodes, self._least, self._units = np.array(sizes), nodes, least_pipelines, units
-        self._counted = nodes // sizes[0] > units
-        self._rows = units if self._counted else least_pipelines
-        self._weight = nodes + 1  # of a unit of room: more than there are pipelines
+    def least_s(self, latest_s: float) -> float | None:
+        """The least end of a micro-batch by which some multiset has done all of them; None if that is too late."""
+        if not self._is_met(latest_s):
+            return None
+        missed_s, met_s = self._bracket_s(latest_s)
+        while (self._rooms.at(met_s) - self._rooms.at(missed_s)).sum() > LISTED:
+            middle_s = (missed_s + met_s) / 2
+            if not missed_s < middle_s < met_s:
+                break
+            if self._is_met(middle_s):
+                met_s = middle_s
+            else:
+                missed_s = middle_s
+        ends_s = self._rooms.ends_s(missed_s, met_s)
+        low, high = 0, len(ends_s) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_met(float(ends_s[middle])):
+                high = middle
+            else:
+                low = middle + 1
+        return float(ends_s[low])
 
-    def may_hold(self, room: Ints) -> bool:
-        """Whether the room may suffice for all units, even if templates could be cut: cheap, and never wrong if not."""
-        return bool((room * self._nodes >= self._units * self._sizes).any())
+    def filling(self, deadline_s: float) -> Filling:
+        """The multiset of most room by a deadline that is met."""
+        return self._knapsack.best(self._room(deadline_s))
 
-    def holds(self, room: Ints) -> bool:
-        """Whether some multiset has room for all units."""
-        if not self.may_hold(room):
-            return False
-        best = self._table(room)
-        most = best[self._best_row(best), -1]
-        return bool(-(-most // self._weight) >= self._units)
+    def _is_met(self, deadline_s: float) -> bool:
+        return self._knapsack.holds(self._room(deadline_s))
 
-    def sizes(self, room: Ints) -> tuple[int, ...]:
-        """The sizes of the best multiset, descending."""
-        best, value = self._table(room), self._values(room)
-        row, left, found = self._best_row(best), self._nodes, []
-        while left:
-            before = max(row - 1, 0)
-            same = best[before, self._window(left)] + value == best[row, self._sizes[-1] + left]
-            size = int(self._sizes[-1] - np.flatnonzero(same)[-1])
-            found.append(size)
-            row, left = before, left - size
-        return tuple(sorted(found, reverse=True))
+    def _may_be_met(self, deadline_s: float) -> bool:
+        return self._knapsack.may_hold(self._room(deadline_s))
 
-    def _best_row(self, best: Ints) -> int:
-        return self._least + int(best[self._least :, -1].argmax())
+    def _room(self, deadline_s: float) -> Ints:
+        return self._rooms.at(deadline_s) * self._allowed
 
-    def _values(self, room: Ints) -> Ints:
-        """What a pipeline of each size is worth, from the largest."""
-        return np.ascontiguousarray(np.where(room > 0, room * self._weight - 1, NEVER)[::-1])
+    def _bracket_s(self, latest_s: float) -> tuple[float, float]:
+        """A deadline that is missed and one that is met.
 
-    def _window(self, nodes: int) -> slice:
-        """Where the table says what is left of so many nodes by a pipeline of each size, from the largest."""
-        return slice(nodes, nodes + len(self._sizes))
-
-    def _table(self, room: Ints) -> Ints:
-        """`best`, with as many columns before node 0 as the largest size."""
-        value, largest = self._values(room), int(self._sizes[-1])
-        best = np.full((self._rows + 1, largest + self._nodes + 1), NEVER)
-        best[0, largest] = 0
-        for nodes in range(int(self._sizes[0]), self._nodes + 1):
-            most = (best[:-1, self._window(nodes)] + value).max(axis=1)
-            best[1:, largest + nodes] = np.maximum(most, NEVER)
-            if not self._counted:
-                best[0, largest + nodes] = best[1, largest + nodes]
-        return best
-
-
-def _least_deadline_s(rooms: _Rooms, knapsack: _Knapsack) -> float:
-    """The least end of a micro-batch by which some multiset has done all of them."""
-    missed_s, met_s = _bracket_s(rooms, knapsack)
-    while (rooms.at(met_s) - rooms.at(missed_s)).sum() > LISTED:
-        middle_s = (missed_s + met_s) / 2
-        if not missed_s < middle_s < met_s:
-            break
-        if knapsack.holds(rooms.at(middle_s)):
-            met_s = middle_s
-        else:
-            missed_s = middle_s
-    ends_s = rooms.ends_s(missed_s, met_s)
-    low, high = 0, len(ends_s) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if knapsack.holds(rooms.at(float(ends_s[middle]))):
-            high = middle
-        else:
-            low = middle + 1
-    return float(ends_s[low])
-
-
-def _bracket_s(rooms: _Rooms, knapsack: _Knapsack) -> tuple[float, float]:
-    """A deadline that is missed and one that is met: from where templates that could be cut meet it, in growing steps.
-
-    Few knapsacks are needed so: whole templates are almost as good as cut ones.
-    """
-    missed_s, met_s = -1.0, rooms.longest_s()
-    longest_s = met_s
-    for _ in range(HALVINGS):
-        middle_s = (missed_s + met_s) / 2
-        if knapsack.may_hold(rooms.at(middle_s)):
-            met_s = middle_s
-        else:
-            missed_s = middle_s
-    step_s = FIRST_STEP * max(met_s, longest_s * 2.0**-HALVINGS)
-    while not knapsack.holds(rooms.at(met_s)):
-        missed_s, met_s = met_s, min(met_s + step_s, longest_s)
-        step_s *= 2
-    return missed_s, met_s
+        We go up, in growing steps, from where pipelines that could be cut meet it: whole ones are almost as good, so
+        few knapsacks are needed, and small ones.
+        """
+        missed_s, met_s = -1.0, latest_s
+        for _ in range(HALVINGS):
+            middle_s = (missed_s + met_s) / 2
+            if self._may_be_met(middle_s):
+                met_s = middle_s
+            else:
+                missed_s = middle_s
+        step_s = FIRST_STEP * max(met_s, latest_s * 2.0**-HALVINGS)
+        while met_s < latest_s and not self._is_met(met_s):
+            missed_s, met_s = met_s, min(met_s + step_s, latest_s)
+            step_s *= 2
+        return missed_s, met_s

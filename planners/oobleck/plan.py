@@ -18,13 +18,13 @@ from ...schemas.check import check_plan
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Pipeline, Plan, Planner, Stage, Template, Worker
-from ...schemas.profile import Connection
 from ...schemas.templates import PipelineTemplate, Templates
 from ..partition import allreduce_s
 from ..pipeline.one_forward_one_backward import one_forward_one_backward
 from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.bounds.lower_bound import lower_bound
 from ..scheduling.problem import BACKWARD, FORWARD, KINDS, Orders, Problem, home_problem
+from .ending import connection_of, reduced_bytes
 from .instantiation import instantiate, microbatches_of
 from .standing import OPTION, name_of, rest_of, templates_of
 
@@ -45,7 +45,7 @@ def plan_oobleck(
     objective: Objective = "min-max",
     solver: Solver = "exact",
 ) -> Plan:
-    """Plan pipelines that use all nodes, and share a global batch so that the slowest ends first.
+    """Plan pipelines that use all nodes, and share a global batch so that an iteration ends first.
 
     Args:
         templates: of consecutive sizes.
@@ -128,11 +128,10 @@ def _require_size(templates: Templates, microbatch_size: int) -> None:
 
 def _template(templates: Templates, template: PipelineTemplate, peers: int) -> Template:
     """A template as a plan has it, its all-reduce between so many pipelines."""
-    connection = templates.network.inter_node or templates.network.intra_node or Connection()
+    connection = connection_of(templates)
 
     def reduced(stage: Stage) -> Stage:
-        whole_bytes = sum(layer.parameter_bytes for layer in templates.layers[slice(*stage.layers)])
-        return replace(stage, allreduce_s=allreduce_s(connection, whole_bytes / stage.tensor_parallel, peers))
+        return replace(stage, allreduce_s=allreduce_s(connection, reduced_bytes(templates.layers, stage), peers))
 
     return Template(name_of(template.nodes), tuple(map(reduced, template.stages)), template.links)
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...schemas.errors import InvalidInputError
+from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.plan import Plan
 from .copies import Copy
 from .crew import CrewNode, crew_of, node_shapes
@@ -80,6 +80,22 @@ class Reconfigurer:
         """
         return self._weighing.sizes.usable(nodes)
 
+    def require_joining(self, nodes: int, joining: int) -> None:
+        """Raise InfeasibleError if pipelines could use the nodes only were it fewer or more that join; says how many.
+
+        Args:
+            nodes: those that are left, and those that join.
+            joining: of them.
+        """
+        sizes = self._weighing.sizes
+        possible = [joining + number - nodes for number in sizes.around(nodes) if joining + number >= nodes]
+        if nodes >= sizes.least and possible and joining not in possible:
+            raise InfeasibleError(
+                sizes.cannot_use(nodes),
+                where="--join",
+                fix="take " + " or ".join(f"--join {number}" if number else "no --join" for number in possible),
+            )
+
     def next_of(self, plan: Plan, nodes: Sequence[CrewNode], pays_within: int = PAYS_WITHIN) -> Reconfiguration:
         """The next plan, for the nodes that are there.
 
@@ -90,8 +106,8 @@ class Reconfigurer:
                 paper's steps.
 
         Raises:
-            InfeasibleError: fewer than (f + 1) n_0 nodes, more than any pipelines can use, a layer that no node holds,
-                or a batch that cannot be split.
+            InfeasibleError: fewer than (f + 1) n_0 nodes, a number that no pipelines can use, or a layer that no node
+                holds.
             InvalidInputError: the nodes are not of this plan.
         """
         before = _sizes(plan, self.templates.gpus_per_node)
@@ -138,11 +154,11 @@ def _require_worker(plan: Plan, k: int, i: int) -> None:
 
 def _batch_of(plan: Plan) -> Batch:
     """What a plan distributes, and how: as its options say, which may be of anybody's hand."""
-    options = plan.planner.options
+    options, microbatches = plan.planner.options, plan.total_microbatches()
     multiple_of, objective, solver = options.get("multiple_of"), options.get("objective"), options.get("solver")
     return Batch(
-        plan.total_microbatches(),
-        multiple_of if isinstance(multiple_of, int) and multiple_of > 0 else 1,
+        microbatches,
+        multiple_of if isinstance(multiple_of, int) and multiple_of > 0 and microbatches % multiple_of == 0 else 1,
         "variance" if objective == "variance" else "min-max",
         "pyomo" if solver == "pyomo" else "exact",
     )

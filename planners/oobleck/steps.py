@@ -33,32 +33,57 @@ STEPS: tuple[Step, ...] = ("drop", "simple", "borrow", "merge", "join")
 
 @dataclass(frozen=True)
 class Sizes:
-    """What pipelines may look like: from `smallest` to `largest` nodes each, and no fewer than `fewest` of them."""
+    """What pipelines may look like.
+
+    Attributes:
+        smallest, largest: nodes of each.
+        fewest: pipelines that there must be.
+        most: pipelines that the batch can be split for, `fewest` or more; None where that does not limit them. The
+            steps do not heed it.
+    """
 
     smallest: int
     largest: int
     fewest: int
+    most: int | None = None
+
+    @property
+    def least(self) -> int:
+        """The fewest nodes that there must be."""
+        return self.fewest * self.smallest
 
     def require(self, nodes: int) -> None:
         """Raise InfeasibleError unless pipelines can use exactly so many nodes."""
-        least = self.fewest * self.smallest
-        if nodes < least:
+        if nodes < self.least:
             raise InfeasibleError(
                 f"{nodes} nodes cannot hold {self.fewest} pipelines of {self.smallest} nodes or more",
                 where="the nodes that are left",
-                fix=f"at least {least} nodes are needed: go on from a checkpoint once there are so many",
+                fix=f"at least {self.least} nodes are needed: go on from a checkpoint once there are so many",
             )
         usable = self.usable(nodes)
         if nodes > usable:
             raise InfeasibleError(
-                f"no pipelines of {self.smallest} to {self.largest} nodes use {nodes} nodes",
+                self.cannot_use(nodes),
                 where="the nodes that are left",
                 fix=f"let {nodes - usable} wait: {usable} can be used",
             )
 
     def usable(self, nodes: int) -> int:
         """How many of so many nodes pipelines can use; more than the job began with may leave some over."""
-        return min(nodes, nodes // self.smallest * self.largest)
+        pipelines = nodes // self.smallest
+        return min(nodes, (pipelines if self.most is None else min(pipelines, self.most)) * self.largest)
+
+    def cannot_use(self, nodes: int) -> str:
+        """What is wrong with a number of nodes that pipelines cannot use all of."""
+        sizes = f"pipelines of {self.smallest} to {self.largest} nodes cannot use {nodes} nodes"
+        if self.most is None or nodes // self.smallest <= self.most:
+            return sizes
+        return f"{self.most} {sizes}, and the batch is too small for more"
+
+    def around(self, nodes: int) -> list[int]:
+        """The numbers next to this one of which pipelines can use all; just this one, where they can."""
+        below, above = self.usable(nodes), (nodes // self.smallest + 1) * self.smallest  # enough for another pipeline
+        return [below, above] if below < nodes and self.usable(above) == above else [below]
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...schemas.errors import InfeasibleError
-from ...schemas.profile import Connection
 from ...schemas.templates import Templates
-from ..batch.distribute import Objective, Solver, distribute
+from ..batch.distribute import Distribution, Objective, Solver, distribute
 from ..batch.pace import Pace
-from ..partition import allreduce_s
 from .assignment import LayerBytes, assign
 from .copies import Copy, copies_between, copying_s
 from .crew import CrewNode, Range, node_shapes, require_all_layers
+from .ending import ending_of
 from .instantiation import fastest_sizes, fewest_pipelines
 from .pace import paces_of
 from .steps import Pipelines, Sizes, reinstantiate
@@ -106,9 +105,11 @@ class Weighing:
 
     def __init__(self, templates: Templates, batch: Batch) -> None:
         self.templates, self.batch = templates, batch
-        self.sizes = Sizes(templates.smallest, templates.largest, templates.fault_tolerance + 1)
+        fewest = templates.fault_tolerance + 1
+        units = batch.microbatches // batch.multiple_of
+        self.sizes = Sizes(templates.smallest, templates.largest, fewest, max(fewest, units))
         self.layer_bytes = [layer.parameter_bytes + layer.state_bytes for layer in templates.layers]
-        self._reduced_bytes = [layer.parameter_bytes for layer in templates.layers]
+        self._ending = ending_of(templates)
         self._connection = templates.network.inter_node or templates.network.intra_node
         self._weigh = LayerBytes(self.layer_bytes)
 
@@ -116,7 +117,8 @@ class Weighing:
         """The pipelines that have done `pays_within` iterations first; where that is 0 or unknown, the steps'.
 
         Raises:
-            InfeasibleError: no pipelines use these nodes, a layer's state is lost, or the batch cannot be split.
+            InfeasibleError: no pipelines use these nodes, a layer's state is lost, or the batch has too few
+                micro-batches for f + 1 pipelines.
         """
         require_all_layers(standing.crew, len(self.layer_bytes))
         stepped = self._stepped(standing)
@@ -124,11 +126,8 @@ class Weighing:
             return self._fastest(standing)
         if not pays_within or not self._knows_copying:
             return stepped
-        with suppress(InfeasibleError):  # equal numbers for equal pipelines can be more than a batch allows
-            fastest = self._fastest(standing)
-            if _is_better(fastest, stepped, pays_within):
-                return fastest
-        return stepped
+        fastest = self._fastest(standing)
+        return fastest if _is_better(fastest, stepped, pays_within) else stepped
 
     @property
     def _knows_copying(self) -> bool:
@@ -151,35 +150,35 @@ class Weighing:
         return self._seated(standing, pipelines, microbatches, iteration_s)
 
     def _fastest(self, standing: Standing) -> Choice:
-        """The pipelines whose slowest ends an iteration first, if all were begun anew."""
+        """The pipelines whose iteration ends first, if all were begun anew."""
         batch, nodes = self.batch, len(standing.crew)
         fewest = [self._paces[-1]] * fewest_pipelines(self.templates, nodes)
         distribute(fewest, batch.microbatches, batch.multiple_of)  # says which batch would do
-        sizes = fastest_sizes(self.templates, self._paces, nodes, batch.microbatches, batch.multiple_of)
+        sizes = fastest_sizes(self.templates, self._paces, self._ending, nodes, batch.microbatches, batch.multiple_of)
         pipelines = _succeeding(sizes, standing.left)
         return self._seated(standing, pipelines, *self._distributed(pipelines.sizes))
 
     def _distributed(self, sizes: Sequence[int]) -> tuple[tuple[int, ...], float]:
         """The micro-batches of pipelines of these sizes, and the time of an iteration."""
-        batch, smallest = self.batch, self.templates.smallest
         falling = sorted(sizes, reverse=True)
-        shared = None if batch.objective == "min-max" else [sizes.count(size) for size in dict.fromkeys(falling)]
-        paces = [self._paces[size - smallest] for size in falling]
-        found = distribute(paces, batch.microbatches, batch.multiple_of, batch.objective, batch.solver, shared=shared)
+        found = self._distribution(falling)
         rest: dict[int, list[int]] = {size: [] for size in falling}
         for size, number in zip(reversed(falling), reversed(found.microbatches), strict=True):
             rest[size].append(number)
-        return tuple(rest[size].pop() for size in sizes), found.slowest_s + self._ending_s(sizes)
+        return tuple(rest[size].pop() for size in sizes), found.slowest_s + self._ending.lasts_s(sizes)
 
-    def _ending_s(self, sizes: Sequence[int]) -> float:
-        """How long the longest all-reduce between pipelines of these sizes takes, and the longest optimizer step."""
-        stages = [stage for size in set(sizes) for stage in self.templates.templates[size - self.sizes.smallest].stages]
-        connection = self._connection or Connection()
-        reduce_s = (
-            allreduce_s(connection, sum(self._reduced_bytes[slice(*stage.layers)]) / stage.tensor_parallel, len(sizes))
-            for stage in stages
-        )
-        return max(reduce_s) + max(stage.optimizer_s for stage in stages)
+    def _distribution(self, falling: Sequence[int]) -> Distribution:
+        """The micro-batches of pipelines of falling sizes.
+
+        Least variance asks for equal numbers in equal pipelines, but a job must go on: where the batch cannot be split
+        so, each pipeline has a number of its own.
+        """
+        batch, paces = self.batch, [self._paces[size - self.templates.smallest] for size in falling]
+        asked = (paces, batch.microbatches, batch.multiple_of, batch.objective, batch.solver)
+        if batch.objective == "variance":
+            with suppress(InfeasibleError):
+                return distribute(*asked, shared=[falling.count(size) for size in dict.fromkeys(falling)])
+        return distribute(*asked)
 
     def _seated(
         self, standing: Standing, pipelines: Pipelines, microbatches: tuple[int, ...], iteration_s: float

@@ -14,7 +14,7 @@ from rtk.planners.oobleck.assignment import LayerBytes, assign
 from rtk.planners.oobleck.copies import Copy, copies_between, copying_s
 from rtk.planners.oobleck.crew import CrewNode, Range
 from rtk.planners.oobleck.instantiation import instantiate
-from rtk.planners.oobleck.plan import plan_of, templates_of
+from rtk.planners.oobleck.plan import plan_of, plan_oobleck, templates_of
 from rtk.planners.oobleck.reconfiguration import Reconfigurer, crew_after, reconfigure
 from rtk.planners.oobleck.steps import Pipelines, Sizes, reinstantiate
 from rtk.planners.oobleck.weighing import Batch, Choice, Standing, Weighing
@@ -23,6 +23,8 @@ from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Link, Planner, Stage
 from rtk.schemas.profile import Connection, Network
 from rtk.schemas.templates import LayerState, PipelineTemplate, Templates
+
+from .oobleck_examples import even_templates
 
 FAST = Network(inter_node=Connection(0.001, 100.0))
 EMPTY = CrewNode("x", None, None)
@@ -345,12 +347,31 @@ def test_with_more_pipelines_than_micro_batches_there_are_fewer() -> None:
         Weighing(made_of(cuts, [1.0] * 12, 1), Batch(1)).chosen(Standing((2, 2), crew), 0)
 
 
+def test_nodes_that_the_batch_is_too_small_for_wait() -> None:
+    """Two micro-batches are for two pipelines, of 8 nodes at most: of 12 nodes 4 wait, and no number above will do."""
+    weighing = Weighing(made_of(evenly(12, (2, 3, 4)), [1.0] * 12, 1), Batch(2))
+    new = tuple(CrewNode(f"n{n}", None, (0, 12)) for n in range(12))
+    with pytest.raises(InfeasibleError, match="12 nodes, and the batch is too small for more") as caught:
+        weighing.chosen(Standing((), new), 0)
+    assert caught.value.fix == "let 4 wait: 8 can be used"
+    assert weighing.sizes.around(12) == [8]
+    assert len(weighing.chosen(Standing((), new[:8]), 0).pipelines.sizes) == 2
+
+
+def test_a_job_goes_on_where_equal_pipelines_cannot_have_equal_numbers() -> None:
+    """Of 2 and 1 nodes with least variance one node is lost: two of 1 cannot share 7 evenly, and get 4 and 3."""
+    plan = plan_of(made_of(CUT_UNEVENLY, [100.0] * 6, 1), (2, 1), (5, 2), {"objective": "variance"})
+    found = reconfigure(plan, crew_after(plan, [(0, 1)], 0))
+    assert [pipeline.template for pipeline in found.plan.pipelines] == ["n1", "n1"]
+    assert sorted(pipeline.microbatches for pipeline in found.plan.pipelines) == [3, 4]
+
+
 def test_lost_layers_are_named() -> None:
     """Layers that nobody holds stop the job, with their numbers and the way out."""
     cuts = evenly(12, (2, 3, 4))
     crew = [*placed(cuts, [["a0", "a1", "a2"], ["b0", "b1", "b2"]])][1:]
     crew[2] = EMPTY  # in b0's place
-    with pytest.raises(InfeasibleError, match="layers 0 to 3 is lost") as caught:
+    with pytest.raises(InfeasibleError, match="layers 0-3 is lost") as caught:
         _weighed(made_of(cuts, [1.0] * 12), crew, (3, 3), 100)
     assert "checkpoint" in str(caught.value)
 
@@ -434,6 +455,20 @@ def test_the_next_plan_is_of_the_same_job() -> None:
     copies = [(copy["layers"], copy["from"], copy["to"], copy["size_bytes"]) for copy in said["copies"]]
     assert copies == [([2, 3], "1/0", "0/0", 100.0), ([3, 4], "1/1", "0/2", 100.0)]
     assert (said["steps"], said["moved_bytes"], said["copying_s"]) == (["simple"], 200.0, 0.001 + 1.0)
+
+
+def test_the_running_plans_options_are_kept() -> None:
+    """Batch, multiples, objective, solver and the model's name go from plan to plan, twice, and are heeded."""
+    plan = plan_oobleck(even_templates(12, 2, 7, 2), 9, 48, 4, 2, "variance", "pyomo")
+    told = {"global_batch": 48, "microbatch_size": 4, "multiple_of": 2, "objective": "variance", "solver": "pyomo"}
+    kept = {**told, "model": "toy", "sequence_length": 8}
+    for place, nodes in (((0, 0), 8), ((1, 1), 7)):
+        plan = reconfigure(plan, crew_after(plan, [place], 0)).plan
+        options = plan.planner.options
+        assert {name: options[name] for name in kept} == kept
+        assert options["nodes"] == nodes
+        assert plan.total_microbatches() == 12
+        assert all(pipeline.microbatches % 2 == 0 for pipeline in plan.pipelines)
 
 
 @settings(max_examples=15, deadline=None)
