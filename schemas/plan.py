@@ -218,21 +218,8 @@ class Plan:
             raise InvalidInputError("two templates have one name", where="/templates", fix="name each differently")
         for t, template in enumerate(self.templates):
             where = f"/templates/{t}"
-            expected = 0
-            for i, stage in enumerate(template.stages):
-                if stage.layers[0] != expected or stage.layers[1] <= stage.layers[0]:
-                    raise InvalidInputError(
-                        f"stage {i} holds layers {list(stage.layers)}, it must start at {expected} and hold one",
-                        where=f"{where}/stages/{i}/layers",
-                        fix="stages are consecutive ranges [first, stop) of layers from 0",
-                    )
-                expected = stage.layers[1]
-                if stage.weight_stash_bytes > stage.activation_bytes:
-                    raise InvalidInputError(
-                        "weight_stash_bytes is more than the activation_bytes it is a part of",
-                        where=f"{where}/stages/{i}/weight_stash_bytes",
-                    )
-            _check_links(template.links, template, f"{where}/links")
+            check_shape(template.stages, template.links, where)
+            expected = template.stages[-1].layers[1]
             if expected != self.templates[0].stages[-1].layers[1]:
                 raise InvalidInputError(
                     f"the stages hold {expected} layers, those of template {self.templates[0].name!r} "
@@ -251,7 +238,7 @@ class Plan:
                     fix=f"templates here: {', '.join(self.template_by_name)}",
                 )
             if pipeline.links is not None:
-                _check_links(pipeline.links, template, f"/pipelines/{k}/links")
+                _check_links(pipeline.links, template.stages, f"/pipelines/{k}/links")
 
     def _validate_workers(self) -> None:
         expected = [(k, i) for k in range(len(self.pipelines)) for i in range(len(self.template_of(k).stages))]
@@ -278,10 +265,35 @@ class Plan:
                 raise InvalidInputError(error.what, where=f"/workers/{n}/order", fix=error.fix) from None
 
 
-def _check_links(links: tuple[Link, ...], template: Template, where: str) -> None:
-    if len(links) != len(template.stages) - 1:
+def check_shape(stages: tuple[Stage, ...], links: tuple[Link, ...], where: str) -> None:
+    """Raise InvalidInputError unless the stages of a template follow each other, with links between neighbours.
+
+    Args:
+        stages: of the template.
+        links: of the template.
+        where: its JSON pointer.
+    """
+    expected = 0
+    for i, stage in enumerate(stages):
+        if stage.layers[0] != expected or stage.layers[1] <= stage.layers[0]:
+            raise InvalidInputError(
+                f"stage {i} holds layers {list(stage.layers)}, it must start at {expected} and hold one",
+                where=f"{where}/stages/{i}/layers",
+                fix="stages are consecutive ranges [first, stop) of layers from 0",
+            )
+        expected = stage.layers[1]
+        if stage.weight_stash_bytes > stage.activation_bytes:
+            raise InvalidInputError(
+                "weight_stash_bytes is more than the activation_bytes it is a part of",
+                where=f"{where}/stages/{i}/weight_stash_bytes",
+            )
+    _check_links(links, stages, f"{where}/links")
+
+
+def _check_links(links: tuple[Link, ...], stages: tuple[Stage, ...], where: str) -> None:
+    if len(links) != len(stages) - 1:
         raise InvalidInputError(
-            f"{len(links)} links for {len(template.stages)} stages",
+            f"{len(links)} links for {len(stages)} stages",
             where=where,
             fix="give one link fewer than stages: link i lies between stages i and i+1",
         )

@@ -8,7 +8,7 @@ from annotated_types import MinLen
 
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Index, Seconds
-from .plan import Link, Planner, Stage
+from .plan import Link, Planner, Stage, check_shape
 from .profile import Network
 
 Objective = Literal["four-per-stage", "microbatches"]
@@ -100,24 +100,11 @@ class Templates:
             self._validate_template(template, f"/templates/{index}")
 
     def _validate_template(self, template: PipelineTemplate, where: str) -> None:
-        expected = 0
-        for i, stage in enumerate(template.stages):
-            if stage.layers[0] != expected or stage.layers[1] <= stage.layers[0]:
-                raise InvalidInputError(
-                    f"stage {i} holds layers {list(stage.layers)}, it must start at {expected} and hold one",
-                    where=f"{where}/stages/{i}/layers",
-                    fix="stages are consecutive ranges [first, stop) of layers from 0",
-                )
-            expected = stage.layers[1]
-        if expected != len(self.layers):
+        check_shape(template.stages, template.links, where)
+        held = template.stages[-1].layers[1]
+        if held != len(self.layers):
             raise InvalidInputError(
-                f"the stages hold {expected} layers, the model has {len(self.layers)}", where=f"{where}/stages"
-            )
-        if len(template.links) != len(template.stages) - 1:
-            raise InvalidInputError(
-                f"{len(template.links)} links for {len(template.stages)} stages",
-                where=f"{where}/links",
-                fix="give one link fewer than stages: link i lies between stages i and i+1",
+                f"the stages hold {held} layers, the model has {len(self.layers)}", where=f"{where}/stages"
             )
         nodes = nodes_of_stages(template.stages, self.gpus_per_node, f"{where}/stages")
         if nodes[-1] + 1 != template.nodes:
