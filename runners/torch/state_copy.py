@@ -1,6 +1,6 @@
 """The state of layers from the workers that have it to those that lack it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -12,6 +12,8 @@ from .transport import Transport
 
 # Above the tags of all messages of a program (iteration.py, Tags), below the one that wakes blocked groups.
 FIRST_TAG = 0x70000000
+# Smaller tensors go together: each message costs as much time as sending so many bytes, or more.
+PACKED_BYTES = 1 << 20
 
 
 def take_over(
@@ -19,7 +21,7 @@ def take_over(
 ) -> set[int]:
     """Take part in the copies of an epoch: send what this worker held until now, then complete what it is to hold.
 
-    Every tensor is a message of its own: a state needs no second copy of itself in memory on the way.
+    Large tensors are sent as they are: a state needs no second copy of itself in memory on the way.
 
     Args:
         copies: all copies of the epoch.
@@ -41,8 +43,9 @@ def take_over(
     if given is not None:
         given.prime_optimizer()
         for copy in sent:
-            for number, tensor in enumerate(given.state_of(copy.layers).values()):
-                transport.send(_tag(copy, number), copy.target, tensor, 0.0)
+            state = given.state_of(copy.layers)
+            for number, names in enumerate(_messages(state)):
+                transport.send(_tag(copy, number), copy.target, _packed([state[name] for name in names]), 0.0)
     if taken is not given:
         taken.prime_optimizer()
         if given is not None:
@@ -69,9 +72,28 @@ def _common(one: HeldStage, other: HeldStage) -> Layers:
 
 
 def _received(copy: Copy, likes: dict[str, torch.Tensor], transport: Transport) -> dict[str, torch.Tensor]:
-    for number, like in enumerate(likes.values()):
-        transport.post_receive(_tag(copy, number), copy.source, like)
-    return {name: transport.receive(_tag(copy, number), copy.source) for number, name in enumerate(likes)}
+    messages = _messages(likes)
+    for number, names in enumerate(messages):
+        transport.post_receive(_tag(copy, number), copy.source, _packed([likes[name] for name in names]))
+    found: dict[str, torch.Tensor] = {}
+    for number, names in enumerate(messages):
+        packed = transport.receive(_tag(copy, number), copy.source).reshape(-1)
+        parts = torch.split(packed, [likes[name].numel() for name in names])
+        found |= {name: part.view_as(likes[name]) for name, part in zip(names, parts, strict=True)}
+    return found
+
+
+def _messages(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """Which tensors make a message, the same for all who hold the layers: small ones of one type together."""
+    found: dict[object, list[str]] = {}
+    for name, tensor in state.items():
+        is_large = tensor.numel() * tensor.itemsize >= PACKED_BYTES
+        found.setdefault(name if is_large else (tensor.dtype, tensor.device), []).append(name)
+    return list(found.values())
+
+
+def _packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def _tag(copy: Copy, number: int) -> int:
