@@ -396,7 +396,7 @@ SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "chaos-3x2": lambda: chaos(plan_of(3, 2), 250, seed=1),
     "chaos-4x2": lambda: chaos(plan_of(4, 2), 250, seed=2),
     "chaos-3+2": lambda: chaos(unlike_plan(5, 2, 10), 100, seed=4),
-    "chaos-3+2+2": lambda: chaos(unlike_plan(7, 2, 28), 100, seed=5),
+    "chaos-5+2": lambda: chaos(unlike_plan(7, 2, 28), 100, seed=5),
     "leaks": lambda: leaks(50),
     "coordinator": lambda: coordinator(20, seed=3),
     "throughput": lambda: throughput(0.04, 14),
