@@ -222,7 +222,7 @@ def _check_header(tree: Any, kind: type[Document], source: str) -> int:
     if tree.get("format") != kind.FORMAT:
         found = f"it says {tree['format']!r}" if "format" in tree else "it names no format"
         raise InvalidInputError(
-            f"a {kind.FORMAT} is needed here, {found}", where=f"{source}, /format", fix=f"give a file of {kind.FORMAT}"
+            f"an {kind.FORMAT} is needed here, {found}", where=f"{source}, /format", fix=f"give a file of {kind.FORMAT}"
         )
     version = tree.get("format_version")
     numbers = _VERSION.fullmatch(version) if isinstance(version, str) else None

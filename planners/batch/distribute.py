@@ -162,8 +162,9 @@ def _require_split(ranges: Sequence[Range], multiple_of: int, microbatches: int)
         conditions.append("with equal numbers in " + ", ".join(str(part.count) for part in ranges) + " of them")
     if any(part.least > 1 or part.most is not None for part in ranges):
         conditions.append("within their bounds")
+    noun = "1 micro-batch" if microbatches == 1 else f"{microbatches} micro-batches"
     raise InfeasibleError(
-        " ".join([f"{microbatches} micro-batches cannot be split over {pipelines} pipelines", *conditions]),
+        " ".join([f"{noun} cannot be split over {pipelines} pipelines", *conditions]),
         where="--microbatches",
         fix="take " + " or ".join(str(total) for total in possible),
     )

@@ -236,7 +236,7 @@ def test_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         ("file/a", "Not a directory"),
         ("x" * 300, "File name too long"),
         ("occupied", "Is a directory"),
-        ("plan", "a rtk.atlas is needed here, it says 'rtk.plan'"),
+        ("plan", "an rtk.atlas is needed here, it says 'rtk.plan'"),
     ]:
         assert what in refused(AtlasFolder(str(tmp_path / name)).begin, atlas).what
     assert "standard output" in refused(AtlasFolder("-").begin, atlas).what

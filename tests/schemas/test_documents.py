@@ -296,7 +296,7 @@ BAD: dict[str, tuple[Change, str, str, str]] = {
     ),
     "format": (
         _with("/format", "rtk.profile"),
-        "a rtk.plan is needed here, it says 'rtk.profile'",
+        "an rtk.plan is needed here, it says 'rtk.profile'",
         "/format",
         "rtk.plan",
     ),
