@@ -54,16 +54,18 @@ from ..resilience.messages import (
 )
 from .checkpoint import read_state, write_part
 from .connecting import SupersededError, connect, in_thread
+from .gloo import GlooTransport
 from .held_stage import HeldStage, OptimizerFactory
 from .injection import Injection
 from .interruption import Interruption
 from .iteration import Batch, Iteration, Rank, groups_of, splits_backward
 from .meeting import meet
 from .shapes import boundary_samples
+from .slow_links import SlowLinks
 from .spare_layers import SpareLayers
 from .stage import Loss
 from .state_copy import take_over
-from .transport import GlooTransport, SlowLinks, Transport
+from .transport import Transport
 
 CHECKPOINTS_KEPT = 3
 CLOSING_S = 5.0  # how long a worker that is done waits for its connections to be closed

@@ -23,14 +23,16 @@ from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Send, lower
 from .c10d import PrefixStore, Store, TCPStore
+from .gloo import GlooTransport
 from .groups import SILENCE
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Batch as Batch
 from .iteration import Iteration, Rank, groups_of, meet, splits_backward
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
+from .slow_links import SlowLinks
 from .stage import Loss, Stage
-from .transport import GlooTransport, SlowLinks, Transport
+from .transport import Transport
 
 
 @dataclass(frozen=True)

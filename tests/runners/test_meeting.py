@@ -14,8 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rtk.runners.resilience.addresses import format_address, parse_address  # noqa: E402
+from rtk.runners.torch.gloo import GlooTransport  # noqa: E402
 from rtk.runners.torch.meeting import MeetingPlace, meet  # noqa: E402
-from rtk.runners.torch.transport import GlooTransport  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 
 

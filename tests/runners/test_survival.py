@@ -20,7 +20,7 @@ from rtk.planners.oobleck.templates import plan_templates  # noqa: E402
 from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners.checkpoint import read_manifest  # noqa: E402
-from rtk.runners.torch.transport import CONNECT_LIMIT  # noqa: E402
+from rtk.runners.torch.gloo import CONNECT_LIMIT  # noqa: E402
 from rtk.schemas.plan import Plan  # noqa: E402
 from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
 
