@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..runners.resilience.journal import Journal
     from ..runners.resilience.messages import Hello, Welcome
     from ..runners.resilience.server import Finished, Server
+    from ..schemas.conditions import Conditions
     from ..schemas.plan import Plan
     from ..schemas.protocols import Hand, Replanned
     from ..schemas.timeline import Timeline
@@ -152,8 +153,8 @@ class Conductor:
         if self.how.timeline is not None:
             write_document(self.how.timeline, self._timeline())
 
-    def _make_plan(self, plan: "Plan", crew: "tuple[Hand, ...]") -> "Replanned":
-        found = self._answers(plan, crew)
+    def _make_plan(self, plan: "Plan", crew: "tuple[Hand, ...]", conditions: "Conditions") -> "Replanned":
+        found = self._answers(plan, crew, conditions)
         if self.how.timeline is not None:
             self._planned.append(found.plan)
         return found

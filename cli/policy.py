@@ -9,6 +9,7 @@ from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.protocols import Replan
 
 if TYPE_CHECKING:
+    from ..schemas.conditions import Conditions
     from ..schemas.plan import Plan
     from ..schemas.protocols import Hand, Replanned
 
@@ -96,7 +97,7 @@ class _NoAnswer:
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
-    def __call__(self, plan: "Plan", crew: "tuple[Hand, ...]") -> "Replanned":
+    def __call__(self, plan: "Plan", crew: "tuple[Hand, ...]", conditions: "Conditions") -> "Replanned":
         raise InfeasibleError(self._reason)
 
     def warm_up(self) -> None:

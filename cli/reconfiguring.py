@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from ..planners.oobleck.crew import CrewNode, crew_of, node_shapes
 from ..planners.oobleck.reconfiguration import Reconfigurer
+from ..schemas.conditions import Conditions
 from ..schemas.errors import InfeasibleError
 from ..schemas.plan import Layers, Place, Plan, name_of
 from ..schemas.protocols import Hand, Replanned
@@ -30,7 +31,7 @@ class Regrouping:
         self._reconfigurer = Reconfigurer(plan)
         self._workers = dict(self._homes(plan))
 
-    def __call__(self, plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
+    def __call__(self, plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
         """The plan for the whole nodes that are there.
 
         Raises:

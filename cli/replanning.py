@@ -13,6 +13,7 @@ from ..planners.slipstream.replanner import Replanner, Units
 from ..planners.slipstream.standing import opening_of
 from ..schemas.atlas import Atlas, AtlasEntry
 from ..schemas.check import require_valid
+from ..schemas.conditions import Conditions
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.plan import Place, Plan, Template, place_of
 from ..schemas.protocols import Hand, Replanned
@@ -61,7 +62,7 @@ class Rerouting:
         self._own = _empty_places(plan)
         self._known = {(self._own, may_move): Rerouted(plan) for may_move in (False, True)}
 
-    def __call__(self, plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
+    def __call__(self, plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
         """The plan for who is there, whatever plan is running.
 
         Raises:

@@ -329,7 +329,7 @@ class _World:
 
     def _make_plan(self, asked: MakePlan) -> None:
         try:
-            answer = planned(asked.number, self.replan(asked.plan, asked.crew))
+            answer = planned(asked.number, self.replan(asked.plan, asked.crew, asked.conditions))
         except InfeasibleError as error:
             answer = planned(asked.number, None, error.what)
         takes_s = 0.0 if answer.plan in self._made else self.costs.plan_s

@@ -1,12 +1,60 @@
-"""Conditions: slow workers and slow links, laid over a plan whose orders stay as they are."""
+"""Conditions: what is slow, or broken, while everybody lives; and a plan under them, its orders as they are."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from .errors import InvalidInputError
+from .fields import STRICT, Factor, Seconds
 from .plan import Link, Pipeline, Plan
 
 LinkPlace = tuple[int | None, int]  # (pipeline, link); pipeline None means all of them
+Pair = tuple[str, str]  # two workers by the names they were started with, in ascending order
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """Two workers whose messages to each other take `delay_s`, in all: the mean of both directions."""
+
+    ends: Pair
+    delay_s: Seconds
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class SlowWorker:
+    """A worker whose operations take `factor` times as long as planned."""
+
+    worker: str
+    factor: Factor
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What is wrong with workers that live and with the links between them, wherever they sit in the plan.
+
+    Attributes:
+        slow_links: in the order of their ends.
+        slow_workers: in the order of their names.
+        broken_links: pairs of workers that do not reach each other directly, in order.
+    """
+
+    slow_links: tuple[SlowLink, ...] = ()
+    slow_workers: tuple[SlowWorker, ...] = ()
+    broken_links: tuple[Pair, ...] = ()
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+HEALTHY = Conditions()
+
+
+def pair_of(one: str, other: str) -> Pair:
+    """Two workers as the ends of a link."""
+    return (one, other) if one <= other else (other, one)
 
 
 def under_conditions(plan: Plan, slow: Mapping[str, float], link_delay_s: Mapping[LinkPlace, float]) -> Plan:

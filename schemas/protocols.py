@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from .conditions import Conditions
     from .plan import Layers, Place, Plan
 
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -81,16 +82,55 @@ class Replanned:
 
 
 class Replan(Protocol):
-    """Plans anew for one job when workers have died or come; the same question has the same answer."""
+    """Plans anew for one job when workers or links have changed; the same question has the same answer."""
 
-    def __call__(self, plan: "Plan", crew: tuple[Hand, ...]) -> Replanned:
-        """The next plan, and who takes which place.
+    def __call__(self, plan: "Plan", crew: tuple[Hand, ...], conditions: "Conditions") -> Replanned:
+        """The next plan, and who takes which place; the running plan, with everybody where he is, if it still serves.
 
         Args:
             plan: the one that is running.
             crew: who will be there, those with a place in the order of their places.
+            conditions: what is slow or broken; it may name workers that are not there.
 
         Raises:
             InfeasibleError: training cannot go on with these workers.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a worker has measured in one iteration; times are of one clock that all workers share, as well as may be.
+
+    Attributes:
+        worker: its name.
+        iteration: the iteration's number.
+        pace: how many times as long as planned its operations have taken; None where it had none.
+        sent: (to whom, the message's number, when it was handed over) of some messages.
+        arrived: (from whom, the message's number, when it was there) of some messages, none of them estimated.
+        reduction_s: when the worker began to sum gradients with its peers, and when it had the sum; None without peers.
+        peers: with whom.
+    """
+
+    worker: str
+    iteration: int
+    pace: float | None = None
+    sent: tuple[tuple[str, int, float], ...] = ()
+    arrived: tuple[tuple[str, int, float], ...] = ()
+    reduction_s: tuple[float, float] | None = None
+    peers: tuple[str, ...] = ()
+
+
+class Monitor(Protocol):
+    """Finds out what is slow in a running job."""
+
+    def note(self, measured: Measured) -> "Conditions | None":
+        """A worker has finished an iteration; gives what is slow from now on if that has changed, else None.
+
+        Broken links are not for it to find.
+        """
+        ...
+
+    def forget(self, worker: str) -> None:
+        """The worker is another process from now on, or none, perhaps on another machine."""
         ...

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, TypeAdapter
 
+from ...schemas.conditions import Conditions
 from ...schemas.documents import canonical
 from ...schemas.fields import STRICT, Index
 from ...schemas.plan import Plan, name_of
@@ -70,6 +71,17 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
+class Noticed:
+    """A monitor has found out what is slow from now on."""
+
+    now_s: float
+    conditions: Conditions
+    kind: Literal["noticed"] = "noticed"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class Elapsed:
     """A time that a Wake asked for has passed."""
 
@@ -90,7 +102,7 @@ class Restarted:
     __pydantic_config__ = STRICT
 
 
-Event = Arrived | Lost | Said | Planned | Elapsed | Restarted
+Event = Arrived | Lost | Said | Planned | Noticed | Elapsed | Restarted
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,7 @@ class MakePlan:
     number: int
     plan: Plan
     crew: tuple[Hand, ...]
+    conditions: Conditions
 
 
 @dataclass(frozen=True, slots=True)

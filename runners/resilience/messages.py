@@ -9,6 +9,7 @@ from ...schemas.checkpoint import CheckpointFile
 from ...schemas.errors import InvalidInputError
 from ...schemas.fields import STRICT, Index, Name, Seconds
 from ...schemas.plan import Layers
+from ...schemas.protocols import Measured
 
 # Before a worker has shown that it knows the secret, it has nothing long to say.
 STRANGER_BYTES = 64 * 1024
@@ -136,6 +137,8 @@ class Epoch:
         seats: the workers by rank; who has none waits for an epoch that gives it one.
         copies: states to send before training goes on.
         nothing_committed: who has no state makes its own: initial parameters, or the checkpoint `resume`.
+        delegated: pairs of ranks, ascending, that send to each other by delegates.
+        detours: pairs of ranks that do not reach each other directly, and the rank that passes their messages on.
     """
 
     epoch: Index
@@ -147,6 +150,8 @@ class Epoch:
     copies: tuple[Copy, ...] = ()
     nothing_committed: bool = False
     resume: str | None = None
+    delegated: tuple[tuple[Index, Index], ...] = ()
+    detours: tuple[tuple[Index, Index, Index], ...] = ()
     reason: str = ""
     kind: Literal["epoch"] = "epoch"
 
@@ -245,6 +250,7 @@ class Vote:
         is_finite: whether all of them are.
         microbatches: global numbers of those whose backward pass it executed.
         losses: (global number, its share of the mean loss) at a last stage; None for a number that is not finite.
+        measured: what it has measured meanwhile.
     """
 
     epoch: Index
@@ -252,6 +258,7 @@ class Vote:
     is_finite: bool
     microbatches: tuple[int, ...]
     losses: tuple[tuple[int, float | None], ...] = ()
+    measured: Measured | None = None
     kind: Literal["vote"] = "vote"
 
     __pydantic_config__ = STRICT
@@ -259,10 +266,11 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A worker's communication broke; usually the coordinator knows the reason already."""
+    """A worker's communication broke; usually the coordinator knows the reason already. `peer`: with that worker."""
 
     epoch: Index
     reason: str
+    peer: str | None = None
     kind: Literal["suspect"] = "suspect"
 
     __pydantic_config__ = STRICT

@@ -1,5 +1,6 @@
 """The plans that were asked for since an epoch began, and the answers."""
 
+from ...schemas.conditions import Conditions
 from ...schemas.plan import Plan
 from ...schemas.protocols import Hand
 from .events import MakePlan, Planned
@@ -8,24 +9,24 @@ Crew = tuple[Hand, ...]
 
 
 class Questions:
-    """Which plan follows the running one, for every crew that could be there; each is asked once."""
+    """Which plan follows the running one, for every crew and all conditions that could be; each is asked once."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._asked: dict[Crew, int] = {}
+        self._asked: dict[tuple[Crew, Conditions], int] = {}
         self._answers: dict[int, Planned] = {}
 
-    def ask(self, plan: Plan, crew: Crew) -> MakePlan | None:
+    def ask(self, plan: Plan, crew: Crew, conditions: Conditions) -> MakePlan | None:
         """What has the next plan made; None where it was asked for already."""
-        if crew in self._asked:
+        if (crew, conditions) in self._asked:
             return None
         self._count += 1
-        self._asked[crew] = self._count
-        return MakePlan(self._count, plan, crew)
+        self._asked[crew, conditions] = self._count
+        return MakePlan(self._count, plan, crew, conditions)
 
-    def answer(self, crew: Crew) -> Planned | None:
-        """The answer for a crew, where it is there."""
-        return self._answers.get(self._asked.get(crew, -1))
+    def answer(self, crew: Crew, conditions: Conditions) -> Planned | None:
+        """The answer for a crew under these conditions, where it is there."""
+        return self._answers.get(self._asked.get((crew, conditions), -1))
 
     def note(self, planned: Planned) -> None:
         """An answer has come; one to a question of an earlier epoch is of no use."""
@@ -39,4 +40,4 @@ class Questions:
 
     def restart(self) -> None:
         """Answers that were under way will not come."""
-        self._asked = {crew: number for crew, number in self._asked.items() if number in self._answers}
+        self._asked = {question: number for question, number in self._asked.items() if number in self._answers}

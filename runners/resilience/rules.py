@@ -9,8 +9,8 @@ Changes that can wait, such as a newcomer or a worker that was asked to leave, h
 before says which iteration is the last one of the epoch. With a staggered optimizer stages overlap by one iteration, so
 that commit n announces the end after n + 1.
 
-The rules are level-triggered: an event changes the state, and then `_advance` does whatever the state calls for. So a
-second death during a change, or a plan that arrives too late, needs no rule of its own.
+The rules are level-triggered: an event changes the state, and `_advance` does whatever the state calls for; a second
+death during a change, or a plan that arrives too late, needs no rule of its own.
 
 "SlipStream" (ReCycle) section 4 has such a coordinator and rolls optimizers back where an iteration was interrupted;
 torchft's `should_commit` is the vote. We vote, and roll back only where the optimizer is staggered.
@@ -19,14 +19,16 @@ torchft's `should_commit` is the vote. We vote, and roll back only where the opt
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from typing import Any, Literal
 
 from ...schemas.checkpoint import missing_layers, print_layers
 from ...schemas.documents import canonical, digest, parse_document
 from ...schemas.plan import Layers, Place, Plan, name_of, place_of
 from ...schemas.protocols import Hand
+from .admission import stranger_to
+from .checksums import Checksums
 from .chronicle import Chronicle
+from .circumstances import Circumstances
 from .events import (
     Announce,
     Arrived,
@@ -36,6 +38,7 @@ from .events import (
     Finish,
     Instruction,
     Lost,
+    Noticed,
     Planned,
     Restarted,
     Said,
@@ -62,9 +65,11 @@ from .messages import (
     Vote,
 )
 from .questions import Crew, Questions
+from .routes import unreachable
 from .saving import Saving
 from .seating import Member, Newcomer, Seats, copies, layers_at, live_places, savers
 from .tally import Tally
+from .telling import epoch_fields
 
 FAILED = 5  # the exit code of a job that cannot go on
 HALT_S = 60.0  # how long the last workers may take to save what they hold
@@ -93,6 +98,7 @@ class Rules:
         self._seats: Seats = {}
         self._spare: set[str] = set()  # newcomers for all of whom together there is no use as things are
         self._questions = Questions()
+        self._circumstances = Circumstances()
         self._tally = Tally(job.plan)
         self._saving: Saving | None = None
         self._is_last_saved = False
@@ -102,7 +108,7 @@ class Rules:
         self._was_skipped = False
         self._is_suspected = False
         self._awaited: set[str] = set()
-        self._checksums: dict[str, dict[int, str]] = {}
+        self._checksums = Checksums()
         self._epoch_message: Epoch | None = None
         self._commit_message: Commit | None = None
         self._halt_message: Halt | None = None
@@ -123,6 +129,9 @@ class Rules:
                 self._listen(event)
             case Planned():
                 self._questions.note(event)
+            case Noticed():
+                for fields in self._circumstances.note(event.conditions):
+                    self._announce(**fields, iteration=self.committed + 1)
             case Elapsed():
                 self._elapse(event.timer)
             case Restarted():
@@ -151,18 +160,8 @@ class Rules:
     def _refusal(self, hello: Hello) -> Refused | None:
         if self.phase in ("halting", "ended"):
             return Refused("the job is over")
-        if hello.plan != self._digest:
-            return Refused(f"its plan (sha256 {hello.plan[:12]}…) is not this job's (sha256 {self._digest[:12]}…)")
-        if self._settings is not None and hello.job != self._settings:
-            keys = sorted({*hello.job, *self._settings})
-            unlike = [key for key in keys if hello.job.get(key) != self._settings.get(key)]
-            return Refused(f"its settings are not this job's: {', '.join(unlike)}")
-        if hello.worker not in self._names:
-            return Refused(f"the plan has no worker {hello.worker}")
-        known = hello.returning
-        if known is not None and (self.epoch, self.committed) < (known.epoch, known.committed):
-            return Refused("this coordinator does not know the run; start it with the log of the one before it")
-        return self._refusal_of_double(hello)
+        reason = stranger_to(hello, self._digest, self._settings, self._names, (self.epoch, self.committed))
+        return Refused(reason) if reason else self._refusal_of_double(hello)
 
     def _refusal_of_double(self, hello: Hello) -> Refused | None:
         waiting = any(
@@ -202,18 +201,14 @@ class Rules:
         if self.phase == "running":
             self._chronicle.change.note(f"worker {member.name} failed: {reason}", self._now_s)
         if self.phase in ("running", "halting"):
-            self._announce(
-                "failure",
-                worker=member.name,
-                place=name_of(member.place),
-                reason=reason,
-                iteration=self.committed + 1,
-            )
+            place = name_of(member.place)
+            self._announce("failure", worker=member.name, place=place, reason=reason, iteration=self.committed + 1)
 
     def _forget(self, member: Member) -> None:
         del self.members[member.name]
         self._awaited.discard(member.name)
         self._spare.clear()
+        self._circumstances.forget(member.name)
         if member.connection is not None:
             del self._by_connection[member.connection]
         if self._saving is not None:
@@ -224,6 +219,7 @@ class Rules:
         if kind == "suspect" and self.phase == "running" and int(number) == self.epoch and self._is_suspected:
             self._must_reform = True
             self._chronicle.change.note("workers lost touch with each other", self._now_s)
+            self._break_links()
         elif kind == "return":
             for name in sorted(self._awaited):
                 self._lose_member(self.members[name], "did not come back to the restarted coordinator")
@@ -266,9 +262,8 @@ class Rules:
                 self._note_ready(member, ready)
             case Ready() as ready:
                 self._note_late(member, ready)
-            case Suspect() as suspect if suspect.epoch == self.epoch and not self._is_suspected:
-                self._is_suspected = True
-                self._out.append(Wake(self.job.heartbeat_limit_s, f"suspect/{self.epoch}"))
+            case Suspect() as suspect if suspect.epoch == self.epoch:
+                self._suspect(member, suspect)
             case Leaving():
                 member.is_leaving = True
             case Saved() as saved if self._saving is not None:
@@ -276,14 +271,27 @@ class Rules:
             case Published() as published if self._saving is not None:
                 self._saving.end(published)
 
+    def _suspect(self, member: Member, suspect: Suspect) -> None:
+        """Usually the reason is a death that is known, or will be in a moment."""
+        self._circumstances.suspect(member.name, suspect.peer)
+        if not self._is_suspected:
+            self._is_suspected = True
+            self._out.append(Wake(self.job.heartbeat_limit_s, f"suspect/{self.epoch}"))
+
+    def _break_links(self) -> None:
+        """All live, and miss each other: the links between them are broken; where no way is left, so is a worker."""
+        for ends in self._circumstances.break_links(frozenset(self.members)):
+            self._announce("broken_link", link="-".join(ends), iteration=self.committed + 1)
+        for _, other in unreachable(self._circumstances.now, list(self._seats.values())):
+            if other in self.members:
+                self._expel(self.members[other], "no way leads to it from a worker that it works with")
+
     def _note_ready(self, member: Member, ready: Ready) -> None:
         member.holds = ready.layers
-        self._checksums[member.name] = dict(ready.checksums)
         self._chronicle.note_ready(self._now_s)
         assert self._epoch_message is not None
-        for copy in self._epoch_message.copies:
-            source, target = (self._epoch_message.seats[rank].worker for rank in (copy.source, copy.target))
-            if self._differ(source, target, copy.layers) and target in self.members:
+        for source, target in self._checksums.add(member.name, ready, self._epoch_message):
+            if target in self.members:
                 self._expel(self.members[target], f"its copy of worker {source}'s state is not equal to it")
 
     def _note_late(self, member: Member, ready: Ready) -> None:
@@ -293,13 +301,6 @@ class Rules:
             # The present epoch may count on it for layers that it has given up.
             self._must_reform = True
             self._chronicle.change.note(f"worker {member.name} had changed its stage already", self._now_s)
-
-    def _differ(self, one: str, other: str, layers: Layers) -> bool:
-        """Whether two workers have both said what they hold of some layers, and not the same."""
-        sums = [self._checksums.get(name, {}) for name in (one, other)]
-        return any(
-            layer in sums[0] and layer in sums[1] and sums[0][layer] != sums[1][layer] for layer in range(*layers)
-        )
 
     def _expel(self, member: Member, reason: str) -> None:
         if member.connection is not None:
@@ -342,13 +343,28 @@ class Rules:
         if self._is_draining:
             return
         boundary = iteration + 1 if self._is_staggered else iteration
-        if self._wants_change(boundary + 1) and boundary < self.job.iterations - 1:
+        is_wanted = self._wants_change(boundary + 1) or self._is_adaptation_ready()
+        if is_wanted and boundary < self.job.iterations - 1:
             self._is_draining, self._last = True, boundary
 
     def _wants_change(self, iteration: int) -> bool:
         """Whether somebody comes or goes who can wait until before an iteration."""
         leaves = any(member.is_leaving for member in self.members.values())
         return leaves or not self._coming(iteration).keys() <= self._spare
+
+    def _is_adaptation_ready(self) -> bool:
+        """Whether another plan, or other ways between workers, are there for what has become slow, or better again."""
+        if not self._circumstances.have_changed:
+            return False
+        crew = self._crew()
+        answer = self._questions.answer(crew, self._circumstances.now)
+        return answer is not None and not self._is_as_it_is(crew, answer)
+
+    def _is_as_it_is(self, crew: Crew, answer: Planned) -> bool:
+        """Whether an answer is the running plan, or none, with everybody where he is, and nobody sends otherwise."""
+        assert self._epoch_message is not None
+        stays = answer.plan is None or (answer.plan == self._epoch_message.plan and answer.seats == _seats_of(crew))
+        return stays and not self._circumstances.change_ways(list(self._seats.values()))
 
     def _savers_now(self, iteration: int) -> tuple[Saver, ...]:
         """Who is to save the state after an iteration; nobody where no checkpoint is due."""
@@ -389,9 +405,8 @@ class Rules:
         is_there = set(wanted.values()) <= set(self._coming(self.job.first_iteration))
         if is_there and len(self.newcomers) >= len(wanted) + self.job.newcomers:
             self.phase = "running"
-            self._announce(
-                "start", live_workers=len(wanted), iterations=self.job.iterations, iteration=self.job.first_iteration
-            )
+            job = self.job
+            self._announce("start", live_workers=len(wanted), iterations=job.iterations, iteration=job.first_iteration)
             self._chronicle.change.note("all workers are there", self._now_s)
             self._begin_epoch(canonical(self.job.plan).decode(), wanted)
 
@@ -416,7 +431,7 @@ class Rules:
         elif self._is_draining and self.committed >= self._last:
             # Also where those who wanted it are gone: workers wait for the epoch that was announced.
             self._prepare_change(at_once=True)
-        elif self._wants_change(self.committed + 1):
+        elif self._wants_change(self.committed + 1) or self._circumstances.have_changed:
             self._prepare_change(at_once=False)
 
     def _end_well(self) -> None:
@@ -435,25 +450,41 @@ class Rules:
         """Have the plan for who will be there made; with `at_once` go over to it, or halt."""
         crew = self._crew()
         lost = missing_layers(self._layers, _held(crew))
-        answer = self._questions.answer(crew)
+        answer = self._questions.answer(crew, self._circumstances.now)
         newcomers = {hand.worker for hand in crew if hand.place is None}
         if lost:
             if at_once:
                 self._halt_without(lost)
         elif answer is None:
-            question = self._questions.ask(self.plan, crew)
+            question = self._questions.ask(self.plan, crew, self._circumstances.now)
             self._out += [question] if question is not None else []
         elif answer.plan is None and newcomers:
             # Nobody is worse off for somebody who comes.
             self._spare = newcomers
             self._prepare_change(at_once)
+        elif at_once and answer.plan is None and len(crew) == len(self._seats):
+            # Nobody is gone, and there is no plan for what is slow; what there is goes on.
+            assert self._epoch_message is not None
+            self._say_if_none(answer)
+            self._go_over(crew, self._epoch_message.plan, dict(self._seats))
         elif at_once and answer.plan is None:
             gone = sorted(self._names - {hand.worker for hand in crew})
             self._halt(f"there is no plan without {', '.join(gone)}: {answer.reason}")
         elif at_once and answer.plan is not None:
             self._go_over(crew, answer.plan, {place_of(place): worker for worker, place in answer.seats})
-        elif answer.seats == tuple((hand.worker, name_of(hand.place)) for hand in crew if hand.place is not None):
-            self._spare = newcomers
+        else:
+            self._spare = newcomers if answer.seats == _seats_of(crew) else self._spare
+            self._keep_if_it_serves(crew, answer)
+
+    def _keep_if_it_serves(self, crew: Crew, answer: Planned) -> None:
+        """Reckon with things as they are where nothing is to be changed for them."""
+        if self._circumstances.have_changed and self._is_as_it_is(crew, answer):
+            self._circumstances.reckoned = self._circumstances.now
+            self._say_if_none(answer)
+
+    def _say_if_none(self, answer: Planned) -> None:
+        if answer.plan is None:
+            self._announce("kept", reason=f"no other plan: {answer.reason}", iteration=self.committed + 1)
 
     def _go_over(self, crew: Crew, plan: str, seats: Seats) -> None:
         lost = missing_layers(self._layers, _held(hand for hand in crew if hand.worker in seats.values()))
@@ -499,12 +530,13 @@ class Rules:
         self.epoch += 1
         self._last, self._is_draining = self.job.iterations - 1, False
         self._must_reform = self._is_suspected = False
-        self._checksums.clear()
-        coming, self._seats = self._coming(self.committed + 1), seats
+        self._checksums = Checksums()
+        coming, self._seats = self._coming(self.committed + 1), dict(sorted(seats.items()))
         waiting = self._stand_by()
         joining = self._seat(coming)
         self._spare = {*waiting, *coming} - set(joining)
         order = live_places(self.plan)
+        ways = self._circumstances.begin_epoch(list(self._seats.values()))
         self._epoch_message = Epoch(
             epoch=self.epoch,
             iteration=self.committed + 1,
@@ -515,6 +547,8 @@ class Rules:
             copies=self._copies(order),
             nothing_committed=self._nothing_committed,
             resume=self.job.resume,
+            delegated=ways.delegated,
+            detours=ways.detours,
             reason=self._chronicle.begin_epoch(),
         )
         self._tell_all(self._epoch_message)
@@ -619,14 +653,8 @@ class Rules:
         # Not dropped: they may have something to say yet, such as what they executed last.
         for connection in [*self.newcomers, *self._connections()]:
             self._tell(connection, self._end)
-        self._announce(
-            "end",
-            exit_code=self._end.exit_code,
-            reason=self._end.reason,
-            iterations=self.committed + 1,
-            epochs=self.epoch,
-            iteration_time_s=self._chronicle.iteration_time_s(),
-        )
+        progress = {"iterations": self.committed + 1, "iteration_time_s": self._chronicle.iteration_time_s()}
+        self._announce("end", exit_code=self._end.exit_code, reason=self._end.reason, epochs=self.epoch, **progress)
         self._out.append(Finish(self._end.exit_code, self._end.reason))
 
     # Saying it
@@ -650,40 +678,21 @@ class Rules:
 
     def _announce_epoch(self, joining: list[str]) -> None:
         assert self._epoch_message is not None
-        prediction, seats = self.plan.prediction, self._epoch_message.seats
-        for target, own in groupby(self._epoch_message.copies, key=lambda copy: copy.target):
-            received = list(own)
-            self._announce(
-                "join" if seats[target].worker in joining else "copy",
-                worker=seats[target].worker,
-                place=seats[target].place,
-                source=", ".join(dict.fromkeys(seats[copy.source].worker for copy in received)),
-                layers=print_layers(copy.layers for copy in received),
-                iteration=self.committed + 1,
-            )
-        self._announce(
-            "epoch",
-            iteration=self.committed + 1,
-            live_workers=len(self._seats),
-            workers={seat.place: seat.worker for seat in seats},
-            failed=[worker.name for worker in self.plan.workers if worker.failed],
-            reason=self._epoch_message.reason,
-            predicted_iteration_time_s=prediction.iteration_time_s if prediction else None,
-        )
+        for fields in epoch_fields(self._epoch_message, self.plan, joining):
+            self._announce(**fields)
 
     def _announce_iteration(self, iteration: int, loss: float | None) -> None:
         time_s, recovery = self._chronicle.note_commit(self._now_s)
-        self._announce(
-            "iteration",
-            iteration=iteration,
-            loss=loss,
-            iteration_time_s=time_s,
-            live_workers=len(self._seats),
-            skipped=self._was_skipped,
-        )
+        fields = {"loss": loss, "iteration_time_s": time_s, "live_workers": len(self._seats)}
+        self._announce("iteration", iteration=iteration, skipped=self._was_skipped, **fields)
         if recovery is not None:
             self._announce("recovered", iteration=iteration, **recovery)
 
 
 def _held(crew: Iterable[Hand]) -> Iterator[Layers]:
     return (hand.layers for hand in crew if hand.layers is not None)
+
+
+def _seats_of(crew: Crew) -> tuple[tuple[str, str], ...]:
+    """Everybody where he is, as an answer says it."""
+    return tuple((hand.worker, name_of(hand.place)) for hand in crew if hand.place is not None)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ...schemas.errors import InvalidInputError, RtkError
-from ...schemas.protocols import Replan, Replanned
+from ...schemas.protocols import Monitor, Replan, Replanned
 from .addresses import format_address
 from .connection import Connection, Phase, RationedLog, listen
 from .events import (
@@ -30,6 +30,7 @@ from .events import (
     Instruction,
     Lost,
     MakePlan,
+    Noticed,
     Planned,
     Restarted,
     Said,
@@ -49,6 +50,7 @@ from .messages import (
     Hello,
     Refused,
     Spans,
+    Vote,
     Welcome,
     encode,
     from_worker,
@@ -74,6 +76,7 @@ class Surroundings:
         welcome: the hello of a worker -> what it is to report and to play; heartbeat and clock are filled in.
         announce: takes what people and metrics are to know.
         on_spans: (worker, place, spans) as a worker reports them.
+        monitor: looks for what is slow; None: nobody does.
         log: takes a line about those who do not belong here.
         clock: the wall clock in seconds, comparable between coordinators.
         nonce: what a stranger has to sign; never the same twice.
@@ -83,6 +86,7 @@ class Surroundings:
     welcome: Callable[[Hello], Welcome] = lambda hello: Welcome(1.0, 0.0, "")
     announce: Callable[[dict[str, Any]], None] = lambda fields: None
     on_spans: Callable[[str, str, tuple[tuple[str, float, float, int], ...]], None] = lambda worker, place, spans: None
+    monitor: Monitor | None = None
     log: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.time
     nonce: Callable[[], str] = lambda: secrets.token_hex(16)
@@ -316,7 +320,7 @@ class Server:
         found: Replanned | None = None
         reason = ""
         try:
-            found = self._around.make_plan(request.plan, request.crew)
+            found = self._around.make_plan(request.plan, request.crew, request.conditions)
         except RtkError as error:
             reason = error.what
         except Exception as error:
@@ -429,6 +433,14 @@ class Server:
             case _:
                 if self._finished is None:
                     self._happen(Said(self._now(), member.number, message))
+                    self._look_at(member, message)
+
+    def _look_at(self, member: Connection, message: FromWorker) -> None:
+        """Let the monitor see what a worker has measured; what it finds is an event."""
+        if self._around.monitor is not None and isinstance(message, Vote) and message.measured is not None:
+            found = self._around.monitor.note(replace(message.measured, worker=member.worker))
+            if found is not None and self._finished is None:
+                self._happen(Noticed(self._now(), found))
 
     def _fail(self, member: Connection, failed: Failed) -> None:
         fields = {"event": "failed", "worker": member.worker, "exit_code": failed.exit_code, "message": failed.message}
@@ -464,6 +476,8 @@ class Server:
 
     def _leave(self, member: Connection, reason: str) -> None:
         self._forget(member)
+        if self._around.monitor is not None:
+            self._around.monitor.forget(member.worker)
         if self._finished is None:
             self._happen(Lost(self._now(), member.number, reason))
 

@@ -11,6 +11,7 @@ from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.shape import Shape
+from rtk.schemas.conditions import HEALTHY
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Plan, Planner
@@ -41,16 +42,16 @@ def crew_of(plan: Plan, *dead: str) -> tuple[Hand, ...]:
 def test_each_plan_has_its_policy() -> None:
     """Without --policy failures are answered as the plan was made: by other pipelines, or by re-routing."""
     made, plain = unlike(5), plan_pipeline(PROFILE, "1f1b", Shape(2, 2, 4))
-    regrouped = answers_for(made, None, None, 100)(made, crew_of(made, "0/0"))
+    regrouped = answers_for(made, None, None, 100)(made, crew_of(made, "0/0"), HEALTHY)
     assert [pipeline.template for pipeline in regrouped.plan.pipelines] == ["n2", "n2"]
-    rerouted = answers_for(plain, None, None, 100)(plain, crew_of(plain, "0/0"))
+    rerouted = answers_for(plain, None, None, 100)(plain, crew_of(plain, "0/0"), HEALTHY)
     assert [worker.name for worker in rerouted.plan.workers if worker.failed] == ["0/0"]
 
 
 def test_pipelines_that_are_alike_may_be_rerouted_whoever_planned_them() -> None:
     """A plan of two equal pipelines by Oobleck takes slipstream's answer when it is asked for."""
     made = unlike(4)
-    found = answers_for(made, Policy.SLIPSTREAM, None, 0)(made, crew_of(made, "0/0"))
+    found = answers_for(made, Policy.SLIPSTREAM, None, 0)(made, crew_of(made, "0/0"), HEALTHY)
     assert len(found.plan.live_workers()) == len(found.seats) == 3
 
 
@@ -78,7 +79,7 @@ def test_a_plan_that_nobody_can_answer_for_runs_until_a_failure() -> None:
     stranger = replace(made, planner=Planner("by hand", "1", {}))
     answers = answers_if_any(stranger, None, None, 100)
     with pytest.raises(InfeasibleError, match="differ"):
-        answers(stranger, crew_of(stranger, "0/0"))
+        answers(stranger, crew_of(stranger, "0/0"), HEALTHY)
 
 
 def test_a_trace_under_oobleck(tmp_path: Path) -> None:

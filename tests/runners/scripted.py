@@ -22,6 +22,7 @@ from rtk.runners.resilience.rules import Rules
 from rtk.runners.resilience.server import Finished, Limits, Server, Surroundings
 from rtk.runners.torch.meeting import MeetingPlace
 from rtk.runners.torch.resilient import ResilientWorker, Task
+from rtk.schemas.conditions import Conditions
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Place, Plan
@@ -93,7 +94,7 @@ def task_of(plan: Plan, name: str, batch: Batches, loss: Any = language_model_lo
     return Task(name, plan, layers, loss, lambda ones: torch.optim.AdamW(ones, lr=1e-4), batch, {"lr": 1e-4})
 
 
-def nobody_plans(plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
+def nobody_plans(plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
     """Stands in where nothing is to be planned."""
     raise InfeasibleError("nobody plans here")
 
@@ -234,7 +235,7 @@ def replan_with(
     """A coordinator's planner out of one that thinks in failed places of a plan and in moves."""
     places = [(worker.pipeline, worker.stage) for worker in plan.workers]
 
-    def replan(plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
+    def replan(plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
         seats = with_newcomers(crew, places)
         may_move = all(hand.place is not None for hand in crew)
         found, moves = make(frozenset(places).difference(seats), may_move)

@@ -18,6 +18,7 @@ from rtk.runners.cast import cast_of, check_trace
 from rtk.runners.program import lower
 from rtk.runners.simulator import execute, simulate
 from rtk.runners.story import Story, SwitchCosts, simulate_story
+from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker, name_of, place_of
 from rtk.schemas.protocols import Hand, Replanned
@@ -60,7 +61,7 @@ class Small:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
-    def __call__(self, plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
+    def __call__(self, plan: Plan, crew: tuple[Hand, ...], conditions: Conditions = HEALTHY) -> Replanned:
         depth, dp = len(self.plan.templates[0].stages), len(self.plan.pipelines)
         seats = with_newcomers(crew, [(worker.pipeline, worker.stage) for worker in self.plan.workers])
         failed = frozenset((k, i) for k in range(dp) for i in range(depth)).difference(seats)
@@ -71,7 +72,7 @@ class Small:
         return Replanned(found, tuple((name, place) for place, name in seats.items()))
 
 
-def nobody(plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
+def nobody(plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
     raise AssertionError("nothing is to be planned")
 
 

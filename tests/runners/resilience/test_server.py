@@ -38,6 +38,7 @@ from rtk.runners.resilience.messages import (
 )
 from rtk.runners.resilience.secret import is_proof, make_secret, prove, read_secret
 from rtk.runners.resilience.server import Finished, Server, Surroundings
+from rtk.schemas.conditions import Conditions
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Plan
 from rtk.schemas.protocols import Hand, Replanned
@@ -324,7 +325,7 @@ def test_plans(error: Exception, reason: str) -> None:
     """Plans are made beside the loop; a planner that fails says why there is no plan."""
     go = threading.Event()
 
-    def make_plan(plan: Plan, crew: tuple[Hand, ...]) -> Any:
+    def make_plan(plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Any:
         assert (plan, crew) == (ALONE, (Hand("0/0", None, None),))
         go.wait(5)
         raise error
@@ -449,7 +450,7 @@ def test_a_taken_port() -> None:
     """A port that is in use is named."""
     with running() as server, pytest.raises(InvalidInputError, match="cannot listen") as caught:
         port = parse_address(server.address)[1]
-        Server(Toy(), None, SECRET, Surroundings(lambda plan, crew: Replanned(plan, ())), port=port)
+        Server(Toy(), None, SECRET, Surroundings(lambda plan, crew, conditions: Replanned(plan, ())), port=port)
     assert caught.value.where == server.address
 
 

@@ -26,6 +26,7 @@ from rtk.runners.resilience.events import (
 from rtk.runners.resilience.journal import take
 from rtk.runners.resilience.messages import Commit, End, Hello, Leaving, Refused, Returning, Suspect, Vote
 from rtk.runners.resilience.server import Finished, Limits, Server, Surroundings
+from rtk.schemas.conditions import HEALTHY
 from rtk.schemas.plan import Pipeline, Plan, Planner, Stage, Template, Worker
 from rtk.schemas.protocols import Hand, Replanned
 
@@ -108,7 +109,7 @@ class Toy:
     def _obey(self, number: int, wish: str) -> Sequence[Instruction]:
         match wish:
             case "plan":
-                return [MakePlan(7, ALONE, (Hand("0/0", None, None),))]
+                return [MakePlan(7, ALONE, (Hand("0/0", None, None),), HEALTHY)]
             case "wake":
                 return [Wake(0.01, "snooze")]
             case "drop":
@@ -130,7 +131,7 @@ class Running:
         self.spans: list[tuple[Any, ...]] = []
         self.lines: list[str] = []
         surroundings = {
-            "make_plan": lambda plan, crew: Replanned(plan, (("0/0", (0, 0)),)),
+            "make_plan": lambda plan, crew, conditions: Replanned(plan, (("0/0", (0, 0)),)),
             "announce": self.announced.append,
             "on_spans": lambda *arguments: self.spans.append(arguments),
             "log": self.lines.append,
@@ -180,7 +181,7 @@ def main(log: str, port: str, size: str, heartbeat_s: str) -> None:
         Toy(int(size)),
         journal,
         SECRET,
-        Surroundings(lambda plan, crew: Replanned(plan, ())),
+        Surroundings(lambda plan, crew, conditions: Replanned(plan, ())),
         port=int(port),
         limits=Limits(heartbeat_s=float(heartbeat_s), finish_s=1.0),
     )

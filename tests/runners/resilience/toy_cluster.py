@@ -51,6 +51,7 @@ from rtk.runners.resilience.messages import (
 from rtk.runners.resilience.rules import Rules
 from rtk.runners.resilience.seating import layers_at
 from rtk.schemas.checkpoint import CheckpointFile
+from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.documents import digest, parse_document
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Layers, Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker, place_of
@@ -101,7 +102,7 @@ class Rerouting:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
-    def __call__(self, plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
+    def __call__(self, plan: Plan, crew: tuple[Hand, ...], conditions: Conditions = HEALTHY) -> Replanned:
         seats = {hand.place: hand.worker for hand in crew if hand.place is not None}
         places = [(worker.pipeline, worker.stage) for worker in self.plan.workers]
         vacant = [place for place in places if place not in seats]
@@ -118,7 +119,7 @@ class Regrouping:
         self.layers = plan.templates[0].stages[-1].layers[1]
         self.microbatches = plan.total_microbatches()
 
-    def __call__(self, plan: Plan, crew: tuple[Hand, ...]) -> Replanned:
+    def __call__(self, plan: Plan, crew: tuple[Hand, ...], conditions: Conditions = HEALTHY) -> Replanned:
         chance = random.Random(repr(crew))
         hands = list(crew)
         chance.shuffle(hands)
@@ -304,9 +305,9 @@ class ToyCluster:
                 for worker in self.workers:
                     if worker.connection == connection:
                         worker.inbox.append(message)
-            case MakePlan(number, plan, crew):
+            case MakePlan(number, plan, crew, conditions):
                 try:
-                    self.to_coordinator.append(planned(number, self.replan(plan, crew)))
+                    self.to_coordinator.append(planned(number, self.replan(plan, crew, conditions)))
                 except InfeasibleError as error:
                     self.to_coordinator.append(planned(number, None, error.what))
             case Wake(_, timer):

@@ -1,0 +1,76 @@
+"""What is known to be slow or broken while everybody lives, and what the running epoch reckons with."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...schemas.conditions import HEALTHY, Conditions, Pair, pair_of
+from .routes import Ways
+
+
+class Circumstances:
+    """A monitor's findings, and the links that workers themselves have found broken.
+
+    Attributes:
+        now: as things are.
+        reckoned: what the running plan was made for, or was found to serve as well.
+    """
+
+    def __init__(self) -> None:
+        self.now = HEALTHY
+        self.reckoned = HEALTHY
+        self._suspicions: dict[str, str | None] = {}
+        self._ways = Ways((), ())
+
+    @property
+    def have_changed(self) -> bool:
+        """Whether nobody has asked yet what to make of things as they are."""
+        return self.now != self.reckoned
+
+    def note(self, found: Conditions) -> Iterator[dict[str, Any]]:
+        """What a monitor has found; gives what is new, for people."""
+        before, self.now = self.now, replace(found, broken_links=self.now.broken_links)
+        had, has = ({link.ends: link.delay_s for link in one.slow_links} for one in (before, self.now))
+        for ends in sorted({*had, *has}):
+            if had.get(ends) != has.get(ends):
+                event = "slow_link" if ends in has else "relief"
+                yield {"event": event, "link": "-".join(ends), "delay_s": has.get(ends)}
+        was, now = ({one.worker: one.factor for one in c.slow_workers} for c in (before, self.now))
+        for worker in sorted({*was, *now}):
+            if was.get(worker) != now.get(worker):
+                event = "slow_worker" if worker in now else "relief"
+                yield {"event": event, "worker": worker, "factor": now.get(worker)}
+
+    def suspect(self, worker: str, peer: str | None) -> None:
+        """A worker has lost touch, with that peer if it knows with whom."""
+        self._suspicions[worker] = peer
+
+    def break_links(self, members: frozenset[str]) -> tuple[Pair, ...]:
+        """Take the links for broken whose both ends live and miss each other, or one the other, who misses nobody."""
+        found = {
+            pair_of(worker, peer)
+            for worker, peer in self._suspicions.items()
+            if peer is not None and {worker, peer} <= members and self._suspicions.get(peer) in (worker, None)
+        }
+        new = tuple(sorted(found - {*self.now.broken_links}))
+        self.now = replace(self.now, broken_links=tuple(sorted(found | {*self.now.broken_links})))
+        return new
+
+    def forget(self, worker: str) -> None:
+        """The worker is gone; another process of its name may be on another machine."""
+        self.now = Conditions(
+            tuple(link for link in self.now.slow_links if worker not in link.ends),
+            tuple(one for one in self.now.slow_workers if one.worker != worker),
+            tuple(pair for pair in self.now.broken_links if worker not in pair),
+        )
+
+    def change_ways(self, names: Sequence[str]) -> bool:
+        """Whether workers, by rank, would send to each other otherwise than since the epoch began."""
+        return Ways.under(self.now, names) != self._ways
+
+    def begin_epoch(self, names: Sequence[str]) -> "Ways":
+        """The plan that runs from now on, on workers by rank, was made for things as they are."""
+        self.reckoned = self.now
+        self._suspicions.clear()
+        self._ways = Ways.under(self.now, names)
+        return self._ways
