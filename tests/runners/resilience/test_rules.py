@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.resilience.events import decode_event
+from rtk.runners.resilience.events import Said, decode_event
 from rtk.runners.resilience.job import Job
-from rtk.runners.resilience.messages import Leaving
+from rtk.runners.resilience.messages import Leaving, Suspect, Vote
 from rtk.runners.resilience.rules import Rules
+from rtk.schemas.conditions import Conditions, SlowLink, SlowWorker, pair_of
 
-from .toy_cluster import ToyCluster, ToyWorker, toy_plan
+from .toy_cluster import HOPELESS, TOLERATED_S, ToyCluster, ToyWorker, toy_plan
 
 STEPS = 6000
 
@@ -41,7 +42,7 @@ def check_states(cluster: ToyCluster, iterations: int) -> None:
     stages=st.integers(1, 3),
     dp=st.integers(1, 3),
     staggered=st.booleans(),
-    faults=st.lists(st.sampled_from(["kill", "join", "leave", "restart"]), max_size=8),
+    faults=st.lists(st.sampled_from(["kill", "join", "leave", "restart", "slow", "touch"]), max_size=8),
     not_finite=st.frozensets(st.integers(0, 7), max_size=2),
     checkpoint=st.booleans(),
     regroups=st.booleans(),
@@ -77,7 +78,7 @@ def test_no_committed_iteration_is_lost_and_nothing_hangs(
     if cluster.finished.exit_code == 0:
         check_states(cluster, 8)
     else:
-        wanted = "(nobody is left who holds layer|there is no plan without .*(nobody left|too many pipelines))"
+        wanted = "(nobody is left who holds layer|there is no plan without .*(nobody left|too many pipelines|too slow))"
         assert re.match(wanted, cluster.finished.reason)
     commits = [one["iteration"] for one in cluster.announced if one["event"] == "iteration"]
     assert sorted(set(commits)) == commits
@@ -101,6 +102,89 @@ def inject(cluster: ToyCluster, fault: str, rng: random.Random, dead: list[str])
         dead.append(victim.name)
     elif fault == "restart":
         cluster.restart_coordinator()
+    elif fault == "slow" and started:
+        cluster.notice(any_conditions(cluster, rng))
+    elif fault == "touch" and started and len(live) > 1:
+        one, other = rng.sample(live, 2)
+        if one.epoch is not None:
+            one.outbox.append(Suspect(one.epoch.epoch, "connection closed", other.name))
+
+
+def any_conditions(cluster: ToyCluster, rng: random.Random) -> Conditions:
+    """Something that is slow among the job's workers, or nothing."""
+    names = sorted(worker.name for worker in cluster.job.plan.workers)
+    ends = pair_of(*rng.sample(names, 2)) if len(names) > 1 else None
+    links = (SlowLink(ends, rng.choice([0.5, 2.0, 3.0])),) if ends and rng.random() < 0.6 else ()
+    slow = (SlowWorker(rng.choice(names), rng.choice([2.0, HOPELESS])),) if rng.random() < 0.3 else ()
+    return Conditions(links, slow)
+
+
+@given(seed=st.integers(0, 2**32), found=st.lists(st.sampled_from([0.0, 0.5, 2.0, 3.0]), max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_a_slow_link_changes_the_plan_between_two_iterations_and_relief_changes_it_back(
+    seed: int, found: list[float]
+) -> None:
+    """Nothing is redone for it, both ends send by delegates, and the last plan is the one for the last finding."""
+    rng = random.Random(seed)
+    cluster = ToyCluster(Job(toy_plan(2, 2, 2, False), iterations=30), rng)
+    for delay_s in found:
+        for _ in range(rng.randrange(60, 120)):
+            cluster.step()
+        if cluster.rules.phase != "running" or cluster.rules.committed > 20:
+            break
+        cluster.notice(Conditions((SlowLink(("0/0", "0/1"), delay_s),) if delay_s else ()))
+        last_s = delay_s
+    run(cluster)
+    check_states(cluster, 30)
+    votes = [event for event in map(decode_event, cluster.log) if isinstance(event, Said)]
+    numbers = [event.message.iteration for event in votes if isinstance(event.message, Vote)]
+    assert sorted(numbers) == sorted(4 * list(range(30)))
+    epoch = [one for one in cluster.announced if one["event"] == "epoch"][-1]
+    heard = [one for one in cluster.announced if one["event"] in ("slow_link", "relief")]
+    if heard:
+        assert epoch["delegated"] == (["0/0-0/1"] if last_s else [])
+        assert ("slow" in cluster.rules.plan.planner.options) == (last_s > TOLERATED_S)
+
+
+def test_what_the_running_plan_serves_as_well_changes_nothing() -> None:
+    """A slow worker that the planner makes nothing of begins no epoch; one it has no plan for is said once."""
+    for factor, kept in ((2.0, 0), (HOPELESS, 1)):
+        cluster = ToyCluster(Job(toy_plan(2, 2, 2, False), iterations=9), random.Random(5))
+        while cluster.rules.committed < 3:
+            cluster.step()
+        cluster.notice(Conditions((), (SlowWorker("0/1", factor),)))
+        run(cluster)
+        said = [one["event"] for one in cluster.announced]
+        assert (said.count("epoch"), said.count("slow_worker"), said.count("kept")) == (1, 1, kept)
+
+
+def test_who_misses_each_other_goes_on_over_a_third() -> None:
+    """Both live and have lost their connection: the next epoch has a detour, nobody is lost, and it says so."""
+    cluster = ToyCluster(Job(toy_plan(2, 2, 2, False), iterations=9), random.Random(7))
+    while cluster.rules.committed < 3:
+        cluster.step()
+    one, other = (next(w for w in cluster.workers if w.name == name) for name in ("0/0", "0/1"))
+    assert one.epoch is not None
+    one.outbox.append(Suspect(one.epoch.epoch, "connection closed", other.name))
+    other.outbox.append(Suspect(one.epoch.epoch, "connection closed", one.name))
+    run(cluster)
+    check_states(cluster, 9)
+    epoch = [fields for fields in cluster.announced if fields["event"] == "epoch"][-1]
+    assert (epoch["detours"], epoch["live_workers"]) == ({"0/0-0/1": "1/0"}, 4)
+    assert [fields["link"] for fields in cluster.announced if fields["event"] == "broken_link"] == ["0/0-0/1"]
+
+
+def test_where_no_way_is_left_one_of_the_two_is_given_up() -> None:
+    """Two peers that do not reach each other, and nobody between them: the second is sent away, the first goes on."""
+    cluster = ToyCluster(Job(toy_plan(1, 2, 2, False), iterations=9), random.Random(7))
+    while cluster.rules.committed < 3:
+        cluster.step()
+    one = cluster.workers[0]
+    assert one.epoch is not None
+    one.outbox.append(Suspect(one.epoch.epoch, "connection closed", "1/0"))
+    run(cluster)
+    assert cluster.finished is not None and cluster.finished.exit_code == 0
+    assert [fields["worker"] for fields in cluster.announced if fields["event"] == "failure"] == ["1/0"]
 
 
 def test_the_log_replays_to_the_same_state() -> None:

@@ -21,6 +21,7 @@ from rtk.runners.resilience.events import (
     Instruction,
     Lost,
     MakePlan,
+    Noticed,
     Restarted,
     Said,
     Tell,
@@ -56,6 +57,9 @@ from rtk.schemas.documents import digest, parse_document
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Layers, Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker, place_of
 from rtk.schemas.protocols import Hand, Replan, Replanned
+
+# What the toy planner makes nothing of, and what it cannot plan for.
+TOLERATED_S, HOPELESS = 1.0, 9.0
 
 
 def toy_plan(stages: int, dp: int, microbatches: int, staggered: bool) -> Plan:
@@ -109,7 +113,14 @@ class Rerouting:
         newcomers = [hand.worker for hand in crew if hand.place is None]
         seats |= dict(zip(vacant, newcomers, strict=False))
         found = rerouted(self.plan, frozenset(place for place in places if place not in seats))
-        return Replanned(found, tuple((name, place) for place, name in seats.items()))
+        return Replanned(self.adapted(found, len(seats), conditions), tuple((n, place) for place, n in seats.items()))
+
+    def adapted(self, found: Plan, seated: int, conditions: Conditions) -> Plan:
+        """Another plan for everything that is slow, but for what is tolerated; sometimes there is none."""
+        if any(one.factor == HOPELESS for one in conditions.slow_workers) and seated == len(self.plan.workers):
+            raise InfeasibleError("too slow")
+        slow = [link for link in conditions.slow_links if link.delay_s > TOLERATED_S]
+        return replace(found, planner=Planner("toy", "1", {"slow": repr(slow)})) if slow else found
 
 
 class Regrouping:
@@ -225,6 +236,10 @@ class ToyCluster:
         """SIGKILL: what it has said already may still arrive."""
         worker.is_alive = False
         worker.outbox.append(None)
+
+    def notice(self, conditions: Conditions) -> None:
+        """A monitor has found out what is slow."""
+        self._feed(Noticed(self._tick(), conditions))
 
     def restart_coordinator(self) -> None:
         """The coordinator dies and comes back from its log; messages on the wires are gone."""

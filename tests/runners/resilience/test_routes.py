@@ -1,0 +1,61 @@
+"""Who sends by delegates, and who passes on what others cannot send to each other."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtk.runners.resilience.circumstances import Circumstances
+from rtk.runners.resilience.routes import Ways, unreachable
+from rtk.schemas.conditions import Conditions, Pair, SlowLink, pair_of
+
+NAMES = ["0/0", "0/1", "1/0", "1/1", "2/0"]
+pairs = st.lists(st.sampled_from(NAMES), min_size=2, max_size=2, unique=True).map(lambda ends: pair_of(*ends))
+
+
+@given(broken=st.frozensets(pairs), slow=st.frozensets(pairs), names=st.permutations(NAMES), seated=st.integers(1, 5))
+def test_every_broken_pair_has_a_way_or_none_there_is(
+    broken: frozenset[Pair], slow: frozenset[Pair], names: list[str], seated: int
+) -> None:
+    """A detour leads over somebody who reaches both ends; without one nobody does; absent workers count for nothing."""
+    present = names[:seated]
+    links = tuple(SlowLink(ends, 1.0) for ends in sorted(slow))
+    conditions = Conditions(links, (), tuple(sorted(broken)))
+    ways = Ways.under(conditions, present)
+    assert {pair_of(present[a], present[b]) for a, b in ways.delegated} == {p for p in slow if {*p} <= {*present}}
+    for one, other, via in ways.detours:
+        assert one < other and via not in (one, other)
+        assert {pair_of(present[end], present[via]) for end in (one, other)}.isdisjoint(broken)
+    led = {pair_of(present[a], present[b]) for a, b, _ in ways.detours}
+    lost = {*unreachable(conditions, present)}
+    assert led | lost == {ends for ends in broken if {*ends} <= {*present}} and not led & lost
+    for ends in lost:
+        assert not any({pair_of(end, via) for end in ends}.isdisjoint(broken) for via in present if via not in ends)
+
+
+def test_the_way_is_shared_out() -> None:
+    """Several detours go over different workers where they can."""
+    broken = (("0/0", "0/1"), ("1/0", "1/1"))
+    vias = [via for _, _, via in Ways.under(Conditions((), (), broken), NAMES[:4]).detours]
+    assert len(set(vias)) == 2
+
+
+def test_only_those_who_miss_each_other_have_a_broken_link() -> None:
+    """One who misses somebody that misses a third is waiting for what that third does not send."""
+    seen = Circumstances()
+    seen.suspect("0/0", "0/1")
+    seen.suspect("0/1", "0/2")
+    seen.suspect("0/2", "0/1")
+    seen.suspect("1/0", None)
+    assert seen.break_links(frozenset(["0/0", "0/1", "0/2", "1/0"])) == (("0/1", "0/2"),)
+    assert seen.break_links(frozenset(["0/0", "0/1", "0/2", "1/0"])) == ()
+    seen.forget("0/2")
+    assert seen.now == Conditions()
+
+
+def test_what_is_new_is_told_once() -> None:
+    """Every change of a finding is one line; what a worker that is gone had to do with is forgotten."""
+    seen = Circumstances()
+    link = SlowLink(("0/0", "0/1"), 0.03)
+    assert [one["event"] for one in seen.note(Conditions((link,)))] == ["slow_link"]
+    assert [*seen.note(Conditions((link,)))] == []
+    assert [one["event"] for one in seen.note(Conditions())] == ["relief"]
+    assert not seen.have_changed
