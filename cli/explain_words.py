@@ -7,6 +7,7 @@ from textwrap import wrap
 from ..planners.explain.changes import Change
 from ..planners.explain.critical_path import CriticalPath, Leg, Share, Stretch
 from ..planners.explain.explain import BindingBound, BindingLimit, Busiest, Explanation
+from ..planners.explain.troubles import DelayedLink, Troubles, UnevenStage
 from ..planners.explain.what_if import Effect, WhatIf
 from ..viz.units import print_bytes, print_percent, print_time
 
@@ -26,7 +27,9 @@ Row = tuple[str, ...]  # cells; the second is text
 
 def words(told: Explanation) -> list[str]:
     """The explanation in lines of at most 100 characters."""
-    sections = (_headline(told), _path(told), _bound(told.bound, told), _busiest(told.busiest, told), _what_if(told))
+    sections = [_headline(told), _path(told), _bound(told.bound, told), _busiest(told.busiest, told), _what_if(told)]
+    if told.troubles is not None:
+        sections.insert(1, _troubles(told.troubles, told))
     return [line for section in sections for line in (*section, "")][:-1]
 
 
@@ -42,6 +45,62 @@ def _headline(told: Explanation) -> Lines:
     for members in told.alike:
         if len(members) > 1:
             yield f"{_listed('Pipeline', members)} are alike: what is said of {members[0]} holds for each."
+
+
+def _troubles(found: Troubles, told: Explanation) -> Lines:
+    yield "What is wrong, and what the plan does about it"
+    for stage in found.stages:
+        yield from _wrapped(_uneven(stage))
+    for link in found.links:
+        yield from _wrapped(_delayed(link))
+    iteration_s = told.iteration_time_s
+    yield from _wrapped(f"What each technique takes on its own, against {print_time(iteration_s)}:")
+    yield from _columns(
+        [
+            ("", one.technique, print_time(one.iteration_time_s), _more(one.iteration_time_s, iteration_s))
+            for one in found.alternatives
+        ]
+    )
+
+
+def _uneven(stage: UnevenStage) -> str:
+    """Who executes less at a stage, and who more."""
+    told = [f"{_listed('worker', stage.dead)} {'is' if len(stage.dead) == 1 else 'are'} dead"] if stage.dead else []
+    for name, factor, load in stage.slow:
+        executes = (
+            f"and executes {load} micro-batches instead of {stage.own}" if load != stage.own else "and keeps its own"
+        )
+        told.append(f"worker {name} takes {factor:g} times as long {executes}")
+    told += [_taken_over(stage)] if stage.more else []
+    return f"Stage {stage.stage}: {'; '.join(told)}."
+
+
+def _taken_over(stage: UnevenStage) -> str:
+    (first, extra), *others = stage.more
+    first_takes = f"{first} takes {_count(extra, 'micro-batch', 'es')} more than its own {stage.own}"
+    return ", ".join([first_takes, *(f"{name} {more}" for name, more in others)])
+
+
+def _delayed(link: DelayedLink) -> str:
+    """What a link with a delay carries, and whether its slackness absorbs the delay."""
+    where = f"Link {link.link}" + (f" of pipeline {link.pipeline}" if link.pipeline is not None else "")
+    takes = f"{where} takes {print_time(link.delay_s)}"
+    if not link.crossing:
+        away = _count(link.elsewhere, "micro-batch", "es")
+        return f"{takes} and carries nothing: {away} of worker {link.pipeline}/{link.link} go on in other pipelines."
+    carries = f"{takes} and carries {_count(link.crossing, 'micro-batch', 'es')}"
+    if link.tolerated_s is None:
+        return f"{carries}; its delay cannot cascade."
+    least = "" if link.pipeline is not None else " or more"
+    slack = f"its slackness, {link.slackness}{least}, absorbs {print_time(link.tolerated_s)} (Eq. 1)"
+    beyond = link.delay_s > link.tolerated_s * (1 + ROUNDING)
+    return f"{carries}; {slack}, {'so bubbles cascade' if beyond else 'so it costs itself once, at most'}."
+
+
+def _more(time_s: float, than_s: float) -> str:
+    """By how much a time is longer than another, in percent."""
+    share = time_s / than_s - 1 if than_s else 0.0
+    return f"{'+' if share >= 0 else '-'}{print_percent(abs(share))}"
 
 
 def _path(told: Explanation) -> Lines:

@@ -19,6 +19,7 @@ from .parsing import (
     parse_memory_limit,
 )
 from .plan_batch import batch
+from .plan_joint import joint
 from .plan_oobleck import oobleck
 from .plan_reconfigure import reconfigure
 from .plan_slipstream import slipstream
@@ -125,6 +126,7 @@ def adaptra(
 
 
 app.command("slipstream")(slipstream)
+app.command("joint")(joint)
 app.command("batch")(batch)
 app.command("templates")(templates)
 app.command("oobleck")(oobleck)

@@ -12,6 +12,7 @@ COMMANDS = (
     "plan pipeline",
     "plan adaptra",
     "plan slipstream",
+    "plan joint",
     "plan templates",
     "plan oobleck",
     "plan batch",

@@ -20,6 +20,7 @@ from ..scheduling.solve import Effort
 from .alike import Alike, one_of_each
 from .changes import Members, changes_of, short_of_memory, stages_of, without_limits
 from .critical_path import CriticalPath, critical_path
+from .troubles import Troubles, troubles_of
 from .what_if import MOST_SEARCHES, ROUNDING, WhatIf, what_if
 
 HEURISTIC = Effort(solver="heuristic")
@@ -110,6 +111,7 @@ class Explanation:
         bound: the argument behind the lower bound, where it is not the plan's or the search's own.
         busiest: where the busiest worker's time goes.
         what_if: what other orders and other conditions are worth.
+        troubles: what a joint plan does about dead and slow workers and slow links; None without any, or for others.
     """
 
     counts: Literal["makespan", "period"]
@@ -126,6 +128,7 @@ class Explanation:
     bound: BindingBound
     busiest: Busiest
     what_if: WhatIf
+    troubles: Troubles | None
 
 
 def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHES) -> Explanation:
@@ -162,6 +165,7 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
         bound=_binding_bound(alike, problem, bound, names),
         busiest=_busiest(evaluation, bound.worker, names),
         what_if=found,
+        troubles=troubles_of(plan),
     )
 
 

@@ -1,0 +1,68 @@
+"""`rtk plan joint`: dead workers, slow workers and slow links in one schedule."""
+
+from typing import Annotated
+
+import typer
+
+from .console import Debug, Json, Output, Quiet, Seed, emit, remark
+from .parsing import (
+    LinkDelays,
+    MemoryLimit,
+    RequireOptimal,
+    Slow,
+    Solver,
+    SolverOption,
+    TimeLimit,
+    parse_effort,
+    parse_link_delays,
+    parse_memory_limit,
+    parse_places,
+    parse_slow,
+)
+from .planning import Microbatches, Pipelines, ProfileFile, Stages, demand_proof, summary
+
+MOST_NAMED = 4  # links in a remark
+
+
+def joint(
+    profile: ProfileFile,
+    pp: Stages,
+    microbatches: Microbatches,
+    dp: Pipelines = 1,
+    failed: Annotated[
+        list[str] | None, typer.Option("--failed", metavar="k/i", help="A dead worker. Repeatable.")
+    ] = None,
+    slow: Slow = None,
+    link_delay: LinkDelays = None,
+    memory_limit: MemoryLimit = None,
+    solver: SolverOption = Solver.AUTO,
+    time_limit: TimeLimit = None,
+    require_optimal: RequireOptimal = False,
+    seed: Seed = 0,
+    output: Output = "-",
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Plan for dead workers, slow workers and slow links at once.
+
+    Every stage's micro-batches go to who ends first with them, slow links inside single pipelines are bypassed where
+    that helps, and warm-ups absorb the delays that are left. The bound holds for every routing.
+    """
+    from ..planners.joint.plan import plan_joint
+    from ..planners.shape import Shape
+    from ..schemas.documents import read_document
+    from ..schemas.profile import Profile
+
+    shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), parse_link_delays(link_delay))
+    factors = {parse_places([name], "--slow")[0]: factor for name, factor in parse_slow(slow).items()}
+    dead, effort = parse_places(failed, "--failed"), parse_effort(solver, time_limit, seed, require_optimal)
+    made = plan_joint(read_document(profile, Profile), shape, dead, factors, effort)
+    emit(made, output, as_json)
+    remark(summary(made))
+    bypassed = made.planner.options["bypassed_links"]
+    if bypassed:
+        more = f" and {len(bypassed) - MOST_NAMED} more" if len(bypassed) > MOST_NAMED else ""
+        remark(f"slow links that carry nothing: {', '.join(bypassed[:MOST_NAMED])}{more}")
+    if require_optimal:
+        demand_proof(made.prediction)

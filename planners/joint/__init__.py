@@ -1,0 +1,1 @@
+"""Dead workers, slow workers and slow links in one schedule."""

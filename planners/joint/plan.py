@@ -1,0 +1,171 @@
+"""`rtk plan joint`: dead workers, slow workers and slow links in one schedule, and the same for a running plan.
+
+No published system does this: SlipStream re-routes what dead workers leave, Adaptra bends warm-ups around slow links,
+Greyhound takes micro-batches from slow pipelines. Here, one routing answers all three (search.py has the steps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ... import __version__
+from ...schemas.errors import InvalidInputError
+from ...schemas.plan import Place, Plan, Planner, Worker, name_of, place_of
+from ...schemas.profile import Profile
+from ..adaptra.slackness import warmup_of
+from ..scheduling.assemble import with_orders_and_prediction
+from ..scheduling.compiling import compiled
+from ..scheduling.retime import retime
+from ..scheduling.solve import Effort
+from ..scheduling.sweep import sweep
+from ..scheduling.tables import objective
+from ..shape import Shape, plan_without_orders, shape_options
+from ..slipstream.expansion import fill
+from ..slipstream.failures import Grid
+from ..slipstream.standing import opening_of
+from .bypass import crossing, named_pairs
+from .search import Joint, in_slots, joint_schedule
+from .single_techniques import single_techniques
+from .situation import Situation
+
+NAME = "joint"
+RULES, HEURISTIC = Effort("rules"), Effort("heuristic")
+
+
+def plan_joint(
+    profile: Profile,
+    shape: Shape,
+    failed: Collection[Place] = (),
+    slow: Mapping[Place, float] | None = None,
+    effort: Effort = HEURISTIC,
+) -> Plan:
+    """Plan for all that is wrong at once; backwards are split, the optimizer is synchronous.
+
+    Args:
+        profile: the model's costs.
+        shape: stages, pipelines, micro-batches, limits, and the delays that links have now.
+        failed: the dead workers.
+        slow: factors of slow workers, by their places; a dead worker's does not matter.
+        effort: how hard to try.
+
+    Returns:
+        A checked plan whose bound holds for every routing. `planner.options` say what was decided: `technique` (what
+        has made the schedule: "joint", "joint, …" with another routing, or a single technique that was better), `loads`
+        (micro-batches of each worker), `warmup_forwards` of each pipeline's stages, and `bypassed_links` ("k/i": slow
+        ones that carry nothing).
+
+    Raises:
+        InvalidInputError: a worker, link or limit that the shape does not have, or a worker named dead twice.
+        InfeasibleError: a stage has no live worker, a memory limit does not admit a single micro-batch, or there are
+            fewer layers than stages.
+    """
+    grid, slow = Grid(shape.dp, shape.pp), slow or {}
+    grid.require_places(slow, "--slow")
+    grid.column_failures(grid.failed_units(failed))
+    options = {
+        "solver": effort.solver,
+        "time_limit_s": effort.time_limit_s,
+        **shape_options(profile, shape),
+    }
+    planner = Planner(NAME, __version__, options, effort.seed)
+    plan = plan_without_orders(profile, shape, planner)
+    return _planned(_with_trouble(plan, failed, slow), (), effort, split=True)
+
+
+def replan_joint(plan: Plan, avoid: Collection[tuple[Place, Place]] = ()) -> Plan:
+    """The plan anew, for its failed workers, slow-downs and links: in milliseconds, by rules only.
+
+    Args:
+        plan: of alike pipelines; its orders do not matter, but that backwards are split only if they are in any, or by
+            a planner that splits them. A staggered optimizer stays one.
+        avoid: pairs of places at neighbouring stages of different pipelines whose hop should carry nothing, for a plan
+            cannot say that it is slow.
+
+    Returns:
+        A checked plan, as `plan_joint` gives it. `avoided_jobs` in its options says how many micro-batches cross pairs
+        to be avoided all the same.
+
+    Raises:
+        InvalidInputError: the pipelines have different templates or numbers of micro-batches, or there is no such pair.
+        InfeasibleError: a stage has no live worker, or a memory limit does not admit a single micro-batch.
+    """
+    opening = opening_of(plan)
+    grid = Grid(opening.dp, len(opening.template.stages))
+    grid.column_failures((worker.pipeline, worker.stage) for worker in plan.workers if worker.failed)
+    planner = Planner(NAME, __version__, opening.planner.options, plan.planner.seed)
+    split = opening.split or plan.planner.name == NAME
+    return _planned(replace(plan, planner=planner), _upwards(grid, avoid), RULES, split)
+
+
+def warm_up(plan: Plan) -> None:
+    """Load now, in about a second, the machine code that `replan_joint` runs; without it small plans take longer.
+
+    Args:
+        plan: one that it will be asked about.
+    """
+    for kernel in (sweep, retime, objective, fill):
+        compiled(kernel)
+    situation = Situation(replan_joint(plan), split=True)
+    in_slots(situation)
+    for single in single_techniques(situation):
+        single.orders(situation)
+
+
+def _planned(plan: Plan, avoid: Collection[tuple[Place, Place]], effort: Effort, split: bool) -> Plan:
+    """The plan with orders, and what was decided in its options."""
+    situation = Situation(plan, split)
+    found = joint_schedule(situation, named_pairs(situation.home, avoid), effort)
+    options = {**plan.planner.options, **_trouble(plan), **_decided(situation, found)}
+    plan = replace(plan, planner=replace(plan.planner, options=options))
+    return with_orders_and_prediction(plan, found.problem, found.orders, found.bound_s)
+
+
+def _with_trouble(plan: Plan, failed: Collection[Place], slow: Mapping[Place, float]) -> Plan:
+    places = ((worker.pipeline, worker.stage) for worker in plan.workers)
+    workers = (
+        Worker(*place, failed=True) if place in failed else Worker(*place, "", slow.get(place)) for place in places
+    )
+    return replace(plan, workers=tuple(workers))
+
+
+def _trouble(plan: Plan) -> dict[str, Any]:
+    """Who is dead or slow, in the words of the options."""
+    return {
+        "failed": [worker.name for worker in plan.workers if worker.failed],
+        "slow": {worker.name: worker.slowdown for worker in plan.workers if worker.slowdown is not None},
+    }
+
+
+def _decided(situation: Situation, found: Joint) -> dict[str, Any]:
+    workers, counts = situation.plan.workers, found.problem.job_counts.tolist()
+    warmup, depth = [warmup_of(order) for order in found.orders], len(situation.stages)
+    unused = situation.slow & (crossing(found.problem, situation.slow) == 0)
+    return {
+        "technique": found.technique,
+        "loads": {worker.name: count for worker, count in zip(workers, counts, strict=True)},
+        "warmup_forwards": [warmup[at : at + depth] for at in range(0, len(warmup), depth)],
+        "bypassed_links": sorted((f"{k}/{i}" for i, k, _ in np.argwhere(unused).tolist()), key=place_of),
+        "avoided_jobs": found.avoided_jobs,
+    }
+
+
+def _upwards(grid: Grid, pairs: Collection[tuple[Place, Place]]) -> list[tuple[Place, Place]]:
+    """The pairs, each with the earlier stage first.
+
+    Raises:
+        InvalidInputError: places that are not at neighbouring stages, or that there are not.
+    """
+    grid.require_places((place for pair in pairs for place in pair), "the pairs to avoid")
+    found = [tuple(sorted(pair, key=lambda place: place[1])) for pair in pairs]
+    for here, above in found:
+        if above[1] != here[1] + 1:
+            raise InvalidInputError(
+                f"{name_of(here)} and {name_of(above)} exchange no messages",
+                where="the pairs to avoid",
+                fix="name workers of neighbouring stages",
+            )
+    return found  # type: ignore[return-value]

@@ -1,0 +1,90 @@
+"""`rtk plan joint` as a user types it: the plan, what is said of it, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rtk.schemas.documents import write_document
+from rtk.schemas.profile import Layer, LayerCost, Profile
+
+from .shell import Done, rtk
+
+SHAPE = ("--pp", "4", "--dp", "4", "--microbatches", "16")
+SMALL = ("--pp", "4", "--dp", "1", "--microbatches", "4")
+TROUBLES = ("--failed", "1/2", "--slow", "3/1=1.5", "--link-delay", "2/0=0.06")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a profile of four equal layers, 10 ms an operation, and the plan for all troubles."""
+    place = tmp_path_factory.mktemp("joint")
+    layer = Layer((LayerCost(0.01, 0.01, 0.01),), activation_bytes=2.0, weight_stash_bytes=1.0)
+    write_document(str(place / "p.json"), Profile((layer,) * 4))
+    assert plan(*SHAPE, *TROUBLES, "-o", "plan.json", cwd=place).returncode == 0
+    return place
+
+
+def plan(*arguments: str, cwd: Path) -> Done:
+    return rtk("plan", "joint", "p.json", *arguments, cwd=cwd)
+
+
+def test_all_troubles_at_once(folder: Path) -> None:
+    """The plan is optimal, valid and lasts as long as it says; the slow link carries nothing; all of it is told."""
+    done = plan(*SHAPE, *TROUBLES, "--json", "--require-optimal", "--time-limit", "0", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (folder / "plan.json").read_text()
+    assert "iteration 0.68 s (optimal)" in done.stderr
+    assert "slow links that carry nothing: 2/0" in done.stderr
+    assert rtk("verify", "plan.json", "--profile", "p.json", cwd=folder).returncode == 0
+    report = json.loads(rtk("simulate", "plan.json", "--json", cwd=folder).stdout)
+    assert report["iteration_time_s"] == json.loads(done.stdout)["prediction"]["iteration_time_s"]
+
+
+def test_it_is_explained(folder: Path) -> None:
+    """`rtk explain` says who took over, which link carries nothing, and what the best single technique takes."""
+    told = " ".join(rtk("explain", "plan.json", cwd=folder).stdout.split())
+    assert "worker 1/2 is dead; 0/2 takes 6 micro-batches more than its own 16" in told
+    assert "Link 0 of pipeline 2 takes 60 ms and carries nothing" in told
+    assert "re-routing, in arrival order 730 ms +7.4 %" in told
+    document = json.loads(rtk("explain", "plan.json", "--json", cwd=folder).stdout)
+    assert [stage["stage"] for stage in document["troubles"]["stages"]] == [1, 2]
+
+
+def test_memory_and_links_of_all_pipelines(folder: Path) -> None:
+    """A link that is slow for all is not bypassed, and no worker holds more than its limit."""
+    done = plan(*SMALL, "--link-delay", "1=0.02", "--memory-limit", "8", "--json", "-o", "k.json", cwd=folder)
+    tree = json.loads(done.stdout)
+    assert tree["planner"]["options"]["bypassed_links"] == []
+    assert max(tree["prediction"]["peak_memory_bytes"]) <= 8
+    assert "carry nothing" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("--failed", "4/0"), 2, "there is no worker 4/0"),
+        (("--failed", "x"), 2, "write k/i"),
+        (("--failed", "0/1", "--failed", "0/1"), 2, "named twice"),
+        (("--slow", "0/9=2"), 2, "there is no worker 0/9"),
+        (("--slow", "0/1=0"), 2, "a factor is above 0"),
+        (("--link-delay", "0/3=1"), 2, "there is no link 0/3"),
+        (("--link-delay", "0/1=-1"), 2, "a delay is 0 or more"),
+        (tuple(word for k in range(4) for word in ("--failed", f"{k}/1")), 3, "stage 1 has lost all its workers"),
+        (("--memory-limit", "1"), 3, "its memory limit is 1"),
+    ],
+)
+def test_what_cannot_be_planned(arguments: tuple[str, ...], code: int, says: str, folder: Path) -> None:
+    """Each with the exit code of its kind and a line that names the way out."""
+    done = plan(*SHAPE, *arguments, cwd=folder)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+
+
+def test_a_proof_can_be_demanded(folder: Path) -> None:
+    """Where there is none the plan is written all the same, and the exit code is 4."""
+    searched = ("--memory-limit", "4", "--link-delay", "0=0.1", "--solver", "heuristic", "--require-optimal")
+    done = plan(*SMALL, *searched, "-o", "open.json", cwd=folder)
+    assert done.returncode == 4, done.stderr
+    assert "not proven optimal" in done.stderr
+    assert rtk("verify", "open.json", cwd=folder).returncode == 0
