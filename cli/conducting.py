@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from ..runners.resilience.server import Finished, Server
     from ..schemas.conditions import Conditions
     from ..schemas.plan import Plan
-    from ..schemas.protocols import Hand, Replanned
+    from ..schemas.protocols import Hand, Monitor, Replanned
     from ..schemas.timeline import Timeline
-    from ..schemas.trace import Trace
+    from ..schemas.trace import Trace, TraceEvent
+
+LATE = 0.2
+LATE_S = 0.003
 
 Announcements = Callable[[dict[str, Any]], None]
 
@@ -56,6 +59,7 @@ class Conduct:
     policy: Policy | None = None
     atlas: str | None = None
     normalize_within: int = 100
+    host_memory: float = 0.0
     checkpoint: str | None = None
     checkpoint_every: int = 0
     resume: str | None = None
@@ -99,7 +103,8 @@ class Conductor:
     @cached_property
     def _answers(self) -> Answers:
         """Made late: loading the planners takes longer than all that a restarted coordinator has to do at first."""
-        return answers_if_any(self.plan, self.how.policy, self.how.atlas, self.how.normalize_within)
+        how = self.how
+        return answers_if_any(self.plan, how.policy, how.atlas, how.normalize_within, how.host_memory)
 
     def settings(self) -> dict[str, Any]:
         """What makes it this job, for the header of its log."""
@@ -108,6 +113,7 @@ class Conductor:
             "policy",
             "atlas",
             "normalize_within",
+            "host_memory",
             "checkpoint",
             "checkpoint_every",
             "resume",
@@ -122,8 +128,17 @@ class Conductor:
         journal: "Journal | None" = None,
         host: str = "127.0.0.1",
         port: int = 0,
+        is_watchful: bool = True,
     ) -> "Server":
-        """A coordinator that listens; `announce` hears of everything that happens."""
+        """A coordinator that listens.
+
+        Args:
+            secret: the job's.
+            announce: hears of everything that happens.
+            journal: its log, or None.
+            host, port: where to listen.
+            is_watchful: whether it looks for what is slow; where a trace slows something down it always does.
+        """
         from ..runners.resilience.rules import Rules
         from ..runners.resilience.server import Limits, Server, Surroundings
 
@@ -132,11 +147,13 @@ class Conductor:
             self.has_begun = self.has_begun or fields["event"] == "start"
             announce(fields)
 
+        slows = self.trace is not None and any(event.kind.startswith("slow") for event in self.trace.events)
         surroundings = Surroundings(
             make_plan=self._make_plan,
             welcome=self._welcome,
             announce=note,
             on_spans=self._take_spans,
+            monitor=monitor_of(self.plan, is_resumed=journal is not None) if is_watchful or slows else None,
             log=lambda line: print(line, file=sys.stderr),
         )
         limits = Limits(heartbeat_s=self.how.heartbeat_limit_s)
@@ -253,7 +270,7 @@ def _trace(plan: "Plan", path: str | None) -> "Trace | None":
     """The faults to inject; all of them such as a worker can play on itself.
 
     Raises:
-        InvalidInputError: an event is of another kind, or does not fit the plan.
+        InvalidInputError: an event does not fit the plan, or happens at a time instead of in an iteration.
     """
     if path is None:
         return None
@@ -264,19 +281,53 @@ def _trace(plan: "Plan", path: str | None) -> "Trace | None":
             raise InvalidInputError(
                 "a run injects faults by iteration, not by time", where=where, fix="give the event an `iteration`"
             )
-        if event.kind == "slow_link":
-            raise InvalidInputError(
-                "a run does not slow links down yet", where=where, fix="leave it out, or use `rtk simulate --inject`"
-            )
     return trace
 
 
-def _events_of(trace: "Trace", hello: "Hello") -> "list[Any]":
-    """The events that a process plays: those of its worker between its own start, or join, and the next join."""
+def _events_of(trace: "Trace", hello: "Hello") -> "list[TraceEvent]":
+    """The events that a process plays: those of its worker between its own start, or join, and the next join.
+
+    Those of its worker's links are all its own, for they happen to machines, whoever runs there.
+    """
+    from ..runners.cast import link_ends
+
     mine = [event for event in trace.events if event.worker == hello.worker]
     joins = [0, *(i + 1 for i, event in enumerate(mine) if event.kind == "join"), len(mine) + 1]
+    played: list[TraceEvent] = []
     for first, stop in pairwise(joins):
         joined_at = mine[first - 1].iteration if first else 0
         if joined_at == hello.not_before:
-            return mine[first : stop - 1]
-    return []
+            played = mine[first : stop - 1]
+            break
+    own = {id(event) for event in played}
+    return [
+        event
+        for event in trace.events
+        if id(event) in own or (event.link is not None and hello.worker in link_ends(event.link))
+    ]
+
+
+def monitor_of(plan: "Plan", is_resumed: bool = False) -> "Monitor":
+    """What finds the slow links and workers of a job.
+
+    A message is late by a share (`LATE`) of the shortest F and I of a stage, for that is what it delays, or by
+    `LATE_S`, which a scheduler or the measurement itself may take.
+
+    Args:
+        plan: that the job starts with.
+        is_resumed: whether the job may have begun under another coordinator.
+    """
+    from ..profilers.failslow.transfers import Expected, LiveMonitor
+    from ..runners.machines import delay_at_home_s
+
+    stages = [plan.stage_of(worker) for worker in plan.workers]
+    shortest_s = min(stage.forward_s + stage.backward_input_s for stage in stages)
+    sum_s = {worker.name: stage.allreduce_s for worker, stage in zip(plan.workers, stages, strict=True)}
+    expected = Expected(
+        least_s=max(LATE_S, LATE * shortest_s),
+        delay_s=lambda one, other: delay_at_home_s(plan, one, other),
+        sum_s=lambda one, other: max(sum_s[one], sum_s[other]),
+        slowdown={worker.name: worker.slowdown for worker in plan.workers if worker.slowdown is not None},
+    )
+    present = [worker.name for worker in plan.live_workers()]
+    return LiveMonitor(list(sum_s), present, expected, is_resumed)

@@ -23,7 +23,7 @@ from .conducting import (
 )
 from .console import Debug, Json, Quiet, remark
 from .plans import ProfileOption, read_valid_plan
-from .policy import AtlasOption, NormalizeWithin, PolicyOption
+from .policy import AtlasOption, HostMemory, NormalizeWithin, PolicyOption
 from .resilient_worker import SECRET, secret_of
 from .run_report import RunReport
 from .run_story import RunFacts
@@ -55,6 +55,7 @@ def command(
     policy: PolicyOption = None,
     atlas: AtlasOption = None,
     normalize_within: NormalizeWithin = 100,
+    host_memory: HostMemory = 0.0,
     checkpoint: CheckpointOption = None,
     checkpoint_every: CheckpointEvery = 0,
     resume: Resume = None,
@@ -83,6 +84,7 @@ def command(
         policy=policy,
         atlas=atlas,
         normalize_within=normalize_within,
+        host_memory=host_memory,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
         resume=resume,

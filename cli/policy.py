@@ -1,4 +1,4 @@
-"""How a running job answers failures and newcomers: by one of the planners behind the coordinator's `Replan`."""
+"""How a running job answers failures, newcomers and slow links: by one of the planners behind its `Replan`."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class Policy(StrEnum):
     """Whose answer."""
 
+    JOINT = "joint"
     SLIPSTREAM = "slipstream"
     OOBLECK = "oobleck"
 
@@ -25,8 +26,9 @@ PolicyOption = Annotated[
     Policy | None,
     typer.Option(
         "--policy",
-        help="What follows a failure: slipstream re-routes the dead worker's micro-batches to its peers, oobleck makes "
-        "pipelines of all nodes that are left. Default: as the plan was made.",
+        help="What follows: slipstream re-routes a dead worker's micro-batches to its peers, joint does so too and "
+        "adapts the plan to slow links and workers, oobleck makes pipelines of all nodes that are left and adapts to "
+        "nothing else. Default: oobleck for its own plans, joint for others.",
     ),
 ]
 AtlasOption = Annotated[
@@ -40,6 +42,14 @@ NormalizeWithin = Annotated[
         help="Move workers, or form other pipelines, if that pays within so many iterations; 0: never.",
     ),
 ]
+HostMemory = Annotated[
+    float,
+    typer.Option(
+        "--host-memory",
+        min=0,
+        help="Bytes of activations that a worker may hold beyond its memory limit, on the host, under an adapted plan.",
+    ),
+]
 
 
 class Answers(Replan, Protocol):
@@ -50,37 +60,48 @@ class Answers(Replan, Protocol):
         ...
 
 
-def answers_for(plan: "Plan", policy: Policy | None, atlas: str | None, normalize_within: int) -> Answers:
-    """What plans for the failures of a running plan.
+def answers_for(
+    plan: "Plan", policy: Policy | None, atlas: str | None, normalize_within: int, host_memory_bytes: float = 0.0
+) -> Answers:
+    """What plans for the failures of a running plan, and for what becomes slow.
 
     Args:
         plan: the plan that the job starts with, valid.
-        policy: by which method; None: that of the plan's planner.
-        atlas: a folder of plans made ahead, for slipstream; or None.
+        policy: by which method; None: Oobleck's where it has made the plan, else jointly.
+        atlas: a folder of plans made ahead, for re-routing; or None.
         normalize_within: iterations within which moves, or new pipelines, must have paid for their copies.
+        host_memory_bytes: what a worker may hold beyond its limit under a plan that is adapted to slow links.
 
     Raises:
         InvalidInputError: the policy or the atlas does not fit the plan.
     """
-    if (policy or _default(plan)) is Policy.SLIPSTREAM:
+    method = policy or _default(plan)
+    if method is not Policy.OOBLECK:
         from .replanning import replan_from
 
-        return replan_from(plan, atlas, normalize_within)
+        rerouting = replan_from(plan, atlas, normalize_within)
+        if method is Policy.SLIPSTREAM:
+            return rerouting
+        from .adapting import Adapting
+
+        return Adapting(rerouting, normalize_within, host_memory_bytes)
     if atlas is not None:
-        raise InvalidInputError("an atlas is slipstream's", where="--atlas", fix="leave it out, or --policy slipstream")
+        raise InvalidInputError("an atlas is for re-routing", where="--atlas", fix="leave it out, or --policy joint")
     from .reconfiguring import Regrouping
 
     return Regrouping(plan, normalize_within)
 
 
-def answers_if_any(plan: "Plan", policy: Policy | None, atlas: str | None, normalize_within: int) -> Answers:
+def answers_if_any(
+    plan: "Plan", policy: Policy | None, atlas: str | None, normalize_within: int, host_memory_bytes: float = 0.0
+) -> Answers:
     """As `answers_for`, but a plan whose failures nobody can plan for can be run all the same; a failure ends it.
 
     Raises:
         InvalidInputError: the policy or the atlas that was asked for does not fit the plan.
     """
     try:
-        return answers_for(plan, policy, atlas, normalize_within)
+        return answers_for(plan, policy, atlas, normalize_within, host_memory_bytes)
     except InvalidInputError as error:
         if atlas is not None or policy is not None:
             raise
@@ -88,7 +109,7 @@ def answers_if_any(plan: "Plan", policy: Policy | None, atlas: str | None, norma
 
 
 def _default(plan: "Plan") -> Policy:
-    return Policy.OOBLECK if plan.planner.name == Policy.OOBLECK.value else Policy.SLIPSTREAM
+    return Policy.OOBLECK if plan.planner.name == Policy.OOBLECK.value else Policy.JOINT
 
 
 class _NoAnswer:

@@ -16,7 +16,8 @@ class Regrouping:
     """Unlike pipelines of all nodes that are there (a `Replan`).
 
     A node is the workers that the first plan puts on one node, by their names, and counts while all of them are there:
-    the others of a broken node wait until its lost workers have been started again.
+    the others of a broken node wait until its lost workers have been started again. Slow links and slow workers change
+    nothing.
 
     Args:
         plan: that the job starts with, made from templates.
@@ -32,11 +33,14 @@ class Regrouping:
         self._workers = dict(self._homes(plan))
 
     def __call__(self, plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
-        """The plan for the whole nodes that are there.
+        """The plan for the whole nodes that are there: the running one, where nobody comes or goes.
 
         Raises:
             InfeasibleError: they are too few, or hold not all layers.
         """
+        seats = tuple((hand.worker, hand.place) for hand in crew if hand.place is not None)
+        if len(seats) == len(crew) == len(plan.live_workers()):
+            return Replanned(plan, seats)
         found = self._reconfigurer.next_of(plan, list(self._nodes(plan, crew)), self._pays_within)
         return Replanned(found.plan, tuple(self._seats(found.plan, found.pipelines)))
 

@@ -46,6 +46,9 @@ class Rerouting:
         normalize_within: iterations within which copies must have paid; 0: nobody moves.
         atlas_folder: where the atlas stands.
         entries: of that atlas; what they do not cover is planned on the spot.
+
+    Attributes:
+        plan, common: as given.
     """
 
     def __init__(
@@ -56,10 +59,10 @@ class Rerouting:
         atlas_folder: str = "",
         entries: tuple[AtlasEntry, ...] = (),
     ) -> None:
-        self._common, self._folder, self._entries = common, atlas_folder, entries
+        self.plan, self.common, self._folder, self._entries = plan, common, atlas_folder, entries
         # Where nobody knows how much is copied, copying would seem to be free; and only alike workers are moved.
         self._normalize_within = normalize_within if any(common.state_bytes) and alike(common) else 0
-        self._own = _empty_places(plan)
+        self._own = empty_places(plan)
         self._known = {(self._own, may_move): Rerouted(plan) for may_move in (False, True)}
 
     def __call__(self, plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
@@ -68,7 +71,7 @@ class Rerouting:
         Raises:
             InfeasibleError: a stage has no live worker left.
         """
-        places = _places(self._common)
+        places = _places(self.common)
         seats = with_newcomers(crew, places)
         # Who moves gives up one stage's state for another's: not while somebody waits for his.
         may_move = all(hand.place is not None and hand.layers is not None for hand in crew)
@@ -94,7 +97,7 @@ class Rerouting:
 
     def warm_up(self) -> None:
         """Plan for one more failure, so that what is loaded and made ready once is there when the first worker dies."""
-        alive = [place for place in _places(self._common) if place not in self._own]
+        alive = [place for place in _places(self.common) if place not in self._own]
         spare = next((one for one in alive if any(one != peer and one[1] == peer[1] for peer in alive)), None)
         if spare is not None:
             with suppress(InfeasibleError):
@@ -103,14 +106,14 @@ class Rerouting:
     @cached_property
     def _of_units(self) -> Replanner:
         """For workers that die together, as the atlas says."""
-        return _replanner(self._common)
+        return _replanner(self.common)
 
     @cached_property
     def _of_workers(self) -> Replanner:
         """For workers that die one by one."""
-        planner = self._common.planner
+        planner = self.common.planner
         planner = replace(planner, options=planner.options | {"failure_unit": [1, 1]})
-        return _replanner(replace(self._common, planner=planner, failure_unit=(1, 1)))
+        return _replanner(replace(self.common, planner=planner, failure_unit=(1, 1)))
 
     def _replanned(self, failed: frozenset[Place], may_move: bool) -> Rerouted:
         units = self._whole_units(failed)
@@ -123,7 +126,7 @@ class Rerouting:
             found = self._of_units.rebuilt(self._entry(units), units)
             moves = _moves(found)
             if not moves or self._pays(found):
-                return Rerouted(self._stored(len(units), _empty_places(found)) or found, moves)
+                return Rerouted(self._stored(len(units), empty_places(found)) or found, moves)
         return Rerouted(self._of_units.in_place(units, compared=False))
 
     def _whole_units(self, failed: frozenset[Place]) -> Units | None:
@@ -250,5 +253,6 @@ def _places(common: Atlas) -> list[Place]:
     return [(k, i) for k in range(common.dp) for i in range(len(common.template.stages))]
 
 
-def _empty_places(plan: Plan) -> frozenset[Place]:
+def empty_places(plan: Plan) -> frozenset[Place]:
+    """The places whose workers have failed in a plan."""
     return frozenset((worker.pipeline, worker.stage) for worker in plan.workers if worker.failed)

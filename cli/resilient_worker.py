@@ -63,6 +63,7 @@ def work(plan: "Plan", training: Training, name: str, addresses: list[str], secr
         hostname=hostname,
         paced=training.paced,
         seed=training.seed,
+        transport=training.transport,
     )
     worker = ResilientWorker(task)
     meeting, plan_digest = MeetingPlace(hostname), digest(plan)

@@ -29,7 +29,7 @@ from .conducting import (
 from .console import SETTINGS, Debug, Json, Quiet, Seed, remark
 from .launch import Workers
 from .plans import ProfileOption, read_valid_plan
-from .policy import AtlasOption, NormalizeWithin, PolicyOption
+from .policy import AtlasOption, HostMemory, NormalizeWithin, PolicyOption
 from .resilient_worker import COORDINATOR, NOT_BEFORE, SECRET, name_of_rank, secret_of, work
 from .run_report import RunReport
 from .run_story import RunFacts
@@ -43,6 +43,8 @@ from .training import (
     SequenceLength,
     Threads,
     Training,
+    Transport,
+    TransportOption,
     available_cores,
     load_training,
     tokens_of,
@@ -67,10 +69,12 @@ def command(
     sequence_length: SequenceLength = None,
     threads: Threads = 1,
     paced: Paced = False,
+    transport: TransportOption = Transport.AUTO,
     seed: Seed = 0,
     policy: PolicyOption = None,
     atlas: AtlasOption = None,
     normalize_within: NormalizeWithin = 100,
+    host_memory: HostMemory = 0.0,
     checkpoint: CheckpointOption = None,
     checkpoint_every: CheckpointEvery = 0,
     resume: Resume = None,
@@ -109,13 +113,16 @@ def command(
     if is_worker and plan == STANDARD_STREAM:
         raise InvalidInputError("every worker reads the plan by itself", where="PLAN", fix="give a file, not `-`")
     read = read_valid_plan(plan, profile)
-    training = training_of(read, model, data, learning_rate, microbatch_size, sequence_length, threads, paced, seed)
+    training = training_of(
+        read, model, data, learning_rate, microbatch_size, sequence_length, threads, paced, seed, transport
+    )
     how = Conduct(
         iterations=iterations,
         timeline=timeline,
         policy=policy,
         atlas=atlas,
         normalize_within=normalize_within,
+        host_memory=host_memory,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
         resume=resume,
@@ -146,8 +153,12 @@ def run_here(plan: "Plan", training: Training, how: Conduct, as_json: bool = Fal
     conductor = Conductor(plan, how)
     _, corpus = load_training(plan, training)
     count = len(plan.live_workers())
-    if count > available_cores() and not training.paced and not quiet:
-        remark(f"{count} workers share {available_cores()} cores and take turns: expect longer than predicted")
+    is_crowded = count > available_cores() and not training.paced
+    if is_crowded and not quiet:
+        remark(
+            f"{count} workers share {available_cores()} cores and take turns: expect longer than predicted, and nobody "
+            "to look for what is slow"
+        )
     secret = make_secret()
     facts = RunFacts(plan, training.model, tokens_of(plan, corpus), training.paced, how.iterations)
     report = RunReport(facts, as_json=as_json, quiet=quiet, metrics=how.metrics)
@@ -155,7 +166,8 @@ def run_here(plan: "Plan", training: Training, how: Conduct, as_json: bool = Fal
         # The workers read a copy: the plan may have come through a pipe.
         copy = Path(folder) / "plan.json"
         _write_copy(plan, copy)
-        server = conductor.server(secret, _hear(report.report, conductor, workers))
+        hear = _hear(report.report, conductor, workers)
+        server = conductor.server(secret, hear, is_watchful=not is_crowded)
         arguments = ["run", str(copy), *training.arguments(), *(["--debug"] if SETTINGS.debug else [])]
         _start_workers(workers, conductor, arguments, server.address, secret)
         threading.Thread(target=conductor.warm_up, name="warm-up", daemon=True).start()

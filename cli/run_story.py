@@ -76,6 +76,8 @@ class RunStory:
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
         self.failures = 0
         self.joins = 0
+        self.slow: dict[str, str] = {}  # links and workers, as they are now: how slow, or that they are broken
+        self.found = dict.fromkeys(("slow_link", "slow_worker", "broken_link"), 0)
         self.lost_s = 0.0
         self.end: dict[str, Any] | None = None
         self._times_s: list[float] = []
@@ -85,6 +87,8 @@ class RunStory:
         self._coming: list[Happening] = []
         self._answered: list[Happening] = []
         self._recovered: list[Happening] = []
+        self._broken: dict[str, Happening] = {}  # by link, until somebody passes on its messages
+        self._has_news = False  # of what is slow, since the last epoch
 
     def tell(self, announced: Mapping[str, Any], at_s: float) -> tuple[dict[str, Any], str | None]:
         """Take one more announcement.
@@ -158,10 +162,16 @@ class RunStory:
         self._answered, self._coming = [*self._answered, *self._coming], []
         vacant = fields.get("failed") or []
         away = [f"{name} at {place}" for place, name in self.seats.items() if name != place]
+        delegated, detours = fields.get("delegated") or [], fields.get("detours") or {}
+        # A change for which there is no other reason is due to what is slow, or well again.
+        is_adapted, self._has_news = self._has_news and not fields.get("reason"), False
+        self._find_ways(detours)
         parts = [
-            f"epoch {self.epoch}: {counted(self.live_workers, 'worker')}",
+            f"{'adapted: ' if is_adapted else ''}epoch {self.epoch}: {counted(self.live_workers, 'worker')}",
             f"{listed(vacant)} vacant" if vacant else "",
             listed(away),
+            f"{listed(delegated)} by delegates" if delegated else "",
+            listed(f"{link} over {via}" for link, via in detours.items()),
             f"predicted {self.predicted_s:.4f} s" if self.predicted_s is not None else "",
         ]
         return " · ".join(part for part in parts if part)
@@ -169,6 +179,7 @@ class RunStory:
     def _on_failure(self, fields: dict[str, Any], at_s: float) -> str:
         self.failures += 1
         worker, place = fields.get("worker"), fields.get("place")
+        self._forget(worker)
         if place is not None:
             self.dead.add(place)
             self.live_workers = max(0, self.live_workers - 1)
@@ -191,7 +202,48 @@ class RunStory:
 
     def _on_leave(self, fields: dict[str, Any], at_s: float) -> str:
         worker, place = fields.get("worker"), fields.get("place")
+        self._forget(worker)
         return self._change(f"worker {worker}{_at(worker, place)} left as asked", at_s)
+
+    # What is slow
+
+    def _on_slow_link(self, fields: dict[str, Any], at_s: float) -> str:
+        self._find(fields, f"{1000 * (fields.get('delay_s') or 0.0):.3g} ms")
+        return self._said(_words_of_circumstance(fields), at_s, is_bad=True)
+
+    def _on_slow_worker(self, fields: dict[str, Any], at_s: float) -> str:
+        self._find(fields, f"x {fields.get('factor') or 1.0:.3g}")
+        return self._said(_words_of_circumstance(fields), at_s, is_bad=True)
+
+    def _on_relief(self, fields: dict[str, Any], at_s: float) -> str:
+        self.slow.pop(_who(fields), None)
+        self._has_news = True
+        return self._said(_words_of_circumstance(fields), at_s)
+
+    def _on_broken_link(self, fields: dict[str, Any], at_s: float) -> str:
+        self._find(fields, "broken")
+        words = self._change(_words_of_circumstance(fields), at_s, is_bad=True)
+        self._broken[_who(fields)] = self.happenings[-1]
+        return words
+
+    def _on_kept(self, fields: dict[str, Any], at_s: float) -> str:
+        return self._said(f"the plan is kept: {fields.get('reason')}", at_s)
+
+    def _find(self, fields: dict[str, Any], how: str) -> None:
+        """Something is slow or broken; it counts once, however often it gets worse or better meanwhile."""
+        self.found[fields["event"]] += _who(fields) not in self.slow
+        self.slow[_who(fields)] = how
+        self._has_news = True
+
+    def _find_ways(self, detours: Mapping[str, str]) -> None:
+        """It is known who passes on the messages of broken links."""
+        for link, via in detours.items():
+            if link in self._broken:
+                self._broken.pop(link).words += printable(f": {via} passes on its messages")
+
+    def _forget(self, worker: Any) -> None:
+        """Who comes in place of a worker that is gone may be on another machine."""
+        self.slow = {who: how for who, how in self.slow.items() if worker not in who.split("-")}
 
     def _on_recovered(self, fields: dict[str, Any], at_s: float) -> str:
         """The iteration that this follows has ended the change: what it has cost."""
@@ -238,6 +290,7 @@ class RunStory:
             paced=self.facts.paced,
             failures=self.failures,
             joins=self.joins,
+            **{f"{what}s": count for what, count in self.found.items()},
             lost_s=self.lost_s,
         )
         self.end = fields
@@ -272,8 +325,9 @@ class RunStory:
         return (self.iterations - self.iteration - 1) * median(self._times_s[-10:])
 
     def changes(self) -> list[str]:
-        """How often workers came and went: `2 failures`, `1 join`; nothing for what did not happen."""
+        """How often workers came and went, or were slow: `2 failures`, `1 join`; nothing for what did not happen."""
         counts = {"failure": self.failures, "join": self.joins}
+        counts |= {what.replace("_", " "): count for what, count in self.found.items()}
         return [counted(count, noun) for noun, count in counts.items() if count]
 
     def lost_in_words(self) -> str:
@@ -322,6 +376,17 @@ def print_loss(loss: float | None) -> str:
 def printable(text: str) -> str:
     """Text without control characters: names and reasons come over the network, and a terminal would obey them."""
     return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _who(fields: Mapping[str, Any]) -> str:
+    """The link, or the worker, that an announcement is about."""
+    return str(fields.get("link") or fields.get("worker"))
+
+
+def _words_of_circumstance(fields: Mapping[str, Any]) -> str:
+    from ..runners.resilience.telling import words_of_circumstance
+
+    return words_of_circumstance(fields)
 
 
 def _at(worker: Any, place: Any) -> str:

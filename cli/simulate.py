@@ -9,7 +9,8 @@ from ..schemas.errors import RuntimeFailedError
 from .console import Debug, Json, Quiet, Seed, print_document, print_table
 from .parsing import LinkDelays, Slow, parse_link_delays, parse_slow
 from .plans import ProfileOption, read_valid_plan, read_valid_trace
-from .policy import AtlasOption, NormalizeWithin, PolicyOption, answers_for
+from .policy import AtlasOption, HostMemory, NormalizeWithin, PolicyOption, answers_for
+from .training import Transport
 
 if TYPE_CHECKING:
     from ..runners.story import Story, SwitchCosts
@@ -29,12 +30,21 @@ def command(
     jitter: Annotated[float, typer.Option("--jitter", min=0, help="Log-normal sigma of operation times.")] = 0.0,
     seed: Seed = 0,
     iterations: Annotated[int, typer.Option("--iterations", min=1, help="How many.")] = 1,
+    transport: Annotated[
+        Transport,
+        typer.Option(
+            "--transport",
+            help="direct: sending holds a worker for the link's delay; delegated: it takes no time; auto: delegated on "
+            "links of which the plan says a delay, --link-delay included, or which were found to be slow.",
+        ),
+    ] = Transport.AUTO,
     inject: Annotated[
         str | None, typer.Option("--inject", help="A trace of failures and slow-downs, as `rtk run --inject` takes it.")
     ] = None,
     policy: PolicyOption = None,
     atlas: AtlasOption = None,
     normalize_within: NormalizeWithin = 100,
+    host_memory: HostMemory = 0.0,
     heartbeat_limit: Annotated[
         float,
         typer.Option("--heartbeat-limit", min=0.1, help="Seconds of silence after which a stopped worker is lost."),
@@ -56,30 +66,37 @@ def command(
 ) -> None:
     """Execute a plan on a virtual clock, its orders as they are, under slow workers and links.
 
-    With --inject workers die, come back and slow down as a trace says, and the coordinator of `rtk run` decides what
-    follows. The iteration time is then the whole time, what was lost included, over the committed iterations; the
-    command exits with 5 if the job could not go on.
+    With --inject workers die, come back and slow down as a trace says, and links slow down and break; the monitor of
+    `rtk run` finds out what is slow, and its coordinator decides what follows. The iteration time is then the whole
+    time, what was lost included, over the committed iterations; the command exits with 5 if the job could not go on.
     """
     from ..schemas.conditions import under_conditions
 
     read = read_valid_plan(plan, profile)
     conditions = under_conditions(read, parse_slow(slow), parse_link_delays(link_delay))
     if inject is None:
-        _simulate(conditions, read, jitter, seed, iterations, timeline, as_json)
+        _simulate(conditions, read, jitter, seed, transport, iterations, timeline, as_json)
         return
     costs = _costs(read, profile, heartbeat_limit, regroup)
-    answers = answers_for(conditions, policy, atlas, normalize_within)
-    story = _story(conditions, inject, iterations, answers, costs, jitter, seed)
+    answers = answers_for(conditions, policy, atlas, normalize_within, host_memory)
+    story = _story(conditions, inject, iterations, answers, costs, jitter, seed, transport)
     _tell(story, iterations, jitter, timeline, as_json)
 
 
 def _simulate(
-    plan: "Plan", read: "Plan", jitter: float, seed: int, iterations: int, timeline: str | None, as_json: bool
+    plan: "Plan",
+    read: "Plan",
+    jitter: float,
+    seed: int,
+    transport: Transport,
+    iterations: int,
+    timeline: str | None,
+    as_json: bool,
 ) -> None:
     """Execute a plan, and repeat it."""
     from ..runners.simulator import simulate
 
-    simulation = simulate(plan, jitter, seed)
+    simulation = simulate(plan, jitter, seed, transport.value)
     # Jitter may make operations shorter than the plan says, and so an iteration shorter than the plan's bound.
     bound_s = 0.0 if jitter else min(_bound_s(plan), simulation.iteration_time_s)
     report = simulation.report(plan, bound_s)
@@ -91,12 +108,21 @@ def _simulate(
 
 
 def _story(
-    plan: "Plan", inject: str, iterations: int, answers: "Answers", costs: "SwitchCosts", jitter: float, seed: int
+    plan: "Plan",
+    inject: str,
+    iterations: int,
+    answers: "Answers",
+    costs: "SwitchCosts",
+    jitter: float,
+    seed: int,
+    transport: Transport,
 ) -> "Story":
     """Let a trace happen to a plan."""
     from ..runners.story import simulate_story
+    from .conducting import monitor_of
 
-    return simulate_story(plan, read_valid_trace(inject, plan), iterations, answers, costs, jitter, seed)
+    trace, monitor = read_valid_trace(inject, plan), monitor_of(plan)
+    return simulate_story(plan, trace, iterations, answers, costs, jitter, seed, monitor, transport.value)
 
 
 def _costs(plan: "Plan", profile: str | None, heartbeat_limit_s: float, regroup_s: float) -> "SwitchCosts":

@@ -38,6 +38,7 @@ def work_under_torchrun(plan: "Plan", training: Training, how: Conduct, as_json:
         device=device(),
         paced=training.paced,
         seed=training.seed,
+        transport=training.transport,
     )
     facts = RunFacts(plan, training.model, tokens_of(plan, corpus), training.paced, how.iterations)
     report = RunReport(facts, as_json=as_json, quiet=quiet, metrics=how.metrics)

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,8 +11,18 @@ from ..schemas.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from ..profilers.models.load import Model
+    from ..runners.sending import Sending
     from ..runners.torch.corpus import ByteCorpus
     from ..schemas.plan import Plan
+
+
+class Transport(StrEnum):
+    """How messages are sent."""
+
+    AUTO = "auto"
+    DIRECT = "direct"
+    DELEGATED = "delegated"
+
 
 ModelOption = Annotated[str, typer.Option("--model", help="A preset, or file.py:factory.")]
 DataOption = Annotated[
@@ -28,6 +39,14 @@ Threads = Annotated[int, typer.Option("--threads", min=1, help="Torch threads of
 Paced = Annotated[
     bool, typer.Option("--paced", help="Let every operation last what the plan says: more workers than cores.")
 ]
+TransportOption = Annotated[
+    Transport,
+    typer.Option(
+        "--transport",
+        help="direct: sending holds a worker for the link's delay; delegated: other threads send and fetch; auto: "
+        "delegated on links of which the plan says a delay, or which are found to be slow.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -42,6 +61,7 @@ class Training:
     threads: int
     paced: bool
     seed: int
+    transport: "Sending" = "auto"
 
     def arguments(self) -> list[str]:
         """The options by which another process trains the same."""
@@ -53,6 +73,7 @@ class Training:
             ("--sequence-length", self.sequence_length),
             ("--threads", self.threads),
             ("--seed", self.seed),
+            ("--transport", self.transport),
         ]
         given = [text for option, value in pairs if value is not None for text in (option, str(value))]
         return [*given, *(["--paced"] if self.paced else [])]
@@ -72,6 +93,7 @@ def training_of(
     threads: int,
     paced: bool,
     seed: int,
+    transport: Transport = Transport.AUTO,
 ) -> Training:
     """The training that options ask for; sizes that they leave open are those of the profile behind the plan."""
     told = plan.planner.options
@@ -86,6 +108,7 @@ def training_of(
         threads=threads,
         paced=paced,
         seed=seed,
+        transport=transport.value,
     )
 
 

@@ -155,7 +155,9 @@ def check_trace(plan: Plan, trace: Trace) -> None:
 def _check_place(plan: Plan, event: TraceEvent, where: str) -> None:
     """The event's place exists, and is of the event's kind."""
     names = [worker.name for worker in plan.workers]
-    wanted = {"slow_link": ("link",), "recover": ("worker", "link")}.get(event.kind, ("worker",))
+    wanted = {"slow_link": ("link",), "recover": ("worker", "link"), "fail": ("worker", "link")}.get(
+        event.kind, ("worker",)
+    )
     place = next(name for name in ("node", "worker", "link") if getattr(event, name) is not None)
     if place == "node":
         raise InvalidInputError(
@@ -173,9 +175,9 @@ def _check_place(plan: Plan, event: TraceEvent, where: str) -> None:
             raise InvalidInputError(
                 f"the plan has no worker {name}", where=f"{where}/{place}", fix=f"workers run from 0/0 to {names[-1]}"
             )
-    if place == "link" and abs(place_of(ends[0])[1] - place_of(ends[1])[1]) != 1:
+    if place == "link" and (ends[0] == ends[1] or abs(place_of(ends[0])[1] - place_of(ends[1])[1]) > 1):
         raise InvalidInputError(
-            f"there is no link {event.link}", where=f"{where}/link", fix="name workers of neighbouring stages"
+            f"there is no link {event.link}", where=f"{where}/link", fix="name workers of neighbouring stages, or peers"
         )
 
 

@@ -5,9 +5,10 @@ say; workers may be slow (their plan's `slowdown`) and operations may jitter.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from ..schemas.documents import digest
@@ -17,6 +18,7 @@ from ..schemas.plan import Plan, Worker
 from ..schemas.report import Report
 from ..schemas.timeline import Span, Timeline, memory_of_workers
 from .program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, lower
+from .sending import RankPair, Sending, pairs_of, rank_pair
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,23 +63,44 @@ class Simulation:
         )
 
 
-def simulate(plan: Plan, jitter: float = 0.0, seed: int = 0) -> Simulation:
+def simulate(plan: Plan, jitter: float = 0.0, seed: int = 0, transport: Sending = "auto") -> Simulation:
     """Execute one iteration of a valid plan on a virtual clock.
 
     Args:
         plan: the plan, with its slow workers and links in it (schemas/conditions.py lays them over a plan).
         jitter: sigma of the log-normal factor on every operation's duration; 0 for none.
         seed: of the jitter; each worker has a stream of its own, so one worker's order does not change another's.
+        transport: how messages are sent. All delays are the plan's own here, so that `auto` is `delegated`.
 
     Raises:
         InvalidInputError: the programs block each other.
     """
-    clock = _Clock(lower(plan), _jitter_streams(plan, jitter, seed), jitter)
+    program = lower(plan)
+    direct = pairs_of(program) if transport == "direct" else frozenset()
+    clock = _Clock(program, _jitter_streams(plan, jitter, seed), jitter, direct=direct)
     clock.run()
     return _summary(plan, clock, {"jitter": jitter, "seed": seed})
 
 
 Pauses = Mapping[int, tuple[float, float]]  # by rank: from when until when, in s, a worker stands still
+Cuts = Mapping[RankPair, float]  # by pair of ranks: from when on, in s, nothing passes between them
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What became of the messages of an execution.
+
+    Attributes:
+        handed_s: when each was handed over by its sender.
+        arrived_s: when each was there.
+        awaited: those that their receivers had to wait for.
+        lost_s: by pair of ranks, when the first thing that they had for each other was lost.
+    """
+
+    handed_s: Mapping[Message, float]
+    arrived_s: Mapping[Message, float]
+    awaited: Collection[Message]
+    lost_s: Mapping[RankPair, float]
 
 
 @dataclass(frozen=True)
@@ -86,16 +109,27 @@ class Execution:
 
     Attributes:
         spans: in the order of execution; one that a worker died in has no end.
+        ready_s: when each rank had computed and sent everything.
         reduced_s: when each rank's gradients were reduced.
         done_s: when each rank's optimizer step was done.
+        traffic: of messages.
     """
 
     spans: tuple[tuple[Span, ...], ...]
+    ready_s: tuple[float, ...]
     reduced_s: tuple[float, ...]
     done_s: tuple[float, ...]
+    traffic: Traffic
 
 
-def execute(program: Program, pauses: Pauses | None = None, jitter: float = 0.0, seed: int = 0) -> Execution:
+def execute(
+    program: Program,
+    pauses: Pauses | None = None,
+    jitter: float = 0.0,
+    seed: int = 0,
+    direct: Collection[RankPair] = frozenset(),
+    cuts: Cuts | None = None,
+) -> Execution:
     """Execute a program on a virtual clock, with workers that stand still for a while, or for ever.
 
     Args:
@@ -104,16 +138,20 @@ def execute(program: Program, pauses: Pauses | None = None, jitter: float = 0.0,
             that would begin at the pause's first moment does not, though what the worker has to send by then it sends.
         jitter: as in `simulate`.
         seed: as in `simulate`.
+        direct: who sends to each other directly; all others do it by delegates.
+        cuts: between whom nothing passes, and from when on; what is under way then is lost.
 
     Raises:
-        InvalidInputError: the programs block each other, and nobody has died.
+        InvalidInputError: the programs block each other, and nobody has died, nor is any link cut.
     """
-    clock = _Clock(program, _jitter_streams(program.plan, jitter, seed), jitter, pauses or {})
+    clock = _Clock(program, _jitter_streams(program.plan, jitter, seed), jitter, pauses, direct, cuts)
     clock.run()
     return Execution(
         tuple(tuple(machine.spans) for machine in clock.machines),
+        tuple(machine.ready_s for machine in clock.machines),
         tuple(machine.reduced_s for machine in clock.machines),
         tuple(machine.done_s for machine in clock.machines),
+        Traffic(clock.handed_s, clock.arrivals_s, clock.awaited, clock.lost_s),
     )
 
 
@@ -129,6 +167,7 @@ class _Machine:
     stashed: int = 0
     peak_bytes: float = 0.0
     busy_s: float = 0.0
+    ready_s: float = math.inf
     reduced_s: float = math.inf
     done_s: float = math.inf
 
@@ -137,15 +176,26 @@ class _Clock:
     """The virtual clock: moments at which a machine goes on, in time order."""
 
     def __init__(
-        self, program: Program, streams: "list[np.random.Generator]", jitter: float, pauses: Pauses | None = None
+        self,
+        program: Program,
+        streams: "list[np.random.Generator]",
+        jitter: float,
+        pauses: Pauses | None = None,
+        direct: Collection[RankPair] = frozenset(),
+        cuts: Cuts | None = None,
     ) -> None:
         self.plan = program.plan
         self.pauses = pauses or {}
+        self.direct = frozenset(direct)
+        self.cuts = cuts or {}
         self.machines = [_Machine(*pair) for pair in zip(program.workers, program.instructions, strict=True)]
         self.streams = streams
         self.jitter = jitter
         self.moments: list[tuple[float, int]] = [(0.0, rank) for rank in range(len(self.machines))]
+        self.handed_s: dict[Message, float] = {}
         self.arrivals_s: dict[Message, float] = {}
+        self.awaited: set[Message] = set()
+        self.lost_s: dict[RankPair, float] = {}
         self.waiting: dict[Message, tuple[float, int]] = {}
         self.gathered: dict[tuple[str, int], list[tuple[float, int]]] = {}
 
@@ -159,7 +209,7 @@ class _Clock:
                 if not self._is_put_off(rank, isinstance(instruction, Compute), now_s):
                     self._execute(rank, machine, instruction, now_s)
         blocked = [machine for machine in self.machines if machine.next < len(machine.instructions)]
-        if blocked and not any(math.isinf(until_s) for _, until_s in self.pauses.values()):
+        if blocked and not self.cuts and not any(math.isinf(until_s) for _, until_s in self.pauses.values()):
             raise InvalidInputError(
                 f"worker {blocked[0].worker.name} waits forever", fix="rtk verify shows the deadlock"
             )
@@ -188,15 +238,14 @@ class _Clock:
             case Compute():
                 self._go_on(rank, self._compute(rank, machine, instruction, now_s))
             case Send():
-                self._send(instruction, now_s)
-                self._go_on(rank, now_s)
+                self._go_on(rank, self._send(rank, instruction, now_s))
             case Receive():
-                arrival_s = self.arrivals_s.get(instruction.message)
-                if arrival_s is None:
-                    self.waiting[instruction.message] = (now_s, rank)
+                if instruction.message in self.arrivals_s:
+                    self._receive(rank, instruction.message, now_s)
                 else:
-                    self._go_on(rank, max(now_s, arrival_s))
+                    self.waiting[instruction.message] = (now_s, rank)
             case AllReduce():
+                machine.ready_s = now_s
                 self._gather(("allreduce", instruction.group[0]), len(instruction.group), rank, now_s)
             case Step():
                 meeting, size = (0, len(self.machines)) if instruction.everyone else (rank, 1)
@@ -223,12 +272,37 @@ class _Clock:
         machine.spans.append(Span(machine.worker.name, op, now_s, end_s))
         return end_s
 
-    def _send(self, instruction: Send, now_s: float) -> None:
-        arrival_s = now_s + instruction.delay_s
-        self.arrivals_s[instruction.message] = arrival_s
-        if instruction.message in self.waiting:
-            since_s, receiver = self.waiting.pop(instruction.message)
-            self._go_on(receiver, max(since_s, arrival_s))
+    def _send(self, rank: int, instruction: Send, now_s: float) -> float:
+        """Hand a message over; gives when the sender goes on, which dies with it where it sends directly."""
+        pair = rank_pair(rank, instruction.to)
+        is_direct = pair in self.direct
+        free_s = self._end_s(rank, now_s, instruction.delay_s) if is_direct else now_s
+        arrival_s = free_s if is_direct else now_s + instruction.delay_s
+        self.handed_s[instruction.message] = now_s
+        if self._is_cut(pair, now_s, arrival_s):
+            self._lose(pair, now_s)
+        elif math.isfinite(arrival_s):
+            self.arrivals_s[instruction.message] = arrival_s
+            if instruction.message in self.waiting:
+                since_s, receiver = self.waiting.pop(instruction.message)
+                self._receive(receiver, instruction.message, since_s)
+        return free_s
+
+    def _receive(self, rank: int, message: Message, since_s: float) -> None:
+        """A message whose arrival is known is taken by who has wanted it since then."""
+        arrival_s = self.arrivals_s[message]
+        if arrival_s > since_s:
+            self.awaited.add(message)
+        self._go_on(rank, max(since_s, arrival_s))
+
+    def _is_cut(self, pair: RankPair, from_s: float, until_s: float) -> bool:
+        """Whether what two ranks do from then until then fails, since nothing passes between them."""
+        cut_s = self.cuts.get(pair, math.inf)
+        return cut_s <= from_s or cut_s < until_s
+
+    def _lose(self, pair: RankPair, now_s: float) -> None:
+        lost_s = max(now_s, self.cuts[pair])
+        self.lost_s[pair] = min(lost_s, self.lost_s.get(pair, math.inf))
 
     def _gather(self, meeting: tuple[str, int], size: int, rank: int, now_s: float) -> None:
         """An all-reduce or a step begins when the last of its group is there; `meeting` names it by its first rank."""
@@ -237,6 +311,8 @@ class _Clock:
         if len(present) < size:
             return
         start_s = max(since_s for since_s, _ in self.gathered.pop(meeting))
+        if self._is_torn([member for _, member in present], start_s):
+            return
         for _, member in present:
             machine = self.machines[member]
             instruction = machine.instructions[machine.next]
@@ -246,6 +322,23 @@ class _Clock:
             end_s = max(self._end_s(one, start_s, instruction.duration_s) for one in involved)
             self._finish(machine, instruction, start_s, end_s)
             self._go_on(member, end_s)
+
+    def _is_torn(self, members: list[int], start_s: float) -> bool:
+        """Whether some who sum gradients do not reach each other before they have the sum; it then never comes."""
+        if not self.cuts:
+            return False
+        sums = [self.machines[one].instructions[self.machines[one].next] for one in members]
+        together = {
+            (pair, one.duration_s)
+            for one in sums
+            if isinstance(one, AllReduce)
+            for part in one.parts
+            for pair in combinations(part.ranks, 2)
+        }
+        torn = [pair for pair, duration_s in together if self._is_cut(pair, start_s, start_s + duration_s)]
+        for pair in torn:
+            self._lose(pair, start_s)
+        return bool(torn)
 
     def _finish(self, machine: _Machine, instruction: AllReduce | Step, start_s: float, end_s: float) -> None:
         if isinstance(instruction, AllReduce):

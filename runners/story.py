@@ -11,25 +11,32 @@ about to begin the operation in the middle of its order, or does so when n is re
 slow-down holds from the beginning of n; a `join` waits from the start and takes part from n on; a stopped process comes
 back with the beginning of the iteration that its `recover` names. Events with `time_s` count from the start of the
 first iteration; slow-downs then begin with the next iteration.
+
+Links (machines.py): a `slow_link` holds from the beginning of its iteration until `recover`; a `fail` of a link breaks
+it when the first of its two workers is about to begin the operation in the middle of its order. What they then have for
+each other is lost, both say so, and the rules have a third worker pass it on. A monitor, where there is one, sees what
+workers measure (measuring.py), as it would in a real run, and tells the rules what it finds.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
 from ..schemas.documents import canonical, digest, parse_document
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.plan import Plan
-from ..schemas.protocols import Replan
+from ..schemas.protocols import Monitor, Replan
 from ..schemas.report import Report
 from ..schemas.timeline import Event, Span, Timeline, memory_of_workers
 from ..schemas.trace import Trace, TraceEvent
 from .cast import DEADLY, Process, cast_of, check_trace, has_come, joins, link_ends
-from .program import AllReduce, Compute, Program, Send, lower
+from .machines import Machines, Staging, Standing, broken_links, slow_links
+from .measuring import measured
+from .program import AllReduce, Compute, Program
 from .resilience.events import (
     Announce,
     Arrived,
@@ -38,6 +45,7 @@ from .resilience.events import (
     Instruction,
     Lost,
     MakePlan,
+    Noticed,
     Said,
     Tell,
     Wake,
@@ -45,10 +53,11 @@ from .resilience.events import (
 )
 from .resilience.events import Event as RulesEvent
 from .resilience.job import Job
-from .resilience.messages import Commit, Copy, Epoch, Hello, Ready, Refused, Vote
+from .resilience.messages import Commit, Copy, End, Epoch, Hello, Ready, Refused, Suspect, Vote
 from .resilience.rules import Rules
 from .resilience.telling import timeline_events
-from .simulator import Execution, execute, simulate
+from .sending import RankPair, Sending, rank_pair
+from .simulator import Cuts, Execution, Pauses, execute, simulate
 
 RETRY_S = 0.5  # until a worker that was refused for the time being says hello again
 
@@ -151,6 +160,8 @@ def simulate_story(
     costs: SwitchCosts | None = None,
     jitter: float = 0.0,
     seed: int = 0,
+    monitor: Monitor | None = None,
+    transport: Sending = "auto",
 ) -> Story:
     """Let a failure trace happen to a job on the virtual clock.
 
@@ -158,16 +169,20 @@ def simulate_story(
         plan: valid; with its slow workers and links in it.
         trace: what happens to whom.
         iterations: how many the job has.
-        replan: plans for who is left.
+        replan: plans for who is left, and for what is slow.
         costs: of a change.
         jitter: sigma of the log-normal factor on every operation's duration; 0 for none.
         seed: of the jitter; every iteration has jitter of its own.
+        monitor: finds out what is slow; None: nobody does, and nothing follows from it.
+        transport: how messages are sent; auto: by delegates where the running plan knows of a delay, or the
+            coordinator of a slow link, else directly.
 
     Raises:
         InvalidInputError: the trace does not fit the plan, or leaves the job waiting for a worker that is gone.
     """
     check_trace(plan, trace)
-    world = _World(plan, trace, iterations, replan, costs or SwitchCosts(), jitter, seed)
+    costs = costs or SwitchCosts()
+    world = _World(plan, trace, iterations, replan, costs, jitter, seed, monitor, Machines(plan, transport))
     world.play()
     return world.story()
 
@@ -178,10 +193,16 @@ class _Run:
 
     iteration: int
     start_s: float
-    program: Program
+    staging: Staging
     actors: tuple[Process, ...]
     execution: Execution
+    broken_s: Cuts  # by link, when it breaks, counted from the start
     cut_s: float = math.inf
+
+    @property
+    def program(self) -> Program:
+        """What was executed."""
+        return self.staging.program
 
     def spans(self) -> Iterable[Span]:
         """What was executed, on the story's clock."""
@@ -213,10 +234,20 @@ class _World:
     """The clock, the processes and the coordinator's rules."""
 
     def __init__(
-        self, plan: Plan, trace: Trace, iterations: int, replan: Replan, costs: SwitchCosts, jitter: float, seed: int
+        self,
+        plan: Plan,
+        trace: Trace,
+        iterations: int,
+        replan: Replan,
+        costs: SwitchCosts,
+        jitter: float,
+        seed: int,
+        monitor: Monitor | None,
+        machines: Machines,
     ) -> None:
         self.plan, self.trace, self.replan, self.costs = plan, trace, replan, costs
         self.jitter, self.seed = jitter, seed
+        self.monitor, self.machines = monitor, machines
         job = Job(plan, iterations, heartbeat_limit_s=costs.heartbeat_limit_s, newcomers=joins(trace))
         self.rules = Rules(job)
         self.now_s = 0.0
@@ -229,11 +260,11 @@ class _World:
         self.announced: list[tuple[float, dict[str, Any]]] = []
         self.played: list[Event] = []
         self.marked: set[int] = set()
+        self.snapped: set[int] = set()  # events by which a link has broken in the midst of an iteration
         self.committed_s: list[float] = []
         self.end: Finish | None = None
         self._made: set[str | None] = {canonical(plan).decode()}
-        self._program_of = lru_cache(maxsize=64)(_program_under)
-        self._steady: dict[int, tuple[Program, Execution]] = {}  # by id: a program is too large to be hashed
+        self._steady: dict[Staging, Execution] = {}
 
     def play(self) -> None:
         """Let everything happen."""
@@ -292,6 +323,8 @@ class _World:
             if process.died_s == died_s:
                 limit = f"silent for {self.costs.heartbeat_limit_s:g} s"
                 reason = limit if event.kind == "stop" else "connection closed"
+                if self.monitor is not None:
+                    self.monitor.forget(process.name)
                 self._feed(Lost(self.now_s, process.connection, reason))
 
         def stop() -> None:
@@ -314,6 +347,8 @@ class _World:
                 self._enter(epoch)
             case Tell(_, Commit() as commit) if commit.iteration == len(self.committed_s):
                 self._commit(commit)
+            case Tell(connection, End()) if self.monitor is not None and self.rules.phase == "running":
+                self.monitor.forget(self.by_connection[connection].name)
             case Tell(connection, Refused(retry=True)):
                 process = self.by_connection[connection]
                 self._at(self.now_s + RETRY_S, _SAYS, lambda: self._say_hello(process))
@@ -411,6 +446,11 @@ class _World:
         for rank, reduced_s in enumerate(run.execution.reduced_s):
             if math.isfinite(reduced_s):
                 self._at(run.start_s + reduced_s, _SAYS, partial(self._vote, act, run, rank))
+        for pair, lost_s in run.execution.traffic.lost_s.items():
+            link = run.staging.broken_hop(pair, run.broken_s)
+            for rank, peer in (link, link[::-1]) if link is not None else ():
+                missed_s = run.start_s + lost_s + self.costs.detection_s
+                self._at(missed_s, _SAYS, partial(self._suspect, act, rank, peer))
         next_s = self._free_s(act, run)
         if next_s is not None:
             self._plan_begin(act, iteration + 1, next_s)
@@ -424,51 +464,103 @@ class _World:
             )
             vote = Vote(act.message.epoch, run.iteration, True, numbers)
             self._feed(Said(self.now_s, run.actors[rank].connection, vote))
+            self._look_at(run, rank)
+
+    def _look_at(self, run: _Run, rank: int) -> None:
+        """Let the monitor see what a worker has measured; what it finds is an event."""
+        if self.monitor is None:
+            return
+        names = [actor.name for actor in run.actors]
+        found = self.monitor.note(measured(run.staging, run.execution, rank, names, run.iteration, run.start_s))
+        if found is not None and self.end is None:
+            self._feed(Noticed(self.now_s, found))
+
+    def _suspect(self, act: _Act, rank: int, peer: int) -> None:
+        """A worker has found out that it does not reach another one."""
+        if act is self.act and self.end is None and act.actors[rank].died_s > self.now_s:
+            suspect = Suspect(act.message.epoch, "nothing comes through", act.actors[peer].name)
+            self._feed(Said(self.now_s, act.actors[rank].connection, suspect))
 
     def _run(self, act: _Act, iteration: int) -> _Run:
-        program = self._program(act, iteration)
-        pauses = self._pauses(act)
-        execution = self._execute(program, pauses, iteration)
-        while (struck := self._next_strike(act, program, execution, iteration)) is not None:
+        staging = self._staging(act, iteration)
+        pauses, broken_s = self._pauses(act), dict.fromkeys(staging.broken, 0.0)
+        execution = self._execute(staging, pauses, broken_s, iteration)
+        breaks = list(self._breaks(act, staging, execution, iteration))
+        for number, link, at_s in breaks:
+            broken_s[link] = min(at_s, broken_s.get(link, math.inf))
+            self._expect_break(act, number, self.now_s + at_s)
+        if breaks:
+            execution = self._execute(staging, pauses, broken_s, iteration)
+        while (struck := self._next_strike(act, staging.program, execution, iteration)) is not None:
             at_s, rank, event = struck
             act.actors[rank].die(self.now_s + at_s, event)
             self._expect_death(act.actors[rank])
             pauses[rank] = (at_s, math.inf)
-            execution = self._execute(program, pauses, iteration)
-        return _Run(iteration, self.now_s, program, act.actors, execution)
+            execution = self._execute(staging, pauses, broken_s, iteration)
+        return _Run(iteration, self.now_s, staging, act.actors, execution, broken_s)
 
-    def _program(self, act: _Act, iteration: int) -> Program:
-        """The epoch's program with what is slow in this iteration."""
-        slow = tuple(actor.slowdown(iteration, self.now_s) for actor in act.actors)
-        ranks = {actor.name: rank for rank, actor in enumerate(act.actors)}
-        slow_links = tuple(
-            (tuple(ranks[name] for name in link_ends(link)), event.factor or 1.0, event.delay_s or 0.0)
-            for link, event in self._slow_links(iteration).items()
-            if all(name in ranks for name in link_ends(link))
+    def _staging(self, act: _Act, iteration: int) -> Staging:
+        """The epoch's program with what is slow, or broken, from the beginning of this iteration on."""
+        events = [
+            event
+            for number, event in enumerate(self.trace.events)
+            if has_come(event, iteration, self.now_s) and not self._breaks_in(number, iteration)
+        ]
+        standing = Standing(
+            names=tuple(actor.name for actor in act.actors),
+            slow=tuple(actor.slowdown(iteration, self.now_s) for actor in act.actors),
+            links=slow_links(events),
+            broken=broken_links(events),
+            delegated=act.message.delegated,
+            detours=act.message.detours,
         )
-        return self._program_of(act.message.plan, slow, slow_links)
+        return self.machines.staged(act.message.plan, standing)
 
-    def _slow_links(self, iteration: int) -> dict[str, TraceEvent]:
-        slow: dict[str, TraceEvent] = {}
-        for event in self.trace.events:
-            if event.link is not None and has_come(event, iteration, self.now_s):
-                slow.pop(event.link, None)
-                if event.kind == "slow_link":
-                    slow[event.link] = event
-        return slow
+    def _breaks_in(self, number: int, iteration: int) -> bool:
+        """Whether a link breaks by this event in the midst of an iteration, and has not done so in an earlier try."""
+        event = self.trace.events[number]
+        is_break = event.kind == "fail" and event.link is not None and number not in self.snapped
+        return is_break and event.iteration == iteration
+
+    def _breaks(
+        self, act: _Act, staging: Staging, execution: Execution, iteration: int
+    ) -> Iterator[tuple[int, RankPair, float]]:
+        """Which links break in the midst of an iteration, by which event, and when, counted from its beginning."""
+        ranks = {actor.name: rank for rank, actor in enumerate(act.actors)}
+        for number, event in enumerate(self.trace.events):
+            if event.kind == "fail" and event.link is not None and ranks.keys() >= {*link_ends(event.link)}:
+                ends = [ranks[name] for name in link_ends(event.link)]
+                if event.time_s is not None and event.time_s > self.now_s:
+                    yield number, rank_pair(*ends), event.time_s - self.now_s
+                elif self._breaks_in(number, iteration):
+                    starts_s = (_middle_s(staging.program, execution, rank) for rank in ends)
+                    yield number, rank_pair(*ends), min((at_s for at_s in starts_s if at_s is not None), default=0.0)
+
+    def _expect_break(self, act: _Act, number: int, at_s: float) -> None:
+        def snap() -> None:
+            event = self.trace.events[number]
+            if (event.time_s is not None or act is self.act) and number not in self.snapped:
+                self.snapped.add(number)
+                self._mark(event, None)
+
+        self._at(at_s, _SAYS, snap)
 
     def _pauses(self, act: _Act) -> dict[int, tuple[float, float]]:
         """Who stands still from when until when, counted from now."""
         found = {rank: actor.stands_still_s(self.now_s) for rank, actor in enumerate(act.actors)}
         return {rank: (one[0] - self.now_s, one[1] - self.now_s) for rank, one in found.items() if one is not None}
 
-    def _execute(self, program: Program, pauses: dict[int, tuple[float, float]], iteration: int) -> Execution:
-        if pauses or self.jitter:
-            # Iteration 0 has the jitter that `simulate` gives the same seed.
-            return execute(program, pauses, self.jitter, self.seed + iteration * 1_000_003)
-        if id(program) not in self._steady:
-            self._steady[id(program)] = (program, execute(program))
-        return self._steady[id(program)][1]
+    def _execute(self, staging: Staging, pauses: Pauses, broken_s: Cuts, iteration: int) -> Execution:
+        is_steady = not pauses and not self.jitter and broken_s == dict.fromkeys(staging.broken, 0.0)
+        if is_steady and staging in self._steady:
+            return self._steady[staging]
+        # Iteration 0 has the jitter that `simulate` gives the same seed.
+        seed = self.seed + iteration * 1_000_003
+        cuts = staging.cuts(broken_s)
+        execution = execute(staging.program, pauses, self.jitter, seed, staging.direct, cuts)
+        if is_steady:
+            self._steady[staging] = execution
+        return execution
 
     def _next_strike(
         self, act: _Act, program: Program, execution: Execution, iteration: int
@@ -479,10 +571,9 @@ class _World:
             event = actor.strike_in(iteration)
             if event is None or actor.dies_by is not None:
                 continue
-            operations = sum(isinstance(one, Compute) for one in program.instructions[rank])
-            middle = execution.spans[rank][operations // 2 :][:1] if operations else ()
-            if middle and middle[0].op not in ("allreduce", "step"):
-                strikes.append((middle[0].start_s, rank, event))
+            middle_s = _middle_s(program, execution, rank)
+            if middle_s is not None:
+                strikes.append((middle_s, rank, event))
         return min(strikes, key=lambda strike: strike[:2], default=None)
 
     def _free_s(self, act: _Act, run: _Run) -> float | None:
@@ -495,7 +586,8 @@ class _World:
             return None
         if act.plan.optimizer == "synchronous":
             return run.end_s()
-        following = self._execute(self._program(act, run.iteration + 1), {}, run.iteration + 1)
+        staging = self._staging(act, run.iteration + 1)
+        following = self._execute(staging, {}, dict.fromkeys(staging.broken, 0.0), run.iteration + 1)
         waits_s = [
             self._done_s(act.plan, run, ranks) - first_s
             for ranks in stages
@@ -539,35 +631,11 @@ class _World:
         self.played.append(Event(self.now_s, event.kind, place, ", ".join(much)))
 
 
-def _program_under(
-    plan: str, slow: tuple[float, ...], slow_links: tuple[tuple[tuple[int, ...], float, float], ...]
-) -> Program:
-    """The program of a plan with slow workers, by rank, and slow links: (ranks, factor, delay in s)."""
-    read = parse_document(plan.encode(), Plan, "epoch")
-    factors = dict(zip((worker.name for worker in read.live_workers()), slow, strict=True))
-    workers = tuple(
-        replace(worker, slowdown=(worker.slowdown or 1.0) * factors[worker.name])
-        if factors.get(worker.name, 1.0) != 1.0
-        else worker
-        for worker in read.workers
-    )
-    program = lower(replace(read, workers=workers))
-    for ends, factor, delay_s in slow_links:
-        program = _with_slow_link(program, frozenset(ends), factor, delay_s)
-    return program
-
-
-def _with_slow_link(program: Program, ends: frozenset[int], factor: float, delay_s: float) -> Program:
-    instructions = tuple(
-        tuple(
-            replace(one, delay_s=one.delay_s * factor + delay_s)
-            if isinstance(one, Send) and {rank, one.to} == ends
-            else one
-            for one in own
-        )
-        for rank, own in enumerate(program.instructions)
-    )
-    return replace(program, instructions=instructions)
+def _middle_s(program: Program, execution: Execution, rank: int) -> float | None:
+    """When a worker begins the operation in the middle of its order; None where it does not come to that."""
+    operations = sum(isinstance(one, Compute) for one in program.instructions[rank])
+    middle = execution.spans[rank][operations // 2 :][:1] if operations else ()
+    return middle[0].start_s if middle and _is_computed(middle[0]) else None
 
 
 def _stages(program: Program, alive: Sequence[int]) -> list[list[int]]:

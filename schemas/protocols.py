@@ -105,7 +105,7 @@ class Measured:
     Attributes:
         worker: its name.
         iteration: the iteration's number.
-        pace: how many times as long as planned its operations have taken; None where it had none.
+        pace: its operations' time over that of its stage in the plan, no slow-down counted; None where it had none.
         sent: (to whom, the message's number, when it was handed over) of some messages.
         arrived: (from whom, the message's number, when it was there) of some messages, none of them estimated.
         reduction_s: when the worker began to sum gradients with its peers, and when it had the sum; None without peers.

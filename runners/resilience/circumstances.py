@@ -21,6 +21,7 @@ class Circumstances:
         self.reckoned = HEALTHY
         self._suspicions: dict[str, str | None] = {}
         self._ways = Ways((), ())
+        self._news: list[str] = []
 
     @property
     def have_changed(self) -> bool:
@@ -33,12 +34,14 @@ class Circumstances:
         had, has = ({link.ends: link.delay_s for link in one.slow_links} for one in (before, self.now))
         for ends in sorted({*had, *has}):
             if had.get(ends) != has.get(ends):
-                event = "slow_link" if ends in has else "relief"
-                yield {"event": event, "link": "-".join(ends), "delay_s": has.get(ends)}
+                event, link = "slow_link" if ends in has else "relief", "-".join(ends)
+                self._news.append(f"link {link} is {'slow' if ends in has else 'well again'}")
+                yield {"event": event, "link": link, "delay_s": has.get(ends)}
         was, now = ({one.worker: one.factor for one in c.slow_workers} for c in (before, self.now))
         for worker in sorted({*was, *now}):
             if was.get(worker) != now.get(worker):
                 event = "slow_worker" if worker in now else "relief"
+                self._news.append(f"worker {worker} is {'slow' if worker in now else 'well again'}")
                 yield {"event": event, "worker": worker, "factor": now.get(worker)}
 
     def suspect(self, worker: str, peer: str | None) -> None:
@@ -68,9 +71,15 @@ class Circumstances:
         """Whether workers, by rank, would send to each other otherwise than since the epoch began."""
         return Ways.under(self.now, names) != self._ways
 
+    @property
+    def news(self) -> str:
+        """What has become slow, or well again, since the epoch began."""
+        return "; ".join(self._news)
+
     def begin_epoch(self, names: Sequence[str]) -> "Ways":
         """The plan that runs from now on, on workers by rank, was made for things as they are."""
         self.reckoned = self.now
+        self._news.clear()
         self._suspicions.clear()
         self._ways = Ways.under(self.now, names)
         return self._ways

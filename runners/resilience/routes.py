@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...schemas.conditions import Conditions, Pair, pair_of
+from ..sending import RankPair, rank_pair
 
-RankPair = tuple[int, int]  # two ranks, ascending
 Detour = tuple[int, int, int]  # two ranks, ascending, and the one that passes on what they have for each other
 
 
@@ -57,7 +57,7 @@ def _seated(pairs: Iterable[Pair], names: Sequence[str]) -> Iterator[RankPair]:
     rank = {name: number for number, name in enumerate(names)}
     for one, other in pairs:
         if one in rank and other in rank:
-            yield min(rank[one], rank[other]), max(rank[one], rank[other])
+            yield rank_pair(rank[one], rank[other])
 
 
 def _between(conditions: Conditions, names: Sequence[str], one: int, other: int) -> list[int]:

@@ -536,6 +536,7 @@ class Rules:
         joining = self._seat(coming)
         self._spare = {*waiting, *coming} - set(joining)
         order = live_places(self.plan)
+        reason = self._chronicle.begin_epoch() or self._circumstances.news
         ways = self._circumstances.begin_epoch(list(self._seats.values()))
         self._epoch_message = Epoch(
             epoch=self.epoch,
@@ -549,7 +550,7 @@ class Rules:
             resume=self.job.resume,
             delegated=ways.delegated,
             detours=ways.detours,
-            reason=self._chronicle.begin_epoch(),
+            reason=reason,
         )
         self._tell_all(self._epoch_message)
         for connection in waiting.values():

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ...schemas.errors import InvalidInputError, RtkError
-from ...schemas.protocols import Monitor, Replan, Replanned
+from ...schemas.protocols import Measured, Monitor, Replan, Replanned
 from .addresses import format_address
 from .connection import Connection, Phase, RationedLog, listen
 from .events import (
@@ -432,13 +432,16 @@ class Server:
                 self.lose(member, "said hello twice")
             case _:
                 if self._finished is None:
-                    self._happen(Said(self._now(), member.number, message))
-                    self._look_at(member, message)
+                    measured = message.measured if isinstance(message, Vote) else None
+                    # The rules, and so the log, have no use for it.
+                    spoken = replace(message, measured=None) if isinstance(message, Vote) else message
+                    self._happen(Said(self._now(), member.number, spoken))
+                    self._look_at(member, measured)
 
-    def _look_at(self, member: Connection, message: FromWorker) -> None:
+    def _look_at(self, member: Connection, measured: Measured | None) -> None:
         """Let the monitor see what a worker has measured; what it finds is an event."""
-        if self._around.monitor is not None and isinstance(message, Vote) and message.measured is not None:
-            found = self._around.monitor.note(replace(message.measured, worker=member.worker))
+        if self._around.monitor is not None and measured is not None:
+            found = self._around.monitor.note(replace(measured, worker=member.worker))
             if found is not None and self._finished is None:
                 self._happen(Noticed(self._now(), found))
 

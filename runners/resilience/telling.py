@@ -1,6 +1,6 @@
 """What a coordinator announces, and how a Timeline tells it: for real runs and for simulated ones."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -52,7 +52,7 @@ def timeline_events(announced: Iterable[tuple[float, dict[str, Any]]]) -> tuple[
     seats: dict[str, str] = {}
     for at_s, fields in announced:
         if _counts(fields):
-            events.append(Event(at_s, fields["event"], fields.get("place"), _words(fields)))
+            events.append(Event(at_s, fields["event"], _place(fields, seats), _words(fields)))
         if fields["event"] == "epoch":
             former, seats = seats, fields["workers"]
             now_at = {worker: place for place, worker in seats.items()}
@@ -71,16 +71,52 @@ def _counts(fields: dict[str, Any]) -> bool:
             return bool(fields["epoch"] > 1)
         case "end":
             return bool(fields["exit_code"])
-    return fields["event"] in ("failure", "join", "copy", "wait", "leave", "refused")
+    comings = ("failure", "join", "copy", "wait", "leave", "refused")
+    return fields["event"] in (*comings, "slow_link", "slow_worker", "relief", "broken_link", "kept")
+
+
+def _place(fields: dict[str, Any], seats: dict[str, str]) -> str | None:
+    """Whose event it is; a worker that is found slow, or well again, is named and not its place."""
+    if fields["event"] in ("slow_worker", "relief"):
+        return next((place for place, worker in seats.items() if worker == fields.get("worker")), None)
+    return fields.get("place")
 
 
 def _words(fields: dict[str, Any]) -> str:
     match fields["event"]:
         case "epoch":
-            return f"{fields['epoch']}, from iteration {fields['iteration']} on: {fields['live_workers']} workers"
+            return _words_of_epoch(fields)
         case "join" | "copy":
             moved = "" if fields["worker"] == fields["place"] else f"worker {fields['worker']}, "
             return f"{moved}{fields['layers']} from {fields['source']}"
         case "wait":
             return f"worker {fields['worker']} waits for a place"
+        case "slow_link" | "slow_worker" | "relief" | "broken_link":
+            return words_of_circumstance(fields)
     return str(fields.get("reason", ""))
+
+
+def _words_of_epoch(fields: dict[str, Any]) -> str:
+    parts = [
+        f"{fields['epoch']}, from iteration {fields['iteration']} on: {fields['live_workers']} workers",
+        f"by delegates {', '.join(fields['delegated'])}" if fields.get("delegated") else "",
+        *(f"{via} passes on what {link} have for each other" for link, via in fields.get("detours", {}).items()),
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def words_of_circumstance(fields: Mapping[str, Any]) -> str:
+    """What is said of a link or a worker that is slow, broken, or well again.
+
+    Args:
+        fields: of an announcement `slow_link`, `slow_worker`, `relief` or `broken_link`.
+    """
+    who = f"link {fields['link']}" if fields.get("link") else f"worker {fields.get('worker')}"
+    match fields["event"]:
+        case "slow_link":
+            return f"{who} is slow: {1000 * fields['delay_s']:.3g} ms"
+        case "slow_worker":
+            return f"{who} is slow: {fields['factor']:.3g} times as long as planned"
+        case "broken_link":
+            return f"{who} is broken"
+    return f"{who} is well again"

@@ -12,6 +12,9 @@ from typing import Any, Protocol, TypeVar
 
 from ...schemas.errors import RuntimeFailedError
 
+# Workers that live and reach each other are connected in a fraction of a second.
+DOUBT_S = 2.0
+
 
 class Closable(Protocol):
     """What holds connections, threads or memory until it is closed."""
@@ -32,7 +35,7 @@ class SupersededError(RuntimeFailedError):
         super().__init__("the epoch was superseded while its workers were connecting")
 
 
-def connect(make: Callable[[], C], superseded: "Future[Any]") -> C:
+def connect(make: Callable[[], C], superseded: "Future[Any]", doubt: Callable[[], None] = lambda: None) -> C:
     """Make a transport in a helper thread and wait for it, unless its epoch is superseded.
 
     A construction that is given up ends by itself, at the latest when its own limit for connecting is over, and what it
@@ -42,12 +45,15 @@ def connect(make: Callable[[], C], superseded: "Future[Any]") -> C:
         make: meets the peers and makes the transport; everything it needs should be made in it (the store's client
             cannot be used by two threads at once).
         superseded: done as soon as there is a newer epoch, whatever its result.
+        doubt: called once if it takes longer than DOUBT_S; what it raises ends the wait (`meeting.all_answer`).
 
     Raises:
         SupersededError: the epoch was superseded first, or at the same time.
     """
     construction = in_thread(make, "connecting")
     try:
+        if not wait({construction, superseded}, DOUBT_S, FIRST_COMPLETED).done:
+            doubt()
         wait({construction, superseded}, return_when=FIRST_COMPLETED)
         if superseded.done():
             raise SupersededError

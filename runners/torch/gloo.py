@@ -4,20 +4,26 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import torch
 
-from .c10d import PrefixStore, ProcessGroupGloo, Store
-from .groups import SILENCE, Gate, GroupFactory, PeerGroups, peer_errors, poison, wake_all
+from ..sending import RankPair
+from .c10d import ProcessGroupGloo, Store
+from .groups import SILENCE, Gate, GroupFactory, PeerGroups, StoreAt, peer_errors, poison, wake_all
+from .lost_touch import reaching
+from .pairs import Pairs, holds_apart
 
 # How long the ranks may take to find each other and connect; a peer that died meanwhile never comes.
 CONNECT_LIMIT = timedelta(seconds=10)
 # What part of the limit there is at least for connecting, though the last rank came only just in time.
 CONNECT_SHARE = 0.25
 CONNECT_ATTEMPTS = 5  # gloo's own number
+# Relays (detours.py) wait for messages that may never come.
+NO_LIMIT = timedelta(days=365)
 
 
 class GlooTransport:
@@ -27,86 +33,123 @@ class GlooTransport:
     memory.
 
     Args:
-        store: where the ranks meet; not used in a world of one.
+        store: where the ranks meet; not used in a world of one. Where some are apart, what gives the store that a rank
+            hosts: each group meets at its lowest rank, whom all the others reach.
         rank: this process.
         world_size: number of ranks.
-        groups: the groups of ranks that this rank sums over.
+        groups: the groups of ranks that this rank sums over; with a pair apart in it, a group is not made.
         hostname: address or name of the interface to use; by default loopback or the interface of this host's name,
             whichever MASTER_ADDR asks for.
         connect_limit: how long connecting all groups may take together. It fails a quarter later at the latest, where
             the last rank came just in time and died.
+        apart: pairs of ranks that must not connect with each other, ascending, the same for all ranks. What they have
+            for each other, and sums over groups that hold such a pair, is for `Detours` to pass on. With any, a wait
+            for a silent peer has no end of its own: a coordinator must be there to end it.
 
     Raises:
+        LostTouchError: a rank's store cannot be reached.
         RuntimeFailedError: not all ranks have connected within the limit.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: Store | StoreAt,
         rank: int,
         world_size: int,
         groups: Iterable[tuple[int, ...]],
         *,
         hostname: str | None = None,
         connect_limit: timedelta = CONNECT_LIMIT,
+        apart: Collection[RankPair] = (),
     ) -> None:
         make_group = _group_factory(hostname, connect_limit)
+        self._silence = NO_LIMIT if apart else SILENCE
+        self._rank = rank
         self._gate = Gate()
         self._posted: dict[tuple[int, int], tuple[Any, torch.Tensor, torch.device]] = {}
         self._sent: deque[tuple[Any, torch.Tensor, int]] = deque()
         self._awaited: int | None = None  # the rank that the latest wait is for
-        self._world: Any = None
+        self._pairs = Pairs(make_group, store, rank, world_size, apart)
         try:
-            if world_size > 1:
-                self._world = make_group(PrefixStore("rtk/world", store), rank, world_size)
-            self._groups = PeerGroups(make_group, store, rank, groups, torch.device("cpu"))
+            possible = [group for group in groups if not holds_apart(group, apart)]
+            self._groups = PeerGroups(make_group, store, rank, possible, torch.device("cpu"))
         except BaseException:
-            # The error's traceback knows this object; it must not keep the connections.
-            self._world = None
+            self._pairs.drop()  # the error's traceback knows this object, which must not keep the connections
             raise
 
     def post_receive(self, tag: int, source: int, like: torch.Tensor) -> None:
-        """Announce a message; the buffer is in host memory."""
-        buffer = torch.empty_like(like, device="cpu")
-        with self._gate, peer_errors():
-            self._posted[source, tag] = (self._world.recv([buffer], source, tag), buffer, like.device)
+        """Announce a message; the buffer is in host memory, pinned where `like` is."""
+        buffer = torch.empty_like(like, device="cpu", pin_memory=like.is_pinned())
+        with self._gate, reaching(source), peer_errors():
+            group, number = self._pairs.to(source)
+            self._posted[source, tag] = (group.recv([buffer], number, tag), buffer, like.device)
 
     def receive(self, tag: int, source: int) -> torch.Tensor:
-        """Wait for an announced message; it comes on the device of the tensor it was announced with."""
+        """Wait for an announced message; it comes on the device of the tensor it was announced with.
+
+        The tensor holds what was sent, and more where it was announced with more: a shorter message ends before it.
+
+        Raises:
+            LostTouchError: the connection to its source broke.
+        """
         with self._gate:
             work, buffer, device = self._posted.pop((source, tag))
             self._awaited = source
             try:
-                with peer_errors():
-                    work.wait(SILENCE)
+                with reaching(source), peer_errors():
+                    work.wait(self._silence)
             finally:
                 del work  # an error's traceback would keep it, and it the connections
         return buffer.to(device)
 
-    def send(self, tag: int, to: int, tensor: torch.Tensor, delay_s: float) -> None:
-        """Send without waiting; a real link has its own delay."""
+    def send(self, tag: int, to: int, tensor: torch.Tensor) -> None:
+        """Send without waiting."""
         data = tensor.detach().to("cpu").contiguous()
-        with self._gate, peer_errors():
-            self._sent.append((self._world.send([data], to, tag), data, to))
+        with self._gate, reaching(to), peer_errors():
+            group, number = self._pairs.to(to)
+            self._sent.append((group.send([data], number, tag), data, to))
+
+    def deliver(self, tag: int, to: int, tensor: torch.Tensor) -> None:
+        """Send and wait: gloo's sends end when the receiver has asked for the message and has it."""
+        data = tensor.detach().to("cpu").contiguous()
+        with self._gate, reaching(to), peer_errors():
+            group, number = self._pairs.to(to)
+            work = group.send([data], number, tag)
+            try:
+                work.wait(self._silence)
+            finally:
+                del work  # an error's traceback would keep it, and it the connections
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
-        """Sum in place, in host memory."""
-        with self._gate:
+        """Sum in place, in host memory.
+
+        Raises:
+            LostTouchError: the connection to the only other rank of the group broke.
+            RuntimeFailedError: that to one of several did.
+        """
+        others = [rank for rank in group if rank != self._rank]
+        with self._gate, reaching(others[0]) if len(others) == 1 else nullcontext():
             self._groups.all_reduce(group, tensor)
 
     def flush(self, but: int = 0) -> None:
-        """Wait until messages sent so far have been taken (gloo's sends end when they are received)."""
-        with self._gate, peer_errors():
-            while len(self._sent) > but:
+        """Wait until messages sent so far have been taken (gloo's sends end when they are received).
+
+        Raises:
+            LostTouchError: the connection to who should have taken one broke.
+        """
+        with self._gate:
+            for _ in range(len(self._sent) - but):
                 self._awaited = self._sent[0][2]
-                self._sent[0][0].wait(SILENCE)
+                with reaching(self._awaited), peer_errors():
+                    self._sent[0][0].wait(self._silence)
                 self._sent.popleft()
 
     def interrupt(self) -> None:
         """Wake every blocked thread by closing the connections, which takes about 10 ms for each other rank."""
         self._gate.shut()
         first = self._awaited
-        wake_all(lambda group: poison(group, first if group is self._world else None), self._all_groups())
+        groups = [*self._pairs.groups, *self._groups.groups]
+        wake_all(lambda group: poison(group, self._pairs.number_in(group, first)), groups)
 
     def close(self) -> None:
         """Interrupt, wait for those who have been woken, and let go of everything."""
@@ -114,12 +157,8 @@ class GlooTransport:
         self._gate.wait_until_empty()
         self._posted.clear()
         self._sent.clear()
-        self._world = None
+        self._pairs.drop()
         self._groups.drop()
-
-    def _all_groups(self) -> list[Any]:
-        world = self._world
-        return ([] if world is None else [world]) + self._groups.groups
 
 
 def _group_factory(hostname: str | None, connect_limit: timedelta) -> GroupFactory:

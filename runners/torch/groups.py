@@ -21,6 +21,12 @@ POISON_TAG = 0x7FFFFFF0
 LEAVING_S = 5.0
 
 GroupFactory = Callable[[Store, int, int], Any]  # (store, rank in the group, size) to a process group
+StoreAt = Callable[[int], Store]  # the store that a rank hosts
+
+
+def meeting_of(store: Store | StoreAt, group: tuple[int, ...]) -> Store:
+    """Where the ranks of a group meet: in the one store of all, or, where each has one, in that of the lowest."""
+    return store(group[0]) if callable(store) else store
 
 
 class PeerGroups:
@@ -28,7 +34,7 @@ class PeerGroups:
 
     Args:
         make_group: makes a process group.
-        store: where the ranks meet.
+        store: where the ranks meet (see `meeting_of`).
         rank: this process.
         groups: the groups this rank is in; nothing is made for one that it is alone in.
         device: where the process groups take tensors.
@@ -37,14 +43,16 @@ class PeerGroups:
     def __init__(
         self,
         make_group: GroupFactory,
-        store: Store,
+        store: Store | StoreAt,
         rank: int,
         groups: Iterable[tuple[int, ...]],
         device: torch.device,
     ) -> None:
         self._device = device
         self._groups = {
-            group: make_group(PrefixStore(f"rtk/group/{group}", store), group.index(rank), len(group))
+            group: make_group(
+                PrefixStore(f"rtk/group/{group}", meeting_of(store, group)), group.index(rank), len(group)
+            )
             for group in sorted(groups)
             if len(group) > 1
         }

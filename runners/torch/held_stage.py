@@ -1,7 +1,7 @@
 """The stage that a worker holds: its layers, gradients and optimizer, through every plan it serves."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
 from .gradients import FlatGradients
 from .stage import Loss, Stage
+from .staging import Staging
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -66,15 +67,17 @@ class HeldStage:
         self._persistent = frozenset(self.stage.layers.state_dict())
         self._kept: dict[str, torch.Tensor] | None = None
 
-    def adapt(self, loss_scale: float, is_split: bool) -> None:
+    def adapt(self, loss_scale: float, is_split: bool, hosted: Collection[tuple[int, int]] = ()) -> None:
         """Serve another plan with the same layers and optimizer; call it between iterations.
 
         Args:
             loss_scale: as in the constructor.
             is_split: as in the constructor; going back to unsplit leaves no cost behind.
+            hosted: the (pipeline, micro-batch) pairs that wait for their backward pass on the host (offload.py).
         """
         self.stage.loss_scale = loss_scale
         self.stage.split(is_split)
+        self.stage.host(hosted, Staging.of(self.device) if hosted else Staging())
 
     def reset(self) -> None:
         """Drop every micro-batch under way and all gradients, after an iteration that was interrupted."""

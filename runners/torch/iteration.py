@@ -5,6 +5,7 @@ whether the iteration counts.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +18,12 @@ from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span
 from ..program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, posting_order
 from .held_stage import HeldStage
+from .tags import Tags as Tags
+from .transfers import Transfers
 from .transport import Transport
 
 # Receives announced ahead of the one that is needed: enough to let neighbours run ahead, few enough to hold buffers.
+# From ranks that are reached by delegates all are announced at once, for these know their own bounds.
 LOOK_AHEAD = 4
 
 
@@ -48,8 +52,11 @@ class Rank:
         seed: of dropout and the like in the layers, which depend on (seed, iteration, micro-batch, layer) only.
         slowdown: makes operations last this many times as long as they do (paced: as the plan says, whose own slowdown
             counts as well); for tests of slow workers. Change it with `dataclasses.replace`.
+        true_slowdown: of a paced worker, instead of the plan's, which may be only what its planner reckons with.
         before: called before each compute operation with its place in the order, from 0; what it raises ends the
             iteration.
+        delegated: the ranks that `transport` reaches by delegates.
+        transfers: is told of all messages; it begins each iteration before the messages are announced.
     """
 
     program: Program
@@ -63,7 +70,10 @@ class Rank:
     paced: bool = False
     seed: int = 0
     slowdown: float = 1.0
+    true_slowdown: float | None = None
     before: Callable[[int], None] | None = None
+    delegated: frozenset[int] = frozenset()
+    transfers: Transfers | None = None
 
     @property
     def plan(self) -> Plan:
@@ -86,9 +96,14 @@ class Rank:
         return tuple(range(len(self.program.workers)))
 
     @cached_property
+    def fetched(self) -> tuple[Receive, ...]:
+        """The messages to come by delegates, in the order in which to announce them."""
+        return tuple(one for one in self._receives if one.source in self.delegated)
+
+    @cached_property
     def receives(self) -> tuple[Receive, ...]:
-        """The messages to come, in the order in which to announce them."""
-        return posting_order(self.program, self.number)
+        """The messages to come directly, in the order in which to announce them."""
+        return tuple(one for one in self._receives if one.source not in self.delegated)
 
     @cached_property
     def tags(self) -> "Tags":
@@ -96,8 +111,17 @@ class Rank:
         return Tags(self.plan)
 
     def duration_s(self, operation: Operation) -> float:
-        """Seconds that the plan gives an operation on this worker."""
-        return self.plan.stage_of(self.worker).duration_s(operation.kind) * (self.worker.slowdown or 1.0)
+        """Seconds that an operation lasts on this worker in a paced run."""
+        slowdown = self.worker.slowdown if self.true_slowdown is None else self.true_slowdown
+        return self.planned_s(operation) * (slowdown or 1.0)
+
+    def planned_s(self, operation: Operation) -> float:
+        """Seconds that the plan gives an operation on a worker that is not slow."""
+        return self.plan.stage_of(self.worker).duration_s(operation.kind)
+
+    @cached_property
+    def _receives(self) -> tuple[Receive, ...]:
+        return posting_order(self.program, self.number)
 
 
 class Iteration:
@@ -112,6 +136,7 @@ class Iteration:
 
     Attributes:
         loss: the iteration's mean loss, once reduced; None except at a last stage.
+        reduction_s: when the sums over gradients began and ended; None where there are none, and before they end.
     """
 
     def __init__(self, rank: Rank, number: int, batch: Batch) -> None:
@@ -119,13 +144,20 @@ class Iteration:
         self.number = number
         self.batch = batch
         self.loss: float | None = None
+        self.reduction_s: tuple[float, float] | None = None
         self._computed = 0
+        self._spent_s = self._planned_s = 0.0
         self._losses: dict[int, torch.Tensor] = {}
         self._backward: list[int] = []
         self._messages: dict[Message, torch.Tensor] = {}
         self._output: torch.Tensor | None = None
+        self._to_post = deque(rank.receives)
         self._posted: set[Message] = set()
         rank.held.gradients.clear()
+        if rank.transfers is not None:
+            rank.transfers.begin(number)
+        for one in rank.fetched:
+            self._post(one)
         for _ in range(LOOK_AHEAD):
             self._post_next()
 
@@ -164,6 +196,11 @@ class Iteration:
         return dict(zip(self._losses, values, strict=True))
 
     @property
+    def pace(self) -> float | None:
+        """How many times as long as planned, where no worker is slow, the operations took; None if that is at once."""
+        return self._spent_s / self._planned_s if self._planned_s else None
+
+    @property
     def microbatches(self) -> tuple[int, ...]:
         """The global numbers of the micro-batches whose backward pass (B or W) this rank has run, in that order."""
         return tuple(self._backward)
@@ -171,29 +208,40 @@ class Iteration:
     def _execute(self, instruction: Instruction) -> None:
         rank = self.rank
         match instruction:
-            case Receive(message, source):
-                while message not in self._posted:
-                    self._post_next()
-                self._messages[message] = rank.transport.receive(rank.tags.of(message, self.number), source)
-                self._post_next()
+            case Receive():
+                self._receive(instruction)
             case Compute(operation):
                 self._run_operation(operation)
-            case Send(message, to, delay_s):
+            case Send(message, to):
                 assert self._output is not None
-                rank.transport.send(rank.tags.of(message, self.number), to, self._output, delay_s)
+                if rank.transfers is not None:
+                    rank.transfers.handed_over(message, to)
+                rank.transport.send(rank.tags.of(message, self.number), to, self._output)
             case AllReduce():
                 self._all_reduce(instruction)
             case Step():
                 pass  # the caller's to take
+
+    def _receive(self, wanted: Receive) -> None:
+        rank, message = self.rank, wanted.message
+        while message not in self._posted:
+            self._post_next()
+        asked_s = rank.now_s()
+        self._messages[message] = rank.transport.receive(rank.tags.of(message, self.number), wanted.source)
+        if rank.transfers is not None:
+            rank.transfers.received(message, wanted.source, asked_s)
+        self._post_next()
 
     def _run_operation(self, operation: Operation) -> None:
         rank = self.rank
         if rank.before is not None:
             rank.before(self._computed)
         name = print_operation(operation, rank.worker.pipeline)
-        with self._timed(name, rank.duration_s(operation), rank.slowdown):
+        with self._timed(name, rank.duration_s(operation), rank.slowdown) as timed:
             self._output = self._compute(operation)
         self._computed += 1
+        self._spent_s += timed.end_s - timed.start_s
+        self._planned_s += rank.planned_s(operation)
         if operation.kind in ("B", "W"):
             self._backward.append(rank.tags.microbatch(operation))
 
@@ -231,21 +279,24 @@ class Iteration:
         """Sum each part over its holders, in ascending order of layers on all ranks: so none wait for each other."""
         gradients = self.rank.held.gradients
         if len(reduction.group) > 1:
-            with self._timed("allreduce", reduction.duration_s):
+            with self._timed("allreduce", reduction.duration_s) as timed:
                 for part in reduction.parts:
                     if len(part.ranks) > 1:
                         for view in gradients.of_layers(part.layers):
                             self.rank.transport.all_reduce(part.ranks, view)
+            self.reduction_s = timed.start_s, timed.end_s
         if self.rank.held.is_last:
             self.loss = gradients.loss()
 
     def _post_next(self) -> None:
+        if self._to_post:
+            self._post(self._to_post.popleft())
+
+    def _post(self, one: Receive) -> None:
         rank = self.rank
-        if len(self._posted) < len(rank.receives):
-            message, source = rank.receives[len(self._posted)].message, rank.receives[len(self._posted)].source
-            like = rank.input_like if message.kind == "activation" else rank.output_like
-            rank.transport.post_receive(rank.tags.of(message, self.number), source, like)
-            self._posted.add(message)
+        like = rank.input_like if one.message.kind == "activation" else rank.output_like
+        rank.transport.post_receive(rank.tags.of(one.message, self.number), one.source, like)
+        self._posted.add(one.message)
 
     @property
     def _step(self) -> Step:
@@ -264,47 +315,34 @@ class Timed:
         name: what the span is called.
         duration_s: seconds that it lasts in a paced run.
         slowdown: makes it last this many times as long, paced or not.
+
+    Attributes:
+        start_s, end_s: by the rank's clock.
     """
 
     def __init__(self, rank: Rank, iteration: int, name: str, duration_s: float, slowdown: float = 1.0) -> None:
         self._rank, self._iteration, self._name = rank, iteration, name
         self._duration_s, self._slowdown = duration_s, slowdown
 
-    def __enter__(self) -> None:
-        self._start_s = self._rank.now_s()
+    def __enter__(self) -> "Timed":
+        self.start_s = self.end_s = self._rank.now_s()
+        return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
             return
         rank = self._rank
         if rank.held.device.type == "cuda":
-            torch.cuda.synchronize(rank.held.device)
+            torch.cuda.current_stream(rank.held.device).synchronize()  # copies on other streams may go on
         if rank.paced or self._slowdown > 1.0:  # a sleep of 0 s takes time as well
             self._sleep()
-        rank.record(Span(rank.worker.name, self._name, self._start_s, rank.now_s(), self._iteration))
+        self.end_s = rank.now_s()
+        rank.record(Span(rank.worker.name, self._name, self.start_s, self.end_s, self._iteration))
 
     def _sleep(self) -> None:
         now_s = self._rank.now_s()
-        least_s = self._duration_s if self._rank.paced else now_s - self._start_s
-        time.sleep(max(0.0, self._start_s + least_s * self._slowdown - now_s))
-
-
-class Tags:
-    """A number for every message of a plan, unlike in two neighbouring iterations."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._links = max(len(template.links) for template in plan.templates)
-        self._offsets = [plan.microbatch_offset(k) for k in range(len(plan.pipelines))]
-
-    def of(self, message: Message, iteration: int) -> int:
-        """The tag of a message in an iteration."""
-        number = self._offsets[message.pipeline] + message.microbatch
-        parts = 2 * (number * self._links + message.link) + (message.kind == "gradient")
-        return 2 * parts + iteration % 2
-
-    def microbatch(self, operation: Operation) -> int:
-        """The global number of the micro-batch that an operation works on."""
-        return self._offsets[operation.pipeline] + operation.microbatch
+        least_s = self._duration_s if self._rank.paced else now_s - self.start_s
+        time.sleep(max(0.0, self.start_s + least_s * self._slowdown - now_s))
 
 
 def splits_backward(instructions: Iterable[Instruction]) -> bool:

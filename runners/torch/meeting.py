@@ -1,14 +1,20 @@
 """Where the workers of an epoch find each other: every worker hosts a board, and any of them can serve an epoch."""
 
 import socket
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import wait
 from datetime import timedelta
+from functools import cache, partial
 
 from ...schemas.errors import RuntimeFailedError
 from ..resilience.addresses import format_address, parse_address
+from .connecting import in_thread
+from .lost_touch import LostTouchError, reaching
 from .notice_board import BoardStore, NoticeBoard
 
 # How long a living meeting place may take to answer; one that is gone refuses at once, whatever this limit.
 MEET_LIMIT = timedelta(seconds=10)
+PROBE_LIMIT = timedelta(seconds=1)
 
 
 class MeetingPlace:
@@ -66,3 +72,46 @@ def meet(address: str, epoch: int, limit: timedelta = MEET_LIMIT) -> BoardStore:
             fix="look at that worker's own error; start the run again",
         ) from error
     return store
+
+
+def meetings(addresses: Sequence[str], epoch: int, limit: timedelta = MEET_LIMIT) -> Callable[[int], BoardStore]:
+    """The stores of all ranks' meeting places, each connected to when it is first asked for, and kept.
+
+    For ranks of which some do not reach each other, so that there is no one place for all.
+
+    Args:
+        addresses: the meeting places, by rank.
+        epoch: as for `meet`.
+        limit: as for `meet`.
+
+    Raises:
+        LostTouchError: from what is given back, of the rank that does not answer.
+    """
+
+    @cache
+    def at(rank: int) -> BoardStore:
+        with reaching(rank):
+            return meet(addresses[rank], epoch, limit)
+
+    return at
+
+
+def all_answer(addresses: Sequence[str], but: Collection[int] = (), limit: timedelta = PROBE_LIMIT) -> None:
+    """See that the ranks' meeting places can be reached from here; it takes a round trip, or the limit.
+
+    For a worker that cannot connect, or has lost touch, and does not know with whom: gloo does not say it.
+
+    Args:
+        addresses: the meeting places, by rank.
+        but: the ranks that are known not to be reached.
+        limit: for all of them together.
+
+    Raises:
+        LostTouchError: of the first rank that is not reached.
+    """
+    ranks = [rank for rank in range(len(addresses)) if rank not in but]
+    answers = [in_thread(partial(meet, addresses[rank], 0, limit), "probing") for rank in ranks]
+    wait(answers, limit.total_seconds())
+    for rank, answer in zip(ranks, answers, strict=True):
+        if not answer.done() or answer.exception() is not None:
+            raise LostTouchError(rank, f"it does not answer at {addresses[rank]}")

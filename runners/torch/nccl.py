@@ -92,11 +92,18 @@ class NcclTransport:
                 del work  # an error's traceback would keep it
         return buffer
 
-    def send(self, tag: int, to: int, tensor: torch.Tensor, delay_s: float) -> None:
-        """Queue a message behind those of this direction; a real link has its own delay."""
+    def send(self, tag: int, to: int, tensor: torch.Tensor) -> None:
+        """Queue a message behind those of this direction."""
         data = tensor.detach().contiguous()
         with self._gate, peer_errors():
             self._sent.append((self._channels[self._rank, to].send([data], 1, 0), data))
+
+    def deliver(self, tag: int, to: int, tensor: torch.Tensor) -> None:
+        """Queue a message behind those of this direction, and wait until it has left."""
+        self.send(tag, to, tensor)
+        self.flush()
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Sum in place, on the device."""

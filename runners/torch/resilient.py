@@ -18,7 +18,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -31,10 +31,12 @@ from ...schemas.checkpoint import Checkpoint, missing_layers
 from ...schemas.documents import digest, parse_document, type_adapter
 from ...schemas.errors import RtkError, RuntimeFailedError
 from ...schemas.plan import Plan, Worker
+from ...schemas.protocols import Measured
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
 from ..checkpoint import discard, prune, publish
-from ..program import Compute, Program, Send, lower
+from ..machines import delay_at_home_s
+from ..program import AllReduce, Compute, Program, Send, lower
 from ..resilience.link import Link
 from ..resilience.messages import (
     Commit,
@@ -52,18 +54,24 @@ from ..resilience.messages import (
     Vote,
     Welcome,
 )
+from ..sending import RankPair, Sending
 from .checkpoint import read_state, write_part
 from .connecting import SupersededError, connect, in_thread
+from .detours import Detours
 from .gloo import GlooTransport
 from .held_stage import HeldStage, OptimizerFactory
 from .injection import Injection
 from .interruption import Interruption
 from .iteration import Batch, Iteration, Rank, groups_of, splits_backward
-from .meeting import meet
+from .lost_touch import LostTouchError
+from .meeting import all_answer, meet, meetings
+from .offload import hosted
+from .plane import Plane, delegated_peers, probed_peers
 from .shapes import boundary_samples
 from .slow_links import SlowLinks
 from .spare_layers import SpareLayers
 from .stage import Loss
+from .staging import Staging
 from .state_copy import take_over
 from .transport import Transport
 
@@ -87,6 +95,7 @@ class Task:
         hostname: the interface on which other workers reach this one.
         paced: let every operation last what the plan says.
         seed: of dropout and the like.
+        transport: which links have delegates (plane.py, `delegated_peers`).
     """
 
     name: str
@@ -100,6 +109,7 @@ class Task:
     hostname: str = "127.0.0.1"
     paced: bool = False
     seed: int = 0
+    transport: Sending = "auto"
 
 
 class ResilientWorker:
@@ -162,7 +172,7 @@ class ResilientWorker:
         self._wants_spans = welcome.spans
         self._clock_ahead_s = 0.0 if welcome.host == socket.gethostname() else welcome.now_s - time.perf_counter()
         events = type_adapter(tuple[TraceEvent, ...]).validate_json(json.dumps(welcome.inject))
-        self._injection = Injection(events)
+        self._injection = Injection(events, self._task.name)
         message = self._receive()
         while not isinstance(message, End):
             match message:
@@ -189,25 +199,39 @@ class ResilientWorker:
         if number is None:  # there is no place for it at present
             self._has_state = False
             return self._next_turn()
-        transport: Transport | None = None
+        plane: Plane | None = None
         try:
-            rank, transport = self._enter(epoch, number, superseded)
-            return self._train(epoch, rank)
+            rank, plane = self._enter(epoch, number, superseded)
+            return self._train(epoch, rank, plane)
         except SupersededError:
             pass
         except RuntimeFailedError as error:
             if not self._interruption.is_over:
-                self._link.send(Suspect(epoch.epoch, error.what))
+                self._link.send(Suspect(epoch.epoch, error.what, self._lost(epoch, number, error, superseded)))
         finally:
-            if transport is not None:
-                self._close(transport)
+            if plane is not None:
+                self._close(plane)
             self._send_spans()
         return self._next_turn()
 
-    def _close(self, transport: Transport) -> None:
-        """In a thread: it takes longer than to make the next transport, which need not wait for it."""
+    def _lost(self, epoch: Epoch, number: int, error: RuntimeFailedError, superseded: "Future[None]") -> str | None:
+        """With which worker communication broke, if the error knows, or it is found out before the epoch is over."""
+        found: BaseException | None = error
+        if not isinstance(error, LostTouchError):
+            probing = in_thread(lambda: self._see_everybody(epoch, number), "probing")
+            wait([probing, superseded], return_when=FIRST_COMPLETED)
+            found = probing.exception() if probing.done() else None
+        return epoch.seats[found.peer].worker if isinstance(found, LostTouchError) else None
+
+    def _see_everybody(self, epoch: Epoch, number: int) -> None:
+        """Raise LostTouchError with the first worker that ought to be reached directly and is not."""
+        apart = {rank for one, other, _ in epoch.detours if number in (one, other) for rank in (one, other)} - {number}
+        all_answer([seat.store for seat in epoch.seats], apart)
+
+    def _close(self, plane: Plane) -> None:
+        """In a thread: it takes longer than to make the next one, which need not wait for it."""
         self._closing = [one for one in self._closing if not one.done()]
-        self._closing.append(in_thread(transport.close, "closing"))
+        self._closing.append(in_thread(plane.close, "closing"))
 
     def _next_turn(self) -> FromCoordinator:
         """Wait for what comes after this epoch; commits that were on their way still count."""
@@ -217,30 +241,38 @@ class ResilientWorker:
                 return message
             self._note(message)
 
-    def _enter(self, epoch: Epoch, number: int, superseded: "Future[None]") -> tuple[Rank, Transport]:
+    def _enter(self, epoch: Epoch, number: int, superseded: "Future[None]") -> tuple[Rank, Plane]:
         """Connect to the others, and hold the state of this worker's place."""
         program = _program(epoch.plan)
         self._epoch, self._place = epoch, epoch.seats[number].place
         self._committed, self._last = epoch.iteration - 1, epoch.last
         held = self._fitting(epoch, program, number)
-        transport = connect(lambda: self._transport(epoch, program, number), superseded)
+        plane = connect(
+            lambda: self._plane(epoch, program, number), superseded, lambda: self._see_everybody(epoch, number)
+        )
         try:
-            self._interruption.guard(transport)
-            self._take_state(epoch, number, transport, held)
+            self._interruption.guard(plane.transport)
+            self._take_state(epoch, number, plane.direct, held)
         except BaseException:
-            self._close(transport)
+            self._close(plane)
             raise
-        return self._rank(program, number, transport), transport
+        return self._rank(program, number, plane), plane
 
     def _fitting(self, epoch: Epoch, program: Program, rank: int) -> HeldStage:
-        """The stage of a place: the one held, or another one, whose state is to come; made to serve this plan."""
+        """The stage of a place: the one held, or another one, whose state is to come; made to serve this plan.
+
+        What the device holds is the limit of the plan that the job began with: that of a later one may count on the
+        host's memory.
+        """
         plan, worker = program.plan, program.workers[rank]
         held = self._held
         if held.layers_range != plan.stage_of(worker).layers:
             # Values are made anew only where nobody has any.
             spare = None if epoch.nothing_committed else self._spare.of(plan.stage_of(worker).layers, "cpu")
             held = self._build(spare or self._task.make_layers(), plan, worker)
-        held.adapt(1 / plan.total_microbatches(), splits_backward(program.instructions[rank]))
+        limit_bytes = self._task.plan.stage_of(_worker_named(self._task.plan, self._task.name)).memory_limit_bytes
+        waiting = hosted(tuple(worker.operations()), plan.stage_of(worker), limit_bytes)
+        held.adapt(1 / plan.total_microbatches(), splits_backward(program.instructions[rank]), waiting)
         return held
 
     def _build(self, layers: Sequence[nn.Module], plan: Plan, worker: Worker) -> HeldStage:
@@ -255,13 +287,43 @@ class ResilientWorker:
             is_last=worker.stage == len(stages) - 1,
         )
 
-    def _transport(self, epoch: Epoch, program: Program, rank: int) -> Transport:
-        """Meet the other ranks at the meeting place of the first of them."""
-        store = meet(epoch.seats[0].store, epoch.epoch)
-        everyone = tuple(range(len(epoch.seats)))
-        groups = groups_of(program.instructions[rank])
-        transport = GlooTransport(store, rank, len(everyone), groups, hostname=self._task.hostname)
-        return SlowLinks(transport) if self._task.paced else transport
+    def _plane(self, epoch: Epoch, program: Program, rank: int) -> Plane:
+        """Meet the other ranks, and get ready to send to each, some of them over a third one."""
+        names = [seat.worker for seat in epoch.seats]
+        apart = [(one, other) for one, other, _ in epoch.detours]
+        direct = self._behind_links(self._gloo(epoch, groups_of(program.instructions[rank]), rank, apart), names)
+        return Plane.over(
+            Detours(direct, epoch.detours, rank) if apart else direct,
+            program,
+            rank,
+            names,
+            delegated_peers(self._task.transport, program, rank, epoch.delegated, apart),
+            self._now_s,
+            staging=Staging.of(torch.device(self._task.device)),
+            probed=probed_peers(self._task.transport, program, rank, epoch.delegated, apart),
+        )
+
+    def _gloo(self, epoch: Epoch, groups: set[tuple[int, ...]], rank: int, apart: list[RankPair]) -> Transport:
+        """All meet at the meeting place of the first rank, or where some do not reach it, each group at its first's."""
+        addresses = [seat.store for seat in epoch.seats]
+        store = meetings(addresses, epoch.epoch) if apart else meet(addresses[0], epoch.epoch)
+        return GlooTransport(store, rank, len(addresses), groups, hostname=self._task.hostname, apart=apart)
+
+    def _behind_links(self, transport: Transport, names: Sequence[str]) -> Transport:
+        """Links are as slow as a paced run is to imitate, and as a trace makes them.
+
+        A delay belongs to two workers and not to their present places: it is that between their places in the plan that
+        the job began with, whatever the running one reckons with.
+        """
+        task, faults = self._task, self._injection
+        if not (task.paced or faults.has_links):
+            return transport
+        home_s = [delay_at_home_s(task.plan, task.name, name) if task.paced else 0.0 for name in names]
+        return SlowLinks(
+            transport,
+            lambda other: faults.link_delay_s(names[other], home_s[other]),
+            lambda other: faults.link_delay_s(names[other], 0.0),
+        )
 
     def _take_state(self, epoch: Epoch, rank: int, transport: Transport, held: HeldStage) -> None:
         """Have the state of the layers of `held`: as it is, made anew, from the stage held so far, or from others."""
@@ -285,29 +347,32 @@ class ResilientWorker:
             held.prime_optimizer()
             held.load(read_state(Path(epoch.resume), held.layers_range))
 
-    def _rank(self, program: Program, number: int, transport: Transport) -> Rank:
+    def _rank(self, program: Program, number: int, plane: Plane) -> Rank:
         first, stop = self._held.layers_range
         return Rank(
             program,
             number,
             self._held,
-            transport,
+            plane.transport,
             self._boundaries[first].like(self._held.device),
             self._boundaries[stop].like(self._held.device),
             self._now_s,
             self._spans.append,
             self._task.paced,
             self._task.seed,
+            true_slowdown=_worker_named(self._task.plan, self._task.name).slowdown or 1.0,
             before=self._injection.before,
+            delegated=plane.delegated,
+            transfers=plane.transfers,
         )
 
     # Iterations
 
-    def _train(self, epoch: Epoch, rank: Rank) -> FromCoordinator:
+    def _train(self, epoch: Epoch, rank: Rank, plane: Plane) -> FromCoordinator:
         run = self._run_staggered if rank.plan.optimizer == "staggered" else self._run_synchronous
         number = epoch.iteration
         while number <= self._last:
-            run(epoch, rank, number)
+            run(epoch, rank, plane, number)
             self._send_spans()
             number += 1
         while self._committed < self._last:
@@ -315,15 +380,15 @@ class ResilientWorker:
         rank.transport.flush()
         return self._next_turn()
 
-    def _run_synchronous(self, epoch: Epoch, rank: Rank, number: int) -> None:
+    def _run_synchronous(self, epoch: Epoch, rank: Rank, plane: Plane, number: int) -> None:
         """Reduce, vote, and step once everybody has."""
-        self._reduce(epoch, rank, number)
+        self._reduce(epoch, rank, plane, number)
         self._complete(self._hear_commit())
         rank.transport.flush()  # everybody has received everything: nothing to wait for
 
-    def _run_staggered(self, epoch: Epoch, rank: Rank, number: int) -> None:
+    def _run_staggered(self, epoch: Epoch, rank: Rank, plane: Plane, number: int) -> None:
         """Reduce, vote, and step; but only once the step before is final, for one step can be undone."""
-        self._reduce(epoch, rank, number)
+        self._reduce(epoch, rank, plane, number)
         if self._committed < number - 1:
             self._confirm(self._hear_commit())
         # Those of the iteration before have been taken, or it would not be committed; this one's need not be yet.
@@ -335,17 +400,36 @@ class ResilientWorker:
         if number == self._last:
             self._confirm(self._hear_commit())
 
-    def _reduce(self, epoch: Epoch, rank: Rank, number: int) -> None:
+    def _reduce(self, epoch: Epoch, rank: Rank, plane: Plane, number: int) -> None:
         """Everything but the step, and the vote on it."""
         operations = sum(isinstance(one, Compute) for one in rank.instructions)
         self._injection.begin(number, operations)
         self._reduced = None
-        iteration = Iteration(replace(rank, slowdown=self._injection.slowdown), number, self._task.batch(number))
+        plane.begin(number)
+        if rank.slowdown != self._injection.slowdown:
+            rank = replace(rank, slowdown=self._injection.slowdown)
+        iteration = Iteration(rank, number, self._task.batch(number))
         iteration.reduce()
         losses = tuple((n, loss if _is_number(loss) else None) for n, loss in sorted(iteration.losses.items()))
         is_finite = self._held.is_finite()
         self._reduced = iteration
-        self._link.send(Vote(epoch.epoch, number, is_finite, iteration.microbatches, losses))
+        measured = self._measured(epoch, iteration, plane)
+        self._link.send(Vote(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured))
+
+    def _measured(self, epoch: Epoch, iteration: Iteration, plane: Plane) -> Measured:
+        """What the iteration, and the probes since the one before, have shown of workers and links."""
+        reduction = next(one for one in iteration.rank.instructions if isinstance(one, AllReduce))
+        peers = sorted({rank for part in reduction.parts for rank in part.ranks} - {iteration.rank.number})
+        sent, arrived = plane.samples()
+        return Measured(
+            self._task.name,
+            iteration.number,
+            iteration.pace,
+            sent,
+            arrived,
+            iteration.reduction_s,
+            tuple(epoch.seats[rank].worker for rank in peers),
+        )
 
     def _step(self) -> None:
         assert self._reduced is not None

@@ -22,7 +22,9 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Send, lower
+from ..sending import Sending
 from .c10d import PrefixStore, Store, TCPStore
+from .delegates import Delegates
 from .gloo import GlooTransport
 from .groups import SILENCE
 from .held_stage import HeldStage
@@ -30,8 +32,10 @@ from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Batch as Batch
 from .iteration import Iteration, Rank, groups_of, meet, splits_backward
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
-from .slow_links import SlowLinks
+from .plane import delegated_peers, stall_limit_s
+from .slow_links import SlowLinks, slowest_links
 from .stage import Loss, Stage
+from .staging import Staging
 from .transport import Transport
 
 
@@ -59,6 +63,7 @@ class PlanRunner:
         device: where to compute.
         paced: let every operation last what the plan says, sleeping out the rest, and links their delay.
         seed: of dropout and the like in the layers, which depend on (seed, iteration, micro-batch, layer) only.
+        transport: which links have delegates: with "auto" those of which the plan says a delay.
 
     Raises:
         InvalidInputError: the plan is not valid, or does not fit the model or the number of ranks.
@@ -78,6 +83,7 @@ class PlanRunner:
         device: torch.device | str = "cpu",
         paced: bool = False,
         seed: int = 0,
+        transport: Sending = "auto",
     ) -> None:
         require_valid(plan, "the plan")
         program = lower(plan)
@@ -95,6 +101,7 @@ class PlanRunner:
         self._everyone = tuple(range(len(program.workers)))
         self._held = self._hold(layers, loss, optimizer, program.instructions[self.rank])
         self._store = _environment_store() if store is None else store
+        self._delegated = delegated_peers(transport, program, self.rank)
         self._transport: Transport = self._connect(program.instructions[self.rank])
         self._prepared: Rank | None = None
         self._origin_s = 0.0
@@ -139,6 +146,8 @@ class PlanRunner:
     def close(self) -> None:
         """Leave together with all other ranks, so that nobody takes an early end for a failure; collective."""
         meet(self._transport, self._everyone)
+        if isinstance(self._transport, Delegates):
+            self._transport.dismiss()  # connections stay: others may not have noticed yet that all are here
 
     def reports_loss(self) -> bool:
         """Whether this rank is the one, of those that know the loss, that should report it."""
@@ -169,13 +178,24 @@ class PlanRunner:
 
     def _connect(self, instructions: tuple[Instruction, ...]) -> Transport:
         groups = {self._everyone, *groups_of(instructions)}
-        transport: Transport
         if self.device.type == "cuda" and has_gpu_of_its_own():
-            transport = NcclTransport(self._store, self.rank, groups, channels(self._program), self.device)
+            nccl = NcclTransport(self._store, self.rank, groups, channels(self._program), self.device)
+            direct = self._behind_links(nccl)
+            carrier = self._behind_links(self._gloo(set())) if self._delegated else direct
         else:
-            transport = GlooTransport(self._store, self.rank, len(self._everyone), groups, connect_limit=SILENCE)
-        delayed = any(isinstance(one, Send) and one.delay_s for one in instructions)
-        return SlowLinks(transport) if self.paced and delayed else transport
+            direct = carrier = self._behind_links(self._gloo(groups))
+        if not self._delegated:
+            return direct
+        stall_s = stall_limit_s(self._program)
+        return Delegates(direct, carrier, self._delegated, staging=Staging.of(self.device), stall_s=stall_s)
+
+    def _gloo(self, groups: set[tuple[int, ...]]) -> Transport:
+        return GlooTransport(self._store, self.rank, len(self._everyone), groups, connect_limit=SILENCE)
+
+    def _behind_links(self, transport: Transport) -> Transport:
+        """A paced run's links are as slow as the plan says."""
+        sends = [one for one in self._program.instructions[self.rank] if isinstance(one, Send) and one.delay_s]
+        return SlowLinks(transport, slowest_links((one.to, one.delay_s) for one in sends)) if self.paced else transport
 
     def _prepare(self, batch: Batch) -> Rank:
         """Learn the shape of what this stage takes, warm everything up, and agree on a common clock.
@@ -200,6 +220,7 @@ class PlanRunner:
             record=self.spans.append,
             paced=self.paced,
             seed=self.seed,
+            delegated=self._delegated,
         )
 
     def _sample_input(self, batch: Batch) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """A stage on a device: consecutive layers, executed micro-batch by micro-batch with F, I, W and B."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +9,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from .linear import DeferredGradient, GradientStore, defer_linears
+from .offload import Hosting, ParkedGradient
+from .staging import Staging
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -50,7 +52,8 @@ class Stage:
         self.loss_scale = loss_scale
         self._store = GradientStore()
         self._forwards: dict[Hashable, _Forward] = {}
-        self._deferred: dict[Hashable, list[DeferredGradient]] = {}
+        self._deferred: dict[Hashable, Sequence[DeferredGradient | ParkedGradient]] = {}
+        self._hosting = Hosting((), Staging(), ())
         self.split(is_split)
 
     def split(self, is_split: bool) -> None:
@@ -62,10 +65,20 @@ class Stage:
             defer_linears(self.layers, self._store)
         self._store.is_in_use = is_split
 
+    def host(self, keys: Collection[Hashable], staging: Staging) -> None:
+        """Have some micro-batches wait for their backward pass on the host; call it between iterations.
+
+        Args:
+            keys: which, from now on.
+            staging: of the device.
+        """
+        self._hosting = Hosting(keys, staging, [*self.layers.parameters(), *self.layers.buffers()] if keys else [])
+
     def reset(self) -> None:
         """Drop every micro-batch under way, and what it holds, after an iteration that was interrupted."""
         self._forwards.clear()
         self._deferred.clear()
+        self._hosting.forget()
 
     def forward(
         self,
@@ -92,7 +105,8 @@ class Stage:
         if key in self._forwards or key in self._deferred:
             raise RuntimeFailedError(f"F of micro-batch {key!r} again, before its backward pass has ended")
         inputs = inputs.detach().requires_grad_(inputs.is_floating_point() and torch.is_grad_enabled())
-        output = self._apply_loss(self._apply_layers(inputs, before_layer), target)
+        with self._hosting.forward(key, inputs):
+            output = self._apply_loss(self._apply_layers(inputs, before_layer), target)
         if torch.is_grad_enabled():
             edge = get_gradient_edge(output) if output.requires_grad else None
             self._forwards[key] = _Forward(inputs, edge)
@@ -113,7 +127,7 @@ class Stage:
         """
         with self._store.collecting() as deferred:
             input_gradient = self._run_backward(key, gradient)
-        self._deferred[key] = deferred
+        self._deferred[key] = self._hosting.put_off(key, deferred)
         return input_gradient
 
     def backward_weight(self, key: Hashable) -> None:
@@ -144,6 +158,7 @@ class Stage:
         storages = {
             tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
             for deferred in self._deferred[key]
+            if isinstance(deferred, DeferredGradient)
             for tensor in (deferred.inputs, deferred.gradient)
             if tensor is not None
         }
@@ -178,6 +193,7 @@ class Stage:
         if (gradient is None) != (self.loss is not None):
             raise RuntimeFailedError("the output's gradient must be given except at the stage that has the loss")
         forward = self._forwards.pop(key)
+        self._hosting.begin_backward(key)
         if forward.output is not None:
             torch.autograd.backward(forward.output, gradient)
         return forward.inputs.grad

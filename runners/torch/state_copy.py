@@ -45,7 +45,7 @@ def take_over(
         for copy in sent:
             state = given.state_of(copy.layers)
             for number, names in enumerate(_messages(state)):
-                transport.send(_tag(copy, number), copy.target, _packed([state[name] for name in names]), 0.0)
+                transport.send(_tag(copy, number), copy.target, _packed([state[name] for name in names]))
     if taken is not given:
         taken.prime_optimizer()
         if given is not None:

@@ -1,4 +1,4 @@
-"""How tensors travel between ranks: a Protocol; gloo.py, nccl.py, slow_links.py implement it."""
+"""How tensors travel between ranks: a Protocol. gloo.py and nccl.py have it, slow_links.py and delegates.py wrap it."""
 
 from typing import Protocol
 
@@ -16,8 +16,15 @@ class Transport(Protocol):
         """Wait for an announced message."""
         ...
 
-    def send(self, tag: int, to: int, tensor: torch.Tensor, delay_s: float) -> None:
-        """Send without waiting; `delay_s` is for transports that imitate slow links. The tensor must not change."""
+    def send(self, tag: int, to: int, tensor: torch.Tensor) -> None:
+        """Send without waiting for the receiver; the tensor must not change until it has been taken."""
+        ...
+
+    def deliver(self, tag: int, to: int, tensor: torch.Tensor) -> None:
+        """Send and wait until the receiver has the message; for threads other than the computing one.
+
+        `flush` knows nothing of it. Several threads may be in here, and in `receive`, at once.
+        """
         ...
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:

@@ -204,10 +204,10 @@ INJECT = ("run", "plan.json", "--model", "gpt-tiny", "--inject", "trace.jsonl")
 TRACES = {
     "unknown worker": ({"iteration": 1, "kind": "fail", "worker": "7/7"}, "no worker 7/7", "/events/0/worker"),
     "by time": ({"time_s": 1.0, "kind": "fail", "worker": "0/0"}, "by iteration, not by time", "/events/0"),
-    "slow link": (
-        {"iteration": 1, "kind": "slow_link", "link": "0/0-0/1", "delay_s": 0.1},
-        "does not slow links down",
-        "/events/0",
+    "no link": (
+        {"iteration": 1, "kind": "slow_link", "link": "0/0-0/0", "delay_s": 0.1},
+        "there is no link 0/0-0/0",
+        "/events/0/link",
     ),
     "nobody gone": ({"iteration": 1, "kind": "join", "worker": "0/0"}, "nobody can join in its place", "/events/0"),
 }

@@ -11,7 +11,7 @@ from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.schemas.conditions import HEALTHY
+from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Plan, Planner
@@ -23,6 +23,7 @@ from .shell import rtk
 
 LAYER = Layer((LayerCost(0.01, 0.01, 0.01),), state_bytes=1000.0)
 PROFILE = Profile((LAYER,) * 6, network=Network(inter_node=Connection(0.0, 1000.0)))
+SLOW = Conditions((SlowLink(("0/0", "0/1"), 0.5),))
 
 
 def unlike(nodes: int) -> Plan:
@@ -40,12 +41,23 @@ def crew_of(plan: Plan, *dead: str) -> tuple[Hand, ...]:
 
 
 def test_each_plan_has_its_policy() -> None:
-    """Without --policy failures are answered as the plan was made: by other pipelines, or by re-routing."""
+    """Without --policy failures are answered as the plan was made: by other pipelines, or by re-routing, and then slow
+    links are as well."""
     made, plain = unlike(5), plan_pipeline(PROFILE, "1f1b", Shape(2, 2, 4))
     regrouped = answers_for(made, None, None, 100)(made, crew_of(made, "0/0"), HEALTHY)
     assert [pipeline.template for pipeline in regrouped.plan.pipelines] == ["n2", "n2"]
     rerouted = answers_for(plain, None, None, 100)(plain, crew_of(plain, "0/0"), HEALTHY)
     assert [worker.name for worker in rerouted.plan.workers if worker.failed] == ["0/0"]
+    assert answers_for(plain, None, None, 100)(plain, crew_of(plain), SLOW).plan.planner.name == "joint"
+    assert answers_for(plain, Policy.SLIPSTREAM, None, 100)(plain, crew_of(plain), SLOW).plan is plain
+
+
+def test_oobleck_does_not_heed_what_is_slow() -> None:
+    """Where nobody comes or goes, everybody goes on with the running plan."""
+    made = unlike(5)
+    found = answers_for(made, None, None, 100)(made, crew_of(made), SLOW)
+    assert found.plan is made
+    assert found.seats == tuple((hand.worker, hand.place) for hand in crew_of(made))
 
 
 def test_pipelines_that_are_alike_may_be_rerouted_whoever_planned_them() -> None:

@@ -214,6 +214,54 @@ def test_a_move_is_no_join(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines_of(capsys.readouterr().out)[-1]["joins"] == 0
 
 
+ILL: list[dict[str, Any]] = [
+    epoch(1, 0, ALL),
+    {"event": "slow_link", "epoch": 1, "link": "0/0-0/1", "delay_s": 0.03, "iteration": 3},
+    {"event": "slow_link", "epoch": 1, "link": "0/0-0/1", "delay_s": 0.06, "iteration": 4},
+    epoch(2, 5, ALL, delegated=["0/0-0/1"], predicted_iteration_time_s=0.125),
+    {"event": "slow_worker", "epoch": 2, "worker": "1/1", "factor": 1.5, "iteration": 6},
+    {"event": "kept", "epoch": 2, "reason": "no other plan: it does not fit into memory", "iteration": 7},
+    {"event": "broken_link", "epoch": 2, "link": "0/1-1/1", "iteration": 8},
+    epoch(3, 8, ALL, delegated=["0/0-0/1"], detours={"0/1-1/1": "1/0"}, reason="workers lost touch with each other"),
+    {"event": "relief", "epoch": 3, "link": "0/0-0/1", "delay_s": None, "iteration": 9},
+    {"event": "relief", "epoch": 3, "worker": "1/1", "factor": None, "iteration": 9},
+    epoch(4, 10, ALL, detours={"0/1-1/1": "1/0"}),
+]
+
+
+def test_what_is_slow_or_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    """Slow and broken links, slow workers and reliefs are said, and so is what an epoch makes of them."""
+    tell([*ILL, END])
+    assert capsys.readouterr().out.splitlines() == [
+        "epoch 1: 4 workers · predicted 0.1000 s",
+        "12:03:02  link 0/0-0/1 is slow: 30 ms",
+        "12:03:03  link 0/0-0/1 is slow: 60 ms",
+        "adapted: epoch 2: 4 workers · 0/0-0/1 by delegates · predicted 0.1250 s",
+        "12:03:05  worker 1/1 is slow: 1.5 times as long as planned",
+        "12:03:06  the plan is kept: no other plan: it does not fit into memory",
+        "12:03:07  link 0/1-1/1 is broken",
+        "epoch 3: 4 workers · 0/0-0/1 by delegates · 0/1-1/1 over 1/0 · predicted 0.1000 s",
+        "12:03:09  link 0/0-0/1 is well again",
+        "12:03:10  worker 1/1 is well again",
+        "adapted: epoch 4: 4 workers · 0/1-1/1 over 1/0 · predicted 0.1000 s",
+        "4 iterations, loss - · 1 slow link, 1 slow worker, 1 broken link, 3 epochs · 0.00 s lost",
+    ]
+    tell([*ILL, END], as_json=True)
+    end = lines_of(capsys.readouterr().out)[-1]
+    assert (end["slow_links"], end["slow_workers"], end["broken_links"]) == (1, 1, 1)
+
+
+def test_the_view_of_what_is_slow() -> None:
+    """The view names what is slow now, and says of a broken link who passes on its messages, and what that cost."""
+    assert "slow       0/0-0/1 60 ms, 1/1 x 1.5" in rendered(facts(), ILL[:6], 100)
+    cost = {"event": "recovered", "iteration": 8, "seconds": 2.3, "lost_s": 2.25}
+    view = rendered(facts(), [*ILL, iteration(4, 8, 4.0), cost], 120)
+    assert "slow       0/1-1/1 broken" in view
+    assert "link 0/1-1/1 is broken: 1/0 passes on its messages · iteration 8 redone · 2.25 s lost" in view
+    gone = {"event": "failure", "worker": "1/1", "place": "1/1", "reason": "connection closed"}
+    assert "slow  " not in rendered(facts(), [*ILL, gone], 120)
+
+
 def test_a_run_that_failed_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     """An end with another exit code than 0 says the reason before the summary, also if nothing was done."""
     tell([{"event": "end", "exit_code": 5, "reason": "nobody is left who holds layer 1", "iterations": 0, "epochs": 1}])

@@ -25,6 +25,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     traces = {
         "kill": [dies, {"iteration": 3, "kind": "join", "worker": "1/0"}],
         "end": [dies, {"iteration": 2, "kind": "fail", "worker": "0/0"}],
+        "slow": [
+            {"iteration": 1, "kind": "slow_link", "link": "0/0-0/1", "delay_s": 0.05},
+            {"iteration": 8, "kind": "recover", "link": "0/0-0/1"},
+            {"iteration": 18, "kind": "fail", "link": "1/0-1/1"},
+        ],
         "bad": [{"iteration": 1, "kind": "fail", "worker": "5/0"}],
     }
     for name, events in traces.items():
@@ -74,3 +79,23 @@ def test_a_trace_of_another_plan_is_refused(folder: Path) -> None:
     done = rtk("simulate", "plan.json", "--inject", "bad.jsonl", cwd=folder)
     assert done.returncode == 2
     assert "bad.jsonl, /events/0/worker" in done.stderr
+
+
+def test_links_that_slow_down_and_break(folder: Path) -> None:
+    """The monitor of a real run looks on: a slow link is found and relieved, a broken one gets a detour."""
+    story = ("simulate", "plan.json", "--inject", "slow.jsonl", "--iterations", "20")
+    done = rtk(*story, "--timeline", "l.json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "link 0/0-0/1 is slow: 50 ms" in done.stdout
+    kinds = [event.kind for event in read_document(str(folder / "l.json"), Timeline).events]
+    for kind in ("slow_link", "epoch", "recover", "relief", "epoch", "fail", "broken_link", "epoch"):
+        kinds = kinds[kinds.index(kind) + 1 :]
+
+
+def test_direct_sends(folder: Path) -> None:
+    """--transport direct lets every message hold up its sender; by default it does not."""
+    shape = ("--pp", "2", "--microbatches", "6", "-o", "zb.json")
+    assert rtk("plan", "pipeline", "p.json", "--schedule", "zero-bubble", *shape, cwd=folder).returncode == 0
+    told = ("simulate", "zb.json", "--link-delay", "0=0.05", "--json")
+    direct, usual = (rtk(*told, *more, cwd=folder) for more in (("--transport", "direct"), ()))
+    assert json.loads(direct.stdout)["iteration_time_s"] > json.loads(usual.stdout)["iteration_time_s"]

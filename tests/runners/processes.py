@@ -65,7 +65,8 @@ class ProcessJob:
         self.said: list[dict[str, Any]] = []
         self.secret = b"a secret for one test only"
         self._changed = threading.Condition()
-        self.server = self.conductor.server(self.secret, self._hear)
+        # Workers that share cores and keep no pace are slow by turns.
+        self.server = self.conductor.server(self.secret, self._hear, is_watchful=training.paced)
         self.addresses = [self.server.address]
         self.processes: dict[str, Any] = {}
         self._finished: Any = None

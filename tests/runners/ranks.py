@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 
+from rtk.runners.sending import Sending
 from rtk.runners.torch.runner import OptimizerFactory, PlanRunner
 from rtk.runners.torch.stage import Loss
 from rtk.schemas.plan import Plan
@@ -23,6 +24,7 @@ def run_ranks(
     optimizer: OptimizerFactory,
     body: Callable[[PlanRunner], T],
     paced: bool = False,
+    transport: Sending = "auto",
 ) -> list[T]:
     """Run `body` with a PlanRunner of every rank, each on a copy of the layers, and give what they returned."""
     # Ranks that are threads would otherwise each start as many threads again, for one core.
@@ -42,6 +44,7 @@ def run_ranks(
                 world_size=size,
                 store=store,
                 paced=paced,
+                transport=transport,
             )
             results[rank] = body(runner)
             runner.close()

@@ -113,6 +113,7 @@ class ThreadJob:
         replan: its planner.
         deaths: (worker, iteration): it dies when it asks for the data of the iteration, or of a later one, once.
         loss: of a micro-batch.
+        changes: to the workers' tasks.
     """
 
     plan: Plan
@@ -120,6 +121,7 @@ class ThreadJob:
     replan: Replan = nobody_plans
     deaths: set[tuple[str, int]] = field(default_factory=set)
     loss: Any = language_model_loss
+    changes: dict[str, Any] = field(default_factory=dict)
     said: list[dict[str, Any]] = field(default_factory=list)
     workers: dict[str, ResilientWorker] = field(default_factory=dict)
     failures: list[BaseException] = field(default_factory=list)
@@ -199,7 +201,8 @@ class ThreadJob:
         link: Link | None = None
         meeting = MeetingPlace()
         try:
-            worker = ResilientWorker(replace(task_of(self.plan, name, microbatches, self.loss), batch=batch))
+            task = replace(task_of(self.plan, name, microbatches, self.loss), batch=batch, **self.changes)
+            worker = ResilientWorker(task)
 
             def hello(proof: str, returning: Returning | None) -> Hello:
                 return Hello(proof, name, meeting.address, digest(self.plan), {}, 1, not_before, returning)

@@ -17,6 +17,7 @@ from rtk.planners.shape import Shape
 from rtk.runners.program import AllReduce, Part, Send, lower
 from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.iteration import Iteration, Rank, Tags, Timed, groups_of, splits_backward
+from rtk.schemas.orders import Operation
 from rtk.schemas.plan import Optimizer, Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.timeline import Span
@@ -41,7 +42,10 @@ class Alone:
     def receive(self, tag: int, source: int) -> torch.Tensor:
         raise AssertionError("nothing comes")
 
-    def send(self, tag: int, to: int, tensor: torch.Tensor, delay_s: float) -> None:
+    def send(self, tag: int, to: int, tensor: torch.Tensor) -> None:
+        raise AssertionError("nobody takes it")
+
+    def deliver(self, tag: int, to: int, tensor: torch.Tensor) -> None:
         raise AssertionError("nobody takes it")
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
@@ -186,6 +190,21 @@ def test_both_slownesses_count_in_a_paced_run() -> None:
     assert stage.optimizer_s <= step_s < 6 * stage.optimizer_s
     assert all(seconds >= 6 * stage.duration_s(op[0]) for op, seconds in lasted_s.items())
     assert {(span.worker, span.iteration) for span in spans} == {("0/0", 4)}
+
+
+def test_what_is_true_of_a_worker_counts_and_not_what_its_plan_believes() -> None:
+    """A paced worker keeps its own slowness under any plan; its pace is over the times of a stage that is not slow."""
+    plan = make_plan(cost_s=0.001)
+    plan = replace(plan, workers=(replace(plan.workers[0], slowdown=50.0),), prediction=None)
+    rank = replace(make_rank(plan), paced=True, true_slowdown=2.0)
+    stage_s = plan.stage_of(plan.workers[0]).forward_s
+    assert rank.duration_s(Operation("F", 0, 0)) == 2 * stage_s
+    run = Iteration(rank, 0, batch())
+    assert run.pace is None
+    run.reduce()
+    assert run.pace is not None
+    assert run.pace >= 2
+    assert run.reduction_s is None
 
 
 def test_a_failed_operation_leaves_no_span() -> None:

@@ -46,7 +46,7 @@ def test_messages_of_a_program_arrive_though_groups_know_no_tags() -> None:
             transport.post_receive(tag, one.source, torch.empty(3))
         for instruction in program.instructions[rank]:
             if isinstance(instruction, Send):
-                transport.send(0, instruction.to, torch.full((3,), name(instruction.message)), 0.0)
+                transport.send(0, instruction.to, torch.full((3,), name(instruction.message)))
         taken = [transport.receive(tag, one.source) for tag, one in enumerate(receives)]
         transport.flush()
         total = torch.tensor([1.0])

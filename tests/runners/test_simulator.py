@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.pipeline.plan import plan_pipeline
@@ -14,7 +14,9 @@ from rtk.planners.scheduling.bounds.lower_bound import lower_bound
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.problem import problem_of
 from rtk.planners.shape import Shape
-from rtk.runners.simulator import simulate
+from rtk.runners.program import Send, lower
+from rtk.runners.sending import Sending, pairs_of, rank_pair
+from rtk.runners.simulator import execute, simulate
 from rtk.schemas.conditions import under_conditions
 from rtk.schemas.documents import canonical, digest, read_document
 from rtk.schemas.errors import InvalidInputError
@@ -42,6 +44,69 @@ def test_frozen_orders_suffer_from_a_slow_link(frozen: Plan, link: int, expected
     """Orders made for fast links cost several times a link's delay of 0, 10, … 60 ms: the figure of Adaptra."""
     found = [simulate(under_conditions(frozen, {}, {(None, link): ms / 1000})).makespan_s for ms in range(0, 70, 10)]
     assert found == pytest.approx([ms / 1000 for ms in expected_ms], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("transport", "expected_ms"), [("direct", [390, 520, 650, 780]), ("delegated", [390, 400, 480, 560])]
+)
+def test_direct_sends_hold_up_their_senders(frozen: Plan, transport: Sending, expected_ms: list[int]) -> None:
+    """A slow last link of 0, 10, 20, 30 ms costs its workers that for every message, if they send directly."""
+    under = [under_conditions(frozen, {}, {(None, 2): ms / 1000}) for ms in range(0, 40, 10)]
+    found = [simulate(plan, transport=transport).makespan_s for plan in under]
+    assert found == pytest.approx([ms / 1000 for ms in expected_ms], rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(plans(max_microbatches=4), unlike_plans()))
+def test_nothing_is_sooner_by_direct_sends(plan: Plan) -> None:
+    """Sent directly, no operation ends sooner than by delegates; without delays all is the same, but for nothing."""
+    delegated, direct = simulate(plan), simulate(plan, transport="direct")
+    ends_s = {(span.worker, span.op): span.end_s for span in direct.timeline.spans}
+    assert all(span.end_s <= ends_s[span.worker, span.op] * (1 + 1e-9) for span in delegated.timeline.spans)
+    quick = replace(plan, pipelines=tuple(replace(one, links=None) for one in plan.pipelines))
+    quick = replace(quick, templates=tuple(replace(t, links=(Link(),) * len(t.links)) for t in quick.templates))
+    assert simulate(quick, transport="direct") == simulate(quick, transport="delegated") == simulate(quick)
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans(max_microbatches=4), st.data())
+def test_pairs_send_directly_each_for_themselves(plan: Plan, data: st.DataObject) -> None:
+    """Some pairs direct lie between none and all; a held worker does nothing, and its message comes when it is free."""
+    program = lower(plan)
+    chosen = data.draw(st.sets(st.sampled_from(sorted(pairs_of(program)))) if pairs_of(program) else st.just(set()))
+    some = execute(program, direct=chosen)
+    for less, more in zip((execute(program), some), (some, execute(program, direct=pairs_of(program))), strict=True):
+        assert all(a <= b * (1 + 1e-9) for a, b in zip(less.ready_s, more.ready_s, strict=True))
+    for rank, own in enumerate(program.instructions):
+        for one in own:
+            if isinstance(one, Send):
+                under_way_s = some.traffic.arrived_s[one.message] - some.traffic.handed_s[one.message]
+                assert under_way_s == pytest.approx(one.delay_s, abs=1e-9)
+                held_s = (some.traffic.handed_s[one.message], some.traffic.arrived_s[one.message])
+                if rank_pair(rank, one.to) in chosen:
+                    spans = (s for s in some.spans[rank] if s.op not in ("allreduce", "step"))
+                    assert not [s for s in spans if s.start_s < held_s[1] - 1e-9 and s.end_s > held_s[0] + 1e-9]
+
+
+def test_a_direct_message_dies_with_its_sender() -> None:
+    """Who stops while it is held has not sent; who stops after it handed a message to a delegate has."""
+    plan = hand_plan({"0/0": "F0 B0", "0/1": "F0 B0"}, 1, delay_s=2.0)
+    stops = {0: (2.0, math.inf)}
+    assert execute(lower(plan), stops, direct={(0, 1)}).spans[1] == ()
+    assert [span.op for span in execute(lower(plan), stops).spans[1]] == ["F0", "B0"]
+
+
+def test_nothing_passes_a_cut_link() -> None:
+    """What is handed over after the cut, or under way then, is lost, and so is a sum over its two ends."""
+    plan = hand_plan({"0/0": "F0 B0", "0/1": "F0 B0"}, 1, delay_s=2.0)
+    for cut_s, lost_s, ops in ((0.0, 1.0, []), (2.0, 2.0, []), (3.0, 6.0, ["F0", "B0"])):
+        found = execute(lower(plan), cuts={(0, 1): cut_s})
+        assert found.traffic.lost_s == {(0, 1): lost_s}
+        assert [span.op for span in found.spans[1] if span.op in ("F0", "B0")] == ops
+        assert math.isinf(found.done_s[0])
+    peers = hand_plan({"0/0": "F0 B0", "1/0": "F0 B0"}, 1)
+    found = execute(lower(peers), cuts={(0, 1): 0.0})
+    assert (found.traffic.lost_s, found.reduced_s) == ({(0, 1): 3.0}, (math.inf, math.inf))
 
 
 @given(st.one_of(plans(max_microbatches=4), unlike_plans()))

@@ -294,8 +294,8 @@ def test_random_stories_end_and_lose_nothing(data: st.DataObject, optimizer: str
 BAD = [
     (at(0, "fail", "2/0"), "/events/0/worker", "the plan has no worker 2/0"),
     (TraceEvent("fail", iteration=0, node="a"), "/events/0/node", "a plan does not say which workers run on a node"),
-    (TraceEvent("fail", iteration=0, link="0/0-0/1"), "/events/0/link", "fail does not happen to a link"),
-    (TraceEvent("slow_link", iteration=0, link="0/0-1/0", delay_s=1.0), "/events/0/link", "there is no link 0/0-1/0"),
+    (TraceEvent("stop", iteration=0, link="0/0-0/1"), "/events/0/link", "stop does not happen to a link"),
+    (TraceEvent("slow_link", iteration=0, link="0/0-0/0", delay_s=1.0), "/events/0/link", "there is no link 0/0-0/0"),
     (at(0, "join", "0/0"), "/events/0", "worker 0/0 lives, nobody can join in its place"),
 ]
 

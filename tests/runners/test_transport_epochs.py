@@ -24,6 +24,7 @@ from torch._C._distributed_c10d import HashStore  # noqa: E402
 
 from rtk.runners.torch.c10d import PrefixStore, ProcessGroupGloo, Store  # noqa: E402
 from rtk.runners.torch.connecting import SupersededError, connect  # noqa: E402
+from rtk.runners.torch.delegates import Delegates  # noqa: E402
 from rtk.runners.torch.gloo import GlooTransport  # noqa: E402
 from rtk.runners.torch.meeting import MeetingPlace, meet  # noqa: E402
 from rtk.runners.torch.nccl import NcclTransport  # noqa: E402
@@ -99,8 +100,12 @@ def blocked_receive(transport: Transport) -> Any:
 
 
 def blocked_flush(transport: Transport) -> None:
-    transport.send(2, 1, torch.zeros(2), 0.0)
+    transport.send(2, 1, torch.zeros(2))
     transport.flush()
+
+
+def blocked_send(transport: Transport) -> None:
+    transport.send(3, 1, torch.zeros(2))
 
 
 def blocked_sum_of_all(transport: Transport) -> None:
@@ -111,6 +116,14 @@ def blocked_sum_of_peers(transport: Transport) -> None:
     transport.all_reduce((0, 1), torch.zeros(2))
 
 
+def no_delay(rank: int) -> float:
+    return 0.0
+
+
+def a_minute(rank: int) -> float:
+    return 60.0
+
+
 BLOCKED = [blocked_receive, blocked_flush, blocked_sum_of_all, blocked_sum_of_peers]
 
 
@@ -118,7 +131,7 @@ BLOCKED = [blocked_receive, blocked_flush, blocked_sum_of_all, blocked_sum_of_pe
 @pytest.mark.parametrize("operation", BLOCKED)
 def test_an_interrupt_wakes_whoever_is_blocked(operation: Callable[[Transport], Any], slow: bool) -> None:
     """A receive, a flush and sums over either group, of peers that live and do nothing, end with our error."""
-    transports: list[Transport] = [SlowLinks(one) if slow else one for one in world(3)]
+    transports: list[Transport] = [SlowLinks(one, no_delay) if slow else one for one in world(3)]
     blocked = in_background(lambda: operation(transports[0]))
     time.sleep(0.05)
     assert not blocked.done()
@@ -155,16 +168,18 @@ def test_an_interrupt_wakes_a_receive_though_another_peer_is_gone() -> None:
     close_all(transports)
 
 
-def test_delayed_messages_do_not_hold_up_an_interrupt() -> None:
-    """A flush that waits for slow links ends, their thread ends, and later messages are refused."""
+@pytest.mark.parametrize("operation", [blocked_send, blocked_sum_of_peers])
+def test_delayed_messages_do_not_hold_up_an_interrupt(operation: Callable[[Transport], Any]) -> None:
+    """Who is held by a slow link is woken, and later messages are refused."""
     before = held()
-    slow = [SlowLinks(one) for one in world(2)]
-    slow[0].send(1, 1, torch.zeros(1), 60.0)
-    blocked = in_background(slow[0].flush)
+    slow = [SlowLinks(one, a_minute, a_minute) for one in world(2)]
+    blocked = in_background(lambda: operation(slow[0]))
+    time.sleep(0.05)
+    assert not blocked.done()
     slow[0].interrupt()
     assert isinstance(blocked.exception(SOON_S), RuntimeFailedError)
     with pytest.raises(RuntimeFailedError):
-        slow[0].send(2, 1, torch.zeros(1), 60.0)
+        operation(slow[0])
     close_all(slow)
     assert_back_to(before)
 
@@ -173,7 +188,7 @@ def test_waits_last_longer_than_the_limit_for_connecting() -> None:
     """With a second for connecting, a receive, a flush and a sum wait for a peer that comes after two."""
     transports = world(2, connect_limit=SHORT)
     transports[0].post_receive(1, 1, torch.zeros(1))
-    transports[0].send(2, 1, torch.ones(1), 0.0)
+    transports[0].send(2, 1, torch.ones(1))
     total = torch.ones(1)
     waiting = [
         in_background(lambda: transports[0].receive(1, 1)),
@@ -181,7 +196,7 @@ def test_waits_last_longer_than_the_limit_for_connecting() -> None:
         in_background(lambda: transports[0].all_reduce((0, 1), total)),
     ]
     time.sleep(2)
-    transports[1].send(1, 0, torch.ones(1), 0.0)
+    transports[1].send(1, 0, torch.ones(1))
     transports[1].post_receive(2, 0, torch.zeros(1))
     transports[1].receive(2, 0)
     transports[1].all_reduce((0, 1), torch.ones(1))
@@ -203,7 +218,7 @@ def test_connecting_fails_after_its_limit() -> None:
 def test_a_world_of_one_has_nothing_to_connect() -> None:
     """A single worker sums over itself, meets nobody, and can be interrupted and closed."""
     before = held()
-    transport = SlowLinks(GlooTransport(HashStore(), 0, 1, [(0,)], connect_limit=timedelta(0)))
+    transport = SlowLinks(GlooTransport(HashStore(), 0, 1, [(0,)], connect_limit=timedelta(0)), no_delay)
     total = torch.full((1,), 3.0)
     transport.all_reduce((0,), total)
     transport.flush()
@@ -220,11 +235,13 @@ def test_25_epochs_leave_nothing_behind() -> None:
     close_all(world(3))
     before = held()
     for _ in range(25):
-        transports: list[Transport] = [SlowLinks(one) for one in world(3)]
+        slow = [SlowLinks(one, a_minute) for one in world(3)]
+        transports: list[Transport] = [Delegates(one, one, {(rank + 1) % 3}) for rank, one in enumerate(slow)]
         for rank, transport in enumerate(transports):
             transport.post_receive(1, (rank + 1) % 3, torch.zeros(100))
-            transport.send(2, (rank + 1) % 3, torch.zeros(100), 0.0)
-            transport.send(3, (rank + 1) % 3, torch.zeros(100), 60.0)
+            transport.post_receive(1, (rank + 2) % 3, torch.zeros(100))
+            transport.send(2, (rank + 1) % 3, torch.zeros(100))
+            transport.send(3, (rank + 1) % 3, torch.zeros(100))
         in_ranks(3, lambda rank, transports=transports: transports[rank].close())  # type: ignore[misc]
     assert_back_to(before)
 
@@ -244,7 +261,7 @@ def test_the_transport_for_gpus_closes_too() -> None:
     transports[1].post_receive(1, 0, torch.zeros(1))
     transports[0].interrupt()
     with pytest.raises(RuntimeFailedError):
-        transports[0].send(1, 1, torch.zeros(1), 0.0)
+        transports[0].send(1, 1, torch.zeros(1))
     close_all(transports)
     del transports
     assert_back_to(before)
@@ -479,7 +496,9 @@ def test_processes_that_live_wake_at_once(story: dict[str, Any]) -> None:
     """After a SIGKILL the dead worker's neighbour fails by itself, those who wait for the living when interrupted."""
     assert [one["me"] for one in story["neighbour"]] == [4]
     assert sorted(one["me"] for one in story["woken"]) == [0, 1, 2, 3]
-    assert all(one["failed"] == "RuntimeFailedError" and one["woke"] < SOON_S for one in story["woken"])
+    failed = {one["failed"] for one in story["woken"]}
+    assert failed <= {"RuntimeFailedError", "LostTouchError"}
+    assert all(one["woke"] < SOON_S for one in story["woken"])
 
 
 def test_survivors_build_a_new_world(story: dict[str, Any]) -> None:

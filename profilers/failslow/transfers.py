@@ -1,0 +1,211 @@
+"""Slow links and slow workers of a running job, out of what its workers measure in each iteration.
+
+Adaptra, section 6, watches the transfers of a job that runs. What counts as slow is said in `Expected`, and when it is
+reported and taken back in `hysteresis.py`; numbers are those of three iterations in a row.
+
+* **Links of a pipeline.** A message's delay is when it was there less when it was handed over. A link's is the median
+  of an iteration, in both directions; their mean, where both are known, does not depend on how far the clocks of two
+  hosts are apart. It is slow when it is `least_s` more than usual: than what the job's first plan expects of it, or
+  than the best that was seen, of the link itself or, if that is less, of the middle one of all links (of three or more,
+  for a link may be slow from the start).
+* **Links of peers.** The sum of a group lasts from when its last worker began until its first one had it. In a group of
+  two, what it lasts longer than usual is 2(n-1) = 2 delays of a ring. Larger groups do not tell which of their pairs it
+  is: nothing is said of them. Two workers that move to another stage together bring their usual time along.
+* **Workers.** How many times as long as planned its operations take, over the median of all workers, less what the
+  first plan knows already; from three workers on.
+
+A redone iteration counts as it was done last. An iteration is judged when all workers have told of it, or the next but
+one has begun; what is told later of it is not looked at. Nothing is kept but some numbers for each pair of the job's
+workers and two iterations' measurements, whatever comes.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TypeVar
+
+from ...schemas.conditions import HEALTHY, Conditions, Pair, SlowLink, SlowWorker, pair_of
+from ...schemas.protocols import Measured
+from .hysteresis import GOOD, Hysteresis
+
+SLOW_PACE = 0.2  # a worker is slow whose operations take so much longer than those of the others
+FEWEST = 3  # workers, or links, that have a middle one worth comparing with
+DIGITS_S = 6
+DIGITS = 2
+
+Reports = Mapping[str, Measured]
+Known = TypeVar("Known")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a job's first plan expects.
+
+    Attributes:
+        least_s: how much longer than usual a message takes that is slow.
+        delay_s: of a message between two workers, in s.
+        sum_s: of the sum of two peers' gradients, in s.
+        slowdown: of workers that are known to be slow, by their names.
+    """
+
+    least_s: float
+    delay_s: Callable[[str, str], float] = lambda one, other: 0.0
+    sum_s: Callable[[str, str], float] = lambda one, other: 0.0
+    slowdown: Mapping[str, float] = field(default_factory=dict)
+
+
+class LiveMonitor:
+    """Finds slow links and slow workers (a `Monitor`).
+
+    Args:
+        workers: the names of all workers that the job can have; nobody else is listened to.
+        present: those with whom it begins.
+        expected: what is usual.
+        is_resumed: whether another monitor may have said something before; then this one says what it finds in any case
+            once it has seen a few iterations.
+    """
+
+    def __init__(
+        self, workers: Collection[str], present: Collection[str], expected: Expected, is_resumed: bool = False
+    ) -> None:
+        self._names, self._expected = frozenset(workers), expected
+        self._present = set(present)
+        self._judged = -1
+        self._reports: dict[int, dict[str, Measured]] = {}
+        self._links: dict[Pair, Hysteresis] = {}
+        self._workers: dict[str, Hysteresis] = {}
+        self._best_delay_s: dict[Pair, float] = {}
+        self._best_sum_s: dict[Pair, float] = {}
+        self._count = 0
+        self._said: Conditions | None = None if is_resumed else HEALTHY
+
+    def note(self, measured: Measured) -> Conditions | None:
+        """A worker has finished an iteration; gives what is slow from now on if that has changed, else None."""
+        if measured.worker not in self._names:
+            return None
+        self._present.add(measured.worker)
+        if measured.iteration <= self._judged:
+            return None
+        self._take(measured)
+        ripe = self._ripe()
+        for iteration in ripe:
+            self._judge(iteration, self._reports.pop(iteration))
+        return self._changed() if ripe else None
+
+    def forget(self, worker: str) -> None:
+        """Whatever is known of a worker and its links holds no longer; the iteration under way will be redone."""
+        if worker in self._present:
+            self._present.remove(worker)
+            self._reports.clear()
+        self._workers.pop(worker, None)
+        self._links = _without(worker, self._links)
+        self._best_delay_s = _without(worker, self._best_delay_s)
+        self._best_sum_s = _without(worker, self._best_sum_s)
+        if self._said is not None:
+            self._said = self._conditions()  # whoever is told of the worker's end forgets as much
+
+    def _take(self, measured: Measured) -> None:
+        reports = self._reports.setdefault(measured.iteration, {})
+        if measured.worker in reports:  # it is being redone
+            reports.clear()
+        reports[measured.worker] = measured
+
+    def _ripe(self) -> list[int]:
+        """The iterations to be judged now, in order: those up to the last one of which all have told."""
+        there = self._present
+        whole = [n for n, reports in self._reports.items() if len(there) <= len(reports) and there <= reports.keys()]
+        last = max([*whole, max(self._reports) - 2])
+        return [number for number in sorted(self._reports) if number <= last]
+
+    def _judge(self, iteration: int, reports: Reports) -> None:
+        self._judged = iteration
+        self._count += 1
+        self._present = set(reports)  # others have no place any more
+        self._judge_links(iteration, reports)
+        self._judge_workers(iteration, reports)
+
+    def _judge_links(self, iteration: int, reports: Reports) -> None:
+        delays_s, sums_s = dict(_delays_s(reports)), dict(_sums_s(reports))
+        self._keep_best(self._best_delay_s, delays_s)
+        self._keep_best(self._best_sum_s, sums_s)
+        bests_s = self._best_delay_s.values()
+        middle_s = median(bests_s) if len(bests_s) >= FEWEST else None
+        for pair in {*self._links, *delays_s, *sums_s}:
+            link = self._links.setdefault(pair, Hysteresis())
+            if pair in delays_s:
+                link.note(iteration, delays_s[pair], self._usual_delay_s(pair, middle_s), self._expected.least_s)
+            elif pair in sums_s:
+                usual_s = max(self._expected.sum_s(*pair), self._best_sum_s.get(pair, 0.0))
+                link.note(iteration, max(0.0, sums_s[pair] - usual_s) / 2, 0.0, self._expected.least_s)
+            else:
+                link.pass_by(iteration)
+
+    def _usual_delay_s(self, pair: Pair, middle_s: float | None) -> float:
+        known_s = [best_s for best_s in (self._best_delay_s.get(pair), middle_s) if best_s is not None]
+        return max(self._expected.delay_s(*pair), min(known_s, default=0.0))
+
+    def _keep_best(self, best_s: dict[Pair, float], measured_s: Mapping[Pair, float]) -> None:
+        """Note the best values; what is first measured of a link that has been found slow is not usual for it."""
+        for pair, value_s in measured_s.items():
+            if pair in best_s:
+                best_s[pair] = min(value_s, best_s[pair])
+            elif pair not in self._links or self._links[pair].found is None:
+                best_s[pair] = value_s
+
+    def _judge_workers(self, iteration: int, reports: Reports) -> None:
+        planned = self._expected.slowdown
+        paces = {name: one.pace / planned.get(name, 1.0) for name, one in reports.items() if one.pace is not None}
+        usual = median(paces.values()) if len(paces) >= FEWEST else 0.0
+        for name in {*self._workers, *paces}:
+            worker = self._workers.setdefault(name, Hysteresis())
+            if usual and name in paces:
+                worker.note(iteration, paces[name] / usual, 1.0, SLOW_PACE)
+            else:
+                worker.pass_by(iteration)
+
+    def _changed(self) -> Conditions | None:
+        found = self._conditions()
+        is_too_early = self._said is None and found == HEALTHY and self._count < GOOD
+        if found == self._said or is_too_early:
+            return None
+        self._said = found
+        return found
+
+    def _conditions(self) -> Conditions:
+        links = ((pair, link.found) for pair, link in self._links.items() if link.found is not None)
+        workers = ((name, worker.found) for name, worker in self._workers.items() if worker.found is not None)
+        return Conditions(
+            tuple(SlowLink(pair, round(delay_s, DIGITS_S)) for pair, delay_s in sorted(links)),
+            tuple(SlowWorker(name, round(factor, DIGITS)) for name, factor in sorted(workers)),
+        )
+
+
+def _delays_s(reports: Reports) -> Iterator[tuple[Pair, float]]:
+    """The delay of each pair of workers of which a message is known at both ends."""
+    found: dict[Pair, list[float]] = {}
+    for name, there in reports.items():
+        since_s = {
+            sender: {number: at_s for to, number, at_s in reports[sender].sent if to == name}
+            for sender in {sender for sender, _, _ in there.arrived}
+            if sender in reports and sender != name
+        }
+        for sender, sent_s in since_s.items():
+            taken_s = [at_s - sent_s[n] for one, n, at_s in there.arrived if one == sender and n in sent_s]
+            if taken_s:
+                found.setdefault(pair_of(name, sender), []).append(median(taken_s))
+    return ((pair, max(0.0, sum(ways) / len(ways))) for pair, ways in found.items())
+
+
+def _sums_s(reports: Reports) -> Iterator[tuple[Pair, float]]:
+    """How long the sums of groups of two took."""
+    for name, one in reports.items():
+        other = reports.get(one.peers[0]) if len(one.peers) == 1 else None
+        if other is None or other.peers != (name,) or not name < other.worker:
+            continue
+        if one.reduction_s is not None and other.reduction_s is not None:
+            (began_s, ended_s), (also_began_s, also_ended_s) = one.reduction_s, other.reduction_s
+            yield (name, other.worker), max(0.0, min(ended_s, also_ended_s) - max(began_s, also_began_s))
+
+
+def _without(worker: str, known: Mapping[Pair, Known]) -> dict[Pair, Known]:
+    return {pair: value for pair, value in known.items() if worker not in pair}
