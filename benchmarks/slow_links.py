@@ -10,16 +10,17 @@
 * trace_simulated: all 1,200 iterations of it on the virtual clock.
 * loss: losses under delay, adaptation and a broken link, beside those of a job that nothing happens to.
 
-Runs are paced: every operation lasts OPERATION_S, in traces TRACE_OPERATION_S. Processes are forked from one that has imported torch, and share
-this machine's cores.
+Runs are paced: every operation lasts OPERATION_S, in traces TRACE_OPERATION_S. Processes are forked from one that has
+imported torch, and share this machine's cores.
 """
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,11 @@ from rtk.runners.sending import Sending
 from rtk.runners.simulator import simulate
 from rtk.runners.story import simulate_story
 from rtk.schemas.conditions import Conditions, SlowLink, under_conditions
-from rtk.schemas.documents import write_document
+from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.protocols import Hand
+from rtk.schemas.timeline import Timeline
 from rtk.schemas.trace import Trace, TraceEvent, print_trace
 from rtk.tests.runners.processes import ProcessJob
 
@@ -154,7 +156,7 @@ def beside(measured_s: float, simulated_s: float, undelayed_s: float, undelayed_
 
 
 def figure_14(iterations: int = 12, folder: str | None = None) -> dict[str, Any]:
-    """Three variants under the same delay; with a folder, timelines and plans are left there."""
+    """Three variants under the same delay; with a folder, timelines of one iteration are left there."""
     link, delay_s = 2, 3 * OPERATION_S
     plain, bent = zero_bubble(4, 12), healthy(adapted(4, 12, {link: delay_s}))
     base, base_s = run(plain, iterations, "delegated"), predicted_s(plain, {}, "delegated")
@@ -168,10 +170,20 @@ def figure_14(iterations: int = 12, folder: str | None = None) -> dict[str, Any]
         timeline = None if folder is None else str(Path(folder) / f"{name}.json")
         ran = run(plan, iterations, transport, slow(link, delay_s), timeline=timeline)
         found[name] = beside(ran.median_s, predicted_s(plan, {link: delay_s}, transport), base.median_s, base_s)
-        if folder is not None:
+        if timeline is not None:
             under = under_conditions(plan, {}, {(None, link): delay_s})
-            write_document(str(Path(folder) / f"{name}-plan.json"), under)
+            write_document(timeline, one_iteration(timeline, iterations - 1))
+            write_document(timeline.replace(".json", "-simulated.json"), simulate(under, transport=transport).timeline)
     return found
+
+
+def one_iteration(path: str, number: int) -> Timeline:
+    """A measured timeline's iteration alone, from 0 on."""
+    whole = read_document(path, Timeline)
+    spans = [span for span in whole.spans if span.iteration == number]
+    origin_s = min(span.start_s for span in spans)
+    moved = (replace(span, start_s=span.start_s - origin_s, end_s=span.end_s - origin_s) for span in spans)
+    return replace(whole, spans=tuple(moved), events=())
 
 
 def figure_15(iterations: int = 6) -> dict[str, Any]:
@@ -237,10 +249,8 @@ def phases(ran: Ran) -> dict[str, float]:
 
 
 def write_lines(path: str, said: Sequence[dict[str, Any]]) -> None:
-    """Announcements as JSON lines, as `rtk run --metrics` writes them."""
-    import json
-
-    Path(path).write_text("".join(json.dumps(one) + "\n" for one in said))
+    """Announcements as JSON lines, as `rtk run --metrics` writes them, on a clock of their own."""
+    Path(path).write_text("".join(json.dumps({**one, "unix_time_s": one["at_s"]}) + "\n" for one in said))
 
 
 def replan(rounds: int = 20) -> dict[str, Any]:
