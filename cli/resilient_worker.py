@@ -6,16 +6,18 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..schemas.errors import InvalidInputError, RtkError
+from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from .launch import die_with_launcher
 from .training import Training, device, load_training
 
 if TYPE_CHECKING:
     from ..runners.resilience.link import Link
     from ..runners.resilience.messages import End, Returning
+    from ..runners.torch.meeting import MeetingPlace
     from ..schemas.plan import Plan
 
 M_ARENA_MAX = -8  # of malloc.h
@@ -30,11 +32,29 @@ class EndedError(RtkError):
         self.exit_code = end.exit_code
 
 
-def work(plan: "Plan", training: Training, name: str, addresses: list[str], secret: bytes, patience_s: float) -> None:
+def work(
+    plan: "Plan",
+    training: Training,
+    name: str,
+    addresses: list[str],
+    secret: bytes,
+    patience_s: float,
+    others: Sequence[str] = (),
+) -> None:
     """Be worker `name` until the coordinator says that the job, or this worker's part in it, is over.
 
+    Args:
+        plan: that the job begins with.
+        training: what to train.
+        name: `k/i`.
+        addresses: of the coordinator, and of standbys.
+        secret: the job's.
+        patience_s: how long to look for a lost coordinator, in s.
+        others: this machine's addresses on other networks than that of the coordinator.
+
     Raises:
-        InvalidInputError: the model or the data do not fit the plan, or the coordinator refuses this worker.
+        InvalidInputError: the model or the data do not fit the plan, an address is not this machine's, or the
+            coordinator refuses this worker.
         RuntimeFailedError: no coordinator is found for `patience_s`.
         EndedError: the job failed.
     """
@@ -61,12 +81,13 @@ def work(plan: "Plan", training: Training, name: str, addresses: list[str], secr
         settings=training.settings(),
         device=device(),
         hostname=hostname,
+        others=tuple(others),
         paced=training.paced,
         seed=training.seed,
         transport=training.transport,
     )
-    worker = ResilientWorker(task)
-    meeting, plan_digest = MeetingPlace(hostname), digest(plan)
+    meeting, besides = MeetingPlace(hostname), _places_besides(others)
+    worker, plan_digest = ResilientWorker(task), digest(plan)
 
     def hello(proof: str, returning: "Returning | None") -> Hello:
         return Hello(
@@ -78,6 +99,7 @@ def work(plan: "Plan", training: Training, name: str, addresses: list[str], secr
             pid=os.getpid(),
             not_before=0 if returning else int(os.environ.get(NOT_BEFORE, "0")),
             returning=returning,
+            others=tuple(place.address for place in besides),
         )
 
     link = Link(addresses, secret, hello, patience_s=patience_s, on_interrupt=worker.announce)
@@ -90,7 +112,8 @@ def work(plan: "Plan", training: Training, name: str, addresses: list[str], secr
         raise
     finally:
         link.close()
-        meeting.close()
+        for place in (meeting, *besides):
+            place.close()
     if end.exit_code:
         raise EndedError(end)
 
@@ -143,6 +166,16 @@ def _keep_one_arena() -> None:
     """
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
+def _places_besides(addresses: Sequence[str]) -> "list[MeetingPlace]":
+    """Where other workers find this one on other networks."""
+    from ..runners.torch.meeting import MeetingPlace
+
+    try:
+        return [MeetingPlace(address) for address in addresses]
+    except RuntimeFailedError as error:
+        raise InvalidInputError(error.what, where="--interface", fix=error.fix) from None
 
 
 def _own_address(coordinator: str) -> str:

@@ -89,6 +89,14 @@ def command(
         ),
     ] = None,
     worker: Annotated[str | None, typer.Option("--worker", help="Be this worker, k/i; else the RANK-th.")] = None,
+    interface: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--interface",
+            help="A further address of this machine, on another network, by which workers reach each other where a "
+            "link breaks. May be repeated; all workers give their networks in the same order.",
+        ),
+    ] = None,
     secret_file: Annotated[
         str | None, typer.Option("--secret-file", help=f"The job's secret; else {SECRET} holds it.")
     ] = None,
@@ -112,6 +120,10 @@ def command(
     is_worker = bool(coordinator) or "RANK" in os.environ
     if is_worker and plan == STANDARD_STREAM:
         raise InvalidInputError("every worker reads the plan by itself", where="PLAN", fix="give a file, not `-`")
+    if interface and not coordinator:
+        raise InvalidInputError(
+            "only a coordinator's workers meet there", where="--interface", fix="give --coordinator"
+        )
     read = read_valid_plan(plan, profile)
     training = training_of(
         read, model, data, learning_rate, microbatch_size, sequence_length, threads, paced, seed, transport
@@ -132,7 +144,8 @@ def command(
     )
     if coordinator:
         _refuse_conducting(how)
-        work(read, training, name_of_rank(read, worker), _addresses(coordinator), secret_of(secret_file), patience)
+        name, secret = name_of_rank(read, worker), secret_of(secret_file)
+        work(read, training, name, _addresses(coordinator), secret, patience, interface or ())
     elif is_worker:
         work_under_torchrun(read, training, how, as_json, quiet)
     else:

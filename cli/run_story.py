@@ -163,15 +163,17 @@ class RunStory:
         vacant = fields.get("failed") or []
         away = [f"{name} at {place}" for place, name in self.seats.items() if name != place]
         delegated, detours = fields.get("delegated") or [], fields.get("detours") or {}
+        sidesteps = fields.get("sidesteps") or {}
         # A change for which there is no other reason is due to what is slow, or well again.
         is_adapted, self._has_news = self._has_news and not fields.get("reason"), False
-        self._find_ways(detours)
+        self._find_ways(detours, sidesteps)
         parts = [
             f"{'adapted: ' if is_adapted else ''}epoch {self.epoch}: {counted(self.live_workers, 'worker')}",
             f"{listed(vacant)} vacant" if vacant else "",
             listed(away),
             f"{listed(delegated)} by delegates" if delegated else "",
             listed(f"{link} over {via}" for link, via in detours.items()),
+            listed(f"{link} by interface {number}" for link, number in sidesteps.items()),
             f"predicted {self.predicted_s:.4f} s" if self.predicted_s is not None else "",
         ]
         return " · ".join(part for part in parts if part)
@@ -235,11 +237,13 @@ class RunStory:
         self.slow[_who(fields)] = how
         self._has_news = True
 
-    def _find_ways(self, detours: Mapping[str, str]) -> None:
-        """It is known who passes on the messages of broken links."""
-        for link, via in detours.items():
+    def _find_ways(self, detours: Mapping[str, str], sidesteps: Mapping[str, int]) -> None:
+        """It is known who passes on the messages of broken links, or on which interface they go."""
+        ways = {link: f"{via} passes on its messages" for link, via in detours.items()}
+        ways |= {link: f"its messages go by interface {number}" for link, number in sidesteps.items()}
+        for link, way in ways.items():
             if link in self._broken:
-                self._broken.pop(link).words += printable(f": {via} passes on its messages")
+                self._broken.pop(link).words += printable(f": {way}")
 
     def _forget(self, worker: Any) -> None:
         """Who comes in place of a worker that is gone may be on another machine."""

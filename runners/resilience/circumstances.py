@@ -1,6 +1,6 @@
 """What is known to be slow or broken while everybody lives, and what the running epoch reckons with."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,9 @@ from .routes import Ways
 class Circumstances:
     """A monitor's findings, and the links that workers themselves have found broken.
 
+    A pair that loses touch meets on the next network on which both have an address, and is then as good as ever, also
+    for who plans. Its link is broken when no network is left.
+
     Attributes:
         now: as things are.
         reckoned: what the running plan was made for, or was found to serve as well.
@@ -20,6 +23,7 @@ class Circumstances:
         self.now = HEALTHY
         self.reckoned = HEALTHY
         self._suspicions: dict[str, str | None] = {}
+        self._networks: dict[Pair, int] = {}  # on how many two have lost each other, and so the number of the next
         self._ways = Ways((), ())
         self._news: list[str] = []
 
@@ -48,15 +52,25 @@ class Circumstances:
         """A worker has lost touch, with that peer if it knows with whom."""
         self._suspicions[worker] = peer
 
-    def break_links(self, members: frozenset[str]) -> tuple[Pair, ...]:
-        """Take the links for broken whose both ends live and miss each other, or one the other, who misses nobody."""
+    def break_links(self, members: Mapping[str, int]) -> tuple[Pair, ...]:
+        """Have those who live and miss each other, or one the other, who misses nobody, go over to another network.
+
+        Args:
+            members: who lives, and on how many other networks each has an address; those with the same number meet.
+
+        Returns:
+            Who has lost each other, whether there was another network left or not.
+        """
         found = {
             pair_of(worker, peer)
             for worker, peer in self._suspicions.items()
-            if peer is not None and {worker, peer} <= members and self._suspicions.get(peer) in (worker, None)
+            if peer is not None and {worker, peer} <= members.keys() and self._suspicions.get(peer) in (worker, None)
         }
+        self._suspicions.clear()  # each counts once
         new = tuple(sorted(found - {*self.now.broken_links}))
-        self.now = replace(self.now, broken_links=tuple(sorted(found | {*self.now.broken_links})))
+        self._networks |= {pair: self._networks.get(pair, 0) + 1 for pair in new}
+        cut_off = {pair for pair in new if self._networks[pair] > min(members[end] for end in pair)}
+        self.now = replace(self.now, broken_links=tuple(sorted(cut_off | {*self.now.broken_links})))
         return new
 
     def forget(self, worker: str) -> None:
@@ -66,10 +80,11 @@ class Circumstances:
             tuple(one for one in self.now.slow_workers if one.worker != worker),
             tuple(pair for pair in self.now.broken_links if worker not in pair),
         )
+        self._networks = {pair: number for pair, number in self._networks.items() if worker not in pair}
 
     def change_ways(self, names: Sequence[str]) -> bool:
         """Whether workers, by rank, would send to each other otherwise than since the epoch began."""
-        return Ways.under(self.now, names) != self._ways
+        return self._ways_between(names) != self._ways
 
     @property
     def news(self) -> str:
@@ -81,5 +96,9 @@ class Circumstances:
         self.reckoned = self.now
         self._news.clear()
         self._suspicions.clear()
-        self._ways = Ways.under(self.now, names)
+        self._ways = self._ways_between(names)
         return self._ways
+
+    def _ways_between(self, names: Sequence[str]) -> Ways:
+        broken = {*self.now.broken_links}
+        return Ways.under(self.now, names, {pair: at for pair, at in self._networks.items() if pair not in broken})

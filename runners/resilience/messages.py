@@ -44,6 +44,7 @@ class Hello:
         proof: HMAC-SHA256 of the challenge's nonce under the job's secret, in hexadecimal.
         worker: the name `k/i` by which it was started; at the start of a job also its place.
         store: host:port of its meeting place, where a new epoch's groups can find each other.
+        others: host:port of those that it has on other networks, in the same order for all workers.
         plan: sha256 of the plan it was started with.
         job: settings that must be the same for all workers.
         pid: its process, for people.
@@ -59,6 +60,7 @@ class Hello:
     pid: Index = 0
     not_before: Index = 0
     returning: Returning | None = None
+    others: tuple[Name, ...] = ()
     kind: Literal["hello"] = "hello"
 
     __pydantic_config__ = STRICT
@@ -94,11 +96,12 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Who plays which place of the plan; ranks count seats."""
+    """Who plays which place of the plan, and where to meet it; ranks count seats."""
 
     place: str
     worker: str
     store: str
+    others: tuple[str, ...] = ()
 
     __pydantic_config__ = STRICT
 
@@ -139,6 +142,7 @@ class Epoch:
         nothing_committed: who has no state makes its own: initial parameters, or the checkpoint `resume`.
         delegated: pairs of ranks, ascending, that send to each other by delegates.
         detours: pairs of ranks that do not reach each other directly, and the rank that passes their messages on.
+        sidesteps: pairs of ranks that meet on another network, and its number, counted from 1.
     """
 
     epoch: Index
@@ -152,6 +156,7 @@ class Epoch:
     resume: str | None = None
     delegated: tuple[tuple[Index, Index], ...] = ()
     detours: tuple[tuple[Index, Index, Index], ...] = ()
+    sidesteps: tuple[tuple[Index, Index, Index], ...] = ()
     reason: str = ""
     kind: Literal["epoch"] = "epoch"
 

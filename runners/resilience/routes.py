@@ -1,12 +1,13 @@
-"""Which pairs of workers exchange their messages by delegates, and which over a third one."""
+"""Which pairs of workers exchange their messages by delegates, on another network, or over a third worker."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...schemas.conditions import Conditions, Pair, pair_of
 from ..sending import RankPair, rank_pair
 
 Detour = tuple[int, int, int]  # two ranks, ascending, and the one that passes on what they have for each other
+Sidestep = tuple[int, int, int]  # two ranks, ascending, and the number of the network on which they meet, from 1
 
 
 @dataclass(frozen=True)
@@ -17,21 +18,25 @@ class Ways:
         delegated: the pairs at both ends of slow links, who do it by delegates.
         detours: for those who do not reach each other, whoever reaches both and has least to do so, as far as there is
             anybody; `unreachable` has the others.
+        sidesteps: those who have lost each other, and meet on another network; a pair without a detour.
     """
 
     delegated: tuple[RankPair, ...]
     detours: tuple[Detour, ...]
+    sidesteps: tuple[Sidestep, ...] = ()
 
     @classmethod
-    def under(cls, conditions: Conditions, names: Sequence[str]) -> "Ways":
+    def under(cls, conditions: Conditions, names: Sequence[str], networks: Mapping[Pair, int] | None = None) -> "Ways":
         """What conditions ask for.
 
         Args:
-            conditions: what is slow and what is broken.
+            conditions: what is slow and what is broken, on all networks.
             names: of the workers, by rank.
+            networks: by pairs that meet on another network, its number.
         """
         slow = tuple(_seated((link.ends for link in conditions.slow_links), names))
-        return cls(slow, tuple(_detours(conditions, names)))
+        aside = ((ends, number) for pair, number in sorted((networks or {}).items()) for ends in _seated([pair], names))
+        return cls(slow, tuple(_detours(conditions, names)), tuple((*ends, number) for ends, number in aside))
 
 
 def unreachable(conditions: Conditions, names: Sequence[str]) -> tuple[Pair, ...]:

@@ -155,7 +155,7 @@ class Rules:
             if returning is not None:  # another process in place of the one that was awaited
                 self._lose_member(returning, "its process was replaced")
             self._settings = hello.job
-            self.newcomers[event.connection] = Newcomer(hello.worker, hello.store, hello.not_before, event.now_s)
+            self.newcomers[event.connection] = Newcomer.of(hello, event.now_s)
 
     def _refusal(self, hello: Hello) -> Refused | None:
         if self.phase in ("halting", "ended"):
@@ -176,7 +176,7 @@ class Rules:
 
     def _take_back(self, member: Member, connection: int, hello: Hello) -> None:
         """A member is back after a restart of the coordinator; it is told what it may have missed."""
-        member.connection, member.store = connection, hello.store
+        member.connection, member.store, member.others = connection, hello.store, hello.others
         self._by_connection[connection] = member
         self._awaited.discard(member.name)
         assert hello.returning is not None
@@ -279,8 +279,8 @@ class Rules:
             self._out.append(Wake(self.job.heartbeat_limit_s, f"suspect/{self.epoch}"))
 
     def _break_links(self) -> None:
-        """All live, and miss each other: the links between them are broken; where no way is left, so is a worker."""
-        for ends in self._circumstances.break_links(frozenset(self.members)):
+        """All live, and miss each other: they go other ways from now on; where none is left, a worker is given up."""
+        for ends in self._circumstances.break_links({name: len(one.others) for name, one in self.members.items()}):
             self._announce("broken_link", link="-".join(ends), iteration=self.committed + 1)
         for _, other in unreachable(self._circumstances.now, list(self._seats.values())):
             if other in self.members:
@@ -550,6 +550,7 @@ class Rules:
             resume=self.job.resume,
             delegated=ways.delegated,
             detours=ways.detours,
+            sidesteps=ways.sidesteps,
             reason=reason,
         )
         self._tell_all(self._epoch_message)
@@ -563,7 +564,7 @@ class Rules:
         for member in [member for name, member in self.members.items() if name not in self._seats.values()]:
             assert member.connection is not None, "an epoch begins once it is known who is there"
             self._forget(member)
-            self.newcomers[member.connection] = Newcomer(member.name, member.store, 0, self._now_s)
+            self.newcomers[member.connection] = Newcomer(member.name, member.store, 0, self._now_s, member.others)
             self._announce("wait", worker=member.name, place=name_of(member.place), iteration=self.committed + 1)
             waiting[member.name] = member.connection
         return waiting
@@ -581,7 +582,7 @@ class Rules:
         joining = [name for name in self._seats.values() if name not in self.members]
         for name in joining:
             newcomer = self.newcomers.pop(coming[name])
-            self.members[name] = Member(name, coming[name], newcomer.store, (0, 0))
+            self.members[name] = Member(name, coming[name], newcomer.store, (0, 0), others=newcomer.others)
             self._by_connection[coming[name]] = self.members[name]
             if self.epoch > 1:
                 # One that comes at an appointed iteration has waited for that, not for us.
@@ -593,7 +594,7 @@ class Rules:
 
     def _seat_message(self, place: Place) -> Seat:
         member = self.members[self._seats[place]]
-        return Seat(name_of(place), member.name, member.store)
+        return Seat(name_of(place), member.name, member.store, member.others)
 
     def _copies(self, order: tuple[Place, ...]) -> tuple[Copy, ...]:
         if self._nothing_committed:

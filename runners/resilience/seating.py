@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...schemas.plan import Layers, Place, Plan
-from .messages import Copy, Saver
+from .messages import Copy, Hello, Saver
 
 Seats = dict[Place, str]  # the workers' names by their places
 
@@ -21,6 +21,7 @@ class Member:
         holds: the layers [first, stop) whose state, as of the last commit, it has: until it says that it is ready,
             those from before the epoch.
         is_leaving: it will go at the next commit.
+        others: host:port of its meeting places on other networks.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Member:
     place: Place
     holds: Layers | None = None
     is_leaving: bool = False
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,12 @@ class Newcomer:
     store: str
     not_before: int
     since_s: float
+    others: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, hello: Hello, now_s: float) -> "Newcomer":
+        """Who has said hello."""
+        return cls(hello.worker, hello.store, hello.not_before, now_s, hello.others)
 
 
 def live_places(plan: Plan) -> tuple[Place, ...]:

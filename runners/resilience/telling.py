@@ -38,6 +38,7 @@ def epoch_fields(message: Epoch, plan: Plan, joining: Collection[str]) -> Iterat
         "reason": message.reason,
         "delegated": ["-".join(seats[rank].worker for rank in pair) for pair in message.delegated],
         "detours": {f"{seats[a].worker}-{seats[b].worker}": seats[via].worker for a, b, via in message.detours},
+        "sidesteps": {f"{seats[a].worker}-{seats[b].worker}": number for a, b, number in message.sidesteps},
         "predicted_iteration_time_s": plan.prediction.iteration_time_s if plan.prediction else None,
     }
 
@@ -101,6 +102,7 @@ def _words_of_epoch(fields: dict[str, Any]) -> str:
         f"{fields['epoch']}, from iteration {fields['iteration']} on: {fields['live_workers']} workers",
         f"by delegates {', '.join(fields['delegated'])}" if fields.get("delegated") else "",
         *(f"{via} passes on what {link} have for each other" for link, via in fields.get("detours", {}).items()),
+        *(f"{link} goes by interface {number}" for link, number in fields.get("sidesteps", {}).items()),
     ]
     return "; ".join(part for part in parts if part)
 

@@ -83,12 +83,15 @@ class Detours:
         inner: reaches all ranks but those.
         detours: (rank, other rank, rank between), for all that do not reach each other; the same at all ranks.
         rank: this process.
+        sidesteps: pairs whose messages the inner transport sends, though it does not sum over them; the same at all.
     """
 
-    def __init__(self, inner: Transport, detours: Collection[Detour], rank: int) -> None:
+    def __init__(
+        self, inner: Transport, detours: Collection[Detour], rank: int, sidesteps: Collection[RankPair] = ()
+    ) -> None:
         self._inner = inner
         self._rank = rank
-        self._apart: frozenset[RankPair] = frozenset((a, b) for a, b, _ in detours)
+        self._apart: frozenset[RankPair] = frozenset((a, b) for a, b, _ in detours) | {*sidesteps}
         self._via = {b if a == rank else a: via for a, b, via in detours if rank in (a, b)}
         self._changed = threading.Condition()
         self._arrived: defaultdict[tuple[int, int], deque[torch.Tensor]] = defaultdict(deque)

@@ -4,9 +4,10 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ..sending import RankPair
 from .c10d import ProcessGroupGloo, Store
 from .groups import SILENCE, Gate, GroupFactory, PeerGroups, StoreAt, peer_errors, poison, wake_all
 from .lost_touch import reaching
-from .pairs import Pairs, holds_apart
+from .pairs import Pairs, Sidestep, holds_apart
 
 # How long the ranks may take to find each other and connect; a peer that died meanwhile never comes.
 CONNECT_LIMIT = timedelta(seconds=10)
@@ -45,9 +46,11 @@ class GlooTransport:
         apart: pairs of ranks that must not connect with each other, ascending, the same for all ranks. What they have
             for each other, and sums over groups that hold such a pair, is for `Detours` to pass on. With any, a wait
             for a silent peer has no end of its own: a coordinator must be there to end it.
+        sidesteps: those of the ranks apart from this one that it connects with all the same, on another network, for
+            messages; the other does so too.
 
     Raises:
-        LostTouchError: a rank's store cannot be reached.
+        LostTouchError: a rank's store cannot be reached, or a rank not on the other network.
         RuntimeFailedError: not all ranks have connected within the limit.
     """
 
@@ -61,8 +64,10 @@ class GlooTransport:
         hostname: str | None = None,
         connect_limit: timedelta = CONNECT_LIMIT,
         apart: Collection[RankPair] = (),
+        sidesteps: Mapping[int, Sidestep] = MappingProxyType({}),
     ) -> None:
         make_group = _group_factory(hostname, connect_limit)
+        aside = {other: _factory_aside(other, step, connect_limit) for other, step in sorted(sidesteps.items())}
         self._silence = NO_LIMIT if apart else SILENCE
         self._rank = rank
         self._gate = Gate()
@@ -71,6 +76,8 @@ class GlooTransport:
         self._awaited: int | None = None  # the rank that the latest wait is for
         self._pairs = Pairs(make_group, store, rank, world_size, apart)
         try:
+            for other, make_aside in aside.items():
+                self._pairs.connect_aside(other, make_aside, sidesteps[other].meet)
             possible = [group for group in groups if not holds_apart(group, apart)]
             self._groups = PeerGroups(make_group, store, rank, possible, torch.device("cpu"))
         except BaseException:
@@ -183,6 +190,12 @@ def _group_factory(hostname: str | None, connect_limit: timedelta) -> GroupFacto
             return ProcessGroupGloo(store, rank, size, options)
 
     return make_group
+
+
+def _factory_aside(other: int, sidestep: Sidestep, connect_limit: timedelta) -> GroupFactory:
+    """As `_group_factory`, on a network on which another rank is to be reached."""
+    with reaching(other):
+        return _group_factory(sidestep.hostname, connect_limit)
 
 
 def _gloo_device(hostname: str | None) -> Any:

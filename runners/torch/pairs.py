@@ -2,18 +2,33 @@
 
 A gloo group connects all its ranks with each other when it is made, so one pair without a way makes it impossible.
 Ranks are therefore taken out of the group of all, few of them, until no such pair is left in it; each of these
-has a group of two with every other rank that it does reach. A group of two costs some milliseconds.
+has a group of two with every other rank that it does reach. A group of two costs some milliseconds. A pair that reaches
+each other on another network only has a group of two there.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from ..sending import RankPair
 from .c10d import PrefixStore, Store
 from .groups import GroupFactory, StoreAt, meeting_of
-from .lost_touch import LostTouchError
+from .lost_touch import LostTouchError, reaching
+
+
+@dataclass(frozen=True, eq=False)
+class Sidestep:
+    """How a rank is reached on another network.
+
+    Attributes:
+        hostname: this process's own address there.
+        meet: gives the store where the two meet.
+    """
+
+    hostname: str
+    meet: Callable[[], Store]
 
 
 def cover(apart: Collection[RankPair]) -> frozenset[int]:
@@ -56,6 +71,7 @@ class Pairs:
         self, make_group: GroupFactory, store: Store | StoreAt, rank: int, size: int, apart: Collection[RankPair]
     ) -> None:
         self.groups: list[Any] = []
+        self._rank = rank
         self._places: dict[int, tuple[Any, int]] = {}
         try:
             for ranks in groups_for(size, apart):
@@ -68,6 +84,24 @@ class Pairs:
         except BaseException:
             self.drop()  # the error's traceback knows this object, which must not keep the connections
             raise
+
+    def connect_aside(self, other: int, make_group: GroupFactory, meet: Callable[[], Store]) -> None:
+        """Have a group of two with a rank that is apart otherwise; all ranks do so in the order of the pairs.
+
+        Args:
+            other: that rank.
+            make_group: makes a process group on the other network.
+            meet: gives the store where they meet.
+
+        Raises:
+            LostTouchError: it is not reached there either.
+        """
+        ranks = sorted((self._rank, other))
+        with reaching(other):
+            store = meet()  # to be kept while the group is made
+            meeting = PrefixStore(f"rtk/aside/{ranks}", store)
+            self.groups.append(make_group(meeting, ranks.index(self._rank), 2))
+        self._places[other] = (self.groups[-1], ranks.index(other))
 
     def to(self, other: int) -> tuple[Any, int]:
         """The group in which another rank is reached, and its number there.

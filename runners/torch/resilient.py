@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ from .iteration import Batch, Iteration, Rank, groups_of, splits_backward
 from .lost_touch import LostTouchError
 from .meeting import all_answer, meet, meetings
 from .offload import hosted
+from .pairs import Sidestep
 from .plane import Plane, delegated_peers, probed_peers
 from .shapes import boundary_samples
 from .slow_links import SlowLinks
@@ -93,6 +94,7 @@ class Task:
         settings: what must be the same for all workers; kept in checkpoints.
         device: where to compute.
         hostname: the interface on which other workers reach this one.
+        others: its addresses on other networks, in the order of its meeting places there.
         paced: let every operation last what the plan says.
         seed: of dropout and the like.
         transport: which links have delegates (plane.py, `delegated_peers`).
@@ -107,6 +109,7 @@ class Task:
     settings: dict[str, Any]
     device: torch.device | str = "cpu"
     hostname: str = "127.0.0.1"
+    others: tuple[str, ...] = ()
     paced: bool = False
     seed: int = 0
     transport: Sending = "auto"
@@ -226,7 +229,9 @@ class ResilientWorker:
     def _see_everybody(self, epoch: Epoch, number: int) -> None:
         """Raise LostTouchError with the first worker that ought to be reached directly and is not."""
         apart = {rank for one, other, _ in epoch.detours if number in (one, other) for rank in (one, other)} - {number}
-        all_answer([seat.store for seat in epoch.seats], apart)
+        aside = _networks(epoch, number)
+        places = [seat.others[aside[i] - 1] if i in aside else seat.store for i, seat in enumerate(epoch.seats)]
+        all_answer(places, apart)
 
     def _close(self, plane: Plane) -> None:
         """In a thread: it takes longer than to make the next one, which need not wait for it."""
@@ -290,24 +295,32 @@ class ResilientWorker:
     def _plane(self, epoch: Epoch, program: Program, rank: int) -> Plane:
         """Meet the other ranks, and get ready to send to each, some of them over a third one."""
         names = [seat.worker for seat in epoch.seats]
-        apart = [(one, other) for one, other, _ in epoch.detours]
-        direct = self._behind_links(self._gloo(epoch, groups_of(program.instructions[rank]), rank, apart), names)
+        detoured, aside = ([(one, other) for one, other, _ in ways] for ways in (epoch.detours, epoch.sidesteps))
+        inner = self._gloo(epoch, groups_of(program.instructions[rank]), rank, [*detoured, *aside])
+        direct = self._behind_links(inner, names)
         return Plane.over(
-            Detours(direct, epoch.detours, rank) if apart else direct,
+            Detours(direct, epoch.detours, rank, aside) if detoured or aside else direct,
             program,
             rank,
             names,
-            delegated_peers(self._task.transport, program, rank, epoch.delegated, apart),
+            delegated_peers(self._task.transport, program, rank, epoch.delegated, detoured),
             self._now_s,
             staging=Staging.of(torch.device(self._task.device)),
-            probed=probed_peers(self._task.transport, program, rank, epoch.delegated, apart),
+            probed=probed_peers(self._task.transport, program, rank, epoch.delegated, detoured),
         )
 
     def _gloo(self, epoch: Epoch, groups: set[tuple[int, ...]], rank: int, apart: list[RankPair]) -> Transport:
         """All meet at the meeting place of the first rank, or where some do not reach it, each group at its first's."""
         addresses = [seat.store for seat in epoch.seats]
         store = meetings(addresses, epoch.epoch) if apart else meet(addresses[0], epoch.epoch)
-        return GlooTransport(store, rank, len(addresses), groups, hostname=self._task.hostname, apart=apart)
+        sidesteps = {other: self._sidestep(epoch, rank, other, at) for other, at in _networks(epoch, rank).items()}
+        hostname = self._task.hostname
+        return GlooTransport(store, rank, len(addresses), groups, hostname=hostname, apart=apart, sidesteps=sidesteps)
+
+    def _sidestep(self, epoch: Epoch, rank: int, other: int, network: int) -> Sidestep:
+        """The way to a rank on another network, where the two meet at the lower one's meeting place."""
+        place = epoch.seats[min(rank, other)].others[network - 1]
+        return Sidestep(self._task.others[network - 1], partial(meet, place, epoch.epoch))
 
     def _behind_links(self, transport: Transport, names: Sequence[str]) -> Transport:
         """Links are as slow as a paced run is to imitate, and as a trace makes them.
@@ -571,6 +584,12 @@ class ResilientWorker:
 
     def _now_s(self) -> float:
         return time.perf_counter() + self._clock_ahead_s
+
+
+def _networks(epoch: Epoch, rank: int) -> dict[int, int]:
+    """The ranks that a rank reaches on another network, and the network's number."""
+    own = ((one, other, number) for one, other, number in epoch.sidesteps if rank in (one, other))
+    return {other if rank == one else one: number for one, other, number in own}
 
 
 @lru_cache(maxsize=8)

@@ -241,6 +241,7 @@ def test_a_trace_that_cannot_be_injected_is_refused(case: str, tmp_path: Path) -
         ((*JOIN, "--worker", "0/0", "--iterations", "5"), "the coordinator decides on --iterations", "--iterations"),
         ((*JOIN, "--worker", "0/0", "--resume", "empty"), "the coordinator decides on --resume", "--resume"),
         ((*JOIN[:-1], "garbage", "--worker", "0/0"), "'garbage' is no address", "--coordinator"),
+        ((*INJECT[:4], "--interface", "127.0.0.2"), "only a coordinator's workers meet there", "--interface"),
         ((*JOIN, "--worker", "9/9"), "the plan has no worker 9/9", "--worker"),
         (JOIN, "nothing says which worker this is", "RANK"),
     ],

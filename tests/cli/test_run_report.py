@@ -251,6 +251,15 @@ def test_what_is_slow_or_broken(capsys: pytest.CaptureFixture[str]) -> None:
     assert (end["slow_links"], end["slow_workers"], end["broken_links"]) == (1, 1, 1)
 
 
+def test_a_broken_link_whose_workers_meet_on_another_network(capsys: pytest.CaptureFixture[str]) -> None:
+    """The epoch says by which interface, and so does the view of the link."""
+    story = [*ILL[:7], epoch(3, 8, ALL, sidesteps={"0/1-1/1": 2}, reason="workers lost touch with each other")]
+    tell([*story, END])
+    assert "epoch 3: 4 workers · 0/1-1/1 by interface 2 · predicted 0.1000 s" in capsys.readouterr().out.splitlines()
+    view = rendered(facts(), story, 120)
+    assert "link 0/1-1/1 is broken: its messages go by interface 2" in view
+
+
 def test_the_view_of_what_is_slow() -> None:
     """The view names what is slow now, and says of a broken link who passes on its messages, and what that cost."""
     assert "slow       0/0-0/1 60 ms, 1/1 x 1.5" in rendered(facts(), ILL[:6], 100)

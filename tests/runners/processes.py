@@ -57,16 +57,17 @@ class ProcessJob:
         plan: what they are started with.
         how: how the job is led.
         training: what is trained.
+        host: where the coordinator listens.
     """
 
-    def __init__(self, plan: Plan, how: Conduct, training: Training) -> None:
+    def __init__(self, plan: Plan, how: Conduct, training: Training, host: str = "127.0.0.1") -> None:
         self.plan, self.training = plan, training
         self.conductor = Conductor(plan, how)
         self.said: list[dict[str, Any]] = []
         self.secret = b"a secret for one test only"
         self._changed = threading.Condition()
         # Workers that share cores and keep no pace are slow by turns.
-        self.server = self.conductor.server(self.secret, self._hear, is_watchful=training.paced)
+        self.server = self.conductor.server(self.secret, self._hear, host=host, is_watchful=training.paced)
         self.addresses = [self.server.address]
         self.processes: dict[str, Any] = {}
         self._finished: Any = None

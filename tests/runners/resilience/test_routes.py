@@ -1,4 +1,6 @@
-"""Who sends by delegates, and who passes on what others cannot send to each other."""
+"""Who sends by delegates, who meets on another network, and who passes on what others cannot send to each other."""
+
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,10 +47,34 @@ def test_only_those_who_miss_each_other_have_a_broken_link() -> None:
     seen.suspect("0/1", "0/2")
     seen.suspect("0/2", "0/1")
     seen.suspect("1/0", None)
-    assert seen.break_links(frozenset(["0/0", "0/1", "0/2", "1/0"])) == (("0/1", "0/2"),)
-    assert seen.break_links(frozenset(["0/0", "0/1", "0/2", "1/0"])) == ()
+    assert seen.break_links(dict.fromkeys(["0/0", "0/1", "0/2", "1/0"], 0)) == (("0/1", "0/2"),)
+    assert seen.break_links(dict.fromkeys(["0/0", "0/1", "0/2", "1/0"], 0)) == ()
     seen.forget("0/2")
     assert seen.now == Conditions()
+
+
+@given(lost=st.lists(pairs, max_size=12), networks=st.lists(st.integers(0, 3), min_size=5, max_size=5))
+def test_a_pair_goes_through_its_networks_and_takes_a_detour_when_none_is_left(
+    lost: list[Pair], networks: list[int]
+) -> None:
+    """Each loss leads one network further, those first that both ends have; nobody hears of it before the last."""
+    seen, members, rank = Circumstances(), dict(zip(NAMES, networks, strict=True)), {n: i for i, n in enumerate(NAMES)}
+    times: Counter[Pair] = Counter()
+    for pair in lost:
+        most = min(members[end] for end in pair)
+        seen.suspect(*pair)
+        assert seen.break_links(members) == ((pair,) if times[pair] <= most else ())
+        times[pair] += 1
+        broken = {one for one in times if times[one] > min(members[end] for end in one)}
+        assert {*seen.now.broken_links} == broken
+        ways = seen.begin_epoch(NAMES)
+        assert {(NAMES[a], NAMES[b]): at for a, b, at in ways.sidesteps} == {
+            one: count for one, count in times.items() if one not in broken
+        }
+        assert {(NAMES[a], NAMES[b]) for a, b, _ in ways.detours} | {*unreachable(seen.now, NAMES)} == broken
+        assert all(a == rank[NAMES[a]] < b for a, b, _ in (*ways.sidesteps, *ways.detours))
+    seen.forget(NAMES[0])
+    assert not any(NAMES[0] in {NAMES[a], NAMES[b]} for a, b, _ in seen.begin_epoch(NAMES).sidesteps)
 
 
 def test_what_is_new_is_told_once() -> None:

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.resilience.events import Said, decode_event
+from rtk.runners.resilience.events import Announce, Said, decode_event
 from rtk.runners.resilience.job import Job
 from rtk.runners.resilience.messages import Leaving, Suspect, Vote
 from rtk.runners.resilience.rules import Rules
 from rtk.schemas.conditions import Conditions, SlowLink, SlowWorker, pair_of
+from rtk.schemas.plan import Plan
+from rtk.schemas.protocols import Hand, Replanned
 
 from .toy_cluster import HOPELESS, TOLERATED_S, ToyCluster, ToyWorker, toy_plan
 
@@ -46,6 +48,7 @@ def check_states(cluster: ToyCluster, iterations: int) -> None:
     not_finite=st.frozensets(st.integers(0, 7), max_size=2),
     checkpoint=st.booleans(),
     regroups=st.booleans(),
+    networks=st.integers(0, 2),
 )
 @settings(max_examples=300, deadline=None)
 def test_no_committed_iteration_is_lost_and_nothing_hangs(
@@ -57,6 +60,7 @@ def test_no_committed_iteration_is_lost_and_nothing_hangs(
     not_finite: frozenset[int],
     checkpoint: bool,
     regroups: bool,
+    networks: int,
 ) -> None:
     """Kills, newcomers, leavers and coordinator restarts at any moment: all that finish took exactly the same steps.
 
@@ -65,7 +69,7 @@ def test_no_committed_iteration_is_lost_and_nothing_hangs(
     rng = random.Random(seed)
     plan = toy_plan(stages, dp, 2, staggered and not regroups)
     job = Job(plan, iterations=8, checkpoint="ckpt" if checkpoint else None, checkpoint_every=3)
-    cluster = ToyCluster(job, rng, not_finite, regroups=regroups)
+    cluster = ToyCluster(job, rng, not_finite, regroups=regroups, networks=networks)
     dead: list[str] = []
     for fault in faults:
         for _ in range(rng.randrange(150)):
@@ -172,6 +176,47 @@ def test_who_misses_each_other_goes_on_over_a_third() -> None:
     epoch = [fields for fields in cluster.announced if fields["event"] == "epoch"][-1]
     assert (epoch["detours"], epoch["live_workers"]) == ({"0/0-0/1": "1/0"}, 4)
     assert [fields["link"] for fields in cluster.announced if fields["event"] == "broken_link"] == ["0/0-0/1"]
+
+
+def lose_touch(cluster: ToyCluster, one: str, other: str) -> None:
+    """Two workers miss each other, as soon as both are in the epoch; then the next one begins."""
+    epoch, ends = cluster.rules.epoch, [next(w for w in cluster.workers if w.name == name) for name in (one, other)]
+    while any(end.epoch is None or end.epoch.epoch != epoch for end in ends):
+        cluster.step()
+    for end, peer in zip(ends, (other, one), strict=True):
+        end.outbox.append(Suspect(epoch, "connection closed", peer))
+    while cluster.rules.epoch == epoch:
+        assert cluster.step()
+
+
+def test_who_misses_each_other_meets_on_another_network_while_there_is_one() -> None:
+    """First one network, then the other, then a detour; who plans hears of the last only; the log tells the same."""
+    job = Job(toy_plan(2, 2, 2, False), iterations=30)
+    cluster = ToyCluster(job, random.Random(7), networks=2)
+    asked: list[Conditions] = []
+    replan = cluster.replan
+
+    def noted(plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
+        asked.append(conditions)
+        return replan(plan, crew, conditions)
+
+    cluster.replan = noted
+    while cluster.rules.committed < 3:
+        cluster.step()
+    for _ in range(3):
+        lose_touch(cluster, "0/1", "0/0")
+    run(cluster)
+    check_states(cluster, 30)
+    epochs = [fields for fields in cluster.announced if fields["event"] == "epoch"]
+    assert [one["sidesteps"] for one in epochs] == [{}, {"0/0-0/1": 1}, {"0/0-0/1": 2}, {}]
+    assert [one["detours"] for one in epochs] == [{}, {}, {}, {"0/0-0/1": "1/0"}]
+    assert {one["live_workers"] for one in epochs} == {4}
+    assert [one.broken_links for one in asked] == [(), (), (("0/0", "0/1"),)]
+    worker = next(w for w in cluster.workers if w.epoch is not None)
+    assert worker.epoch is not None and worker.epoch.seats[0].others == ("store:0", "store:1")
+    again = Rules(job)
+    instructions = [one for line in cluster.log for one in again.handle(decode_event(line))]
+    assert [one.fields for one in instructions if isinstance(one, Announce)] == cluster.announced
 
 
 def test_where_no_way_is_left_one_of_the_two_is_given_up() -> None:

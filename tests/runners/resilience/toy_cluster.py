@@ -205,9 +205,11 @@ class ToyCluster:
         not_finite: frozenset[int] = frozenset(),
         timers_are_slow: bool = False,
         regroups: bool = False,
+        networks: int = 0,
     ) -> None:
         self.job, self.rng, self.not_finite = job, rng, not_finite
         self.timers_are_slow = timers_are_slow
+        self.others = tuple(f"store:{number}" for number in range(networks))  # of every worker
         self.rules = Rules(job)
         self.log: list[bytes] = []
         self.workers: list[ToyWorker] = []
@@ -298,7 +300,8 @@ class ToyCluster:
     # The wires
 
     def _hello(self, worker: ToyWorker, not_before: int, returning: Returning | None) -> Hello:
-        return Hello("", worker.name, "store:1", digest(self.job.plan), {}, not_before=not_before, returning=returning)
+        plan = digest(self.job.plan)
+        return Hello("", worker.name, "store:1", plan, {}, 0, not_before, returning, self.others)
 
     def _hear(self, worker: ToyWorker) -> None:
         message = worker.outbox.popleft()
