@@ -17,11 +17,13 @@ class Circumstances:
     Attributes:
         now: as things are.
         reckoned: what the running plan was made for, or was found to serve as well.
+        settings: those of the job's workers; with `transport` direct nothing is a reason for delegates.
     """
 
     def __init__(self) -> None:
         self.now = HEALTHY
         self.reckoned = HEALTHY
+        self.settings: dict[str, Any] = {}
         self._suspicions: dict[str, str | None] = {}
         self._networks: dict[Pair, int] = {}  # on how many two have lost each other, and so the number of the next
         self._ways = Ways((), ())
@@ -101,4 +103,5 @@ class Circumstances:
 
     def _ways_between(self, names: Sequence[str]) -> Ways:
         broken = {*self.now.broken_links}
-        return Ways.under(self.now, names, {pair: at for pair, at in self._networks.items() if pair not in broken})
+        ways = Ways.under(self.now, names, {pair: at for pair, at in self._networks.items() if pair not in broken})
+        return replace(ways, delegated=()) if self.settings.get("transport") == "direct" else ways

@@ -154,7 +154,7 @@ class Rules:
         else:
             if returning is not None:  # another process in place of the one that was awaited
                 self._lose_member(returning, "its process was replaced")
-            self._settings = hello.job
+            self._settings = self._circumstances.settings = hello.job
             self.newcomers[event.connection] = Newcomer.of(hello, event.now_s)
 
     def _refusal(self, hello: Hello) -> Refused | None:

@@ -77,6 +77,16 @@ def test_a_pair_goes_through_its_networks_and_takes_a_detour_when_none_is_left(
     assert not any(NAMES[0] in {NAMES[a], NAMES[b]} for a, b, _ in seen.begin_epoch(NAMES).sidesteps)
 
 
+def test_slow_links_bring_delegates_unless_workers_are_told_to_send_directly() -> None:
+    """With --transport direct a slow link changes nobody's way of sending."""
+    for transport, wanted in (("auto", ((0, 1),)), ("direct", ()), ("delegated", ((0, 1),))):
+        seen = Circumstances()
+        seen.settings = {"transport": transport}
+        list(seen.note(Conditions((SlowLink(("0/0", "0/1"), 0.03),))))
+        assert seen.change_ways(NAMES) == bool(wanted)
+        assert seen.begin_epoch(NAMES).delegated == wanted
+
+
 def test_what_is_new_is_told_once() -> None:
     """Every change of a finding is one line; what a worker that is gone had to do with is forgotten."""
     seen = Circumstances()
