@@ -17,9 +17,7 @@ from ..schemas.trace import TraceEvent
 from .cast import link_ends
 from .program import AllReduce, Instruction, Message, Program, Send, lower
 from .resilience.routes import Detour
-from .sending import RankPair, Sending, pairs_of, rank_pair
-
-MOST_SAMPLES = 8  # messages of one worker to another that are measured in an iteration
+from .sending import RankPair, Sending, delegated_pairs, pairs_of, rank_pair, sampled, sends_of
 
 Sample = tuple[int, int, int, Message]  # from whom, to whom, its number among those
 Faults = tuple[tuple[Pair, float, float], ...]  # two workers, factor on their delay, and seconds that it has more
@@ -123,17 +121,11 @@ class Staging:
 
     @cached_property
     def sampled(self) -> tuple[Sample, ...]:
-        """Some messages of each worker to each other one, evenly spread as in runners/torch/transfers.py."""
-        sent: dict[tuple[int, int], list[Message]] = {}
-        for rank, own in enumerate(self.program.instructions):
-            for one in own:
-                if isinstance(one, Send):
-                    sent.setdefault((rank, one.to), []).append(one.message)
+        """The messages to measure."""
         return tuple(
-            (source, to, number, messages[number * len(messages) // count])
-            for (source, to), messages in sent.items()
-            for count in [min(len(messages), MOST_SAMPLES)]
-            for number in range(count)
+            (source, to, number, message)
+            for (source, to), messages in sampled(self.program).items()
+            for number, message in enumerate(messages)
         )
 
 
@@ -158,7 +150,9 @@ class Machines:
         planned = lower(self._truly_slow(parse_document(plan.encode(), Plan, "epoch"), standing))
         distances = _Distances(self._plan, standing)
         program = _stretched(planned, distances)
-        exchanging, by_delegates = pairs_of(program), self._by_delegates(planned, standing)
+        detoured = {(one, other) for one, other, _ in standing.detours}
+        by_delegates = delegated_pairs(self._transport, sends_of(planned), standing.delegated, detoured)
+        exchanging = pairs_of(program)
         silent = by_delegates & {*standing.delegated} - exchanging - distances.broken()
         return Staging(
             program=program,
@@ -179,22 +173,6 @@ class Machines:
             for worker in plan.workers
         )
         return replace(plan, workers=workers)
-
-    def _by_delegates(self, planned: Program, standing: Standing) -> frozenset[RankPair]:
-        """Who sends by delegates; over a third one nobody can do it otherwise."""
-        detoured = {(one, other) for one, other, _ in standing.detours}
-        match self._transport:
-            case "direct":
-                return frozenset(detoured)
-            case "delegated":
-                return pairs_of(planned) | {*standing.delegated, *detoured}
-        reckoned = (
-            rank_pair(rank, one.to)
-            for rank, own in enumerate(planned.instructions)
-            for one in own
-            if isinstance(one, Send) and one.delay_s > 0
-        )
-        return frozenset({*reckoned, *standing.delegated, *detoured})
 
 
 class _Distances:
@@ -245,7 +223,7 @@ class _Distances:
 
 def _stretched(program: Program, distances: _Distances) -> Program:
     """A program with true delays."""
-    sums = [next(one for one in own if isinstance(one, AllReduce)) for own in program.instructions]
+    sums = [program.reduction(rank) for rank in range(len(program.workers))]
     around_s = {ranks: distances.around_s(ranks) for ranks in {part.ranks for one in sums for part in one.parts}}
     more_s = dict.fromkeys((one.group for one in sums), 0.0)
     for one in sums:

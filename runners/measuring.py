@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ..schemas.protocols import Measured
 from .machines import Staging
-from .program import AllReduce, Compute
+from .program import Compute
 from .sending import rank_pair
 from .simulator import Execution
 
@@ -35,7 +35,7 @@ def measured(
     probes = [(peer, -1 - iteration, way_s) for peer, way_s in ways]
     sent = [*_sent(staging, execution, rank), *((peer, number, 0.0) for peer, number, _ in probes)]
     arrived = [*_arrived(staging, execution, rank), *(one for one in probes if one[2] <= reduced_s)]
-    peers = _peers(staging, rank)
+    peers = staging.program.peers(rank)
     return Measured(
         worker=names[rank],
         iteration=iteration,
@@ -61,11 +61,6 @@ def _arrived(staging: Staging, execution: Execution, rank: int) -> Moments:
         is_known = message in execution.traffic.awaited or rank_pair(source, to) not in staging.direct
         if to == rank and is_known:
             yield source, number, execution.traffic.arrived_s[message]
-
-
-def _peers(staging: Staging, rank: int) -> list[int]:
-    reduction = next(one for one in staging.program.instructions[rank] if isinstance(one, AllReduce))
-    return sorted({peer for part in reduction.parts for peer in part.ranks} - {rank})
 
 
 def _pace(staging: Staging, execution: Execution, rank: int) -> float | None:

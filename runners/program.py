@@ -93,6 +93,14 @@ class Program:
     workers: tuple[Worker, ...]
     instructions: tuple[tuple[Instruction, ...], ...]
 
+    def reduction(self, rank: int) -> AllReduce:
+        """The all-reduce of a rank."""
+        return next(one for one in self.instructions[rank] if isinstance(one, AllReduce))
+
+    def peers(self, rank: int) -> tuple[int, ...]:
+        """The other ranks that a rank sums gradients with, ascending."""
+        return tuple(sorted({peer for part in self.reduction(rank).parts for peer in part.ranks} - {rank}))
+
 
 def lower(plan: Plan) -> Program:
     """Lower a valid plan (schemas/check.py) to programs."""

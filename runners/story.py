@@ -36,7 +36,7 @@ from ..schemas.trace import Trace, TraceEvent
 from .cast import DEADLY, Process, cast_of, check_trace, has_come, joins, link_ends
 from .machines import Machines, Staging, Standing, broken_links, slow_links
 from .measuring import measured
-from .program import AllReduce, Compute, Program
+from .program import Compute, Program
 from .resilience.events import (
     Announce,
     Arrived,
@@ -642,7 +642,7 @@ def _stages(program: Program, alive: Sequence[int]) -> list[list[int]]:
     """The living ranks of each stage, or of stages that reduce together, that has any."""
     stages: dict[tuple[int, ...], list[int]] = {}
     for rank in alive:
-        group = next(one.group for one in program.instructions[rank] if isinstance(one, AllReduce))
+        group = program.reduction(rank).group
         stages.setdefault(group, []).append(rank)
     return list(stages.values())
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..program import Program, Receive, Send
-from ..sending import RankPair, Sending
+from ..sending import RankPair, Sending, delegated_pairs, sends_of
 from .delegates import STALL_S, Delegates
 from .probes import Probes
 from .staging import Staging
@@ -99,20 +99,12 @@ def delegated_peers(
     """The ranks that a rank exchanges messages with by delegates; each is told the same of it.
 
     Args:
-        transport: auto: links of which the plan says a delay, or which were found slow; direct: none; delegated: all.
+        transport, found, detoured: as `delegated_pairs`.
         program: what is executed.
         rank: this one.
-        found: pairs of ranks whose links are slow, though the plan may not say so.
-        detoured: pairs whose messages a third rank passes on, which always takes delegates.
     """
-    others = partners(program, rank)
-    if transport == "delegated":
-        return others
-    chosen = _others_of(detoured, rank)
-    if transport == "auto":
-        chosen |= {one.to for one in program.instructions[rank] if isinstance(one, Send) and one.delay_s > 0}
-        chosen |= _others_of(found, rank)
-    return others & chosen
+    chosen = delegated_pairs(transport, sends_of(program, [rank]), found, detoured)
+    return partners(program, rank) & _others_of(chosen, rank)
 
 
 def probed_peers(

@@ -36,7 +36,7 @@ from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
 from ..checkpoint import discard, prune, publish
 from ..machines import delay_at_home_s
-from ..program import AllReduce, Compute, Program, Send, lower
+from ..program import Compute, Program, Send, lower
 from ..resilience.link import Link
 from ..resilience.messages import (
     Commit,
@@ -431,8 +431,6 @@ class ResilientWorker:
 
     def _measured(self, epoch: Epoch, iteration: Iteration, plane: Plane) -> Measured:
         """What the iteration, and the probes since the one before, have shown of workers and links."""
-        reduction = next(one for one in iteration.rank.instructions if isinstance(one, AllReduce))
-        peers = sorted({rank for part in reduction.parts for rank in part.ranks} - {iteration.rank.number})
         sent, arrived = plane.samples()
         return Measured(
             self._task.name,
@@ -441,7 +439,7 @@ class ResilientWorker:
             sent,
             arrived,
             iteration.reduction_s,
-            tuple(epoch.seats[rank].worker for rank in peers),
+            tuple(epoch.seats[rank].worker for rank in iteration.rank.program.peers(iteration.rank.number)),
         )
 
     def _step(self) -> None:

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Collection, Sequence
 
-from ..program import Message, Program, Send
+from ..program import Message, Program
+from ..sending import sampled
 from .tags import Tags
 
-# Of each direction of a link and iteration.
-MOST_SAMPLES = 8
 # A receive that takes less may have found its message there already.
 WAITED_S = 0.0005
 
@@ -32,9 +31,12 @@ class Transfers:
     ) -> None:
         self._names, self._delegated, self._now_s = names, delegated, now_s
         self._tags = Tags(program.plan)
-        ranks = range(len(names))
-        self._to = {other: _chosen(program, self._tags, rank, other) for other in ranks}
-        self._from = {other: _chosen(program, self._tags, other, rank) for other in ranks}
+        # Half their tags, which are those of any iteration, by who sends them to whom.
+        self._chosen = {
+            way: frozenset(self._tags.of(message, 0) // 2 for message in messages)
+            for way, messages in sampled(program, rank).items()
+        }
+        self._rank = rank
         self._iteration = 0
         self.begin(0)
 
@@ -47,24 +49,18 @@ class Transfers:
     def handed_over(self, message: Message, to: int) -> None:
         """A message is about to be sent."""
         tag = self._tags.of(message, self._iteration)
-        if tag // 2 in self._to[to]:
+        if tag // 2 in self._chosen[self._rank, to]:
             self.sent.append((self._names[to], tag, self._now_s()))
 
     def fetched(self, source: int, tag: int) -> None:
         """In a delegate: a message has arrived."""
-        if tag // 2 in self._from[source]:
+        if tag // 2 in self._chosen[source, self._rank]:
             self.arrived.append((self._names[source], tag, self._now_s()))
 
     def received(self, message: Message, source: int, asked_s: float) -> None:
         """The computing thread has a message that it asked for at `asked_s`."""
         now_s = self._now_s()
         tag = self._tags.of(message, self._iteration)
-        if source not in self._delegated and now_s - asked_s > WAITED_S and tag // 2 in self._from[source]:
+        has_waited = source not in self._delegated and now_s - asked_s > WAITED_S
+        if has_waited and tag // 2 in self._chosen[source, self._rank]:
             self.arrived.append((self._names[source], tag, now_s))
-
-
-def _chosen(program: Program, tags: Tags, source: int, to: int) -> frozenset[int]:
-    """Half the tags of the messages to sample, which are evenly spread over those that a rank sends to another."""
-    sent = [one.message for one in program.instructions[source] if isinstance(one, Send) and one.to == to]
-    count = min(len(sent), MOST_SAMPLES)
-    return frozenset(tags.of(sent[place * len(sent) // count], 0) // 2 for place in range(count))
