@@ -153,7 +153,7 @@ class RunStory:
     # Who comes and goes
 
     def _on_epoch(self, fields: dict[str, Any], at_s: float) -> str:
-        workers = fields.get("workers")
+        workers, before = fields.get("workers"), set(self.seats.values())
         if workers is not None:
             self.seats, self.dead = dict(workers), set()
         self.live_workers = fields.get("live_workers", len(self.seats))
@@ -164,8 +164,9 @@ class RunStory:
         away = [f"{name} at {place}" for place, name in self.seats.items() if name != place]
         delegated, detours = fields.get("delegated") or [], fields.get("detours") or {}
         sidesteps = fields.get("sidesteps") or {}
-        # A change for which there is no other reason is due to what is slow, or well again.
-        is_adapted, self._has_news = self._has_news and not fields.get("reason"), False
+        # Where nobody has come or gone, and no link has broken, the change is due to what is slow, or well again.
+        is_adapted = self._has_news and before == set(self.seats.values()) and not self._broken
+        self._has_news = False
         self._find_ways(detours, sidesteps)
         parts = [
             f"{'adapted: ' if is_adapted else ''}epoch {self.epoch}: {counted(self.live_workers, 'worker')}",

@@ -218,14 +218,14 @@ ILL: list[dict[str, Any]] = [
     epoch(1, 0, ALL),
     {"event": "slow_link", "epoch": 1, "link": "0/0-0/1", "delay_s": 0.03, "iteration": 3},
     {"event": "slow_link", "epoch": 1, "link": "0/0-0/1", "delay_s": 0.06, "iteration": 4},
-    epoch(2, 5, ALL, delegated=["0/0-0/1"], predicted_iteration_time_s=0.125),
+    epoch(2, 5, ALL, delegated=["0/0-0/1"], predicted_iteration_time_s=0.125, reason="link 0/0-0/1 is slow"),
     {"event": "slow_worker", "epoch": 2, "worker": "1/1", "factor": 1.5, "iteration": 6},
     {"event": "kept", "epoch": 2, "reason": "no other plan: it does not fit into memory", "iteration": 7},
     {"event": "broken_link", "epoch": 2, "link": "0/1-1/1", "iteration": 8},
     epoch(3, 8, ALL, delegated=["0/0-0/1"], detours={"0/1-1/1": "1/0"}, reason="workers lost touch with each other"),
     {"event": "relief", "epoch": 3, "link": "0/0-0/1", "delay_s": None, "iteration": 9},
     {"event": "relief", "epoch": 3, "worker": "1/1", "factor": None, "iteration": 9},
-    epoch(4, 10, ALL, detours={"0/1-1/1": "1/0"}),
+    epoch(4, 10, ALL, detours={"0/1-1/1": "1/0"}, reason="link 0/0-0/1 is well again; worker 1/1 is well again"),
 ]
 
 
