@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..runners.resilience.link import Link
     from ..runners.resilience.messages import End, Returning
     from ..runners.torch.meeting import MeetingPlace
+    from ..runners.torch.resilient import Task
     from ..schemas.plan import Plan
 
 M_ARENA_MAX = -8  # of malloc.h
@@ -64,28 +65,13 @@ def work(
     from ..runners.resilience.link import Link
     from ..runners.resilience.messages import Failed, Hello
     from ..runners.torch.meeting import MeetingPlace
-    from ..runners.torch.resilient import ResilientWorker, Task
+    from ..runners.torch.resilient import ResilientWorker
     from ..schemas.documents import digest
 
     die_with_launcher()
     torch.set_num_threads(training.threads)
-    model, corpus = load_training(plan, training)
     hostname = _own_address(addresses[0])
-    task = Task(
-        name=name,
-        plan=plan,
-        make_layers=lambda: load_training(plan, training)[0].layers,
-        loss=model.loss,
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
-        batch=corpus.batch,
-        settings=training.settings(),
-        device=device(),
-        hostname=hostname,
-        others=tuple(others),
-        paced=training.paced,
-        seed=training.seed,
-        transport=training.transport,
-    )
+    task = _task(plan, training, name, hostname, others)
     meeting, besides = MeetingPlace(hostname), _places_besides(others)
     worker, plan_digest = ResilientWorker(task), digest(plan)
 
@@ -116,6 +102,30 @@ def work(
             place.close()
     if end.exit_code:
         raise EndedError(end)
+
+
+def _task(plan: "Plan", training: Training, name: str, hostname: str, others: Sequence[str]) -> "Task":
+    """What the worker is to train; `hostname` and `others` are its addresses."""
+    import torch
+
+    from ..runners.torch.resilient import Task
+
+    model, corpus = load_training(plan, training)
+    return Task(
+        name=name,
+        plan=plan,
+        make_layers=lambda: load_training(plan, training)[0].layers,
+        loss=model.loss,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
+        batch=corpus.batch,
+        settings=training.settings(),
+        device=device(),
+        hostname=hostname,
+        others=tuple(others),
+        paced=training.paced,
+        seed=training.seed,
+        transport=training.transport,
+    )
 
 
 def name_of_rank(plan: "Plan", worker: str | None) -> str:

@@ -178,6 +178,7 @@ def _group_factory(hostname: str | None, connect_limit: timedelta) -> GroupFacto
         return max(deadline_s - time.monotonic(), least_s)
 
     def make_group(store: Store, rank: int, size: int) -> Any:
+        """A group of `size` ranks who meet at `store`; raises RuntimeFailedError unless all come in time."""
         options = ProcessGroupGloo._Options()
         options._threads = 1
         options._devices = [device]
