@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from .errors import InvalidInputError
-from .fields import STRICT, Factor, Seconds
+from .fields import STRICT, Factor, Index, Seconds
 from .plan import Link, Pipeline, Plan
 
 LinkPlace = tuple[int | None, int]  # (pipeline, link); pipeline None means all of them
@@ -40,11 +40,16 @@ class Conditions:
         slow_links: in the order of their ends.
         slow_workers: in the order of their names.
         broken_links: pairs of workers that do not reach each other directly, in order.
+        suspects: groups of workers in which somebody, or a link, is slow, though nobody knows which; each in the order
+            of names. They are to be examined.
+        level: which costly remedies what is slow has been worth by now (Greyhound's S2, S3, S4 are 0, 1, 2).
     """
 
     slow_links: tuple[SlowLink, ...] = ()
     slow_workers: tuple[SlowWorker, ...] = ()
     broken_links: tuple[Pair, ...] = ()
+    suspects: tuple[tuple[str, ...], ...] = ()
+    level: Index = 0
 
     __pydantic_config__: ClassVar[Any] = STRICT
 

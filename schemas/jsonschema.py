@@ -19,6 +19,7 @@ def document_kinds() -> "dict[str, type[Document]]":
     """The documents by the name that `rtk schema` takes."""
     from .atlas import Atlas
     from .checkpoint import Checkpoint
+    from .detection import Detection
     from .plan import Plan
     from .profile import Profile
     from .report import Report
@@ -26,7 +27,7 @@ def document_kinds() -> "dict[str, type[Document]]":
     from .timeline import Timeline
     from .trace import Trace
 
-    kinds: list[type[Document]] = [Atlas, Checkpoint, Plan, Profile, Report, Templates, Timeline, Trace]
+    kinds: list[type[Document]] = [Atlas, Checkpoint, Detection, Plan, Profile, Report, Templates, Timeline, Trace]
     return {kind.FORMAT.removeprefix("rtk."): kind for kind in kinds}
 
 

@@ -75,10 +75,13 @@ class Replanned:
     Attributes:
         plan: its live places are those of `seats`.
         seats: who takes which place; who is not named waits until there is one.
+        restart: why the job should rather be saved and start again on other workers (Greyhound's S4); empty: it should
+            go on.
     """
 
     plan: "Plan"
     seats: "tuple[tuple[str, Place], ...]"
+    restart: str = ""
 
 
 class Replan(Protocol):
@@ -99,6 +102,19 @@ class Replan(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Examined:
+    """What a worker of a suspicious group has measured in a pause between two iterations.
+
+    Attributes:
+        compute_s: how long a matrix product took that is the same for everybody.
+        exchanges: (with whom, how long it took both ways) of messages of the same size with others of the group.
+    """
+
+    compute_s: float
+    exchanges: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """What a worker has measured in one iteration; times are of one clock that all workers share, as well as may be.
 
@@ -110,6 +126,7 @@ class Measured:
         arrived: (from whom, the message's number, when it was there) of some messages, none of them estimated.
         reduction_s: when the worker began to sum gradients with its peers, and when it had the sum; None without peers.
         peers: with whom.
+        examined: what it has measured in the pause before the iteration, if there was one.
     """
 
     worker: str
@@ -119,6 +136,7 @@ class Measured:
     arrived: tuple[tuple[str, int, float], ...] = ()
     reduction_s: tuple[float, float] | None = None
     peers: tuple[str, ...] = ()
+    examined: Examined | None = None
 
 
 class Monitor(Protocol):

@@ -1,0 +1,1 @@
+"""Greyhound: what to do about what is slow."""

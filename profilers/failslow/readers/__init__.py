@@ -1,0 +1,1 @@
+"""Series of iteration times out of the logs that training programs write."""
