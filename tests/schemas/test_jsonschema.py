@@ -13,6 +13,7 @@ def test_documents_have_their_names() -> None:
     assert sorted(document_kinds()) == [
         "atlas",
         "checkpoint",
+        "detection",
         "plan",
         "profile",
         "report",
