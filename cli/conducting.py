@@ -13,8 +13,9 @@ import typer
 
 from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from .console import remark
+from .escalation import Remedies, escalating
 from .plans import read_valid_trace
-from .policy import Answers, Policy, answers_if_any
+from .policy import Answers, Policy, answers_if_any, remedies_of
 
 if TYPE_CHECKING:
     from ..runners.resilience.job import Job
@@ -60,6 +61,7 @@ class Conduct:
     atlas: str | None = None
     normalize_within: int = 100
     host_memory: float = 0.0
+    mitigate: str | None = None
     checkpoint: str | None = None
     checkpoint_every: int = 0
     resume: str | None = None
@@ -83,21 +85,26 @@ class Conductor:
 
     Attributes:
         has_begun: whether all workers have come, and training has begun.
+        restarts_at: before which iteration the job is to start again on other workers, once it is saved; None: it goes
+            on.
 
     Raises:
-        InvalidInputError: the atlas, the checkpoint or the trace is not for this plan.
+        InvalidInputError: the atlas, the checkpoint or the trace is not for this plan, or remedies not for its policy.
     """
 
-    def __init__(self, plan: "Plan", how: Conduct) -> None:
+    def __init__(self, plan: "Plan", how: Conduct, trace: "Trace | None" = None) -> None:
         self.plan, self.how = plan, how
-        self.trace = _trace(plan, how.inject)
+        self.trace = _trace(plan, how.inject) if trace is None else trace
         self.job = _job(plan, how, self.trace)
+        self._remedies = _remedies(plan, how)
         if how.atlas is not None or how.policy is not None:
             _ = self._answers  # refused now or never
         self._spans: list[tuple[str, str, float, float, int]] = []
         self._planned: list[Plan] = []
         self._happened: list[tuple[float, dict[str, Any]]] = []
         self.has_begun = False
+        self.restarts_at: int | None = None
+        self._saved: str | None = None
         self._is_paced = False
 
     @cached_property
@@ -114,6 +121,7 @@ class Conductor:
             "atlas",
             "normalize_within",
             "host_memory",
+            "mitigate",
             "checkpoint",
             "checkpoint_every",
             "resume",
@@ -143,8 +151,7 @@ class Conductor:
         from ..runners.resilience.server import Limits, Server, Surroundings
 
         def note(fields: dict[str, Any]) -> None:
-            self._happened.append((time.perf_counter(), fields))
-            self.has_begun = self.has_begun or fields["event"] == "start"
+            self._note(fields)
             announce(fields)
 
         slows = self.trace is not None and any(event.kind.startswith("slow") for event in self.trace.events)
@@ -153,7 +160,7 @@ class Conductor:
             welcome=self._welcome,
             announce=note,
             on_spans=self._take_spans,
-            monitor=monitor_of(self.plan, is_resumed=journal is not None) if is_watchful or slows else None,
+            monitor=self._monitor(is_resumed=journal is not None) if is_watchful or slows else None,
             log=lambda line: print(line, file=sys.stderr),
         )
         limits = Limits(heartbeat_s=self.how.heartbeat_limit_s)
@@ -163,12 +170,44 @@ class Conductor:
         """Load what planning needs before the first worker dies."""
         self._answers.warm_up()
 
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the job was saved to start again."""
+        return self.restarts_at is not None and self._saved is not None
+
+    def again(self) -> "Conductor":
+        """What leads the rest of a job that may go on.
+
+        It starts again no more, and what was injected into the old workers does not happen to the new ones.
+        """
+        assert self.restarts_at is not None
+        how = replace(self.how, inject=None, resume=self._saved, mitigate=self._remedies.without_restart())
+        trace = self.trace and events_after(self.trace, self.restarts_at)
+        next_one = Conductor(self.plan, how, trace)
+        next_one._spans, next_one._planned, next_one._happened = self._spans, self._planned, self._happened
+        return next_one
+
     def write_timeline(self) -> None:
         """Write what the workers executed, and what happened to them, where that was asked for."""
         from ..schemas.documents import write_document
 
         if self.how.timeline is not None:
             write_document(self.how.timeline, self._timeline())
+
+    def _note(self, fields: dict[str, Any]) -> None:
+        """Something has happened."""
+        if fields["event"] != "end" or not self.may_go_on:
+            self._happened.append((time.perf_counter(), fields))
+        match fields["event"]:
+            case "start":
+                self.has_begun = True
+            case "restart":
+                self.restarts_at = fields["iteration"]
+            case "checkpoint" if fields.get("path") and not fields.get("error"):
+                self._saved = fields["path"]
+
+    def _monitor(self, is_resumed: bool) -> "Monitor":
+        return escalating(monitor_of(self.plan, is_resumed), self.plan, self._remedies, lambda: self._answers)
 
     def _make_plan(self, plan: "Plan", crew: "tuple[Hand, ...]", conditions: "Conditions") -> "Replanned":
         found = self._answers(plan, crew, conditions)
@@ -212,12 +251,42 @@ class JobEndedError(RtkError):
         self.exit_code = exit_code
 
 
-def raise_for(finished: "Finished") -> None:
+def raise_for(finished: "Finished", conductor: Conductor) -> None:
     """Turn an end without success into the error that has its exit code."""
+    if conductor.restarts_at is not None and finished.exit_code:
+        resume = f"--resume {conductor.how.checkpoint}"
+        raise RuntimeFailedError(
+            finished.reason, fix=f"start all commands again on other machines: rtk coordinate … {resume}, a new --log"
+        )
     if finished.exit_code == RuntimeFailedError.exit_code:
         raise RuntimeFailedError(finished.reason, fix="start the run again, with --resume where there is a checkpoint")
     if finished.exit_code:
         raise JobEndedError(finished.exit_code, finished.reason)
+
+
+def events_after(trace: "Trace", iteration: int) -> "Trace":
+    """What a trace holds for workers that are all new from an iteration on, where nothing is slow, broken or dead."""
+    from ..schemas.trace import Trace
+
+    struck: set[str | None] = set()
+    kept = []
+    for event in trace.events:
+        assert event.iteration is not None
+        who = event.worker or event.link
+        is_cure = event.kind in ("recover", "join")
+        if event.iteration >= iteration and (not is_cure or who in struck):
+            struck.add(who)
+            kept.append(event)
+    return Trace(tuple(kept))
+
+
+def _remedies(plan: "Plan", how: Conduct) -> Remedies:
+    remedies = remedies_of(how.mitigate, plan, how.policy)
+    if remedies.restart_s is not None and how.checkpoint is None:
+        raise InvalidInputError(
+            "a job that is not saved cannot start again", where="--mitigate", fix="give --checkpoint, or leave S4 out"
+        )
+    return remedies
 
 
 def _job(plan: "Plan", how: Conduct, trace: "Trace | None") -> "Job":
@@ -317,7 +386,8 @@ def monitor_of(plan: "Plan", is_resumed: bool = False) -> "Monitor":
         plan: that the job starts with.
         is_resumed: whether the job may have begun under another coordinator.
     """
-    from ..profilers.failslow.transfers import Expected, LiveMonitor
+    from ..profilers.failslow.expected import Expected
+    from ..profilers.failslow.transfers import LiveMonitor
     from ..runners.machines import delay_at_home_s
 
     stages = [plan.stage_of(worker) for worker in plan.workers]

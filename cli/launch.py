@@ -51,6 +51,10 @@ class Workers:
         killed = [one for one in codes if one[1] < 0]
         return killed[0] if killed else min(codes, key=lambda one: one[1], default=None)
 
+    def are_over(self) -> bool:
+        """Whether all have ended."""
+        return all(process.poll() is not None for _, process in self._processes)
+
     def __enter__(self) -> "Workers":
         return self
 

@@ -89,6 +89,7 @@ class RunStory:
         self._recovered: list[Happening] = []
         self._broken: dict[str, Happening] = {}  # by link, until somebody passes on its messages
         self._has_news = False  # of what is slow, since the last epoch
+        self._saved_s: float | None = None  # when the job was saved to start again, until it has done an iteration
 
     def tell(self, announced: Mapping[str, Any], at_s: float) -> tuple[dict[str, Any], str | None]:
         """Take one more announcement.
@@ -133,6 +134,9 @@ class RunStory:
         self._recovered, self._answered = self._answered, []
         if time_s is not None:
             self._times_s.append(time_s)
+        if self._saved_s is not None:
+            self.lost_s += max(0.0, at_s - self._saved_s - (time_s or 0.0))
+            self._saved_s = None
         if self.predicted_s is not None:
             self._predicted_s.append(self.predicted_s)
         fields.update(tokens_per_s=self.tokens_per_s, paced=self.facts.paced)
@@ -229,6 +233,12 @@ class RunStory:
         self._broken[_who(fields)] = self.happenings[-1]
         return words
 
+    def _on_examine(self, fields: dict[str, Any], at_s: float) -> str:
+        return self._said(_words_of_examination(fields), at_s)
+
+    def _on_examined(self, fields: dict[str, Any], at_s: float) -> str:
+        return self._said(_words_of_examination(fields), at_s)
+
     def _on_kept(self, fields: dict[str, Any], at_s: float) -> str:
         return self._said(f"the plan is kept: {fields.get('reason')}", at_s)
 
@@ -267,6 +277,12 @@ class RunStory:
         return f"recovered{f' in {seconds:.2f} s' if seconds is not None else ''}: {cost.replace(' · ', ', ')}"
 
     # The rest
+
+    def _on_restart(self, fields: dict[str, Any], at_s: float) -> str:
+        self._saved_s = at_s
+        self.slow.clear()
+        self._has_news = False
+        return self._said(f"the job is saved and starts again: {fields.get('reason')}", at_s, is_bad=True)
 
     def _on_checkpoint(self, fields: dict[str, Any], at_s: float) -> str:
         after = f"checkpoint after {counted(fields.get('iteration') or 0, 'iteration')}"
@@ -392,6 +408,12 @@ def _words_of_circumstance(fields: Mapping[str, Any]) -> str:
     from ..runners.resilience.telling import words_of_circumstance
 
     return words_of_circumstance(fields)
+
+
+def _words_of_examination(fields: Mapping[str, Any]) -> str:
+    from ..runners.resilience.telling import words_of_examination
+
+    return words_of_examination(fields)
 
 
 def _at(worker: Any, place: Any) -> str:

@@ -6,7 +6,7 @@ and a trace may slow that down, or break it. In the same way a worker is as slow
 says. What the running plan says of delays and slow workers is only what its planner believes.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -98,6 +98,7 @@ class Staging:
         broken: links between ranks over which nothing passes.
         detours: by pair of ranks, the two links that a third one joins for them.
         probed: for pairs with delegates and nothing to send, what a message takes, in s.
+        between_s: what a message takes between two ranks, in s.
     """
 
     program: Program
@@ -105,6 +106,7 @@ class Staging:
     broken: frozenset[RankPair]
     detours: Mapping[RankPair, tuple[RankPair, RankPair]]
     probed: Mapping[RankPair, float]
+    between_s: Callable[[int, int], float]
 
     def cuts(self, broken_s: Mapping[RankPair, float]) -> dict[RankPair, float]:
         """From when on nothing passes between pairs of ranks, by links and when they break."""
@@ -160,6 +162,7 @@ class Machines:
             broken=distances.broken(),
             detours={(a, b): (rank_pair(a, via), rank_pair(via, b)) for a, b, via in standing.detours},
             probed={pair: distances.between_s(*pair) for pair in silent},
+            between_s=distances.between_s,
         )
 
     def _truly_slow(self, plan: Plan, standing: Standing) -> Plan:

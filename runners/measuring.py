@@ -44,6 +44,7 @@ def measured(
         arrived=tuple((names[source], number, start_s + at_s) for source, number, at_s in arrived),
         reduction_s=(start_s + execution.ready_s[rank], start_s + reduced_s) if peers else None,
         peers=tuple(names[peer] for peer in peers),
+        iteration_s=reduced_s,
     )
 
 

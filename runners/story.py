@@ -20,7 +20,7 @@ workers measure (measuring.py), as it would in a real run, and tells the rules w
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
@@ -29,11 +29,12 @@ from typing import Any
 from ..schemas.documents import canonical, digest, parse_document
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.plan import Plan
-from ..schemas.protocols import Monitor, Replan
+from ..schemas.protocols import Examined, Monitor, Replan
 from ..schemas.report import Report
 from ..schemas.timeline import Event, Span, Timeline, memory_of_workers
 from ..schemas.trace import Trace, TraceEvent
 from .cast import DEADLY, Process, cast_of, check_trace, has_come, joins, link_ends
+from .examining import pause
 from .machines import Machines, Staging, Standing, broken_links, slow_links
 from .measuring import measured
 from .program import Compute, Program
@@ -228,6 +229,7 @@ class _Act:
     last: int
     runs: list[_Run] = field(default_factory=list)
     held_up: tuple[int, float] | None = None  # an iteration that waits for a commit, and when it could have begun
+    examined: Mapping[int, Examined] = field(default_factory=dict)  # by rank, before the first iteration
 
 
 class _World:
@@ -424,7 +426,17 @@ class _World:
         for actor, worker in zip(act.actors, act.plan.live_workers(), strict=True):
             ready = Ready(act.message.epoch, act.plan.stage_of(worker).layers)
             self._feed(Said(self.now_s, actor.connection, ready))
-        self._begin(act, act.message.iteration)
+        if act.message.examine:
+            self._examine(act)
+        else:
+            self._begin(act, act.message.iteration)
+
+    def _examine(self, act: _Act) -> None:
+        """Who is under suspicion is examined; the epoch's first iteration begins when all of them are done."""
+        staging = self._staging(act, act.message.iteration)
+        found = pause(staging, act.message.examine, [actor.name for actor in act.actors])
+        act.examined = found.found
+        self._plan_begin(act, act.message.iteration, self.now_s + found.lasts_s)
 
     # Iterations
 
@@ -464,14 +476,16 @@ class _World:
             )
             vote = Vote(act.message.epoch, run.iteration, True, numbers)
             self._feed(Said(self.now_s, run.actors[rank].connection, vote))
-            self._look_at(run, rank)
+            self._look_at(act, run, rank)
 
-    def _look_at(self, run: _Run, rank: int) -> None:
+    def _look_at(self, act: _Act, run: _Run, rank: int) -> None:
         """Let the monitor see what a worker has measured; what it finds is an event."""
         if self.monitor is None:
             return
         names = [actor.name for actor in run.actors]
-        found = self.monitor.note(measured(run.staging, run.execution, rank, names, run.iteration, run.start_s))
+        seen = measured(run.staging, run.execution, rank, names, run.iteration, run.start_s)
+        is_first = run.iteration == act.message.iteration
+        found = self.monitor.note(replace(seen, examined=act.examined.get(rank) if is_first else None))
         if found is not None and self.end is None:
             self._feed(Noticed(self.now_s, found))
 

@@ -53,6 +53,21 @@ class Conditions:
 
     __pydantic_config__: ClassVar[Any] = STRICT
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether something is slow, known or suspected; what is broken is not."""
+        return bool(self.slow_links or self.slow_workers or self.suspects)
+
+    def without(self, worker: str) -> "Conditions":
+        """What is left of them when a worker is gone; where nothing is slow any more, no remedy is worth its cost."""
+        left = Conditions(
+            tuple(link for link in self.slow_links if worker not in link.ends),
+            tuple(one for one in self.slow_workers if one.worker != worker),
+            tuple(pair for pair in self.broken_links if worker not in pair),
+            tuple(group for group in self.suspects if worker not in group),
+        )
+        return replace(left, level=self.level) if left.is_slow else left
+
 
 HEALTHY = Conditions()
 

@@ -82,12 +82,17 @@ class Attribution:
     Attributes:
         slowdown: the job's time over what it would take if all operations of a kind took the same time.
         worker_share: the part of the slow-down that goes away with that of the slowest workers (M_W).
-        stage_share: the part that goes away with that of the last stage (M_S).
+        stage_share: the part that goes away with that of the last stage (M_S). All these parts can be above 1 and below
+            0: what is usual is a mean, and without what is slow there may be less to do than that.
+        link_share: the part that goes away with that of the slowest links.
+        data_share: the part that goes away if each worker's micro-batches take the same.
     """
 
     slowdown: Factor
     worker_share: Ratio
     stage_share: Ratio
+    link_share: Ratio
+    data_share: Ratio
 
     __pydantic_config__: ClassVar[Any] = STRICT
 

@@ -127,6 +127,7 @@ class Measured:
         reduction_s: when the worker began to sum gradients with its peers, and when it had the sum; None without peers.
         peers: with whom.
         examined: what it has measured in the pause before the iteration, if there was one.
+        iteration_s: from when it began the iteration to when it had its sums; None where nobody has said.
     """
 
     worker: str
@@ -137,6 +138,7 @@ class Measured:
     reduction_s: tuple[float, float] | None = None
     peers: tuple[str, ...] = ()
     examined: Examined | None = None
+    iteration_s: float | None = None
 
 
 class Monitor(Protocol):

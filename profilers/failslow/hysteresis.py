@@ -68,6 +68,18 @@ class Hysteresis:
         if self.found is not None and iteration - self._seen >= UNSEEN * self._needed:
             self._relieve(iteration)
 
+    def settle(self, iteration: int, value: float | None) -> None:
+        """It has been found out otherwise: how large it is, if it is too large, or None if it is good."""
+        if value is None:
+            if self.found is not None:
+                self._relieve(iteration)
+            return
+        if self.found is None:
+            self._needed = self._needed_after(iteration)
+        self.found, self._seen = value, iteration
+        self._good = self._not_good = 0
+        self._bad.clear()
+
     def _look_for(self, iteration: int, value: float, is_bad: bool) -> None:
         if not is_bad:
             self._bad.clear()

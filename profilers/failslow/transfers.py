@@ -10,48 +10,34 @@ reported and taken back in `hysteresis.py`; numbers are those of three iteration
   for a link may be slow from the start).
 * **Links of peers.** The sum of a group lasts from when its last worker began until its first one had it. In a group of
   two, what it lasts longer than usual is 2(n-1) = 2 delays of a ring. Larger groups do not tell which of their pairs it
-  is: nothing is said of them. Two workers that move to another stage together bring their usual time along.
+  is: they are suspects (suspicion.py) until they are examined (examination.py). A link that is found so is well again
+  when probes, or the group's sums, are. Two workers that move to another stage together bring their usual time along.
 * **Workers.** How many times as long as planned its operations take, over the median of all workers, less what the
   first plan knows already; from three workers on.
+* **Everybody**, where iterations take longer for no reason that is known (whole.py).
 
 A redone iteration counts as it was done last. An iteration is judged when all workers have told of it, or the next but
 one has begun; what is told later of it is not looked at. Nothing is kept but some numbers for each pair of the job's
 workers and two iterations' measurements, whatever comes.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
 from statistics import median
 from typing import TypeVar
 
 from ...schemas.conditions import HEALTHY, Conditions, Pair, SlowLink, SlowWorker, pair_of
 from ...schemas.protocols import Measured
+from .examination import judged
+from .expected import FEWEST, SLOW_PACE, Expected
 from .hysteresis import GOOD, Hysteresis
+from .suspicion import GROUPS_KEPT, Group, GroupSums, group_sums_s
+from .whole import WholeIterations
 
-SLOW_PACE = 0.2  # a worker is slow whose operations take so much longer than those of the others
-FEWEST = 3  # workers, or links, that have a middle one worth comparing with
 DIGITS_S = 6
 DIGITS = 2
 
 Reports = Mapping[str, Measured]
 Known = TypeVar("Known")
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What a job's first plan expects.
-
-    Attributes:
-        least_s: how much longer than usual a message takes that is slow.
-        delay_s: of a message between two workers, in s.
-        sum_s: of the sum of two peers' gradients, in s.
-        slowdown: of workers that are known to be slow, by their names.
-    """
-
-    least_s: float
-    delay_s: Callable[[str, str], float] = lambda one, other: 0.0
-    sum_s: Callable[[str, str], float] = lambda one, other: 0.0
-    slowdown: Mapping[str, float] = field(default_factory=dict)
 
 
 class LiveMonitor:
@@ -76,6 +62,9 @@ class LiveMonitor:
         self._workers: dict[str, Hysteresis] = {}
         self._best_delay_s: dict[Pair, float] = {}
         self._best_sum_s: dict[Pair, float] = {}
+        self._sums = GroupSums(expected, GROUPS_KEPT * len(self._names))
+        self._whole = WholeIterations()
+        self._suspects: tuple[Group, ...] = ()
         self._count = 0
         self._said: Conditions | None = None if is_resumed else HEALTHY
 
@@ -98,6 +87,8 @@ class LiveMonitor:
             self._present.remove(worker)
             self._reports.clear()
         self._workers.pop(worker, None)
+        self._sums.forget(worker)
+        self._suspects = tuple(group for group in self._suspects if worker not in group)
         self._links = _without(worker, self._links)
         self._best_delay_s = _without(worker, self._best_delay_s)
         self._best_sum_s = _without(worker, self._best_sum_s)
@@ -121,10 +112,18 @@ class LiveMonitor:
         self._judged = iteration
         self._count += 1
         self._present = set(reports)  # others have no place any more
-        self._judge_links(iteration, reports)
+        sums_s = group_sums_s(reports)
+        self._sums.note(iteration, sums_s)
+        self._judge_links(iteration, reports, sums_s.keys())
         self._judge_workers(iteration, reports)
+        for group in self._suspects:
+            if all(name in reports and reports[name].examined is not None for name in group):
+                self._judge_examined(iteration, group, reports)
+        self._whole.note(reports, self._known())
+        groups = self._sums.suspects(iteration, self._slow_links(), sums_s)
+        self._suspects = tuple(sorted({*groups, *self._whole.suspects(iteration)}))
 
-    def _judge_links(self, iteration: int, reports: Reports) -> None:
+    def _judge_links(self, iteration: int, reports: Reports, groups: Collection[Group]) -> None:
         delays_s, sums_s = dict(_delays_s(reports)), dict(_sums_s(reports))
         self._keep_best(self._best_delay_s, delays_s)
         self._keep_best(self._best_sum_s, sums_s)
@@ -137,6 +136,9 @@ class LiveMonitor:
             elif pair in sums_s:
                 usual_s = max(self._expected.sum_s(*pair), self._best_sum_s.get(pair, 0.0))
                 link.note(iteration, max(0.0, sums_s[pair] - usual_s) / 2, 0.0, self._expected.least_s)
+            elif link.found is not None and (excess_s := self._sums.excess_s(pair, groups)) is not None:
+                # The sum is as slow as the slowest link: one that is less slow cannot be told from it.
+                link.note(iteration, min(link.found, excess_s), 0.0, self._expected.least_s)
             else:
                 link.pass_by(iteration)
 
@@ -163,6 +165,28 @@ class LiveMonitor:
             else:
                 worker.pass_by(iteration)
 
+    def _judge_examined(self, iteration: int, group: Group, reports: Reports) -> None:
+        """Of a link or worker that measures itself all the time, that has the last word in the iterations to come."""
+        found = judged(
+            {name: one.examined for name, one in reports.items() if name in group and one.examined}, self._expected
+        )
+        measured = dict(_delays_s(reports)).keys()
+        for pair in found.tried & {*_used(reports)}:
+            if pair in found.links or pair not in measured:
+                self._links.setdefault(pair, Hysteresis()).settle(iteration, found.links.get(pair))
+        for name, factor in found.workers.items():
+            self._workers.setdefault(name, Hysteresis()).settle(iteration, factor)
+        self._sums.examined(iteration, group)
+        self._whole.examined(iteration, group)
+
+    def _slow_links(self) -> list[Pair]:
+        return [pair for pair, link in self._links.items() if link.found is not None]
+
+    def _known(self) -> frozenset[Group | str]:
+        """The links, workers and groups that are slower than usual."""
+        workers = (name for name, worker in self._workers.items() if worker.found is not None)
+        return frozenset([*self._slow_links(), *workers, *self._sums.slow])
+
     def _changed(self) -> Conditions | None:
         found = self._conditions()
         is_too_early = self._said is None and found == HEALTHY and self._count < GOOD
@@ -177,6 +201,7 @@ class LiveMonitor:
         return Conditions(
             tuple(SlowLink(pair, round(delay_s, DIGITS_S)) for pair, delay_s in sorted(links)),
             tuple(SlowWorker(name, round(factor, DIGITS)) for name, factor in sorted(workers)),
+            suspects=self._suspects,
         )
 
 
@@ -205,6 +230,13 @@ def _sums_s(reports: Reports) -> Iterator[tuple[Pair, float]]:
         if one.reduction_s is not None and other.reduction_s is not None:
             (began_s, ended_s), (also_began_s, also_ended_s) = one.reduction_s, other.reduction_s
             yield (name, other.worker), max(0.0, min(ended_s, also_ended_s) - max(began_s, also_began_s))
+
+
+def _used(reports: Reports) -> Iterator[Pair]:
+    """The pairs that have something to send to each other, or take part in a sum."""
+    for name, one in reports.items():
+        others = {*one.peers, *(to for to, _, _ in one.sent), *(source for source, _, _ in one.arrived)}
+        yield from (pair_of(name, other) for other in others & reports.keys() if other != name)
 
 
 def _without(worker: str, known: Mapping[Pair, Known]) -> dict[Pair, Known]:

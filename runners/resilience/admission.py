@@ -1,9 +1,10 @@
-"""Whether a worker that says hello is of this job."""
+"""Whether a worker that says hello is of this job, and may come in."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from .messages import Hello
+from .messages import Hello, Refused
+from .seating import Newcomer
 
 
 def stranger_to(
@@ -32,4 +33,19 @@ def stranger_to(
     known = hello.returning
     if known is not None and progress < (known.epoch, known.committed):
         return "this coordinator does not know the run; start it with the log of the one before it"
+    return None
+
+
+def refusal_of_double(hello: Hello, waiting: Iterable[Newcomer], is_seated: bool, committed: int) -> Refused | None:
+    """Refuse a worker for the time being whose name is there already: its predecessor may not be known to be dead.
+
+    Args:
+        hello: what it said.
+        waiting: those who have no place yet.
+        is_seated: whether one of its name has a place, and is not awaited.
+        committed: the job's last committed iteration.
+    """
+    is_waiting = any((one.name, one.not_before) == (hello.worker, hello.not_before) for one in waiting)
+    if is_waiting or (is_seated and hello.not_before <= committed + 1):
+        return Refused(f"worker {hello.worker} is there already", retry=True)
     return None

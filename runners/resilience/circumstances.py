@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...schemas.conditions import HEALTHY, Conditions, Pair, pair_of
+from .examinations import Examinations
 from .routes import Ways
 
 
@@ -15,15 +16,17 @@ class Circumstances:
     for who plans. Its link is broken when no network is left.
 
     Attributes:
-        now: as things are.
+        now: as things are; without suspects, for which nobody plans.
         reckoned: what the running plan was made for, or was found to serve as well.
         settings: those of the job's workers; with `transport` direct nothing is a reason for delegates.
+        examinations: of groups in which somebody is slow, and nobody knows who.
     """
 
     def __init__(self) -> None:
         self.now = HEALTHY
         self.reckoned = HEALTHY
         self.settings: dict[str, Any] = {}
+        self.examinations = Examinations()
         self._suspicions: dict[str, str | None] = {}
         self._networks: dict[Pair, int] = {}  # on how many two have lost each other, and so the number of the next
         self._ways = Ways((), ())
@@ -36,7 +39,9 @@ class Circumstances:
 
     def note(self, found: Conditions) -> Iterator[dict[str, Any]]:
         """What a monitor has found; gives what is new, for people."""
-        before, self.now = self.now, replace(found, broken_links=self.now.broken_links)
+        before, self.now = self.now, replace(found, broken_links=self.now.broken_links, suspects=())
+        if before.level < self.now.level:
+            self._news.append("what is slow has been so for long enough")
         had, has = ({link.ends: link.delay_s for link in one.slow_links} for one in (before, self.now))
         for ends in sorted({*had, *has}):
             if had.get(ends) != has.get(ends):
@@ -49,6 +54,7 @@ class Circumstances:
                 event = "slow_worker" if worker in now else "relief"
                 self._news.append(f"worker {worker} is {'slow' if worker in now else 'well again'}")
                 yield {"event": event, "worker": worker, "factor": now.get(worker)}
+        yield from self.examinations.note(found.suspects, sorted(has), sorted(now))
 
     def suspect(self, worker: str, peer: str | None) -> None:
         """A worker has lost touch, with that peer if it knows with whom."""
@@ -77,12 +83,9 @@ class Circumstances:
 
     def forget(self, worker: str) -> None:
         """The worker is gone; another process of its name may be on another machine."""
-        self.now = Conditions(
-            tuple(link for link in self.now.slow_links if worker not in link.ends),
-            tuple(one for one in self.now.slow_workers if one.worker != worker),
-            tuple(pair for pair in self.now.broken_links if worker not in pair),
-        )
+        self.now = self.now.without(worker)
         self._networks = {pair: number for pair, number in self._networks.items() if worker not in pair}
+        self.examinations.forget(worker)
 
     def change_ways(self, names: Sequence[str]) -> bool:
         """Whether workers, by rank, would send to each other otherwise than since the epoch began."""
@@ -91,7 +94,8 @@ class Circumstances:
     @property
     def news(self) -> str:
         """What has become slow, or well again, since the epoch began."""
-        return "; ".join(self._news)
+        examined = (f"{', '.join(group)} are to be examined" for group in self.examinations.under_way)
+        return "; ".join([*self._news, *examined])
 
     def begin_epoch(self, names: Sequence[str]) -> "Ways":
         """The plan that runs from now on, on workers by rank, was made for things as they are."""

@@ -57,7 +57,8 @@ class Said:
 class Planned:
     """The plan that was asked for under a `number` was made, or, where `plan` is None, cannot be, for the `reason`.
 
-    `plan` is canonical JSON; `seats` are (worker, its place), those without a place left out.
+    `plan` is canonical JSON; `seats` are (worker, its place), those without a place left out; `restart`: why the job
+    should be saved and start again on other workers instead, or empty.
     """
 
     now_s: float
@@ -65,6 +66,7 @@ class Planned:
     plan: str | None
     seats: tuple[tuple[str, str], ...] = ()
     reason: str = ""
+    restart: str = ""
     kind: Literal["planned"] = "planned"
 
     __pydantic_config__ = STRICT
@@ -163,7 +165,7 @@ def planned(number: int, found: Replanned | None, reason: str = "", now_s: float
     if found is None:
         return Planned(now_s, number, None, (), reason)
     seats = tuple((worker, name_of(place)) for worker, place in sorted(found.seats, key=lambda seat: seat[1]))
-    return Planned(now_s, number, canonical(found.plan).decode(), seats)
+    return Planned(now_s, number, canonical(found.plan).decode(), seats, restart=found.restart)
 
 
 def encode_event(event: Event) -> bytes:

@@ -143,6 +143,7 @@ class Epoch:
         delegated: pairs of ranks, ascending, that send to each other by delegates.
         detours: pairs of ranks that do not reach each other directly, and the rank that passes their messages on.
         sidesteps: pairs of ranks that meet on another network, and its number, counted from 1.
+        examine: groups of ranks, ascending, to be examined before the first iteration.
     """
 
     epoch: Index
@@ -157,6 +158,7 @@ class Epoch:
     delegated: tuple[tuple[Index, Index], ...] = ()
     detours: tuple[tuple[Index, Index, Index], ...] = ()
     sidesteps: tuple[tuple[Index, Index, Index], ...] = ()
+    examine: tuple[tuple[Index, ...], ...] = ()
     reason: str = ""
     kind: Literal["epoch"] = "epoch"
 

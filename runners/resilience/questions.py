@@ -1,7 +1,9 @@
 """The plans that were asked for since an epoch began, and the answers."""
 
+from collections.abc import Iterable, Iterator
+
 from ...schemas.conditions import Conditions
-from ...schemas.plan import Plan
+from ...schemas.plan import Layers, Plan, name_of
 from ...schemas.protocols import Hand
 from .events import MakePlan, Planned
 
@@ -41,3 +43,13 @@ class Questions:
     def restart(self) -> None:
         """Answers that were under way will not come."""
         self._asked = {question: number for question, number in self._asked.items() if number in self._answers}
+
+
+def held_by(crew: Iterable[Hand]) -> Iterator[Layers]:
+    """The layers that somebody of a crew has."""
+    return (hand.layers for hand in crew if hand.layers is not None)
+
+
+def seats_of(crew: Crew) -> tuple[tuple[str, str], ...]:
+    """Everybody where he is, as an answer says it."""
+    return tuple((hand.worker, name_of(hand.place)) for hand in crew if hand.place is not None)

@@ -5,9 +5,10 @@ it with the plan for who is left; an iteration counts once every worker of the e
 reduced, and only then does anybody step the optimizer (with a staggered optimizer: make its step final). What was
 committed is therefore never lost, and what was not leaves no trace.
 
-Changes that can wait, such as a newcomer or a worker that was asked to leave, happen between two iterations: the commit
-before says which iteration is the last one of the epoch. With a staggered optimizer stages overlap by one iteration, so
-that commit n announces the end after n + 1.
+Changes that can wait, such as a newcomer, a worker that was asked to leave, or an examination of suspects (for which an
+epoch begins with the same plan and seats), happen between two iterations: the commit before says which iteration is the
+last one of the epoch. With a staggered optimizer stages overlap by one iteration, so that commit n announces the end
+after n + 1.
 
 The rules are level-triggered: an event changes the state, and `_advance` does whatever the state calls for; a second
 death during a change, or a plan that arrives too late, needs no rule of its own.
@@ -18,14 +19,14 @@ torchft's `should_commit` is the vote. We vote, and roll back only where the opt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from ...schemas.checkpoint import missing_layers, print_layers
 from ...schemas.documents import canonical, digest, parse_document
 from ...schemas.plan import Layers, Place, Plan, name_of, place_of
 from ...schemas.protocols import Hand
-from .admission import stranger_to
+from .admission import refusal_of_double, stranger_to
 from .checksums import Checksums
 from .chronicle import Chronicle
 from .circumstances import Circumstances
@@ -60,14 +61,13 @@ from .messages import (
     Refused,
     Saved,
     Saver,
-    Seat,
     Suspect,
     Vote,
 )
-from .questions import Crew, Questions
+from .questions import Crew, Questions, held_by, seats_of
 from .routes import unreachable
 from .saving import Saving
-from .seating import Member, Newcomer, Seats, copies, layers_at, live_places, savers
+from .seating import Member, Newcomer, Seats, coming, copies, layers_at, live_places, savers
 from .tally import Tally
 from .telling import epoch_fields
 
@@ -161,18 +161,10 @@ class Rules:
         if self.phase in ("halting", "ended"):
             return Refused("the job is over")
         reason = stranger_to(hello, self._digest, self._settings, self._names, (self.epoch, self.committed))
-        return Refused(reason) if reason else self._refusal_of_double(hello)
-
-    def _refusal_of_double(self, hello: Hello) -> Refused | None:
-        waiting = any(
-            (newcomer.name, newcomer.not_before) == (hello.worker, hello.not_before)
-            for newcomer in self.newcomers.values()
-        )
-        seated = hello.worker in self.members and hello.worker not in self._awaited
-        if waiting or (seated and hello.not_before <= self.committed + 1):
-            # Its predecessor may be dead and not yet known to be.
-            return Refused(f"worker {hello.worker} is there already", retry=True)
-        return None
+        if reason is None:
+            seated = hello.worker in self.members and hello.worker not in self._awaited
+            return refusal_of_double(hello, self.newcomers.values(), seated, self.committed)
+        return Refused(reason)
 
     def _take_back(self, member: Member, connection: int, hello: Hello) -> None:
         """A member is back after a restart of the coordinator; it is told what it may have missed."""
@@ -322,6 +314,7 @@ class Rules:
         self._was_skipped = not self._tally.is_finite(iteration)
         loss = self._tally.loss(iteration)
         self._tally.forget(iteration)
+        self._circumstances.examinations.commit()
         self._set_last(iteration)
         if self._was_skipped and self._is_staggered:
             # Stages that have stepped already must all go back; their next iteration, under way, is worth nothing.
@@ -339,18 +332,23 @@ class Rules:
         self._tell_all(self._commit_message)
         self._announce_iteration(iteration, loss)
 
+    @property
+    def _wants_examination(self) -> bool:
+        """Whether members are under suspicion and have not been examined yet."""
+        return bool(self._circumstances.examinations.wanted(self.members))
+
     def _set_last(self, iteration: int) -> None:
         if self._is_draining:
             return
         boundary = iteration + 1 if self._is_staggered else iteration
-        is_wanted = self._wants_change(boundary + 1) or self._is_adaptation_ready()
+        is_wanted = self._wants_change(boundary + 1) or self._is_adaptation_ready() or self._wants_examination
         if is_wanted and boundary < self.job.iterations - 1:
             self._is_draining, self._last = True, boundary
 
     def _wants_change(self, iteration: int) -> bool:
         """Whether somebody comes or goes who can wait until before an iteration."""
         leaves = any(member.is_leaving for member in self.members.values())
-        return leaves or not self._coming(iteration).keys() <= self._spare
+        return leaves or not coming(self.newcomers, iteration).keys() <= self._spare
 
     def _is_adaptation_ready(self) -> bool:
         """Whether another plan, or other ways between workers, are there for what has become slow, or better again."""
@@ -363,8 +361,8 @@ class Rules:
     def _is_as_it_is(self, crew: Crew, answer: Planned) -> bool:
         """Whether an answer is the running plan, or none, with everybody where he is, and nobody sends otherwise."""
         assert self._epoch_message is not None
-        stays = answer.plan is None or (answer.plan == self._epoch_message.plan and answer.seats == _seats_of(crew))
-        return stays and not self._circumstances.change_ways(list(self._seats.values()))
+        stays = answer.plan is None or (answer.plan == self._epoch_message.plan and answer.seats == seats_of(crew))
+        return stays and not answer.restart and not self._circumstances.change_ways(list(self._seats.values()))
 
     def _savers_now(self, iteration: int) -> tuple[Saver, ...]:
         """Who is to save the state after an iteration; nobody where no checkpoint is due."""
@@ -402,7 +400,7 @@ class Rules:
 
     def _start_if_complete(self) -> None:
         wanted = {place: name_of(place) for place in live_places(self.job.plan)}
-        is_there = set(wanted.values()) <= set(self._coming(self.job.first_iteration))
+        is_there = set(wanted.values()) <= set(coming(self.newcomers, self.job.first_iteration))
         if is_there and len(self.newcomers) >= len(wanted) + self.job.newcomers:
             self.phase = "running"
             job = self.job
@@ -449,12 +447,15 @@ class Rules:
     def _prepare_change(self, at_once: bool) -> None:
         """Have the plan for who will be there made; with `at_once` go over to it, or halt."""
         crew = self._crew()
-        lost = missing_layers(self._layers, _held(crew))
+        lost = missing_layers(self._layers, held_by(crew))
         answer = self._questions.answer(crew, self._circumstances.now)
         newcomers = {hand.worker for hand in crew if hand.place is None}
         if lost:
             if at_once:
                 self._halt_without(lost)
+        elif answer is None and at_once and self._is_only_examined(crew):
+            assert self._epoch_message is not None
+            self._begin_epoch(self._epoch_message.plan, dict(self._seats))
         elif answer is None:
             question = self._questions.ask(self.plan, crew, self._circumstances.now)
             self._out += [question] if question is not None else []
@@ -470,11 +471,21 @@ class Rules:
         elif at_once and answer.plan is None:
             gone = sorted(self._names - {hand.worker for hand in crew})
             self._halt(f"there is no plan without {', '.join(gone)}: {answer.reason}")
+        elif at_once and answer.restart:
+            self._announce("restart", reason=answer.restart, iteration=self.committed + 1)
+            self._halt(answer.restart)
         elif at_once and answer.plan is not None:
             self._go_over(crew, answer.plan, {place_of(place): worker for worker, place in answer.seats})
         else:
-            self._spare = newcomers if answer.seats == _seats_of(crew) else self._spare
+            self._spare = newcomers if answer.seats == seats_of(crew) else self._spare
             self._keep_if_it_serves(crew, answer)
+
+    def _is_only_examined(self, crew: Crew) -> bool:
+        """Whether members are to be examined, and nothing else is a reason for another plan."""
+        is_otherwise = self._must_reform or self._circumstances.have_changed
+        return (
+            self._wants_examination and not is_otherwise and [hand.worker for hand in crew] == [*self._seats.values()]
+        )
 
     def _keep_if_it_serves(self, crew: Crew, answer: Planned) -> None:
         """Reckon with things as they are where nothing is to be changed for them."""
@@ -487,7 +498,7 @@ class Rules:
             self._announce("kept", reason=f"no other plan: {answer.reason}", iteration=self.committed + 1)
 
     def _go_over(self, crew: Crew, plan: str, seats: Seats) -> None:
-        lost = missing_layers(self._layers, _held(hand for hand in crew if hand.worker in seats.values()))
+        lost = missing_layers(self._layers, held_by(hand for hand in crew if hand.worker in seats.values()))
         if lost:
             self._halt_without(lost)
         else:
@@ -503,21 +514,13 @@ class Rules:
             for place, name in sorted(self._seats.items())
             if name in self.members and not self.members[name].is_leaving
         ]
-        coming = self._coming(self.committed + 1)
+        arrivals = coming(self.newcomers, self.committed + 1)
         # Before the first commit everybody can make the state of every layer.
         anything = (0, self._layers) if self._nothing_committed else None
         return (
             *(Hand(member.name, place, anything or member.holds) for place, member in staying),
-            *(Hand(name, None, anything) for name in coming if not coming.keys() <= self._spare),
+            *(Hand(name, None, anything) for name in arrivals if not arrivals.keys() <= self._spare),
         )
-
-    def _coming(self, iteration: int) -> dict[str, int]:
-        """The connections of newcomers whose time has come, by name, in the order of their arrival."""
-        found: dict[str, int] = {}
-        for connection, newcomer in self.newcomers.items():
-            if newcomer.not_before <= iteration:
-                found.setdefault(newcomer.name, connection)
-        return found
 
     # Epochs
 
@@ -531,26 +534,29 @@ class Rules:
         self._last, self._is_draining = self.job.iterations - 1, False
         self._must_reform = self._is_suspected = False
         self._checksums = Checksums()
-        coming, self._seats = self._coming(self.committed + 1), dict(sorted(seats.items()))
+        arrived, self._seats = coming(self.newcomers, self.committed + 1), dict(sorted(seats.items()))
         waiting = self._stand_by()
-        joining = self._seat(coming)
-        self._spare = {*waiting, *coming} - set(joining)
+        joining = self._seat(arrived)
+        self._spare = {*waiting, *arrived} - set(joining)
         order = live_places(self.plan)
+        names = list(self._seats.values())
+        examine = self._circumstances.examinations.begin_epoch(names)
         reason = self._chronicle.begin_epoch() or self._circumstances.news
-        ways = self._circumstances.begin_epoch(list(self._seats.values()))
+        ways = self._circumstances.begin_epoch(names)
         self._epoch_message = Epoch(
             epoch=self.epoch,
             iteration=self.committed + 1,
             skipped=self._was_skipped,
             last=self._last,
             plan=plan,
-            seats=tuple(self._seat_message(place) for place in order),
+            seats=tuple(self.members[self._seats[place]].seat() for place in order),
             copies=self._copies(order),
             nothing_committed=self._nothing_committed,
             resume=self.job.resume,
             delegated=ways.delegated,
             detours=ways.detours,
             sidesteps=ways.sidesteps,
+            examine=examine,
             reason=reason,
         )
         self._tell_all(self._epoch_message)
@@ -577,13 +583,13 @@ class Rules:
                 self._tell(member.connection, End(0, "left as asked"))
             self._forget(member)
 
-    def _seat(self, coming: dict[str, int]) -> list[str]:
+    def _seat(self, arrived: dict[str, int]) -> list[str]:
         """Make newcomers members, and note everybody's place; gives the newcomers' names."""
         joining = [name for name in self._seats.values() if name not in self.members]
         for name in joining:
-            newcomer = self.newcomers.pop(coming[name])
-            self.members[name] = Member(name, coming[name], newcomer.store, (0, 0), others=newcomer.others)
-            self._by_connection[coming[name]] = self.members[name]
+            newcomer = self.newcomers.pop(arrived[name])
+            self.members[name] = Member(name, arrived[name], newcomer.store, (0, 0), others=newcomer.others)
+            self._by_connection[arrived[name]] = self.members[name]
             if self.epoch > 1:
                 # One that comes at an appointed iteration has waited for that, not for us.
                 since_s = self._now_s if newcomer.not_before else newcomer.since_s
@@ -591,10 +597,6 @@ class Rules:
         for place, name in self._seats.items():
             self.members[name].place = place
         return joining
-
-    def _seat_message(self, place: Place) -> Seat:
-        member = self.members[self._seats[place]]
-        return Seat(name_of(place), member.name, member.store, member.others)
 
     def _copies(self, order: tuple[Place, ...]) -> tuple[Copy, ...]:
         if self._nothing_committed:
@@ -689,12 +691,3 @@ class Rules:
         self._announce("iteration", iteration=iteration, skipped=self._was_skipped, **fields)
         if recovery is not None:
             self._announce("recovered", iteration=iteration, **recovery)
-
-
-def _held(crew: Iterable[Hand]) -> Iterator[Layers]:
-    return (hand.layers for hand in crew if hand.layers is not None)
-
-
-def _seats_of(crew: Crew) -> tuple[tuple[str, str], ...]:
-    """Everybody where he is, as an answer says it."""
-    return tuple((hand.worker, name_of(hand.place)) for hand in crew if hand.place is not None)

@@ -1,10 +1,10 @@
 """Who plays which place of a plan, who copies whose state, and who saves it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...schemas.plan import Layers, Place, Plan
-from .messages import Copy, Hello, Saver
+from ...schemas.plan import Layers, Place, Plan, name_of
+from .messages import Copy, Hello, Saver, Seat
 
 Seats = dict[Place, str]  # the workers' names by their places
 
@@ -32,6 +32,10 @@ class Member:
     is_leaving: bool = False
     others: tuple[str, ...] = ()
 
+    def seat(self) -> Seat:
+        """Where it sits, as an epoch says it."""
+        return Seat(name_of(self.place), self.name, self.store, self.others)
+
 
 @dataclass(frozen=True)
 class Newcomer:
@@ -47,6 +51,15 @@ class Newcomer:
     def of(cls, hello: Hello, now_s: float) -> "Newcomer":
         """Who has said hello."""
         return cls(hello.worker, hello.store, hello.not_before, now_s, hello.others)
+
+
+def coming(newcomers: Mapping[int, Newcomer], iteration: int) -> dict[str, int]:
+    """The connections of newcomers whose time has come before an iteration, by name, in the order of their arrival."""
+    found: dict[str, int] = {}
+    for connection, newcomer in newcomers.items():
+        if newcomer.not_before <= iteration:
+            found.setdefault(newcomer.name, connection)
+    return found
 
 
 def live_places(plan: Plan) -> tuple[Place, ...]:

@@ -9,9 +9,11 @@ from ...schemas.plan import Plan
 from ...schemas.timeline import Event
 from .messages import Epoch
 
+NAMES_TOLD = 4  # of a list of workers, and the last one
+
 
 def epoch_fields(message: Epoch, plan: Plan, joining: Collection[str]) -> Iterator[dict[str, Any]]:
-    """What is to be announced of an epoch: who joins, who copies which layers from whom, and the epoch itself.
+    """What is to be announced of an epoch: who joins, who copies which layers from whom, itself, and who is examined.
 
     Args:
         message: that announces it to the workers.
@@ -41,6 +43,9 @@ def epoch_fields(message: Epoch, plan: Plan, joining: Collection[str]) -> Iterat
         "sidesteps": {f"{seats[a].worker}-{seats[b].worker}": number for a, b, number in message.sidesteps},
         "predicted_iteration_time_s": plan.prediction.iteration_time_s if plan.prediction else None,
     }
+    for group in message.examine:
+        workers = [seats[rank].worker for rank in group]
+        yield {"event": "examine", "workers": workers, "iteration": message.iteration}
 
 
 def timeline_events(announced: Iterable[tuple[float, dict[str, Any]]]) -> tuple[Event, ...]:
@@ -72,8 +77,9 @@ def _counts(fields: dict[str, Any]) -> bool:
             return bool(fields["epoch"] > 1)
         case "end":
             return bool(fields["exit_code"])
-    comings = ("failure", "join", "copy", "wait", "leave", "refused")
-    return fields["event"] in (*comings, "slow_link", "slow_worker", "relief", "broken_link", "kept")
+    comings = ("failure", "join", "copy", "wait", "leave", "refused", "restart")
+    found = ("slow_link", "slow_worker", "relief", "broken_link", "kept", "examine", "examined")
+    return fields["event"] in (*comings, *found)
 
 
 def _place(fields: dict[str, Any], seats: dict[str, str]) -> str | None:
@@ -94,6 +100,8 @@ def _words(fields: dict[str, Any]) -> str:
             return f"worker {fields['worker']} waits for a place"
         case "slow_link" | "slow_worker" | "relief" | "broken_link":
             return words_of_circumstance(fields)
+        case "examine" | "examined":
+            return words_of_examination(fields)
     return str(fields.get("reason", ""))
 
 
@@ -122,3 +130,17 @@ def words_of_circumstance(fields: Mapping[str, Any]) -> str:
         case "broken_link":
             return f"{who} is broken"
     return f"{who} is well again"
+
+
+def words_of_examination(fields: Mapping[str, Any]) -> str:
+    """What is said of a group that is to be examined, or has been.
+
+    Args:
+        fields: of an announcement `examine` or `examined`.
+    """
+    workers = fields["workers"]
+    who = ", ".join(workers[:NAMES_TOLD]) + (f", … {workers[-1]}" if len(workers) > NAMES_TOLD else "")
+    if fields["event"] == "examine":
+        return f"one of {who}, or a link between them, is slow: they are examined"
+    slow = ", ".join(f"{'link' if '-' in one else 'worker'} {one}" for one in fields["found"])
+    return f"{who} were examined: {f'{slow} is slow' if slow else 'nothing is slow'}"

@@ -110,10 +110,14 @@ class Rank:
         """The messages' numbers."""
         return Tags(self.plan)
 
+    @property
+    def own_slowdown(self) -> float:
+        """How many times as long as planned operations last on this worker in a paced run, without faults."""
+        return (self.worker.slowdown if self.true_slowdown is None else self.true_slowdown) or 1.0
+
     def duration_s(self, operation: Operation) -> float:
         """Seconds that an operation lasts on this worker in a paced run."""
-        slowdown = self.worker.slowdown if self.true_slowdown is None else self.true_slowdown
-        return self.planned_s(operation) * (slowdown or 1.0)
+        return self.planned_s(operation) * self.own_slowdown
 
     def planned_s(self, operation: Operation) -> float:
         """Seconds that the plan gives an operation on a worker that is not slow."""
@@ -137,6 +141,7 @@ class Iteration:
     Attributes:
         loss: the iteration's mean loss, once reduced; None except at a last stage.
         reduction_s: when the sums over gradients began and ended; None where there are none, and before they end.
+        begun_s: when it was made.
     """
 
     def __init__(self, rank: Rank, number: int, batch: Batch) -> None:
@@ -145,6 +150,7 @@ class Iteration:
         self.batch = batch
         self.loss: float | None = None
         self.reduction_s: tuple[float, float] | None = None
+        self.begun_s = rank.now_s()
         self._computed = 0
         self._spent_s = self._planned_s = 0.0
         self._losses: dict[int, torch.Tensor] = {}

@@ -31,7 +31,7 @@ from ...schemas.checkpoint import Checkpoint, missing_layers
 from ...schemas.documents import digest, parse_document, type_adapter
 from ...schemas.errors import RtkError, RuntimeFailedError
 from ...schemas.plan import Plan, Worker
-from ...schemas.protocols import Measured
+from ...schemas.protocols import Examined, Measured
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
 from ..checkpoint import discard, prune, publish
@@ -58,6 +58,7 @@ from ..sending import RankPair, Sending
 from .checkpoint import read_state, write_part
 from .connecting import SupersededError, connect, in_thread
 from .detours import Detours
+from .examination import examine
 from .gloo import GlooTransport
 from .held_stage import HeldStage, OptimizerFactory
 from .injection import Injection
@@ -143,6 +144,7 @@ class ResilientWorker:
         self._place = ""
         self._kept_for: int | None = None  # the iteration whose step can be undone
         self._reduced: Iteration | None = None  # voted on, and not stepped yet
+        self._examined: Examined | None = None  # before the iteration to come, and not told yet
         self._committed = -1  # the last one that this worker knows to be committed
         self._next: FromCoordinator | None = None  # heard, and not obeyed yet
         self._last = -1
@@ -384,6 +386,7 @@ class ResilientWorker:
     def _train(self, epoch: Epoch, rank: Rank, plane: Plane) -> FromCoordinator:
         run = self._run_staggered if rank.plan.optimizer == "staggered" else self._run_synchronous
         number = epoch.iteration
+        self._examined = self._examine(epoch, rank, plane) if epoch.examine else None
         while number <= self._last:
             run(epoch, rank, plane, number)
             self._send_spans()
@@ -392,6 +395,12 @@ class ResilientWorker:
             self._hear_commit()
         rank.transport.flush()
         return self._next_turn()
+
+    def _examine(self, epoch: Epoch, rank: Rank, plane: Plane) -> Examined | None:
+        """The pause before an epoch's first iteration in which suspicious groups are examined, with its faults."""
+        self._begin_faults(rank, epoch.iteration)
+        names = [seat.worker for seat in epoch.seats]
+        return examine(self._slowed(rank), epoch.examine, names, plane.direct)
 
     def _run_synchronous(self, epoch: Epoch, rank: Rank, plane: Plane, number: int) -> None:
         """Reduce, vote, and step once everybody has."""
@@ -415,13 +424,10 @@ class ResilientWorker:
 
     def _reduce(self, epoch: Epoch, rank: Rank, plane: Plane, number: int) -> None:
         """Everything but the step, and the vote on it."""
-        operations = sum(isinstance(one, Compute) for one in rank.instructions)
-        self._injection.begin(number, operations)
+        self._begin_faults(rank, number)
         self._reduced = None
         plane.begin(number)
-        if rank.slowdown != self._injection.slowdown:
-            rank = replace(rank, slowdown=self._injection.slowdown)
-        iteration = Iteration(rank, number, self._task.batch(number))
+        iteration = Iteration(self._slowed(rank), number, self._task.batch(number))
         iteration.reduce()
         losses = tuple((n, loss if _is_number(loss) else None) for n, loss in sorted(iteration.losses.items()))
         is_finite = self._held.is_finite()
@@ -429,9 +435,19 @@ class ResilientWorker:
         measured = self._measured(epoch, iteration, plane)
         self._link.send(Vote(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured))
 
+    def _begin_faults(self, rank: Rank, number: int) -> None:
+        """Those of an iteration begin."""
+        self._injection.begin(number, sum(isinstance(one, Compute) for one in rank.instructions))
+
+    def _slowed(self, rank: Rank) -> Rank:
+        """A rank as slow as faults make it now."""
+        slowdown = self._injection.slowdown
+        return rank if rank.slowdown == slowdown else replace(rank, slowdown=slowdown)
+
     def _measured(self, epoch: Epoch, iteration: Iteration, plane: Plane) -> Measured:
         """What the iteration, and the probes since the one before, have shown of workers and links."""
         sent, arrived = plane.samples()
+        examined, self._examined = self._examined, None
         return Measured(
             self._task.name,
             iteration.number,
@@ -440,6 +456,8 @@ class ResilientWorker:
             arrived,
             iteration.reduction_s,
             tuple(epoch.seats[rank].worker for rank in iteration.rank.program.peers(iteration.rank.number)),
+            examined,
+            iteration.rank.now_s() - iteration.begun_s,
         )
 
     def _step(self) -> None:

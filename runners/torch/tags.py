@@ -5,7 +5,7 @@ from ...schemas.plan import Plan
 from ..program import Message
 
 # Above the tags of all messages of a program; state_copy.py has those above it.
-PROBE_TAG = 0x6FFFFFFF
+EXAMINATION_TAG, PROBE_TAG = 0x6FFFFFFE, 0x6FFFFFFF
 
 
 class Tags:

@@ -251,6 +251,24 @@ def test_what_is_slow_or_broken(capsys: pytest.CaptureFixture[str]) -> None:
     assert (end["slow_links"], end["slow_workers"], end["broken_links"]) == (1, 1, 1)
 
 
+def test_who_is_examined(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pause is said, and what was found in it; of many workers only the first ones and the last."""
+    group, many = ["0/0", "1/0", "2/0"], [f"{k}/0" for k in range(9)]
+    examined = {"event": "examined", "epoch": 2, "iteration": 5}
+    tell(
+        [
+            {"event": "examine", "epoch": 2, "workers": group, "iteration": 4},
+            {**examined, "workers": group, "found": ["0/0-1/0", "2/0"]},
+            {**examined, "workers": many, "found": []},
+        ]
+    )
+    assert [line[10:] for line in capsys.readouterr().out.splitlines()] == [
+        "one of 0/0, 1/0, 2/0, or a link between them, is slow: they are examined",
+        "0/0, 1/0, 2/0 were examined: link 0/0-1/0, worker 2/0 is slow",
+        "0/0, 1/0, 2/0, 3/0, … 8/0 were examined: nothing is slow",
+    ]
+
+
 def test_a_broken_link_whose_workers_meet_on_another_network(capsys: pytest.CaptureFixture[str]) -> None:
     """The epoch says by which interface, and so does the view of the link."""
     story = [*ILL[:7], epoch(3, 8, ALL, sidesteps={"0/1-1/1": 2}, reason="workers lost touch with each other")]

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtk.profilers.failslow.expected import Expected
 from rtk.profilers.failslow.hysteresis import FLAPPING_WITHIN, GOOD, MOST_GOOD, UNSEEN, Hysteresis
-from rtk.profilers.failslow.transfers import Expected, LiveMonitor
+from rtk.profilers.failslow.transfers import LiveMonitor
 from rtk.schemas.conditions import HEALTHY, Conditions, Pair, SlowLink, SlowWorker
-from rtk.schemas.protocols import Measured
+from rtk.schemas.protocols import Examined, Measured
 
 NAMES = ("0/0", "0/1", "0/2", "0/3")
 LINKS: tuple[Pair, ...] = (("0/0", "0/1"), ("0/1", "0/2"), ("0/2", "0/3"))
@@ -208,13 +209,6 @@ def test_two_peers_whose_sums_take_longer() -> None:
     assert healed == [None] * 4 + [HEALTHY]
 
 
-def test_of_larger_groups_nobody_knows_which_link_it_is() -> None:
-    """Nothing is said of them."""
-    peers = ("0/0", "1/0", "2/0")
-    watch = monitor(peers)
-    assert [told(watch, sums(n, 0.002 if n < 4 else 0.2, peers)) for n in range(9)] == [None] * 9
-
-
 def paces(iteration: int, pace: Mapping[str, float]) -> list[Measured]:
     """What workers say of their pace."""
     return [Measured(name, iteration, value) for name, value in pace.items()]
@@ -293,7 +287,10 @@ ANYTHING = st.builds(
     st.lists(st.tuples(ANYBODY, st.integers(0, 3), st.floats(0, 9)), max_size=4).map(tuple),
     st.lists(st.tuples(ANYBODY, st.integers(0, 3), st.floats(0, 9)), max_size=4).map(tuple),
     st.none() | st.tuples(st.floats(0, 9), st.floats(0, 9)),
-    st.lists(ANYBODY, max_size=2).map(tuple),
+    st.lists(ANYBODY, max_size=4).map(tuple),
+    st.none()
+    | st.builds(Examined, st.floats(0, 9), st.lists(st.tuples(ANYBODY, st.floats(0, 9)), max_size=3).map(tuple)),
+    st.none() | st.floats(0, 9),
 )
 
 
@@ -308,6 +305,7 @@ def test_whatever_comes_little_is_kept(events: list[Measured | str]) -> None:
             last = Conditions(
                 tuple(link for link in last.slow_links if event not in link.ends),
                 tuple(one for one in last.slow_workers if one.worker != event),
+                suspects=tuple(group for group in last.suspects if event not in group),
             )
             continue
         said = watch.note(event)

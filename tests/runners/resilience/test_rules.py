@@ -120,7 +120,13 @@ def any_conditions(cluster: ToyCluster, rng: random.Random) -> Conditions:
     ends = pair_of(*rng.sample(names, 2)) if len(names) > 1 else None
     links = (SlowLink(ends, rng.choice([0.5, 2.0, 3.0])),) if ends and rng.random() < 0.6 else ()
     slow = (SlowWorker(rng.choice(names), rng.choice([2.0, HOPELESS])),) if rng.random() < 0.3 else ()
-    return Conditions(links, slow)
+    return Conditions(links, slow, suspects=any_groups(names, rng))
+
+
+def any_groups(names: list[str], rng: random.Random) -> tuple[tuple[str, ...], ...]:
+    """Up to two groups, who may have members in common."""
+    sizes = [rng.randint(2, len(names)) for _ in range(rng.randrange(3))] if len(names) > 1 else []
+    return tuple(sorted({tuple(sorted(rng.sample(names, size))) for size in sizes}))
 
 
 @given(seed=st.integers(0, 2**32), found=st.lists(st.sampled_from([0.0, 0.5, 2.0, 3.0]), max_size=5))
@@ -148,6 +154,81 @@ def test_a_slow_link_changes_the_plan_between_two_iterations_and_relief_changes_
     if heard:
         assert epoch["delegated"] == (["0/0-0/1"] if last_s else [])
         assert ("slow" in cluster.rules.plan.planner.options) == (last_s > TOLERATED_S)
+
+
+STAGE = ("0/1", "1/1", "2/1")
+
+
+def suspicious(seed: int, staggered: bool = False) -> ToyCluster:
+    """A job of six workers, three of which have just come under suspicion."""
+    cluster = ToyCluster(Job(toy_plan(2, 3, 2, staggered), iterations=20), random.Random(seed))
+    while cluster.rules.committed < 3:
+        cluster.step()
+    cluster.notice(Conditions(suspects=(STAGE,)))
+    return cluster
+
+
+@given(seed=st.integers(0, 2**32), staggered=st.booleans(), found=st.booleans(), waits=st.integers(150, 300))
+@settings(max_examples=40, deadline=None)
+def test_who_is_under_suspicion_is_examined_once_between_two_iterations(
+    seed: int, staggered: bool, found: bool, waits: int
+) -> None:
+    """All of a group are, in an epoch with the same plan and seats, and nothing is redone for it; they are examined
+    again only once the suspicion was dropped, and came up again. What was found is said."""
+    cluster = suspicious(seed, staggered)
+    for _ in range(waits):
+        cluster.step()
+    assert sorted(cluster.examined) == [(2, name) for name in STAGE]
+    assert (cluster.rules.epoch, cluster.rules.plan) == (2, cluster.job.plan)
+    cluster.notice(Conditions((SlowLink(("0/1", "2/1"), 0.5),) if found else ()))
+    cluster.notice(Conditions(suspects=(STAGE,)))
+    run(cluster)
+    check_states(cluster, 20)
+    (said,) = (one for one in cluster.announced if one["event"] == "examined")
+    assert (said["workers"], said["found"]) == ([*STAGE], ["0/1-2/1"] if found else [])
+    assert sorted(cluster.examined)[3:] in ([], [(cluster.rules.epoch, name) for name in STAGE])
+    votes = [event.message for event in map(decode_event, cluster.log) if isinstance(event, Said)]
+    numbers = [vote.iteration for vote in votes if isinstance(vote, Vote)]
+    assert sorted(numbers) == sorted(6 * list(range(20)))
+
+
+@given(seed=st.integers(0, 2**32), staggered=st.booleans(), waits=st.integers(0, 100), fault=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_an_examination_that_is_interrupted_begins_anew(seed: int, staggered: bool, waits: int, fault: bool) -> None:
+    """Whoever dies meanwhile, or if the coordinator does: those of a group who are all there are examined, once to the
+    end; and where one of them is gone nobody is waited for."""
+    cluster = suspicious(seed, staggered)
+    for _ in range(waits):
+        cluster.step()
+    if fault:
+        cluster.restart_coordinator()
+    else:
+        cluster.kill(cluster.rng.choice(cluster.workers))
+    run(cluster)
+    check_states(cluster, 20)
+    examined = {one["epoch"] for one in cluster.announced if one["event"] == "examine"}
+    committed = {one["epoch"] for one in cluster.announced if one["event"] == "iteration"}
+    lost = {one["worker"] for one in cluster.announced if one["event"] == "failure"}
+    assert len(examined & committed) == 1 or lost & {*STAGE}
+    for epoch in examined & committed:
+        assert {name for number, name in cluster.examined if number == epoch} == {*STAGE}
+
+
+def test_a_suspicion_of_somebody_who_is_not_there_changes_nothing() -> None:
+    """A group is examined when all of it are there: no epoch begins before that."""
+    cluster = ToyCluster(Job(toy_plan(1, 3, 2, False), iterations=20), random.Random(3))
+    while cluster.rules.committed < 3:
+        cluster.step()
+    cluster.kill(cluster.workers[2])
+    while cluster.rules.committed < 6:
+        cluster.step()
+    epoch = cluster.rules.epoch
+    cluster.notice(Conditions(suspects=(("0/0", "1/0", "2/0"),)))
+    while cluster.rules.committed < 12:
+        cluster.step()
+    assert (cluster.rules.epoch, cluster.examined) == (epoch, [])
+    run(cluster)
+    check_states(cluster, 20)
 
 
 def test_what_the_running_plan_serves_as_well_changes_nothing() -> None:

@@ -183,12 +183,21 @@ class ToyWorker:
     kept: dict[int, list[int]] | None = None
     committed: int = -1
     is_ready: bool = False
+    is_examined: bool = False
     in_iteration: int = -1
     voted: int = -1
     last: int = 0
     ended: End | None = None
     refused: bool = False
     wants_to_leave: bool = False
+
+    @property
+    def suspects(self) -> list[str]:
+        """With whom, itself included, it is to be examined before the epoch's first iteration; nobody once it was."""
+        if self.epoch is None or self.is_examined:
+            return []
+        own = {rank for group in self.epoch.examine if self.rank in group for rank in group}
+        return [self.epoch.seats[rank].worker for rank in sorted(own)]
 
     @property
     def is_staggered(self) -> bool:
@@ -220,6 +229,7 @@ class ToyCluster:
         self.now_s = 0.0
         self.is_down = False
         self.replan: Replan = Regrouping(job.plan) if regroups else Rerouting(job.plan)
+        self.examined: list[tuple[int, str]] = []  # in which epoch, who
         self.mail: dict[tuple[int, Copy], dict[int, list[int]]] = {}
         for worker in job.plan.live_workers():
             self.start(worker.name)
@@ -364,7 +374,7 @@ class ToyCluster:
         assert worker.epoch is None or epoch.epoch > worker.epoch.epoch or epoch == worker.epoch
         self._roll_back(worker, epoch.iteration, epoch.skipped)
         worker.epoch, worker.last = epoch, epoch.last
-        worker.is_ready = False
+        worker.is_ready = worker.is_examined = False
         worker.in_iteration, worker.voted = epoch.iteration - 1, epoch.iteration - 1
         worker.rank = next((r for r, seat in enumerate(epoch.seats) if seat.worker == worker.name), -1)
         if worker.rank < 0:  # there is no place for it at present
@@ -411,12 +421,18 @@ class ToyCluster:
             return False
         if not worker.is_ready:
             return self._peers_entered(worker) and self._can_take_state(worker)
+        if worker.suspects:
+            return all(self._is_ready(name, worker.epoch) for name in worker.suspects)
         if worker.voted > worker.in_iteration:
             raise AssertionError("voted ahead of work")
         if worker.voted == worker.in_iteration:  # the next iteration may start
             done = worker.applied == worker.in_iteration
             return done and worker.in_iteration + 1 <= worker.last and self._peers_entered(worker)
         return self._everybody_is_in(worker)
+
+    def _is_ready(self, name: str, epoch: Epoch | None) -> bool:
+        """Whether a worker lives and has come so far in an epoch that it can be examined."""
+        return any(w.name == name and w.is_ready and w.epoch == epoch for w in self.live())
 
     def _can_take_state(self, worker: ToyWorker) -> bool:
         """Not where the coordinator does not know yet that it has gone over to other layers."""
@@ -439,6 +455,9 @@ class ToyCluster:
             self._take_state(worker, worker.epoch)
             worker.is_ready = True
             worker.outbox.append(Ready(worker.epoch.epoch, worker.layers))
+        elif worker.suspects:
+            self.examined.append((worker.epoch.epoch, worker.name))
+            worker.is_examined = True
         elif worker.voted == worker.in_iteration:
             worker.in_iteration += 1
         else:

@@ -1,0 +1,230 @@
+"""Tests of all workers and of the links between them, by the ranks of a job themselves, over torch.distributed.
+
+Greyhound, sections 4.3 and 6 (BenchmarkExecutor): every worker multiplies matrices of the same size, in the data types
+that its device has, all at the same time; then messages of the same sizes go over the links, in passes in which no
+worker has two of them. The paper takes the mean of three readings; here all readings are kept, for medians. A message
+goes there and back, and half of that counts: both directions are tried, and one clock is enough.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed
+
+from ...schemas.errors import RuntimeFailedError
+from ..passes import Pass
+
+# Silence for so long is a failure; the tests together take seconds.
+SILENCE = timedelta(minutes=2)
+# Products a reading: enough that the clock and the start of a kernel do not count.
+PRODUCTS = 4
+USUAL_SIDE = {"cpu": 512, "cuda": 8192}
+USUAL_SIZES = {"cpu": (1_000_000, 2_000_000, 4_000_000), "cuda": (16_000_000, 32_000_000, 64_000_000)}
+FLOAT_8_FROM = (8, 9)  # the compute capability that has products of 8-bit numbers
+
+Product = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """What is tested, the same on all ranks.
+
+    Attributes:
+        passes: pairs of ranks that exchange messages at the same time.
+        sizes_bytes: of the messages; none: what is usual for the device.
+        side: of the square matrices; None: what is usual for the device.
+        repeat: readings of each test.
+    """
+
+    passes: tuple[Pass, ...]
+    sizes_bytes: tuple[int, ...] = ()
+    side: int | None = None
+    repeat: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What one rank has measured.
+
+    Attributes:
+        host: the name of its machine.
+        device: what computes: `cpu`, or the name of a GPU.
+        cores: how many processor cores the rank may use.
+        compute_s: by data type, what `PRODUCTS` products took, once a repetition.
+        exchange_s: by (other rank, bytes), what a message took one way, once a repetition and pass; only the rank that
+            sends first has them.
+    """
+
+    host: str
+    device: str
+    cores: int
+    compute_s: Mapping[str, Sequence[float]]
+    exchange_s: Mapping[tuple[int, int], Sequence[float]]
+
+
+class Bench:
+    """What takes the time in the tests; a test of the tests may make some of it slow.
+
+    Args:
+        device: where matrices and messages are.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def products(self, side: int) -> dict[str, Product]:
+        """Products of two matrices, by the name of the data type, in all types that the device has."""
+        made: dict[str, Product] = {}
+        if self.device.type == "cuda" and torch.cuda.get_device_capability(self.device) >= FLOAT_8_FROM:
+            made["float8"] = _float_8_product(side, self.device)
+        for kind in (torch.float16, torch.float32) if self.device.type == "cuda" else (torch.float32, torch.float64):
+            made[str(kind).removeprefix("torch.")] = _product(side, kind, self.device)
+        return made
+
+    def multiply(self, product: Product) -> None:
+        """Have a product computed `PRODUCTS` times."""
+        for _ in range(PRODUCTS):
+            product()
+        self.wait()
+
+    def exchange(self, peer: int, message: torch.Tensor, is_first: bool) -> None:
+        """Have a message go to another rank and back, or wait for it and give it back."""
+        for sends in (is_first, not is_first):
+            if sends:
+                distributed.send(message, peer)
+            else:
+                distributed.recv(message, peer)
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until the device has done all that it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+@contextmanager
+def meeting(file: str | None = None) -> Iterator[torch.device]:
+    """Meet the other ranks, and give this rank's device; RANK, WORLD_SIZE and so on say which rank it is.
+
+    Args:
+        file: on which all ranks of a single machine meet; None: as torchrun has arranged it.
+
+    Raises:
+        RuntimeFailedError: not all ranks came, or one failed.
+    """
+    device = _device()
+    where: dict[str, Any] = {}
+    if file is not None:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        where = {"init_method": f"file://{file}", "rank": rank, "world_size": size}
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    try:
+        distributed.init_process_group(backend, timeout=SILENCE, **where)
+        try:
+            yield device
+        finally:
+            distributed.destroy_process_group()
+    except (RuntimeError, ValueError) as error:
+        raise RuntimeFailedError(
+            f"the ranks cannot test each other: {str(error).splitlines()[0]}",
+            where=f"rank {os.environ.get('RANK', '?')}",
+            fix="see whether another rank has failed, and whether the machines reach each other",
+        ) from error
+
+
+def take_readings(trials: Trials, bench: Bench, clock: Callable[[], float] = time.perf_counter) -> dict[int, Readings]:
+    """Do all tests, together with all other ranks; inside `meeting`.
+
+    Args:
+        trials: what is tested.
+        bench: what takes the time.
+        clock: seconds.
+
+    Returns:
+        What each rank has measured, by rank.
+    """
+    kind = bench.device.type
+    control = distributed.new_group(backend="gloo", timeout=SILENCE)
+    compute_s = _compute(trials.side or USUAL_SIDE[kind], trials.repeat, bench, control, clock)
+    exchange_s: dict[tuple[int, int], list[float]] = {}
+    for one in trials.passes:
+        for size in trials.sizes_bytes or USUAL_SIZES[kind]:
+            _exchange(one, size, trials.repeat, bench, control, clock, exchange_s)
+    cores = len(os.sched_getaffinity(0))
+    own = Readings(socket.gethostname(), _name(bench.device), cores, compute_s, exchange_s)
+    everyone: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(everyone, own, group=control)
+    return dict(enumerate(everyone))
+
+
+def _compute(side: int, repeat: int, bench: Bench, control: Any, clock: Callable[[], float]) -> dict[str, list[float]]:
+    """All products one after the other, each at the same time as on all other ranks."""
+    taken_s: dict[str, list[float]] = {}
+    for name, product in bench.products(side).items():
+        bench.multiply(product)  # the first one sets things up
+        for _ in range(repeat):
+            distributed.barrier(group=control)
+            begin_s = clock()
+            bench.multiply(product)
+            taken_s.setdefault(name, []).append(clock() - begin_s)
+    return taken_s
+
+
+def _exchange(
+    pairs: Pass,
+    size: int,
+    repeat: int,
+    bench: Bench,
+    control: Any,
+    clock: Callable[[], float],
+    taken_s: dict[tuple[int, int], list[float]],
+) -> None:
+    """One pass with messages of one size."""
+    rank = distributed.get_rank()
+    pair = next((pair for pair in pairs if rank in pair), None)
+    message = torch.zeros(size, dtype=torch.uint8, device=bench.device)
+    for _ in range(repeat):
+        distributed.barrier(group=control)
+        if pair is None:
+            continue
+        is_first, peer = rank == pair[0], pair[1] if rank == pair[0] else pair[0]
+        # The barrier lets them go at different times; and the first one connects the two, where they are not yet.
+        bench.exchange(peer, message[:1], is_first)
+        begin_s = clock()
+        bench.exchange(peer, message, is_first)
+        if is_first:
+            taken_s.setdefault((peer, size), []).append((clock() - begin_s) / 2)
+
+
+def _product(side: int, kind: torch.dtype, device: torch.device) -> Product:
+    one, other = (torch.ones(side, side, dtype=kind, device=device) for _ in range(2))
+    result = torch.empty(side, side, dtype=kind, device=device)
+    return lambda: torch.matmul(one, other, out=result)
+
+
+def _float_8_product(side: int, device: torch.device) -> Product:
+    one, other = (torch.ones(side, side, device=device).to(torch.float8_e4m3fn) for _ in range(2))
+    scale = torch.ones((), device=device)
+    # The second matrix must lie column by column.
+    return lambda: torch._scaled_mm(one, other.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+
+
+def _device() -> torch.device:
+    """A GPU of one's own if the machine has one for each of its ranks, else the processor."""
+    rank, ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if torch.cuda.is_available() and torch.cuda.device_count() >= ranks:
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+        return device
+    return torch.device("cpu")
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
