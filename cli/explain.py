@@ -24,10 +24,12 @@ def command(
     """
     from ..planners.explain.explain import explain
     from .explain_words import words
+    from .plan_topology import topology_section
     from .plans import read_valid_plan
 
-    explanation = explain(read_valid_plan(plan))
+    made = read_valid_plan(plan)
+    explanation = explain(made)
     if as_json:
         print_json(asdict(explanation))
     else:
-        print("\n".join(words(explanation)))
+        print("\n".join([*words(explanation), *topology_section(made)]))

@@ -20,10 +20,12 @@ from .parsing import (
 )
 from .plan_batch import batch
 from .plan_joint import joint
+from .plan_mitigate import mitigate
 from .plan_oobleck import oobleck
 from .plan_reconfigure import reconfigure
 from .plan_slipstream import slipstream
 from .plan_templates import templates
+from .plan_topology import topology
 from .planning import Microbatches, Pipelines, ProfileFile, Stages, demand_proof, summary
 
 MOST_NAMED = 4  # links in a remark
@@ -131,3 +133,5 @@ app.command("batch")(batch)
 app.command("templates")(templates)
 app.command("oobleck")(oobleck)
 app.command("reconfigure")(reconfigure)
+app.command("topology")(topology)
+app.command("mitigate")(mitigate)

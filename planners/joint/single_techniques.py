@@ -98,12 +98,14 @@ def single_techniques(situation: Situation) -> Iterator[Single]:
     yield Single("adapted warm-ups", even, "adapted")
     taken_s = paces_s(situation)
     uneven = _of_pipelines(home, least_loads(taken_s, home.jobs))
-    yield Single("uneven pipelines", uneven, "frozen")
-    yield Single(TOGETHER, uneven, "adapted")
+    if uneven is not None:
+        yield Single("uneven pipelines", uneven, "frozen")
+        yield Single(TOGETHER, uneven, "adapted")
     whole = home.workers.live.reshape(len(taken_s), -1).all(axis=1)
     if whole.any() and not whole.all():
         dropped = _of_pipelines(home, least_loads(np.where(whole, taken_s, np.inf), home.jobs))
-        yield Single("uneven pipelines, the dead one dropped", dropped, "frozen")
+        if dropped is not None:
+            yield Single("uneven pipelines, the dead one dropped", dropped, "frozen")
 
 
 def usual_orders(problem: Problem) -> tuple[Orders, Rules]:
@@ -143,8 +145,13 @@ def paces_s(situation: Situation) -> Floats:
     return ends_s
 
 
-def _of_pipelines(home: Problem, room: Ints) -> Problem:
-    """The routing in which pipeline k runs `room[k]` micro-batches from end to end, but for dead workers' peers."""
+def _of_pipelines(home: Problem, room: Ints) -> Problem | None:
+    """The routing in which pipeline k runs `room[k]` micro-batches from end to end, but for dead workers' peers.
+
+    None where all pipelines that have something to run lack a worker of the same stage.
+    """
     stages = np.arange(home.executor.shape[1])
-    taker = handed_out(home.origin, room)
-    return round_robin(replace(home, executor=taker[:, None] * len(stages) + stages))
+    executor = handed_out(home.origin, room)[:, None] * len(stages) + stages
+    if not home.workers.live[executor].any(axis=0).all():
+        return None
+    return round_robin(replace(home, executor=executor))

@@ -1,0 +1,178 @@
+"""`rtk plan topology`: slow workers and links where they cost least."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..schemas.errors import InvalidInputError
+from .console import Debug, Json, Output, Quiet, Seed, emit, remark
+from .parsing import MemoryLimit, Slow, parse_memory_limit, parse_places, parse_slow
+from .planning import Microbatches, Pipelines, ProfileFile, Stages, summary
+
+if TYPE_CHECKING:
+    from ..schemas.conditions import Pair
+    from ..schemas.plan import Place, Plan
+
+NAME, AS_IT_IS = "topology", "as it is"
+MOST_NAMED = 8  # of what moves, in words
+ONE_LINK = re.compile(r"(\d{1,9}/\d{1,9})-(\d{1,9}/\d{1,9})=(.+)")
+
+
+class Schedule(StrEnum):
+    """The schedule of every pipeline."""
+
+    ONE_F_ONE_B = "1f1b"
+    ZERO_BUBBLE = "zero-bubble"
+
+
+def topology(
+    profile: ProfileFile,
+    pp: Stages,
+    microbatches: Microbatches,
+    dp: Pipelines = 1,
+    slow: Slow = None,
+    slow_link: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slow-link",
+            metavar="k/i-k/j=SECONDS",
+            help="A message between these two workers takes SECONDS, wherever they sit. Repeatable.",
+        ),
+    ] = None,
+    schedule: Annotated[Schedule, typer.Option("--schedule", help="The order of operations.")] = Schedule.ONE_F_ONE_B,
+    memory_limit: MemoryLimit = None,
+    seed: Seed = 0,
+    output: Output = "-",
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Plan who takes which place when workers or links are slow, and uneven pipelines where these help.
+
+    Workers are named by the places they have now. As it is, uneven micro-batches (S2), other places (S3) and both are
+    planned and timed; the fastest is the plan. Its options say who moves (`assignment`).
+    """
+    from ..planners.greyhound.plan import plan_topology
+    from ..planners.shape import Shape
+    from ..schemas.documents import read_document
+    from ..schemas.profile import Profile
+
+    shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit))
+    links = _parse_slow_links(slow_link)
+    made = plan_topology(read_document(profile, Profile), shape, parse_slow(slow), links, schedule.value, seed)
+    emit(made, output, as_json)
+    remark(summary(made))
+    for line in topology_words(made):
+        remark(line)
+
+
+def _parse_slow_links(values: Sequence[str] | None) -> "dict[Pair, float]":
+    """`0/1-1/1=0.05`: a message between workers 0/1 and 1/1 takes 50 ms; above 0."""
+    from ..schemas.conditions import pair_of
+    from ..schemas.plan import name_of
+
+    links: dict[Pair, float] = {}
+    for value in values or ():
+        match = ONE_LINK.fullmatch(value)
+        if match is None:
+            raise _wrong(value, "write k/i-k/j=SECONDS, such as 0/1-1/1=0.05")
+        one, other = (name_of(place) for place in parse_places(match.groups()[:2], "--slow-link"))
+        pair = pair_of(one, other)
+        try:
+            delay_s = float(match[3])
+        except ValueError:
+            raise _wrong(value, "a delay is in seconds, without a unit: 0/1-1/1=0.05") from None
+        if not 0 < delay_s < float("inf"):
+            raise _wrong(value, "a delay is finite and above 0")
+        if one == other or pair in links:
+            raise _wrong(value, "a link has two ends; give each link once, whichever way")
+        links[pair] = delay_s
+    return links
+
+
+def _wrong(value: str, fix: str) -> InvalidInputError:
+    return InvalidInputError(f"{value!r} cannot be read", where="--slow-link", fix=fix)
+
+
+def topology_words(plan: "Plan") -> list[str]:
+    """Who moves and what it is worth, in lines; none for plans of other planners."""
+    if plan.planner.name != NAME:
+        return []
+    options = plan.planner.options
+    return [
+        _worth(options),
+        *_few(list(_moves(options["assignment"]))),
+        *_few([_link(name, delay_s, options["assignment"]) for name, delay_s in options["slow_links"].items()]),
+        *_gathered(options),
+        *_uneven(plan),
+    ]
+
+
+def topology_section(plan: "Plan") -> list[str]:
+    """The same for `rtk explain`, after a line that is empty; nothing for plans of other planners."""
+    told = topology_words(plan)
+    return ["", "Who sits where, and what it is worth", *(f"  {line}" for line in told)] if told else []
+
+
+def _worth(options: Mapping[str, Any]) -> str:
+    """What each of the four answers takes."""
+    times_s = options["iteration_time_s"]
+    ordered = sorted(times_s, key=lambda name: (name != AS_IT_IS, len(name), name))
+    times = ", ".join(f"{name} {times_s[name]:.6g} s" for name in ordered)
+    return f"taken: {options['taken']} ({times})"
+
+
+def _few(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - MOST_NAMED
+    return [*lines[:MOST_NAMED], f"… and {more} more"] if more > 0 else list(lines)
+
+
+def _moves(assignment: Mapping[str, str]) -> Iterator[str]:
+    for name, place in assignment.items():
+        if assignment.get(place) != name:
+            yield f"worker {name} goes to {place}"
+        elif name < place:
+            yield f"workers {name} and {place} change places"
+
+
+def _link(pair: str, delay_s: float, assignment: Mapping[str, str]) -> str:
+    """What a slow link carried, and what it carries now."""
+    from ..schemas.plan import place_of
+
+    ends = pair.split("-")
+    before, after = (_traffic(*map(place_of, names)) for names in (ends, [assignment.get(end, end) for end in ends]))
+    kept = f"still carries {after}" if before == after else f"carries {after} instead of {before}"
+    return f"slow link {pair} ({delay_s:g} s) {kept}"
+
+
+def _traffic(here: "Place", there: "Place") -> str:
+    """What the link between two places carries."""
+    if here[1] == there[1]:
+        return f"the sums of stage {here[1]}"
+    if here[0] == there[0] and abs(here[1] - there[1]) == 1:
+        return f"what stages {min(here[1], there[1])} and {max(here[1], there[1])} of pipeline {here[0]} send"
+    return "nothing"
+
+
+def _gathered(options: Mapping[str, Any]) -> Iterator[str]:
+    """In how many pipelines and stages slow workers sit, where that has changed."""
+    from ..schemas.plan import place_of
+
+    assignment = options["assignment"]
+    then, now = (
+        [len(set(numbers)) for numbers in zip(*(place_of(name) for name in names), strict=True)]
+        for names in (options["slow"], [assignment.get(name, name) for name in options["slow"]])
+    )
+    if then != now:
+        yield f"pipelines with slow workers: {now[0]} instead of {then[0]}; stages: {now[1]} instead of {then[1]}"
+
+
+def _uneven(plan: "Plan") -> Iterator[str]:
+    usual = plan.planner.options["microbatches"]
+    counts = [pipeline.microbatches for pipeline in plan.pipelines]
+    fewer = [f"pipeline {k} {count}" for k, count in enumerate(counts) if count < usual]
+    if fewer:
+        yield f"micro-batches instead of {usual}: {', '.join(_few(fewer))}, others up to {max(counts)}"
