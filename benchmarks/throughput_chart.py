@@ -28,6 +28,8 @@ COLOURS = {
     "fail": "#b5301d",
     "stop": "#b5301d",
     "broken_link": "#b5301d",
+    "restart": "#b5301d",
+    "examine": "#d9822b",
     "slow_link": "#d9822b",
     "slow_worker": "#d9822b",
     "slow_compute": "#d9822b",
@@ -74,8 +76,13 @@ def history(name: str, path: str) -> History:
 
 
 def _of_metrics(name: str, events: list[dict[str, Any]]) -> History:
-    """The last run in a metrics file, to which several may have been appended."""
-    starts = [number for number, one in enumerate(events) if one["event"] == "start"]
+    """The last run in a metrics file, to which several may have been appended; one that started again is one run."""
+    kinds = [one["event"] for one in events]
+    ends = [number for number, kind in enumerate(kinds) if kind == "end"]
+    starts = [number for number, kind in enumerate(kinds) if kind == "start"]
+    starts = [
+        number for number in starts if "restart" not in kinds[max((n for n in ends if n < number), default=0) : number]
+    ]
     events = events[starts[-1] :] if starts else events
     origin_s = next((one["unix_time_s"] for one in events if one["event"] == "epoch"), events[0]["unix_time_s"])
     done = [(one["iteration"], one["unix_time_s"] - origin_s) for one in events if one["event"] == "iteration"]
@@ -114,6 +121,10 @@ def _words(fields: dict[str, Any]) -> str:
             return words_of_circumstance(fields)
         case "epoch":
             return f"epoch {fields['epoch']}"
+        case "restart":
+            return str(fields["reason"])
+        case "examine":
+            return ", ".join(fields["workers"])
     return f"{fields['event']} {fields.get('worker', '')}"
 
 

@@ -1,34 +1,44 @@
 """What the coordinator answers when links or workers of a running job are slow: another plan, or the one that runs.
 
-Whoever is dead is re-routed as ever (`replanning.py`). On top of that:
+Whoever is dead is re-routed as ever (`replanning.py`). On top of that, the cheapest thing that helps ("Greyhound",
+section 5); how far that may go is the `level` of the conditions (`escalation.py`):
 
-1. A slow link between peers delays every sum of their gradients. One of its ends changes places with a worker of
-   another stage, where the copies pay within `--normalize-within` iterations (planners/adaptra/swap.py).
-2. The dead, the slow workers and the slow links that there are then are planned for jointly (planners/joint/).
-3. Yet the running plan goes on, or else the one for the failures alone is taken, if it takes at most `WORTH_IT` longer.
-   Its orders are timed under the delays, so what its slack has room for (Equation 1 of "Adaptra") is seen exactly.
+1. At once (S2), the dead, the slow workers and the slow links are planned for jointly (planners/joint/): micro-batches
+   are shared out unevenly, and warm-ups bent around links. Yet the running plan goes on, or else the one for the
+   failures alone is taken, if it takes at most `WORTH_IT` longer. Its orders are timed under the delays, so what its
+   slack has room for (Equation 1 of "Adaptra") is seen exactly.
+2. From level 1 on (S3), some workers change places first, if the joint plan is then faster by `GAIN` for each swap, and
+   what that gains pays for its copies within `--normalize-within` iterations (planners/greyhound/exchange.py).
+3. From level 2 on (S4), the job starts again on other workers, if it is still slower by `GAIN` than it could be.
 
-Once nothing is slow, the plan is again that for the failures alone.
+Once nothing is slow, the plan is again that for the failures alone, and who has changed places goes back.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 
-from ..planners.adaptra.swap import PlacePair, Swap, are_neighbours, are_peers, best_swap, swapped
+from ..planners.greyhound.exchange import PlacePair, Swap, are_neighbours, are_peers, best_swap
 from ..planners.scheduling.problem import codes_of, problem_of
 from ..planners.scheduling.retime import value_s
 from ..planners.slipstream.cluster import alike, connection_of
 from ..planners.slipstream.relocation import Copy, Relocation, break_even_iterations
 from ..schemas.conditions import Conditions, LinkPlace, Pair, SlowLink, SlowWorker, pair_of, under_conditions
 from ..schemas.errors import InfeasibleError
-from ..schemas.plan import Place, Plan, Stage, name_of
+from ..schemas.plan import Place, Plan, Stage, name_of, place_of
 from ..schemas.protocols import Hand, Replanned
 from .replanning import Rerouting, empty_places
 
 WORTH_IT = 0.02
+# Copies, and even more so a restart, are made only for what makes iterations so much shorter ("Greyhound", section 5.1,
+# leaves out remedies without effect).
+GAIN = 0.05
+SWAPS = 3
 # Where nobody knows how much is copied, or how fast, the copies are taken to last as long as so many iterations.
 UNKNOWN_COPYING = 10
+
+MOVE, RESTART = 1, 2  # levels of conditions
 
 Seats = Mapping[str, Place]
 
@@ -58,22 +68,27 @@ class Adapting:
         """
         usual = self._base(plan, crew, conditions)
         seats = self._moved(usual, crew, conditions)
-        task = _Task.of(usual.plan, seats, conditions)
-        if task is None:
-            return Replanned(usual.plan, _by_place(seats))
         may_stay = plan != usual.plan and empty_places(plan) == empty_places(usual.plan)
         serving = [plan, usual.plan] if may_stay else [usual.plan]
+        task = _Task.of(usual.plan, seats, conditions)
         try:
-            joint = self._joint(task)
+            best = usual.plan if task is None else self._best(task, serving)
         except InfeasibleError as error:
+            assert task is not None
             best = min(serving, key=task.time_s)
             if best == plan and seats == {hand.worker: hand.place for hand in crew}:
                 raise InfeasibleError(f"none for what is slow now: {error.what}", fix=error.fix) from None
-        else:
-            assert joint.prediction is not None
-            enough_s = joint.prediction.iteration_time_s * (1 + WORTH_IT)
-            best = next((one for one in serving if task.time_s(one) <= enough_s), joint)
-        return Replanned(best, _by_place(seats))
+        restart = _reason_to_restart(usual.plan, best, seats, conditions) if conditions.level >= RESTART else ""
+        return Replanned(best, _by_place(seats), restart)
+
+    def moving_s(self, usual_s: float) -> float:
+        """What it costs to have two workers change places, there and back, in s; estimated without knowing which two.
+
+        Args:
+            usual_s: what an iteration takes, in s.
+        """
+        most = max(self._base.common.state_bytes, default=0.0)
+        return 2 * self._copying_s([most, most], usual_s)
 
     def warm_up(self) -> None:
         """Plan for a failure, and for a slow worker and slow links, so that all is loaded when the first is found."""
@@ -91,6 +106,13 @@ class Adapting:
         with suppress(InfeasibleError):
             self(plan, crew, Conditions(links, (SlowWorker(workers[-1].name, 2.0),)))
 
+    def _best(self, task: "_Task", serving: list[Plan]) -> Plan:
+        """The first of some plans that is hardly slower than the joint one, or else that."""
+        joint = self._joint(task)
+        assert joint.prediction is not None
+        enough_s = joint.prediction.iteration_time_s * (1 + WORTH_IT)
+        return next((one for one in serving if task.time_s(one) <= enough_s), joint)
+
     def _joint(self, task: "_Task") -> Plan:
         from ..planners.joint.plan import replan_joint  # late: most jobs never ask
 
@@ -103,31 +125,55 @@ class Adapting:
         return replace(stage, memory_limit_bytes=stage.memory_limit_bytes + self._host_memory_bytes)
 
     def _moved(self, usual: Replanned, crew: tuple[Hand, ...], conditions: Conditions) -> Seats:
-        """Who takes which place, once the swaps are made that pay; none while somebody waits for his state."""
-        seats, plan = dict(usual.seats), usual.plan
-        slow = dict(_placed({link.ends: link.delay_s for link in conditions.slow_links}, seats))
-        if not self._normalize_within or any(hand.place is None or hand.layers is None for hand in crew):
+        """Who takes which place; nobody another one than usual while somebody waits for his state."""
+        seats: Seats = dict(usual.seats)
+        if any(hand.place is None or hand.layers is None for hand in crew):
             return seats
-        while (swap := best_swap(plan, slow, self._base.common.state_bytes)) is not None:
-            after = swapped(slow, swap)
-            if not self._pays(swap, _with_slow_links(plan, slow), _with_slow_links(plan, after)):
+        if not conditions.is_slow:
+            return seats if conditions.broken_links else _back_home(seats)
+        if conditions.level < MOVE or not self._normalize_within:
+            return seats
+        for _ in range(SWAPS):
+            swap = self._swap(usual.plan, seats, conditions)
+            if swap is None:
                 break
-            moves = {swap[0]: swap[1], swap[1]: swap[0]}
-            slow, seats = after, {name: moves.get(place, place) for name, place in seats.items()}
+            seats = _after(seats, swap)
         return seats
 
-    def _pays(self, swap: Swap, before: Plan, after: Plan) -> bool:
-        """Whether a swap's copies have paid soon enough, by the running orders' times; slow workers are left out."""
+    def _swap(self, plan: Plan, seats: Seats, conditions: Conditions) -> Swap | None:
+        """The best swap, if it is worth its copies."""
+
+        def quick_s(swap: Swap | None) -> float:
+            return _lasts_s(plan, plan, _after(seats, swap), conditions)
+
+        @cache
+        def time_s(swap: Swap | None) -> float:
+            there = _after(seats, swap)
+            task = _Task.of(plan, there, conditions)
+            best = plan
+            if task is not None:
+                with suppress(InfeasibleError):
+                    best = self._best(task, [plan])
+            return _lasts_s(plan, best, there, conditions)
+
         common = self._base.common
-        before_s, after_s = _iteration_s(before), _iteration_s(after)
-        lasts_s = None
-        if any(common.state_bytes):
-            copies = [Copy(one, to, to, common.state_bytes[to[1]]) for one, to in (swap, swap[::-1])]
-            lasts_s = Relocation(frozenset(), tuple(copies)).lasts_s(connection_of(common))
-        iterations = break_even_iterations(
-            UNKNOWN_COPYING * before_s if lasts_s is None else lasts_s, before_s, after_s
-        )
-        return iterations is not None and iterations <= self._normalize_within
+        slow = [seats[one.worker] for one in conditions.slow_workers if one.worker in seats]
+        delays_s = _delays_s(plan, seats, conditions)
+        swap = best_swap(plan, slow, delays_s, common.state_bytes, quick_s, time_s)
+        if swap is None or time_s(swap) > time_s(None) * (1 - GAIN):
+            return None
+        sizes = [] if are_peers(swap) else [common.state_bytes[stage] for _, stage in swap]
+        copying_s = self._copying_s(sizes, _iteration_s(plan))
+        iterations = break_even_iterations(copying_s, time_s(None), time_s(swap))
+        return swap if iterations is not None and iterations <= self._normalize_within else None
+
+    def _copying_s(self, sizes: list[float], usual_s: float) -> float:
+        """How long it takes to copy so many bytes each from another worker, in s."""
+        if not sizes:
+            return 0.0
+        copies = [Copy((n, 0), (n, 0), (n, 0), size) for n, size in enumerate(sizes)]
+        lasts_s = Relocation(frozenset(), tuple(copies)).lasts_s(connection_of(self._base.common))
+        return UNKNOWN_COPYING * usual_s if lasts_s is None or not any(sizes) else lasts_s
 
 
 @dataclass(frozen=True)
@@ -148,9 +194,8 @@ class _Task:
         delays_s = _delays_s(plan, seats, conditions)
         links = _links(delays_s)
         links = {place: delay_s for place, delay_s in links.items() if delay_s != _delay_s(plan, place)}
-        avoid = tuple(sorted(pair for pair in delays_s if not are_neighbours(pair) and _are_next(pair)))
         slow = dict(_slowdowns(plan, seats, conditions))
-        task = cls(under_conditions(plan, slow, links), avoid)
+        task = cls(under_conditions(plan, slow, links), _avoided(delays_s))
         return task if slow or links or task._is_crossed(plan) else None
 
     def time_s(self, plan: Plan) -> float:
@@ -169,6 +214,49 @@ class _Task:
             bool(((executor[:, i] == number[k, i]) & (executor[:, i + 1] == number[other, i + 1])).any())
             for (k, i), (other, _) in (sorted(pair, key=lambda place: place[1]) for pair in self.avoid)
         )
+
+
+def _lasts_s(usual: Plan, best: Plan, seats: Seats, conditions: Conditions) -> float:
+    """What an iteration takes by a plan's orders under all that is slow, links between peers included, in s.
+
+    Args:
+        usual: the plan for the failures alone, which has the stages as they usually are.
+        best: a plan for the same places.
+        seats: who takes which place.
+        conditions: what is slow.
+    """
+    slow, delays_s = dict(_slowdowns(usual, seats, conditions)), _delays_s(usual, seats, conditions)
+    under = _with_slow_links(under_conditions(usual, slow, {}), delays_s)
+    return _Task(under, _avoided(delays_s)).time_s(best)
+
+
+def _reason_to_restart(usual: Plan, best: Plan, seats: Seats, conditions: Conditions) -> str:
+    """Why the job should start again on other workers; empty where that would gain next to nothing."""
+    if _lasts_s(usual, best, seats, conditions) * (1 - GAIN) < _iteration_s(usual):
+        return ""
+    workers = [f"worker {one.worker} ({one.factor:g} times as long)" for one in conditions.slow_workers]
+    links = [f"link {'-'.join(one.ends)} ({1000 * one.delay_s:.3g} ms)" for one in conditions.slow_links]
+    return f"slow for so long that a restart on other workers pays: {', '.join([*workers, *links])}"
+
+
+def _after(seats: Seats, swap: Swap | None) -> Seats:
+    """Who takes which place once two have changed theirs."""
+    moves = {swap[0]: swap[1], swap[1]: swap[0]} if swap is not None else {}
+    return {name: moves.get(place, place) for name, place in seats.items()}
+
+
+def _back_home(seats: Seats) -> Seats:
+    """Everybody at the place he is named after, as far as those who sit there go home, too, and so on in a circle."""
+    holder = {place: name for name, place in seats.items()}
+
+    def may_go(name: str) -> bool:
+        """Whether who sits at his place can go home, and who sits there, and so on, until one goes to where he was."""
+        after = holder.get(place_of(name))
+        while after is not None and after != name:
+            after = holder.get(place_of(after))
+        return after is not None
+
+    return {name: place_of(name) if may_go(name) else place for name, place in seats.items()}
 
 
 def _delays_s(plan: Plan, seats: Seats, conditions: Conditions) -> dict[PlacePair, float]:
@@ -235,6 +323,11 @@ def _with_stages(plan: Plan, change: Callable[[int, Stage], Stage]) -> Plan:
 def _iteration_s(plan: Plan) -> float:
     problem = problem_of(plan)
     return value_s(problem, codes_of(plan, problem))
+
+
+def _avoided(delays_s: Mapping[PlacePair, float]) -> tuple[PlacePair, ...]:
+    """Slow links between neighbouring stages of unlike pipelines, whose delay a plan cannot say."""
+    return tuple(sorted(pair for pair in delays_s if not are_neighbours(pair) and _are_next(pair)))
 
 
 def _are_next(pair: PlacePair) -> bool:

@@ -22,6 +22,7 @@ from .conducting import (
     raise_for,
 )
 from .console import Debug, Json, Quiet, remark
+from .escalation import MitigateOption
 from .plans import ProfileOption, read_valid_plan
 from .policy import AtlasOption, HostMemory, NormalizeWithin, PolicyOption
 from .resilient_worker import SECRET, secret_of
@@ -56,6 +57,7 @@ def command(
     atlas: AtlasOption = None,
     normalize_within: NormalizeWithin = 100,
     host_memory: HostMemory = 0.0,
+    mitigate: MitigateOption = None,
     checkpoint: CheckpointOption = None,
     checkpoint_every: CheckpointEvery = 0,
     resume: Resume = None,
@@ -85,6 +87,7 @@ def command(
         atlas=atlas,
         normalize_within=normalize_within,
         host_memory=host_memory,
+        mitigate=mitigate,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
         resume=resume,
@@ -115,7 +118,7 @@ def command(
             if journal is not None:
                 journal.close()
     conductor.write_timeline()
-    raise_for(finished)
+    raise_for(finished, conductor)
 
 
 def _facts(plan: "Plan", iterations: int) -> RunFacts:

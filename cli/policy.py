@@ -1,5 +1,6 @@
 """How a running job answers failures, newcomers and slow links: by one of the planners behind its `Replan`."""
 
+import math
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Protocol
 
@@ -7,6 +8,7 @@ import typer
 
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.protocols import Replan
+from .escalation import Mover, Remedies, parse_mitigate
 
 if TYPE_CHECKING:
     from ..schemas.conditions import Conditions
@@ -52,8 +54,8 @@ HostMemory = Annotated[
 ]
 
 
-class Answers(Replan, Protocol):
-    """A planner for a running job, which can be made ready ahead."""
+class Answers(Replan, Mover, Protocol):
+    """A planner for a running job, which can be made ready ahead, and knows what it costs to move workers."""
 
     def warm_up(self) -> None:
         """Load now what the first answer would have to wait for."""
@@ -108,6 +110,19 @@ def answers_if_any(
         return _NoAnswer(error.what)
 
 
+def remedies_of(text: str | None, plan: "Plan", policy: Policy | None) -> Remedies:
+    """What `--mitigate` says.
+
+    Raises:
+        InvalidInputError: it says nothing that can be read, or the job's policy does not heed what is slow.
+    """
+    if text is not None and (policy or _default(plan)) is not Policy.JOINT:
+        raise InvalidInputError(
+            "only the policy joint heeds what is slow", where="--mitigate", fix="leave it out, or --policy joint"
+        )
+    return parse_mitigate(text)
+
+
 def _default(plan: "Plan") -> Policy:
     return Policy.OOBLECK if plan.planner.name == Policy.OOBLECK.value else Policy.JOINT
 
@@ -120,6 +135,10 @@ class _NoAnswer:
 
     def __call__(self, plan: "Plan", crew: "tuple[Hand, ...]", conditions: "Conditions") -> "Replanned":
         raise InfeasibleError(self._reason)
+
+    def moving_s(self, usual_s: float) -> float:
+        """Nobody moves."""
+        return math.inf
 
     def warm_up(self) -> None:
         """Nothing is to be loaded."""

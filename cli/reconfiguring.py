@@ -1,5 +1,6 @@
 """Oobleck for a job that runs: reconfiguration behind the coordinator's `Replan`."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -43,6 +44,10 @@ class Regrouping:
             return Replanned(plan, seats)
         found = self._reconfigurer.next_of(plan, list(self._nodes(plan, crew)), self._pays_within)
         return Replanned(found.plan, tuple(self._seats(found.plan, found.pipelines)))
+
+    def moving_s(self, usual_s: float) -> float:
+        """Nobody moves because of what is slow."""
+        return math.inf
 
     def warm_up(self) -> None:
         """Plan for one node less, so that what is loaded and made ready once is there when the first node is lost."""

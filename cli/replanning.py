@@ -1,5 +1,6 @@
 """SlipStream for a job that runs: re-routing behind the coordinator's `Replan`, with an atlas where one is given."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -94,6 +95,10 @@ class Rerouting:
             self._of_units.grid.require_places(sorted(failed), "the failed workers")
             self._known[failed, may_move] = self._replanned(failed, may_move)
         return self._known[failed, may_move]
+
+    def moving_s(self, usual_s: float) -> float:
+        """Nobody moves because of what is slow."""
+        return math.inf
 
     def warm_up(self) -> None:
         """Plan for one more failure, so that what is loaded and made ready once is there when the first worker dies."""

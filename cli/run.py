@@ -27,6 +27,7 @@ from .conducting import (
     raise_for,
 )
 from .console import SETTINGS, Debug, Json, Quiet, Seed, remark
+from .escalation import MitigateOption
 from .launch import Workers
 from .plans import ProfileOption, read_valid_plan
 from .policy import AtlasOption, HostMemory, NormalizeWithin, PolicyOption
@@ -75,6 +76,7 @@ def command(
     atlas: AtlasOption = None,
     normalize_within: NormalizeWithin = 100,
     host_memory: HostMemory = 0.0,
+    mitigate: MitigateOption = None,
     checkpoint: CheckpointOption = None,
     checkpoint_every: CheckpointEvery = 0,
     resume: Resume = None,
@@ -110,9 +112,10 @@ def command(
 ) -> None:
     """Execute a plan on real processes.
 
-    Started plainly: a coordinator in this process, and one worker process per live worker on this machine. With
-    --coordinator: one worker, whose coordinator leads the job and alone decides on iterations, checkpoints and faults.
-    Under torchrun without a coordinator: one worker of a job that ends when one of them fails.
+    Started plainly: a coordinator in this process, and one worker process per live worker on this machine; a job that
+    is saved to start again (--mitigate S4) does so once, with new processes. With --coordinator: one worker, whose
+    coordinator leads the job and alone decides on iterations, checkpoints and faults. Under torchrun without a
+    coordinator: one worker of a job that ends when one of them fails.
 
     Data are bytes of text files, chosen by iteration and micro-batch and never by rank. With --json, one JSON line an
     event.
@@ -135,6 +138,7 @@ def command(
         atlas=atlas,
         normalize_within=normalize_within,
         host_memory=host_memory,
+        mitigate=mitigate,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
         resume=resume,
@@ -161,8 +165,6 @@ def run_here(plan: "Plan", training: Training, how: Conduct, as_json: bool = Fal
         InvalidInputError: something does not fit the plan.
         RuntimeFailedError: training could not go on.
     """
-    from ..runners.resilience.secret import make_secret
-
     conductor = Conductor(plan, how)
     _, corpus = load_training(plan, training)
     count = len(plan.live_workers())
@@ -172,21 +174,31 @@ def run_here(plan: "Plan", training: Training, how: Conduct, as_json: bool = Fal
             f"{count} workers share {available_cores()} cores and take turns: expect longer than predicted, and nobody "
             "to look for what is slow"
         )
-    secret = make_secret()
     facts = RunFacts(plan, training.model, tokens_of(plan, corpus), training.paced, how.iterations)
     report = RunReport(facts, as_json=as_json, quiet=quiet, metrics=how.metrics)
-    with tempfile.TemporaryDirectory(prefix="rtk-run-") as folder, Workers() as workers, report:
+    with tempfile.TemporaryDirectory(prefix="rtk-run-") as folder, report:
         # The workers read a copy: the plan may have come through a pipe.
         copy = Path(folder) / "plan.json"
         _write_copy(plan, copy)
-        hear = _hear(report.report, conductor, workers)
-        server = conductor.server(secret, hear, is_watchful=not is_crowded)
         arguments = ["run", str(copy), *training.arguments(), *(["--debug"] if SETTINGS.debug else [])]
+        finished = _lead(conductor, arguments, report.report, is_watchful=not is_crowded)
+        if conductor.may_go_on:
+            conductor = conductor.again()
+            finished = _lead(conductor, arguments, report.report, is_watchful=not is_crowded)
+    conductor.write_timeline()
+    raise_for(finished, conductor)
+
+
+def _lead(conductor: Conductor, arguments: list[str], report: Announcements, is_watchful: bool) -> "Finished":
+    """Lead a job, or the rest of it, with processes of its own."""
+    from ..runners.resilience.secret import make_secret
+
+    secret = make_secret()
+    with Workers() as workers:
+        server = conductor.server(secret, _hear(report, conductor, workers), is_watchful=is_watchful)
         _start_workers(workers, conductor, arguments, server.address, secret)
         threading.Thread(target=conductor.warm_up, name="warm-up", daemon=True).start()
-        finished = _led(server, workers, conductor)
-    conductor.write_timeline()
-    raise_for(finished)
+        return _led(server, workers, conductor)
 
 
 def _start_workers(workers: Workers, conductor: Conductor, arguments: list[str], address: str, secret: bytes) -> None:
@@ -207,12 +219,14 @@ def _start_workers(workers: Workers, conductor: Conductor, arguments: list[str],
 
 
 def _hear(report: Announcements, conductor: Conductor, workers: Workers) -> Announcements:
-    """Hand everything that happens to the report; a trace's `recover` lets a stopped process go on."""
+    """Hand everything that happens to the report, but the end of a job that starts again; a trace's `recover` lets a
+    stopped process go on."""
     events = conductor.trace.events if conductor.trace else ()
     recovering = [(event.iteration, event.worker) for event in events if event.kind == "recover"]
 
     def hear(fields: dict[str, object]) -> None:
-        report(fields)
+        if fields["event"] != "end" or not conductor.may_go_on:
+            report(fields)
         if fields["event"] == "iteration":
             assert isinstance(fields["iteration"], int)
             for iteration, name in recovering:

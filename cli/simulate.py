@@ -7,9 +7,10 @@ import typer
 
 from ..schemas.errors import RuntimeFailedError
 from .console import Debug, Json, Quiet, Seed, print_document, print_table
+from .escalation import MitigateOption, Remedies, escalating
 from .parsing import LinkDelays, Slow, parse_link_delays, parse_slow
 from .plans import ProfileOption, read_valid_plan, read_valid_trace
-from .policy import AtlasOption, HostMemory, NormalizeWithin, PolicyOption, answers_for
+from .policy import AtlasOption, HostMemory, NormalizeWithin, PolicyOption, answers_for, remedies_of
 from .training import Transport
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def command(
     atlas: AtlasOption = None,
     normalize_within: NormalizeWithin = 100,
     host_memory: HostMemory = 0.0,
+    mitigate: MitigateOption = None,
     heartbeat_limit: Annotated[
         float,
         typer.Option("--heartbeat-limit", min=0.1, help="Seconds of silence after which a stopped worker is lost."),
@@ -68,7 +70,8 @@ def command(
 
     With --inject workers die, come back and slow down as a trace says, and links slow down and break; the monitor of
     `rtk run` finds out what is slow, and its coordinator decides what follows. The iteration time is then the whole
-    time, what was lost included, over the committed iterations; the command exits with 5 if the job could not go on.
+    time, what was lost included, over the committed iterations; the command exits with 5 if the job could not go on,
+    or was to start again on other workers (--mitigate S4).
     """
     from ..schemas.conditions import under_conditions
 
@@ -79,7 +82,8 @@ def command(
         return
     costs = _costs(read, profile, heartbeat_limit, regroup)
     answers = answers_for(conditions, policy, atlas, normalize_within, host_memory)
-    story = _story(conditions, inject, iterations, answers, costs, jitter, seed, transport)
+    remedies = remedies_of(mitigate, read, policy)
+    story = _story(conditions, inject, iterations, answers, remedies, costs, jitter, seed, transport)
     _tell(story, iterations, jitter, timeline, as_json)
 
 
@@ -112,6 +116,7 @@ def _story(
     inject: str,
     iterations: int,
     answers: "Answers",
+    remedies: Remedies,
     costs: "SwitchCosts",
     jitter: float,
     seed: int,
@@ -121,7 +126,8 @@ def _story(
     from ..runners.story import simulate_story
     from .conducting import monitor_of
 
-    trace, monitor = read_valid_trace(inject, plan), monitor_of(plan)
+    trace = read_valid_trace(inject, plan)
+    monitor = escalating(monitor_of(plan), plan, remedies, lambda: answers)
     return simulate_story(plan, trace, iterations, answers, costs, jitter, seed, monitor, transport.value)
 
 
@@ -167,7 +173,9 @@ def _tell(story: "Story", iterations: int, jitter: float, timeline: str | None, 
     if story.exit_code:
         raise RuntimeFailedError(
             f"the job ended after {len(story.committed_s)} of {iterations} iterations: {story.reason}",
-            fix="a stage needs one worker that lives; let one join before the last one fails",
+            fix="a stage needs one worker that lives; let one join before the last one fails"
+            if not any(fields["event"] == "restart" for _, fields in story.announced)
+            else "`rtk run --checkpoint` goes on from there with new processes",
         )
 
 

@@ -1,25 +1,28 @@
-"""Answers to slow links and slow workers: the running plan while it has slack for them, a joint one, and back again."""
+"""Answers to slow links and slow workers: the running plan while it has slack for them, a joint one, workers in other
+places, a restart; and back again."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.cli.adapting import WORTH_IT, Adapting
+from rtk.cli.adapting import UNKNOWN_COPYING, WORTH_IT, Adapting
 from rtk.cli.policy import Policy, answers_for
-from rtk.cli.replanning import replan_from
+from rtk.cli.replanning import Rerouting, replan_from
 from rtk.planners.joint import plan as joint
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.shape import Shape
+from rtk.planners.slipstream.cluster import Request, opening
 from rtk.schemas.check import check_plan
 from rtk.schemas.conditions import HEALTHY, Conditions, LinkPlace, SlowLink, SlowWorker, pair_of, under_conditions
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.orders import Operation
 from rtk.schemas.plan import Place, Plan, name_of
-from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
 from rtk.schemas.protocols import Hand, Replanned
 
 from ..planners.running_plans import made_by, profile, running_plans, short_search
@@ -45,15 +48,25 @@ def crew_of(plan: Plan, *dead: str) -> tuple[Hand, ...]:
     )
 
 
+def at_home(plan: Plan) -> tuple[tuple[str, Place], ...]:
+    """Everybody at the place he is named after."""
+    return tuple((one.name, (one.pipeline, one.stage)) for one in plan.live_workers())
+
+
 def crew_after(answer: Replanned) -> tuple[Hand, ...]:
     """Who is there once an answer is followed."""
     plan = answer.plan
     return tuple(Hand(name, (k, i), plan.template_of(k).stages[i].layers) for name, (k, i) in answer.seats)
 
 
-def slow_link(one: str, other: str, delay_s: float) -> Conditions:
+def slow_link(one: str, other: str, delay_s: float, level: int = 0) -> Conditions:
     """One slow link."""
-    return Conditions((SlowLink(pair_of(one, other), delay_s),))
+    return Conditions((SlowLink(pair_of(one, other), delay_s),), level=level)
+
+
+def slow_worker(worker: str, factor: float, level: int = 0) -> Conditions:
+    """One slow worker."""
+    return Conditions(slow_workers=(SlowWorker(worker, factor),), level=level)
 
 
 def adapting(plan: Plan, within: int = 100, host_memory_bytes: float = 0.0) -> Adapting:
@@ -72,7 +85,7 @@ def test_a_delay_that_the_plan_tolerates_changes_nothing() -> None:
     """Everybody goes on with the very same plan."""
     found = adapting(WHOLE)(WHOLE, crew_of(WHOLE), slow_link("0/1", "0/2", TOLERATED_S))
     assert found.plan is WHOLE
-    assert found.seats == tuple((hand.worker, hand.place) for hand in crew_of(WHOLE))
+    assert found.seats == at_home(WHOLE)
 
 
 def test_a_delay_beyond_is_adapted_to_and_relief_brings_the_first_plan_back() -> None:
@@ -156,12 +169,14 @@ def _worker(plan: Plan, place: Place) -> tuple[Operation, ...]:
 
 
 @pytest.mark.parametrize("dp", [2, 3])
-def test_a_slow_link_between_peers_is_moved_away(dp: int) -> None:
-    """One of its ends changes places with a worker of another stage, so that the two have nothing to send to each
-    other; the plan stays, nobody moves again, and everybody stays where he is after relief."""
+def test_a_slow_link_between_peers_is_moved_away_and_all_go_back_after_relief(dp: int) -> None:
+    """From level 1 on: one of its ends changes places with a worker of another stage, so that the two have nothing to
+    send to each other; the plan stays, and nobody moves again until it is well; then everybody is where he was."""
     plan = plan_pipeline(COSTS, "1f1b", Shape(3, dp, 6))
-    conditions = slow_link("0/1", "1/1", 0.2)
-    found = adapting(plan)(plan, crew_of(plan), conditions)
+    replan = adapting(plan)
+    assert replan(plan, crew_of(plan), slow_link("0/1", "1/1", 0.2)) == Replanned(plan, at_home(plan))
+    conditions = slow_link("0/1", "1/1", 0.2, level=1)
+    found = replan(plan, crew_of(plan), conditions)
     assert digest(found.plan) == digest(plan)
     seats = dict(found.seats)
     assert sorted(seats.values()) == [(one.pipeline, one.stage) for one in plan.workers]
@@ -169,31 +184,91 @@ def test_a_slow_link_between_peers_is_moved_away(dp: int) -> None:
     (k, i), (other, j) = seats["0/1"], seats["1/1"]
     assert i != j
     assert k != other
-    replan = adapting(plan)
-    for then in (conditions, HEALTHY):
+    for then in (conditions, replace(conditions, level=2), replace(conditions, level=0)):
         assert replan(found.plan, crew_after(found), then) == found
+    back = replan(found.plan, crew_after(found), HEALTHY)
+    assert digest(back.plan) == digest(plan)
+    assert back.seats == at_home(plan)
 
 
 @pytest.mark.parametrize(("within", "delay_s", "moves"), [(0, 0.2, False), (100, 0.2, True), (100, 1e-4, False)])
 def test_workers_change_places_only_where_it_pays(within: int, delay_s: float, moves: bool) -> None:
     """Copies that nobody knows the size of last as long as ten iterations."""
     plan = plan_pipeline(COSTS, "1f1b", Shape(3, 2, 6))
-    found = adapting(plan, within)(plan, crew_of(plan), slow_link("0/1", "1/1", delay_s))
-    assert (found.seats != tuple((hand.worker, hand.place) for hand in crew_of(plan))) == moves
+    found = adapting(plan, within)(plan, crew_of(plan), slow_link("0/1", "1/1", delay_s, level=1))
+    assert (found.seats != at_home(plan)) == moves
 
 
 def test_nobody_moves_while_somebody_waits_for_his_state() -> None:
-    """A newcomer takes its place first."""
+    """A newcomer takes its place first; and who was elsewhere then, stays there."""
     plan = plan_pipeline(COSTS, "1f1b", Shape(3, 2, 6))
     crew = (*crew_of(plan, "1/2"), Hand("1/2", None, None))
-    found = adapting(plan)(plan, crew, slow_link("0/1", "1/1", 0.2))
+    found = adapting(plan)(plan, crew, slow_link("0/1", "1/1", 0.2, level=1))
     assert all(name == name_of(place) for name, place in found.seats)
+    moved = adapting(plan)(plan, crew_of(plan), slow_link("0/1", "1/1", 0.2, level=1))
+    there = crew_after(moved)
+    waiting = (*there[:-1], Hand(there[-1].worker, None, None))
+    assert adapting(plan)(plan, waiting, HEALTHY).seats == moved.seats
+
+
+def test_a_slow_link_of_a_pipeline_is_given_to_two_who_have_nothing_to_send_to_each_other() -> None:
+    """One of its ends changes places within the pipeline, and the plan is the first one; where another pipeline's
+    workers can go round the link without a loss, nobody moves."""
+    replan, conditions = adapting(WHOLE), slow_link("0/1", "0/2", 0.5, level=1)
+    found = replan(WHOLE, crew_of(WHOLE), conditions)
+    seats = dict(found.seats)
+    assert abs(seats["0/1"][1] - seats["0/2"][1]) > 1
+    assert digest(found.plan) == digest(WHOLE)
+    back = replan(found.plan, crew_after(found), HEALTHY)
+    assert back == Replanned(WHOLE, at_home(WHOLE))
+    wide = plan_pipeline(COSTS, "zero-bubble", Shape(4, 2, 8))
+    around = adapting(wide)(wide, crew_of(wide), conditions)
+    assert around.seats == at_home(wide)
+
+
+def test_stragglers_of_one_pipeline_are_consolidated_where_nothing_else_helps() -> None:
+    """Two slow workers of one pipeline each cost it; where its stages are unlike, a slow worker gives the long one up;
+    and if a swap gains next to nothing, everybody stays."""
+    unlike = profile([(0.02, 0.02, 0.02), (0.01, 0.01, 0.01), (0.01, 0.01, 0.01)])
+    plan = plan_pipeline(unlike, "1f1b", Shape(3, 1, 8))
+    found = adapting(plan)(plan, crew_of(plan), slow_worker("0/0", 1.8, level=1))
+    assert dict(found.seats)["0/0"] != (0, 0)
+    even = plan_pipeline(COSTS, "1f1b", Shape(4, 1, 12))
+    assert adapting(even)(even, crew_of(even), slow_worker("0/1", 1.8, level=1)).seats == at_home(even)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "restarts"),
+    [
+        (slow_worker("0/1", 2.0, level=2), True),
+        (slow_worker("0/1", 2.0, level=1), False),
+        (slow_worker("0/1", 1.01, level=2), False),
+        (slow_link("0/1", "0/2", 1.0, level=2), False),  # they change places
+        (slow_link("0/1", "0/3", 1.0, level=2), False),
+        (HEALTHY, False),
+    ],
+)
+def test_a_restart_is_for_what_nothing_else_helps_against(conditions: Conditions, restarts: bool) -> None:
+    """At level 2, where the job is slower than it could be; the reason says because of whom."""
+    found = adapting(WHOLE)(WHOLE, crew_of(WHOLE), conditions)
+    assert bool(found.restart) == restarts
+    if restarts:
+        assert "0/1" in found.restart
+
+
+def test_what_changing_places_costs() -> None:
+    """There and back: by the sizes and the network, where they are known; else some iterations."""
+    assert adapting(WIDE).moving_s(0.5) == 2 * UNKNOWN_COPYING * 0.5
+    layers = tuple(Layer((LayerCost(0.01, 0.01, 0.01),), state_bytes=size) for size in (100.0, 300.0))
+    known = Profile(layers, network=Network(inter_node=Connection(0.0, 1000.0)))
+    common, plan = opening(known, Request(Shape(2, 2, 4))), plan_pipeline(known, "1f1b", Shape(2, 2, 4))
+    assert Adapting(Rerouting(plan, common, 100), 100).moving_s(0.5) == pytest.approx(2 * 0.3)
 
 
 def test_two_slow_links_between_peers() -> None:
     """Both are moved away."""
     plan = plan_pipeline(COSTS, "1f1b", Shape(4, 2, 6))
-    conditions = Conditions((SlowLink(("0/1", "1/1"), 0.2), SlowLink(("0/2", "1/2"), 0.1)))
+    conditions = Conditions((SlowLink(("0/1", "1/1"), 0.2), SlowLink(("0/2", "1/2"), 0.1)), level=1)
     seats = dict(adapting(plan)(plan, crew_of(plan), conditions).seats)
     for one, other in (("0/1", "1/1"), ("0/2", "1/2")):
         assert seats[one][1] != seats[other][1]
@@ -267,13 +342,15 @@ def conditions_of(draw: st.DrawFn, plan: Plan) -> Conditions:
         tuple(SlowLink(pair, delay_s) for pair, delay_s in sorted(links.items())),
         tuple(SlowWorker(name, factor) for name, factor in sorted(workers.items())),
         tuple(sorted(draw(st.sets(pairs, max_size=1)))),
+        level=draw(st.integers(0, 1)),
     )
 
 
 @given(st.data())
 def test_whatever_becomes_slow_one_after_the_other(data: st.DataObject) -> None:
     """Answers are valid plans that leave just the dead workers' places empty; the same question has the same answer,
-    whatever was asked before; and in the end, when all is well, the first plan is there again."""
+    whatever was asked before; and in the end, when all is well, the first plan is there again, and everybody where he
+    was."""
     plan = data.draw(running_plans())
     replan, running, crew = adapting(plan), plan, crew_of(plan)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -285,7 +362,9 @@ def test_whatever_becomes_slow_one_after_the_other(data: st.DataObject) -> None:
         assert sorted(name for name, _ in found.seats) == sorted(hand.worker for hand in crew)
         assert adapting(plan)(running, crew, conditions) == found
         running, crew = found.plan, crew_after(found)
-    assert digest(replan(running, crew, HEALTHY).plan) == digest(plan)
+    back = replan(running, crew, HEALTHY)
+    assert digest(back.plan) == digest(plan)
+    assert back.seats == at_home(plan)
 
 
 @given(st.integers(0, 2), st.sampled_from(["1f1b", "zero-bubble", "gpipe"]), st.floats(0.001, 0.2))
