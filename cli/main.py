@@ -7,7 +7,24 @@ import typer
 
 from .. import __version__
 from ..schemas.errors import RtkError
-from . import coordinate, diff, explain, export, import_, plan, profile, quickstart, run, schema, simulate, verify, viz
+from . import (
+    coordinate,
+    detect,
+    diff,
+    explain,
+    export,
+    import_,
+    monitor,
+    plan,
+    probe,
+    profile,
+    quickstart,
+    run,
+    schema,
+    simulate,
+    verify,
+    viz,
+)
 from .console import SETTINGS
 
 app = typer.Typer(
@@ -19,7 +36,23 @@ app = typer.Typer(
     help="Plan, simulate and run large-model training that keeps going when workers fail or slow down.",
 )
 app.add_typer(plan.app, name="plan")
-for command in (profile, simulate, run, coordinate, verify, explain, viz, diff, export, import_, schema, quickstart):
+for command in (
+    profile,
+    simulate,
+    run,
+    detect,
+    monitor,
+    probe,
+    coordinate,
+    verify,
+    explain,
+    viz,
+    diff,
+    export,
+    import_,
+    schema,
+    quickstart,
+):
     app.command(command.NAME, short_help=command.SUMMARY)(command.command)
 
 

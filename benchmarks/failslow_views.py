@@ -1,0 +1,72 @@
+"""The detectors of iteration times as detectors of changes and of anomalies in any series of values.
+
+They take logs of times and call 10 % slow. Of a value they get its distance from the usual one instead, with a tenth
+for so many deviations of its noise; and, to see what falls as well, the same with the sign changed.
+
+* changes: 2 deviations of the noise between neighbours; every onset, change of level and relief counts. This was chosen
+  beforehand; 1.5 would give a little more.
+* anomalies: 3 standard deviations of the first 15 % of the series (NAB's time to learn); every onset counts. This was
+  the best of eight that were tried on these very series (2 to 5, and median deviations): compare it with the best
+  settings of others.
+"""
+
+import numpy as np
+
+from rtk.benchmarks.failslow_labelled import MARGIN, Detector, Floats
+from rtk.profilers.failslow.compiled import Floats as Numbers
+from rtk.profilers.failslow.compiled import Method
+from rtk.profilers.failslow.rcusum import CONFIRMED, HINDSIGHT, LEVEL, RELIEF, SLOW, WIDTH
+from rtk.profilers.failslow.tracker import METHODS, SHORTEST, Mode
+
+CHANGE, ANOMALY = 2.0, 3.0
+LEARNED = 0.15
+
+
+def noise_of(values: Floats) -> float:
+    """The deviation of the noise, by the median difference of neighbours (of those that differ, if most do not)."""
+    steps = np.abs(np.diff(values))
+    steps = steps[steps > 0] if np.median(steps) == 0 else steps
+    return float(np.median(steps)) / 0.954 if len(steps) else 1.0
+
+
+def changes(mode: Mode) -> Detector:
+    """Where the level changes."""
+
+    def detect(values: Floats) -> list[int]:
+        logs = (values - np.median(values)) / noise_of(values) * SLOW / CHANGE
+        kinds = {CONFIRMED, LEVEL, RELIEF, HINDSIGHT}
+        return _apart(_places(logs, METHODS[mode], kinds) + _places(-logs, METHODS[mode], kinds))
+
+    return detect
+
+
+def anomalies(mode: Mode) -> Detector:
+    """Where the values begin to be unusual."""
+
+    def detect(values: Floats) -> list[int]:
+        first = values[: int(LEARNED * len(values))]
+        logs = (values - np.median(first)) / max(float(first.std()), 1e-9) * SLOW / ANOMALY
+        return sorted(_places(logs, METHODS[mode], {CONFIRMED}) + _places(-logs, METHODS[mode], {CONFIRMED}))
+
+    return detect
+
+
+def _places(logs: Floats, method: Method, kinds: set[int]) -> list[int]:
+    """Where a detector writes that something of these kinds has happened."""
+    n, x, buffer = [0] * method.counts, [0.0] * method.numbers, [0.0] * method.buffered
+    out: Numbers = [0.0] * 4096
+    method.set_up(n, SHORTEST)
+    places = []
+    for y in [*logs.tolist(), None]:
+        told = method.finish(n, x, buffer, out) if y is None else method.take(y, n, x, buffer, out, 0)
+        places += [int(out[WIDTH * k + 1]) for k in range(told) if out[WIDTH * k] in kinds]
+    return places
+
+
+def _apart(places: list[int]) -> list[int]:
+    """The first of those that mean the same change."""
+    kept: list[int] = []
+    for place in sorted(places):
+        if place > 0 and (not kept or place - kept[-1] > MARGIN):
+            kept.append(place)
+    return kept

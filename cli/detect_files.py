@@ -1,0 +1,190 @@
+"""What `rtk detect` finds in each kind of file: logs line by line, calls and operations as whole files."""
+
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..profilers.failslow.readers.lines import Line, growing_lines, lines_of
+from ..profilers.failslow.readers.watch import Watch
+from ..schemas.detection import FileFindings
+from ..schemas.documents import STANDARD_STREAM, source_of
+from ..viz.thinning import Point, Thinned
+from .console import remark
+from .detect_words import words_of
+
+if TYPE_CHECKING:
+    from ..profilers.failslow.readers.ranks import Sample
+    from ..profilers.failslow.tracker import Change
+    from .detect import Format
+
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of every file: the detector's settings, the format if it is known, and whether there is to be a
+    picture."""
+
+    mode: Literal["robust", "paper"]
+    shortest: int
+    format_name: "Format | None"
+    is_drawn: bool
+
+
+@dataclass(frozen=True)
+class Found:
+    """The findings of a file, and its times as few points, where they are to be drawn."""
+
+    findings: FileFindings
+    points: tuple[Point, ...] = ()
+
+
+def examined(files: list[str], question: Question) -> list[Found]:
+    """The findings of all files, in their order; call logs of one job, a file a rank, are looked at together.
+
+    Raises:
+        InvalidInputError: a file cannot be read, or makes no sense.
+    """
+    kinds = {file: _kind(file, question.format_name) for file in files}
+    calls = [file for file in files if kinds[file] == "calls"]
+    found: list[Found] = []
+    for file in files:
+        if kinds[file] == "operations":
+            found.append(_operations(file))
+        elif kinds[file] == "series":
+            found.append(_log(file, question))
+        elif file == calls[0]:
+            found += _calls(calls, question)
+            calls = [""]
+    return found
+
+
+def followed(file: str, question: Question, as_json: bool, quiet: bool) -> list[Found]:
+    """The findings of a log that grows: each change is printed as it comes; Ctrl-C (or SIGTERM) ends it.
+
+    Args:
+        file: `-` is standard input.
+        question: what is asked.
+        as_json: standard output belongs to a document.
+        quiet: with as_json, no lines at all.
+    """
+    eye, interrupts = _Eye(file, question), _Interrupts()
+    stream = sys.stderr if as_json else sys.stdout
+    with interrupts:
+        for line in growing_lines(file, eye.wait, remark):
+            with interrupts.put_off():
+                for change in eye.read(line):
+                    if not (as_json and quiet):
+                        print(words_of(change, eye.watch, source_of(file)), file=stream, flush=True)
+    return [eye.finish()]
+
+
+class _Interrupts:
+    """Ctrl-C and SIGTERM end what is done within, and not the program; what is begun is done first.
+
+    What was found is worth telling, also to a batch system that ends the job.
+    """
+
+    def __init__(self) -> None:
+        self._is_busy = self._has_come = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._come)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        return kind is KeyboardInterrupt
+
+    @contextmanager
+    def put_off(self) -> Iterator[None]:
+        """Not in the middle of this."""
+        self._is_busy = True
+        yield
+        self._is_busy = False
+        if self._has_come:
+            raise KeyboardInterrupt
+
+    def _come(self, number: int, frame: object) -> None:
+        if self._has_come or not self._is_busy:  # who asks twice is in a hurry
+            raise KeyboardInterrupt
+        self._has_come = True
+
+
+class _Eye:
+    """Watches one log, and remembers what a picture needs."""
+
+    def __init__(self, file: str, question: Question) -> None:
+        self._file = file
+        asked = question.format_name
+        name = asked.value if asked is not None and asked.is_series else None
+        self.watch = Watch(source_of(file), question.mode, question.shortest, name)
+        self._thinned = Thinned() if question.is_drawn else None
+
+    def read(self, line: Line) -> "Iterator[Change]":
+        """The next line, and what changed with it."""
+        return self._note(self.watch.read(line.data, line.is_cut))
+
+    def wait(self) -> bool:
+        """Nothing to read: sleep a little, unless the log has said that nothing will follow."""
+        if self.watch.series.is_over:
+            return False
+        time.sleep(POLL_S)
+        return True
+
+    def finish(self) -> Found:
+        """The log is over."""
+        for _ in self._note(self.watch.series.finish()):
+            pass
+        self.watch.finish()
+        points = tuple(self._thinned.points()) if self._thinned is not None else ()
+        return Found(self.watch.findings(self._file), points)
+
+    def _note(self, samples: "Iterable[Sample]") -> "Iterator[Change]":
+        for sample in samples:
+            if self._thinned is not None:
+                self._thinned.note(sample.time_s)
+            yield from self.watch.note(sample)
+
+
+def _log(file: str, question: Question) -> Found:
+    eye = _Eye(file, question)
+    for line in lines_of(file):
+        for _ in eye.read(line):
+            pass
+    return eye.finish()
+
+
+def _kind(file: str, format_name: "Format | None") -> Literal["series", "calls", "operations"]:
+    """How a file is to be read."""
+    if file == STANDARD_STREAM:
+        return "series"
+    if format_name is not None:
+        return "series" if format_name.is_series else "calls" if format_name.value == "calls" else "operations"
+    if not Path(file).is_file():
+        return "series"
+    from ..profilers.failslow.attribution.files import is_operation_table
+    from ..profilers.failslow.calls.files import is_call_file
+
+    path = Path(file)
+    return "operations" if is_operation_table(path) else "calls" if is_call_file(path) else "series"
+
+
+def _calls(files: list[str], question: Question) -> list[Found]:
+    from ..profilers.failslow.calls.files import findings_of
+
+    paths = [Path(file) for file in files]
+    return [Found(findings) for findings in findings_of(paths, question.mode, question.shortest)]
+
+
+def _operations(file: str) -> Found:
+    from ..profilers.failslow.attribution.files import findings_of
+
+    return Found(findings_of(Path(file)))

@@ -1,0 +1,201 @@
+"""A table of single operations, read from Parquet or CSV and checked; nothing of it is interpreted yet."""
+
+import csv
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....schemas.errors import InvalidInputError
+from .kinds import KNOWN
+
+PARQUET_MAGIC = b"PAR1"
+GZIP_MAGIC = b"\x1f\x8b"
+
+# As in the tables that ByteDance's StragglerAnalysis published.
+WHOLE = ("dp_rank", "stage", "rank", "step", "seq_id", "mc", "mb_id", "gmc")
+TIMES = ("start_ts", "duration")
+COLUMNS = (*WHOLE, *TIMES, "optype")
+MAY_BE_NONE = ("mc", "mb_id", "gmc")  # -1 where an operation belongs to no micro-batch or chunk
+
+Whole = NDArray[np.int64]
+Times = NDArray[np.float64]
+Raw = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """The columns, one value a row.
+
+    Attributes:
+        whole: the columns of whole numbers, by name.
+        kind: the operation's kind, as a place in `KNOWN`.
+        start_s: when it started; only differences within a step matter.
+        duration_s: how long it took, waiting included.
+    """
+
+    whole: dict[str, Whole]
+    kind: Whole
+    start_s: Times
+    duration_s: Times
+
+
+def looks_like_one(path: Path) -> bool:
+    """Whether a file is a Parquet file, or a CSV file (or .gz of one) with a column `optype`.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        if file.read(4) == PARQUET_MAGIC:
+            return True
+    try:
+        with _opened(path) as text:
+            return "optype" in [name.strip() for name in text.readline(4096).split(",")]
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error):
+        return False
+
+
+def read_table(path: Path) -> Table:
+    """Read and check a table.
+
+    Args:
+        path: a Parquet file, CSV, or gzipped CSV, with the `COLUMNS`.
+
+    Raises:
+        InvalidInputError: it is damaged or empty, lacks a column, or has a value that cannot be; or it is Parquet and
+            pyarrow is not installed.
+    """
+    with path.open("rb") as file:
+        is_parquet = file.read(4) == PARQUET_MAGIC
+    raw = (_read_parquet if is_parquet else _read_csv)(path)
+    where = str(path)
+    missing = [name for name in COLUMNS if name not in raw]
+    if missing:
+        raise InvalidInputError(
+            f"the table of operations has no column {', '.join(missing)}",
+            where=where,
+            fix=f"give it the columns {', '.join(COLUMNS)}",
+        )
+    if not len(raw["optype"]):
+        raise InvalidInputError("the table of operations has no rows", where=where, fix="record at least one step")
+    whole = {name: _whole(raw[name], name, where) for name in WHOLE}
+    start_s, duration_s = (_times(raw[name], name, where) for name in TIMES)
+    _refuse(duration_s < 0, duration_s, "duration", where, "an operation cannot take less than no time")
+    return Table(whole, _kinds(raw["optype"], where), start_s, duration_s)
+
+
+def _read_parquet(path: Path) -> Raw:
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        raise InvalidInputError(
+            "reading Parquet needs pyarrow, which is not installed",
+            where=str(path),
+            fix='pip install "rtk[parquet]", or give the table as CSV',
+        ) from None
+    try:
+        file = parquet.ParquetFile(path)
+        there = [name for name in COLUMNS if name in file.schema_arrow.names]
+        table = file.read(columns=there)
+    except (arrow.ArrowException, OSError) as error:
+        raise InvalidInputError(
+            f"the Parquet file cannot be read: {error}", where=str(path), fix="write it again"
+        ) from None
+    return {name: table[name].to_numpy(zero_copy_only=False) for name in there}
+
+
+def _read_csv(path: Path) -> Raw:
+    try:
+        with _opened(path) as text:
+            rows = list(_rows_of(text, str(path)))
+    except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InvalidInputError(f"the table cannot be read: {error}", where=str(path), fix="write it again") from None
+    if not rows:
+        raise InvalidInputError("the file is empty", where=str(path), fix="record at least one step")
+    columns = list(zip(*rows[1:], strict=True)) if len(rows) > 1 else [()] * len(rows[0])
+    return {name.strip(): np.array(column, dtype=str) for name, column in zip(rows[0], columns, strict=True)}
+
+
+def _rows_of(text: TextIO, where: str) -> Iterator[list[str]]:
+    reader = csv.reader(text, strict=True)
+    width = None
+    for row in reader:
+        if not row:
+            continue
+        width = len(row) if width is None else width
+        if len(row) != width:
+            raise InvalidInputError(
+                f"a row has {len(row)} values, the header {width}",
+                where=f"{where}:{reader.line_num}",
+                fix="it may have been cut off: leave the row out",
+            )
+        yield row
+
+
+def _opened(path: Path) -> TextIO:
+    with path.open("rb") as file:
+        is_gzip = file.read(2) == GZIP_MAGIC
+    if is_gzip:
+        return gzip.open(path, "rt", encoding="utf-8", newline="")
+    return path.open("rt", encoding="utf-8", newline="")
+
+
+def _times(column: NDArray[Any], name: str, where: str) -> Times:
+    times = _converted(column, name, where)
+    _refuse(~(np.abs(times) < 1e15), times, name, where, "give seconds")
+    return times
+
+
+def _whole(column: NDArray[Any], name: str, where: str) -> Whole:
+    numbers = _converted(column, name, where)
+    if name in MAY_BE_NONE:
+        numbers = np.where(np.isnan(numbers), -1, numbers)
+    least = -1 if name in MAY_BE_NONE else 0
+    is_one = (numbers >= least) & (numbers < 1e9) & (numbers == np.floor(numbers))
+    _refuse(~is_one, numbers, name, where, f"give whole numbers from {least} on")
+    return numbers.astype(np.int64)
+
+
+def _converted(column: NDArray[Any], name: str, where: str) -> Times:
+    if column.dtype.kind in "mM":
+        raise _bad_value(name, column[0], 0, where, "give a number of seconds, not a date or a time of day")
+    try:
+        return column.astype(np.float64)
+    except (TypeError, ValueError):
+        row = next(place for place, value in enumerate(column) if not _is_number(value))
+        raise _bad_value(name, column[row], row, where, "give a number") from None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _kinds(column: NDArray[Any], where: str) -> Whole:
+    names, places = np.unique(column.astype(str), return_inverse=True)
+    for place, name in enumerate(names):
+        if name not in KNOWN:
+            row = int(np.flatnonzero(places == place)[0])
+            raise _bad_value("optype", name, row, where, f"known are {', '.join(KNOWN)}")
+    known: Whole = np.array([KNOWN.index(name) for name in names], dtype=np.int64)[places]
+    return known
+
+
+def _refuse(is_bad: NDArray[np.bool_], column: Times, name: str, where: str, fix: str) -> None:
+    if is_bad.any():
+        row = int(np.flatnonzero(is_bad)[0])
+        raise _bad_value(name, float(column[row]), row, where, fix)
+
+
+def _bad_value(name: str, value: object, row: int, where: str, fix: str) -> InvalidInputError:
+    return InvalidInputError(f"{name} is {value}", where=f"{where}, row {row + 1}", fix=fix)

@@ -1,0 +1,61 @@
+"""The words of torch, NCCL and gloo for operations and types of numbers, and those of rtk."""
+
+import re
+from collections.abc import Sequence
+from math import prod
+
+from ....schemas.errors import InvalidInputError
+
+_ENDINGS = re.compile(r"(_base|_into_tensor|_tensor|_coalesced|_single|_v|_)+$")
+_SPLIT = re.compile(r"(all|reduce)_?(reduce|gather|scatter|to_?all)")
+_SIZES_BYTES = {
+    "double": 8, "float64": 8, "long": 8, "int64": 8, "uint64": 8, "complexfloat": 8,
+    "float": 4, "float32": 4, "int": 4, "int32": 4, "uint32": 4,
+    "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "int16": 2, "uint16": 2,
+    "complexdouble": 16,
+}  # fmt: skip
+_RANKS = re.compile(r"\d+")
+MOST_NAMED = 8  # ranks in a group's name
+
+
+def plain_op(name: str) -> str:
+    """`nccl:_all_gather_base`, `AllGather`, `allgather_`: all are `all_gather`."""
+    word = name.rpartition(":")[2].strip().partition(" ")[0]
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).lower().strip("_")
+    stem = _ENDINGS.sub("", snake)
+    match = _SPLIT.fullmatch(stem)
+    return f"{match[1]}_{match[2].replace('toall', 'to_all')}" if match else stem
+
+
+def size_bytes(dtype: str) -> int:
+    """Of one number of that type; 1 where the type is not known."""
+    return _SIZES_BYTES.get(dtype.lower().removeprefix("torch."), 1)
+
+
+def bytes_of(sizes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> int:
+    """Of tensors of these sizes; the last type holds for all that have none of their own."""
+    known = list(dtypes) or [""]
+    pairs = zip(sizes, [*known, *[known[-1]] * len(sizes)], strict=False)
+    return sum(prod(size) * size_bytes(dtype) for size, dtype in pairs)
+
+
+def ranks_of(value: object) -> tuple[int, ...]:
+    """The ranks in a list, or in its text `[0, 1]`; none where the text leaves some out."""
+    if isinstance(value, list | tuple):
+        return tuple(rank for rank in value if isinstance(rank, int))
+    if not isinstance(value, str) or "..." in value:
+        return ()
+    return tuple(int(number) for number in _RANKS.findall(value))
+
+
+def group_name(name: str, ranks: Sequence[int]) -> str:
+    """A name that is the same on all ranks of a group, and another one on those of other groups."""
+    if not ranks:
+        return name
+    shown = ",".join(map(str, ranks[:MOST_NAMED]))
+    return f"{name}[{shown}]" if len(ranks) <= MOST_NAMED else f"{name}[{shown},… {len(ranks)} ranks]"
+
+
+def damaged(what: str, where: str) -> InvalidInputError:
+    """The error for a file that is not whole."""
+    return InvalidInputError(what, where=where, fix="write the file again; it was cut short, or changed")

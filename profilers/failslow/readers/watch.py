@@ -1,0 +1,112 @@
+"""Watching a log: its iteration times go to a tracker, and what is found is put together with what speaks for it."""
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+
+from ....schemas.detection import Episode, FailSlow, FileFindings
+from ..tracker import SHORTEST, Change, Mode
+from .call_series import CallSeries, is_call
+from .evidence import Witness, witness
+from .phases import Phase
+from .ranks import Sample
+from .series import Series
+
+# So many samples are remembered, to be counted as evidence; an episode may be longer.
+REMEMBERED = 1 << 15
+
+
+class Watch:
+    """Takes a log line by line, and knows what was slow; in bounded memory, beside the episodes themselves.
+
+    Args:
+        source: what the log is called in messages.
+        mode: of the tracker.
+        shortest: how many slow iterations it takes to confirm.
+        name: of the log's format; None: it is recognised.
+
+    Attributes:
+        series: the log as a series of iteration times.
+        samples: how many iterations there were.
+    """
+
+    def __init__(self, source: str, mode: Mode = "robust", shortest: int = SHORTEST, name: str | None = None) -> None:
+        self.series: Series | CallSeries = Series(source, name)
+        self.samples = 0
+        self._source, self._mode, self._shortest = source, mode, shortest
+        self._phases: dict[int, Phase] = {}
+        self._memory: deque[Sample] = deque(maxlen=REMEMBERED)
+        self._witnesses: dict[int, Witness] = {}  # by onset
+        self._is_recognised = name is not None
+
+    @property
+    def usual_s(self) -> float | None:
+        """What an iteration takes when nothing is slow; of several phases, in that of most samples."""
+        longest = max(self._phases.values(), key=lambda phase: phase.samples, default=None)
+        return longest.usual_s if longest is not None else None
+
+    def read(self, line: bytes, is_cut: bool = False) -> list[Sample]:
+        """The next line of the log, and the iterations that it completes; each of them is to be noted.
+
+        Args:
+            line: with its end or without it.
+            is_cut: it is the last one and has no end.
+
+        Raises:
+            InvalidInputError: the line breaks the format.
+        """
+        if not self._is_recognised and line.strip():
+            self._is_recognised = True
+            if is_call(line):
+                self.series = CallSeries(self._source)
+        return self.series.read(line, is_cut)
+
+    def note(self, sample: Sample) -> tuple[Change, ...]:
+        """Another iteration of the series, and what changed with it."""
+        phase = self._phases.get(sample.phase)
+        if phase is None:
+            phase = self._phases[sample.phase] = Phase(self._mode, self._shortest)
+        self._memory.append(sample)
+        self.samples += 1
+        return self._heard(phase.note(self.samples - 1, sample.time_s), sample.phase)
+
+    def finish(self) -> tuple[Change, ...]:
+        """The log is over."""
+        return tuple(change for number, phase in self._phases.items() for change in self._heard(phase.finish(), number))
+
+    def iteration_of(self, place: int) -> int | None:
+        """The number of the iteration that a sample is of, where the log says it and it is not too long ago."""
+        first = self.samples - len(self._memory)
+        return self._memory[place - first].iteration if first <= place < self.samples else None
+
+    def findings(self, file: str) -> FileFindings:
+        """What was found, once the log is over."""
+        found = [
+            self._fail_slow(episode, number)
+            for number, phase in self._phases.items()
+            for episode in phase.episodes
+            if episode.confirmed is not None
+        ]
+        events = tuple(sorted(found, key=lambda event: event.onset))
+        return FileFindings(file, self.series.kind, self.samples, self.usual_s, events)
+
+    def _heard(self, changes: tuple[Change, ...], phase: int) -> tuple[Change, ...]:
+        for change in changes:
+            if change.kind == "relief":
+                self._witnesses[change.episode.onset] = self._witness(change.episode, phase)
+        return changes
+
+    def _fail_slow(self, episode: Episode, phase: int) -> FailSlow:
+        witness = self._witnesses.get(episode.onset) or self._witness(episode, phase)
+        return FailSlow.of(episode, scope=witness.scope, evidence=witness.evidence)
+
+    def _witness(self, episode: Episode, phase: int) -> Witness:
+        unit = "s" if self.series.per == "iteration" else f"s a {self.series.per}"
+        return witness(episode, list(self._span(episode, phase)), self._phases[phase].usual_s, unit)
+
+    def _span(self, episode: Episode, phase: int) -> Iterator[Sample]:
+        """The samples of an episode, as far as they are remembered."""
+        first = self.samples - len(self._memory)
+        last = self.samples if episode.relief is None else episode.relief
+        span = islice(self._memory, max(episode.onset - first, 0), max(last - first, 0))
+        return (sample for sample in span if sample.phase == phase)

@@ -1,0 +1,164 @@
+"""Traces of PyTorch's profiler."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rtk.profilers.failslow.calls import sources
+from rtk.profilers.failslow.calls.call import Call
+from rtk.profilers.failslow.calls.files import findings_of, is_call_file
+from rtk.profilers.failslow.calls.kineto import read_kineto
+from rtk.profilers.failslow.calls.sources import Document
+from rtk.schemas.errors import InvalidInputError
+
+
+def kernel(at_s: float, collective: str = "allreduce", **arguments: Any) -> dict[str, Any]:
+    """A kernel of NCCL with the arguments that torch gives it."""
+    known = {"Collective name": collective, "In msg nelems": 100, "dtype": "BFloat16", "Process Group Name": "1"}
+    return {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "ncclDevKernel_Something(ncclDevKernelArgsStorage<4096ul>)",
+        "ts": at_s * 1e6,
+        "dur": 10_000,
+        "args": {**known, "Process Group Ranks": "[0, 1]", "Group size": 2, "Seq": 7, **arguments},
+    }
+
+
+def trace(events: list[dict[str, Any]], **rest: Any) -> dict[str, Any]:
+    """A trace of them."""
+    job = {
+        "backend": "nccl",
+        "rank": 1,
+        "world_size": 2,
+        "pg_config": [{"pg_name": "1", "pg_desc": "dp", "ranks": [0, 1]}],
+    }
+    others = [{"ph": "M", "name": "process_name"}, {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 2}]
+    return {"schemaVersion": 1, "distributedInfo": job, "traceEvents": [*others, *events], **rest}
+
+
+def write(path: Path, document: Any) -> Path:
+    """Write JSON."""
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_kernels_of_nccl(tmp_path: Path) -> None:
+    """What they do, among whom, how much and how long; messages have both ends."""
+    events = [kernel(2.0, "recv", **{"Src Rank": 0}), kernel(1.0), kernel(3.0, "send", **{"Dst Rank": 0})]
+    path = write(tmp_path / "trace.json", trace(events, baseTimeNanoseconds=10**18))
+    assert is_call_file(path)
+    log = read_kineto(path)
+    assert log.rank == 1
+    assert log.calls == (
+        Call(1e9 + 1, 1, "all_reduce", "1[0,1]", 200, "BFloat16", 0.01, 7),
+        Call(1e9 + 2, 1, "recv", "0->1", 200, "BFloat16", 0.01, 7),
+        Call(1e9 + 3, 1, "send", "1->0", 200, "BFloat16", 0.01, 7),
+    )
+    assert log.members == {"1[0,1]": (0, 1), "0->1": (0, 1), "1->0": (1, 0)}
+
+
+def test_kernels_of_older_versions(tmp_path: Path) -> None:
+    """Without arguments the kernel's name says what it does."""
+    event = {"ph": "X", "cat": "kernel", "name": "ncclKernel_AllGather_RING_LL_Sum_int8_t()", "ts": 1.0, "dur": 2.0}
+    (call,) = read_kineto(write(tmp_path / "trace.json", [event])).calls
+    assert (call.op, call.group, call.bytes) == ("all_gather", "", 0)
+
+
+def test_calls_on_the_cpu(tmp_path: Path) -> None:
+    """Where there are no kernels, the calls that torch notes on the CPU; they have no durations."""
+    event = {**kernel(1.0), "cat": "cpu_op", "name": "record_param_comms"}
+    (call,) = read_kineto(write(tmp_path / "trace.json", trace([event]))).calls
+    assert (call.op, call.bytes, call.duration_s) == ("all_reduce", 200, None)
+    tensors = {"Input Dims": [[[1000]], []], "Input type": ["TensorList", ""]}
+    event = {"ph": "X", "cat": "cpu_op", "name": "c10d::allreduce_", "ts": 1.0, "dur": 2.0, "args": tensors}
+    (call,) = read_kineto(write(tmp_path / "trace.json", trace([event]))).calls
+    assert (call.op, call.bytes, call.duration_s) == ("all_reduce", 1000, None)
+
+
+def test_the_profilers_own_steps(tmp_path: Path) -> None:
+    """Where the training loop tells its iterations, those count; they stand in the order of their numbers."""
+    times_s = [1.0] * 60 + [1.5] * 40
+    begins_s = [sum(times_s[:place]) for place in range(len(times_s))]
+    steps = [
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{n}", "ts": at_s * 1e6, "dur": times_s[n] * 1e6}
+        for n, at_s in enumerate(begins_s)
+    ]
+    events = [*reversed(steps), *(kernel(at_s + 0.1) for at_s in begins_s)]
+    (findings,) = findings_of([write(tmp_path / "trace.json", trace(events))])
+    assert findings.samples == 100
+    (event,) = findings.events
+    assert event.onset == 60
+    assert event.severity == pytest.approx(1.5)
+    assert (event.cause, event.scope.names) == ("computation", ("rank 1",))  # the calls take no longer
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=20)
+@given(st.lists(VALUES, max_size=4), st.dictionaries(st.sampled_from("abé"), VALUES), st.integers(1, 40), st.booleans())
+def test_a_document_is_read_part_by_part(
+    tmp_path: Path, items: list[Any], rest: dict[str, Any], chunk: int, is_spaced: bool
+) -> None:
+    """As `json` reads it as a whole, wherever the parts end."""
+    text = json.dumps({**rest, "list": items}, ensure_ascii=False, indent=1 if is_spaced else None)
+    path = tmp_path / "document.json"
+    path.write_bytes(text.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "CHUNK_BYTES", chunk)
+        document = Document(path, "list")
+        assert list(document.items()) == items
+        assert document.rest == rest
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (json.dumps(trace([kernel(1.0)]))[:-60], "cut short|too early"),
+        ('{"traceEvents": ', "cut short|too early"),
+        ('{"traceEvents": [{"ph": "X"} {"ph": "X"}]}', "no communication calls"),
+        ('{"traceEvents": [nonsense]}', "no JSON"),
+        ('{"traceEvents": [3]}', "another form"),
+        ('{"traceEvents": []}', "no communication calls"),
+        ('{"traceEvents": [' + "[" * 100_000, "no JSON"),
+        (json.dumps(trace([kernel(n) for n in range(5)])), "no period found in 5 calls"),
+        (json.dumps(trace([kernel(1.0, **{"In msg nelems": "many"})])), "another form"),
+    ],
+)
+def test_damaged_traces(tmp_path: Path, text: str, words: str) -> None:
+    """They are refused, with what is wrong and where."""
+    path = tmp_path / "trace.json"
+    path.write_text(text)
+    with pytest.raises(InvalidInputError, match=words) as refused:
+        findings_of([path])
+    assert str(path) in str(refused.value.where)
+
+
+def test_gzip(tmp_path: Path) -> None:
+    """Compressed traces say the same; those that are cut short are refused."""
+    data = gzip.compress(json.dumps(trace([kernel(n) for n in range(300)])).encode())
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(data)
+    assert findings_of([path])[0].samples > 290
+    path.write_bytes(data[:-50])
+    with pytest.raises(InvalidInputError, match="damaged or cut short"):
+        findings_of([path])
+
+
+def test_a_value_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before memory is full."""
+    monkeypatch.setattr(sources, "MOST_BYTES", 1000)
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 100)
+    path = write(tmp_path / "trace.json", trace([kernel(1.0, **{"In split size": "x" * 3000})]))
+    with pytest.raises(InvalidInputError, match="one value is larger"):
+        read_kineto(path)
