@@ -1,0 +1,255 @@
+"""Notes every communication call that torch makes in this process, whoever makes it.
+
+We listen in the C++ dispatcher, at the key `BackendSelect` of the `c10d::` operators. All calls come by: those of the
+functions of `torch.distributed`, of DDP's reducer (which is C++, so wrapped Python functions miss it), of FSDP 1 and 2
+and of pipelining, and functional collectives, also out of compiled graphs, for they call the same operators in the end.
+The key is in the set of every call, with and without gradients, in inference mode, on every device; torch has no
+kernel of its own there for these operators; and it lies below autograd, fake tensors, modes and subclasses of tensors,
+so what is only traced is not taken for real. Our kernel notes the call and passes the arguments on to the same one as
+before (`redispatch`). Measured: 7 us a call for the way through Python, and as much for the note.
+
+When a call is done is known on CPU tensors: of a collective by the future of its `Work` (12 us more, in gloo's thread);
+of a received message, whose work has none, by `Work.wait` in Python. On a GPU calls do not wait for their transfers,
+these times would mean nothing, and they are left out; so are CUDA events, the paper's way: nobody could test them.
+
+This file runs in other people's programs: it needs torch, the standard library and `ring.py`. An error in it switches
+it off for good, with one line on standard error; the call that it watched goes on.
+"""
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
+
+from .ring import NOBODY, Writer
+
+DONE = "done"  # the operation of a record that tells of a call's end
+MOST_AWAITED = 64  # received messages whose wait we look out for; those before are forgotten
+UNSIGNED = 0xFFFFFFFF  # what fits into a tag
+PATIENCE_S = 1.0  # how long the interpreter's end waits for calls that are not done
+
+
+class _What(NamedTuple):
+    """An operator: what it is called, where its group and what a rank puts in are among its arguments, and its peer."""
+
+    op: str
+    group_at: int
+    tensors_at: int
+    peer_at: int = NOBODY
+
+
+WHATS = {
+    "allreduce_": _What("all_reduce", 1, 0),
+    "allreduce_coalesced_": _What("all_reduce", 1, 0),
+    "reduce_": _What("reduce", 1, 0),
+    "broadcast_": _What("broadcast", 1, 0),
+    "allgather_": _What("all_gather", 2, 1),
+    "allgather_coalesced_": _What("all_gather", 2, 1),
+    "allgather_into_tensor_coalesced_": _What("all_gather", 2, 1),
+    "_allgather_base_": _What("all_gather", 2, 1),
+    "reduce_scatter_": _What("reduce_scatter", 2, 1),
+    "reduce_scatter_tensor_coalesced_": _What("reduce_scatter", 2, 1),
+    "_reduce_scatter_base_": _What("reduce_scatter", 2, 1),
+    "gather_": _What("gather", 2, 1),
+    "scatter_": _What("scatter", 2, 0),
+    "alltoall_": _What("all_to_all", 2, 1),
+    "alltoall_base_": _What("all_to_all", 2, 1),
+    "barrier": _What("barrier", 1, 0),
+    "send": _What("send", 1, 0, 2),
+    "recv_": _What("recv", 1, 0, 2),
+    "recv_any_source_": _What("recv_any", 1, 0),
+}
+
+_running: list[Any] = []  # the recorder and the library that holds its kernels, for as long as the process lives
+
+
+def start(folder: str, rank: int) -> None:
+    """Note this process's calls into a ring in a folder; nothing, if that is done already."""
+    if _running:
+        return
+    recorder = Recorder(Writer(folder, rank))
+    _running.extend((recorder, listen(recorder)))
+    os.register_at_fork(after_in_child=recorder.stop)
+    atexit.register(recorder.settle)
+
+
+def listen(recorder: "Recorder") -> Any:
+    """Let a recorder hear of every call, for as long as what is returned lives."""
+    import torch
+    from torch.library import Library
+
+    library = Library("c10d", "IMPL", "BackendSelect")  # type: ignore[no-untyped-call]
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    _keep_uncompiled(Recorder._done)
+    for name, what in WHATS.items():
+        overload = getattr(torch.ops.c10d, name).default
+        kernel = _kernel(what, overload._handle.redispatch_boxed, below, recorder)
+        _keep_uncompiled(kernel)
+        library.impl(name, kernel, with_keyset=True)  # type: ignore[no-untyped-call]
+    return library
+
+
+def _keep_uncompiled(function: Any) -> None:
+    """Let torch.compile pass by a function and what it calls: it looks at all Python that runs amid compiled code."""
+    from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+
+    skip = _FrameAction.SKIP
+    set_code_exec_strategy(function.__code__, _FrameExecStrategy(skip, skip))
+
+
+def _kernel(what: _What, redispatch: Callable[..., Any], below: Any, recorder: "Recorder") -> Callable[..., Any]:
+    def kernel(keyset: Any, *args: Any) -> Any:
+        number = recorder.note(what, args)
+        result = redispatch(keyset & below, *args)
+        if number is not None:
+            recorder.follow(number, what, result)
+        return result
+
+    return kernel
+
+
+class Recorder:
+    """Writes what is called, and when it is done, into a ring.
+
+    Args:
+        writer: the ring.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        from torch.distributed import ProcessGroup, Work
+
+        self._writer: Writer | None = writer
+        self._group_of, self._work_of = ProcessGroup.unbox, Work.unbox
+        self._work_class: Any = Work
+        self._ops = {op: writer.place_of(("op", op), op=op) for op in (DONE, *{what.op for what in WHATS.values()})}
+        self._groups: dict[str, tuple[int, list[int]]] = {}
+        self._dtypes: dict[Any, int] = {}
+        self._orders: dict[Any, count[int]] = {}
+        self._awaited: dict[int, tuple[Any, int]] = {}
+        self._waits_are_seen = False
+        self._under_way: set[int] = set()
+        self._endless = {"send"}  # operations whose end is not known
+
+    def stop(self) -> None:
+        """Note nothing more."""
+        self._writer = None
+
+    def settle(self) -> None:
+        """Note no more calls, and let those under way be done: nobody may want the interpreter while it goes down."""
+        self.stop()
+        ends_s = time.monotonic() + PATIENCE_S
+        while self._under_way and time.monotonic() < ends_s:
+            time.sleep(0.001)
+
+    def note(self, what: _What, args: tuple[Any, ...]) -> int | None:
+        """Write a call down.
+
+        Returns:
+            Its record's number, if it is worth following to its end.
+        """
+        writer = self._writer
+        if writer is None:
+            return None
+        try:
+            at_ns = time.monotonic_ns()
+            first, size = _size_of(args[what.tensors_at])
+            if first is None or first.is_meta:
+                return None
+            group, ranks = self._group(self._group_of(args[what.group_at]))
+            op, dtype = self._ops[what.op], self._dtype(first.dtype)
+            if what.peer_at == NOBODY:
+                is_one_of_some = what.op == "all_reduce" and not first.is_sparse
+                place = first.data_ptr() >> 6 & UNSIGNED if is_one_of_some else 0
+                number = writer.write(at_ns, size, self._order(group), place, NOBODY, op, group, dtype)
+            else:
+                peer, tag = ranks[args[what.peer_at]], args[what.peer_at + 1] & UNSIGNED
+                number = writer.write(at_ns, size, self._order((group, op, peer, tag)), tag, peer, op, group, dtype)
+            return number if first.is_cpu and what.op not in self._endless else None
+        except Exception as error:
+            self._give_up(error)
+            return None
+
+    def follow(self, number: int, what: _What, result: Any) -> None:
+        """See to it that the end of a call is written down."""
+        try:
+            work = self._work_of(result[-1] if isinstance(result, tuple) else result)
+            if what.op in ("recv", "recv_any"):
+                self._await(number, work)
+            else:
+                future = work.get_future()
+                self._under_way.add(number)
+                future.add_done_callback(partial(self._done, number, 0))
+        except Exception:
+            self._endless.add(what.op)  # not every work has a future (gloo's scattered sums have none)
+
+    def _done(self, number: int, waited_ns: int, _: Any = None) -> None:
+        writer = self._writer
+        if writer is not None:
+            writer.write(time.monotonic_ns(), waited_ns, number, 0, NOBODY, self._ops[DONE])
+        self._under_way.discard(number)
+
+    def _await(self, number: int, work: Any) -> None:
+        """Look out for the wait for a message. The caller gets the same object as long as we hold it."""
+        if not self._waits_are_seen:
+            self._waits_are_seen = True
+            self._see_waits()
+        self._awaited[id(work)] = (work, number)
+        if len(self._awaited) > MOST_AWAITED:
+            del self._awaited[next(iter(self._awaited))]
+
+    def _see_waits(self) -> None:
+        original, awaited = self._work_class.wait, self._awaited
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            _, number = awaited.pop(id(work), (None, None))
+            since_ns = time.monotonic_ns()
+            result = original(work, *args, **kwargs)
+            if number is not None:
+                self._done(number, time.monotonic_ns() - since_ns)
+            return result
+
+        _keep_uncompiled(wait)
+        self._work_class.wait = wait
+
+    def _group(self, group: Any) -> tuple[int, list[int]]:
+        name = group.group_name
+        known = self._groups.get(name)
+        if known is None:
+            from torch.distributed import get_process_group_ranks
+
+            ranks = get_process_group_ranks(group)
+            place = self._writer.place_of(("group", name), group=name, ranks=ranks) if self._writer else 0
+            known = self._groups[name] = (place, ranks)
+        return known
+
+    def _dtype(self, dtype: Any) -> int:
+        place = self._dtypes.get(dtype)
+        if place is None and self._writer is not None:
+            name = str(dtype).rpartition(".")[2]
+            place = self._dtypes[dtype] = self._writer.place_of(("dtype", name), dtype=name)
+        return place or 0
+
+    def _order(self, key: Any) -> int:
+        orders = self._orders.get(key)
+        if orders is None:
+            orders = self._orders.setdefault(key, count())
+        return next(orders)
+
+    def _give_up(self, error: Exception) -> None:
+        self.stop()
+        print(f"rtk monitor: it watches no more here: {error!r}", file=sys.stderr)
+
+
+def _size_of(tensors: Any) -> tuple[Any, int]:
+    """The first of a tensor, a list of them or a list of such lists, and the bytes of all."""
+    if not isinstance(tensors, list):
+        return tensors, tensors.numel() * tensors.itemsize
+    first, size = None, 0
+    for part in tensors:
+        one, bytes_ = _size_of(part)
+        first, size = one if first is None else first, size + bytes_
+    return first, size
