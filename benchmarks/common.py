@@ -4,6 +4,7 @@ import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from statistics import median, quantiles
 from typing import Any
 
@@ -19,7 +20,7 @@ def machine() -> dict[str, Any]:
         "system": platform.platform(),
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("numba", "numpy", "rtk", "torch")},
+            **{name: version(name) for name in ("numba", "numpy", "rtk", "torch") if find_spec(name)},
         },
     }
 

@@ -9,6 +9,7 @@ import typer
 from ..schemas.documents import STANDARD_STREAM, write_bytes
 from ..schemas.errors import InvalidInputError
 from .console import Debug, Json, Quiet, print_document, remark
+from .detect_formats import Format
 
 if TYPE_CHECKING:
     from .detect_files import Found
@@ -24,26 +25,6 @@ class Mode(StrEnum):
 
     ROBUST = "robust"
     PAPER = "paper"
-
-
-class Format(StrEnum):
-    """What a file may be read as."""
-
-    CSV = "csv"
-    JSONL = "jsonl"
-    NUMBERS = "numbers"
-    MEGATRON = "megatron"
-    TORCHTITAN = "torchtitan"
-    NANOGPT = "nanogpt"
-    MLPERF = "mlperf"
-    DLLOGGER = "dllogger"
-    CALLS = "calls"
-    OPERATIONS = "operations"
-
-    @property
-    def is_series(self) -> bool:
-        """Whether such a file tells iteration times line by line."""
-        return self not in (Format.CALLS, Format.OPERATIONS)
 
 
 def command(
@@ -64,8 +45,11 @@ def command(
         Mode, typer.Option("--mode", help="The detector: the default one, or the one that the paper describes.")
     ] = Mode.ROBUST,
     shortest: Annotated[
-        int, typer.Option("--shortest", min=3, help="How many slow iterations it takes to confirm a fail-slow.")
-    ] = 12,
+        int | None,
+        typer.Option(
+            "--shortest", min=3, help="How many slow iterations it takes to confirm a fail-slow; 10 by default."
+        ),
+    ] = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="A picture (.html, .svg); .gz compresses.")
     ] = None,
@@ -83,13 +67,14 @@ def command(
     one document comes at the end, and the lines go to standard error. Of a call log, what one rank tells is followed;
     whole files of it are compared rank by rank.
     """
+    from ..profilers.failslow.tracker import SHORTEST
     from ..schemas.detection import Detection
     from .detect_files import Question, examined, followed
     from .detect_words import print_findings
 
     ending = _ending(output) if output is not None else None
     _check(files, follow, format_name)
-    question = Question(mode.value, shortest, format_name, is_drawn=output is not None)
+    question = Question(mode.value, shortest or SHORTEST, format_name, is_drawn=output is not None)
     found = followed(files[0], question, as_json, quiet) if follow else examined(files, question)
     if output is not None and ending is not None:
         write_bytes(output, _picture(found, ending).encode())

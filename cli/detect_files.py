@@ -15,12 +15,12 @@ from ..schemas.detection import FileFindings
 from ..schemas.documents import STANDARD_STREAM, source_of
 from ..viz.thinning import Point, Thinned
 from .console import remark
+from .detect_formats import Format
 from .detect_words import words_of
 
 if TYPE_CHECKING:
     from ..profilers.failslow.readers.ranks import Sample
     from ..profilers.failslow.tracker import Change
-    from .detect import Format
 
 POLL_S = 0.2
 
@@ -32,7 +32,7 @@ class Question:
 
     mode: Literal["robust", "paper"]
     shortest: int
-    format_name: "Format | None"
+    format_name: Format | None
     is_drawn: bool
 
 
@@ -162,7 +162,7 @@ def _log(file: str, question: Question) -> Found:
     return eye.finish()
 
 
-def _kind(file: str, format_name: "Format | None") -> Literal["series", "calls", "operations"]:
+def _kind(file: str, format_name: Format | None) -> Literal["series", "calls", "operations"]:
     """How a file is to be read."""
     if file == STANDARD_STREAM:
         return "series"

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ....schemas.detection import Episode, FailSlow, FileFindings, Scope
 from ....schemas.errors import InvalidInputError
-from ..tracker import Mode, Tracker
+from ..tracker import SHORTEST, Mode, Tracker
 from .call import CallLog
 from .call_log import read_call_log
 from .comparison import FEWEST_GROUPS, Degraded, Span, Verdict, cause_of, degraded_groups
@@ -84,7 +84,7 @@ def _first_object(text: bytes) -> dict[str, object]:
     return row if isinstance(row, dict) else {}
 
 
-def findings_of(paths: Sequence[Path], mode: Mode = "robust", shortest: int = 12) -> tuple[FileFindings, ...]:
+def findings_of(paths: Sequence[Path], mode: Mode = "robust", shortest: int = SHORTEST) -> tuple[FileFindings, ...]:
     """What is slow in the logs of a job's ranks.
 
     Args:
