@@ -34,8 +34,10 @@ SCRIPT = Path(__file__).parents[1] / "tests" / "profilers" / "training_script.py
 STRATEGIES = ("ddp", "fsdp", "fsdp1", "gpipe", "1f1b")
 RANKS = 2
 WIDTH, LAYERS = 512, 8
-BATCHES = (384, 3072)  # short iterations, and eight times as long ones
-A_TURN, STEADY = 4, 60  # iterations, turns
+# Short iterations, and eight times as long ones: how many are a turn of some seconds. In shorter turns the shim's
+# coming and going weighs more than the shim.
+BATCHES = {384: 40, 3072: 6}
+TURNS, STEADY = 24, 4
 
 
 def main() -> None:
@@ -57,7 +59,7 @@ def main() -> None:
         result = {
             "call": call,
             "overhead": {
-                f"batch {batch}": _overhead(call["added_us"]["median"], 8 if asked.quick else 60, batch)
+                f"batch {batch}": _overhead(call["added_us"]["median"], 3 if asked.quick else TURNS, batch)
                 for batch in BATCHES
             },
             "inferred": {name: _inferred(name, 100 if asked.quick else 300) for name in STRATEGIES},
@@ -163,7 +165,7 @@ def _train(out: Path, turns: int, batch: int) -> None:
         iterate(1)  # whatever a switch of the dispatcher's kernels entails belongs to neither side
         dist.barrier()
         cpu_s, wall_s = time.process_time(), time.perf_counter()
-        iterate(A_TURN)
+        iterate(BATCHES[batch])
         return time.process_time() - cpu_s, time.perf_counter() - wall_s
 
     turn()

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.benchmarks.failslow_series import Job, communication_jobs, computation_jobs, hard_jobs
 from rtk.profilers.failslow.tracker import SHORTEST, Change, Mode, Tracker, track, track_compiled
 from rtk.schemas.detection import Episode
 from rtk.schemas.errors import InvalidInputError
@@ -216,14 +215,12 @@ def test_memory_is_bounded() -> None:
         tracemalloc.stop()
 
 
-def jobs() -> list[Job]:
-    """A few of each table, positive ones first."""
-    return [*islice(computation_jobs(7), 12), *islice(communication_jobs(7), 50), *hard_jobs(7)]
-
-
+@pytest.mark.checkout  # the jobs come out of benchmarks/
 def test_jobs_of_the_benchmark_are_judged_right() -> None:
     """In jobs shaped like the paper's tables, and hard ones, each fail-slow is found, and nothing else."""
-    for job in jobs():
+    from rtk.benchmarks.failslow_series import communication_jobs, computation_jobs, hard_jobs
+
+    for job in [*islice(computation_jobs(7), 12), *islice(communication_jobs(7), 50), *hard_jobs(7)]:
         found = [(e.onset, e.relief or len(job.times_s)) for e in track_compiled(job.times_s.tolist())]
         for event in job.events:
             assert any(onset < event.end and relief > event.onset for onset, relief in found), job.kind

@@ -190,6 +190,7 @@ def told(said: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
     return [(one["event"], one["iteration"]) for one in own]
 
 
+@pytest.mark.checkout  # trains a model of benchmarks/
 def test_the_slow_link_of_three_peers_is_named(tmp_path: Path) -> None:
     """Within 15 iterations, after a pause; in a real run as on the virtual clock."""
     plan, iterations = plan_of(2, 3, 0.02), 12
@@ -218,6 +219,7 @@ def faulty(plan: Plan, iterations: int, event: TraceEvent, folder: Path) -> Proc
     return ProcessJob(plan, Conduct(iterations, policy=Policy.SLIPSTREAM, inject=str(inject)), PACED)
 
 
+@pytest.mark.checkout  # trains a model of benchmarks/
 def test_a_death_in_a_pause(tmp_path: Path) -> None:
     """The others do not wait for the dead: they go on without it, and everything else is committed."""
     plan = plan_of(1, 3)
