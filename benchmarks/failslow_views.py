@@ -6,8 +6,8 @@ for so many deviations of its noise; and, to see what falls as well, the same wi
 * changes: 2 deviations of the noise between neighbours; every onset, change of level and relief counts. This was chosen
   beforehand; 1.5 would give a little more.
 * anomalies: 3 standard deviations of the first 15 % of the series (NAB's time to learn); every onset counts. This was
-  the best of those that were looked at on these very series (2 to 5, standard or median deviations): compare it with the
-  best settings of others.
+  the best of those that were looked at on these very series (2 to 5, standard or median deviations); compare it with
+  the best settings of others.
 """
 
 import numpy as np
