@@ -1,6 +1,7 @@
 """Process groups alike for all transports: sums over groups of ranks, waking who waits in them, and peers' errors."""
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -56,6 +57,10 @@ class PeerGroups:
             for group in sorted(groups)
             if len(group) > 1
         }
+        # A group's thread lets go of a sum's tensor only some time after its waiter goes on. If the interpreter is
+        # ending by then, it kills the thread, and C++ aborts the process. So all groups end, with their threads,
+        # before the interpreter does.
+        weakref.finalize(self, self._groups.clear)
 
     @property
     def groups(self) -> list[Any]:

@@ -184,7 +184,8 @@ def test_command_without_torch(app: typer.Typer, monkeypatch: pytest.MonkeyPatch
 
 
 def test_preset_is_measured_as_it_runs() -> None:
-    """gpt-tiny's blocks cost the same to within a factor, which is what lets it be cut evenly."""
-    profile = measure_profile(load_model("gpt-tiny", 1, 32, 0), Stage, repeats=5)
-    times_s = [layer.costs[0].forward_s for layer in profile.layers[1:-1]]
-    assert max(times_s) < 5 * min(times_s)
+    """gpt-tiny's blocks hold as much as one another, which is what lets it be cut evenly, and everything takes time."""
+    profile = measure_profile(load_model("gpt-tiny", 1, 32, 0), Stage, repeats=1)
+    blocks = profile.layers[1:-1]
+    assert len({(block.parameter_bytes, block.state_bytes, block.activation_bytes) for block in blocks}) == 1
+    assert all(min(layer.costs[0].forward_s, layer.costs[0].backward_weight_s) > 0 for layer in profile.layers)
