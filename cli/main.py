@@ -36,8 +36,8 @@ app = typer.Typer(
     help="Plan, simulate and run large-model training that keeps going when workers fail or slow down.",
 )
 app.add_typer(plan.app, name="plan")
+app.add_typer(profile.app, name="profile")
 for command in (
-    profile,
     simulate,
     run,
     detect,

@@ -8,16 +8,22 @@ import typer
 from ..schemas.documents import STANDARD_STREAM
 from ..schemas.errors import InvalidInputError
 from .console import Debug, Json, Output, Quiet, Seed, emit, print_table, progress, remark
+from .default_verb import group
 
 if TYPE_CHECKING:
     from ..schemas.profile import Profile
 
-NAME = "profile"
-SUMMARY = "Measure what a model costs on this machine."
+app = group("What a model costs on a machine, measured or computed.")
 
 
-def command(
-    model: Annotated[str, typer.Argument(help="A preset, or file.py:factory.")],
+@app.callback()
+def profile() -> None:
+    """What a model costs on a machine, measured or computed."""
+
+
+@app.command("model")
+def model(
+    name: Annotated[str, typer.Argument(metavar="MODEL", help="A preset, or file.py:factory.")],
     output: Output = STANDARD_STREAM,
     microbatch_size: Annotated[
         int | None, typer.Option("--microbatch-size", min=1, help="Samples a micro-batch; the model's own by default.")
@@ -40,7 +46,7 @@ def command(
     """
     if find_spec("torch") is None:
         raise InvalidInputError("measuring a model needs torch", fix="install it: pip install 'rtk[torch]'")
-    profile = measure(model, microbatch_size, sequence_length, repeats, threads, seed)
+    profile = measure(name, microbatch_size, sequence_length, repeats, threads, seed)
     emit(profile, output, as_json)
     if not quiet:
         _print_layers(profile)

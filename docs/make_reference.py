@@ -8,6 +8,7 @@ from rtk.cli.main import app
 
 COMMANDS = (
     "profile",
+    "profile model",
     "plan",
     "plan pipeline",
     "plan adaptra",

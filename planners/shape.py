@@ -10,6 +10,9 @@ from ..schemas.plan import Link, Pipeline, Plan, Planner, Template, Worker
 from ..schemas.profile import Profile
 from .partition import cut_stages, with_limits_and_delays
 
+# What a profile's `model` may say of the form in which the model is trained.
+FORM = ("cut", "dtype", "checkpointing")
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -61,7 +64,7 @@ def plan_without_orders(profile: Profile, shape: Shape, planner: Planner) -> Pla
 
 
 def shape_options(profile: Profile, shape: Shape) -> dict[str, object]:
-    """What the planner was told, and the sizes of the profile that a run must repeat."""
+    """What the planner was told, and what of the profile a run must repeat; that it was computed, where it was."""
     return {
         "pp": shape.pp,
         "dp": shape.dp,
@@ -73,6 +76,8 @@ def shape_options(profile: Profile, shape: Shape) -> dict[str, object]:
         "model": profile.model.get("name"),
         "microbatch_size": profile.microbatch_size,
         "sequence_length": profile.sequence_length,
+        **{name: profile.model[name] for name in FORM if name in profile.model},
+        **({"origin": profile.origin} if profile.origin == "analytic" else {}),
     }
 
 

@@ -6,19 +6,33 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import MinLen
 
 from .errors import InvalidInputError
-from .fields import STRICT, Bytes, BytesPerSecond, Count, Seconds
+from .fields import STRICT, Bytes, BytesPerSecond, Count, Index, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How far the readings behind measured times lie apart: half the width of their middle half, for each time."""
+
+    forward_s: Seconds
+    backward_input_s: Seconds
+    backward_weight_s: Seconds
+    optimizer_s: Seconds = 0.0
+
+    __pydantic_config__: ClassVar[Any] = STRICT
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """Times of one layer at one tensor-parallel degree, for one micro-batch."""
+    """Times of one layer at one tensor-parallel degree, for one micro-batch; `spread` where they were measured."""
 
     forward_s: Seconds
     backward_input_s: Seconds
     backward_weight_s: Seconds
     optimizer_s: Seconds = 0.0
     tensor_parallel: Count = 1
+    spread: Spread | None = None
 
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"spread"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
@@ -27,7 +41,10 @@ class Layer:
     """One layer: its times, and the bytes it holds.
 
     `activation_bytes` are held from F's start to I's end, of which `weight_stash_bytes` stay until W's end, for one
-    micro-batch; `state_bytes` are gradients and optimizer state; `output_bytes` go to the next layer.
+    micro-batch; `state_bytes` are gradients and optimizer state; `output_bytes` go to the next layer. A layer whose
+    matrix is that of an earlier one (tied weights) names it in `tied_to`: `parameter_bytes` and `state_bytes` count the
+    matrix in both, for each of two stages holds a copy; `tied_bytes` and `tied_state_bytes` are what a stage that holds
+    both saves.
     """
 
     costs: Annotated[tuple[LayerCost, ...], MinLen(1)]
@@ -37,7 +54,11 @@ class Layer:
     activation_bytes: Bytes = 0.0
     weight_stash_bytes: Bytes = 0.0
     output_bytes: Bytes = 0.0
+    tied_to: Index | None = None
+    tied_bytes: Bytes | None = None
+    tied_state_bytes: Bytes | None = None
 
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"tied_to", "tied_bytes", "tied_state_bytes"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
@@ -96,6 +117,12 @@ class Profile:
                     f"{layer.activation_bytes:g} it is a part of",
                     where=f"/layers/{index}/weight_stash_bytes",
                     fix="activation_bytes counts all that is held from F on, the stash included",
+                )
+            if layer.tied_to is not None and layer.tied_to >= index:
+                raise InvalidInputError(
+                    f"layer {index} is tied to layer {layer.tied_to}, which does not come before it",
+                    where=f"/layers/{index}/tied_to",
+                    fix="say it at the later one of the two",
                 )
             degrees = [cost.tensor_parallel for cost in layer.costs]
             if len(set(degrees)) < len(degrees):

@@ -147,9 +147,7 @@ def test_loopback_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 def app(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
     """The command alone, with a loopback that needs no second process."""
     monkeypatch.setattr(links, "measure_loopback", lambda: Connection(1e-4, 1e9))
-    app = typer.Typer()
-    app.command(profile_command.NAME)(profile_command.command)
-    return app
+    return profile_command.app
 
 
 def test_command_writes_a_profile(app: typer.Typer, tmp_path: Path) -> None:
