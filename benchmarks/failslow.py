@@ -28,9 +28,9 @@ from rtk.benchmarks.failslow_peers import best_settings, default_settings
 from rtk.benchmarks.failslow_series import Event, Floats, Job, communication_jobs, computation_jobs, hard_jobs
 from rtk.benchmarks.failslow_views import anomalies, changes
 from rtk.profilers.failslow import bocd
-from rtk.profilers.failslow.compiled import compiled
 from rtk.profilers.failslow.rcusum import END, LEARNING
 from rtk.profilers.failslow.tracker import Mode, Tracker, track_compiled
+from rtk.schemas.kernels import compiled
 
 SEEDS = (401, 402, 403)  # tuning saw 1 to 16, and 101 to 103, 201 to 203, 301 to 303
 RENEWED = 10  # samples after which a sliding window's median is taken again

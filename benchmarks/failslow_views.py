@@ -13,8 +13,8 @@ for so many deviations of its noise; and, to see what falls as well, the same wi
 import numpy as np
 
 from rtk.benchmarks.failslow_labelled import MARGIN, Detector, Floats
-from rtk.profilers.failslow.compiled import Floats as Numbers
-from rtk.profilers.failslow.compiled import Method
+from rtk.profilers.failslow.method import Floats as Numbers
+from rtk.profilers.failslow.method import Method
 from rtk.profilers.failslow.rcusum import CONFIRMED, HINDSIGHT, LEVEL, RELIEF, SLOW, WIDTH
 from rtk.profilers.failslow.tracker import METHODS, SHORTEST, Mode
 

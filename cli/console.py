@@ -2,14 +2,16 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..schemas.documents import STANDARD_STREAM, Document, canonical, canonical_json, write_document
+from ..schemas.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -47,6 +49,27 @@ def remark(text: str) -> None:
     """Print a line for people on standard error, unless --quiet."""
     if not SETTINGS.quiet:
         print(text, file=sys.stderr)
+
+
+def picture_ending(output: str, endings: Collection[str], fix: str) -> str:
+    """What a picture's file ends in, `.gz` apart.
+
+    Args:
+        output: its name.
+        endings: those that say which picture it is to be.
+        fix: what to do about any other.
+
+    Raises:
+        InvalidInputError: it ends in none of them.
+    """
+    ending = Path(output.removesuffix(".gz")).suffix
+    if ending not in endings:
+        raise InvalidInputError(
+            f"the ending {ending!r} names no picture" if ending else "without an ending the kind of picture is unknown",
+            where=f"--output {output}",
+            fix=fix,
+        )
+    return ending
 
 
 def emit(document: Document, output: str, as_json: bool) -> None:

@@ -1,14 +1,13 @@
 """`rtk detect`: what is slow in logs of a job."""
 
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..schemas.documents import STANDARD_STREAM, write_bytes
 from ..schemas.errors import InvalidInputError
-from .console import Debug, Json, Quiet, print_document, remark
+from .console import Debug, Json, Quiet, picture_ending, print_document, remark
 from .detect_formats import Format
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ NAME = "detect"
 SUMMARY = "Find what is slow in logs of iteration times, of calls, and in traces."
 
 ENDINGS = (".html", ".svg")
+FIX = f"end it in {' or '.join(ENDINGS)}, or these and .gz; --json prints the findings"
 
 
 class Mode(StrEnum):
@@ -72,7 +72,7 @@ def command(
     from .detect_files import Question, examined, followed
     from .detect_words import print_findings
 
-    ending = _ending(output) if output is not None else None
+    ending = picture_ending(output, ENDINGS, FIX) if output is not None else None
     _check(files, follow, format_name)
     question = Question(mode.value, shortest or SHORTEST, format_name, is_drawn=output is not None)
     found = followed(files[0], question, as_json, quiet) if follow else examined(files, question)
@@ -103,17 +103,6 @@ def _check(files: list[str], follow: bool, format_name: Format | None) -> None:
             where="--format operations",
             fix="leave --follow out, and give files",
         )
-
-
-def _ending(output: str) -> str:
-    ending = Path(output.removesuffix(".gz")).suffix
-    if ending not in ENDINGS:
-        raise InvalidInputError(
-            f"the ending {ending!r} names no picture" if ending else "without an ending the kind of picture is unknown",
-            where=f"--output {output}",
-            fix=f"end it in {' or '.join(ENDINGS)}, or these and .gz; --json prints the findings",
-        )
-    return ending
 
 
 def _picture(found: "list[Found]", ending: str) -> str:

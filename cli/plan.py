@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ..schemas.errors import InvalidInputError
+from .cluster import ClusterOption, OverlayOption, read_site
 from .console import Debug, Json, Output, Quiet, Seed, emit, remark
 from .parsing import (
     LinkDelays,
@@ -55,6 +56,8 @@ def pipeline(
     dp: Pipelines = 1,
     memory_limit: MemoryLimit = None,
     link_delay: LinkDelays = None,
+    cluster: ClusterOption = None,
+    overlay: OverlayOption = None,
     output: Output = "-",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -66,9 +69,10 @@ def pipeline(
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
 
-    limits, delays = parse_memory_limit(memory_limit), parse_link_delays(link_delay)
-    shape = Shape(pp, dp, microbatches, limits, delays)
-    made = plan_pipeline(read_document(profile, Profile), schedule.value, shape)
+    site, read = read_site(cluster, overlay), read_document(profile, Profile)
+    delays = {**site.delays_alone(pp, dp).link_delay_s, **parse_link_delays(link_delay)}
+    shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), delays)
+    made = site.signed(plan_pipeline(site.adapted(read), schedule.value, shape), read)
     emit(made, output, as_json)
     remark(summary(made))
 
@@ -93,6 +97,8 @@ def adaptra(
     dp: Pipelines = 1,
     memory_limit: MemoryLimit = None,
     link_delay: LinkDelays = None,
+    cluster: ClusterOption = None,
+    overlay: OverlayOption = None,
     solver: SolverOption = Solver.AUTO,
     time_limit: TimeLimit = None,
     require_optimal: RequireOptimal = False,
@@ -115,8 +121,10 @@ def adaptra(
     if technique != AdaptraTechnique.BEST and solver in (Solver.MILP, Solver.CP_SAT):
         raise InvalidInputError(f"--technique {technique.value} takes no solver", where="--solver", fix="take best")
     effort = parse_effort(solver, time_limit, seed, require_optimal)
-    shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), parse_link_delays(link_delay))
-    made = plan_adaptra(read_document(profile, Profile), shape, technique.value, effort)
+    site, read = read_site(cluster, overlay), read_document(profile, Profile)
+    delays = {**site.delays_alone(pp, dp).link_delay_s, **parse_link_delays(link_delay)}
+    shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), delays)
+    made = site.signed(plan_adaptra(site.adapted(read), shape, technique.value, effort), read)
     emit(made, output, as_json)
     remark(summary(made))
     cascading = cascading_links(made)

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from .cluster import ClusterOption, OverlayOption, read_site
 from .console import Debug, Json, Output, Quiet, Seed, emit, remark
 from .parsing import (
     LinkDelays,
@@ -35,6 +36,8 @@ def joint(
     slow: Slow = None,
     link_delay: LinkDelays = None,
     memory_limit: MemoryLimit = None,
+    cluster: ClusterOption = None,
+    overlay: OverlayOption = None,
     solver: SolverOption = Solver.AUTO,
     time_limit: TimeLimit = None,
     require_optimal: RequireOptimal = False,
@@ -54,10 +57,14 @@ def joint(
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
 
-    shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), parse_link_delays(link_delay))
+    site, read = read_site(cluster, overlay), read_document(profile, Profile)
+    there = site.troubles(pp, dp)
+    delays = {**there.link_delay_s, **parse_link_delays(link_delay)}
+    shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), delays)
     factors = {parse_places([name], "--slow")[0]: factor for name, factor in parse_slow(slow).items()}
     dead, effort = parse_places(failed, "--failed"), parse_effort(solver, time_limit, seed, require_optimal)
-    made = plan_joint(read_document(profile, Profile), shape, dead, factors, effort)
+    dead += [place for place in there.failed if place not in dead]
+    made = site.signed(plan_joint(site.adapted(read), shape, dead, {**there.slow, **factors}, effort), read)
     emit(made, output, as_json)
     remark(summary(made))
     bypassed = made.planner.options["bypassed_links"]

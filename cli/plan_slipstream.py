@@ -9,6 +9,7 @@ import typer
 
 from ..schemas.documents import STANDARD_STREAM
 from ..schemas.errors import InvalidInputError
+from .cluster import ClusterOption, OverlayOption, Site, read_site
 from .console import Debug, Json, Output, Quiet, Seed, emit, print_document, progress, remark
 from .parsing import (
     LinkDelays,
@@ -30,12 +31,12 @@ from .planning import demand_proof, summary
 
 if TYPE_CHECKING:
     from ..schemas.atlas import Atlas
-    from ..schemas.plan import Plan
+    from ..schemas.plan import Place, Plan
 
 MOST_NAMED = 4  # copies in a remark
 # All that a plan from an atlas does not take from there.
-BESIDE_FROM = {"profile", "from_atlas", "failed", "failures", "require_optimal", "jobs", "output", "as_json", "quiet",
-               "debug"}  # fmt: skip
+BESIDE_FROM = {"profile", "from_atlas", "failed", "failures", "cluster", "overlay", "require_optimal", "jobs", "output",
+               "as_json", "quiet", "debug"}  # fmt: skip
 
 
 class Technique(StrEnum):
@@ -94,6 +95,8 @@ def slipstream(
     memory_limit: MemoryLimit = None,
     link_delay: LinkDelays = None,
     slow: Slow = None,
+    cluster: ClusterOption = None,
+    overlay: OverlayOption = None,
     solver: SolverOption = Solver.AUTO,
     time_limit: TimeLimit = None,
     require_optimal: RequireOptimal = False,
@@ -110,13 +113,14 @@ def slipstream(
     both the plan says which workers swap. Otherwise an atlas is made, a folder of plans for every number of failures.
     Its plans are of the second kind: beside --from, --failed is enough to learn which workers swap.
     """
-    places = parse_places(failed, "--failed")
+    places, site = parse_places(failed, "--failed"), read_site(cluster, overlay)
     if from_atlas is not None:
         _refuse_beside_from(context)
-        _emit_plan(_plan_from(from_atlas, profile, places, failures), output, as_json, require_optimal)
+        _emit_plan(_plan_from(from_atlas, profile, places, failures, site), output, as_json, require_optimal)
         return
-    common = _opening(
+    common, dead = _opening(
         {"PROFILE": profile, "--pp": pp, "--dp": dp, "--microbatches": microbatches},
+        site,
         technique=technique.value,
         unit=parse_block(failure_unit, "--failure-unit"),
         effort=parse_effort(solver, time_limit, seed, require_optimal),
@@ -125,7 +129,8 @@ def slipstream(
         limits=parse_memory_limit(memory_limit),
         delays=parse_link_delays(link_delay),
     )
-    if not places and failures is None:
+    units = _units(common, places, dead)
+    if not units and failures is None:
         _emit_atlas(common, max_failures, jobs, output, as_json, require_optimal)
     elif max_failures is not None:
         raise InvalidInputError(
@@ -134,7 +139,7 @@ def slipstream(
             fix="leave it out for one plan, or --failed and --failures for an atlas",
         )
     else:
-        _emit_plan(_plan_for(common, places, failures), output, as_json, require_optimal)
+        _emit_plan(_plan_for(common, units, failures), output, as_json, require_optimal)
 
 
 def _refuse_beside_from(context: typer.Context) -> None:
@@ -147,8 +152,10 @@ def _refuse_beside_from(context: typer.Context) -> None:
             )
 
 
-def _opening(needed: dict[str, Any], limits: Any, delays: Any, **request: Any) -> "Atlas":
-    """What all plans have in common."""
+def _opening(
+    needed: dict[str, Any], site: Site, limits: Any, delays: Any, slowdown: Any, **request: Any
+) -> "tuple[Atlas, tuple[Place, ...]]":
+    """What all plans have in common, and who is dead on the cluster."""
     from ..planners.shape import Shape
     from ..planners.slipstream.cluster import Request, opening
     from ..schemas.documents import read_document
@@ -158,22 +165,32 @@ def _opening(needed: dict[str, Any], limits: Any, delays: Any, **request: Any) -
         if value is None:
             raise InvalidInputError("it must be given", where=name, fix="give it, or take a plan from an atlas: --from")
     path, pp, dp, microbatches = needed.values()
-    return opening(read_document(path, Profile), Request(Shape(pp, dp, microbatches, limits, delays), **request))
+    read, there = read_document(path, Profile), site.troubles(pp, dp)
+    shape = Shape(pp, dp, microbatches, limits, {**there.link_delay_s, **delays})
+    made = opening(site.adapted(read), Request(shape, slowdown={**there.slow, **slowdown}, **request))
+    return site.signed(made, read), there.failed
 
 
-def _plan_for(common: "Atlas", places: Sequence[tuple[int, int]], failures: int | None) -> "Plan":
+def _units(common: "Atlas", places: "Sequence[Place]", dead: "Sequence[Place]") -> "frozenset[Place]":
+    """What has failed: the units of the workers named, and those of the workers that are dead on the cluster."""
+    from ..planners.slipstream.cluster import grid_of
+
+    grid = grid_of(common)
+    return grid.failed_units(places) | {grid.unit_of(place) for place in dead}
+
+
+def _plan_for(common: "Atlas", units: "frozenset[Place]", failures: int | None) -> "Plan":
     """A plan for failures in place, or normalized ones."""
     from ..planners.slipstream.replanner import Replanner
 
-    replanner = Replanner(common, len(places) if failures is None else failures)
-    units = replanner.grid.failed_units(places)
+    replanner = Replanner(common, len(units) if failures is None else failures)
     if failures is None:
         return replanner.in_place(units)
     entry, plan = replanner.entry(failures)
     return plan if plan is not None and not units else replanner.rebuilt(entry, units or None)
 
 
-def _plan_from(path: str, profile: str | None, places: Sequence[tuple[int, int]], failures: int | None) -> "Plan":
+def _plan_from(path: str, profile: str | None, places: "Sequence[Place]", failures: int | None, site: Site) -> "Plan":
     """A plan out of an atlas, for a number of failures or for places."""
     from ..planners.slipstream.replanner import Replanner
     from .atlas_folder import read_atlas, stored_plan
@@ -182,9 +199,9 @@ def _plan_from(path: str, profile: str | None, places: Sequence[tuple[int, int]]
     if profile is not None:
         _require_profile(atlas, path, profile)
     replanner = Replanner(replace(atlas, plans=()), atlas.most_failures)
-    units = replanner.grid.failed_units(places)
+    units = _units(atlas, places, site.failed_alone(len(atlas.template.stages), atlas.dp))
     number = len(units) if failures is None else failures
-    if not places and failures is None:
+    if not units and failures is None:
         raise InvalidInputError("which plan of the atlas?", where="--from", fix="add --failures F, or --failed k/i")
     if number > atlas.most_failures:
         raise InvalidInputError(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.errors import InvalidInputError
+from .cluster import ClusterOption, OverlayOption, read_site_or_count
 from .console import SETTINGS, Debug, Json, Output, Quiet, emit, print_table, remark
 from .parsing import parse_memory_limit
 from .planning import ProfileFile
@@ -15,8 +16,18 @@ if TYPE_CHECKING:
 
 def templates(
     profile: ProfileFile,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes at the start, N.")],
-    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", min=1, help="GPUs of a node, M.")] = 1,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", min=1, help="Nodes at the start, N; --cluster may say it instead.")
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option("--gpus-per-node", min=1, help="GPUs of a node, M; 1 if nothing says it.")
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", help="Their kind, such as h100-sxm: its memory counts where the profile has none."),
+    ] = None,
+    cluster: ClusterOption = None,
+    overlay: OverlayOption = None,
     fault_tolerance: Annotated[
         int, typer.Option("--fault-tolerance", min=0, help="f: there are f + 1 pipelines or more at all times.")
     ] = 1,
@@ -57,15 +68,16 @@ def templates(
         raise InvalidInputError(
             f"{len(limits)} memory limits for one kind of GPU", where="--memory-limit", fix="give one"
         )
+    site, read = read_site_or_count(cluster, nodes, gpus_per_node, gpu, overlay), read_document(profile, Profile)
     made = plan_templates(
-        read_document(profile, Profile),
-        nodes,
-        gpus_per_node,
+        site.adapted(read),
+        *site.live_nodes(),
         fault_tolerance,
         microbatches,
         largest,
         limits[0] if limits else None,
     )
+    made = site.signed(made, read)
     emit(made, output, as_json)
     if not SETTINGS.quiet:
         print_table(COLUMNS, [_row(template) for template in made.templates], to_stderr=True)

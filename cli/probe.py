@@ -1,18 +1,15 @@
 """`rtk probe`: which workers and links are slow, by tests that the ranks of a job do themselves."""
 
 import os
-import tempfile
 import time
-from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..schemas.errors import InvalidInputError
 from .console import Debug, Json, Quiet
-from .launch import Workers, die_with_launcher
+from .ranks import MEETING, Processes, be_rank, start_here
 
 if TYPE_CHECKING:
     from ..runners.passes import Pass
@@ -21,9 +18,6 @@ NAME = "probe"
 SUMMARY = "Test all workers and links of a job, and name the slow ones."
 
 MEGABYTE = 1_000_000
-# A file on which the ranks that --processes starts meet: for that nobody has to listen on a port.
-MEETING = "RTK_PROBE_MEETING"
-LOOK_EVERY_S = 0.05
 
 
 class Pairs(StrEnum):
@@ -47,9 +41,7 @@ def command(
     pairs: Annotated[Pairs, typer.Option("--pairs", help="Links: those of a ring, of NCCL's two trees, or all.")] = (
         Pairs.RING
     ),
-    processes: Annotated[
-        int | None, typer.Option("--processes", min=1, max=256, help="Start so many ranks here, without torchrun.")
-    ] = None,
+    processes: Processes = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if something is slow.")] = False,
     output: Annotated[str | None, typer.Option("--output", "-o", help="Also write what --json prints to here.")] = None,
     as_json: Json = False,
@@ -63,15 +55,9 @@ def command(
     """
     sizes_bytes = _bytes_of(sizes)
     if processes is not None:
-        _start_here(processes, _arguments(sizes, repeat, gemm, pairs, exit_code, output, as_json, quiet, debug))
+        start_here(processes, _arguments(sizes, repeat, gemm, pairs, exit_code, output, as_json, quiet, debug))
         return
-    if "RANK" not in os.environ:
-        raise InvalidInputError(
-            "rtk probe runs on every rank of a job, and this process is none",
-            where="RANK",
-            fix="start it as `torchrun --nproc-per-node 8 --no-python rtk probe`, or here with --processes N",
-        )
-    die_with_launcher()
+    be_rank("rtk probe")
     if not _probe(pairs, sizes_bytes, gemm, repeat, output, as_json) and exit_code:
         raise typer.Exit(1)
 
@@ -96,27 +82,6 @@ def _arguments(
     switches = {"--exit-code": exit_code, "--json": as_json, "--quiet": quiet, "--debug": debug}
     options = [text for name, value in given.items() if value is not None for text in (name, str(value))]
     return [NAME, *options, *(name for name, is_on in switches.items() if is_on)]
-
-
-def _start_here(processes: int, arguments: Sequence[str]) -> None:
-    """Be the ranks' launcher, and end as they do."""
-    with tempfile.TemporaryDirectory() as folder, Workers() as workers:
-        for rank in range(processes):
-            environment = {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(processes),
-                "LOCAL_WORLD_SIZE": str(processes),
-                "GLOO_SOCKET_IFNAME": "lo",
-                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-                MEETING: str(Path(folder) / "meeting"),
-            }
-            workers.start(str(rank), arguments, environment)
-        while not workers.are_over() and workers.ended() is None:
-            time.sleep(LOOK_EVERY_S)
-        failed = workers.ended()
-    if failed is not None:
-        raise typer.Exit(failed[1] if failed[1] > 0 else 5)
 
 
 def _probe(

@@ -1,6 +1,5 @@
 """What `rtk probe` says: a table of all tests for people, or one JSON document, and who is slow."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,6 +8,7 @@ from ..profilers.failslow.slow_parts import SlowParts, slow_parts
 from ..schemas.conditions import Pair, pair_of
 from ..schemas.documents import canonical_json, write_bytes
 from .console import print_json, print_table
+from .ranks import crowded_hosts
 
 if TYPE_CHECKING:
     from ..runners.torch.probe import Readings
@@ -85,7 +85,7 @@ def _tree(
         ],
         "slow_at_their_end": list(slow.cards),
         "not_comparable": list(slow.alone),
-        "crowded": _crowded(readings),
+        "crowded": crowded_hosts(readings.values()),
     }
 
 
@@ -111,7 +111,7 @@ def _print(
         )
         print_table((f"link ({how})", *sizes, "slow"), lines)
     print()
-    print("\n".join(_said(slow, _crowded(readings))))
+    print("\n".join(_said(slow, crowded_hosts(readings.values()))))
 
 
 def _cells(tested: Mapping[str, Mapping[T, Sequence[float]]], one: T) -> Iterable[str]:
@@ -140,10 +140,3 @@ def _said(slow: SlowParts, crowded: Sequence[str]) -> Iterator[str]:
         yield f"there is only one link {kind}: nothing to compare it with"
     for host in crowded:
         yield f"ranks on {host} share its cores: who is slow there may only have waited for another one"
-
-
-def _crowded(readings: "Mapping[int, Readings]") -> list[str]:
-    """Machines with more ranks than processor cores, where these compute."""
-    ranks = Counter(one.host for one in readings.values() if one.device == "cpu")
-    cores = {one.host: one.cores for one in readings.values()}
-    return sorted(host for host, count in ranks.items() if count > cores[host])

@@ -7,7 +7,7 @@ import typer
 
 from .conducting import Conduct
 from .console import Debug, Json, Quiet, Seed, print_json, progress, remark
-from .profile import measure
+from .measuring import Measuring, measure
 from .run import run_here
 from .training import available_cores, training_of
 
@@ -42,7 +42,7 @@ def command(
     place.mkdir(parents=True, exist_ok=True)
     files = {name: str(place / name) for name in ("profile.json", "plan.json", "simulated.json", "measured.json")}
     _say(1, f"measuring {MODEL}, layer by layer", f"rtk profile {MODEL} -o profile.json")
-    profile = measure(MODEL, None, None, repeats=10, threads=1, seed=seed)
+    profile = measure(Measuring(MODEL, repeats=10, seed=seed))
     write_document(files["profile.json"], profile)
     _say(2, f"planning {DP} pipelines of {PP} stages", "rtk plan pipeline profile.json --schedule zero-bubble …")
     plan, paced = _plan(profile)

@@ -1,11 +1,13 @@
 """`rtk simulate`: a plan on a virtual clock."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..schemas.errors import RuntimeFailedError
+from .cluster import ClusterOption, OverlayOption, Site, read_site
 from .console import Debug, Json, Quiet, Seed, print_document, print_table
 from .escalation import MitigateOption, Remedies, escalating
 from .parsing import LinkDelays, Slow, parse_link_delays, parse_slow
@@ -15,9 +17,10 @@ from .training import Transport
 
 if TYPE_CHECKING:
     from ..runners.story import Story, SwitchCosts
-    from ..schemas.plan import Plan
+    from ..schemas.plan import Place, Plan
     from ..schemas.report import Report
     from ..schemas.timeline import Timeline
+    from ..schemas.trace import Trace
     from .policy import Answers
 
 NAME = "simulate"
@@ -28,6 +31,8 @@ def command(
     plan: Annotated[str, typer.Argument(help="The plan; `-` is standard input.")],
     link_delay: LinkDelays = None,
     slow: Slow = None,
+    cluster: ClusterOption = None,
+    overlay: OverlayOption = None,
     jitter: Annotated[float, typer.Option("--jitter", min=0, help="Log-normal sigma of operation times.")] = 0.0,
     seed: Seed = 0,
     iterations: Annotated[int, typer.Option("--iterations", min=1, help="How many.")] = 1,
@@ -71,19 +76,24 @@ def command(
     With --inject workers die, come back and slow down as a trace says, and links slow down and break; the monitor of
     `rtk run` finds out what is slow, and its coordinator decides what follows. The iteration time is then the whole
     time, what was lost included, over the committed iterations; the command exits with 5 if the job could not go on,
-    or was to start again on other workers (--mitigate S4).
+    or was to start again on other workers (--mitigate S4). What an --overlay calls failed fails at the start.
     """
     from ..schemas.conditions import under_conditions
+    from ..schemas.plan import name_of
 
     read = read_valid_plan(plan, profile)
-    conditions = under_conditions(read, parse_slow(slow), parse_link_delays(link_delay))
-    if inject is None:
+    site = read_site(cluster, overlay)
+    there = site.troubles_of(read)
+    slowed = {name_of(place): factor for place, factor in there.slow.items()} | parse_slow(slow)
+    conditions = under_conditions(read, slowed, {**there.link_delay_s, **parse_link_delays(link_delay)})
+    if inject is None and not there.failed:
         _simulate(conditions, read, jitter, seed, transport, iterations, timeline, as_json)
         return
-    costs = _costs(read, profile, heartbeat_limit, regroup)
+    costs = _costs(read, profile, site, heartbeat_limit, regroup)
     answers = answers_for(conditions, policy, atlas, normalize_within, host_memory)
     remedies = remedies_of(mitigate, read, policy)
-    story = _story(conditions, inject, iterations, answers, remedies, costs, jitter, seed, transport)
+    trace = _trace(inject, conditions, there.failed)
+    story = _story(conditions, trace, iterations, answers, remedies, costs, jitter, seed, transport)
     _tell(story, iterations, jitter, timeline, as_json)
 
 
@@ -111,9 +121,20 @@ def _simulate(
         _print(report, read)
 
 
+def _trace(inject: str | None, plan: "Plan", failed: "Collection[Place]") -> "Trace":
+    """What happens: workers fail at the start, all at once, and then what the file says, if there is one."""
+    from ..schemas.plan import name_of
+    from ..schemas.trace import Trace, TraceEvent
+
+    names = [name_of(place) for place in failed]
+    left = (replace(worker, order=None, failed=True) if worker.name in names else worker for worker in plan.workers)
+    read = Trace(()) if inject is None else read_valid_trace(inject, replace(plan, workers=tuple(left)))
+    return Trace((*(TraceEvent("fail", time_s=0.0, worker=name) for name in names), *read.events))
+
+
 def _story(
     plan: "Plan",
-    inject: str,
+    trace: "Trace",
     iterations: int,
     answers: "Answers",
     remedies: Remedies,
@@ -126,12 +147,11 @@ def _story(
     from ..runners.story import simulate_story
     from .conducting import monitor_of
 
-    trace = read_valid_trace(inject, plan)
     monitor = escalating(monitor_of(plan), plan, remedies, lambda: answers)
     return simulate_story(plan, trace, iterations, answers, costs, jitter, seed, monitor, transport.value)
 
 
-def _costs(plan: "Plan", profile: str | None, heartbeat_limit_s: float, regroup_s: float) -> "SwitchCosts":
+def _costs(plan: "Plan", profile: str | None, site: Site, heartbeat_limit_s: float, regroup_s: float) -> "SwitchCosts":
     """What changes take; the copies too, where it is known how large each layer's state is and how fast it is sent."""
     from ..planners.oobleck.plan import templates_of
     from ..runners.story import SwitchCosts
@@ -142,7 +162,7 @@ def _costs(plan: "Plan", profile: str | None, heartbeat_limit_s: float, regroup_
     costs = SwitchCosts(heartbeat_limit_s=heartbeat_limit_s, regroup_s=regroup_s)
     known: Profile | Templates
     if profile is not None:
-        known = read_document(profile, Profile)
+        known = site.adapted(read_document(profile, Profile))
     elif plan.planner.name == "oobleck":  # such a plan says them itself
         known = templates_of(plan)
     else:

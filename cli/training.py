@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..profilers.models.form import AS_USUAL, ModelForm, form_of
 from ..schemas.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Transport(StrEnum):
     DELEGATED = "delegated"
 
 
-ModelOption = Annotated[str, typer.Option("--model", help="A preset, or file.py:factory.")]
+ModelOption = Annotated[str, typer.Option("--model", help="A preset, file.py:factory, or a config.json.")]
 DataOption = Annotated[
     list[str] | None, typer.Option("--data", help="A text file; Python's own library where none. Repeatable.")
 ]
@@ -51,7 +52,7 @@ TransportOption = Annotated[
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained how; the same for all workers but for `threads`."""
+    """What is trained how; the same for all workers but for `threads`. All workers read the form out of the plan."""
 
     model: str
     data: tuple[str, ...]
@@ -62,6 +63,7 @@ class Training:
     paced: bool
     seed: int
     transport: "Sending" = "auto"
+    form: ModelForm = AS_USUAL
 
     def arguments(self) -> list[str]:
         """The options by which another process trains the same."""
@@ -80,7 +82,8 @@ class Training:
 
     def settings(self) -> dict[str, Any]:
         """What the coordinator compares between workers."""
-        return {name: value for name, value in asdict(self).items() if name != "threads"} | {"data": list(self.data)}
+        told = {name: value for name, value in asdict(self).items() if name not in ("threads", "form")}
+        return told | {"data": list(self.data)} | self.form.options()
 
 
 def training_of(
@@ -95,7 +98,11 @@ def training_of(
     seed: int,
     transport: Transport = Transport.AUTO,
 ) -> Training:
-    """The training that options ask for; sizes that they leave open are those of the profile behind the plan."""
+    """The training that options ask for; sizes that they leave open, and the form, are of the profile behind the plan.
+
+    Raises:
+        InvalidInputError: the plan's options ask for a form that there is not.
+    """
     told = plan.planner.options
     found = [told.get("microbatch_size"), told.get("sequence_length")]
     size, length = (value if isinstance(value, int) else None for value in found)
@@ -109,6 +116,7 @@ def training_of(
         paced=paced,
         seed=seed,
         transport=transport.value,
+        form=form_of(told),
     )
 
 
@@ -123,7 +131,7 @@ def load_training(plan: "Plan", training: Training) -> "tuple[Model, ByteCorpus]
     from ..runners.torch.runner import check_model
 
     _require_one_device_a_stage(plan)
-    model = load_model(training.model, training.microbatch_size, training.sequence_length, training.seed)
+    model = load_model(training.model, training.microbatch_size, training.sequence_length, training.seed, training.form)
     check_model(plan, model.layers)
     if model.vocabulary is None or model.vocabulary < 256 or model.sequence_length is None:
         raise InvalidInputError(

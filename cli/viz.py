@@ -10,7 +10,7 @@ import typer
 
 from ..schemas.documents import STANDARD_STREAM, parse_document, read_bytes, sniff_format, source_of, write_bytes
 from ..schemas.errors import InvalidInputError
-from .console import Debug, Json, Quiet, print_json, remark
+from .console import Debug, Json, Quiet, picture_ending, print_json, remark
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -22,6 +22,7 @@ NAME = "viz"
 SUMMARY = "Draw plans, timelines and pipeline templates."
 
 ENDINGS = (".html", ".svg", ".json")
+FIX = f"end it in {', '.join(ENDINGS)}, or these and .gz; --json prints the trace, --terminal a chart"
 
 
 def command(
@@ -50,7 +51,7 @@ def command(
     Of pipeline templates, which stage lies on which GPUs; there is no trace of them. With --json the Chrome trace is
     printed; with --output too, where the picture was written.
     """
-    ending = _ending(output) if output is not None else None
+    ending = picture_ending(output, ENDINGS, FIX) if output is not None else None
     if files.count(STANDARD_STREAM) > 1:
         raise InvalidInputError("standard input can be read only once", where="FILE", fix="give one `-`")
     drawing = _read(files)
@@ -145,17 +146,6 @@ class TemplatesDrawing:
         from ..viz.template_terminal import terminal_templates
 
         return [terminal_templates(self.templates, width)]
-
-
-def _ending(output: str) -> str:
-    ending = Path(output.removesuffix(".gz")).suffix
-    if ending not in ENDINGS:
-        raise InvalidInputError(
-            f"the ending {ending!r} names no picture" if ending else "without an ending the kind of picture is unknown",
-            where=f"--output {output}",
-            fix=f"end it in {', '.join(ENDINGS)}, or these and .gz; --json prints the trace, --terminal a chart",
-        )
-    return ending
 
 
 def _read(files: list[str]) -> Drawing:

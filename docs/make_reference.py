@@ -9,6 +9,9 @@ from rtk.cli.main import app
 COMMANDS = (
     "profile",
     "profile model",
+    "profile links",
+    "profile refine",
+    "profile compare",
     "plan",
     "plan pipeline",
     "plan adaptra",

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.plan import Link, Stage, Template
-from ..schemas.profile import Connection, Layer, LayerCost, Profile
+from ..schemas.profile import Connection, Layer, LayerCost, Profile, held_bytes
 
 
 def cut_stages(profile: Profile, stages: int, peers: int) -> Template:
@@ -38,7 +38,7 @@ def cut_stages(profile: Profile, stages: int, peers: int) -> Template:
     return Template(
         "t0",
         tuple(_stage(profile, first, stop, peers, connection) for first, stop in ranges),
-        tuple(Link(_transfer_s(connection, profile.layers[stop - 1].output_bytes)) for _, stop in ranges[:-1]),
+        tuple(Link(connection.transfer_s(profile.layers[stop - 1].output_bytes)) for _, stop in ranges[:-1]),
     )
 
 
@@ -73,11 +73,6 @@ def with_limits_and_delays(
     return Template(template.name, tuple(stages), tuple(links))
 
 
-def allreduce_s(connection: Connection, size_bytes: float, peers: int) -> float:
-    """The time of a ring all-reduce between n peers, in s: 2(n-1) messages of 1/n of the bytes, one after the other."""
-    return 2 * (peers - 1) * _transfer_s(connection, size_bytes / peers) if size_bytes else 0.0
-
-
 def _cut(
     sums: list[float], count: int, parts: int, cost: Callable[[float, float], float], limit: float
 ) -> tuple[float, list[int]]:
@@ -101,8 +96,7 @@ def _cut(
 def _stage(profile: Profile, first: int, stop: int, peers: int, connection: Connection) -> Stage:
     layers = profile.layers[first:stop]
     costs = [_cost(layer, first + index) for index, layer in enumerate(layers)]
-    parameter_bytes = sum(layer.parameter_bytes for layer in layers)
-    static_bytes = parameter_bytes + sum(layer.state_bytes for layer in layers)
+    parameter_bytes, state_bytes = held_bytes(profile.layers, first, stop)
     return Stage(
         layers=(first, stop),
         tensor_parallel=costs[0].tensor_parallel,
@@ -110,10 +104,10 @@ def _stage(profile: Profile, first: int, stop: int, peers: int, connection: Conn
         backward_input_s=sum(cost.backward_input_s for cost in costs),
         backward_weight_s=sum(cost.backward_weight_s for cost in costs),
         optimizer_s=sum(cost.optimizer_s for cost in costs),
-        allreduce_s=allreduce_s(connection, parameter_bytes, peers),
+        allreduce_s=connection.ring_s(parameter_bytes, peers),
         activation_bytes=sum(layer.activation_bytes for layer in layers),
         weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers),
-        memory_limit_bytes=_room_bytes(profile, static_bytes, first, stop),
+        memory_limit_bytes=_room_bytes(profile, parameter_bytes + state_bytes, first, stop),
     )
 
 
@@ -144,7 +138,3 @@ def _cost(layer: Layer, index: int) -> LayerCost:
 
 def _work_s(cost: LayerCost) -> float:
     return cost.forward_s + cost.backward_input_s + cost.backward_weight_s
-
-
-def _transfer_s(connection: Connection, size_bytes: float) -> float:
-    return connection.latency_s + size_bytes / (connection.bandwidth_bytes_per_s or float("inf"))

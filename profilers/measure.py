@@ -1,180 +1,162 @@
 """A Profile by measurement: every layer's F, I, W and optimizer step, timed as a runner executes them."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import pairwise
-from statistics import median
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from ..schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
-from ..schemas.protocols import StageExecutor, StageFactory
-from .models.load import Model
+from ..schemas.protocols import StageFactory
+from .bench import BUDGET_S, Bench, Found, Progress, measure_layers
+from .clocks import Clock
+from .fitting import DoesNotFitError
+from .models.model import Model
+from .models.tied import tied
+from .models.titles import title_of
+from .rehearsal import OPERATIONS, Held
+from .sharding import reduction_s, shard_of, share_loss
 
-Clock = Callable[[], float]
-Progress = Callable[[int, int], None]
-
-
-@dataclass(slots=True, eq=False)
-class _Bench:
-    """One layer under measurement: the layer as a stage of its own, what it is fed with, and the times seen."""
-
-    name: str
-    layer: nn.Module
-    stage: StageExecutor
-    inputs: torch.Tensor
-    target: torch.Tensor | None
-    gradient: torch.Tensor | None
-    optimizer: torch.optim.Optimizer | None
-    output_bytes: int
-    times_s: list[tuple[float, float, float, float]] = field(default_factory=list)
+# Beside each parameter: its gradient and AdamW's two moments.
+STATES = 3
 
 
 def measure_profile(
     model: Model,
     make_stage: StageFactory,
     *,
-    repeats: int = 20,
-    warmup: int = 3,
+    degrees: Sequence[int] = (1,),
+    device: torch.device | None = None,
+    repeats: int | None = None,
     threads: int = 1,
     seed: int = 0,
     clock: Clock = time.perf_counter,
     intra_node: Connection | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Profile:
-    """Measure a model layer by layer on the device its parameters are on; the parameters keep their values.
+    """Measure a model layer by layer; the parameters keep their values.
 
-    Each round runs F, I, W and an AdamW step of every layer, so that a drift of the machine's speed spreads evenly; a
-    layer's time is the median over the rounds. A layer is fed with the output of the one before it. Activations are the
-    storages that autograd saves in F, parameters and buffers excepted, and the layer's input; the stash is what the
-    stage holds between I and W. The stash also holds gradients that did not exist when F ended: where it comes to more
-    than the activations, the activations are given as equal to it, so that a plan never promises too much room.
+    Iterations of one micro-batch are rehearsed with all layers (rehearsal.py), and the time between any two layers is
+    read: so each has the caches, the allocator and the neighbours that it has in training. A layer's time is the
+    median over rounds, and over layers that are alike (readings.py). Where the device cannot hold all layers, each is
+    measured alone (bench.py).
 
     Args:
         model: what to measure.
         make_stage: makes of one layer what a runner would execute.
-        repeats: rounds that count, at least 1.
-        warmup: rounds ahead of them that do not.
+        degrees: of tensor parallelism; 1 is always measured. Others are measured on one rank's share of each layer, and
+            all-reduces over `intra_node` are added. Bytes are those of the whole layer.
+        device: where; layers are moved there. None: where the model's parameters are.
+        repeats: rounds that count; None: as many as 8 s take, 4 to 60.
         threads: torch threads, on a CPU.
-        seed: of the example and of the gradients fed into I.
-        clock: seconds; replaced in tests.
+        seed: of the example and of random gradients.
+        clock: seconds, on a CPU; replaced in tests.
         intra_node: goes into the profile, such as what `measure_loopback` found.
         progress: called with (rounds done, rounds in all).
 
     Returns:
         The profile, with `origin` "measured".
+
+    Raises:
+        InvalidInputError: a degree does not divide the model.
+        DoesNotFitError: the memory is too small for some layers, each alone.
     """
-    device = _device_of(model)
+    where = device or _device_of(model)
+    higher = sorted({*degrees} - {1})
     with _threads(threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        benches = _set_up(model, make_stage, device, seed)
-        sizes = [_measure_bytes(bench) for bench in benches]
-        for number in range(warmup + repeats):
-            for bench in benches:
-                times_s = _time_once(bench, _synchronized(clock, device))
-                if number >= warmup:
-                    bench.times_s.append(times_s)
-            progress(number + 1, warmup + repeats)
-    layers = tuple(_layer(bench, *size) for bench, size in zip(benches, sizes, strict=True))
-    return Profile(
-        layers=layers,
+        budget_s = BUDGET_S / (1 + len(higher))
+        bench = Bench(make_stage, model.example(seed), where, _device_of(model), repeats, budget_s, clock, progress)
+        whole = measure_layers(bench, model.layers, model.loss)
+        shares = [_measure_shares(bench, model, whole, degree, intra_node) for degree in higher]
+    layers = _layers(model.layers, [whole, *shares])
+    profile = Profile(
+        layers=tuple(layers.values()),
         model=_description(model),
         origin="measured",
-        device=_describe_device(device, threads),
+        device=_describe_device(where, threads),
         microbatch_size=model.microbatch_size,
         sequence_length=model.sequence_length,
         network=Network(intra_node=intra_node),
     )
+    if len(layers) < len(model.layers):
+        raise _does_not_fit(model.layers, [whole, *shares], _untied(profile) if layers else None)
+    return profile
 
 
-def _set_up(model: Model, make_stage: StageFactory, device: torch.device, seed: int) -> list[_Bench]:
-    value, target = (tensor.to(device) for tensor in model.example(seed))
-    benches = []
-    for index, layer in enumerate(model.layers):
-        is_last = index == len(model.layers) - 1
-        with torch.no_grad():
-            output = layer(value)
-        bench = _Bench(
-            name=f"{index} {type(layer).__name__}",
-            layer=layer,
-            stage=make_stage([layer], model.loss if is_last else None),
-            inputs=value,
-            target=target if is_last else None,
-            gradient=None if is_last else torch.randn_like(output),
-            optimizer=_optimizer(layer),
-            output_bytes=0 if is_last else output.nbytes,
+def _measure_shares(bench: Bench, model: Model, whole: Found, degree: int, connection: Connection | None) -> Found:
+    """What one rank of a tensor-parallel group finds, with the all-reduces of its group where their path is known."""
+    shares = [shard_of(layer, degree, model.tensor_parallel) for layer in model.layers]
+    found = measure_layers(bench, shares, share_loss(model.loss))
+    for place, cost in found.costs.items():
+        forward_s = input_s = 0.0
+        if connection is not None and place in whole.held:
+            stream_bytes = whole.held[place].stream_bytes
+            layer, plan = model.layers[place], model.tensor_parallel
+            forward_s, input_s = reduction_s(layer, plan, stream_bytes, degree, connection)
+        found.costs[place] = replace(
+            cost,
+            forward_s=cost.forward_s + forward_s,
+            backward_input_s=cost.backward_input_s + input_s,
+            tensor_parallel=degree,
         )
-        benches.append(bench)
-        value = output
-    return benches
+    return found
 
 
-def _optimizer(layer: nn.Module) -> torch.optim.Optimizer | None:
-    trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
-    # A learning rate of 0 leaves the parameters as they are, and takes as long as any other.
-    return torch.optim.AdamW(trained, lr=0.0) if trained else None
+def _layers(layers: Sequence[nn.Module], found: Sequence[Found]) -> dict[int, Layer]:
+    """The profile's layers by place: those measured at all degrees."""
+    ties = tied(layers)
+    return {
+        place: _layer(place, layer, [one.costs[place] for one in found], found[0].held[place], ties.get(place))
+        for place, layer in enumerate(layers)
+        if all(place in one.costs for one in found)
+    }
 
 
-def _time_once(bench: _Bench, clock: Clock) -> tuple[float, float, float, float]:
-    moments_s = [clock()]
-    bench.stage.forward(0, bench.inputs, bench.target)
-    moments_s.append(clock())
-    bench.stage.backward_input(0, bench.gradient)
-    moments_s.append(clock())
-    bench.stage.backward_weight(0)
-    moments_s.append(clock())
-    if bench.optimizer is not None:
-        bench.optimizer.step()
-        bench.optimizer.zero_grad(set_to_none=False)  # as a runner does, whose gradients live in one buffer
-    moments_s.append(clock())
-    forward_s, input_s, weight_s, optimizer_s = (end_s - start_s for start_s, end_s in pairwise(moments_s))
-    return forward_s, input_s, weight_s, optimizer_s
-
-
-def _measure_bytes(bench: _Bench) -> tuple[int, int]:
-    """A layer's activation and stash bytes, from one F, I and W."""
-    saved = [bench.inputs]
-
-    def remember(tensor: torch.Tensor) -> torch.Tensor:
-        saved.append(tensor.detach())
-        return saved[-1]
-
-    with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
-        bench.stage.forward(0, bench.inputs, bench.target)
-    owned = {_address(tensor) for tensor in (*bench.layer.parameters(), *bench.layer.buffers())}
-    storages = {_address(tensor): tensor.untyped_storage().nbytes() for tensor in saved}
-    activation_bytes = sum(size for address, size in storages.items() if address not in owned)
-    saved.clear()
-    bench.stage.backward_input(0, bench.gradient)
-    stash_bytes = bench.stage.stash_bytes(0)
-    bench.stage.backward_weight(0)
-    return max(activation_bytes, stash_bytes), stash_bytes
-
-
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _layer(bench: _Bench, activation_bytes: int, stash_bytes: int) -> Layer:
-    forward_s, input_s, weight_s, optimizer_s = (median(times) for times in zip(*bench.times_s, strict=True))
-    parameters = list(bench.layer.parameters())
+def _layer(place: int, layer: nn.Module, costs: Sequence[LayerCost], held: Held, tie: tuple[int, int] | None) -> Layer:
+    parameters = list(layer.parameters())
+    state_bytes = sum(STATES * parameter.nbytes for parameter in parameters if parameter.requires_grad)
     return Layer(
-        costs=(LayerCost(forward_s, input_s, weight_s, optimizer_s),),
-        name=bench.name,
+        costs=tuple(costs),
+        name=_name(place, layer),
         parameter_bytes=sum(parameter.nbytes for parameter in parameters),
-        state_bytes=sum(3 * parameter.nbytes for parameter in parameters if parameter.requires_grad),
-        activation_bytes=activation_bytes,
-        weight_stash_bytes=stash_bytes,
-        output_bytes=bench.output_bytes,
+        state_bytes=state_bytes,
+        activation_bytes=held.activation_bytes,
+        weight_stash_bytes=held.stash_bytes,
+        output_bytes=held.output_bytes,
+        tied_to=tie[0] if tie else None,
+        tied_bytes=tie[1] if tie else None,
+        tied_state_bytes=min(STATES * tie[1], state_bytes) if tie else None,
     )
+
+
+def _does_not_fit(layers: Sequence[nn.Module], found: Sequence[Found], partial: Profile | None) -> DoesNotFitError:
+    failed = {place: operation for one in reversed(found) for place, operation in one.failed.items()}
+    words = "; ".join(f"{_name(place, layers[place])}, {OPERATIONS[failed[place]]}" for place in sorted(failed))
+    error = DoesNotFitError(
+        f"out of memory in {'layer' if len(failed) == 1 else 'layers'} {words}",
+        fix="take a smaller --microbatch-size or --sequence-length, --dtype bf16 or --checkpointing",
+    )
+    error.partial = partial
+    return error
+
+
+def _untied(profile: Profile) -> Profile:
+    """Without what layers say of one another, whose places have changed."""
+    layers = (replace(one, tied_to=None, tied_bytes=None, tied_state_bytes=None) for one in profile.layers)
+    return replace(profile, layers=tuple(layers))
+
+
+def _name(place: int, layer: nn.Module) -> str:
+    return f"{place} {title_of(layer)}"
 
 
 def _description(model: Model) -> dict[str, object]:
     unique = {id(parameter): parameter.numel() for layer in model.layers for parameter in layer.parameters()}
-    return {"name": model.name, "parameters": sum(unique.values()), "vocabulary": model.vocabulary}
+    names = {"name": model.name, "parameters": sum(unique.values()), "vocabulary": model.vocabulary}
+    return {**names, **model.form.options()}
 
 
 def _device_of(model: Model) -> torch.device:
@@ -188,17 +170,6 @@ def _describe_device(device: torch.device, threads: int) -> Device:
         properties = torch.cuda.get_device_properties(device)
         return Device(name=properties.name, memory_bytes=properties.total_memory)
     return Device(name=f"cpu, {threads} thread{'s' if threads > 1 else ''}")
-
-
-def _synchronized(clock: Clock, device: torch.device) -> Clock:
-    if device.type != "cuda":
-        return clock
-
-    def after_synchronizing() -> float:
-        torch.cuda.synchronize(device)
-        return clock()
-
-    return after_synchronizing
 
 
 @contextmanager

@@ -9,6 +9,8 @@ group is small, all of its pairs can be tried: a round-robin tournament.
 All in ranks of the group from 0; a pass is a tuple of (sender, receiver).
 """
 
+from collections.abc import Iterable, Sequence
+
 Pass = tuple[tuple[int, int], ...]
 
 PAIRWISE_MOST = 32  # workers of whom all pairs are tried, in 31 passes: some 10 ms where nothing is slow
@@ -97,3 +99,23 @@ def _round(number: int, others: int, size: int) -> Pass:
 def passes_of(size: int) -> tuple[Pass, ...]:
     """What a group of `size` workers tries: all pairs while that is soon done, else a ring and both trees."""
     return pairwise_passes(size) if size <= PAIRWISE_MOST else ring_passes(size) + tree_passes(size)
+
+
+def one_at_a_time(passes: Iterable[Pass]) -> tuple[Pass, ...]:
+    """The same pairs, each once and in a pass of its own: nothing else is under way on any link, card or core."""
+    met = {tuple(sorted(pair)): pair for one in passes for pair in one}
+    return tuple((pair,) for pair in met.values())
+
+
+def groups_by_host(hosts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Whose sums tell of the links: all ranks, those of each host, and one of each host; two ranks or more in each.
+
+    Args:
+        hosts: the machine of each rank.
+    """
+    of_host: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        of_host.setdefault(host, []).append(rank)
+    firsts = tuple(ranks[0] for ranks in of_host.values())
+    groups = (tuple(range(len(hosts))), *(tuple(ranks) for ranks in of_host.values()), firsts)
+    return tuple(group for group in dict.fromkeys(groups) if len(group) > 1)

@@ -1,12 +1,16 @@
 """Profile: what a model costs on a machine, layer by layer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, BytesPerSecond, Count, Index, Seconds
+
+if TYPE_CHECKING:
+    from .templates import LayerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,22 @@ class Layer:
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
+def added_bytes(layer: "Layer | LayerState", first: int) -> tuple[float, float]:
+    """The parameters and the state that a layer adds to a stage from layer `first` on, in bytes.
+
+    Without its tied matrix where the stage has that already.
+    """
+    if layer.tied_to is None or layer.tied_to < first:
+        return layer.parameter_bytes, layer.state_bytes
+    return layer.parameter_bytes - (layer.tied_bytes or 0.0), layer.state_bytes - (layer.tied_state_bytes or 0.0)
+
+
+def held_bytes(layers: "Sequence[Layer | LayerState]", first: int, stop: int) -> tuple[float, float]:
+    """The parameters and the state of a stage of layers [first, stop) of a model, in bytes."""
+    added = [added_bytes(layer, first) for layer in layers[first:stop]]
+    return sum(parameter_bytes for parameter_bytes, _ in added), sum(state_bytes for _, state_bytes in added)
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """A network path: a message of b bytes takes latency_s + b / bandwidth_bytes_per_s."""
@@ -70,6 +90,14 @@ class Connection:
     bandwidth_bytes_per_s: BytesPerSecond | None = None
 
     __pydantic_config__: ClassVar[Any] = STRICT
+
+    def transfer_s(self, size_bytes: float) -> float:
+        """The time of one message, in s; without a bandwidth, its latency."""
+        return self.latency_s + size_bytes / (self.bandwidth_bytes_per_s or float("inf"))
+
+    def ring_s(self, size_bytes: float, ranks: int) -> float:
+        """The time of a ring all-reduce between n ranks, in s: 2(n-1) messages of 1/n of the bytes, one by one."""
+        return 2 * (ranks - 1) * self.transfer_s(size_bytes / ranks) if size_bytes else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +152,13 @@ class Profile:
                     where=f"/layers/{index}/tied_to",
                     fix="say it at the later one of the two",
                 )
+            for name, tied in (("parameter_bytes", layer.tied_bytes), ("state_bytes", layer.tied_state_bytes)):
+                if (tied or 0.0) > getattr(layer, name):
+                    raise InvalidInputError(
+                        f"{tied:g} tied bytes are more than the layer's {name}",
+                        where=f"/layers/{index}",
+                        fix="a layer's own bytes count its tied matrix",
+                    )
             degrees = [cost.tensor_parallel for cost in layer.costs]
             if len(set(degrees)) < len(degrees):
                 raise InvalidInputError(

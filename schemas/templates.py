@@ -38,11 +38,18 @@ class PipelineTemplate:
 
 @dataclass(frozen=True, slots=True)
 class LayerState:
-    """What one layer holds on all its GPUs together: parameters, and gradients and optimizer state, in bytes."""
+    """What one layer holds on all its GPUs together: parameters, and gradients and optimizer state, in bytes.
+
+    `tied_to`, `tied_bytes` and `tied_state_bytes` are those of the profile's layer.
+    """
 
     parameter_bytes: Bytes = 0.0
     state_bytes: Bytes = 0.0
+    tied_to: Index | None = None
+    tied_bytes: Bytes | None = None
+    tied_state_bytes: Bytes | None = None
 
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"tied_to", "tied_bytes", "tied_state_bytes"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
 

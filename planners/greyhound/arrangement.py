@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...schemas.conditions import Pair
+from ...schemas.kernels import pays
 from ...schemas.plan import Place, Plan
 from ..batch.pace import Pace
 from ..oobleck.pace import warm_ups_of
-from ..scheduling.compiling import Form, pays
+from ..scheduling.forms import Form
 from .arrangement_kernels import (
     EVENLY,
     HEALTHY,

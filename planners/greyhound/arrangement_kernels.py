@@ -1,4 +1,4 @@
-"""What an arrangement of workers costs, and the search for a better one: kernels (scheduling/compiling.py).
+"""What an arrangement of workers costs, and the search for a better one: kernels (schemas/kernels.py).
 
 Greyhound, section 5.2 (S3), as a bottleneck assignment: places (pipeline d, stage p), on each a worker of some kind,
 and m_d micro-batches a pipeline. With the slow-down s of who sits there, stage p's forward and backward take f_p s and
@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from typing import NamedTuple
 
-from ..scheduling.compiling import kernel
+from ...schemas.kernels import kernel
 
 NOBODY, HEALTHY = -1, 0  # kinds
 EVENLY = 1e-9  # times that differ by less, relatively, are equal

@@ -14,11 +14,11 @@ import numpy as np
 
 from ... import __version__
 from ...schemas.errors import InvalidInputError
+from ...schemas.kernels import compiled
 from ...schemas.plan import Place, Plan, Planner, Worker, name_of, place_of
 from ...schemas.profile import Profile
 from ..adaptra.slackness import warmup_of
 from ..scheduling.assemble import with_orders_and_prediction
-from ..scheduling.compiling import compiled
 from ..scheduling.retime import retime
 from ..scheduling.solve import Effort
 from ..scheduling.sweep import sweep

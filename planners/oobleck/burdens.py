@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..partition import allreduce_s
 from .ending import Ending
 
 if TYPE_CHECKING:
@@ -88,4 +87,4 @@ class Burdens:
         return [Box(box.reduced, Span(first, middle)), Box(box.reduced, Span(middle + 1, last))]
 
     def _reduce_s(self, place: int, pipelines: int) -> float:
-        return allreduce_s(self._connection, float(self._reduced_bytes[place]), pipelines)
+        return self._connection.ring_s(float(self._reduced_bytes[place]), pipelines)

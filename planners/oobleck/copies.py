@@ -59,7 +59,7 @@ def copying_s(copies: Sequence[Copy], connection: Connection | None) -> float | 
     sends_s: Counter[str] = Counter()
     receives_s: Counter[str] = Counter()
     for copy in copies:
-        lasts_s = connection.latency_s + copy.size_bytes / connection.bandwidth_bytes_per_s
+        lasts_s = connection.transfer_s(copy.size_bytes)
         sends_s[copy.source] += lasts_s  # type: ignore[assignment]
         receives_s[copy.target] += lasts_s  # type: ignore[assignment]
     return float(max(*sends_s.values(), *receives_s.values()))

@@ -12,9 +12,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ...schemas.plan import Stage
-from ...schemas.profile import Connection
+from ...schemas.profile import Connection, held_bytes
 from ...schemas.templates import LayerState, Templates
-from ..partition import allreduce_s
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Ending:
         """The longest all-reduce between pipelines of these sizes, and the longest optimizer step, in s."""
         used = {size - self.smallest for size in sizes}
         most_bytes, step_s = max(self.reduced_bytes[n] for n in used), max(self.optimizer_s[n] for n in used)
-        return allreduce_s(self.connection, most_bytes, len(sizes)) + step_s
+        return self.connection.ring_s(most_bytes, len(sizes)) + step_s
 
 
 def ending_of(templates: Templates) -> Ending:
@@ -57,4 +56,4 @@ def connection_of(templates: Templates) -> Connection:
 
 def reduced_bytes(layers: Sequence[LayerState], stage: Stage) -> float:
     """What a GPU of a stage sums with others: its share of the gradients, as many bytes as of the parameters."""
-    return sum(layer.parameter_bytes for layer in layers[slice(*stage.layers)]) / stage.tensor_parallel
+    return held_bytes(layers, *stage.layers)[0] / stage.tensor_parallel

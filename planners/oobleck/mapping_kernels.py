@@ -12,7 +12,7 @@ it is exact.
 
 from collections.abc import MutableSequence, Sequence
 
-from ..scheduling.compiling import kernel
+from ...schemas.kernels import kernel
 
 Ints = Sequence[int]
 Floats = Sequence[float]

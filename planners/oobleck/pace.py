@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableSequence, Sequence
 from itertools import accumulate
 
+from ...schemas.kernels import kernel, pays
 from ...schemas.plan import Link, Stage
 from ...schemas.templates import PipelineTemplate
 from ..batch.pace import Pace
-from ..scheduling.compiling import Form, kernel, pays
+from ..scheduling.forms import Form
 from ..scheduling.limits import most_in_flight
 
 FULL, LONG = 2, 6  # micro-batches a stage at which a pipeline is timed

@@ -19,7 +19,6 @@ from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Pipeline, Plan, Planner, Stage, Template, Worker
 from ...schemas.templates import PipelineTemplate, Templates
-from ..partition import allreduce_s
 from ..pipeline.one_forward_one_backward import one_forward_one_backward
 from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.bounds.lower_bound import lower_bound
@@ -131,7 +130,7 @@ def _template(templates: Templates, template: PipelineTemplate, peers: int) -> T
     connection = connection_of(templates)
 
     def reduced(stage: Stage) -> Stage:
-        return replace(stage, allreduce_s=allreduce_s(connection, reduced_bytes(templates.layers, stage), peers))
+        return replace(stage, allreduce_s=connection.ring_s(reduced_bytes(templates.layers, stage), peers))
 
     return Template(name_of(template.nodes), tuple(map(reduced, template.stages)), template.links)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..scheduling.compiling import Form, pays
+from ...schemas.kernels import pays
+from ..scheduling.forms import Form
 from .mapping_kernels import cost_after, cost_before, cost_slowest, fewest_stages, least_costs, least_costs_by_count
 from .objective import FLAT, Objective
 from .stages import Stages, fill_of

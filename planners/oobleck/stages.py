@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Stage
-from ...schemas.profile import Layer, LayerCost, Profile
+from ...schemas.profile import Layer, LayerCost, Profile, added_bytes
 
 Floats = npt.NDArray[np.float64]
 
@@ -118,7 +118,7 @@ def stages_of(profile: Profile, gpus_per_node: int, memory_limit_bytes: float | 
         backward_input_s=_sums([[cost.backward_input_s for cost in row] for row in costs]),
         backward_weight_s=_sums([[cost.backward_weight_s for cost in row] for row in costs]),
         optimizer_s=_sums([[cost.optimizer_s for cost in row] for row in costs]),
-        static_bytes=_sums([layer.parameter_bytes + layer.state_bytes for layer in layers]),
+        static_bytes=_static_bytes(layers),
         activation_bytes=_sums([layer.activation_bytes for layer in layers]),
         weight_stash_bytes=_sums([layer.weight_stash_bytes for layer in layers]),
         memory_bytes=inf if memory_bytes is None else memory_bytes,
@@ -157,6 +157,15 @@ def _degrees(layer: Layer) -> set[int]:
 
 def _cost(layer: Layer, degree: int) -> LayerCost:
     return next(cost for cost in layer.costs if cost.tensor_parallel == degree)
+
+
+def _static_bytes(layers: Sequence[Layer]) -> Floats:
+    """Parameters and state of layers u to v - 1 at [u, v], a matrix that two of them share once; zero where u >= v."""
+    count = len(layers)
+    sums = np.zeros((count, count + 1))
+    for first in range(count):
+        sums[first, first + 1 :] = np.add.accumulate([sum(added_bytes(layer, first)) for layer in layers[first:]])
+    return sums
 
 
 def _sums(values: Any) -> Floats:

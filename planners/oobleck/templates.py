@@ -12,7 +12,7 @@ from typing import Any
 from ... import __version__
 from ...schemas.documents import digest
 from ...schemas.plan import Link, Planner, Stage
-from ...schemas.profile import Connection, Profile
+from ...schemas.profile import Connection, Layer, Profile
 from ...schemas.templates import LayerState, PipelineTemplate, Templates, nodes_of_stages
 from .mapping import Mapper
 from .node_specification import NodeSpecification, specify_nodes
@@ -65,7 +65,7 @@ def plan_templates(
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         templates=tuple(_template(profile, request, mapping) for mapping in mapper.best(specification.sizes)),
-        layers=tuple(LayerState(layer.parameter_bytes, layer.state_bytes) for layer in profile.layers),
+        layers=tuple(map(_layer_state, profile.layers)),
         network=profile.network,
         inputs={"profile": digest(profile)},
     )
@@ -85,6 +85,10 @@ def _options(
         "microbatch_size": profile.microbatch_size,
         "sequence_length": profile.sequence_length,
     }
+
+
+def _layer_state(layer: Layer) -> LayerState:
+    return LayerState(layer.parameter_bytes, layer.state_bytes, layer.tied_to, layer.tied_bytes, layer.tied_state_bytes)
 
 
 def _template(profile: Profile, request: Request, mapping: Mapping) -> PipelineTemplate:
@@ -108,4 +112,4 @@ def _link(profile: Profile, stage: Stage, same_node: bool) -> Link:
     inside, between = profile.network.intra_node, profile.network.inter_node
     connection = (inside or between if same_node else between or inside) or Connection()
     output_bytes = profile.layers[stage.layers[1] - 1].output_bytes
-    return Link(connection.latency_s + output_bytes / (connection.bandwidth_bytes_per_s or float("inf")))
+    return Link(connection.transfer_s(output_bytes))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .compiling import kernel
+from ...schemas.kernels import kernel
 from .problem import KINDS, Orders, Problem
 from .tables import Tables
 

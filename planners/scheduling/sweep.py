@@ -13,7 +13,7 @@ F, I or W is known, in order of arrival (ties by job), from `start[3 * worker + 
 
 from collections.abc import MutableSequence, Sequence
 
-from .compiling import kernel
+from ...schemas.kernels import kernel
 
 Ints = Sequence[int]
 Floats = Sequence[float]

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .compiling import Form, kernel, pays
+from ...schemas.kernels import kernel, pays
+from .forms import Form
 from .problem import KINDS, Orders, Problem
 
 # Plain Python schedules so many operations while the machine code is loaded (about half a second).

@@ -10,7 +10,7 @@ from ... import __version__
 from ...schemas.atlas import Atlas
 from ...schemas.documents import digest, to_tree
 from ...schemas.plan import Optimizer, Pipeline, Place, Plan, Planner, Worker, name_of
-from ...schemas.profile import Connection, Profile
+from ...schemas.profile import Connection, Profile, held_bytes
 from ..scheduling.problem import Problem, home_problem
 from ..scheduling.solve import Effort
 from ..shape import Shape, pipelines_of, shape_options, template_of
@@ -73,10 +73,7 @@ def opening(profile: Profile, request: Request) -> Atlas:
         optimizer=optimizer,
         split=request.technique != "adaptive",
         failure_unit=request.unit,
-        state_bytes=tuple(
-            sum(layer.parameter_bytes + layer.state_bytes for layer in profile.layers[slice(*stage.layers)])
-            for stage in template.stages
-        ),
+        state_bytes=tuple(sum(held_bytes(profile.layers, *stage.layers)) for stage in template.stages),
         plans=(),
     )
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..scheduling.compiling import Form, kernel, pays
+from ...schemas.kernels import kernel, pays
+from ..scheduling.forms import Form
 from ..scheduling.problem import KINDS
 from .slots import Slots
 

@@ -49,7 +49,7 @@ class Relocation:
             return None
         busy_s: Counter[Place] = Counter()
         for copy in self.copies:
-            busy_s[copy.source] += connection.latency_s + copy.size_bytes / connection.bandwidth_bytes_per_s  # type: ignore[assignment]
+            busy_s[copy.source] += connection.transfer_s(copy.size_bytes)  # type: ignore[assignment]
         return max(busy_s.values())
 
 

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..scheduling.compiling import Form, kernel, pays
+from ...schemas.kernels import kernel, pays
+from ..scheduling.forms import Form
 from ..scheduling.retime import Retimer
 from ..scheduling.tables import INTERPRETED_OPERATIONS
 from ..scheduling.windows import Windows, stage_windows

@@ -10,12 +10,13 @@ As published, hardened only so far that it works:
 
 It compares neighbours: it misses steps below 10 % that add up, ramps, and what was slow from the start on.
 
-Kernels over `n` and `x`, see `compiled.py`; places and kinds that are not below are those of `rcusum.py`.
+Kernels over `n` and `x`, see `method.py`; places and kinds that are not below are those of `rcusum.py`.
 """
 
 from math import exp, log, pi, sqrt
 
-from .compiled import Floats, Ints, Method, kernel
+from ...schemas.kernels import allocating_kernel
+from .method import Floats, Ints, Method
 from .rcusum import (
     CONFIRMED,
     COUNT,
@@ -63,7 +64,7 @@ MASS, MEAN, KAPPA, ALPHA, BETA, GAMMA, LENGTH = range(4, 4 + 7 * ROW, ROW)  # of
 NUMBERS = 4 + 7 * ROW
 
 
-@kernel
+@allocating_kernel
 def tell(out: Floats, told: int, kind: int, place: int, level: float, sure: int) -> int:
     """Write down what happened; gives how many such things there are now."""
     out[WIDTH * told] = kind
@@ -73,7 +74,7 @@ def tell(out: Floats, told: int, kind: int, place: int, level: float, sure: int)
     return told + 1
 
 
-@kernel
+@allocating_kernel
 def density(z: float, x: Floats, run: int) -> float:
     """Student's t: what a run expects of the next sample. GAMMA is Gamma(alpha + 1/2) / Gamma(alpha)."""
     alpha, kappa = x[ALPHA + run], x[KAPPA + run]
@@ -82,7 +83,7 @@ def density(z: float, x: Floats, run: int) -> float:
     return x[GAMMA + run] / sqrt(pi * spread) * exp(-(alpha + 0.5) * log(1 + away * away / spread))
 
 
-@kernel
+@allocating_kernel
 def grow(z: float, x: Floats, run: int, target: int) -> None:
     """A run takes another sample, and another place."""
     alpha, kappa, mean = x[ALPHA + run], x[KAPPA + run], x[MEAN + run]
@@ -95,14 +96,14 @@ def grow(z: float, x: Floats, run: int, target: int) -> None:
     x[LENGTH + target] = x[LENGTH + run] + 1
 
 
-@kernel
+@allocating_kernel
 def bear(x: Floats, mass: float) -> None:
     """The run of no samples, that which begins with the next one."""
     x[MASS], x[MEAN], x[KAPPA], x[ALPHA], x[BETA] = mass, 0.0, KAPPA_0, ALPHA_0, BETA_0
     x[GAMMA], x[LENGTH] = sqrt(pi) / 2, 0.0
 
 
-@kernel
+@allocating_kernel
 def prune(n: Ints, x: Floats) -> None:
     """Leave out unlikely runs: those below the least mass, and the least likely one if there are too many."""
     kept, least = 1, 0
@@ -123,7 +124,7 @@ def prune(n: Ints, x: Floats) -> None:
     n[RUNS] = kept
 
 
-@kernel
+@allocating_kernel
 def observe(z: float, n: Ints, x: Floats) -> int:
     """A sample in units of noise; gives how many samples ago the change was that is sure now (0: this one), or -1."""
     runs = n[RUNS]
@@ -151,7 +152,7 @@ def observe(z: float, n: Ints, x: Floats) -> int:
     return int(x[LENGTH + likeliest]) - 1 if likeliest > 0 and young >= SURE * whole else -1
 
 
-@kernel
+@allocating_kernel
 def start(n: Ints, x: Floats, buffer: Floats) -> int:
     """Measure the first samples, and begin with a run of none; gives the first one to look at again."""
     end = n[END]
@@ -165,13 +166,13 @@ def start(n: Ints, x: Floats, buffer: Floats) -> int:
     return 0
 
 
-@kernel
+@allocating_kernel
 def standard(y: float, x: Floats) -> float:
     """A log in units of noise."""
     return min(max((y - x[CENTER]) / x[NOISE], -FARTHEST), FARTHEST)
 
 
-@kernel
+@allocating_kernel
 def suspect(n: Ints, x: Floats, y: float, place: int, sure: int, out: Floats, told: int) -> int:
     """Three slow samples in a row are a suspicion, until three that are not outweigh the slow ones."""
     is_slow = y > x[REFERENCE] + SLOW
@@ -188,7 +189,7 @@ def suspect(n: Ints, x: Floats, y: float, place: int, sure: int, out: Floats, to
     return told
 
 
-@kernel
+@allocating_kernel
 def verify(n: Ints, x: Floats, buffer: Floats, change: int, place: int, sure: int, out: Floats, told: int) -> int:
     """Compare both sides of a change-point (verification as published, by medians)."""
     at = n[END] - 1 - (place - change)
@@ -212,7 +213,7 @@ def verify(n: Ints, x: Floats, buffer: Floats, change: int, place: int, sure: in
     return tell(out, told, LEVEL, change, new - x[REFERENCE], sure)
 
 
-@kernel
+@allocating_kernel
 def follow(n: Ints, x: Floats, buffer: Floats, place: int, sure: int, out: Floats, told: int) -> int:
     """Look at the newest sample of the buffer; gives how many things happened."""
     y = buffer[n[END] - 1]
@@ -235,7 +236,7 @@ def follow(n: Ints, x: Floats, buffer: Floats, place: int, sure: int, out: Float
     return told
 
 
-@kernel
+@allocating_kernel
 def look(n: Ints, x: Floats, buffer: Floats, first: int, out: Floats, told: int) -> int:
     """Look at the samples of the buffer from one on; gives how many things happened."""
     end, sure = n[END], n[COUNT] - 1
@@ -245,7 +246,7 @@ def look(n: Ints, x: Floats, buffer: Floats, first: int, out: Floats, told: int)
     return told
 
 
-@kernel
+@allocating_kernel
 def take(y: float, n: Ints, x: Floats, buffer: Floats, out: Floats, told: int) -> int:
     """The log of another time; gives how many things happened so far."""
     if n[END] == len(buffer):  # the older half is not needed any more
@@ -262,7 +263,7 @@ def take(y: float, n: Ints, x: Floats, buffer: Floats, out: Floats, told: int) -
     return look(n, x, buffer, first, out, told)
 
 
-@kernel
+@allocating_kernel
 def take_all(ys: Floats, first: int, n: Ints, x: Floats, buffer: Floats, out: Floats, most: int) -> tuple[int, int]:
     """Take samples until `out` could overflow; gives the next one to take, and how many things happened."""
     told = 0

@@ -6,13 +6,13 @@ why). Otherwise slow is what it is everywhere in a running job: a worker by a fi
 message, for the paper's 10 % of a fast link's time are less than what a scheduler takes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...schemas.conditions import Pair, pair_of
 from ...schemas.protocols import Examined
 from .expected import FEWEST, SLOW_PACE, Expected
-from .slow_parts import slow_among
+from .slow_parts import lower_third, slow_among
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def _delays_s(examined: Mapping[str, Examined]) -> dict[Pair, float]:
 def _slow_links(delays_s: Mapping[Pair, float], expected: Expected) -> dict[Pair, float]:
     if len(delays_s) < FEWEST:
         return {}
-    usual_s = _lower_third([delay_s - expected.delay_s(*pair) for pair, delay_s in delays_s.items()])
+    usual_s = lower_third(delay_s - expected.delay_s(*pair) for pair, delay_s in delays_s.items())
     without_s = {pair: delay_s - usual_s for pair, delay_s in delays_s.items()}
     return {pair: one for pair, one in without_s.items() if one >= expected.delay_s(*pair) + expected.least_s}
 
@@ -63,7 +63,3 @@ def _slow_links(delays_s: Mapping[Pair, float], expected: Expected) -> dict[Pair
 def _slow_workers(examined: Mapping[str, Examined], expected: Expected) -> dict[str, float]:
     took_s = {name: [one.compute_s / expected.slowdown.get(name, 1.0)] for name, one in examined.items()}
     return slow_among(took_s, limit=1 + SLOW_PACE)
-
-
-def _lower_third(values: Sequence[float]) -> float:
-    return sorted(values)[(len(values) - 1) // 3]

@@ -3,13 +3,14 @@
 Where the paper (section 4.2) compares the segments on both sides of a change-point, this compares with a reference that
 only a verified drop or 200 healthy samples move, and only downwards. So small steps and ramps add up, and cannot hide.
 
-Kernels over `n` (counts) and `x` (logs of times), see `compiled.py`; the names of their places stand below. `buffer`
+Kernels over `n` (counts) and `x` (logs of times), see `method.py`; the names of their places stand below. `buffer`
 holds the last samples, the newest at `n[END] - 1`; `out` takes four numbers for each thing that happened.
 """
 
 from math import log, sqrt
 
-from .compiled import Floats, Ints, Method, kernel
+from ...schemas.kernels import allocating_kernel
+from .method import Floats, Ints, Method
 
 SLOW = log(1.1)  # what counts as slow, as the paper has it
 DRIFT = SLOW / 2
@@ -53,7 +54,7 @@ LOGS = 5
 WIDTH = 4  # of what is written to `out`: kind, place, level, place of certainty
 
 
-@kernel
+@allocating_kernel
 def tell(out: Floats, told: int, kind: int, place: int, level: float, sure: int) -> int:
     """Write down what happened; gives how many such things there are now."""
     out[WIDTH * told] = kind
@@ -63,7 +64,7 @@ def tell(out: Floats, told: int, kind: int, place: int, level: float, sure: int)
     return told + 1
 
 
-@kernel
+@allocating_kernel
 def reset_sums(n: Ints, x: Floats) -> None:
     """Begin a state or a level: nothing speaks for leaving it yet."""
     x[UP] = x[DOWN] = 0.0
@@ -73,7 +74,7 @@ def reset_sums(n: Ints, x: Floats) -> None:
         n[place] = 0
 
 
-@kernel
+@allocating_kernel
 def start_of(buffer: Floats, end: int, longest: int, border: float, sign: float) -> int:
     """How many of the last samples belong to a shift across a border: from where they speak for it most."""
     total = best = 0.0
@@ -85,13 +86,13 @@ def start_of(buffer: Floats, end: int, longest: int, border: float, sign: float)
     return length
 
 
-@kernel
+@allocating_kernel
 def is_far_enough(shift: float, size: int, noise: float) -> bool:
     """Whether a median that is so far from the reference is 10 % away, not by chance of its own noise."""
     return shift >= SLOW + 2.25 * 1.2533 * noise / sqrt(size)
 
 
-@kernel
+@allocating_kernel
 def speaks_for_it(share: float, size: int, usual: float) -> bool:
     """Whether so large a share of slow samples is no chance, if a healthy job has the usual one."""
     if share <= usual:
@@ -102,7 +103,7 @@ def speaks_for_it(share: float, size: int, usual: float) -> bool:
     return size * nats >= LEAST_EVIDENCE
 
 
-@kernel
+@allocating_kernel
 def is_no_chance(window: Floats, n: Ints, x: Floats) -> bool:
     """Whether more of a window's samples are above one of the bars than is usual in a healthy job."""
     size = len(window)
@@ -116,7 +117,7 @@ def is_no_chance(window: Floats, n: Ints, x: Floats) -> bool:
     return False
 
 
-@kernel
+@allocating_kernel
 def shift_up(window: Floats, n: Ints, x: Floats) -> float:
     """The level of a window of samples, in order of size, if it is verified to be a step up; else the old one."""
     size = len(window)
@@ -131,7 +132,7 @@ def shift_up(window: Floats, n: Ints, x: Floats) -> float:
     return middle if n[STATE] == IS_SLOW or is_no_chance(window, n, x) else base
 
 
-@kernel
+@allocating_kernel
 def shift_down(window: Floats, n: Ints, x: Floats) -> float:
     """The level of a window of samples, in order of size, if it is verified to be a step down; else the old one."""
     size = len(window)
@@ -146,7 +147,7 @@ def shift_down(window: Floats, n: Ints, x: Floats) -> float:
     return middle if is_far_enough(base - middle, size, x[NOISE]) else base
 
 
-@kernel
+@allocating_kernel
 def verified(n: Ints, x: Floats, buffer: Floats, age: int, sign: float, fewest: int) -> float:
     """The level that is verified at any of three scales: since the sum left 0, the last 4 n, and the last n + 2."""
     needed, end = n[NEEDED], n[END]
@@ -164,7 +165,7 @@ def verified(n: Ints, x: Floats, buffer: Floats, age: int, sign: float, fewest: 
     return x[HERE]
 
 
-@kernel
+@allocating_kernel
 def suspect(n: Ints, x: Floats, y: float, place: int, sure: int, out: Floats, told: int) -> int:
     """The first tier: three slow samples in a row, until three that are not outweigh the slow ones."""
     is_slow = y > x[REFERENCE] + SLOW
@@ -185,7 +186,7 @@ def suspect(n: Ints, x: Floats, y: float, place: int, sure: int, out: Floats, to
     return told
 
 
-@kernel
+@allocating_kernel
 def learn_reference(n: Ints, x: Floats, buffer: Floats) -> None:
     """Every 200 healthy samples: their noise, and half of the way down to their median."""
     n[HEALTHY_FOR] += 1
@@ -202,7 +203,7 @@ def learn_reference(n: Ints, x: Floats, buffer: Floats) -> None:
             n[place] //= 2
 
 
-@kernel
+@allocating_kernel
 def count_healthy(n: Ints, x: Floats, y: float) -> None:
     """How usual slow samples are; those of a suspicion count only once it has come to nothing."""
     n[NEW_SEEN] += 1
@@ -216,7 +217,7 @@ def count_healthy(n: Ints, x: Floats, y: float) -> None:
             n[place + NEW_SEEN - SEEN] = 0
 
 
-@kernel
+@allocating_kernel
 def go_up(n: Ints, x: Floats, buffer: Floats, place: int, sure: int, level: float, out: Floats, told: int) -> int:
     """It is slow, or slower than it was."""
     base = x[HERE]
@@ -230,7 +231,7 @@ def go_up(n: Ints, x: Floats, buffer: Floats, place: int, sure: int, level: floa
     return tell(out, told, kind, place - length + 1, level - x[REFERENCE], sure)
 
 
-@kernel
+@allocating_kernel
 def go_down(n: Ints, x: Floats, buffer: Floats, place: int, sure: int, level: float, out: Floats, told: int) -> int:
     """It is as usual again, less slow than it was, or was slow all the time."""
     base, state = x[HERE], n[STATE]
@@ -254,7 +255,7 @@ def go_down(n: Ints, x: Floats, buffer: Floats, place: int, sure: int, level: fl
     return tell(out, told, kind, place - length + 1, severity, sure)
 
 
-@kernel
+@allocating_kernel
 def follow(n: Ints, x: Floats, buffer: Floats, place: int, sure: int, out: Floats, told: int) -> int:
     """Look at the newest sample of the buffer; gives how many things happened."""
     y = buffer[n[END] - 1]
@@ -290,7 +291,7 @@ def follow(n: Ints, x: Floats, buffer: Floats, place: int, sure: int, out: Float
     return told
 
 
-@kernel
+@allocating_kernel
 def scatter(buffer: Floats, first: int, end: int) -> float:
     """The noise of samples, from the differences of neighbours, which no step matters to."""
     size = end - first - 1
@@ -301,7 +302,7 @@ def scatter(buffer: Floats, first: int, end: int) -> float:
     return sorted(buffer[end : end + size])[size // 2] / 0.954
 
 
-@kernel
+@allocating_kernel
 def least_block(buffer: Floats, first: int, end: int) -> float:
     """The least median of a quarter of the samples in a row."""
     block = max((end - first) // 4, 1)
@@ -311,7 +312,7 @@ def least_block(buffer: Floats, first: int, end: int) -> float:
     return least
 
 
-@kernel
+@allocating_kernel
 def count_above(buffer: Floats, first: int, end: int, border: float) -> int:
     """How many samples are above a border."""
     above = 0
@@ -321,7 +322,7 @@ def count_above(buffer: Floats, first: int, end: int, border: float) -> int:
     return above
 
 
-@kernel
+@allocating_kernel
 def measure(n: Ints, x: Floats, buffer: Floats, first: int, end: int) -> None:
     """Reference, noise and the share of slow samples, out of the first ones, a part of which may be slow already."""
     logs = sorted(buffer[first:end])
@@ -338,7 +339,7 @@ def measure(n: Ints, x: Floats, buffer: Floats, first: int, end: int) -> None:
         n[SEEN + 1 + bar] = 2 * min(count_above(buffer, first, half, border), count_above(buffer, half, end, border))
 
 
-@kernel
+@allocating_kernel
 def begin(n: Ints, x: Floats, buffer: Floats) -> int:
     """Make a reference out of the first samples; gives the first one to look at again with it."""
     first = min(WARM_UP, n[END] // 5)
@@ -348,7 +349,7 @@ def begin(n: Ints, x: Floats, buffer: Floats) -> int:
     return first
 
 
-@kernel
+@allocating_kernel
 def look(n: Ints, x: Floats, buffer: Floats, first: int, out: Floats, told: int) -> int:
     """Look at the samples of the buffer from one on; gives how many things happened."""
     end, sure = n[END], n[COUNT] - 1
@@ -358,7 +359,7 @@ def look(n: Ints, x: Floats, buffer: Floats, first: int, out: Floats, told: int)
     return told
 
 
-@kernel
+@allocating_kernel
 def take(y: float, n: Ints, x: Floats, buffer: Floats, out: Floats, told: int) -> int:
     """The log of another time; gives how many things happened so far."""
     if n[END] == len(buffer):  # the older half is not needed any more
@@ -375,7 +376,7 @@ def take(y: float, n: Ints, x: Floats, buffer: Floats, out: Floats, told: int) -
     return look(n, x, buffer, first, out, told)
 
 
-@kernel
+@allocating_kernel
 def take_all(ys: Floats, first: int, n: Ints, x: Floats, buffer: Floats, out: Floats, most: int) -> tuple[int, int]:
     """Take samples until `out` could overflow; gives the next one to take, and how many things happened."""
     told = 0

@@ -76,15 +76,16 @@ def slow_among(readings: Readings[T], are_messages: bool = False, limit: float =
     if len(readings) < FEWEST:
         return {}
     middle_s = {one: median(times_s) for one, times_s in readings.items()}
-    usual_s = _lower_third(middle_s.values())
-    fastest_s = limit * _lower_third(min(times_s) for times_s in readings.values())
+    usual_s = lower_third(middle_s.values())
+    fastest_s = limit * lower_third(min(times_s) for times_s in readings.values())
     if are_messages:
         fastest_s = max(fastest_s, usual_s * (1 + _unrest(readings)))
     slow = (one for one in readings if middle_s[one] > limit * usual_s and min(readings[one]) > fastest_s)
     return {one: middle_s[one] / usual_s for one in slow if usual_s > 0}
 
 
-def _lower_third(times_s: Iterable[float]) -> float:
+def lower_third(times_s: Iterable[float]) -> float:
+    """What is usual among one or more times, in s: a third of them at most are shorter."""
     ordered = sorted(times_s)
     return ordered[(len(ordered) - 1) // 3]
 

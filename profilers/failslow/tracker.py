@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from ...schemas.detection import Episode
 from ...schemas.errors import InvalidInputError
+from ...schemas.kernels import compiled, pays
 from .bocd import BOCD
-from .compiled import Method, compiled, pays
+from .method import Method
 from .rcusum import IS_LEARNING, RCUSUM, REFERENCE, STATE, WIDTH
 from .telling import Change as Change
 from .telling import Story

@@ -1,4 +1,4 @@
-"""Models from a user's own file, given as `file.py:factory`."""
+"""What a user's own file defines, given as `file.py:factory`."""
 
 import importlib.util
 import sys
@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
 from ...schemas.errors import InvalidInputError
+from ..sharding import Cut, TensorParallelPlan
+from .names import candidates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,18 +20,24 @@ class UserModel:
     """What a user's file defines.
 
     Args:
-        layers: what the factory made.
+        modules: the layers that the factory made; a module that is to be cut stands alone.
         example: the file's `example(microbatch_size, sequence_length) -> (inputs, targets)`, None where it has none.
         loss: the file's `loss(output, target)`, None where it has none.
+        tensor_parallel: the file's, None where it has none.
     """
 
-    layers: list[nn.Module]
+    modules: list[nn.Module]
     example: Callable[..., Any] | None
     loss: Callable[..., Any] | None
+    tensor_parallel: TensorParallelPlan | None
 
 
-def load_user_model(name: str) -> UserModel:
+def load_user_model(name: str, is_cut: bool) -> UserModel:
     """Import the file of `file.py:factory` and call the factory, which takes no arguments.
+
+    Args:
+        name: `file.py:factory`.
+        is_cut: whether what the factory returns is a module that will be cut, and no sequence of layers.
 
     Raises:
         InvalidInputError: the file or the factory is missing or raises, or what it returns is no list of layers.
@@ -47,7 +55,12 @@ def load_user_model(name: str) -> UserModel:
         made = factory()
     except Exception as error:
         raise InvalidInputError(f"{factory_name} failed: {describe(error)}", where=path) from error
-    return UserModel(_layers(made, name), _callable(module, "example"), _callable(module, "loss"))
+    return UserModel(
+        _whole(made, name) if is_cut else _layers(made, name),
+        _callable(module, "example"),
+        _callable(module, "loss"),
+        _tensor_parallel(module, path),
+    )
 
 
 def describe(error: Exception) -> str:
@@ -78,10 +91,33 @@ def _callable(module: ModuleType, name: str) -> Callable[..., Any] | None:
 
 def _layers(made: Any, name: str) -> list[nn.Module]:
     layers = list(made) if isinstance(made, nn.Sequential | list | tuple) else []
-    if not layers or not all(isinstance(layer, nn.Module) for layer in layers):
+    if layers and all(isinstance(layer, nn.Module) for layer in layers):
+        return layers
+    fix = "return an nn.Sequential, or a list of nn.Modules, with at least one layer"
+    if isinstance(made, nn.Module) and (patterns := candidates(made)):
+        fix += f"; or cut the module: --cut {patterns}"
+    raise InvalidInputError(
+        f"the factory returned a {type(made).__name__} that is no sequence of layers", where=name, fix=fix
+    )
+
+
+def _whole(made: Any, name: str) -> list[nn.Module]:
+    if not isinstance(made, nn.Module):
         raise InvalidInputError(
-            f"the factory returned a {type(made).__name__} that is no sequence of layers",
+            f"the factory returned a {type(made).__name__}, and only modules can be cut by name",
             where=name,
-            fix="return an nn.Sequential, or a list of nn.Modules, with at least one layer",
+            fix="return the nn.Module, or leave --cut away",
         )
-    return layers
+    return [made]
+
+
+def _tensor_parallel(module: ModuleType, path: str) -> TensorParallelPlan | None:
+    plan = getattr(module, "tensor_parallel", None)
+    if plan is None:
+        return None
+    ways = get_args(Cut)
+    if not isinstance(plan, dict) or not all(way in ways for way in plan.values()):
+        raise InvalidInputError(
+            "tensor_parallel is no tensor-parallel plan", where=path, fix=f"write {{name: one of {', '.join(ways)}}}"
+        )
+    return plan

@@ -6,7 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..sharding import TensorParallelPlan
+
 EMBEDDING_DEVIATION = 0.02  # of the initial vectors, as in GPT-2; linear layers start as torch makes them
+TENSOR_PARALLEL: TensorParallelPlan = {
+    "token": "vocabulary",
+    "qkv": "colwise",
+    "attention_out": "rowwise",
+    "mlp_in": "colwise",
+    "mlp_out": "rowwise",
+    "logits": "vocabulary",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +77,12 @@ class Block(nn.Module):
         return out
 
     def _attend(self, x: torch.Tensor) -> torch.Tensor:
-        batch, sequence, width = x.shape
-        # (batch, sequence, 3 * width) -> three of (batch, heads, sequence, width / heads)
+        batch, sequence, _ = x.shape
+        # (batch, sequence, 3 * width) -> three of (batch, heads, sequence, width / heads); a tensor-parallel share has
+        # fewer heads, and leaves so much less to the output's matrix
         query, key, value = self.qkv(x).view(batch, sequence, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        out: torch.Tensor = self.attention_out(mixed.transpose(1, 2).reshape(batch, sequence, width))
+        out: torch.Tensor = self.attention_out(mixed.transpose(1, 2).reshape(batch, sequence, -1))
         return out
 
 

@@ -14,7 +14,7 @@ class FlatGradients:
 
     Parameters stand in the layers' order, so consecutive layers are a view into each buffer. Workers whose stages begin
     or end elsewhere have equal views of the layers that both hold: types come in one order everywhere, and the loss
-    stands behind the last layer's last gradient, or alone where that layer has none of its own.
+    stands behind the last layer's last gradient, in float32 at least, or alone where that layer has none of its own.
 
     Args:
         layers: the stage's; a parameter that several share belongs to the first, one that takes no gradient is left
@@ -33,7 +33,8 @@ class FlatGradients:
         types = {parameter.dtype for layer in own for parameter in layer}
         loss_type = None
         if with_loss:
-            loss_type = own[-1][-1].dtype if own[-1] else torch.float64
+            # In bfloat16 a sum of losses would have two digits.
+            loss_type = torch.promote_types(own[-1][-1].dtype, torch.float32) if own[-1] else torch.float64
             types.add(loss_type)
         self.buffers: list[torch.Tensor] = []
         self._starts: list[list[int]] = []

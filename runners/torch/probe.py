@@ -103,6 +103,11 @@ class Bench:
                 distributed.recv(message, peer)
         self.wait()
 
+    def sum(self, numbers: torch.Tensor, group: Any) -> None:
+        """Have numbers summed over the ranks of a group."""
+        distributed.all_reduce(numbers, group=group)
+        self.wait()
+
     def wait(self) -> None:
         """Wait until the device has done all that it was given."""
         if self.device.type == "cuda":
@@ -158,7 +163,7 @@ def take_readings(trials: Trials, bench: Bench, clock: Callable[[], float] = tim
         for size in trials.sizes_bytes or USUAL_SIZES[kind]:
             _exchange(one, size, trials.repeat, bench, control, clock, exchange_s)
     cores = len(os.sched_getaffinity(0))
-    own = Readings(socket.gethostname(), _name(bench.device), cores, compute_s, exchange_s)
+    own = Readings(host_name(), device_name(bench.device), cores, compute_s, exchange_s)
     everyone: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(everyone, own, group=control)
     return dict(enumerate(everyone))
@@ -226,5 +231,11 @@ def _device() -> torch.device:
     return torch.device("cpu")
 
 
-def _name(device: torch.device) -> str:
+def host_name() -> str:
+    """The machine that this rank is on; RTK_HOST names it where its own name does not tell it from others."""
+    return os.environ.get("RTK_HOST") or socket.gethostname()
+
+
+def device_name(device: torch.device) -> str:
+    """`cpu`, or the name of a GPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -259,7 +259,8 @@ def check_model(plan: Plan, layers: Sequence[nn.Module]) -> None:
                     raise InvalidInputError(
                         f"stages {owner[parameter]} and {index} share a parameter (tied weights)",
                         where=where,
-                        fix="untie the weights, or cut so that both layers are in one stage",
+                        fix='untie the weights (in a config.json "tie_word_embeddings": false), or plan so that '
+                        "both layers are in one stage",
                     )
 
 

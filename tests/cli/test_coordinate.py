@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 
+from ..ports import free_port
 from ..runners.ranks import run_ranks
 from .shell import RTK, rtk
 
@@ -134,12 +134,6 @@ def wait_for(look: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any
     return seen
 
 
-def free_port() -> str:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return str(server.getsockname()[1])
-
-
 def committed(*coordinators: Command) -> dict[int, float]:
     """The loss of every iteration that any of them has said to be committed; none of them twice."""
     said = [event for one in coordinators for event in one.named("iteration")]
@@ -181,7 +175,7 @@ def test_workers_outlive_their_coordinators_and_strangers_stay_out(shell: Shell)
         "does not know the job's secret": (*work[:-1], "wrong", *where, "--worker", "0/0"),
         "its plan (sha256 ": ("run", "other.json", *work[2:], *where, "--worker", "0/0"),
         "its settings are not this job's: learning_rate": (*work, *where, "--worker", "0/0", "--lr", "0.5"),
-        "worker 0/1 is there already": (*work, *where, "--worker", "0/1", "--patience", "0.3"),
+        "worker 0/1 is there already": (*work, *where, "--worker", "0/1", "--patience", "2"),
     }
     started = [shell.rtk(f"stranger-{n}", *arguments) for n, arguments in enumerate(strangers.values())]
     for refusal, stranger in zip(strangers, started, strict=True):

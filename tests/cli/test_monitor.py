@@ -14,6 +14,7 @@ from .shell import RTK, rtk, rtk_process
 
 SCRIPT = str(Path(__file__).parents[1] / "profilers" / "training_script.py")
 ITERATIONS = 60
+SLOW_S = 0.12
 STRATEGIES = ("ddp", "fsdp1", "fsdp", "gpipe")
 OPTIONS = ("--iterations", str(ITERATIONS))
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT)
@@ -34,25 +35,34 @@ def _parameters(folder: Path) -> dict[str, str]:
     return told
 
 
+def _is_quiet(folder: Path) -> bool:
+    """Whether nine of ten of DDP's iterations took less than half as long as one in which the slow rank sleeps."""
+    times_s = [json.loads((folder / f"ddp-{rank}.json").read_text())["times_s"] for rank in range(2)]
+    usual_s = sorted(time_s for own_s in times_s for time_s in [*own_s[:30], *own_s[50:]])
+    return bool(usual_s[len(usual_s) * 9 // 10] < SLOW_S / 2)
+
+
 def test_unchanged_scripts_are_watched_and_compute_the_same(tmp_path: Path) -> None:
     """DDP, FSDP and pipelining give the same parameters, bit for bit; DDP's iterations and slow rank are found."""
     watched, plain, picture = tmp_path / "watched", tmp_path / "plain", tmp_path / "picture.html"
     watched.mkdir()
     plain.mkdir()
     unwatched = _ranks(plain, *STRATEGIES, *OPTIONS)
-    slow = ("--pause", "0.01", "--slow", "1:30:50:0.12", "--strategy", "ddp")
+    slow = ("--pause", "0.01", "--slow", f"1:30:50:{SLOW_S}", "--strategy", "ddp")
     command = (*TORCHRUN, *STRATEGIES, *OPTIONS, *slow, "--out", str(watched))
     done = rtk_process("monitor", "--json", "-o", str(picture), "--", *command)
-    assert [one.wait(60) for one in unwatched] == [0, 0]
+    assert [one.wait(120) for one in unwatched] == [0, 0]
     assert done.returncode == 0, done.stderr
     assert _parameters(watched) == _parameters(plain)
+    assert "<svg" in picture.read_text()
     first = json.loads(done.stdout)["files"][0]
     assert ITERATIONS - 3 <= first["samples"] <= ITERATIONS + 1
+    if not _is_quiet(watched):
+        pytest.skip("on so busy a machine a slow rank is not to be told from others; all else was as it should be")
     (event,) = [event for event in first["events"] if event["scope"] == {"kind": "worker", "names": ["1"]}]
     assert event["cause"] == "computation"
     assert event["onset"] <= 31
     assert "computation, rank 1" in done.stderr
-    assert "<svg" in picture.read_text()
 
 
 def test_command_without_torch_is_told_to_have_no_calls() -> None:
@@ -75,7 +85,7 @@ def test_signals_reach_the_command() -> None:
         assert process.stdout.readline() == "up\n"
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 7
+        assert process.wait(50) == 7
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ def test_an_interruption_loses_nothing(
         _until(lambda: journal.exists() and journal.read_bytes().count(b"\n") > 3)
         workers = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
         run.send_signal(blow)
-        assert run.wait(10) == code
+        assert run.wait(60) == code
         assert run.stderr is not None
         assert ("the same command goes on from there" in run.stderr.read()) == (code == 130)
     _until(lambda: not any(_runs(pid) for pid in workers))
@@ -225,7 +225,7 @@ def test_an_interruption_loses_nothing(
 
 
 def _until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

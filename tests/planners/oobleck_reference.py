@@ -1,6 +1,7 @@
 """What templates are compared with: all mappings, the recursion of "Oobleck" as published, and 1F1B itself."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from math import inf
 from random import Random
@@ -20,7 +21,7 @@ DEGREES = ((1,), (1, 2), (1, 2, 4), (2,), (1, 2, 3), (1, 3), (2, 4))
 def random_profile(chance: Random, limited: bool, whole: bool) -> Profile:
     """A few unlike layers; costs in whole numbers make ties, bytes always are whole."""
     degrees = chance.choice(DEGREES)
-    layers = tuple(_layer(chance, degrees, whole) for _ in range(chance.randint(1, 6)))
+    layers = tuple(_tied(chance, n, _layer(chance, degrees, whole)) for n in range(chance.randint(1, 6)))
     memory = 12.0 * chance.randint(2, 16) if limited else None
     return Profile(layers, device=Device(memory_bytes=memory))
 
@@ -36,6 +37,14 @@ def _layer(chance: Random, degrees: tuple[int, ...], whole: bool) -> Layer:
         state_bytes=12.0 * chance.randint(0, 2),
         activation_bytes=12.0 * chance.randint(0, 3),
     )
+
+
+def _tied(chance: Random, index: int, layer: Layer) -> Layer:
+    """A layer, now and then with half of its bytes in a matrix of an earlier one."""
+    if index == 0 or chance.random() < 0.7:
+        return layer
+    parameter_bytes, state_bytes = layer.parameter_bytes / 2, layer.state_bytes / 2
+    return replace(layer, tied_to=chance.randrange(index), tied_bytes=parameter_bytes, tied_state_bytes=state_bytes)
 
 
 def all_mappings(profile: Profile, nodes: int, gpus_per_node: int) -> Iterator[tuple[Stage, ...]]:
@@ -74,6 +83,11 @@ def in_memory(profile: Profile, mapping: tuple[Stage, ...], microbatches: int | 
         layers = profile.layers[first:stop]
         in_flight = min(len(mapping) - i, 4 * len(mapping) if microbatches is None else microbatches)
         static = sum(layer.parameter_bytes + layer.state_bytes for layer in layers)
+        static -= sum(
+            (layer.tied_bytes or 0.0) + (layer.tied_state_bytes or 0.0)
+            for layer in layers
+            if layer.tied_to in range(first, stop)
+        )
         held = static + in_flight * sum(layer.activation_bytes for layer in layers)
         if limit is not None and held > limit * degree:
             return False

@@ -116,7 +116,8 @@ def _paced(draw: st.DrawFn) -> tuple[Templates, list[Pace], Ending, int]:
         )
     )
     pipelines = draw(st.integers(fault_tolerance + 1, fault_tolerance + 3))
-    nodes = draw(st.integers(pipelines * smallest, min(pipelines * largest, 18 + smallest)))
+    fewest = pipelines * smallest
+    nodes = draw(st.integers(fewest, max(fewest, min(pipelines * largest, 18 + smallest))))
     return templates, paces, draw(_endings(templates)), nodes
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from rtk.planners.oobleck.plan import plan_of, plan_oobleck
 from rtk.planners.oobleck.standing import templates_of
-from rtk.planners.partition import allreduce_s
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import canonical, digest, parse_document, read_document, write_document
@@ -66,7 +65,7 @@ def test_all_reduce_is_between_the_pipelines_there_are() -> None:
     network = Network(intra_node=Connection(0.0, 100.0), inter_node=Connection(0.25, 4.0))
     plan = plan_of(even_templates(4, 1, 2, network=network), [2, 1, 1], [4, 2, 2])
     halves, whole = plan.template_by_name["n2"].stages, plan.template_by_name["n1"].stages
-    assert [stage.allreduce_s for stage in halves] == [allreduce_s(Connection(0.25, 4.0), 16.0, 3)] * 2
+    assert [stage.allreduce_s for stage in halves] == [Connection(0.25, 4.0).ring_s(16.0, 3)] * 2
     assert [stage.allreduce_s for stage in whole] == [4 * (0.25 + 32 / 3 / 4)]
 
 

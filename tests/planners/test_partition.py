@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rtk.planners.oobleck.ending import reduced_bytes
+from rtk.planners.oobleck.stages import stages_of
+from rtk.planners.oobleck.templates import plan_templates
 from rtk.planners.partition import cut_stages, least_bottleneck_cut, with_limits_and_delays
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
-from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
+from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile, held_bytes
 
 from ..strategies import profiles
 
@@ -93,6 +96,39 @@ def test_device_memory_leaves_the_rest_to_activations() -> None:
     profile = replace(_profile(2), device=Device(memory_bytes=5000.0))
     assert [stage.memory_limit_bytes for stage in cut_stages(profile, 1, 1).stages] == [200.0]
     assert [stage.memory_limit_bytes for stage in cut_stages(profile, 2, 1).stages] == [2600.0, 2600.0]
+
+
+def _tied(own: Sequence[int], matrices: Sequence[int]) -> tuple[Layer, ...]:
+    """Layers of so many bytes of their own and a matrix each, 0 for none; an equal one is tied to the last before."""
+    layers: list[Layer] = []
+    for index, (size, matrix) in enumerate(zip(own, matrices, strict=True)):
+        before = max((n for n in range(index) if matrices[n] == matrix != 0), default=None)
+        shared = {} if before is None else {"tied_bytes": 100.0 * matrix, "tied_state_bytes": 300.0 * matrix}
+        whole = size + 100.0 * matrix
+        layers.append(
+            Layer((LayerCost(1.0, 1.0, 1.0),), None, whole, 3 * whole, tied_to=before, output_bytes=8.0, **shared)
+        )
+    return tuple(layers)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=6), st.data())
+def test_a_stage_holds_a_tied_matrix_once(found: list[tuple[int, int]], data: st.DataObject) -> None:
+    """Parameters, state, the all-reduce and the room for activations count each matrix once a stage."""
+    own, matrices = [size for size, _ in found], [matrix for _, matrix in found]
+    path, memory_bytes = Connection(0.5, 200.0), 1e5
+    profile = Profile(_tied(own, matrices), network=Network(inter_node=path), device=Device(memory_bytes=memory_bytes))
+    profile.validate()
+    template = cut_stages(profile, data.draw(st.integers(1, len(own))), peers=2)
+    table, states = stages_of(profile, 1), plan_templates(profile, 1, 1, 0).layers
+    for stage in template.stages:
+        first, stop = stage.layers
+        parameter_bytes = sum(own[first:stop]) + 100 * sum(set(matrices[first:stop]))
+        assert held_bytes(profile.layers, first, stop) == (parameter_bytes, 3 * parameter_bytes)
+        assert stage.allreduce_s == path.ring_s(parameter_bytes, 2)
+        assert stage.memory_limit_bytes == memory_bytes - 4 * parameter_bytes
+        assert table.static_bytes[first, stop] == 4 * parameter_bytes
+        assert reduced_bytes(states, stage) == parameter_bytes
 
 
 def test_stage_that_does_not_fit_is_infeasible() -> None:

@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 
 from rtk.cli import profile as profile_command
 from rtk.profilers import links
+from rtk.profilers.bench import FEWEST_ROUNDS, MOST_ROUNDS
 from rtk.profilers.links import measure_loopback
 from rtk.profilers.measure import measure_profile
+from rtk.profilers.models.form import ModelForm
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.profilers.models.load import Model, load_model
 from rtk.runners.torch.stage import Stage
@@ -52,7 +54,7 @@ def ticking(*durations_s: float) -> Callable[[], float]:
 
 def test_profile_is_valid(tiny: Model) -> None:
     """A measured profile has positive times, agrees with itself, and describes the model and the device."""
-    profile = measure_profile(tiny, Stage, repeats=2, warmup=1, threads=1)
+    profile = measure_profile(tiny, Stage, repeats=2, threads=1)
     profile.validate()
     assert [layer.name for layer in profile.layers] == ["0 Embedding", "1 Block", "2 Block", "3 Head"]
     assert all(layer.costs[0].forward_s > 0 and layer.costs[0].backward_input_s > 0 for layer in profile.layers)
@@ -64,19 +66,35 @@ def test_profile_is_valid(tiny: Model) -> None:
 
 
 def test_times_are_read_off_the_clock(linear: Model) -> None:
-    """F, I, W and the optimizer step are the four differences of five clock readings."""
-    profile = measure_profile(linear, Stage, repeats=3, warmup=0, clock=ticking(100.0, 1.0, 2.0, 3.0, 4.0))
-    cost = profile.layers[1].costs[0]
-    assert (cost.forward_s, cost.backward_input_s, cost.backward_weight_s, cost.optimizer_s) == (1.0, 2.0, 3.0, 4.0)
+    """F runs from the first layer to the last, I and W back, then the steps; all last from one reading to the next."""
+    forward, backward_input, backward_weight, step = (1.0, 2.0), (3.0, 4.0), (5.0, 6.0), (7.0, 8.0)
+    clock = ticking(0.0, *forward, *backward_input, *backward_weight, *step)
+    first, last = (layer.costs[0] for layer in measure_profile(linear, Stage, repeats=3, clock=clock).layers)
+    assert (first.forward_s, first.backward_input_s, first.backward_weight_s, first.optimizer_s) == (1, 4, 6, 7)
+    assert (last.forward_s, last.backward_input_s, last.backward_weight_s, last.optimizer_s) == (2, 3, 5, 8)
 
 
 def test_times_are_medians(linear: Model) -> None:
-    """One slow round does not move a layer's times, and warm-up rounds do not count."""
-    two_layers = [100.0, 1.0, 1.0, 1.0, 1.0] * 2
-    slow = [100.0, 9.0, 9.0, 9.0, 9.0] * 2
-    clock = ticking(*slow, *slow, *two_layers, *slow, *two_layers)
-    profile = measure_profile(linear, Stage, repeats=3, warmup=2, clock=clock)
-    assert [layer.costs[0].forward_s for layer in profile.layers] == [1.0, 1.0]
+    """One slow round does not move a layer's times, the first one does not count, and a spread says how they lie."""
+    rounds = [[0.0] + [factor] * 8 for factor in (9.0, 1.0, 2.0, 9.0, 1.0, 2.0)]
+    profile = measure_profile(linear, Stage, repeats=5, clock=ticking(*itertools.chain(*rounds)))
+    assert [layer.costs[0].forward_s for layer in profile.layers] == [2.0, 2.0]
+    spread = profile.layers[0].costs[0].spread
+    assert spread is not None
+    assert spread.forward_s == (5.5 - 1.0) / 2, "between the quartiles of 1, 1, 2, 2, 9"
+
+
+def test_few_readings_have_no_spread(linear: Model) -> None:
+    """Of three readings nobody can tell how far they lie apart."""
+    assert measure_profile(linear, Stage, repeats=3).layers[0].costs[0].spread is None
+
+
+def test_like_layers_share_their_readings(tiny: Model) -> None:
+    """The blocks of a GPT have one cost, the median of the readings of all; embedding and head have their own."""
+    laps = [0.0, 1.0, 2.0, 4.0, 8.0] + [1.0] * 12
+    costs = [layer.costs[0] for layer in measure_profile(tiny, Stage, repeats=1, clock=ticking(*laps)).layers]
+    assert [cost.forward_s for cost in costs] == [1.0, 3.0, 3.0, 8.0]
+    assert costs[1] == costs[2]
 
 
 def test_bytes_of_linear_layers(linear: Model) -> None:
@@ -121,10 +139,70 @@ def test_parameters_keep_their_values(tiny: Model) -> None:
 
 
 def test_progress(linear: Model) -> None:
-    """Progress counts the rounds, warm-up included."""
+    """Progress counts the rounds that count."""
     seen: list[tuple[int, int]] = []
-    measure_profile(linear, Stage, repeats=2, warmup=1, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    measure_profile(linear, Stage, repeats=2, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(("round_s", "rounds"), [(0.01, MOST_ROUNDS), (0.5, 16), (4.0, FEWEST_ROUNDS)])
+def test_rounds_take_some_seconds(linear: Model, round_s: float, rounds: int) -> None:
+    """Where nobody says how many rounds, as many are run as eight seconds hold, within bounds."""
+    seen: list[int] = []
+    clock = ticking(0.0, *[round_s / 8] * 8)
+    measure_profile(linear, Stage, clock=clock, progress=lambda done, total: seen.append(total))
+    assert seen[-1] == len(seen) == rounds
+
+
+def test_an_output_is_counted_once() -> None:
+    """What a layer saves of its output, as a ReLU does, is the next layer's input and counted there."""
+    layers: list[nn.Module] = [nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)]
+    model = Model(
+        "relu", layers, nn.functional.mse_loss, 5, None, None, lambda seed: (torch.ones(5, 4), torch.ones(5, 2))
+    )
+    profile = measure_profile(model, Stage, repeats=1)
+    assert profile.layers[1].activation_bytes == 4 * 5 * 6, "its input only"
+    assert profile.layers[2].activation_bytes == 4 * 5 * (6 + 2 + 2), "the ReLU's output, the last one and the target"
+
+
+def test_tied_layers_say_what_a_stage_saves() -> None:
+    """A head that has the embedding's matrix names it; the model's parameters count the matrix once."""
+    embedding, head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+    head.weight = embedding.weight
+    tokens = torch.zeros(2, 3, dtype=torch.long)
+    model = Model("tied", [embedding, head], language_model_loss, 2, 3, 7, lambda seed: (tokens, tokens))
+    profile = measure_profile(model, Stage, repeats=1)
+    assert (profile.layers[0].tied_to, profile.layers[1].tied_to) == (None, 0)
+    assert (profile.layers[1].tied_bytes, profile.layers[1].tied_state_bytes) == (4 * 28, 3 * 4 * 28)
+    assert profile.layers[1].parameter_bytes == 4 * 28
+    assert profile.model["parameters"] == 28
+
+
+def test_form_is_told() -> None:
+    """A profile says in what form the model was measured; in bfloat16 all takes half the bytes."""
+    usual, short = (
+        measure_profile(load_model("gpt-tiny", 1, 16, 0, form), Stage, repeats=1)
+        for form in (ModelForm(), ModelForm(dtype="bf16"))
+    )
+    assert "dtype" not in usual.model
+    assert short.model["dtype"] == "bf16"
+    assert short.layers[1].parameter_bytes == usual.layers[1].parameter_bytes / 2
+    assert short.layers[1].activation_bytes == pytest.approx(usual.layers[1].activation_bytes / 2, rel=0.02)
+
+
+def test_degrees_are_measured_like_the_layers() -> None:
+    """Each degree has a cost of its own, a rank's share with its all-reduces; bytes stay those of the layer."""
+    profile = measure_profile(
+        load_model("gpt-tiny", 1, 16, 0), Stage, degrees=(2,), repeats=1, intra_node=Connection(latency_s=100.0)
+    )
+    profile.validate()
+    block = profile.layers[1]
+    assert [cost.tensor_parallel for cost in block.costs] == [1, 2]
+    assert block.costs[0].forward_s < 100
+    # A ring between two ranks sends twice, and a block sums twice in F and twice in I.
+    assert 400 <= block.costs[1].forward_s < 500
+    assert 400 <= block.costs[1].backward_input_s < 500
+    assert block.costs[1].backward_weight_s < 100
 
 
 def test_loopback() -> None:
@@ -160,7 +238,7 @@ def test_command_writes_a_profile(app: typer.Typer, tmp_path: Path) -> None:
     assert profile.microbatch_size == 1
     assert profile.network.intra_node == Connection(1e-4, 1e9)
     assert result.stdout == ""
-    assert "8 Block" in result.stderr
+    assert "1-8 Block x8" in result.stderr
 
 
 @pytest.mark.parametrize("options", [[], ["--json"], ["--json", "-o", "FILE"]])

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rtk.profilers.models import load
+from rtk.profilers.models import load, memory
+from rtk.profilers.models.checkpointed import Checkpointed
+from rtk.profilers.models.form import ModelForm, form_of
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, gpt_parameters, language_model_loss
 from rtk.profilers.models.load import load_model
 from rtk.profilers.models.presets import PRESETS
@@ -36,6 +38,31 @@ def images():
 
 def example(microbatch_size, sequence_length):
     return torch.randn(microbatch_size, 1, 4, 4), torch.randint(10, (microbatch_size,))
+"""
+
+WHOLE = """
+from torch import nn
+
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(19, 4)
+        self.steps = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.out = nn.Linear(4, 19)
+
+    def forward(self, tokens):
+        x = self.words(tokens)
+        for step in self.steps:
+            x = step(x)
+        return self.out(x)
+
+def factory():
+    return Whole()
+
+def two():
+    return [nn.Linear(2, 2), nn.Linear(2, 2)]
+
+tensor_parallel = {"out": "vocabulary"}
 """
 
 
@@ -126,16 +153,19 @@ def test_seed() -> None:
 
 def test_too_large_is_refused_before_allocating(monkeypatch: pytest.MonkeyPatch) -> None:
     """A preset beyond the free memory is infeasible, and the error names what is needed and what would fit."""
-    monkeypatch.setattr(load, "_free_bytes", lambda: 4 * 10**9)
+    for module in (load, memory):
+        monkeypatch.setattr(module, "free_bytes", lambda: 4 * 10**9)
     monkeypatch.setattr(load, "gpt_layers", lambda config: pytest.fail("it was built"))
     with pytest.raises(InfeasibleError, match=r"1\d\d\.\d GB of memory.*\n.*gpt-tiny") as raised:
         load_model("gpt3-6.7b", None, None, 0)
     assert raised.value.exit_code == 3
+    with pytest.raises(InfeasibleError, match=r" 5\d\.\d GB of memory for bfloat16"):
+        load_model("gpt3-6.7b", None, None, 0, ModelForm(dtype="bf16"))
 
 
 def test_free_memory() -> None:
     """The free memory is some of the machine's memory."""
-    assert 0 < load._free_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < memory.free_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_vectors_from_a_file(tmp_path: Path) -> None:
@@ -215,11 +245,13 @@ def test_bad_names(name: str, message: str) -> None:
         ("def factory(): return []", "with at least one layer"),
         ("def factory(): return [3]", "returned a list"),
         ("from torch import nn\ndef factory(): return nn.Linear(2, 2)", "returned a Linear"),
+        (GOOD + "factory, tensor_parallel = words, {'qkv': 'colwize'}", "no tensor-parallel plan"),
+        (WHOLE, r"returned a Whole that is no sequence.*\n.*\n.*or cut the module: --cut steps\.\* \(3\)"),
         ("from torch import nn\ndef factory(): return [nn.Conv1d(2, 2, 1)]", "the first is a Conv1d.*\n.*\n.*example"),
         ("from torch import nn\ndef factory(): return [nn.ReLU()]", "no layer has parameters"),
         (
             "from torch import nn\ndef factory(): return [nn.Linear(2, 3), nn.Linear(4, 5)]",
-            "does not work on an example",
+            r"does not work on an example: RuntimeError: layer 1, Linear, does not take \(2, 3\): RuntimeError: mat1",
         ),
         (
             "from torch import nn\nclass Pair(nn.Linear):\n    def forward(self, x): return x, x\n"
@@ -249,3 +281,51 @@ def test_bad_sizes(microbatch_size: int | None, sequence_length: int | None) -> 
     """Sizes below 1 and sequences beyond the model's positions are refused."""
     with pytest.raises(InvalidInputError):
         load_model("gpt-tiny", microbatch_size, sequence_length, 0)
+
+
+def test_module_cut_by_name(tmp_path: Path) -> None:
+    """A file's module is cut where it is asked to, reads tokens of its vocabulary, and keeps the file's plan."""
+    model = load_model(write(tmp_path, WHOLE) + ":factory", 2, 5, 0, ModelForm(cut="steps.*", checkpointing=True))
+    assert (len(model.layers), model.vocabulary, model.sequence_length) == (5, 19, 5)
+    assert [isinstance(layer, Checkpointed) for layer in model.layers] == [False, True, True, True, False]
+    assert model.tensor_parallel == {"out": "vocabulary"}
+    assert model.form.options() == {"cut": "steps.*", "checkpointing": True}
+
+
+@pytest.mark.parametrize(("name", "message"), [("gpt-tiny", "list of layers already"), ("two", "only modules can be")])
+def test_only_modules_are_cut(tmp_path: Path, name: str, message: str) -> None:
+    """What is a list of layers already is not cut by name."""
+    given = name if name in PRESETS else f"{write(tmp_path, WHOLE)}:{name}"
+    with pytest.raises(InvalidInputError, match=message):
+        load_model(given, 2, 5, 0, ModelForm(cut="steps.*"))
+
+
+@pytest.mark.parametrize("factory", ["words", "sequence"])
+def test_short_numbers(tmp_path: Path, factory: str) -> None:
+    """In bf16 parameters, gradients and what flows between layers are of that type; the loss is computed in fp32."""
+    model = load_model(f"{write(tmp_path, GOOD)}:{factory}", 2, 3, 0, ModelForm(dtype="bf16"))
+    inputs, targets = model.example(0)
+    output = nn.Sequential(*model.layers)(inputs)
+    loss = model.loss(output, targets)
+    torch.autograd.backward(loss)
+    assert (output.dtype, loss.dtype) == (torch.bfloat16, torch.float32)
+    assert {one.dtype for one in parameters(model.layers)} == {torch.bfloat16}
+    assert all(one.grad is not None and one.grad.dtype == torch.bfloat16 for one in parameters(model.layers))
+
+
+def test_longer_numbers_stay(tmp_path: Path) -> None:
+    """What a file makes in float64 is not shortened, neither is its loss."""
+    text = GOOD + "\ndef long():\n    return [layer.double() for layer in words()]\n"
+    model = load_model(write(tmp_path, text) + ":long", 2, 3, 0)
+    inputs, targets = model.example(0)
+    assert model.loss(nn.Sequential(*model.layers)(inputs), targets).dtype == torch.float64
+
+
+def test_form_of_options() -> None:
+    """A form says what is not usual, and is found again among other options; what is no form is refused."""
+    form = ModelForm(cut="layers.*", dtype="bf16")
+    assert form_of({"pp": 2, **form.options()}) == form
+    assert ModelForm().options() == {}
+    for options in ({"dtype": "fp8"}, {"cut": 3}, {"checkpointing": "yes"}):
+        with pytest.raises(InvalidInputError):
+            form_of(options)

@@ -58,16 +58,20 @@ class ProcessJob:
         how: how the job is led.
         training: what is trained.
         host: where the coordinator listens.
+        is_watchful: whether it looks for what is slow; None: where workers keep a pace, for those that share cores
+            without one are slow by turns.
     """
 
-    def __init__(self, plan: Plan, how: Conduct, training: Training, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, plan: Plan, how: Conduct, training: Training, host: str = "127.0.0.1", is_watchful: bool | None = None
+    ) -> None:
         self.plan, self.training = plan, training
         self.conductor = Conductor(plan, how)
         self.said: list[dict[str, Any]] = []
         self.secret = b"a secret for one test only"
         self._changed = threading.Condition()
-        # Workers that share cores and keep no pace are slow by turns.
-        self.server = self.conductor.server(self.secret, self._hear, host=host, is_watchful=training.paced)
+        watchful = training.paced if is_watchful is None else is_watchful
+        self.server = self.conductor.server(self.secret, self._hear, host=host, is_watchful=watchful)
         self.addresses = [self.server.address]
         self.processes: dict[str, Any] = {}
         self._finished: Any = None
@@ -82,7 +86,7 @@ class ProcessJob:
 
     def __exit__(self, *_: object) -> None:
         self.server.finish(1, "the test is over")
-        self._leading.join(20)
+        self._leading.join(60)
         for process in self.processes.values():
             process.join(5)
             process.kill()

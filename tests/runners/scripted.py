@@ -143,7 +143,7 @@ class ThreadJob:
         leading.join(timeout_s)
         assert not leading.is_alive(), f"the job hangs; last: {self.said[-5:]}"
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         assert not any(thread.is_alive() for thread in self._threads), "a worker hangs"
         if self.failures:
             raise self.failures[0]
@@ -172,7 +172,7 @@ class ThreadJob:
         """What was announced of a kind."""
         return [one for one in self.said if one["event"] == kind]
 
-    def wait_for(self, wanted: Callable[[dict[str, Any]], bool], timeout_s: float = 30.0) -> None:
+    def wait_for(self, wanted: Callable[[dict[str, Any]], bool], timeout_s: float = 60.0) -> None:
         """Wait for an announcement."""
         with self._changed:
             assert self._changed.wait_for(lambda: any(map(wanted, self.said)), timeout_s), self.said[-5:]
@@ -207,7 +207,7 @@ class ThreadJob:
             def hello(proof: str, returning: Returning | None) -> Hello:
                 return Hello(proof, name, meeting.address, digest(self.plan), {}, 1, not_before, returning)
 
-            link = Link([self.server.address], SECRET, hello, patience_s=5, on_interrupt=worker.announce)
+            link = Link([self.server.address], SECRET, hello, patience_s=30, on_interrupt=worker.announce)
             welcome = link.start()
             self.workers[name] = worker
             worker.run(link, welcome)

@@ -26,7 +26,7 @@ from rtk.schemas.profile import Layer, LayerCost, Profile
 
 from .ranks import run_ranks
 
-SOON_S = 5.0
+SOON_S = 60.0
 Parcel = tuple[int, int, int]  # (source, to, tag)
 
 

@@ -76,3 +76,11 @@ def test_a_shared_parameter_belongs_to_the_first_of_its_layers() -> None:
     gradients = FlatGradients([first, last], 4, torch.device("cpu"), with_loss=True)
     assert [len(view) for view in gradients.of_layers((4, 5))] == [4]
     assert [len(view) for view in gradients.of_layers((5, 6))] == [1]
+
+
+def test_losses_keep_their_digits_beside_bfloat16() -> None:
+    """A sum of losses is as exact as float32, whatever type the last layer's gradients have."""
+    gradients = FlatGradients([nn.Linear(2, 2, dtype=torch.bfloat16)], 0, torch.device("cpu"), with_loss=True)
+    for _ in range(100):
+        gradients.add_loss(torch.tensor(0.0511))
+    assert abs(gradients.loss() - 5.11) < 1e-5

@@ -18,6 +18,8 @@ from rtk.runners.torch.gloo import GlooTransport  # noqa: E402
 from rtk.runners.torch.meeting import MeetingPlace, meet  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 
+SOON_S = 60.0  # on the busiest machine
+
 
 @pytest.fixture
 def place() -> Iterator[MeetingPlace]:
@@ -54,10 +56,10 @@ def test_epochs_leave_no_connection(place: MeetingPlace) -> None:
     before = descriptors()
     for epoch in range(20):
         meet(place.address, epoch).set("key", "value")
-    deadline = time.monotonic() + 2
-    while descriptors() > before and time.monotonic() < deadline:
+    deadline = time.monotonic() + SOON_S
+    while descriptors() > before + 2:
+        assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert descriptors() <= before + 2
 
 
 def test_a_worker_that_is_gone_is_noticed_at_once() -> None:
@@ -66,8 +68,8 @@ def test_a_worker_that_is_gone_is_noticed_at_once() -> None:
     place.close()
     start = time.monotonic()
     with pytest.raises(RuntimeFailedError, match="refused"):
-        meet(place.address, 1)
-    assert time.monotonic() - start < 1
+        meet(place.address, 1, timedelta(seconds=2 * SOON_S))
+    assert time.monotonic() - start < SOON_S
 
 
 def test_a_worker_that_does_not_answer_is_given_up() -> None:
@@ -81,12 +83,12 @@ def test_a_worker_that_does_not_answer_is_given_up() -> None:
 def test_waits_at_a_closed_meeting_place_fail() -> None:
     """A wait for a key ends when its host goes away."""
     place = MeetingPlace()
-    store = meet(place.address, 1, timedelta(seconds=20))
+    store = meet(place.address, 1, timedelta(seconds=2 * SOON_S))
     threading.Timer(0.2, place.close).start()
     start = time.monotonic()
     with pytest.raises(RuntimeError):
         store.get("never set")
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < SOON_S
 
 
 def test_ipv6_addresses_are_written_in_brackets() -> None:
@@ -113,13 +115,13 @@ def test_an_interface_of_another_machine_is_refused() -> None:
 def test_garbage_ends_its_own_connection_only(place: MeetingPlace, data: bytes) -> None:
     """Whatever a stranger says, the workers of an epoch still find each other."""
     one, other = meet(place.address, 1), meet(place.address, 1)
-    with socket.create_connection(parse_address(place.address), 5) as stranger:
+    with socket.create_connection(parse_address(place.address), SOON_S) as stranger:
         with suppress(OSError):
             stranger.sendall(data)
         with suppress(ConnectionResetError):
             assert stranger.recv(1) == b""
     threading.Timer(0.05, lambda: one.set("key", b"\0\xff")).start()
-    other.wait(["key"], timedelta(seconds=5))
+    other.wait(["key"], timedelta(seconds=SOON_S))
     assert other.get("key") == b"\0\xff"
 
 
@@ -150,5 +152,5 @@ def test_gloo_meets_here_without_asking_for_names(place: MeetingPlace) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(SOON_S)
     assert sums == {0: [2.0] * 3, 1: [2.0] * 3}

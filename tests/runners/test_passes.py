@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.runners.passes import Pass, pairwise_passes, ring_passes, tree_passes, trees
+from rtk.runners.passes import (
+    Pass,
+    groups_by_host,
+    one_at_a_time,
+    pairwise_passes,
+    ring_passes,
+    tree_passes,
+    trees,
+)
 
 sizes = st.integers(2, 130)
 
@@ -79,3 +87,21 @@ def test_nobody_to_talk_to(size: int) -> None:
 def test_ncclls_tree_of_eight() -> None:
     """The first tree of 8 ranks is the one that NCCL's source draws."""
     assert trees(8)[0] == (None, 2, 4, 2, 0, 6, 4, 6)
+
+
+@given(sizes)
+def test_one_at_a_time_every_pair_comes_once(size: int) -> None:
+    """Alone in a pass, once, and whichever way round it came before."""
+    passes = one_at_a_time((*ring_passes(size), *pairwise_passes(size), *tree_passes(size)))
+    assert all(len(one) == 1 for one in passes)
+    assert len({frozenset(pair) for (pair,) in passes}) == len(passes) == size * (size - 1) // 2
+
+
+def test_sums_go_over_all_hosts_each_host_and_one_of_each() -> None:
+    """No group comes twice, and none has fewer than two ranks."""
+    assert groups_by_host("aabb") == ((0, 1, 2, 3), (0, 1), (2, 3), (0, 2))
+    assert groups_by_host("abab") == ((0, 1, 2, 3), (0, 2), (1, 3), (0, 1))
+    assert groups_by_host("aaab") == ((0, 1, 2, 3), (0, 1, 2), (0, 3))
+    assert groups_by_host("aa") == ((0, 1),)
+    assert groups_by_host("ab") == ((0, 1),)
+    assert groups_by_host("a") == ()

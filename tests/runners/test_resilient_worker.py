@@ -310,7 +310,7 @@ def test_25_epochs_leave_nothing_behind() -> None:
         job.wait_for_epoch(2 * cycle + 2)
         job.start(name)
     job.server.finish(0, "enough")
-    leading.join(10)
+    leading.join(60)
     assert job.losses() == pytest.approx(single_process(len(job.losses()), 4), abs=1e-6)
     (threads, descriptors), (threads_now, descriptors_now) = counts
     assert threads_now <= threads + 1

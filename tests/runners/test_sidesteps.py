@@ -5,7 +5,7 @@ In a process of its own this file is one worker in a node of a SlowNetwork (`wor
 
 import time
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,20 @@ if __name__ != "worker":  # which knows no package of tests
     from .processes import ProcessJob, fork
     from .test_detours import LIMIT, world
     from .test_slow_network import within
-    from .test_survival import TRAINING, plan_of, single_process
+    from .test_survival import FOREVER, TRAINING, plan_of, single_process
     from .test_transport_epochs import SOON_S, assert_back_to, close_all, held, in_background
 
 
 def connections_of(host: str) -> int:
-    """How many ends of connections an IPv4 address of this machine has."""
+    """How many ends of this process's connections have an IPv4 address at either end."""
     number = "".join(f"{int(part):02X}" for part in reversed(host.split(".")))
-    lines = Path("/proc/self/net/tcp").read_text().splitlines()
-    return sum(f" {number}:" in line and line.split()[3] == "01" for line in lines)
+    rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    own = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            own.add(str(descriptor.readlink()))
+    ends = [row[1:3] for row in rows if row[3] == "01" and f"socket:[{row[9]}]" in own]
+    return sum(any(end.startswith(f"{number}:") for end in both) for both in ends)
 
 
 def test_only_the_pair_meets_on_the_other_network() -> None:
@@ -87,7 +92,6 @@ def test_a_network_that_is_broken_too_is_told_at_once(hostname: str) -> None:
 
 NETWORKS = ("10.88.0", "10.89.0")
 COORDINATOR = "coordinator"
-ITERATIONS = 25
 
 
 def work(
@@ -127,7 +131,7 @@ if __name__ != "worker":
 def test_a_link_that_is_cut_is_left_for_another_network_and_then_for_a_detour() -> None:
     """A pair whose one network is cut in the midst of training goes on by the other; cut off there too, by a third."""
     plan, names = plan_of(3, 1), ["0/0", "0/1", "0/2"]
-    how = Conduct(iterations=ITERATIONS, heartbeat_limit_s=0.5)
+    how = Conduct(iterations=FOREVER, heartbeat_limit_s=1.0)
     with ExitStack() as stack:
         network = stack.enter_context(SlowNetwork([COORDINATOR, *names], NETWORKS))
         job = stack.enter_context(within(network, COORDINATOR, lambda: NetworkJob(network, plan, how)))
@@ -136,9 +140,11 @@ def test_a_link_that_is_cut_is_left_for_another_network_and_then_for_a_detour() 
         assert (epoch["sidesteps"], epoch["detours"], epoch["live_workers"]) == ({"0/0-0/1": 1}, {}, 3)
         epoch = job.lose("0/0", "0/1", 1)
         assert (epoch["sidesteps"], epoch["detours"], epoch["live_workers"]) == ({}, {"0/0-0/1": "0/2"}, 3)
+        job.server.finish(0, "enough")
         assert job.result().exit_code == 0
     assert [one["event"] for one in job.said if one["event"] in ("failure", "broken_link")] == ["broken_link"] * 2
-    assert job.losses() == pytest.approx(single_process(plan, ITERATIONS), abs=1e-4)
+    losses = job.losses()
+    assert losses == pytest.approx(single_process(plan, len(losses)), abs=1e-4)
 
 
 if __name__ == "worker":

@@ -19,7 +19,7 @@ from rtk.schemas.errors import RuntimeFailedError
 
 pytestmark = pytest.mark.skipif(not is_usable(), reason="needs root, TUN devices and network namespaces")
 
-SOON_S = 5.0  # on a busy machine
+SOON_S = 60.0  # on the busiest machine
 DELAY_S = 0.06
 
 

@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from ..compiling import Form, kernel, pays
+from ....schemas.kernels import kernel, pays
+from ..forms import Form
 from ..problem import BACKWARD, FORWARD, KINDS, WEIGHT, Problem
 from .chains import Route, routes_of
 from .heads_and_tails import heads_and_tails

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..compiling import compiled, kernel
+from ....schemas.kernels import compiled, kernel
 from .heads_and_tails import HeadsAndTails
 from .room import NO_ROOM, fits, stash_room
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..compiling import compiled, kernel
+from ....schemas.kernels import compiled, kernel
 
 if TYPE_CHECKING:
     from ..problem import Floats

@@ -152,7 +152,7 @@ class Running:
             self.result = error
 
     def join(self) -> Finished | Exception | None:
-        self.thread.join(10)
+        self.thread.join(100)
         assert not self.thread.is_alive()
         return self.result
 

@@ -3,9 +3,9 @@
 import subprocess
 import sys
 
-from rtk.planners.scheduling.compiling import compiled, pays
 from rtk.planners.scheduling.retime import move
 from rtk.planners.scheduling.sweep import next_ready
+from rtk.schemas.kernels import compiled, pays
 
 PLANNING = """
 import sys

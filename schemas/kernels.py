@@ -1,4 +1,4 @@
-"""One implementation, run in two ways: plain Python for small problems, compiled by numba for large ones.
+"""One implementation, run in two ways: plain Python where there is little to do, compiled by numba where there is much.
 
 A kernel is a plain function over flat sequences: lists when interpreted (numpy's scalars are slow there), numpy arrays
 when compiled. Both do the same IEEE operations in the same order, so they agree bit for bit. numba is imported when a
@@ -13,19 +13,26 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
-import numpy as np
-
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
-_kernels: dict[str, list[FunctionType]] = {}
+# Where nothing is allocated: without numba's reference counts and calls kernels run ten times as fast.
+LEAN: dict[str, Any] = {"_nrt": False, "forceinline": True}  # the first is a private option
+
+_kernels: dict[str, dict[FunctionType, dict[str, Any]]] = {}
 _compiled: dict[str, dict[str, Any]] = {}
 
 
 def kernel(function: Kernel) -> Kernel:
-    """Mark a function as compilable; inside it only kernels of its own module, defined before it, may be called."""
-    assert isinstance(function, FunctionType)
-    _kernels.setdefault(function.__module__, []).append(function)
-    return function
+    """Mark a function that allocates nothing as compilable.
+
+    Inside it only kernels of its own module, defined before it, may be called.
+    """
+    return _marked(function, LEAN)
+
+
+def allocating_kernel(function: Kernel) -> Kernel:
+    """Mark a function as compilable that may also slice and call `sorted`."""
+    return _marked(function, {})
 
 
 def pays(function: Callable[..., Any], steps: int, most_interpreted: int) -> bool:
@@ -47,43 +54,21 @@ def compiled(function: Kernel) -> Kernel:
     return cast(Kernel, _compiled[name][function.__name__])
 
 
+def _marked(function: Kernel, options: dict[str, Any]) -> Kernel:
+    assert isinstance(function, FunctionType)
+    _kernels.setdefault(function.__module__, {})[function] = options
+    return function
+
+
 def _compile_module(name: str) -> dict[str, Any]:
     """The module's names, with its kernels replaced by compiled twins that call each other."""
+    import numpy as np
     from numba import njit
 
     names = dict(vars(sys.modules[name]))
-    for function in _kernels[name]:
+    names["sorted"] = njit(lambda values: np.sort(values))  # Python's own knows lists only
+    for function, options in _kernels[name].items():
         twin = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
         twin.__qualname__ = function.__qualname__
-        # Kernels allocate nothing: without numba's reference counts and calls they run ten times as fast.
-        names[function.__name__] = njit(cache=True, error_model="numpy", _nrt=False, forceinline=True)(twin)  # type: ignore[call-overload]
+        names[function.__name__] = njit(cache=True, error_model="numpy", **options)(twin)
     return names
-
-
-class Form:
-    """How a caller's values are handed to kernels: as lists where interpreted, as arrays where compiled."""
-
-    def __init__(self, in_machine_code: bool) -> None:
-        self.compiled = in_machine_code
-
-    def ints(self, values: Any, dtype: type[np.integer[Any]] = np.int64) -> Any:
-        """Integers in the form that the kernels take; the larger a table, the more narrow ones help."""
-        array = np.ascontiguousarray(values, dtype=dtype)
-        return array if self.compiled else array.tolist()
-
-    def floats(self, values: Any) -> Any:
-        """Floats in the form that the kernels take."""
-        array = np.ascontiguousarray(values, dtype=np.float64)
-        return array if self.compiled else array.tolist()
-
-    def int_space(self, size: int) -> Any:
-        """Work space for integers."""
-        return np.zeros(size, dtype=np.int64) if self.compiled else [0] * size
-
-    def float_space(self, size: int) -> Any:
-        """Work space for floats."""
-        return np.zeros(size) if self.compiled else [0.0] * size
-
-    def kernel(self, function: Any) -> Any:
-        """A kernel in the form that suits the problem."""
-        return compiled(function) if self.compiled else function

@@ -1,0 +1,56 @@
+"""Times, sizes and speeds as people write them, always with their unit: `5us`, `80GiB`, `50GB/s`, `400Gbit/s`."""
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+from ..schemas.errors import InvalidInputError
+
+_DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+TIMES = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6)} | {
+    "ns": Fraction(1, 10**9)
+}
+SIZES = {f"{prefix}B": Fraction(factor) for prefix, factor in (_DECIMAL | _BINARY).items()}
+SPEEDS = {f"{unit}/s": factor for unit, factor in SIZES.items()} | {
+    f"{prefix}bit/s": Fraction(factor, 8) for prefix, factor in _DECIMAL.items()
+}
+
+_QUANTITY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*(\D*)")
+
+
+def parse_time_s(text: str, where: str) -> float:
+    """`5us`, `1.5ms`: seconds, 0 or more."""
+    return _parsed(text, TIMES, where, "5us, 1.5ms or 2s")
+
+
+def parse_bytes(text: str, where: str) -> float:
+    """`80GiB` (of 1024) or `80GB` (of 1000): bytes, above 0."""
+    return _above_zero(_parsed(text, SIZES, where, "80GiB or 80GB"), text, where)
+
+
+def parse_speed(text: str, where: str) -> float:
+    """`50GB/s`, `400Gbit/s`: bytes a second, above 0."""
+    return _above_zero(_parsed(text, SPEEDS, where, "50GB/s or 400Gbit/s"), text, where)
+
+
+def _parsed(text: str, units: Mapping[str, Fraction], where: str, example: str) -> float:
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInputError(f"{text!r} is no number with a unit", where=where, fix=f"write {example}")
+    number, unit = match.groups()
+    if not unit:
+        raise InvalidInputError(f"{text!r} has no unit", where=where, fix=f"write {example}")
+    if unit not in units:
+        known = ", ".join(units)
+        raise InvalidInputError(
+            f"{unit!r} in {text!r} is no unit here", where=where, fix=f"write {example}; units are {known}"
+        )
+    return float(Fraction(number) * units[unit])  # exact until here, so 3us is 3e-06
+
+
+def _above_zero(value: float, text: str, where: str) -> float:
+    if value <= 0:
+        raise InvalidInputError(f"{text!r} is nothing", where=where, fix="give more than 0")
+    return value

@@ -1,0 +1,266 @@
+"""A decoder's shape from a Hugging Face config.json, without transformers: of the families whose modules we know.
+
+Defaults are those of transformers' configuration classes, where a published config.json leaves a value out; sizes have
+none. What says nothing of shapes (token numbers, rope_scaling, initial deviations) is not looked at. A sliding window
+(Mistral, Qwen) makes nothing cheaper: FLOPs of attention are counted in full.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from ...schemas.errors import InvalidInputError
+from .elementwise import ACTIVATIONS
+from .shape import DecoderShape
+
+MOST = 10**9  # of any size: beyond it something is a mistake
+
+
+def read_configuration(path: Path) -> DecoderShape:
+    """Read the shape from a config.json, or from a folder that has one.
+
+    Raises:
+        InvalidInputError: there is no such file, it is not JSON, its architecture is not one of ours, or a size is
+            missing, absurd, or at odds with another; with the JSON pointer.
+    """
+    path = path / "config.json" if path.is_dir() else path
+    return shape_of(_parse(path), str(path))
+
+
+def shape_of(values: Mapping[str, Any], where: str) -> DecoderShape:
+    """The shape that a configuration describes.
+
+    Args:
+        values: its keys.
+        where: the file, for messages.
+    """
+    kind = values.get("model_type")
+    if kind not in FAMILIES:
+        near = get_close_matches(str(kind), FAMILIES, n=1)
+        raise InvalidInputError(
+            "the configuration names no model_type" if kind is None else f"the architecture {kind!r} is not supported",
+            where=f"{where}, /model_type",
+            fix=f"{f'did you mean {near[0]}? ' if near else ''}known are {', '.join(FAMILIES)}",
+        )
+    shape = FAMILIES[kind](Keys(values, where))
+    _check(shape, Keys(values, where))
+    return shape
+
+
+class Keys:
+    """A configuration's values, checked as they are taken.
+
+    Args:
+        values: by key.
+        where: the file, for messages.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self._values, self.where = values, where
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A whole number of at least 1; one that is missing or null is the default's, where there is one."""
+        value = self._values.get(key)
+        if value is None and default is not None:
+            return default
+        if value is None:
+            raise self.error(key, f"the configuration has no {key}", "add it: every size must be given")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
+            raise self.error(key, f"{key} is {value!r}, and must be a whole number of at least 1")
+        return value
+
+    def has(self, key: str) -> bool:
+        """Whether the configuration gives a value."""
+        return self._values.get(key) is not None
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.error(key, f"{key} is {value!r}, and must be true or false")
+        return default if value is None else value
+
+    def activation(self, key: str, default: str) -> str:
+        """The name of an activation whose cost we know."""
+        value = self._values.get(key, default)
+        if value not in ACTIVATIONS:
+            raise self.error(key, f"the activation {value!r} is not supported", f"known are {', '.join(ACTIVATIONS)}")
+        return str(value)
+
+    def must_be(self, key: str, expected: object) -> None:
+        """Refuse a variant of the architecture whose shape we do not know."""
+        value = self._values.get(key, expected)
+        if value != expected:
+            raise self.error(key, f"models with {key} {json.dumps(value)} are not supported")
+
+    def error(self, key: str, what: str, fix: str | None = None) -> InvalidInputError:
+        """What is wrong with a key."""
+        return InvalidInputError(what, where=f"{self.where}, /{key}", fix=fix or "check the configuration")
+
+
+def _gpt2(keys: Keys) -> DecoderShape:
+    width, heads = keys.size("n_embd"), keys.size("n_head")
+    _check_divides(keys, "n_head", heads, "n_embd", width)
+    keys.must_be("add_cross_attention", False)
+    positions = keys.size("n_positions")
+    return DecoderShape(
+        blocks=keys.size("n_layer"),
+        width=width,
+        heads=heads,
+        key_value_heads=heads,
+        head_size=width // heads,
+        inner=keys.size("n_inner", 4 * width),
+        vocabulary=keys.size("vocab_size"),
+        positions=positions,
+        position_rows=positions,
+        activation=keys.activation("activation_function", "gelu_new"),
+        is_fused=True,
+        has_query_bias=True,
+        has_output_bias=True,
+        has_inner_bias=True,
+        is_tied=keys.flag("tie_word_embeddings", True),
+    )
+
+
+def _gpt_neox(keys: Keys) -> DecoderShape:
+    width, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
+    _check_divides(keys, "num_attention_heads", heads, "hidden_size", width)
+    has_bias = keys.flag("attention_bias", True)
+    return DecoderShape(
+        blocks=keys.size("num_hidden_layers"),
+        width=width,
+        heads=heads,
+        key_value_heads=heads,
+        head_size=width // heads,
+        inner=keys.size("intermediate_size"),
+        vocabulary=keys.size("vocab_size"),
+        positions=keys.size("max_position_embeddings", 2048),
+        activation=keys.activation("hidden_act", "gelu"),
+        is_fused=True,
+        is_parallel=keys.flag("use_parallel_residual", True),
+        has_query_bias=has_bias,
+        has_output_bias=has_bias,
+        has_inner_bias=True,
+        is_tied=keys.flag("tie_word_embeddings", False),
+    )
+
+
+def _opt(keys: Keys) -> DecoderShape:
+    width, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
+    _check_divides(keys, "num_attention_heads", heads, "hidden_size", width)
+    for key in ("do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine"):
+        keys.must_be(key, True)
+    keys.must_be("_remove_final_layer_norm", False)
+    keys.must_be("word_embed_proj_dim", width)
+    positions = keys.size("max_position_embeddings")
+    return DecoderShape(
+        blocks=keys.size("num_hidden_layers"),
+        width=width,
+        heads=heads,
+        key_value_heads=heads,
+        head_size=width // heads,
+        inner=keys.size("ffn_dim"),
+        vocabulary=keys.size("vocab_size"),
+        positions=positions,
+        position_rows=positions + 2,  # positions are counted from 2
+        activation=keys.activation("activation_function", "relu"),
+        has_query_bias=True,
+        has_output_bias=True,
+        has_inner_bias=True,
+        is_tied=keys.flag("tie_word_embeddings", True),
+    )
+
+
+def _llama(keys: Keys) -> DecoderShape:
+    has_bias = keys.flag("attention_bias", False)
+    return _llama_like(keys, query_bias=has_bias, output_bias=has_bias, inner_bias=keys.flag("mlp_bias", False))
+
+
+def _mistral(keys: Keys) -> DecoderShape:
+    return _llama_like(keys, key_value_heads=8)
+
+
+def _qwen2(keys: Keys) -> DecoderShape:
+    return _llama_like(keys, query_bias=True)
+
+
+def _qwen3(keys: Keys) -> DecoderShape:
+    has_bias = keys.flag("attention_bias", False)
+    return _llama_like(keys, query_bias=has_bias, output_bias=has_bias, head_size=128, has_head_norms=True)
+
+
+def _llama_like(
+    keys: Keys,
+    *,
+    key_value_heads: int | None = None,
+    head_size: int | None = None,
+    query_bias: bool = False,
+    output_bias: bool = False,
+    inner_bias: bool = False,
+    has_head_norms: bool = False,
+) -> DecoderShape:
+    """RMS norms, rotary positions, and a gated network of SiLU; separate matrices for queries, keys and values."""
+    width, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
+    if head_size is None and not keys.has("head_dim"):
+        _check_divides(keys, "num_attention_heads", heads, "hidden_size", width)
+        head_size = width // heads
+    return DecoderShape(
+        blocks=keys.size("num_hidden_layers"),
+        width=width,
+        heads=heads,
+        key_value_heads=keys.size("num_key_value_heads", key_value_heads or heads),
+        head_size=keys.size("head_dim", head_size),
+        inner=keys.size("intermediate_size"),
+        vocabulary=keys.size("vocab_size"),
+        positions=keys.size("max_position_embeddings", 2048),
+        norm="rms",
+        activation=keys.activation("hidden_act", "silu"),
+        is_gated=True,
+        has_query_bias=query_bias,
+        has_output_bias=output_bias,
+        has_inner_bias=inner_bias,
+        has_head_norms=has_head_norms,
+        is_tied=keys.flag("tie_word_embeddings", False),
+    )
+
+
+FAMILIES: dict[str, Callable[[Keys], DecoderShape]] = {
+    "gpt2": _gpt2,
+    "gpt_neox": _gpt_neox,
+    "llama": _llama,
+    "mistral": _mistral,
+    "opt": _opt,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+}
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InvalidInputError("there is no such file", where=str(path), fix="give a model's name or its config.json")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise InvalidInputError(
+            f"the file is no JSON: {error.msg}", where=f"{path}, line {error.lineno}", fix="give a config.json"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InvalidInputError("the file is no text", where=str(path), fix="give a config.json") from error
+    if not isinstance(values, dict):
+        raise InvalidInputError("the file holds no object of keys", where=str(path), fix="give a config.json")
+    return values
+
+
+def _check(shape: DecoderShape, keys: Keys) -> None:
+    if shape.heads % shape.key_value_heads:
+        raise keys.error(
+            "num_key_value_heads",
+            f"{shape.key_value_heads} heads of keys and values do not divide {shape.heads} of queries",
+        )
+
+
+def _check_divides(keys: Keys, divisor_key: str, divisor: int, key: str, value: int) -> None:
+    if value % divisor:
+        raise keys.error(divisor_key, f"{divisor_key} {divisor} does not divide {key} {value}")

@@ -1,0 +1,344 @@
+"""A Timeline out of traces of torch's profiler, in which a pipeline's operations are annotated.
+
+Torch's pipelining runtime (torch 2.13, `torch/distributed/pipelining/schedules.py`, `_PipelineScheduleRuntime`) wraps
+each action in `record_function("PP:<stage><action><micro-batch>")`; the actions F, I, W and B are compute. Its
+schedules Interleaved1F1B, InterleavedZeroBubble, ZBVZeroBubble, LoopedBFS and those from a CSV file do so;
+Schedule1F1B and ScheduleGPipe do not, and the two passes inside an `OVERLAP_F_B` (DualPipeV) are not told apart.
+
+Megatron writes no such annotations (its NVTX ranges reach Nsight only). With call stacks recorded
+(`--use-pytorch-profiler`, `with_stack`) the calls of `forward_step` and `backward_step` in
+`pipeline_parallel/schedules.py` serve instead, F and B, the stage being the rank's place in the group that is described
+as PIPELINE_MODEL_PARALLEL_GROUP: without virtual stages, whose number no trace tells.
+
+An annotation is not the time of its operation:
+
+* On a GPU it is the time of launching. What counts is from the first to the last kernel that was launched inside it, by
+  any thread, NCCL's kernels at both ends excepted. Kineto's own `gpu_user_annotation` misses the kernels of a backward
+  pass, which autograd launches from another thread (pytorch/kineto#1022); it counts only where no kernels can be told.
+* On a CPU torch waits inside F, I and B for the message they need. What counts begins with the first operation of torch
+  inside; an annotation without any, where operations were recorded, is dropped.
+* Torch's first stage has an empty I, and a W that is the whole backward pass: a stage that has W but no I has B here.
+"""
+
+import re
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ..schemas.errors import InvalidInputError
+from ..schemas.timeline import Span, Timeline
+from .failslow.calls.sources import Document
+
+STEP = "step"
+_ACTION = re.compile(r"PP:(\d{1,9})([FIWB])(\d{1,9})")
+_OPTIMIZER = "Optimizer.step#"
+_ITERATION = "ProfilerStep#"
+_MEGATRON = re.compile(r".*pipeline_parallel/schedules\.py\(\d+\): (forward|backward)_step")
+_MEGATRON_STAGES = "PIPELINE_MODEL_PARALLEL_GROUP"
+_RANK = re.compile(r"\brank\W?(\d{1,9})", re.IGNORECASE)
+
+Clock = Literal["kernels", "gpu annotations", "cpu"]
+Process = int | str
+Thread = tuple[Process, int | str]
+
+
+class _Label(NamedTuple):
+    """What is annotated: F, I, W or B of a micro-batch at a stage, or an optimizer's step (stage and micro-batch 0)."""
+
+    kind: str
+    stage: int
+    microbatch: int
+
+
+class _Window(NamedTuple):
+    """An annotation, or what was measured in it, in µs of the trace's clock."""
+
+    label: _Label
+    start_us: float
+    end_us: float
+    thread: Thread
+
+
+@dataclass
+class _Seen:
+    """The events of a trace that matter.
+
+    Attributes:
+        on_cpu, on_gpu: annotations, on the CPU and as Kineto carries them over to the GPU.
+        calls: of Megatron's functions: kind, start and end.
+        iterations: when the profiler's iterations began.
+        operations: when torch's operations began, by thread.
+        launches: when calls of the GPU's runtime began, and their correlations.
+        kernels: from when to when the kernels of a correlation ran, NCCL's excepted.
+        names: of processes.
+        has_kernels: whether there are any kernels.
+    """
+
+    on_cpu: list[_Window] = field(default_factory=list)
+    on_gpu: list[_Window] = field(default_factory=list)
+    calls: list[tuple[str, float, float, Thread]] = field(default_factory=list)
+    iterations: list[float] = field(default_factory=list)
+    operations: dict[Thread, "array[float]"] = field(default_factory=lambda: defaultdict(lambda: array("d")))
+    launches: list[tuple[float, int]] = field(default_factory=list)
+    kernels: dict[int, tuple[float, float]] = field(default_factory=dict)
+    names: dict[Process, str] = field(default_factory=dict)
+    has_kernels: bool = False
+
+    def note(self, event: dict[str, Any]) -> None:
+        """An event of the trace."""
+        if event.get("ph") == "M" and event.get("name") == "process_name":
+            self.names[event["pid"]] = str(event["args"]["name"])
+        if event.get("ph") != "X" or "ts" not in event:
+            return
+        category, name = str(event.get("cat", "")), str(event.get("name", ""))
+        if category == "cpu_op":
+            self.operations[event["pid"], event["tid"]].append(float(event["ts"]))
+        elif category == "kernel":
+            self._note_kernel(name, event)
+        elif category.endswith(("_runtime", "_driver")):
+            self._note_launch(event)
+        else:
+            self._note_annotation(category, name, event)
+
+    def _note_kernel(self, name: str, event: dict[str, Any]) -> None:
+        self.has_kernels = True
+        correlation = (event.get("args") or {}).get("correlation")
+        if correlation is None or "nccl" in name.lower():
+            return
+        start_us, end_us = _extent(event)
+        before_us, after_us = self.kernels.get(correlation, (start_us, end_us))
+        self.kernels[correlation] = min(start_us, before_us), max(end_us, after_us)
+
+    def _note_launch(self, event: dict[str, Any]) -> None:
+        correlation = (event.get("args") or {}).get("correlation")
+        if correlation is not None:
+            self.launches.append((float(event["ts"]), correlation))
+
+    def _note_annotation(self, category: str, name: str, event: dict[str, Any]) -> None:
+        thread = event.get("pid", 0), event.get("tid", 0)
+        if category == "python_function":
+            if (found := _MEGATRON.fullmatch(name)) is not None:
+                self.calls.append(("F" if found[1] == "forward" else "B", *_extent(event), thread))
+        elif (label := _label(name)) is not None:
+            windows = self.on_gpu if category == "gpu_user_annotation" else self.on_cpu
+            windows.append(_Window(label, *_extent(event), thread))
+        elif category == "user_annotation" and name.startswith(_ITERATION):
+            self.iterations.append(float(event["ts"]))
+
+
+@dataclass
+class _Holder:
+    """A rank: what it computed, in µs of its trace's clock, and that clock's origin in ns."""
+
+    rank: int | None
+    windows: list[_Window]
+    base_ns: int
+    clock: Clock
+
+
+def read_annotations(paths: Sequence[Path]) -> Timeline:
+    """The operations of a pipeline job, out of traces of its ranks.
+
+    Ranks that compute the same stage are its workers 0/i, 1/i, … in the order of their ranks, tensor-parallel ranks
+    too. An iteration is the next time that a rank does the same. `allreduce` is not told; `step` is
+    `Optimizer.step#…` of ranks that hold a single stage.
+
+    Args:
+        paths: Chrome traces, plain or gzipped, of one job: one file a rank, several of one rank
+            (`distributedInfo.rank`) following one another, or one with a process for each rank.
+
+    Returns:
+        A measured timeline. Its options are `ranks`, by worker's name, and `clock`, the worst of what times are taken
+        from: kernels, gpu annotations or cpu.
+
+    Raises:
+        InvalidInputError: a file is damaged, or has nothing of what is said above.
+    """
+    holders = [holder for path in paths for holder in _holders(path)]
+    if not holders:
+        raise InvalidInputError(
+            "no operation of a pipeline is annotated (PP:<stage><F, I, W or B><micro-batch>)",
+            where=", ".join(map(str, paths)),
+            fix="torch annotates the schedules Interleaved1F1B, InterleavedZeroBubble, ZBVZeroBubble and those of CSV "
+            "files; elsewhere wrap the passes in torch.profiler.record_function('PP:0F3')",
+        )
+    return _timeline(_joined(holders))
+
+
+def _holders(path: Path) -> Iterator[_Holder]:
+    """The ranks of a trace."""
+    document, seen = Document(path, "traceEvents"), _Seen()
+    for place, event in enumerate(document.items()):
+        try:
+            seen.note(event)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidInputError(
+                f"an event lacks {error}, or has it in another form",
+                where=f"{path}, /traceEvents/{place}",
+                fix="give a trace as torch's profiler wrote it",
+            ) from error
+    job = document.rest.get("distributedInfo")
+    job = job if isinstance(job, dict) else {}
+    if seen.calls and not any(window.label.kind != STEP for window in seen.on_cpu + seen.on_gpu):
+        seen.on_cpu += _megatron_windows(seen, job, path)
+    if not any(window.label.kind != STEP for window in seen.on_cpu + seen.on_gpu):
+        return
+    windows, clock = _measured(seen, bool(document.rest.get("deviceProperties")), path)
+    base_ns = int(document.rest.get("baseTimeNanoseconds") or 0)
+    processes: dict[Process, list[_Window]] = defaultdict(list)
+    for window in windows:
+        processes[window.thread[0]].append(window)
+    for process, own in sorted(processes.items(), key=lambda item: str(item[0]).zfill(20)):
+        rank = job.get("rank") if len(processes) == 1 else _rank_of(seen.names.get(process, ""), process)
+        yield _Holder(rank if isinstance(rank, int) else None, _on_main_thread(own), base_ns, clock)
+
+
+def _label(name: str) -> _Label | None:
+    if (found := _ACTION.fullmatch(name)) is not None:
+        return _Label(found[2], int(found[1]), int(found[3]))
+    return _Label(STEP, 0, 0) if name.startswith(_OPTIMIZER) else None
+
+
+def _extent(event: dict[str, Any]) -> tuple[float, float]:
+    start_us = float(event["ts"])
+    return start_us, start_us + float(event["dur"])
+
+
+def _rank_of(name: str, process: Process) -> int | None:
+    found = _RANK.search(name)
+    return int(found[1]) if found else process if isinstance(process, int) else None
+
+
+def _megatron_windows(seen: _Seen, job: dict[str, Any], path: Path) -> Iterator[_Window]:
+    """Megatron's calls, numbered within each of the profiler's iterations."""
+    groups = [one for one in job.get("pg_config") or [] if isinstance(one, dict)]
+    stages = next((one.get("ranks") or [] for one in groups if one.get("pg_desc") == _MEGATRON_STAGES), [])
+    if job.get("rank") not in stages:
+        raise InvalidInputError(
+            "the trace does not say which stage of Megatron's pipeline the rank holds",
+            where=f"{path}, /distributedInfo",
+            fix="wrap forward_step and backward_step in torch.profiler.record_function('PP:<stage>F<micro-batch>')",
+        )
+    begins, counts = sorted(seen.iterations), Counter[tuple[str, int]]()
+    for kind, start_us, end_us, thread in sorted(seen.calls, key=lambda call: call[1]):
+        place = kind, bisect_right(begins, start_us)
+        yield _Window(_Label(kind, stages.index(job["rank"]), counts[place]), start_us, end_us, thread)
+        counts[place] += 1
+
+
+def _measured(seen: _Seen, is_on_gpu: bool, path: Path) -> tuple[list[_Window], Clock]:
+    """What the operations took, and by what that was told."""
+    if seen.has_kernels or is_on_gpu:
+        found = list(_by_kernels(seen)) if len({window.thread[0] for window in seen.on_cpu}) == 1 else []
+        if found:
+            return found, "kernels"
+    if seen.on_gpu:
+        return seen.on_gpu, "gpu annotations"
+    if seen.has_kernels or is_on_gpu:
+        raise InvalidInputError(
+            "the trace is of a GPU, and does not say which kernels belong to which annotation",
+            where=str(path),
+            fix="record with the activities CPU and CUDA, and give one file a rank",
+        )
+    return list(_by_operations(seen)), "cpu"
+
+
+def _by_kernels(seen: _Seen) -> Iterator[_Window]:
+    """From the first to the last kernel that was launched in each annotation."""
+    launches = sorted(seen.launches)
+    for window in seen.on_cpu:
+        first = bisect_left(launches, (window.start_us, -1))
+        stop = bisect_left(launches, (window.end_us, -1))
+        ran = [seen.kernels[c] for _, c in launches[first:stop] if c in seen.kernels]
+        if ran:
+            start_us, end_us = min(one[0] for one in ran), max(one[1] for one in ran)
+            yield window._replace(start_us=start_us, end_us=end_us)
+
+
+def _by_operations(seen: _Seen) -> Iterator[_Window]:
+    """From the first operation in each annotation to its end."""
+    begins = {thread: sorted(own) for thread, own in seen.operations.items()}
+    for window in seen.on_cpu:
+        own = begins.get(window.thread)
+        if own is None:
+            yield window
+            continue
+        first = bisect_left(own, window.start_us)
+        if first < len(own) and own[first] < window.end_us:
+            yield window._replace(start_us=own[first])
+
+
+def _on_main_thread(windows: list[_Window]) -> list[_Window]:
+    """The annotations of the thread, or GPU stream, that computes most: others only help, as FSDP's do."""
+    spent_us: dict[Thread, float] = defaultdict(float)
+    for window in windows:
+        spent_us[window.thread] += window.end_us - window.start_us
+    main = max(spent_us, key=lambda thread: spent_us[thread])
+    return [window for window in windows if window.thread == main]
+
+
+def _joined(holders: list[_Holder]) -> list[list[_Holder]]:
+    """The traces of each rank, in the order of ranks; those that name none come last, each by itself."""
+    known: dict[int, list[_Holder]] = defaultdict(list)
+    unknown = []
+    for holder in holders:
+        if holder.rank is None:
+            unknown.append([holder])
+        else:
+            known[holder.rank].append(holder)
+    return [*(known[rank] for rank in sorted(known)), *unknown]
+
+
+def _timeline(ranks: list[list[_Holder]]) -> Timeline:
+    base_ns = min(holder.base_ns for holders in ranks for holder in holders)
+    spans: list[Span] = []
+    rank_of: dict[str, int] = {}
+    seats = Counter[int]()  # workers of each stage so far
+    for holders in ranks:
+        own = [one for holder in holders for one in _in_seconds(holder, base_ns)]
+        stages = {label.stage for label, _, _ in own if label.kind != STEP}
+        names = {stage: f"{seats[stage]}/{stage}" for stage in sorted(stages)}
+        seats.update(stages)
+        rank_of.update((name, holders[0].rank) for name in names.values() if holders[0].rank is not None)
+        spans += _spans(own, names)
+    origin_s = min(span.start_s for span in spans)
+    moved = (Span(s.worker, s.op, s.start_s - origin_s, s.end_s - origin_s, s.iteration) for s in spans)
+    ordered = tuple(sorted(moved, key=lambda span: (span.start_s, span.worker)))
+    clocks = {holder.clock for holders in ranks for holder in holders}
+    worst = next(clock for clock in ("gpu annotations", "cpu", "kernels") if clock in clocks)
+    return Timeline("measured", ordered, options={"clock": worst, "ranks": rank_of})
+
+
+def _in_seconds(holder: _Holder, base_ns: int) -> Iterator[tuple[_Label, float, float]]:
+    offset_s = (holder.base_ns - base_ns) / 1e9
+    for window in sorted(holder.windows, key=lambda one: one.start_us):
+        yield window.label, offset_s + window.start_us / 1e6, offset_s + window.end_us / 1e6
+
+
+def _spans(own: Sequence[tuple[_Label, float, float]], names: dict[int, str]) -> Iterator[Span]:
+    """A rank's spans; the n-th time that it does the same is iteration n."""
+    labels = [label for label, _, _ in own]
+    fused = _fused(labels)
+    iterations = max(Counter(label for label in labels if label.kind != STEP).values())
+    steps = sum(label.kind == STEP for label in labels)
+    tells_steps = len(names) == 1 and steps == iterations
+    seen = Counter[_Label]()
+    for label, start_s, end_s in own:
+        kind = "B" if label.kind == "W" and label.stage in fused else label.kind
+        op = STEP if kind == STEP else f"{kind}{label.microbatch}"
+        worker = next(iter(names.values())) if kind == STEP else names[label.stage]
+        if kind != STEP or tells_steps:
+            yield Span(worker, op, start_s, end_s, seen[label])
+        seen[label] += 1
+
+
+def _fused(labels: Iterable[_Label]) -> set[int]:
+    """The stages whose W is all of the backward pass."""
+    kinds: dict[str, set[int]] = defaultdict(set)
+    for label in labels:
+        kinds[label.kind].add(label.stage)
+    return kinds["W"] - kinds["I"]

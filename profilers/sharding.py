@@ -1,0 +1,307 @@
+"""What one rank of a tensor-parallel group holds of a layer, and what the sums between the ranks cost.
+
+Megatron-LM's way (Shoeybi et al., 2019, section 3): of two matrices after one another the first is cut by columns, its
+outputs, and the second by rows, its inputs, so that each rank computes a part of the sum that the whole layer gives
+out, and one all-reduce makes it whole. Attention is cut between heads. An embedding and the head are cut by vocabulary.
+
+A share is measured without its group: it does what a rank does between two all-reduces, on matrices of their true
+shapes, and `reduction_s` tells what the all-reduces add.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._pytree import TreeSpec
+
+from ..schemas.errors import InvalidInputError
+from ..schemas.profile import Connection
+from .models.checkpointed import Checkpointed
+from .models.skeleton import Stub
+
+Cut = Literal["colwise", "rowwise", "vocabulary"]
+# How a model's matrices are cut, by the end of the module's name within its layer, such as `self_attn.q_proj`; `*`
+# stands for anything, and an empty name for a layer that is itself such a matrix. The first name that fits counts; what
+# has none stays whole.
+TensorParallelPlan = Mapping[str, Cut]
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+# Attributes that say how many heads a module's forward pass finds in what its matrices give out.
+HEAD_COUNTS = {
+    **dict.fromkeys(("heads", "num_heads", "num_attention_heads", "n_heads", "n_head"), "heads"),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "n_kv_heads"), "key-value heads"),
+}
+# Further attributes of classes that are divided with their matrices.
+WIDTHS = {"GPT2Attention": ("split_size",)}
+# Modules that are several matrices side by side, each of which is cut.
+SIDE_BY_SIDE = {"qkv": 3, "c_attn": 3}
+# What transformers calls embeddings and heads, which its own plans leave whole or gather.
+VOCABULARY = ("embed_tokens", "embed_in", "wte", "lm_head", "embed_out")
+GPT2: TensorParallelPlan = {
+    "attn.c_attn": "colwise",
+    "attn.c_proj": "rowwise",
+    "mlp.c_fc": "colwise",
+    "mlp.c_proj": "rowwise",
+}
+
+
+def shard_of(layer: nn.Module, degree: int, plan: TensorParallelPlan | None, rank: int = 0) -> nn.Module:
+    """What one of `degree` ranks holds of a layer; the layer stays as it is.
+
+    The share maps a whole input to an output of the same shape as the layer's, which is this rank's part of a sum; a
+    layer cut by vocabulary and no embedding gives out its part of the logits (`share_loss`). Its weights are the
+    layer's at their places, so that the sums of all ranks' parts give what the layer gives; rank 0 adds the bias of a
+    matrix cut by rows, and others add zeros. A vocabulary that the degree does not divide is filled up with zeros.
+
+    Args:
+        layer: any module with nn.Linear, nn.Embedding or transformers' Conv1D (GPT-2) in it, on any device.
+        degree: ranks of the group. With 1 the layer itself is returned.
+        plan: of the model; None where nobody has said one.
+        rank: 0 to degree - 1.
+
+    Raises:
+        InvalidInputError: the degree divides no such layer, or the plan does not suit it.
+    """
+    if degree < 1:
+        raise InvalidInputError(f"{degree} is no tensor-parallel degree", where="--tp", fix="give 1 or more")
+    if degree == 1:
+        return layer
+    cuts = _cuts(layer, plan)
+    _check(layer, cuts, degree)
+    # A deep copy takes what it is told for an object: narrow parameters for whole ones, and what is fixed as it is.
+    instead: dict[int, Any] = {id(value): value for module in layer.modules() for value in _fixed(module)}
+    for name, cut in cuts.items():
+        module = layer.get_submodule(name)
+        instead.update(_narrow(module, SIDE_BY_SIDE.get(name.rpartition(".")[2], 1), cut, degree, rank))
+    share = copy.deepcopy(layer, instead)
+    for holder, attribute in _counted(share, cuts):
+        setattr(holder, attribute, getattr(holder, attribute) // degree)
+    for name, cut in cuts.items():
+        _correct_sizes(share.get_submodule(name))
+        if cut == "vocabulary":
+            share = _with_vocabulary(share, name, rank)
+    return share
+
+
+def reduction_s(
+    layer: nn.Module, plan: TensorParallelPlan | None, stream_bytes: float, degree: int, connection: Connection
+) -> tuple[float, float]:
+    """What all-reduces between the ranks add to a layer's F and to its I, in s, each a ring.
+
+    F sums behind every matrix cut by rows and behind the embedding; I sums behind the matrices cut by columns, which
+    are as many times, and behind the head. A checkpointed layer repeats the sums of F in I, but for the last, whose
+    result no backward pass reads. The three numbers a token that ranks exchange for the loss are left out.
+
+    Args:
+        layer: the whole layer.
+        plan: of the model.
+        stream_bytes: of the tensor between two blocks for one micro-batch: what an embedding or a block gives out, and
+            what a head takes in.
+        degree: ranks of the group; 1 adds nothing.
+        connection: the path between them.
+    """
+    if degree == 1:
+        return 0.0, 0.0
+    forward = backward = 0
+    for name, cut in _cuts(layer, plan).items():
+        is_embedding = isinstance(layer.get_submodule(name), nn.Embedding)
+        forward += cut == "rowwise" or (cut == "vocabulary" and is_embedding)
+        backward += cut == "rowwise" or (cut == "vocabulary" and not is_embedding)
+    if isinstance(layer, Checkpointed):
+        backward += max(forward - 1, 0)
+    ring_s = connection.ring_s(stream_bytes, degree)
+    return forward * ring_s, backward * ring_s
+
+
+def share_loss(loss: Loss) -> Loss:
+    """A model's loss for logits of a part of the vocabulary: whole-number targets are folded into it.
+
+    Each rank computes the loss from its part of the logits. Which of its columns holds the target does not change how
+    long that takes.
+    """
+
+    def folded(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return loss(output, target if target.is_floating_point() else target % output.shape[-1])
+
+    return folded
+
+
+def transformers_plan(model_type: str, own: Mapping[str, str] | None) -> TensorParallelPlan | None:
+    """A transformers model's plan in ours; None where it has none, or one that gathers what it has cut.
+
+    Args:
+        model_type: of its config.
+        own: the config's `base_model_tp_plan`, such as {"layers.*.self_attn.q_proj": "colwise", …}.
+    """
+    known = {"colwise": "colwise", "rowwise": "rowwise", "embedding_rowwise": "vocabulary"}
+    # A norm of whole heads is held by every rank.
+    said = {name: style for name, style in (own or {}).items() if style != "replicated_with_grad_allreduce"}
+    if model_type == "gpt2":
+        said = dict(GPT2)
+    if not said or any(style not in known for style in said.values()):
+        return None
+    blocks = {name.rpartition("*.")[2]: known[style] for name, style in said.items()}
+    return {**blocks, **dict.fromkeys(VOCABULARY, "vocabulary")}  # type: ignore[dict-item]
+
+
+class VocabularyShare(nn.Module):
+    """A rank's rows of an embedding: tokens (any shape) to vectors, zeros for the tokens of other ranks."""
+
+    def __init__(self, rows: nn.Embedding, first: int) -> None:
+        super().__init__()
+        self.rows, self.first = rows, first
+        rows.padding_idx = None  # says which row learns nothing, and may be another rank's
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Look up what is here."""
+        places = tokens - self.first
+        elsewhere = (places < 0) | (places >= self.rows.num_embeddings)
+        vectors: torch.Tensor = self.rows(places.masked_fill(elsewhere, 0))
+        return vectors.masked_fill(elsewhere.unsqueeze(-1), 0.0)
+
+
+def _cuts(layer: nn.Module, plan: TensorParallelPlan | None) -> dict[str, Cut]:
+    """The modules of a layer that the plan cuts, by name."""
+    if plan is None:
+        raise InvalidInputError(
+            "this model says no tensor-parallel plan",
+            where="--tp",
+            fix="profile degree 1 only, or define tensor_parallel = {name: 'colwise' | 'rowwise' | 'vocabulary'} "
+            "beside the factory",
+        )
+    cuts = {}
+    for name, module in layer.named_modules():
+        cut = next((cut for pattern, cut in plan.items() if _fits(name, pattern)), None)
+        if cut is not None and not isinstance(module, Stub):
+            if cut not in _dimensions(module):
+                raise InvalidInputError(
+                    f"{_called(name, module)} is a {type(module).__name__}, which cannot be cut {cut}",
+                    where="the tensor-parallel plan",
+                    fix="linear layers are cut colwise, rowwise or by vocabulary, embeddings by vocabulary",
+                )
+            cuts[name] = cut
+    return cuts
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
+
+
+def _called(name: str, module: nn.Module) -> str:
+    return name or f"the layer {type(module).__name__}"
+
+
+def _dimensions(module: nn.Module) -> dict[Cut, int]:
+    """Which dimension of a module's weight each cut divides."""
+    if isinstance(module, nn.Linear):
+        return {"colwise": 0, "vocabulary": 0, "rowwise": 1}
+    if isinstance(module, nn.Embedding):
+        return {"vocabulary": 0}
+    if _is_conv1d(module):
+        return {"colwise": 1, "vocabulary": 1, "rowwise": 0}
+    return {}
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    # Importing transformers to ask would take seconds.
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+
+
+def _check(layer: nn.Module, cuts: Mapping[str, Cut], degree: int) -> None:
+    """Raise InvalidInputError unless the degree divides what is cut, and parts can be summed within the layer."""
+    if ("colwise" in cuts.values()) != ("rowwise" in cuts.values()):
+        alone, other = ("colwise", "rowwise") if "colwise" in cuts.values() else ("rowwise", "colwise")
+        name = next(name for name, cut in cuts.items() if cut == alone)
+        raise InvalidInputError(
+            f"{_called(name, layer)} is cut {alone}, and nothing of its layer {other}",
+            where="the tensor-parallel plan",
+            fix="cut the first matrix of a layer colwise and the last one rowwise",
+        )
+    for holder, attribute in _counted(layer, cuts, with_config=True):
+        if attribute in HEAD_COUNTS:
+            _require_divisor(degree, getattr(holder, attribute), HEAD_COUNTS[attribute])
+    for name, cut in cuts.items():
+        module = layer.get_submodule(name)
+        if cut != "vocabulary":
+            side = "outputs" if cut == "colwise" else "inputs"
+            parts = SIDE_BY_SIDE.get(name.rpartition(".")[2], 1) if cut == "colwise" else 1
+            size = module.get_parameter("weight").shape[_dimensions(module)[cut]] // parts
+            _require_divisor(degree, size, f"{side} of {_called(name, module)}")
+
+
+def _require_divisor(degree: int, count: int, of: str) -> None:
+    if count % degree:
+        raise InvalidInputError(
+            f"degree {degree} does not divide the {count} {of}", where="--tp", fix=f"take a divisor of {count}"
+        )
+
+
+def _counted(layer: nn.Module, cuts: Mapping[str, Cut], with_config: bool = False) -> Iterator[tuple[Any, str]]:
+    """The attributes, with whom they belong to, that count what the matrices cut by columns give out."""
+    for parent in {name.rpartition(".")[0]: None for name, cut in cuts.items() if cut == "colwise"}:
+        module = layer.get_submodule(parent)
+        holders = [module, getattr(module, "config", None)] if with_config else [module]
+        for holder in holders:
+            for attribute in (*HEAD_COUNTS, *WIDTHS.get(type(holder).__name__, ())):
+                if isinstance(getattr(holder, attribute, None), int):
+                    yield holder, attribute
+
+
+def _fixed(module: nn.Module) -> Iterator[TreeSpec]:
+    """What torch warns about when it is copied."""
+    yield from (value for value in vars(module).values() if isinstance(value, TreeSpec))
+
+
+def _narrow(module: nn.Module, parts: int, cut: Cut, degree: int, rank: int) -> Iterator[tuple[int, nn.Parameter]]:
+    """A rank's share of a module's parameters, by the identity of the whole ones."""
+    for kind, parameter in module.named_parameters(recurse=False):
+        whole = parameter.detach()
+        if kind == "weight":
+            own = _slice(whole, _dimensions(module)[cut], parts if cut == "colwise" else 1, degree, rank)
+        elif cut == "rowwise":
+            own = torch.zeros_like(whole) if rank else whole.clone()
+        else:
+            own = _slice(whole, 0, parts, degree, rank)
+        yield id(parameter), nn.Parameter(own, requires_grad=parameter.requires_grad)
+
+
+def _slice(whole: torch.Tensor, dimension: int, parts: int, degree: int, rank: int) -> torch.Tensor:
+    """A rank's share of each of the parts side by side along a dimension; where one comes short, zeros."""
+    pieces = []
+    for part in whole.chunk(parts, dimension):
+        size = part.shape[dimension]
+        width = -(-size // degree)
+        first, stop = min(rank * width, size), min((rank + 1) * width, size)
+        missing = width - (stop - first)
+        # Pads are given from the last dimension backwards, two numbers each.
+        pads = [0, 0] * (whole.dim() - 1 - dimension) + [0, missing]
+        pieces.append(F.pad(part.narrow(dimension, first, stop - first), pads))
+    return torch.cat(pieces, dimension)
+
+
+def _correct_sizes(module: Any) -> None:
+    """What a module says of its size follows its weight."""
+    first, second = module.weight.shape
+    if isinstance(module, nn.Linear):
+        module.out_features, module.in_features = first, second
+    elif isinstance(module, nn.Embedding):
+        module.num_embeddings = first
+    else:
+        module.nx, module.nf = first, second
+
+
+def _with_vocabulary(share: nn.Module, name: str, rank: int) -> nn.Module:
+    """The share, with an embedding of that name knowing which rows it has."""
+    rows = share.get_submodule(name)
+    if not isinstance(rows, nn.Embedding):
+        return share
+    own = VocabularyShare(rows, rank * rows.num_embeddings)
+    if not name:
+        return own
+    share.set_submodule(name, own)
+    return share
