@@ -60,8 +60,10 @@ UNPACED = (
     Configuration("1f1b", 1, 2, 4),
 )
 PACED = (
+    Configuration("gpipe", 3, 1, 6),
     Configuration("1f1b", 4, 1, 8),
     Configuration("zero-bubble", 2, 2, 8),
+    Configuration("gpipe", 4, 2, 8),
     Configuration("1f1b", 3, 2, 6),
     Configuration("zero-bubble", 4, 2, 8),
     Configuration("1f1b", 4, 3, 6),
