@@ -7,7 +7,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import RtkError, RuntimeFailedError
-from .measuring import Measuring, load, measure_here
+from .measuring_here import Measuring, load, measure_here
 
 if TYPE_CHECKING:
     from ..schemas.profile import Connection, Profile

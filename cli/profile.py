@@ -11,7 +11,8 @@ from ..schemas.documents import STANDARD_STREAM, write_document
 from ..schemas.errors import InvalidInputError
 from .console import Debug, Json, Output, Quiet, Seed, emit
 from .default_verb import group
-from .measuring import Measuring, measure
+from .measuring import measure
+from .measuring_here import Measuring
 from .profile_analytic import Analysis, analyse, explain_analysis, is_analytic
 from .profile_compare import compare
 from .profile_links import links
@@ -102,7 +103,8 @@ def model(
     config.json of gpt2, gpt_neox, llama, mistral, opt, qwen2 or qwen3.
     """
     degrees = _degrees(tp)
-    if is_analytic(analytic, gpu, efficiency, calibrate, cluster):
+    computing = {"--gpu": gpu, "--efficiency": efficiency, "--calibrate": calibrate, "--cluster": cluster}
+    if is_analytic(analytic, computing, {"--repeats": repeats, "--at-once": at_once}):
         computed = analyse(
             Analysis(
                 name=name,

@@ -1,5 +1,6 @@
 """`rtk profile MODEL --analytic`: what a model would cost on a GPU that is not here."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -47,19 +48,24 @@ class Analysis:
     cluster: str | None = None
 
 
-def is_analytic(
-    analytic: bool, gpu: str | None, efficiency: float | None, calibrate: str | None, cluster: str | None
-) -> bool:
+def is_analytic(analytic: bool, computing: Mapping[str, object], measuring: Mapping[str, object]) -> bool:
     """Whether a profile is to be computed.
 
+    Args:
+        analytic: what `--analytic` says.
+        computing: the options that go with it, with their values; None: not given.
+        measuring: those that go without it.
+
     Raises:
-        InvalidInputError: it is not, and there are options for it.
+        InvalidInputError: one is given that does not go with what is asked for.
     """
-    options = {"--gpu": gpu, "--efficiency": efficiency, "--calibrate": calibrate, "--cluster": cluster}
-    given = [option for option, value in options.items() if value is not None]
-    if given and not analytic:
+    misplaced = [option for option, value in (measuring if analytic else computing).items() if value is not None]
+    if misplaced:
+        first = misplaced[0]
         raise InvalidInputError(
-            f"{given[0]} goes with --analytic", where=given[0], fix=f"add --analytic, or leave {given[0]} away"
+            f"{first} goes with{'out' if analytic else ''} --analytic",
+            where=first,
+            fix=f"leave {first} away" if analytic else f"add --analytic, or leave {first} away",
         )
     return analytic
 

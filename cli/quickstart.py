@@ -7,7 +7,8 @@ import typer
 
 from .conducting import Conduct
 from .console import Debug, Json, Quiet, Seed, print_json, progress, remark
-from .measuring import Measuring, measure
+from .measuring import measure
+from .measuring_here import Measuring
 from .run import run_here
 from .training import available_cores, training_of
 

@@ -67,6 +67,7 @@ def measure_profile(
     higher = sorted({*degrees} - {1})
     with _threads(threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        _require_shares(model, higher)
         budget_s = BUDGET_S / (1 + len(higher))
         bench = Bench(make_stage, model.example(seed), where, _device_of(model), repeats, budget_s, clock, progress)
         whole = measure_layers(bench, model.layers, model.loss)
@@ -84,6 +85,13 @@ def measure_profile(
     if len(layers) < len(model.layers):
         raise _does_not_fit(model.layers, [whole, *shares], _untied(profile) if layers else None)
     return profile
+
+
+def _require_shares(model: Model, degrees: Sequence[int]) -> None:
+    """Raise InvalidInputError if a layer has no share, before anything is measured."""
+    for degree in degrees:
+        for layer in model.layers:
+            shard_of(layer, degree, model.tensor_parallel)
 
 
 def _measure_shares(bench: Bench, model: Model, whole: Found, degree: int, connection: Connection | None) -> Found:

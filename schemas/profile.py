@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from annotated_types import MinLen
 
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, BytesPerSecond, Count, Index, Seconds
-
-if TYPE_CHECKING:
-    from .templates import LayerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,36 @@ class Layer:
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
-def added_bytes(layer: "Layer | LayerState", first: int) -> tuple[float, float]:
+class HoldsBytes(Protocol):
+    """What of a layer says how much a stage that has it holds; a `Layer`, or what a Templates document keeps of one."""
+
+    @property
+    def parameter_bytes(self) -> float:
+        """Of its parameters."""
+        ...
+
+    @property
+    def state_bytes(self) -> float:
+        """Of gradients and optimizer state."""
+        ...
+
+    @property
+    def tied_to(self) -> int | None:
+        """The earlier layer whose matrix it uses."""
+        ...
+
+    @property
+    def tied_bytes(self) -> float | None:
+        """What of its parameters is that matrix."""
+        ...
+
+    @property
+    def tied_state_bytes(self) -> float | None:
+        """What of its state is that matrix's."""
+        ...
+
+
+def added_bytes(layer: HoldsBytes, first: int) -> tuple[float, float]:
     """The parameters and the state that a layer adds to a stage from layer `first` on, in bytes.
 
     Without its tied matrix where the stage has that already.
@@ -76,7 +102,7 @@ def added_bytes(layer: "Layer | LayerState", first: int) -> tuple[float, float]:
     return layer.parameter_bytes - (layer.tied_bytes or 0.0), layer.state_bytes - (layer.tied_state_bytes or 0.0)
 
 
-def held_bytes(layers: "Sequence[Layer | LayerState]", first: int, stop: int) -> tuple[float, float]:
+def held_bytes(layers: "Sequence[HoldsBytes]", first: int, stop: int) -> tuple[float, float]:
     """The parameters and the state of a stage of layers [first, stop) of a model, in bytes."""
     added = [added_bytes(layer, first) for layer in layers[first:stop]]
     return sum(parameter_bytes for parameter_bytes, _ in added), sum(state_bytes for _, state_bytes in added)

@@ -84,6 +84,7 @@ def test_calibration(tmp_path: Path) -> None:
         (("gpt-tiny", "--analytic", "--gpu", "h100"), "did you mean h100-sxm or h100-pcie?"),
         (("gpt-tiny", "--analytic", "--gpu", "t4", "--cut", "x.*"), "has the layers of its model's shape"),
         (("gpt-tiny", "--analytic", "--gpu", "t4", "--efficiency", "2"), "2 is no share of the peak"),
+        (("gpt-tiny", "--analytic", "--gpu", "t4", "--at-once", "2"), "--at-once goes without --analytic"),
         (("gpt-tiny", "--analytic", "--gpu", "t4", "--dtype", "bf16"), "t4 does not compute in bf16"),
         (("gpt-tiny", "--analytic", "--gpu", "t4", "--efficiency", "1", "--calibrate", "m.json"), "contradict"),
         (

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from rtk.cli import at_once, measuring
+from rtk.cli import at_once, measuring, measuring_here
 from rtk.cli import profile as profile_command
 from rtk.cli.at_once import measure_at_once
 from rtk.profilers import links
@@ -214,7 +214,7 @@ def test_settings_tell_layers_apart() -> None:
 def test_measured_in_a_process_of_its_own() -> None:
     """A process measures when it is told to, says how far it is, and hands its profile over."""
     seen: list[tuple[int, int]] = []
-    asked = measuring.Measuring("gpt-tiny", 1, 8, repeats=2)
+    asked = measuring_here.Measuring("gpt-tiny", 1, 8, repeats=2)
     (profile,) = measure_at_once(asked, 1, Connection(1e-4, 1e9), lambda done, total: seen.append((done, total)))
     assert seen == [(1, 2), (2, 2)]
     assert len(profile.layers) == 10
@@ -227,7 +227,7 @@ def test_a_process_hands_its_error_over(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(at_once, "load", lambda asked: crowd([9, 0]))
     ours, theirs = Pipe()
     ours.send("go")
-    at_once._measure_one(measuring.Measuring("x", repeats=1), 0, None, theirs)
+    at_once._measure_one(measuring_here.Measuring("x", repeats=1), 0, None, theirs)
     assert at_once._hear(ours, 0) == ("ready", None)
     with pytest.raises(DoesNotFitError, match="1 Crowded") as caught:
         while True:
