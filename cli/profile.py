@@ -1,14 +1,13 @@
 """`rtk profile`: what a model costs on this machine, layer by layer."""
 
 from importlib.util import find_spec
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ..profilers.fitting import DoesNotFitError
-from ..profilers.models.form import AS_USUAL, DataType, ModelForm
+from ..profilers.models.form import AS_USUAL, ModelForm
 from ..schemas.documents import STANDARD_STREAM, write_document
 from ..schemas.errors import InvalidInputError
+from . import profile_options as options
 from .console import Debug, Json, Output, Quiet, Seed, emit
 from .default_verb import group
 from .measuring import measure
@@ -18,6 +17,9 @@ from .profile_compare import compare
 from .profile_links import links
 from .profile_refine import refine
 from .profile_table import print_layers
+
+if TYPE_CHECKING:
+    from ..schemas.profile import Profile
 
 app = group("What a model costs on a machine, measured or computed.")
 
@@ -29,63 +31,22 @@ def profile() -> None:
 
 @app.command("model")
 def model(
-    name: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A preset, file.py:factory, or a Hugging Face config.json.")
-    ],
+    name: options.ModelName,
     output: Output = STANDARD_STREAM,
-    microbatch_size: Annotated[
-        int | None, typer.Option("--microbatch-size", min=1, help="Samples a micro-batch; the model's own by default.")
-    ] = None,
-    sequence_length: Annotated[
-        int | None, typer.Option("--sequence-length", min=1, help="Tokens a sample; the model's own by default.")
-    ] = None,
-    cut: Annotated[
-        str | None, typer.Option("--cut", help="Names of the modules that are layers, such as model.layers.*")
-    ] = None,
-    dtype: Annotated[
-        DataType | None,
-        typer.Option(
-            "--dtype",
-            help="Of parameters, gradients and activations; fp32 if measured, else what suits the GPU.",
-        ),
-    ] = None,
-    checkpointing: Annotated[
-        bool, typer.Option("--checkpointing", help="Blocks keep their input only, and compute the rest again.")
-    ] = False,
-    tp: Annotated[str, typer.Option("--tp", help="Tensor-parallel degrees to measure, such as 1,2,4.")] = "1",
-    at_once: Annotated[
-        int | None, typer.Option("--at-once", min=1, help="Processes that measure together; by default one a GPU.")
-    ] = None,
-    repeats: Annotated[
-        int | None, typer.Option("--repeats", min=1, help="Timed rounds; by default 8 s of them. The median counts.")
-    ] = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads on a CPU.")] = 1,
-    analytic: Annotated[
-        bool, typer.Option("--analytic", help="Compute instead of measuring, for a GPU that need not be here.")
-    ] = False,
-    gpu: Annotated[str | None, typer.Option("--gpu", help="With --analytic: its name, such as h100-sxm.")] = None,
-    efficiency: Annotated[
-        float | None,
-        typer.Option(
-            "--efficiency",
-            metavar="SHARE",
-            help="With --analytic: of the peak, what matrix products reach; what their sizes allow if not given.",
-        ),
-    ] = None,
-    calibrate: Annotated[
-        str | None,
-        typer.Option(
-            "--calibrate", metavar="PROFILE", help="With --analytic: a smaller model's profile, measured on that GPU."
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            metavar="FILE|slurm|NxM",
-            help="With --analytic: the machines, as for `rtk plan`; their GPUs, memory and network count.",
-        ),
-    ] = None,
+    microbatch_size: options.MicrobatchSize = None,
+    sequence_length: options.SequenceLength = None,
+    cut: options.Cut = None,
+    dtype: options.Dtype = None,
+    checkpointing: options.Checkpointing = False,
+    tp: options.Degrees = "1",
+    at_once: options.AtOnce = None,
+    repeats: options.Repeats = None,
+    threads: options.Threads = 1,
+    analytic: options.Analytic = False,
+    gpu: options.GpuName = None,
+    efficiency: options.Efficiency = None,
+    calibrate: options.Calibrate = None,
+    cluster: options.Machines = None,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -105,47 +66,29 @@ def model(
     degrees = _degrees(tp)
     computing = {"--gpu": gpu, "--efficiency": efficiency, "--calibrate": calibrate, "--cluster": cluster}
     if is_analytic(analytic, computing, {"--repeats": repeats, "--at-once": at_once}):
-        computed = analyse(
-            Analysis(
-                name=name,
-                microbatch_size=microbatch_size,
-                sequence_length=sequence_length,
-                cut=cut,
-                dtype=dtype,
-                checkpointing=checkpointing,
-                degrees=degrees,
-                gpu=gpu,
-                efficiency=efficiency,
-                calibrate=calibrate,
-                cluster=cluster,
-            )
+        sizes = microbatch_size, sequence_length
+        asked = Analysis(name, *sizes, cut, dtype, checkpointing, degrees, gpu, efficiency, calibrate, cluster)
+        profile = analyse(asked)
+    else:
+        form = ModelForm(cut, dtype or AS_USUAL.dtype, checkpointing)
+        profile = _measure(
+            Measuring(name, microbatch_size, sequence_length, form, degrees, repeats, threads, seed, at_once), output
         )
-        emit(computed, output, as_json)
-        if not quiet:
-            print_layers(computed)
-            explain_analysis(computed)
-        return
-    if find_spec("torch") is None:
-        raise InvalidInputError("measuring a model needs torch", fix="install it: pip install 'rtk[torch]'")
-    asked = Measuring(
-        name=name,
-        microbatch_size=microbatch_size,
-        sequence_length=sequence_length,
-        form=ModelForm(cut, dtype or AS_USUAL.dtype, checkpointing),
-        degrees=degrees,
-        repeats=repeats,
-        threads=threads,
-        seed=seed,
-        at_once=at_once,
-    )
-    try:
-        profile = measure(asked)
-    except DoesNotFitError as error:
-        _keep_partial(error, output)
-        raise
     emit(profile, output, as_json)
     if not quiet:
         print_layers(profile)
+        explain_analysis(profile)
+
+
+def _measure(asked: Measuring, output: str) -> "Profile":
+    """The profile; what fits is written beside `output` where not all does."""
+    if find_spec("torch") is None:
+        raise InvalidInputError("measuring a model needs torch", fix="install it: pip install 'rtk[torch]'")
+    try:
+        return measure(asked)
+    except DoesNotFitError as error:
+        _keep_partial(error, output)
+        raise
 
 
 def _degrees(text: str) -> tuple[int, ...]:
