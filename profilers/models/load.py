@@ -3,6 +3,7 @@
 from difflib import get_close_matches
 
 from ...schemas.errors import InvalidInputError
+from ..analytic.catalogue import MODELS as COMPUTED
 from .checkpointed import with_checkpoints
 from .config_file import is_config
 from .form import AS_USUAL, ModelForm
@@ -49,9 +50,18 @@ def load_model(
         return load_config(name, microbatch_size, sequence_length, seed, form)
     if ":" in name or name.endswith(".py"):
         return load_file(name, microbatch_size, sequence_length, seed, form)
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> InvalidInputError:
+    if name in COMPUTED:
+        return InvalidInputError(
+            f"{name} is known by its shape only",
+            fix="compute its profile: --analytic --gpu NAME; or give a config.json",
+        )
     near = get_close_matches(name, PRESETS, n=1)
     known = f"{', '.join(PRESETS)}, file.py:factory, or a Hugging Face config.json"
-    raise InvalidInputError(
+    return InvalidInputError(
         f"there is no model {name!r}", fix=f"did you mean {near[0]}?" if near else f"the models are {known}"
     )
 

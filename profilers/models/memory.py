@@ -35,12 +35,16 @@ def require_memory(name: str, size: Size, tokens: int, dtype: DataType, fitting:
     needed, free = size.needed_bytes(tokens, dtype), free_bytes()
     if needed <= free:
         return
+    if size.needed_bytes(0, dtype) <= free / 2:
+        fix = "take a smaller --microbatch-size or --sequence-length"
+    elif fitting:
+        fix = f"take a smaller preset ({', '.join(fitting)})"
+    else:
+        fix = "take a machine with more memory, or compute the profile: --analytic"
     raise InfeasibleError(
         f"{name} needs {needed / 1e9:.1f} GB of memory for {FORMATS[dtype]} parameters, gradients, AdamW's moments and "
         f"one layer's activations; {free / 1e9:.1f} GB are free",
-        fix=f"take a smaller preset ({', '.join(fitting)})"
-        if fitting
-        else "take a machine with more memory, or compute the profile: --analytic",
+        fix=fix,
     )
 
 

@@ -31,6 +31,7 @@ DONE = "done"  # the operation of a record that tells of a call's end
 MOST_AWAITED = 64  # received messages whose wait we look out for; those before are forgotten
 UNSIGNED = 0xFFFFFFFF  # what fits into a tag
 PATIENCE_S = 1.0  # how long the interpreter's end waits for calls that are not done
+REST_S = 0.1  # for what gloo's threads still have to do once a call is done
 
 
 class _What(NamedTuple):
@@ -144,6 +145,9 @@ class Recorder:
         ends_s = time.monotonic() + PATIENCE_S
         while self._under_way and time.monotonic() < ends_s:
             time.sleep(0.001)
+        # Gloo's threads let go of a call's tensors after it is done, for which they take the interpreter's lock; the
+        # interpreter kills a thread that wants it while it goes down, and C++ then aborts the process.
+        time.sleep(REST_S)
 
     def note(self, what: _What, args: tuple[Any, ...]) -> int | None:
         """Write a call down.

@@ -163,6 +163,16 @@ def test_too_large_is_refused_before_allocating(monkeypatch: pytest.MonkeyPatch)
         load_model("gpt3-6.7b", None, None, 0, ModelForm(dtype="bf16"))
 
 
+def test_what_does_not_fit_says_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smaller micro-batches, where it is these; of a model known by its shape only, that it can be computed."""
+    for module in (load, memory):
+        monkeypatch.setattr(module, "free_bytes", lambda: 4 * 10**9)
+    with pytest.raises(InfeasibleError, match="smaller --microbatch-size"):
+        load_model("gpt-tiny", 10**6, None, 0)
+    with pytest.raises(InvalidInputError, match=r"llama3-70b is known by its shape only\n.*--analytic"):
+        load_model("llama3-70b", None, None, 0)
+
+
 def test_free_memory() -> None:
     """The free memory is some of the machine's memory."""
     assert 0 < memory.free_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
