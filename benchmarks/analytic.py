@@ -32,9 +32,8 @@ from rtk.profilers.analytic.shape import Batch
 from rtk.profilers.measure import measure_profile
 from rtk.profilers.models.load import load_model
 from rtk.runners.torch.stage import Stage
-from rtk.schemas.profile import LayerCost, Profile
+from rtk.schemas.profile import PASSES, TIMES, LayerCost, Profile
 
-PASSES = ("forward_s", "backward_input_s", "backward_weight_s")
 KINDS = ("embedding", "block", "head")
 VOCABULARY, BLOCKS, POSITIONS = 8192, 2, 1024
 
@@ -137,7 +136,7 @@ def quietest(profiles: Sequence[Profile]) -> Profile:
     layers = []
     for same in zip(*(profile.layers for profile in profiles), strict=True):
         costs = [layer.costs[0] for layer in same]
-        names = (*PASSES, "optimizer_s")
+        names = TIMES.values()
         layers.append(
             replace(same[0], costs=(LayerCost(*(min(getattr(one, name) for one in costs) for name in names)),))
         )
@@ -165,14 +164,14 @@ def compared(case: Case, ours: Profile, theirs: Profile) -> Iterator[dict[str, A
 def times_s(profile: Profile, places: Sequence[int]) -> list[float]:
     """F, I and W of some layers together."""
     costs = [profile.layers[place].costs[0] for place in places]
-    return [sum(getattr(cost, name) for cost in costs) for name in PASSES]
+    return [sum(getattr(cost, name) for cost in costs) for name in PASSES.values()]
 
 
 def row(case: Case, kind: str, ours: list[float], theirs: list[float]) -> dict[str, Any]:
     """Times in s and errors."""
     errors = {
         f"{name.removesuffix('_s')}_error": one / other - 1
-        for name, one, other in zip(PASSES, ours, theirs, strict=True)
+        for name, one, other in zip(PASSES.values(), ours, theirs, strict=True)
         if one
     }
     words = {"family": case.family, "width": case.width, "tokens": [case.microbatch_size, case.sequence_length]}

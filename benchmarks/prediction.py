@@ -107,8 +107,7 @@ def row(configuration: Configuration, plan: Plan, measured_s: float, drift: floa
 
 def work_s(found: Profile) -> float:
     """F, I and W of all layers."""
-    costs = [layer.costs[0] for layer in found.layers]
-    return sum(cost.forward_s + cost.backward_input_s + cost.backward_weight_s for cost in costs)
+    return sum(layer.costs[0].work_s for layer in found.layers)
 
 
 def profile(folder: Path) -> Profile:

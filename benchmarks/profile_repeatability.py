@@ -20,7 +20,7 @@ from typing import Any
 
 from rtk.benchmarks.common import write_result
 from rtk.schemas.documents import read_document
-from rtk.schemas.profile import LayerCost, Profile
+from rtk.schemas.profile import PASSES, LayerCost, Profile
 
 
 def profile(model: str, folder: Path) -> tuple[Profile, float]:
@@ -31,27 +31,22 @@ def profile(model: str, folder: Path) -> tuple[Profile, float]:
     return read_document(path, Profile), time.perf_counter() - start_s
 
 
-def work_s(cost: LayerCost) -> float:
-    """F, I and W."""
-    return cost.forward_s + cost.backward_input_s + cost.backward_weight_s
-
-
 def apart(before: Profile, after: Profile) -> dict[str, Any]:
     """How two profiles differ."""
     costs = [
         (one.costs[0], other.costs[0])
         for one, other in zip(before.layers, after.layers, strict=True)
-        if work_s(one.costs[0]) > 0
+        if one.costs[0].work_s > 0
     ]
-    speed = sum(work_s(other) for _, other in costs) / sum(work_s(one) for one, _ in costs)
-    ratios = [work_s(other) / work_s(one) for one, other in costs]
+    speed = sum(other.work_s for _, other in costs) / sum(one.work_s for one, _ in costs)
+    ratios = [other.work_s / one.work_s for one, other in costs]
     return {
         "apart": [ratio - 1 for ratio in ratios],
         "shared_speed": speed - 1,
         "corrected": [ratio / speed - 1 for ratio in ratios],
         "operations": {
-            name: max(abs(getattr(other, name) - getattr(one, name)) / work_s(one) for one, other in costs)
-            for name in ("forward_s", "backward_input_s", "backward_weight_s")
+            name: max(abs(getattr(other, name) - getattr(one, name)) / one.work_s for one, other in costs)
+            for name in PASSES.values()
         },
         "claimed": [_claimed(one) for one, _ in costs],
     }
@@ -61,7 +56,7 @@ def _claimed(cost: LayerCost) -> float | None:
     spread = cost.spread
     if spread is None:
         return None
-    return (spread.forward_s + spread.backward_input_s + spread.backward_weight_s) / work_s(cost)
+    return spread.work_s / cost.work_s
 
 
 def summary(pairs: Sequence[dict[str, Any]], key: str) -> dict[str, float]:

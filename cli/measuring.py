@@ -52,4 +52,4 @@ def in_the_middle(profiles: "list[Profile]") -> "Profile":
 def total_s(profile: "Profile") -> float:
     """What one micro-batch and one step take at degree 1, in s."""
     costs = [layer.costs[0] for layer in profile.layers]
-    return sum(one.forward_s + one.backward_input_s + one.backward_weight_s + one.optimizer_s for one in costs)
+    return sum(one.work_s + one.optimizer_s for one in costs)

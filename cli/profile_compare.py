@@ -121,7 +121,8 @@ def _of_layers(fact: "Fact", becoming: str) -> str:
 
 def _changes_of_times(found: "Comparison", after: "Profile") -> "Iterator[Change]":
     """What differs in times: all in all, then layer by layer."""
-    from ..profilers.comparing import OPERATIONS, WHOLE
+    from ..profilers.comparing import WHOLE
+    from ..schemas.profile import TIMES
     from ..viz.change import Change, becomes
     from ..viz.units import print_percent
 
@@ -129,7 +130,7 @@ def _changes_of_times(found: "Comparison", after: "Profile") -> "Iterator[Change
         words = f"all layers: {found.overall.ratio:.3f} times as long (noise {print_percent(found.overall.noise)})"
         yield Change("/layers", "times", None, found.overall.ratio, words)
     for one in found.differing:
-        path = f"/layers/{one.layers[1]}" + ("" if one.operation == WHOLE else _cost_path(one, after, OPERATIONS))
+        path = f"/layers/{one.layers[1]}" + ("" if one.operation == WHOLE else _cost_path(one, after, TIMES))
         name = f"{one.operation} of layer {one.layers[1]} ({after.layers[one.layers[1]].name or 'without a name'})"
         beside = f"{one.relative:.3f} times the overall ratio, noise {print_percent(one.noise)}"
         becoming = becomes(one.before_s, one.after_s, "s")
@@ -143,10 +144,11 @@ def _cost_path(one: "TimeRatio", after: "Profile", names: dict[str, str]) -> str
 
 def _print_times(found: "Comparison", after: "Profile") -> None:
     """The layers whose times differ, and how many times as long as overall; nothing stands where they do not differ."""
-    from ..profilers.comparing import OPERATIONS, WHOLE
+    from ..profilers.comparing import WHOLE
+    from ..schemas.profile import TIMES
     from ..viz.units import print_time
 
-    operations = (*OPERATIONS, WHOLE)
+    operations = (*TIMES, WHOLE)
     rows = []
     for key, group in groupby(found.times, key=lambda one: (one.layers, one.tensor_parallel)):
         own = {one.operation: one for one in group}

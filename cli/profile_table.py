@@ -5,13 +5,11 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ..schemas.profile import Layer, LayerCost, held_bytes
+from ..schemas.profile import TIMES, Layer, LayerCost, held_bytes
 from .console import print_table, remark
 
 if TYPE_CHECKING:
     from ..schemas.profile import Profile
-
-TIMES = ("forward_s", "backward_input_s", "backward_weight_s", "optimizer_s")
 
 
 def print_layers(profile: "Profile") -> None:
@@ -50,11 +48,8 @@ def _rows(same: Sequence[tuple[int, Layer]], with_degree: bool) -> Iterator[tupl
 
 def _times(cost: LayerCost) -> Iterator[str]:
     """The four times, and the spread of F, I and W together."""
-    times_s, spread = [getattr(cost, name) for name in TIMES], cost.spread
-    yield from map(_ms, times_s)
-    work_s = sum(times_s[:3])
-    spread_s = 0.0 if spread is None else spread.forward_s + spread.backward_input_s + spread.backward_weight_s
-    yield "" if spread is None or not work_s else f"{spread_s / work_s:.1%}"
+    yield from (_ms(getattr(cost, name)) for name in TIMES.values())
+    yield "" if cost.spread is None or not cost.work_s else f"{cost.spread.work_s / cost.work_s:.1%}"
 
 
 def _ms(time_s: float) -> str:
@@ -74,7 +69,7 @@ def _totals(profile: "Profile", degrees: Sequence[int]) -> Iterator[tuple[str, .
     )
     for degree in degrees:
         costs = [cost for layer in profile.layers for cost in layer.costs if cost.tensor_parallel == degree]
-        times = (_ms(sum(getattr(cost, name) for cost in costs)) for name in TIMES)
+        times = (_ms(sum(getattr(cost, name) for cost in costs)) for name in TIMES.values())
         bytes_ = [*map(_mb, sizes)] if degree == degrees[0] else ["", "", ""]
         yield ("all", *((f"{degree}",) if len(degrees) > 1 else ()), *times, "", *bytes_)
 

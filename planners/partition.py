@@ -31,7 +31,7 @@ def cut_stages(profile: Profile, stages: int, peers: int) -> Template:
         raise InfeasibleError(
             f"{stages} stages cannot be cut from {count} layers", where="--pp", fix=f"take at most {count}"
         )
-    times = [_work_s(_cost(layer, index)) for index, layer in enumerate(profile.layers)]
+    times = [_cost(layer, index).work_s for index, layer in enumerate(profile.layers)]
     ends = least_bottleneck_cut(times, stages)
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))
     connection = profile.network.inter_node or profile.network.intra_node or Connection()
@@ -134,7 +134,3 @@ def _cost(layer: Layer, index: int) -> LayerCost:
     raise InvalidInputError(
         "there is no cost at tensor_parallel 1", where=f"the profile, /layers/{index}/costs", fix="profile that degree"
     )
-
-
-def _work_s(cost: LayerCost) -> float:
-    return cost.forward_s + cost.backward_input_s + cost.backward_weight_s

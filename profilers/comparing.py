@@ -24,15 +24,13 @@ from statistics import median
 from typing import Any
 
 from ..schemas.documents import pointer, to_tree
-from ..schemas.profile import Layer, LayerCost, Profile, Spread
+from ..schemas.profile import PASSES, TIMES, Layer, LayerCost, Profile, Spread
 
 WIDTH = 2.5
 FLOOR = 0.02
 UNKNOWN = 0.05
 RESOLUTION_S = 1e-6
 NETWORK = 0.25
-PASSES = {"F": "forward_s", "I": "backward_input_s", "W": "backward_weight_s"}
-OPERATIONS = {**PASSES, "step": "optimizer_s"}
 WHOLE = "F+I+W"
 _SIZES = ("parameter_bytes", "state_bytes", "activation_bytes", "weight_stash_bytes", "output_bytes")
 _TIES = ("tied_to", "tied_bytes", "tied_state_bytes")
@@ -144,7 +142,7 @@ class _Times:
 
     def ratios(self, overall: Overall) -> Iterator[TimeRatio]:
         """Each operation's times, and those of the passes together, relative to an overall ratio."""
-        sums = {**{kind: (name,) for kind, name in OPERATIONS.items()}, WHOLE: tuple(PASSES.values())}
+        sums = {**{kind: (name,) for kind, name in TIMES.items()}, WHOLE: tuple(PASSES.values())}
         for operation, names in sums.items():
             before_s, after_s = _sum_s(self.old, names), _sum_s(self.new, names)
             if max(before_s, after_s) > 0:
@@ -221,7 +219,7 @@ def _with_usual_spread(profile: Profile) -> Profile:
     """A profile in which no spread is less, relative to its time, than the median of its operation's over all costs."""
     costs = [cost for layer in profile.layers for cost in layer.costs if cost.spread is not None]
     usual = {}
-    for name in OPERATIONS.values():
+    for name in TIMES.values():
         found = [_relative_spread(cost, (name,)) for cost in costs if getattr(cost, name) > 0]
         usual[name] = median(found) if found else 0.0
     layers = (replace(one, costs=tuple(_widened(cost, usual) for cost in one.costs)) for one in profile.layers)

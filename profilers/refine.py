@@ -19,20 +19,14 @@ from numpy.typing import NDArray
 
 from ..schemas.documents import digest
 from ..schemas.errors import InvalidInputError
-from ..schemas.profile import Layer, LayerCost, Profile, Spread
+from ..schemas.profile import TIMES, Layer, LayerCost, Profile, Spread
 from .stage_readings import Reading, Run, SlowWorker, readings_of
 
 Floats: TypeAlias = NDArray[np.float64]
 
 ROUNDS = 20_000
 SETTLED = 1e-13  # the largest change of a factor's logarithm
-FIELDS: dict[str, str] = {
-    "F": "forward_s",
-    "I": "backward_input_s",
-    "W": "backward_weight_s",
-    "step": "optimizer_s",
-}
-_PARTS: dict[str, tuple[str, ...]] = {"B": ("I", "W")} | {kind: (kind,) for kind in FIELDS}
+_PARTS: dict[str, tuple[str, ...]] = {"B": ("I", "W")} | {kind: (kind,) for kind in TIMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +99,7 @@ def _with_before(reading: Reading, profile: Profile) -> Reading:
 def _sum_s(layers: Sequence[Layer], reading: Reading) -> float:
     first, stop = reading.layers
     costs = (_cost(layers[index], index, reading.tensor_parallel) for index in range(first, stop))
-    return math.fsum(getattr(cost, FIELDS[part]) for cost in costs for part in _PARTS[reading.operation])
+    return math.fsum(getattr(cost, TIMES[part]) for cost in costs for part in _PARTS[reading.operation])
 
 
 def _cost(layer: Layer, index: int, degree: int) -> LayerCost:
@@ -120,8 +114,8 @@ def _cost(layer: Layer, index: int, degree: int) -> LayerCost:
 
 
 def _factors(profile: Profile, readings: Sequence[Reading]) -> tuple[Floats, NDArray[np.bool_]]:
-    """What to multiply each time by, and which were measured; arrays of 4 operations (as in FIELDS) by layers."""
-    shape = len(FIELDS), len(profile.layers)
+    """What to multiply each time by, and which were measured; arrays of 4 operations (as in TIMES) by layers."""
+    shape = len(TIMES), len(profile.layers)
     if not readings:
         return np.ones(shape), np.zeros(shape, dtype=np.bool_)
     costs = np.array([_row(profile, reading).ravel() for reading in readings])  # readings by (operations · layers)
@@ -139,8 +133,8 @@ def _factors(profile: Profile, readings: Sequence[Reading]) -> tuple[Floats, NDA
 
 def _row(profile: Profile, reading: Reading) -> Floats:
     """What the profile says of each operation and layer that a reading sums up; array of 4 operations by layers, s."""
-    row = np.zeros((len(FIELDS), len(profile.layers)))
-    for number, (kind, name) in enumerate(FIELDS.items()):
+    row = np.zeros((len(TIMES), len(profile.layers)))
+    for number, (kind, name) in enumerate(TIMES.items()):
         if kind in _PARTS[reading.operation]:
             for index in range(*reading.layers):
                 row[number, index] = getattr(_cost(profile.layers[index], index, reading.tensor_parallel), name)
@@ -149,9 +143,9 @@ def _row(profile: Profile, reading: Reading) -> Floats:
 
 def _spreads(layers: int, readings: Iterable[Reading]) -> Floats:
     """The relative spread of what each operation and layer was measured in, the largest; NaN where it was in none."""
-    spreads = np.full((len(FIELDS), layers), np.nan)
+    spreads = np.full((len(TIMES), layers), np.nan)
     for reading in readings:
-        for number, kind in enumerate(FIELDS):
+        for number, kind in enumerate(TIMES):
             if kind in _PARTS[reading.operation]:
                 own = spreads[number, slice(*reading.layers)]
                 spreads[number, slice(*reading.layers)] = np.fmax(own, reading.spread)
@@ -159,10 +153,10 @@ def _spreads(layers: int, readings: Iterable[Reading]) -> Floats:
 
 
 def _scaled(cost: LayerCost, factors: Floats, spreads: Floats) -> LayerCost:
-    """A cost times factors; arrays of 4 operations, as in FIELDS."""
-    times = {name: getattr(cost, name) * float(factor) for name, factor in zip(FIELDS.values(), factors, strict=True)}
+    """A cost times factors; arrays of 4 operations, as in TIMES."""
+    times = {name: getattr(cost, name) * float(factor) for name, factor in zip(TIMES.values(), factors, strict=True)}
     widths = dict(_widths(cost, times, factors, spreads))
-    spread = Spread(**widths) if set(FIELDS.values()) - {"optimizer_s"} <= set(widths) else None
+    spread = Spread(**widths) if set(TIMES.values()) - {"optimizer_s"} <= set(widths) else None
     return replace(cost, **times, spread=spread)
 
 
@@ -170,7 +164,7 @@ def _widths(
     cost: LayerCost, times: Mapping[str, float], factors: Floats, spreads: Floats
 ) -> Iterator[tuple[str, float]]:
     """The spread of each operation, where it is known."""
-    for name, factor, spread in zip(FIELDS.values(), factors, spreads, strict=True):
+    for name, factor, spread in zip(TIMES.values(), factors, spreads, strict=True):
         if not math.isnan(spread):
             yield name, times[name] * float(spread)
         elif cost.spread is not None:
@@ -181,6 +175,6 @@ def _is_all(profile: Profile, is_corrected: NDArray[np.bool_]) -> bool:
     """Whether every time that is not zero was corrected."""
     return all(
         is_corrected[number, index] or not any(getattr(cost, name) for cost in layer.costs)
-        for number, name in enumerate(FIELDS.values())
+        for number, name in enumerate(TIMES.values())
         for index, layer in enumerate(profile.layers)
     )

@@ -9,6 +9,10 @@ from annotated_types import MinLen
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, BytesPerSecond, Count, Index, Seconds
 
+# What `LayerCost` and `Spread` call the time of each operation: of the passes of a micro-batch, and of all.
+PASSES = {"F": "forward_s", "I": "backward_input_s", "W": "backward_weight_s"}
+TIMES = {**PASSES, "step": "optimizer_s"}
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -20,6 +24,11 @@ class Spread:
     optimizer_s: Seconds = 0.0
 
     __pydantic_config__: ClassVar[Any] = STRICT
+
+    @property
+    def work_s(self) -> float:
+        """F, I and W together."""
+        return self.forward_s + self.backward_input_s + self.backward_weight_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,11 @@ class LayerCost:
 
     OPTIONAL: ClassVar[frozenset[str]] = frozenset({"spread"})
     __pydantic_config__: ClassVar[Any] = STRICT
+
+    @property
+    def work_s(self) -> float:
+        """F, I and W together."""
+        return self.forward_s + self.backward_input_s + self.backward_weight_s
 
 
 @dataclass(frozen=True, slots=True)

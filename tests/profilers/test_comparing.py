@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.profilers.comparing import OPERATIONS, PASSES, WHOLE, compare
-from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile, Spread
+from rtk.profilers.comparing import WHOLE, compare
+from rtk.schemas.profile import PASSES, TIMES, Connection, Device, Layer, LayerCost, Network, Profile, Spread
 
 Times = Sequence[Sequence[float]]  # of layers and operations
 TRUE = [[3e-3, 4e-3, 2e-3, 1e-3]] * 12
@@ -32,11 +32,11 @@ def profile_of(times: Times, spread: float | None = None) -> Profile:
 
 def measured(true: Times, seed: int, spread: float, readings: int = 20, machine: float = 1.0) -> Profile:
     """A profile as it is measured: medians and spreads of noisy readings, their middle half `spread` to either side."""
-    noise = np.random.default_rng(seed).normal(0, spread / 0.6745, (readings, len(true), len(OPERATIONS)))
+    noise = np.random.default_rng(seed).normal(0, spread / 0.6745, (readings, len(true), len(TIMES)))
     seen = np.array(true) * machine * np.exp(noise)
     layers = []
     for number in range(len(true)):
-        rows = [seen[:, number, kind].tolist() for kind in range(len(OPERATIONS))]
+        rows = [seen[:, number, kind].tolist() for kind in range(len(TIMES))]
         quarters = [quantiles(row, n=4, method="inclusive") for row in rows]
         widths = Spread(*((high - low) / 2 for low, _, high in quarters))
         layers.append(Layer((cost_of([median(row) for row in rows], widths),)))
@@ -46,7 +46,7 @@ def measured(true: Times, seed: int, spread: float, readings: int = 20, machine:
 def changed(times: Times, layer: int, factor: float, operations: str = "FIW") -> Times:
     """Times of which some operations of one layer take another time."""
     return [
-        [t * (factor if number == layer and kind in operations else 1) for t, kind in zip(own, OPERATIONS, strict=True)]
+        [t * (factor if number == layer and kind in operations else 1) for t, kind in zip(own, TIMES, strict=True)]
         for number, own in enumerate(times)
     ]
 

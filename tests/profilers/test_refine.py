@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.profilers.refine import FIELDS, contradictions, refine
+from rtk.profilers.refine import contradictions, refine
 from rtk.profilers.stage_readings import Run, Seat
 from rtk.runners.simulator import simulate
 from rtk.schemas.documents import canonical, digest, parse_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
-from rtk.schemas.profile import Layer, LayerCost, Profile, Spread
+from rtk.schemas.profile import TIMES, Layer, LayerCost, Profile, Spread
 from rtk.schemas.timeline import Span, Timeline, WorkerMemory
 
-TIMES = st.floats(1e-4, 1.0)
+SECONDS = st.floats(1e-4, 1.0)
 FACTORS = st.floats(0.1, 10.0)
 
 
@@ -34,7 +34,7 @@ def profile_of(*times: tuple[float, float, float, float], **rest: Any) -> Profil
 def sums(profile: Profile, layers: tuple[int, int]) -> dict[str, float]:
     """What the layers [first, stop) take, by operation."""
     costs = [layer.costs[0] for layer in profile.layers[slice(*layers)]]
-    return {kind: sum(getattr(cost, name) for cost in costs) for kind, name in FIELDS.items()}
+    return {kind: sum(getattr(cost, name) for cost in costs) for kind, name in TIMES.items()}
 
 
 def timeline_of(
@@ -75,7 +75,7 @@ def scaled(profile: Profile, cut: Sequence[int], factors: Sequence[Sequence[floa
     layers = []
     for index, layer in enumerate(profile.layers):
         stage = sum(index >= place for place in cut)
-        names = zip(FIELDS.values(), factors[stage], strict=True)
+        names = zip(TIMES.values(), factors[stage], strict=True)
         times = {name: getattr(layer.costs[0], name) * factor for name, factor in names}
         layers.append(replace(layer, costs=(replace(layer.costs[0], **times),)))
     return replace(profile, layers=tuple(layers))
@@ -83,14 +83,14 @@ def scaled(profile: Profile, cut: Sequence[int], factors: Sequence[Sequence[floa
 
 def times_of(profile: Profile) -> list[float]:
     """All times of a profile."""
-    return [getattr(layer.costs[0], name) for layer in profile.layers for name in FIELDS.values()]
+    return [getattr(layer.costs[0], name) for layer in profile.layers for name in TIMES.values()]
 
 
 @st.composite
 def wrong_profiles(draw: st.DrawFn) -> tuple[Profile, Profile, list[int]]:
     """A profile, what is true instead (a factor for each stage and operation), and the cut into stages."""
     count = draw(st.integers(1, 6))
-    given_ = profile_of(*draw(st.lists(st.tuples(TIMES, TIMES, TIMES, TIMES), min_size=count, max_size=count)))
+    given_ = profile_of(*draw(st.lists(st.tuples(SECONDS, SECONDS, SECONDS, SECONDS), min_size=count, max_size=count)))
     cut = sorted(draw(st.sets(st.integers(1, count - 1), max_size=3))) if count > 1 else []
     factors = draw(st.lists(st.tuples(*[FACTORS] * 4), min_size=len(cut) + 1, max_size=len(cut) + 1))
     return given_, scaled(given_, cut, factors), cut
@@ -176,7 +176,7 @@ def with_costs_of(plan: Plan, profile: Profile) -> Plan:
     """A plan whose stages take what a profile says."""
     stages = []
     for stage in plan.templates[0].stages:
-        times: dict[str, Any] = {FIELDS[kind]: time_s for kind, time_s in sums(profile, stage.layers).items()}
+        times: dict[str, Any] = {TIMES[kind]: time_s for kind, time_s in sums(profile, stage.layers).items()}
         stages.append(replace(stage, **times))
     return replace(plan, templates=(replace(plan.templates[0], stages=tuple(stages)),))
 
