@@ -11,7 +11,7 @@ from .console import print_table, remark
 from .ranks import crowded_hosts
 
 if TYPE_CHECKING:
-    from ..runners.torch.link_times import Place
+    from ..runners.torch.probe import Place
 
 POOR = 0.2  # a median error above this is no line
 WIDE = 2.0  # a range that ends at more than so many times its beginning

@@ -32,7 +32,7 @@ def report(
         as_json: print it instead of tables.
     """
     compute_s, exchange_s = _computed(readings), _exchanged(readings)
-    slow = slow_parts(compute_s, exchange_s, {str(rank): one.host for rank, one in readings.items()})
+    slow = slow_parts(compute_s, exchange_s, {str(rank): one.place.host for rank, one in readings.items()})
     tree = _tree(readings, compute_s, exchange_s, slow) | {"pairs": pairs, "passes": passes, "took_s": took_s}
     if output is not None:
         write_bytes(output, canonical_json(tree))
@@ -68,8 +68,8 @@ def _tree(
         "workers": [
             {
                 "rank": str(rank),
-                "host": one.host,
-                "device": one.device,
+                "host": one.place.host,
+                "device": one.place.device,
                 "compute_s": {test: times_s[str(rank)] for test, times_s in compute_s.items()},
                 "slowdown": slow.workers.get(str(rank)),
             }
@@ -85,7 +85,7 @@ def _tree(
         ],
         "slow_at_their_end": list(slow.cards),
         "not_comparable": list(slow.alone),
-        "crowded": crowded_hosts(readings.values()),
+        "crowded": crowded_hosts(one.place for one in readings.values()),
     }
 
 
@@ -99,7 +99,7 @@ def _print(
 ) -> None:
     """Two tables, and a line for whatever is slow."""
     workers = [str(rank) for rank in sorted(readings)]
-    hosts = {str(rank): f"{one.host}, {one.device}" for rank, one in readings.items()}
+    hosts = {str(rank): f"{one.place.host}, {one.place.device}" for rank, one in readings.items()}
     rows = ([name, hosts[name], *_cells(compute_s, name), _factor(slow.workers.get(name))] for name in workers)
     print_table(("worker", "where", *compute_s, "slow"), rows)
     if exchange_s:
@@ -111,7 +111,7 @@ def _print(
         )
         print_table((f"link ({how})", *sizes, "slow"), lines)
     print()
-    print("\n".join(_said(slow, crowded_hosts(readings.values()))))
+    print("\n".join(_said(slow, crowded_hosts(one.place for one in readings.values()))))
 
 
 def _cells(tested: Mapping[str, Mapping[T, Sequence[float]]], one: T) -> Iterable[str]:

@@ -14,8 +14,7 @@ from ..schemas.errors import InvalidInputError, RuntimeFailedError
 from .launch import Workers, die_with_launcher
 
 if TYPE_CHECKING:
-    from ..runners.torch.link_times import Place
-    from ..runners.torch.probe import Readings
+    from ..runners.torch.probe import Place
 
 # A file on which the ranks that --processes starts meet: for that nobody has to listen on a port.
 MEETING = "RTK_PROBE_MEETING"
@@ -70,7 +69,7 @@ def be_rank(command: str) -> None:
     die_with_launcher()
 
 
-def crowded_hosts(places: "Iterable[Readings | Place]") -> list[str]:
+def crowded_hosts(places: "Iterable[Place]") -> list[str]:
     """Machines with more ranks than processor cores, where these compute."""
     given = list(places)
     ranks = Counter(one.host for one in given if one.device == "cpu")

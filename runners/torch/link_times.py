@@ -11,19 +11,17 @@ All sizes have their turn in every round, so that a disturbance is spread over t
 connects ranks, touches memory and lets TCP find its pace.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import torch
 from torch import distributed
 
 from ...schemas.errors import InvalidInputError
 from ..passes import Pass, groups_by_host
-from .probe import SILENCE, Bench, device_name, host_name
+from .probe import SILENCE, Bench, Place, gathered, place_on
 
 USUAL_SIZES = {
     "cpu": (4, 64, 1024, *(4**power for power in range(7, 13))),  # to 16 MiB
@@ -50,21 +48,6 @@ class LinkTrials:
     passes: tuple[Pass, ...]
     sizes_bytes: tuple[int, ...] = ()
     repeat: int = 15
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a rank is.
-
-    Attributes:
-        host: the name of its machine.
-        device: what computes: `cpu`, or the name of a GPU.
-        cores: how many processor cores the rank may use.
-    """
-
-    host: str
-    device: str
-    cores: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +86,7 @@ def take_link_readings(
         InvalidInputError: the largest size does not fit into memory.
     """
     control = distributed.new_group(backend="gloo", timeout=SILENCE)
-    here = Place(host_name(), device_name(bench.device), len(os.sched_getaffinity(0)))
-    places: tuple[Place, ...] = tuple(_gathered(here, control))
+    places: tuple[Place, ...] = tuple(gathered(place_on(bench.device), control))
     groups = groups_by_host([place.host for place in places])
     tests = _Tests(trials, bench, clock)
     exchanges: list[tuple[Ends, BySize]] = []
@@ -118,8 +100,8 @@ def take_link_readings(
         progress(done, total)
         distributed.barrier(group=control)
         sums |= tests.sum(group)
-    exchange_s = _merged(part for parts in _gathered(exchanges, control) for part in parts)
-    all_sums = _gathered(sums, control)
+    exchange_s = _merged(part for parts in gathered(exchanges, control) for part in parts)
+    all_sums = gathered(sums, control)
     allreduce_s = {group: _over_ranks([all_sums[rank][group] for rank in group]) for group in groups}
     return LinkReadings(places, exchange_s, allreduce_s)
 
@@ -163,13 +145,6 @@ class _Tests:
                 if number > 0:
                     times_s.append(self._clock() - begin_s)
         return taken_s
-
-
-def _gathered(own: Any, control: Any) -> list[Any]:
-    """What each rank has, in their order."""
-    everyone: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(everyone, own, group=control)
-    return everyone
 
 
 def _numbers(size_bytes: int, device: torch.device) -> torch.Tensor:

@@ -50,21 +50,32 @@ class Trials:
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
-    """What one rank has measured.
+class Place:
+    """Where a rank is.
 
     Attributes:
         host: the name of its machine.
         device: what computes: `cpu`, or the name of a GPU.
         cores: how many processor cores the rank may use.
-        compute_s: by data type, what `PRODUCTS` products took, once a repetition.
-        exchange_s: by (other rank, bytes), what a message took one way, once a repetition and pass; only the rank that
-            sends first has them.
     """
 
     host: str
     device: str
     cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What one rank has measured.
+
+    Attributes:
+        place: where it is.
+        compute_s: by data type, what `PRODUCTS` products took, once a repetition.
+        exchange_s: by (other rank, bytes), what a message took one way, once a repetition and pass; only the rank that
+            sends first has them.
+    """
+
+    place: Place
     compute_s: Mapping[str, Sequence[float]]
     exchange_s: Mapping[tuple[int, int], Sequence[float]]
 
@@ -162,11 +173,14 @@ def take_readings(trials: Trials, bench: Bench, clock: Callable[[], float] = tim
     for one in trials.passes:
         for size in trials.sizes_bytes or USUAL_SIZES[kind]:
             _exchange(one, size, trials.repeat, bench, control, clock, exchange_s)
-    cores = len(os.sched_getaffinity(0))
-    own = Readings(host_name(), device_name(bench.device), cores, compute_s, exchange_s)
+    return dict(enumerate(gathered(Readings(place_on(bench.device), compute_s, exchange_s), control)))
+
+
+def gathered(own: Any, control: Any) -> list[Any]:
+    """What each rank has, in their order; all call it, over the group `control`."""
     everyone: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(everyone, own, group=control)
-    return dict(enumerate(everyone))
+    return everyone
 
 
 def _compute(side: int, repeat: int, bench: Bench, control: Any, clock: Callable[[], float]) -> dict[str, list[float]]:
@@ -231,11 +245,7 @@ def _device() -> torch.device:
     return torch.device("cpu")
 
 
-def host_name() -> str:
-    """The machine that this rank is on; RTK_HOST names it where its own name does not tell it from others."""
-    return os.environ.get("RTK_HOST") or socket.gethostname()
-
-
-def device_name(device: torch.device) -> str:
-    """`cpu`, or the name of a GPU."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+def place_on(device: torch.device) -> Place:
+    """Where this rank is; RTK_HOST names its machine where the machine's own name does not tell it from others."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return Place(os.environ.get("RTK_HOST") or socket.gethostname(), name, len(os.sched_getaffinity(0)))

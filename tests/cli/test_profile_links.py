@@ -9,7 +9,7 @@ from rtk.cli.console import SETTINGS
 from rtk.cli.links_report import print_survey
 from rtk.cli.profile_links import parse_sizes, with_network
 from rtk.profilers.link_survey import LinkSurvey, survey
-from rtk.runners.torch.link_times import Place
+from rtk.runners.torch.probe import Place
 from rtk.schemas.documents import read_document
 from rtk.schemas.profile import Connection, Network, Profile
 
