@@ -19,11 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 
+from ..planners.break_even import pays_within
 from ..planners.greyhound.exchange import PlacePair, Swap, are_neighbours, are_peers, best_swap
 from ..planners.scheduling.problem import codes_of, problem_of
 from ..planners.scheduling.retime import value_s
 from ..planners.slipstream.cluster import alike, connection_of
-from ..planners.slipstream.relocation import Copy, Relocation, break_even_iterations
 from ..schemas.conditions import Conditions, LinkPlace, Pair, SlowLink, SlowWorker, pair_of, under_conditions
 from ..schemas.errors import InfeasibleError
 from ..schemas.plan import Place, Plan, Stage, name_of, place_of
@@ -164,15 +164,13 @@ class Adapting:
             return None
         sizes = [] if are_peers(swap) else [common.state_bytes[stage] for _, stage in swap]
         copying_s = self._copying_s(sizes, _iteration_s(plan))
-        iterations = break_even_iterations(copying_s, time_s(None), time_s(swap))
-        return swap if iterations is not None and iterations <= self._normalize_within else None
+        return swap if pays_within(self._normalize_within, copying_s, time_s(None), time_s(swap)) else None
 
     def _copying_s(self, sizes: list[float], usual_s: float) -> float:
         """How long it takes to copy so many bytes each from another worker, in s."""
         if not sizes:
             return 0.0
-        copies = [Copy((n, 0), (n, 0), (n, 0), size) for n, size in enumerate(sizes)]
-        lasts_s = Relocation(frozenset(), tuple(copies)).lasts_s(connection_of(self._base.common))
+        lasts_s = connection_of(self._base.common).copying_s((n, n, size_bytes) for n, size_bytes in enumerate(sizes))
         return UNKNOWN_COPYING * usual_s if lasts_s is None or not any(sizes) else lasts_s
 
 

@@ -1,15 +1,12 @@
 """Making the entries of an atlas, in one process or in several."""
 
-import os
-import signal
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
+from .pools import process_pool
 
+if TYPE_CHECKING:
     from ..planners.slipstream.replanner import Replanner
     from ..schemas.atlas import Atlas, AtlasEntry
     from ..schemas.plan import Plan
@@ -33,31 +30,10 @@ def atlas_entries(
         _make_ready(common, most)
         yield map(_entry, numbers)
         return
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-    from multiprocessing import get_context
+    from concurrent.futures import as_completed
 
-    context = get_context("spawn")
-    # Closed by us or by our death, this pipe ends the processes at once: an executor waits for what they are at.
-    lifeline, ours = context.Pipe(duplex=False)
-    with ours, lifeline, ProcessPoolExecutor(jobs, context, _make_process_ready, (common, most, lifeline)) as pool:
-        try:
-            yield (made.result() for made in as_completed([pool.submit(_entry, number) for number in numbers]))
-        except BaseException:
-            ours.close()
-            raise
-
-
-def _make_process_ready(common: "Atlas", most: int, lifeline: "Connection") -> None:
-    """Ready a process of its own, which ends with the one that started it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other one decides what an interruption means
-    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-    _make_ready(common, most)
-
-
-def _end_with(lifeline: "Connection") -> None:
-    with suppress(EOFError, OSError):
-        lifeline.recv()
-    os._exit(1)
+    with process_pool(jobs, _make_ready, (common, most)) as pool:
+        yield (made.result() for made in as_completed([pool.submit(_entry, number) for number in numbers]))
 
 
 def _make_ready(common: "Atlas", most: int) -> None:

@@ -25,6 +25,7 @@ from ..schemas.documents import (
 )
 from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Plan
+from .words import listed
 
 ATLAS, JOURNAL, PLANS = "atlas.json", "unfinished.jsonl", "plans"
 
@@ -155,9 +156,8 @@ class AtlasFolder:
     def _demand_same_inputs(self, found: Any, opening: Atlas, what: str) -> None:
         places = [pointer(place) for place in _differences(found, _common(opening), ())]
         if places:
-            more = f" and {len(places) - 3} more" if len(places) > 3 else ""
             raise InvalidInputError(
-                f"the folder holds {what} of other inputs: they differ at {', '.join(places[:3])}{more}",
+                f"the folder holds {what} of other inputs: they differ at {listed(places)}",
                 where=str(self.path),
                 fix="give another folder, or remove this one",
             )

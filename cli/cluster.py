@@ -9,6 +9,7 @@ import typer
 
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from .console import remark
+from .words import listed
 
 if TYPE_CHECKING:
     from ..schemas.atlas import Atlas
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     Made = TypeVar("Made", Plan, Atlas, Templates)
 
 SLURM = "slurm"
-MOST_NAMED = 4  # workers in a remark
 
 ClusterOption = Annotated[
     str | None,
@@ -261,10 +261,9 @@ def _told(found: "Troubles") -> "Troubles":
     hops = (f"{k}/{i}" for k, i in found.link_delay_s)
     for names, words in ((map(name_of, found.failed), "dead workers"), (map(name_of, found.slow), "slow workers"),
                          (hops, "slow links")):  # fmt: skip
-        listed = list(names)
-        if listed:
-            more = f" and {len(listed) - MOST_NAMED} more" if len(listed) > MOST_NAMED else ""
-            remark(f"{words} on this cluster: {', '.join(listed[:MOST_NAMED])}{more}")
+        told = listed(names)
+        if told:
+            remark(f"{words} on this cluster: {told}")
     for path in found.unused:
         ends = "-".join(node if number is None else f"{node}:{number}" for node, number in path.ends)
         remark(f"the slow link {ends} joins no neighbouring stages of one pipeline: it is not counted")

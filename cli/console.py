@@ -26,6 +26,7 @@ class Settings:
 
 
 SETTINGS = Settings()
+WIDE = 1000  # columns of what is no terminal: there a table's lines are not broken
 
 
 def _set_quiet(value: bool) -> bool:
@@ -51,13 +52,14 @@ def remark(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def picture_ending(output: str, endings: Collection[str], fix: str) -> str:
+def picture_ending(output: str, endings: Collection[str], fix: str, option: str = "--output") -> str:
     """What a picture's file ends in, `.gz` apart.
 
     Args:
         output: its name.
         endings: those that say which picture it is to be.
         fix: what to do about any other.
+        option: that says it.
 
     Raises:
         InvalidInputError: it ends in none of them.
@@ -66,7 +68,7 @@ def picture_ending(output: str, endings: Collection[str], fix: str) -> str:
     if ending not in endings:
         raise InvalidInputError(
             f"the ending {ending!r} names no picture" if ending else "without an ending the kind of picture is unknown",
-            where=f"--output {output}",
+            where=f"{option} {output}",
             fix=fix,
         )
     return ending
@@ -89,23 +91,27 @@ def print_document(document: Document) -> None:
     sys.stdout.write(canonical(document).decode())
 
 
-def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], to_stderr: bool = False) -> None:
-    """Print a table; the first column is left-aligned, the others are right-aligned.
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], to_stderr: bool = False, left: int = 1) -> None:
+    """Print a table.
 
     Args:
         columns: the headings.
         rows: the cells, as text.
         to_stderr: where standard output belongs to a document.
+        left: so many columns are left-aligned, the others are right-aligned.
     """
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right")
+        table.add_column(column, justify="left" if index < left else "right")
     for row in rows:
         table.add_row(*row)
-    Console(stderr=to_stderr, soft_wrap=True).print(table)
+    console = Console(stderr=to_stderr, soft_wrap=True, markup=False, emoji=False)  # names stand as they are
+    if not console.is_terminal:
+        console.width = WIDE
+    console.print(table)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from .policy import AtlasOption, HostMemory, NormalizeWithin, PolicyOption
 from .resilient_worker import SECRET, secret_of
 from .run_report import RunReport
 from .run_story import RunFacts
+from .training import sizes_of
 
 if TYPE_CHECKING:
     from ..runners.resilience.journal import Journal
@@ -123,12 +124,9 @@ def command(
 
 def _facts(plan: "Plan", iterations: int) -> RunFacts:
     """What the plan tells of the run; only the workers know it for sure."""
-    told = plan.planner.options
-    size, length = told.get("microbatch_size"), told.get("sequence_length")
-    tokens = 0
-    if isinstance(size, int) and isinstance(length, int):
-        tokens = plan.total_microbatches() * size * length
-    return RunFacts(plan, str(told.get("model") or ""), tokens, iterations=iterations)
+    size, length = sizes_of(plan)
+    tokens = plan.total_microbatches() * size * length if size and length else None
+    return RunFacts(plan, str(plan.planner.options.get("model") or ""), tokens, iterations=iterations)
 
 
 def _listening(text: str) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from ..schemas.detection import FailSlow, FileFindings
 from ..schemas.documents import source_of
 from ..viz.detection import words_of_attribution
 from ..viz.units import print_time
+from .words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,10 +66,8 @@ def _place(place: int, watch: "Watch") -> str:
 
 def _heading(found: FileFindings) -> str:
     usual = "too few to know what is usual" if found.usual_s is None else f"usually {print_time(found.usual_s)}"
-    count = len(found.events)
-    slow = "nothing slow" if not count else "1 fail-slow" if count == 1 else f"{count} fail-slows"
-    samples = f"{found.samples} sample{'' if found.samples == 1 else 's'}"
-    parts = [f"{source_of(found.file)}: {found.kind}", samples, usual, slow]
+    slow = counted(len(found.events), "fail-slow") if found.events else "nothing slow"
+    parts = [f"{source_of(found.file)}: {found.kind}", counted(found.samples, "sample"), usual, slow]
     if found.attribution is not None:
         parts.append(words_of_attribution(found.attribution))
     return ", ".join(parts)

@@ -10,6 +10,7 @@ from ..planners.explain.explain import BindingBound, BindingLimit, Busiest, Expl
 from ..planners.explain.troubles import DelayedLink, Troubles, UnevenStage
 from ..planners.explain.what_if import Effect, WhatIf
 from ..viz.units import print_bytes, print_percent, print_time
+from .words import counted
 
 WIDTH = 98
 INDENT, GAP = "  ", 2
@@ -34,7 +35,7 @@ def words(told: Explanation) -> list[str]:
 
 
 def _headline(told: Explanation) -> Lines:
-    amount = f"{_count(told.microbatches, 'micro-batch', 'es')} on {_count(told.workers, 'worker')}"
+    amount = f"{counted(told.microbatches, 'micro-batch', 'es')} on {counted(told.workers, 'worker')}"
     bubbles = f"{print_percent(told.bubble_ratio)} bubbles"
     yield f"An iteration takes {print_time(told.iteration_time_s)}: the {told.counts} of {amount}, {bubbles}."
     if told.gap > 0:
@@ -77,7 +78,7 @@ def _uneven(stage: UnevenStage) -> str:
 
 def _taken_over(stage: UnevenStage) -> str:
     (first, extra), *others = stage.more
-    first_takes = f"{first} takes {_count(extra, 'micro-batch', 'es')} more than its own {stage.own}"
+    first_takes = f"{first} takes {counted(extra, 'micro-batch', 'es')} more than its own {stage.own}"
     return ", ".join([first_takes, *(f"{name} {more}" for name, more in others)])
 
 
@@ -86,9 +87,9 @@ def _delayed(link: DelayedLink) -> str:
     where = f"Link {link.link}" + (f" of pipeline {link.pipeline}" if link.pipeline is not None else "")
     takes = f"{where} takes {print_time(link.delay_s)}"
     if not link.crossing:
-        away = _count(link.elsewhere, "micro-batch", "es")
+        away = counted(link.elsewhere, "micro-batch", "es")
         return f"{takes} and carries nothing: {away} of worker {link.pipeline}/{link.link} go on in other pipelines."
-    carries = f"{takes} and carries {_count(link.crossing, 'micro-batch', 'es')}"
+    carries = f"{takes} and carries {counted(link.crossing, 'micro-batch', 'es')}"
     if link.tolerated_s is None:
         return f"{carries}; its delay cannot cascade."
     least = "" if link.pipeline is not None else " or more"
@@ -181,7 +182,7 @@ def _bound(bound: BindingBound, told: Explanation) -> Lines:
 
 
 def _limit(limit: BindingLimit) -> str:
-    room = _count(limit.room, "micro-batch", "es")
+    room = counted(limit.room, "micro-batch", "es")
     held = f"each is held for at least {print_time(limit.held_s)}, from its F to the end of its I or B"
     without = f"Without this limit the bound would be {print_time(limit.bound_without_s)}"
     return f"The memory limit of {limit.where} binds: it has room for {room}, and {held}. {without}."
@@ -321,10 +322,6 @@ def _wrapped(text: str) -> Lines:
     whole = re.sub(r"(?<=\d) (?=[mµ]?s\b|%)|(?<=[a-z]) (?=\d+/\d)", KEEP, text)
     for line in wrap(whole, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False):
         yield line.replace(KEEP, " ")
-
-
-def _count(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number} {noun}{plural if number != 1 else ''}"
 
 
 def _listed(noun: str, names: Sequence[object]) -> str:

@@ -19,9 +19,13 @@ from . import (
     probe,
     profile,
     quickstart,
+    replay,
+    reproduce,
     run,
     schema,
     simulate,
+    sweep,
+    trace,
     verify,
     viz,
 )
@@ -37,6 +41,7 @@ app = typer.Typer(
 )
 app.add_typer(plan.app, name="plan")
 app.add_typer(profile.app, name="profile")
+app.add_typer(trace.app, name="trace")
 for command in (
     simulate,
     run,
@@ -44,6 +49,9 @@ for command in (
     monitor,
     probe,
     coordinate,
+    replay,
+    sweep,
+    reproduce,
     verify,
     explain,
     viz,

@@ -91,6 +91,13 @@ def parse_slow(values: Sequence[str] | None) -> dict[str, float]:
     return slow
 
 
+def parse_slow_places(values: Sequence[str] | None) -> "dict[Place, float]":
+    """The same by place: `1/2=1.5` is (1, 2) and 1.5."""
+    from ..schemas.plan import place_of
+
+    return {place_of(worker): factor for worker, factor in parse_slow(values).items()}
+
+
 def parse_places(values: Sequence[str] | None, option: str) -> "list[Place]":
     """`1/2` is worker 2 of pipeline 1."""
     from ..schemas.plan import place_of

@@ -28,8 +28,7 @@ from .plan_slipstream import slipstream
 from .plan_templates import templates
 from .plan_topology import topology
 from .planning import Microbatches, Pipelines, ProfileFile, Stages, demand_proof, summary
-
-MOST_NAMED = 4  # links in a remark
+from .words import listed
 
 app = typer.Typer(no_args_is_help=True, help="Make a plan from a profile.")
 
@@ -129,8 +128,7 @@ def adaptra(
     remark(summary(made))
     cascading = cascading_links(made)
     if cascading:
-        more = f"; and {len(cascading) - MOST_NAMED} more" if len(cascading) > MOST_NAMED else ""
-        remark(f"delays beyond what the warm-ups absorb: {'; '.join(cascading[:MOST_NAMED])}{more}")
+        remark(f"delays beyond what the warm-ups absorb: {listed(cascading, between='; ')}")
     if require_optimal:
         demand_proof(made.prediction)
 

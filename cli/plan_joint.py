@@ -18,11 +18,10 @@ from .parsing import (
     parse_link_delays,
     parse_memory_limit,
     parse_places,
-    parse_slow,
+    parse_slow_places,
 )
 from .planning import Microbatches, Pipelines, ProfileFile, Stages, demand_proof, summary
-
-MOST_NAMED = 4  # links in a remark
+from .words import listed
 
 
 def joint(
@@ -61,15 +60,14 @@ def joint(
     there = site.troubles(pp, dp)
     delays = {**there.link_delay_s, **parse_link_delays(link_delay)}
     shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), delays)
-    factors = {parse_places([name], "--slow")[0]: factor for name, factor in parse_slow(slow).items()}
     dead, effort = parse_places(failed, "--failed"), parse_effort(solver, time_limit, seed, require_optimal)
     dead += [place for place in there.failed if place not in dead]
-    made = site.signed(plan_joint(site.adapted(read), shape, dead, {**there.slow, **factors}, effort), read)
+    slowdown = {**there.slow, **parse_slow_places(slow)}
+    made = site.signed(plan_joint(site.adapted(read), shape, dead, slowdown, effort), read)
     emit(made, output, as_json)
     remark(summary(made))
     bypassed = made.planner.options["bypassed_links"]
     if bypassed:
-        more = f" and {len(bypassed) - MOST_NAMED} more" if len(bypassed) > MOST_NAMED else ""
-        remark(f"slow links that carry nothing: {', '.join(bypassed[:MOST_NAMED])}{more}")
+        remark(f"slow links that carry nothing: {listed(bypassed)}")
     if require_optimal:
         demand_proof(made.prediction)

@@ -9,12 +9,11 @@ from ..schemas.errors import InvalidInputError
 from .console import Debug, Json, Output, Quiet, emit, remark
 from .parsing import parse_places
 from .planning import summary
+from .words import listed
 
 if TYPE_CHECKING:
     from ..planners.oobleck.reconfiguration import Reconfiguration
     from ..schemas.plan import Plan
-
-MOST_NAMED = 4  # copies in a remark
 
 
 def reconfigure(
@@ -87,8 +86,7 @@ def _copying(found: "Reconfiguration") -> str:
     if not found.copies:
         return "nothing to copy"
     names = [f"{print_layers([copy.layers])} from {copy.source} to {copy.target}" for copy in found.copies]
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     lasts = "the network gives no bandwidth to say how long that takes"
     if found.copying_s is not None:
         lasts = f"which takes {print_time(found.copying_s)}"
-    return f"copies: {', '.join(names[:MOST_NAMED])}{more}; {print_bytes(found.moved_bytes)}, {lasts}"
+    return f"copies: {listed(names)}; {print_bytes(found.moved_bytes)}, {lasts}"

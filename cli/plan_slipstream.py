@@ -25,15 +25,15 @@ from .parsing import (
     parse_memory_limit,
     parse_places,
     parse_share,
-    parse_slow,
+    parse_slow_places,
 )
 from .planning import demand_proof, summary
+from .words import counted, listed
 
 if TYPE_CHECKING:
     from ..schemas.atlas import Atlas
     from ..schemas.plan import Place, Plan
 
-MOST_NAMED = 4  # copies in a remark
 # All that a plan from an atlas does not take from there.
 BESIDE_FROM = {"profile", "from_atlas", "failed", "failures", "cluster", "overlay", "require_optimal", "jobs", "output",
                "as_json", "quiet", "debug"}  # fmt: skip
@@ -125,7 +125,7 @@ def slipstream(
         unit=parse_block(failure_unit, "--failure-unit"),
         effort=parse_effort(solver, time_limit, seed, require_optimal),
         cost=cost.value,
-        slowdown={parse_places([name], "--slow")[0]: factor for name, factor in parse_slow(slow).items()},
+        slowdown=parse_slow_places(slow),
         limits=parse_memory_limit(memory_limit),
         delays=parse_link_delays(link_delay),
     )
@@ -205,7 +205,7 @@ def _plan_from(path: str, profile: str | None, places: "Sequence[Place]", failur
         raise InvalidInputError("which plan of the atlas?", where="--from", fix="add --failures F, or --failed k/i")
     if number > atlas.most_failures:
         raise InvalidInputError(
-            f"the atlas has plans for up to {_counted(atlas.most_failures, 'failure')}",
+            f"the atlas has plans for up to {counted(atlas.most_failures, 'failure')}",
             where="--failures" if failures is not None else "--failed",
             fix="make it with a larger --max-failures",
         )
@@ -242,7 +242,7 @@ def _advice(made: "Plan") -> Iterator[str]:
     if "copies" in said:
         yield _moves(said, is_moved=bool(said["copies"]) and said["copies"][0]["becomes"] not in _failed(made))
     elif said["most_copies"]:
-        who = f"wherever the failures are, at most {_counted(said['most_copies'], 'worker')} must move"
+        who = f"wherever the failures are, at most {counted(said['most_copies'], 'worker')} must move"
         size = f" and {_size(said['most_copied_bytes'])} be copied" if said["most_copied_bytes"] else ""
         yield f"{who}{size}; --failed k/i… beside --failures says which"
 
@@ -255,9 +255,8 @@ def _moves(said: dict[str, Any], is_moved: bool) -> str:
     if not is_moved and after_s >= before_s:
         return "no other places for the failures would be better"
     names = [f"{copy['worker']} becomes {copy['becomes']}" for copy in said["copies"]]
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     other = f"normalized, not in place ({before_s:.6g} s)" if is_moved else f"in place; normalized {after_s:.6g} s"
-    return f"{other}: {', '.join(names[:MOST_NAMED])}{more}; {_worth(said, before_s > after_s)}"
+    return f"{other}: {listed(names)}; {_worth(said, before_s > after_s)}"
 
 
 def _worth(said: dict[str, Any], is_better: bool) -> str:
@@ -271,7 +270,7 @@ def _worth(said: dict[str, Any], is_better: bool) -> str:
         return "the profile does not say how many bytes that copies"
     if pays is None:
         return f"{size} to copy, and the profile gives no bandwidth to say when that pays"
-    return f"{size} to copy in {print_time(said['copying_s'])}, which pays after {_counted(pays, 'iteration')}"
+    return f"{size} to copy in {print_time(said['copying_s'])}, which pays after {counted(pays, 'iteration')}"
 
 
 def _failed(made: "Plan") -> list[str]:
@@ -282,10 +281,6 @@ def _size(size_bytes: float) -> str:
     from ..viz.units import print_bytes
 
     return print_bytes(size_bytes)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _emit_atlas(
@@ -319,7 +314,7 @@ def _emit_atlas(
     remark(_atlas_summary(atlas))
     if require_optimal:
         for entry in atlas.plans:
-            demand_proof(entry.prediction, f"{_counted(entry.failed_units, 'failure')}: ")
+            demand_proof(entry.prediction, f"{counted(entry.failed_units, 'failure')}: ")
 
 
 def _most_failures(common: "Atlas", max_failures: str | None, output: str) -> int:

@@ -1,7 +1,6 @@
 """`rtk profile links`: latency and bandwidth between the ranks of a job, of messages and of all-reduces."""
 
 import os
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +9,7 @@ import typer
 from ..schemas.documents import STANDARD_STREAM, canonical_json, read_document, write_bytes, write_document
 from ..schemas.errors import InvalidInputError
 from .console import Debug, Json, Output, Quiet, Seed, print_json, progress
+from .quantities import parse_bytes
 from .ranks import MEETING, Processes, be_rank, start_here
 
 if TYPE_CHECKING:
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from ..runners.torch.link_times import LinkReadings
     from ..schemas.profile import Profile
 
-UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 LARGEST_BYTES = 10**11
-SIZE = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([a-z]+)\s*", re.IGNORECASE)
 
 
 def links(
@@ -77,22 +75,16 @@ def parse_sizes(text: str | None) -> tuple[int, ...]:
     """
     if text is None:
         return ()
-    found = sorted({_bytes(one) for one in text.split(",")})
+    found = sorted({int(parse_bytes(one, "--sizes")) for one in text.split(",")})
     if found[0] < 1 or found[-1] > LARGEST_BYTES:
         raise InvalidInputError(
-            f"`{text}` are no sizes", where="--sizes", fix="give bytes with their unit, such as 4B,64KiB,16MB"
+            "a message has 1 B to 100 GB", where="--sizes", fix="give other sizes, such as 4B,64KiB,16MB"
         )
     if len(found) < 2:
         raise InvalidInputError(
             "latency and bandwidth are fitted to two sizes or more", where="--sizes", fix="add another size"
         )
     return tuple(found)
-
-
-def _bytes(text: str) -> int:
-    """0 for what is no size."""
-    parts = SIZE.fullmatch(text)
-    return int(float(parts[1]) * UNITS.get(parts[2].upper(), 0)) if parts else 0
 
 
 def _several(ranks: int) -> int:

@@ -12,7 +12,9 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 TIMES = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6)} | {
     "ns": Fraction(1, 10**9)
 }
-SIZES = {f"{prefix}B": Fraction(factor) for prefix, factor in (_DECIMAL | _BINARY).items()}
+TIMES |= {"min": Fraction(60), "h": Fraction(3600), "d": Fraction(86_400)}
+# KB is what most people write for kB, beside MB and GB.
+SIZES = {f"{prefix}B": Fraction(factor) for prefix, factor in (_DECIMAL | {"K": 10**3} | _BINARY).items()}
 SPEEDS = {f"{unit}/s": factor for unit, factor in SIZES.items()} | {
     f"{prefix}bit/s": Fraction(factor, 8) for prefix, factor in _DECIMAL.items()
 }
@@ -21,7 +23,7 @@ _QUANTITY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*(\D*)")
 
 
 def parse_time_s(text: str, where: str) -> float:
-    """`5us`, `1.5ms`: seconds, 0 or more."""
+    """`5us`, `1.5ms`, `12h`, `30d`: seconds, 0 or more."""
     return _parsed(text, TIMES, where, "5us, 1.5ms or 2s")
 
 
@@ -43,9 +45,11 @@ def _parsed(text: str, units: Mapping[str, Fraction], where: str, example: str) 
     if not unit:
         raise InvalidInputError(f"{text!r} has no unit", where=where, fix=f"write {example}")
     if unit not in units:
+        # Not read as meant: in another case `b` is a bit and `m` a thousandth.
+        near = next((f"did you mean {one}? " for one in units if one.lower() == unit.lower()), "")
         known = ", ".join(units)
         raise InvalidInputError(
-            f"{unit!r} in {text!r} is no unit here", where=where, fix=f"write {example}; units are {known}"
+            f"{unit!r} in {text!r} is no unit here", where=where, fix=f"{near}write {example}; units are {known}"
         )
     return float(Fraction(number) * units[unit])  # exact until here, so 3us is 3e-06
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..planners.break_even import pays_within
 from ..planners.slipstream.cluster import alike
-from ..planners.slipstream.relocation import break_even_iterations
 from ..planners.slipstream.replanner import Replanner, Units
 from ..planners.slipstream.standing import opening_of
 from ..schemas.atlas import Atlas, AtlasEntry
@@ -164,8 +164,7 @@ class Rerouting:
         assert moved.prediction is not None
         said = _said(moved)
         before_s, after_s = said["iteration_time_in_place_s"], moved.prediction.iteration_time_s
-        iterations = break_even_iterations(said["copying_s"], before_s, after_s)
-        return iterations is not None and iterations <= self._normalize_within
+        return pays_within(self._normalize_within, said["copying_s"], before_s, after_s)
 
 
 def with_newcomers(crew: Iterable[Hand], places: Sequence[Place]) -> dict[Place, str]:

@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,9 @@ from .training import Training, device, load_training
 
 if TYPE_CHECKING:
     from ..runners.resilience.link import Link
-    from ..runners.resilience.messages import End, Returning
+    from ..runners.resilience.messages import End, Hello, Returning
     from ..runners.torch.meeting import MeetingPlace
-    from ..runners.torch.resilient import Task
+    from ..runners.torch.task import Task
     from ..schemas.plan import Plan
 
 M_ARENA_MAX = -8  # of malloc.h
@@ -63,31 +63,17 @@ def work(
     import torch
 
     from ..runners.resilience.link import Link
-    from ..runners.resilience.messages import Failed, Hello
+    from ..runners.resilience.messages import Failed
     from ..runners.torch.meeting import MeetingPlace
     from ..runners.torch.resilient import ResilientWorker
-    from ..schemas.documents import digest
 
     die_with_launcher()
     torch.set_num_threads(training.threads)
     hostname = _own_address(addresses[0])
     task = _task(plan, training, name, hostname, others)
     meeting, besides = MeetingPlace(hostname), _places_besides(others)
-    worker, plan_digest = ResilientWorker(task), digest(plan)
-
-    def hello(proof: str, returning: "Returning | None") -> Hello:
-        return Hello(
-            proof=proof,
-            worker=name,
-            store=meeting.address,
-            plan=plan_digest,
-            job=task.settings,
-            pid=os.getpid(),
-            not_before=0 if returning else int(os.environ.get(NOT_BEFORE, "0")),
-            returning=returning,
-            others=tuple(place.address for place in besides),
-        )
-
+    worker = ResilientWorker(task)
+    hello = _hello_of(task, meeting.address, tuple(place.address for place in besides))
     link = Link(addresses, secret, hello, patience_s=patience_s, on_interrupt=worker.announce)
     welcome = link.start()
     _leave_when_told(link)
@@ -108,7 +94,7 @@ def _task(plan: "Plan", training: Training, name: str, hostname: str, others: Se
     """What the worker is to train; `hostname` and `others` are its addresses."""
     import torch
 
-    from ..runners.torch.resilient import Task
+    from ..runners.torch.task import Task
 
     model, corpus = load_training(plan, training)
     return Task(
@@ -126,6 +112,29 @@ def _task(plan: "Plan", training: Training, name: str, hostname: str, others: Se
         seed=training.seed,
         transport=training.transport,
     )
+
+
+def _hello_of(task: "Task", store: str, others: tuple[str, ...]) -> "Callable[[str, Returning | None], Hello]":
+    """What the worker says to each coordinator first; `store` and `others`: where its meeting places are."""
+    from ..runners.resilience.messages import Hello
+    from ..schemas.documents import digest
+
+    plan_digest = digest(task.plan)
+
+    def hello(proof: str, returning: "Returning | None") -> Hello:
+        return Hello(
+            proof=proof,
+            worker=task.name,
+            store=store,
+            plan=plan_digest,
+            job=task.settings,
+            pid=os.getpid(),
+            not_before=0 if returning else int(os.environ.get(NOT_BEFORE, "0")),
+            returning=returning,
+            others=others,
+        )
+
+    return hello
 
 
 def name_of_rank(plan: "Plan", worker: str | None) -> str:

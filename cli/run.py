@@ -169,7 +169,7 @@ def run_here(plan: "Plan", training: Training, how: Conduct, as_json: bool = Fal
     _, corpus = load_training(plan, training)
     count = len(plan.live_workers())
     is_crowded = count > available_cores() and not training.paced
-    if is_crowded and not quiet:
+    if is_crowded:
         remark(
             f"{count} workers share {available_cores()} cores and take turns: expect longer than predicted, and nobody "
             "to look for what is slow"

@@ -7,17 +7,18 @@ the few of a run without a coordinator. All of them may lack fields; what is not
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
+
+from .words import counted, listed
 
 if TYPE_CHECKING:
     from ..schemas.plan import Plan
 
 LOSSES_KEPT = 60
 HAPPENINGS_KEPT = 8
-NAMES_TOLD = 4  # of a list of workers; of the others only how many they are
 
 
 @dataclass(frozen=True)
@@ -375,18 +376,6 @@ class RunStory:
 def clock(at_s: float) -> str:
     """The local time of day, `12:03:01`."""
     return time.strftime("%H:%M:%S", time.localtime(at_s))
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 join`, `2 joins`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def listed(names: Iterable[str]) -> str:
-    """`0/1, 1/2`; of many only the first few, and how many more there are."""
-    names = list(names)
-    more = len(names) - NAMES_TOLD
-    return ", ".join(names[:NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")
 
 
 def print_loss(loss: float | None) -> str:

@@ -153,7 +153,7 @@ def _story(
 
 def _costs(plan: "Plan", profile: str | None, site: Site, heartbeat_limit_s: float, regroup_s: float) -> "SwitchCosts":
     """What changes take; the copies too, where it is known how large each layer's state is and how fast it is sent."""
-    from ..planners.oobleck.plan import templates_of
+    from ..planners.oobleck.standing import templates_of
     from ..runners.story import SwitchCosts
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
@@ -167,7 +167,7 @@ def _costs(plan: "Plan", profile: str | None, site: Site, heartbeat_limit_s: flo
         known = templates_of(plan)
     else:
         return costs
-    network = known.network.inter_node or known.network.intra_node
+    network = known.network.between_workers
     return replace(
         costs,
         state_bytes=tuple(layer.parameter_bytes + layer.state_bytes for layer in known.layers),

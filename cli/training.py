@@ -103,9 +103,7 @@ def training_of(
     Raises:
         InvalidInputError: the plan's options ask for a form that there is not.
     """
-    told = plan.planner.options
-    found = [told.get("microbatch_size"), told.get("sequence_length")]
-    size, length = (value if isinstance(value, int) else None for value in found)
+    size, length = sizes_of(plan)
     return Training(
         model=model,
         data=tuple(data or ()),
@@ -116,8 +114,15 @@ def training_of(
         paced=paced,
         seed=seed,
         transport=transport.value,
-        form=form_of(told),
+        form=form_of(plan.planner.options),
     )
+
+
+def sizes_of(plan: "Plan") -> tuple[int | None, int | None]:
+    """Samples a micro-batch and tokens a sample of the profile behind a plan; None where the plan does not say."""
+    told = (plan.planner.options.get(name) for name in ("microbatch_size", "sequence_length"))
+    size, length = (value if isinstance(value, int) else None for value in told)
+    return size, length
 
 
 def load_training(plan: "Plan", training: Training) -> "tuple[Model, ByteCorpus]":

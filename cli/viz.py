@@ -1,4 +1,4 @@
-"""`rtk viz`: plans, timelines and pipeline templates as pictures and traces."""
+"""`rtk viz`: plans, timelines, pipeline templates and replays as pictures and traces."""
 
 import json
 import sys
@@ -15,11 +15,12 @@ from .console import Debug, Json, Quiet, picture_ending, print_json, remark
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from ..schemas.replay_report import ReplayReport
     from ..schemas.templates import Templates
     from ..schemas.timeline import Timeline
 
 NAME = "viz"
-SUMMARY = "Draw plans, timelines and pipeline templates."
+SUMMARY = "Draw plans, timelines, pipeline templates and replays."
 
 ENDINGS = (".html", ".svg", ".json")
 FIX = f"end it in {', '.join(ENDINGS)}, or these and .gz; --json prints the trace, --terminal a chart"
@@ -30,7 +31,7 @@ def command(
         list[str],
         typer.Argument(
             help="Plans, which are simulated, and timelines; several are laid over each other. Or one file of pipeline "
-            "templates. `-` is stdin."
+            "templates. Or reports of rtk replay; several are compared. `-` is stdin."
         ),
     ],
     output: Annotated[
@@ -48,8 +49,8 @@ def command(
 ) -> None:
     """Draw plans and timelines: an interactive Gantt chart, an image, a trace, or lines in the terminal.
 
-    Of pipeline templates, which stage lies on which GPUs; there is no trace of them. With --json the Chrome trace is
-    printed; with --output too, where the picture was written.
+    Of pipeline templates, which stage lies on which GPUs; of replays, throughput over time and where it went; there is
+    no trace of either. With --json the Chrome trace is printed; with --output too, where the picture was written.
     """
     ending = picture_ending(output, ENDINGS, FIX) if output is not None else None
     if files.count(STANDARD_STREAM) > 1:
@@ -148,11 +149,51 @@ class TemplatesDrawing:
         return [terminal_templates(self.templates, width)]
 
 
+@dataclass(frozen=True)
+class ReplaysDrawing:
+    """Reports of replays, with their labels."""
+
+    reports: "list[tuple[str, ReplayReport]]"
+
+    def html(self, title: str) -> str:
+        """A page to be mailed; of several reports, one that compares them."""
+        from ..viz.replay_page import comparison_html, replay_html
+
+        if len(self.reports) == 1:
+            return replay_html(self.reports[0][1])
+        labels, reports = zip(*self.reports, strict=True)
+        return comparison_html(reports, labels)
+
+    def svg(self, title: str) -> str:
+        """The pictures of the page, one under the other."""
+        from ..viz.replay_svg import replay_svg
+
+        return replay_svg(self.reports)
+
+    def trace(self) -> dict[str, Any]:
+        """None: it is an error to ask for it."""
+        raise InvalidInputError(
+            "a replay has no trace of operations: it knows iterations only as a number of seconds",
+            where="--json, or an output in .json",
+            fix="draw it as .html or .svg; rtk simulate --inject tells failures operation by operation",
+        )
+
+    def charts(self, width: int) -> "list[Text]":
+        """A bar a policy."""
+        from ..viz.replay_terminal import terminal_replay
+
+        return [terminal_replay(report, width) for _, report in self.reports]
+
+
 def _read(files: list[str]) -> Drawing:
+    from ..schemas.replay_report import ReplayReport
     from ..schemas.templates import Templates
 
     documents = [(source_of(file), read_bytes(file)) for file in files]
     formats = [sniff_format(data, source) for source, data in documents]
+    if set(formats) == {ReplayReport.FORMAT}:
+        reports = [parse_document(data, ReplayReport, source) for source, data in documents]
+        return ReplaysDrawing(list(zip(_numbered(list(map(_stem, files))), reports, strict=True)))
     if Templates.FORMAT not in formats:
         return TimelinesDrawing(_labelled(files, [_timeline(*document) for document in documents]))
     if len(files) > 1:
@@ -175,9 +216,10 @@ def _timeline(source: str, data: bytes) -> "Timeline":
     found = sniff_format(data, source)
     if found not in (Plan.FORMAT, Timeline.FORMAT):
         raise InvalidInputError(
-            f"only plans, timelines and templates can be drawn, this is {found or 'a file that names no format'}",
+            "only plans, timelines, templates and replays can be drawn, and replays not together with others; "
+            f"this is {found or 'a file that names no format'}",
             where=f"{source}, /format",
-            fix="rtk plan makes plans and templates; rtk simulate and rtk run write timelines",
+            fix="rtk plan makes plans and templates; rtk simulate and rtk run write timelines; rtk replay its reports",
         )
     if found == Timeline.FORMAT:
         return parse_document(data, Timeline, source)
@@ -192,9 +234,14 @@ def _labelled(files: list[str], timelines: "list[Timeline]") -> "list[tuple[str,
     labels: list[str] = [timeline.source for timeline in timelines]
     if len(set(labels)) < len(labels):
         labels = [f"{label} {_stem(file)}" for label, file in zip(labels, files, strict=True)]
-    if len(set(labels)) < len(labels):
-        labels = [f"{label} ({number})" for number, label in enumerate(labels, start=1)]
-    return list(zip(labels, timelines, strict=True))
+    return list(zip(_numbered(labels), timelines, strict=True))
+
+
+def _numbered(labels: list[str]) -> list[str]:
+    """The labels, with numbers where some are alike."""
+    if len(set(labels)) == len(labels):
+        return labels
+    return [f"{label} ({number})" for number, label in enumerate(labels, start=1)]
 
 
 def _stem(path: str) -> str:

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate
 
 from ..schemas.errors import InfeasibleError, InvalidInputError
-from ..schemas.plan import Link, Stage, Template
+from ..schemas.plan import Layers, Link, Stage, Template
 from ..schemas.profile import Connection, Layer, LayerCost, Profile, held_bytes
 
 
-def cut_stages(profile: Profile, stages: int, peers: int) -> Template:
+def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: int = 1) -> Template:
     """Cut a profile's layers into consecutive stages so that the slowest stage is as fast as can be.
 
     Among the cuts with the least bottleneck the one with the least sum of squared stage times is taken, and of several
@@ -19,25 +20,27 @@ def cut_stages(profile: Profile, stages: int, peers: int) -> Template:
         profile: the model's costs.
         stages: how many stages, at most one a layer.
         peers: workers that hold each stage (data-parallel degree), for the all-reduce time.
+        tensor_parallel: GPUs of a worker, which share every layer; bytes and limits are those of each.
 
     Returns:
         A template `t0`, with the links' delays from the profile's network and with memory limits from its device.
 
     Raises:
         InfeasibleError: there are more stages than layers, or the device cannot hold a stage's parameters and state.
+        InvalidInputError: a layer has no cost at this degree.
     """
     count = len(profile.layers)
     if stages > count:
         raise InfeasibleError(
             f"{stages} stages cannot be cut from {count} layers", where="--pp", fix=f"take at most {count}"
         )
-    times = [_cost(layer, index).work_s for index, layer in enumerate(profile.layers)]
+    times = [_cost(layer, index, tensor_parallel).work_s for index, layer in enumerate(profile.layers)]
     ends = least_bottleneck_cut(times, stages)
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))
-    connection = profile.network.inter_node or profile.network.intra_node or Connection()
+    connection = profile.network.between_workers or Connection()
     return Template(
         "t0",
-        tuple(_stage(profile, first, stop, peers, connection) for first, stop in ranges),
+        tuple(_stage(profile, (first, stop), peers, tensor_parallel, connection) for first, stop in ranges),
         tuple(Link(connection.transfer_s(profile.layers[stop - 1].output_bytes)) for _, stop in ranges[:-1]),
     )
 
@@ -47,11 +50,17 @@ def least_bottleneck_cut(times: Sequence[float], parts: int) -> list[int]:
 
     Dynamic programme, O(parts · n²); exact. Secondary aim: the least sum of squares under that bottleneck.
     """
+    return list(_least_bottleneck_cut(tuple(times), parts))
+
+
+@lru_cache(maxsize=256)  # a job asks for the same cut with many numbers of pipelines
+def _least_bottleneck_cut(times: tuple[float, ...], parts: int) -> tuple[int, ...]:
     count = len(times)
     sums = [0.0, *accumulate(times)]
     bottleneck = _cut(sums, count, parts, cost=lambda whole, part: max(whole, part), limit=float("inf"))[0]
     # Prefix sums of one stage differ in the last bits with its place: allow for that.
-    return _cut(sums, count, parts, cost=lambda whole, part: whole + part * part, limit=bottleneck * (1 + 1e-12))[1]
+    ends = _cut(sums, count, parts, cost=lambda whole, part: whole + part * part, limit=bottleneck * (1 + 1e-12))[1]
+    return tuple(ends)
 
 
 def with_limits_and_delays(
@@ -93,20 +102,21 @@ def _cut(
     return best[-1][count]
 
 
-def _stage(profile: Profile, first: int, stop: int, peers: int, connection: Connection) -> Stage:
+def _stage(profile: Profile, span: Layers, peers: int, degree: int, connection: Connection) -> Stage:
+    first, stop = span
     layers = profile.layers[first:stop]
-    costs = [_cost(layer, first + index) for index, layer in enumerate(layers)]
-    parameter_bytes, state_bytes = held_bytes(profile.layers, first, stop)
+    costs = [_cost(layer, first + index, degree) for index, layer in enumerate(layers)]
+    parameter_bytes, state_bytes = (size / degree for size in held_bytes(profile.layers, first, stop))
     return Stage(
-        layers=(first, stop),
-        tensor_parallel=costs[0].tensor_parallel,
+        layers=span,
+        tensor_parallel=degree,
         forward_s=sum(cost.forward_s for cost in costs),
         backward_input_s=sum(cost.backward_input_s for cost in costs),
         backward_weight_s=sum(cost.backward_weight_s for cost in costs),
         optimizer_s=sum(cost.optimizer_s for cost in costs),
         allreduce_s=connection.ring_s(parameter_bytes, peers),
-        activation_bytes=sum(layer.activation_bytes for layer in layers),
-        weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers),
+        activation_bytes=sum(layer.activation_bytes for layer in layers) / degree,
+        weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers) / degree,
         memory_limit_bytes=_room_bytes(profile, parameter_bytes + state_bytes, first, stop),
     )
 
@@ -126,11 +136,12 @@ def _room_bytes(profile: Profile, static_bytes: float, first: int, stop: int) ->
     return memory_bytes - static_bytes
 
 
-def _cost(layer: Layer, index: int) -> LayerCost:
-    """A layer's cost on a single device; tensor parallelism is planned by the templates, not here."""
+def _cost(layer: Layer, index: int, degree: int) -> LayerCost:
     for cost in layer.costs:
-        if cost.tensor_parallel == 1:
+        if cost.tensor_parallel == degree:
             return cost
     raise InvalidInputError(
-        "there is no cost at tensor_parallel 1", where=f"the profile, /layers/{index}/costs", fix="profile that degree"
+        f"there is no cost at tensor_parallel {degree}",
+        where=f"the profile, /layers/{index}/costs",
+        fix="profile that degree",
     )

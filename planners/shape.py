@@ -16,13 +16,17 @@ FORM = ("cut", "dtype", "checkpointing")
 
 @dataclass(frozen=True)
 class Shape:
-    """What to plan: pp stages, dp pipelines, micro-batches per pipeline, limits (bytes) and delays (s) to plan for."""
+    """What to plan: pp stages, dp pipelines, micro-batches per pipeline, limits (bytes) and delays (s) to plan for.
+
+    A worker is `tensor_parallel` GPUs.
+    """
 
     pp: int
     dp: int
     microbatches: int
     memory_limit_bytes: Sequence[float] | None = None
     link_delay_s: Mapping[LinkPlace, float] | None = None
+    tensor_parallel: int = 1
 
 
 def template_of(profile: Profile, shape: Shape) -> Template:
@@ -35,7 +39,8 @@ def template_of(profile: Profile, shape: Shape) -> Template:
     delays = dict(shape.link_delay_s or {})
     _check_links(delays, shape)
     common = {link: delay for (k, link), delay in delays.items() if k is None}
-    return with_limits_and_delays(cut_stages(profile, shape.pp, shape.dp), shape.memory_limit_bytes, common)
+    template = cut_stages(profile, shape.pp, shape.dp, shape.tensor_parallel)
+    return with_limits_and_delays(template, shape.memory_limit_bytes, common)
 
 
 def pipelines_of(template: Template, shape: Shape) -> list[Pipeline]:

@@ -17,7 +17,7 @@ from .models.model import Model
 from .models.tied import tied
 from .models.titles import title_of
 from .rehearsal import OPERATIONS, Held
-from .sharding import reduction_s, shard_of, share_loss
+from .sharding import check_share, reduction_s, shard_of, share_loss
 
 # Beside each parameter: its gradient and AdamW's two moments.
 STATES = 3
@@ -67,7 +67,7 @@ def measure_profile(
     higher = sorted({*degrees} - {1})
     with _threads(threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        _require_shares(model, higher)
+        _check_shares(model, higher)
         budget_s = BUDGET_S / (1 + len(higher))
         bench = Bench(make_stage, model.example(seed), where, _device_of(model), repeats, budget_s, clock, progress)
         whole = measure_layers(bench, model.layers, model.loss)
@@ -87,11 +87,11 @@ def measure_profile(
     return profile
 
 
-def _require_shares(model: Model, degrees: Sequence[int]) -> None:
+def _check_shares(model: Model, degrees: Sequence[int]) -> None:
     """Raise InvalidInputError if a layer has no share, before anything is measured."""
     for degree in degrees:
         for layer in model.layers:
-            shard_of(layer, degree, model.tensor_parallel)
+            check_share(layer, degree, model.tensor_parallel)
 
 
 def _measure_shares(bench: Bench, model: Model, whole: Found, degree: int, connection: Connection | None) -> Found:

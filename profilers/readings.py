@@ -2,16 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import median, quantiles
+from statistics import median
 
 import torch
 from torch import nn
 
 from ..schemas.profile import LayerCost, Spread
 from .rehearsal import Times
+from .spreads import FEWEST_FOR_A_SPREAD, half_width
 
-# With fewer readings, a spread says nothing.
-FEWEST_FOR_A_SPREAD = 4
 # Attributes by which a layer knows its own place, as those of transformers do.
 OWN_PLACE = frozenset({"layer_idx", "layer_id", "layer_number", "layer_index"})
 
@@ -72,9 +71,3 @@ def _cost(times_s: Sequence[Times], degree: int) -> LayerCost:
     spread = Spread(*(half_width(column) for column in columns)) if len(times_s) >= FEWEST_FOR_A_SPREAD else None
     forward_s, input_s, weight_s, step_s = (median(column) for column in columns)
     return LayerCost(forward_s, input_s, weight_s, step_s, tensor_parallel=degree, spread=spread)
-
-
-def half_width(values: Sequence[float]) -> float:
-    """Half the width of the middle half of two or more values."""
-    lower, _, upper = quantiles(values, n=4)
-    return (upper - lower) / 2

@@ -44,7 +44,8 @@ def refine(profile: Profile, runs: Sequence[Run]) -> Refinement:
     * What counts as a stage's time is told in `readings_of`.
     * A B corrects the sum of I and W, which keep their shares.
     * A layer's factor holds for all its tensor-parallel degrees.
-    * The spread becomes the readings', relative to the stage's time.
+    * The spread becomes the readings', relative to the stage's time; where there are too few to say (spreads.py) it
+      stays as it was, relative to the time.
     * Of an operation that takes no time in the profile nothing can be scaled: it stays so.
     * `origin` becomes "measured" once every time in the profile has been corrected; `model["refined"]` says by which
       timelines, and which profile and origin there were before: bytes are still of that origin.
@@ -142,7 +143,7 @@ def _row(profile: Profile, reading: Reading) -> Floats:
 
 
 def _spreads(layers: int, readings: Iterable[Reading]) -> Floats:
-    """The relative spread of what each operation and layer was measured in, the largest; NaN where it was in none."""
+    """The relative spread of what each operation and layer was measured in, the largest; NaN where nobody says one."""
     spreads = np.full((len(TIMES), layers), np.nan)
     for reading in readings:
         for number, kind in enumerate(TIMES):

@@ -67,12 +67,9 @@ def shard_of(layer: nn.Module, degree: int, plan: TensorParallelPlan | None, ran
     Raises:
         InvalidInputError: the degree divides no such layer, or the plan does not suit it.
     """
-    if degree < 1:
-        raise InvalidInputError(f"{degree} is no tensor-parallel degree", where="--tp", fix="give 1 or more")
+    cuts = check_share(layer, degree, plan)
     if degree == 1:
         return layer
-    cuts = _cuts(layer, plan)
-    _check(layer, cuts, degree)
     # A deep copy takes what it is told for an object: narrow parameters for whole ones, and what is fixed as it is.
     instead: dict[int, Any] = {id(value): value for module in layer.modules() for value in _fixed(module)}
     for name, cut in cuts.items():
@@ -86,6 +83,24 @@ def shard_of(layer: nn.Module, degree: int, plan: TensorParallelPlan | None, ran
         if cut == "vocabulary":
             share = _with_vocabulary(share, name, rank)
     return share
+
+
+def check_share(layer: nn.Module, degree: int, plan: TensorParallelPlan | None) -> dict[str, Cut]:
+    """What `shard_of` would cut, by module names; it copies nothing, so that a whole model can be checked beforehand.
+
+    Args:
+        layer: as in `shard_of`, like `degree` and `plan`.
+
+    Raises:
+        InvalidInputError: the degree divides no such layer, or the plan does not suit it.
+    """
+    if degree < 1:
+        raise InvalidInputError(f"{degree} is no tensor-parallel degree", where="--tp", fix="give 1 or more")
+    if degree == 1:
+        return {}
+    cuts = _cuts(layer, plan)
+    _check(layer, cuts, degree)
+    return cuts
 
 
 def reduction_s(

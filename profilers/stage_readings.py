@@ -1,15 +1,17 @@
 """What a measured Timeline says of each stage: how long its operations take, and which workers are slow."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median
 from typing import Literal, TypeAlias
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.orders import check_order_text
 from ..schemas.plan import Layers
 from ..schemas.timeline import Timeline
+from .spreads import FEWEST_FOR_A_SPREAD, half_width
 
 Operation: TypeAlias = Literal["F", "I", "W", "B", "step"]
 
@@ -50,7 +52,8 @@ class Reading:
         tensor_parallel: the degree.
         operation: F, I, W, B or step.
         measured_s: the median over workers of the median over micro-batches and iterations.
-        spread: half the width of the middle half of a worker's readings, over their median; the median over workers.
+        spread: half the width of the middle half of a worker's readings, over their median; the median over workers;
+            NaN where all have too few readings to say.
         before_s: what the profile says.
         after_s: what the refined profile says.
     """
@@ -104,8 +107,7 @@ def readings_of(run: Run, number: int, layers_in_all: int) -> tuple[list[Reading
         for operation in _operations(counted):
             own = [times[operation] for times in counted if operation in times]
             measured_s = median(median(times_s) for times_s in own)
-            spread = median(_relative_spread(times_s) for times_s in own)
-            readings.append(Reading(number, layers, degree, operation, measured_s, spread))
+            readings.append(Reading(number, layers, degree, operation, measured_s, _relative_spread(own)))
     return readings, slow
 
 
@@ -200,8 +202,8 @@ def _operations(workers: Iterable[Mapping[Operation, Sequence[float]]]) -> list[
     return [kind for kind in counted if kind in kinds]
 
 
-def _relative_spread(times_s: Sequence[float]) -> float:
-    if len(times_s) < 2 or not median(times_s):
-        return 0.0
-    low_s, _, high_s = quantiles(times_s, n=4, method="inclusive")
-    return (high_s - low_s) / 2 / median(times_s)
+def _relative_spread(workers: Sequence[Sequence[float]]) -> float:
+    """The median over workers of half the width of the middle half of their readings, over their median."""
+    enough = [times_s for times_s in workers if len(times_s) >= FEWEST_FOR_A_SPREAD]
+    spreads = [half_width(times_s) / median(times_s) if median(times_s) else 0.0 for times_s in enough]
+    return median(spreads) if spreads else math.nan

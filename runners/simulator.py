@@ -349,6 +349,11 @@ class _Clock:
             machine.spans.append(Span(machine.worker.name, name, start_s, end_s))
 
 
+def is_computed(span: Span) -> bool:
+    """Whether it is of the plan: an F, I, W or B, and neither an all-reduce nor a step."""
+    return span.op not in ("allreduce", "step")
+
+
 def _jitter_streams(plan: Plan, jitter: float, seed: int) -> "list[np.random.Generator]":
     if not jitter:
         return []
@@ -382,7 +387,7 @@ def _summary(plan: Plan, clock: _Clock, options: dict[str, float]) -> Simulation
 
 def _window(plan: Plan, members: list[_Machine]) -> tuple[float, float, float, float]:
     """Of one component: first start, last end, and the slowest all-reduce and optimizer of its workers, in s."""
-    computed = [[span for span in machine.spans if span.op not in ("allreduce", "step")] for machine in members]
+    computed = [[span for span in machine.spans if is_computed(span)] for machine in members]
     stages = [plan.stage_of(machine.worker) for machine in members]
     return (
         min((spans[0].start_s for spans in computed if spans), default=math.inf),

@@ -20,8 +20,8 @@ workers measure (measuring.py), as it would in a real run, and tells the rules w
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
 from typing import Any
@@ -29,10 +29,11 @@ from typing import Any
 from ..schemas.documents import canonical, digest, parse_document
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.plan import Plan
-from ..schemas.protocols import Examined, Monitor, Replan
+from ..schemas.protocols import Monitor, Replan
 from ..schemas.report import Report
-from ..schemas.timeline import Event, Span, Timeline, memory_of_workers
+from ..schemas.timeline import Event, Timeline, memory_of_workers
 from ..schemas.trace import Trace, TraceEvent
+from .acts import Act, Run, first_start_s, half_way_s, stages_of
 from .cast import DEADLY, Process, cast_of, check_trace, has_come, joins, link_ends
 from .examining import pause
 from .machines import Machines, Staging, Standing, broken_links, slow_links
@@ -58,7 +59,7 @@ from .resilience.messages import Commit, Copy, End, Epoch, Hello, Ready, Refused
 from .resilience.rules import Rules
 from .resilience.telling import timeline_events
 from .sending import RankPair, Sending, rank_pair
-from .simulator import Cuts, Execution, Pauses, execute, simulate
+from .simulator import Cuts, Execution, Pauses, execute, is_computed, simulate
 
 RETRY_S = 0.5  # until a worker that was refused for the time being says hello again
 
@@ -137,7 +138,7 @@ class Story:
         for plan in self.plans:
             for worker, peak_bytes in zip(plan.workers, simulate(plan).peak_memory_bytes, strict=True):
                 peaks[worker.name] = max(peak_bytes, peaks.get(worker.name, 0.0))
-        computed_s = sum(s.end_s - s.start_s for s in self.timeline.spans if s.op not in ("allreduce", "step"))
+        computed_s = sum(s.end_s - s.start_s for s in self.timeline.spans if is_computed(s))
         room_s = len(self.plans[0].live_workers()) * self.total_s
         done = len(self.committed_s) * self.plans[0].total_microbatches()
         return Report(
@@ -188,50 +189,6 @@ def simulate_story(
     return world.story()
 
 
-@dataclass(eq=False)
-class _Run:
-    """One try at an iteration: where it lies in time, and what was done in it; `cut_s`: when it was broken off."""
-
-    iteration: int
-    start_s: float
-    staging: Staging
-    actors: tuple[Process, ...]
-    execution: Execution
-    broken_s: Cuts  # by link, when it breaks, counted from the start
-    cut_s: float = math.inf
-
-    @property
-    def program(self) -> Program:
-        """What was executed."""
-        return self.staging.program
-
-    def spans(self) -> Iterable[Span]:
-        """What was executed, on the story's clock."""
-        for actor, own in zip(self.actors, self.execution.spans, strict=True):
-            stop_s = min(self.cut_s, actor.died_s)
-            for span in own:
-                start_s, end_s = span.start_s + self.start_s, span.end_s + self.start_s
-                if start_s < stop_s:
-                    yield replace(span, start_s=start_s, end_s=min(end_s, stop_s), iteration=self.iteration)
-
-    def end_s(self) -> float:
-        """When those who live have made their steps."""
-        return max((one for one in self.execution.done_s if math.isfinite(one)), default=0.0) + self.start_s
-
-
-@dataclass(eq=False)
-class _Act:
-    """An epoch: its members by rank, and its tries."""
-
-    message: Epoch
-    plan: Plan
-    actors: tuple[Process, ...]
-    last: int
-    runs: list[_Run] = field(default_factory=list)
-    held_up: tuple[int, float] | None = None  # an iteration that waits for a commit, and when it could have begun
-    examined: Mapping[int, Examined] = field(default_factory=dict)  # by rank, before the first iteration
-
-
 class _World:
     """The clock, the processes and the coordinator's rules."""
 
@@ -257,8 +214,8 @@ class _World:
         self.counted = 0
         self.cast = cast_of(plan, trace, costs.heartbeat_limit_s)
         self.by_connection = {process.connection: process for process in self.cast}
-        self.act: _Act | None = None
-        self.acts: list[_Act] = []
+        self.act: Act | None = None
+        self.acts: list[Act] = []
         self.announced: list[tuple[float, dict[str, Any]]] = []
         self.played: list[Event] = []
         self.marked: set[int] = set()
@@ -397,7 +354,7 @@ class _World:
         free_s = self.now_s
         if self.act is not None:  # the steps after a commit are made in any case
             free_s = max([free_s, *(run.end_s() for run in self.act.runs if run.cut_s == math.inf)])
-        act = _Act(epoch, parse_document(epoch.plan.encode(), Plan, "epoch"), actors, epoch.last)
+        act = Act(epoch, parse_document(epoch.plan.encode(), Plan, "epoch"), actors, epoch.last)
         self.act = act
         self.acts.append(act)
         takes_s = self.costs.regroup_s + self.costs.copying_s(epoch.copies) if epoch.epoch > 1 else 0.0
@@ -414,7 +371,7 @@ class _World:
             if actor.died_s > self.now_s and actor.dies_by is not None and actor.dies_by.iteration is not None:
                 actor.lives_on()
 
-    def _be_ready(self, act: _Act) -> None:
+    def _be_ready(self, act: Act) -> None:
         if act is not self.act or any(actor.died_s <= self.now_s for actor in act.actors):
             return  # the death of a member is about to be noticed
         waits_s = max(
@@ -431,7 +388,7 @@ class _World:
         else:
             self._begin(act, act.message.iteration)
 
-    def _examine(self, act: _Act) -> None:
+    def _examine(self, act: Act) -> None:
         """Who is under suspicion is examined; the epoch's first iteration begins when all of them are done."""
         staging = self._staging(act, act.message.iteration)
         found = pause(staging, act.message.examine, [actor.name for actor in act.actors])
@@ -440,10 +397,10 @@ class _World:
 
     # Iterations
 
-    def _plan_begin(self, act: _Act, iteration: int, at_s: float) -> None:
+    def _plan_begin(self, act: Act, iteration: int, at_s: float) -> None:
         self._at(at_s, _BEGINS, lambda: self._begin(act, iteration))
 
-    def _begin(self, act: _Act, iteration: int) -> None:
+    def _begin(self, act: Act, iteration: int) -> None:
         """Execute an iteration; its votes come in due course, and the next one begins when its stages are free."""
         if act is not self.act or self.end is not None or iteration > act.last:
             return
@@ -467,7 +424,7 @@ class _World:
         if next_s is not None:
             self._plan_begin(act, iteration + 1, next_s)
 
-    def _vote(self, act: _Act, run: _Run, rank: int) -> None:
+    def _vote(self, act: Act, run: Run, rank: int) -> None:
         if act is self.act:
             numbers = tuple(
                 act.plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
@@ -478,7 +435,7 @@ class _World:
             self._feed(Said(self.now_s, run.actors[rank].connection, vote))
             self._look_at(act, run, rank)
 
-    def _look_at(self, act: _Act, run: _Run, rank: int) -> None:
+    def _look_at(self, act: Act, run: Run, rank: int) -> None:
         """Let the monitor see what a worker has measured; what it finds is an event."""
         if self.monitor is None:
             return
@@ -489,13 +446,13 @@ class _World:
         if found is not None and self.end is None:
             self._feed(Noticed(self.now_s, found))
 
-    def _suspect(self, act: _Act, rank: int, peer: int) -> None:
+    def _suspect(self, act: Act, rank: int, peer: int) -> None:
         """A worker has found out that it does not reach another one."""
         if act is self.act and self.end is None and act.actors[rank].died_s > self.now_s:
             suspect = Suspect(act.message.epoch, "nothing comes through", act.actors[peer].name)
             self._feed(Said(self.now_s, act.actors[rank].connection, suspect))
 
-    def _run(self, act: _Act, iteration: int) -> _Run:
+    def _run(self, act: Act, iteration: int) -> Run:
         staging = self._staging(act, iteration)
         pauses, broken_s = self._pauses(act), dict.fromkeys(staging.broken, 0.0)
         execution = self._execute(staging, pauses, broken_s, iteration)
@@ -511,9 +468,9 @@ class _World:
             self._expect_death(act.actors[rank])
             pauses[rank] = (at_s, math.inf)
             execution = self._execute(staging, pauses, broken_s, iteration)
-        return _Run(iteration, self.now_s, staging, act.actors, execution, broken_s)
+        return Run(iteration, self.now_s, staging, act.actors, execution, broken_s)
 
-    def _staging(self, act: _Act, iteration: int) -> Staging:
+    def _staging(self, act: Act, iteration: int) -> Staging:
         """The epoch's program with what is slow, or broken, from the beginning of this iteration on."""
         events = [
             event
@@ -537,7 +494,7 @@ class _World:
         return is_break and event.iteration == iteration
 
     def _breaks(
-        self, act: _Act, staging: Staging, execution: Execution, iteration: int
+        self, act: Act, staging: Staging, execution: Execution, iteration: int
     ) -> Iterator[tuple[int, RankPair, float]]:
         """Which links break in the midst of an iteration, by which event, and when, counted from its beginning."""
         ranks = {actor.name: rank for rank, actor in enumerate(act.actors)}
@@ -547,10 +504,10 @@ class _World:
                 if event.time_s is not None and event.time_s > self.now_s:
                     yield number, rank_pair(*ends), event.time_s - self.now_s
                 elif self._breaks_in(number, iteration):
-                    starts_s = (_middle_s(staging.program, execution, rank) for rank in ends)
+                    starts_s = (half_way_s(staging.program, execution, rank) for rank in ends)
                     yield number, rank_pair(*ends), min((at_s for at_s in starts_s if at_s is not None), default=0.0)
 
-    def _expect_break(self, act: _Act, number: int, at_s: float) -> None:
+    def _expect_break(self, act: Act, number: int, at_s: float) -> None:
         def snap() -> None:
             event = self.trace.events[number]
             if (event.time_s is not None or act is self.act) and number not in self.snapped:
@@ -559,7 +516,7 @@ class _World:
 
         self._at(at_s, _SAYS, snap)
 
-    def _pauses(self, act: _Act) -> dict[int, tuple[float, float]]:
+    def _pauses(self, act: Act) -> dict[int, tuple[float, float]]:
         """Who stands still from when until when, counted from now."""
         found = {rank: actor.stands_still_s(self.now_s) for rank, actor in enumerate(act.actors)}
         return {rank: (one[0] - self.now_s, one[1] - self.now_s) for rank, one in found.items() if one is not None}
@@ -577,7 +534,7 @@ class _World:
         return execution
 
     def _next_strike(
-        self, act: _Act, program: Program, execution: Execution, iteration: int
+        self, act: Act, program: Program, execution: Execution, iteration: int
     ) -> tuple[float, int, TraceEvent] | None:
         """Whom the trace strikes first in this iteration, of those who still live, when, and by which event."""
         strikes = []
@@ -585,17 +542,17 @@ class _World:
             event = actor.strike_in(iteration)
             if event is None or actor.dies_by is not None:
                 continue
-            middle_s = _middle_s(program, execution, rank)
+            middle_s = half_way_s(program, execution, rank)
             if middle_s is not None:
                 strikes.append((middle_s, rank, event))
         return min(strikes, key=lambda strike: strike[:2], default=None)
 
-    def _free_s(self, act: _Act, run: _Run) -> float | None:
+    def _free_s(self, act: Act, run: Run) -> float | None:
         """When the next iteration begins, if no stage is blocked."""
         done_s = run.execution.done_s
         alive = [rank for rank, actor in enumerate(act.actors) if done_s[rank] < math.inf or actor.dies_by is None]
-        stages = _stages(run.program, alive)
-        everywhere = len(_stages(run.program, range(len(act.actors))))
+        stages = stages_of(run.program, alive)
+        everywhere = len(stages_of(run.program, range(len(act.actors))))
         if any(math.isinf(done_s[rank]) for rank in alive) or len(stages) < everywhere:
             return None
         if act.plan.optimizer == "synchronous":
@@ -603,22 +560,15 @@ class _World:
         staging = self._staging(act, run.iteration + 1)
         following = self._execute(staging, {}, dict.fromkeys(staging.broken, 0.0), run.iteration + 1)
         waits_s = [
-            self._done_s(act.plan, run, ranks) - first_s
+            run.done_s(act.plan, ranks) - first_s
             for ranks in stages
-            if (first_s := _first_start_s(following, ranks)) is not None
+            if (first_s := first_start_s(following, ranks)) is not None
         ]
         return run.start_s + max(waits_s, default=0.0)
 
-    def _done_s(self, plan: Plan, run: _Run, ranks: Sequence[int]) -> float:
-        """When a stage has made its step: as the period is reckoned, or later where somebody stood still."""
-        stages = [plan.stage_of(run.program.workers[rank]) for rank in ranks]
-        last_s = max((_last_end_s(run.execution.spans[rank]) for rank in ranks), default=0.0)
-        steps_s = max(stage.allreduce_s for stage in stages) + max(stage.optimizer_s for stage in stages)
-        return max(last_s + steps_s, *(run.execution.done_s[rank] for rank in ranks))
-
     # What the trace does, for the timeline
 
-    def _mark_beginning(self, act: _Act, iteration: int) -> None:
+    def _mark_beginning(self, act: Act, iteration: int) -> None:
         """Note what is slow from now on, and let those come back who were stopped."""
         for number, event in enumerate(self.trace.events):
             if event.kind not in ("join", *DEADLY) and number not in self.marked:
@@ -643,33 +593,3 @@ class _World:
         much += [f"factor {event.factor:g}"] if event.factor is not None else []
         much += [f"{event.delay_s:g} s more"] if event.delay_s is not None else []
         self.played.append(Event(self.now_s, event.kind, place, ", ".join(much)))
-
-
-def _middle_s(program: Program, execution: Execution, rank: int) -> float | None:
-    """When a worker begins the operation in the middle of its order; None where it does not come to that."""
-    operations = sum(isinstance(one, Compute) for one in program.instructions[rank])
-    middle = execution.spans[rank][operations // 2 :][:1] if operations else ()
-    return middle[0].start_s if middle and _is_computed(middle[0]) else None
-
-
-def _stages(program: Program, alive: Sequence[int]) -> list[list[int]]:
-    """The living ranks of each stage, or of stages that reduce together, that has any."""
-    stages: dict[tuple[int, ...], list[int]] = {}
-    for rank in alive:
-        group = program.reduction(rank).group
-        stages.setdefault(group, []).append(rank)
-    return list(stages.values())
-
-
-def _first_start_s(execution: Execution, ranks: Sequence[int]) -> float | None:
-    """When a stage begins; None for one that computes nothing."""
-    firsts = [own[0].start_s for rank in ranks for own in [execution.spans[rank]] if own and _is_computed(own[0])]
-    return min(firsts, default=None)
-
-
-def _last_end_s(spans: Sequence[Span]) -> float:
-    return max((span.end_s for span in spans if _is_computed(span)), default=0.0)
-
-
-def _is_computed(span: Span) -> bool:
-    return span.op not in ("allreduce", "step")

@@ -104,8 +104,7 @@ def seats_of_plan(cluster: Cluster, plan: Plan) -> Seats:
     Raises:
         InfeasibleError: there are fewer GPUs than that.
     """
-    places = [(worker.pipeline, worker.stage) for worker in plan.workers]
-    return _seats(cluster, {(k, i): plan.template_of(k).stages[i].tensor_parallel for k, i in places})
+    return _seats(cluster, {worker.place: plan.stage_of(worker).tensor_parallel for worker in plan.workers})
 
 
 def troubles(seats: Seats, overlay: Overlay) -> Troubles:

@@ -12,10 +12,11 @@ import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, TypeVar
 
 from .errors import InvalidInputError
 
@@ -145,23 +146,29 @@ def write_bytes(path: str, data: bytes) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    target = Path(path)
     packed = gzip.compress(data, mtime=0) if path.endswith(".gz") else data
-    if target.exists() and not target.is_file():
-        _write_special(target, packed)
-        return
+    with whole_file(path) as stream:
+        stream.write(packed)
+
+
+@contextmanager
+def whole_file(path: str) -> Iterator[BinaryIO]:
+    """A new file under a temporary name, which takes the path's place once it is whole.
+
+    Pipes and devices, such as /dev/stdout and /dev/null, cannot be renamed over: they are written straight away.
+
+    Raises:
+        InvalidInputError: the place cannot be written.
+    """
+    target = Path(path)
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(packed)
-            Path(temporary).chmod(0o666 & ~_umask())
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with target.open("wb") if target.exists() and not target.is_file() else _renamed(target) as stream:
+            yield stream
     except OSError as error:
-        raise _unwritable(path, error) from error
+        reason = error.strerror or str(error)
+        raise InvalidInputError(
+            f"cannot write the file: {reason}", where=path, fix="check the path and its permissions"
+        ) from error
 
 
 def to_tree(value: Any, key: str = "") -> Any:
@@ -327,21 +334,20 @@ def _all_field_names(kind: type[Document]) -> set[str]:
     return {"format", "format_version"} | names(type_adapter(kind).json_schema())
 
 
+@contextmanager
+def _renamed(target: Path) -> Iterator[BinaryIO]:
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def _write_special(target: Path, data: bytes) -> None:
-    # /dev/stdout, /dev/null and pipes cannot be renamed over.
-    try:
-        with target.open("wb") as stream:
-            stream.write(data)
-    except OSError as error:
-        raise _unwritable(str(target), error) from error
-
-
-def _unwritable(path: str, error: OSError) -> InvalidInputError:
-    reason = error.strerror or str(error)
-    return InvalidInputError(f"cannot write the file: {reason}", where=path, fix="check the path and its permissions")

@@ -22,12 +22,15 @@ def document_kinds() -> "dict[str, type[Document]]":
     from .detection import Detection
     from .plan import Plan
     from .profile import Profile
+    from .replay_report import ReplayReport
     from .report import Report
     from .templates import Templates
     from .timeline import Timeline
     from .trace import Trace
 
-    kinds: list[type[Document]] = [Atlas, Checkpoint, Detection, Plan, Profile, Report, Templates, Timeline, Trace]
+    kinds: list[type[Document]] = [
+        Atlas, Checkpoint, Detection, Plan, Profile, ReplayReport, Report, Templates, Timeline, Trace,
+    ]  # fmt: skip
     return {kind.FORMAT.removeprefix("rtk."): kind for kind in kinds}
 
 

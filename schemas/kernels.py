@@ -9,11 +9,17 @@ the machine code in numba's cache beside the source (NUMBA_CACHE_DIR moves it).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence, Sequence
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+# What kernels take: lists, or numpy arrays where they are compiled.
+Ints = Sequence[int]
+Floats = Sequence[float]
+MutableInts = MutableSequence[int]
+MutableFloats = MutableSequence[float]
 
 # Where nothing is allocated: without numba's reference counts and calls kernels run ten times as fast.
 LEAN: dict[str, Any] = {"_nrt": False, "forceinline": True}  # the first is a private option

@@ -33,6 +33,11 @@ class Stage:
 
     __pydantic_config__: ClassVar[Any] = STRICT
 
+    @property
+    def work_s(self) -> float:
+        """Seconds that all operations of one micro-batch take at slowdown 1."""
+        return self.duration_s("F") + self.duration_s("B")
+
     def duration_s(self, kind: str) -> float:
         """Seconds that an operation (F, I, W or B) of one micro-batch takes at slowdown 1."""
         match kind:
@@ -92,9 +97,14 @@ class Worker:
     __pydantic_config__: ClassVar[Any] = STRICT
 
     @property
+    def place(self) -> Place:
+        """Its pipeline and its stage."""
+        return self.pipeline, self.stage
+
+    @property
     def name(self) -> str:
         """The worker's name, `k/i`."""
-        return name_of((self.pipeline, self.stage))
+        return name_of(self.place)
 
     def operations(self) -> tuple[Operation, ...]:
         """The order, parsed; none for a failed worker."""
@@ -242,7 +252,7 @@ class Plan:
 
     def _validate_workers(self) -> None:
         expected = [(k, i) for k in range(len(self.pipelines)) for i in range(len(self.template_of(k).stages))]
-        found = [(worker.pipeline, worker.stage) for worker in self.workers]
+        found = [worker.place for worker in self.workers]
         if found != expected:
             place = next(
                 (n for n, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b),

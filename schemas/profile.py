@@ -1,6 +1,7 @@
 """Profile: what a model costs on a machine, layer by layer."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
@@ -139,6 +140,29 @@ class Connection:
         """The time of a ring all-reduce between n ranks, in s: 2(n-1) messages of 1/n of the bytes, one by one."""
         return 2 * (ranks - 1) * self.transfer_s(size_bytes / ranks) if size_bytes else 0.0
 
+    def copying_s(self, copies: "Iterable[tuple[Hashable, Hashable, float]]") -> float | None:
+        """How long copies take, in s; None where there is something to copy and the bandwidth is not known.
+
+        Everybody sends one copy at a time, and receives one at a time, and does both at once. The busiest one's time is
+        the whole time: copies that may be interrupted can be ordered so (Gonzalez and Sahni, open shops).
+
+        Args:
+            copies: who sends, who receives, and how many bytes.
+        """
+        sends_s: defaultdict[Hashable, float] = defaultdict(float)
+        receives_s: defaultdict[Hashable, float] = defaultdict(float)
+        copied_bytes = 0.0
+        for sender, receiver, size_bytes in copies:
+            lasts_s = self.transfer_s(size_bytes)
+            sends_s[sender] += lasts_s
+            receives_s[receiver] += lasts_s
+            copied_bytes += size_bytes
+        if not copied_bytes:
+            return 0.0
+        if self.bandwidth_bytes_per_s is None:
+            return None
+        return max(*sends_s.values(), *receives_s.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Network:
@@ -148,6 +172,11 @@ class Network:
     inter_node: Connection | None = None
 
     __pydantic_config__: ClassVar[Any] = STRICT
+
+    @property
+    def between_workers(self) -> Connection | None:
+        """The path between workers wherever they sit: that between nodes; where it is not known, that within them."""
+        return self.inter_node or self.intra_node
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The small Protocols by which the wings meet without importing each other; `cli/` wires them."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from .conditions import Conditions
     from .plan import Layers, Place, Plan
+    from .replay import Fleet, Moment, Standing, Step
 
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -153,4 +154,34 @@ class Monitor(Protocol):
 
     def forget(self, worker: str) -> None:
         """The worker is another process from now on, or none, perhaps on another machine."""
+        ...
+
+
+class Policy(Protocol):
+    """A way of surviving failures and slow parts, for one job; the same question has the same answer."""
+
+    def begin(self, fleet: "Fleet") -> "Standing":
+        """How training begins with these nodes; a standing without a plan where they are too few.
+
+        Raises:
+            InfeasibleError: a GPU cannot hold what the policy would put on it, however many nodes there are.
+        """
+        ...
+
+    def answer(self, standing: "Standing", moment: "Moment") -> "tuple[Step, ...]":
+        """What to do about a change, in the order in which it is due; nothing: the standing goes on.
+
+        Args:
+            standing: in force, or being taken over to when a pause is interrupted. A standing in which nodes work that
+                are lost at this moment must not go on.
+            moment: the change.
+        """
+        ...
+
+    def plan(self, standing: "Standing") -> "Plan | None":
+        """The plan that is in force: `rtk simulate` of it gives the standing's iteration time; None while waiting."""
+        ...
+
+    def seats(self, standing: "Standing") -> "Mapping[Place, str]":
+        """Which node holds which live worker of that plan."""
         ...

@@ -84,5 +84,5 @@ def memory_of_workers(*plans: Plan) -> tuple[WorkerMemory, ...]:
         for worker in plan.live_workers():
             stage = plan.stage_of(worker)
             sizes = stage.activation_bytes, stage.weight_stash_bytes, stage.memory_limit_bytes
-            found.setdefault((worker.pipeline, worker.stage), set()).add(WorkerMemory(worker.name, *sizes))
+            found.setdefault(worker.place, set()).add(WorkerMemory(worker.name, *sizes))
     return tuple(memory for _, own in sorted(found.items()) for memory in own if len(own) == 1)

@@ -4,14 +4,16 @@ import csv
 import io
 import json
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
-from .documents import canonical_json, pointer, read_bytes, source_of, to_tree, type_adapter, unique_keys
+from .documents import pointer, read_bytes, source_of, to_tree, type_adapter, unique_keys
 from .errors import InvalidInputError
-from .fields import STRICT, Factor, Index, Seconds
+from .fields import STRICT, Factor, Index, Name, Seconds
 
-EventKind = Literal["fail", "stop", "join", "slow_compute", "slow_link", "recover"]
+# `end`: nothing happens; so long the trace goes on.
+EventKind = Literal["fail", "stop", "join", "slow_compute", "slow_link", "recover", "end"]
 
 _WORKER = re.compile(r"\d+/\d+")
 _LINK = re.compile(r"\d+/\d+-\d+/\d+")
@@ -19,19 +21,23 @@ _LINK = re.compile(r"\d+/\d+-\d+/\d+")
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """One event: when (`time_s` or `iteration`), what, to whom (`node`, `worker` k/i or `link` k/i-k/j), how much."""
+    """One event: when (`time_s` or `iteration`), what, to whom (`node`, `worker` k/i or `link` k/i-k/j), how much.
+
+    A `node` with a `peer` is the link between two nodes, or the paths inside of one that is its own peer.
+    """
 
     kind: EventKind
     time_s: Seconds | None = None
     iteration: Index | None = None
-    node: str | None = None
+    node: Name | None = None
+    peer: Name | None = None
     worker: str | None = None
     link: str | None = None
     factor: Factor | None = None
     delay_s: Seconds | None = None
 
     OPTIONAL: ClassVar[frozenset[str]] = frozenset(
-        {"time_s", "iteration", "node", "worker", "link", "factor", "delay_s"}
+        {"time_s", "iteration", "node", "peer", "worker", "link", "factor", "delay_s"}
     )
     __pydantic_config__: ClassVar[Any] = STRICT
 
@@ -60,13 +66,18 @@ class Trace:
 def read_trace(path: str) -> Trace:
     """Read a trace: CSV where the name ends in `.csv` (or `.csv.gz`), JSON lines otherwise; `-` is standard input.
 
+    Its `end` is left out: those who read whole traces know themselves how long they go on.
+
     Raises:
         InvalidInputError: a line is no event; `where` names it as `/events/N`, counted from 0.
     """
     source = source_of(path)
     text = _decode(read_bytes(path), source)
-    rows = _csv_rows(text, source) if path.removesuffix(".gz").endswith(".csv") else _json_rows(text, source)
-    trace = Trace(tuple(_parse_event(row, source, index) for index, row in enumerate(rows)))
+    if path.removesuffix(".gz").endswith(".csv"):
+        found = events_of_csv(io.StringIO(text), source)
+    else:
+        found = events_of_json(enumerate(text.split("\n"), start=1), source)
+    trace = Trace(tuple(event for _, event in found if event.kind != "end"))
     try:
         trace.validate()
     except InvalidInputError as error:
@@ -76,10 +87,38 @@ def read_trace(path: str) -> Trace:
 
 def print_trace(trace: Trace) -> bytes:
     """The JSON lines of a trace; `read_trace` reads them back."""
-    return b"".join(
-        json.dumps(json.loads(canonical_json(to_tree(event))), sort_keys=True).encode() + b"\n"
-        for event in trace.events
-    )
+    return b"".join(print_event(event) for event in trace.events)
+
+
+def print_event(event: TraceEvent) -> bytes:
+    """The JSON line of an event."""
+    return json.dumps(to_tree(event), sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def events_of_json(lines: Iterable[tuple[int, str]], source: str) -> Iterator[tuple[str, TraceEvent]]:
+    """The events of JSON lines one by one, each with its place; the order of their times is not looked at.
+
+    Args:
+        lines: with their numbers.
+        source: names the file in errors.
+
+    Raises:
+        InvalidInputError: a line is no event.
+    """
+    return _events(_json_rows(lines, source), source)
+
+
+def events_of_csv(lines: Iterable[str], source: str) -> Iterator[tuple[str, TraceEvent]]:
+    """The events of CSV one by one, as `events_of_json` has them; the first line names the columns."""
+    return _events(_csv_rows(lines, source), source)
+
+
+def _events(rows: Iterable[Any], source: str) -> Iterator[tuple[str, TraceEvent]]:
+    for index, row in enumerate(rows):
+        event = _parse_event(row, source, index)
+        where = f"{source}, /events/{index}"
+        _check_event(event, where)
+        yield where, event
 
 
 def _decode(data: bytes, source: str) -> str:
@@ -89,33 +128,32 @@ def _decode(data: bytes, source: str) -> str:
         raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=source) from error
 
 
-def _json_rows(text: str, source: str) -> list[Any]:
-    rows = []
-    for number, line in enumerate(text.split("\n"), start=1):
+def _json_rows(lines: Iterable[tuple[int, str]], source: str) -> Iterator[Any]:
+    for number, line in lines:
         if not line.strip():
             continue
         try:
-            rows.append(json.loads(line, object_pairs_hook=unique_keys))
+            yield json.loads(line, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:
             raise InvalidInputError(f"not valid JSON: {error}", where=f"{source}, line {number}") from error
-    return rows
 
 
-def _csv_rows(text: str, source: str) -> list[dict[str, Any]]:
+def _csv_rows(lines: Iterable[str], source: str) -> Iterator[dict[str, Any]]:
     numeric = {"time_s", "factor", "delay_s"}
-    rows = []
-    reader = csv.DictReader(io.StringIO(text))
+    reader = csv.DictReader(lines, strict=True)
     try:
+        names = reader.fieldnames or ()
+        if len(set(names)) < len(names):
+            raise ValueError("a name stands twice in the first line")
         for row in reader:
             if None in row:
                 raise ValueError("the line has more cells than the first line has names")
-            rows.append({key: _number(key, value, numeric) for key, value in row.items() if value})
+            yield {key: _number(key, value, numeric) for key, value in row.items() if value}
     except (ValueError, csv.Error) as error:
         where = f"{source}, line {reader.reader.line_num}"
         raise InvalidInputError(
             f"not valid CSV: {error}", where=where, fix="write plain numbers, a cell a name"
         ) from error
-    return rows
 
 
 def _number(key: str, value: str, numeric: set[str]) -> Any:
@@ -144,16 +182,29 @@ def _check_event(event: TraceEvent, where: str) -> None:
     if (event.time_s is None) == (event.iteration is None):
         raise InvalidInputError("an event needs either time_s or iteration", where=where)
     places = [name for name in ("node", "worker", "link") if getattr(event, name) is not None]
-    if len(places) != 1:
+    if event.kind == "end":
+        if places:
+            raise InvalidInputError("the end happens to nobody", where=where, fix=f"leave {places[0]} out")
+    elif len(places) != 1:
         raise InvalidInputError("an event needs exactly one of node, worker and link", where=where)
-    if event.worker is not None and not _WORKER.fullmatch(event.worker):
-        raise InvalidInputError(f"{event.worker!r} is no worker", where=f"{where}/worker", fix="write k/i")
-    if event.link is not None and not _LINK.fullmatch(event.link):
-        raise InvalidInputError(f"{event.link!r} is no link", where=f"{where}/link", fix="write k/i-k/j")
+    _check_place(event, where)
     if event.kind == "slow_compute" and event.factor is None:
         raise InvalidInputError("slow_compute needs a factor", where=where)
     if event.kind == "slow_link" and event.delay_s is None and event.factor is None:
         raise InvalidInputError("slow_link needs a delay_s or a factor", where=where)
+
+
+def _check_place(event: TraceEvent, where: str) -> None:
+    if event.worker is not None and not _WORKER.fullmatch(event.worker):
+        raise InvalidInputError(f"{event.worker!r} is no worker", where=f"{where}/worker", fix="write k/i")
+    if event.link is not None and not _LINK.fullmatch(event.link):
+        raise InvalidInputError(f"{event.link!r} is no link", where=f"{where}/link", fix="write k/i-k/j")
+    if event.peer is None:
+        return
+    if event.node is None:
+        raise InvalidInputError("a peer without a node", where=f"{where}/peer", fix="name both ends of the link")
+    if event.kind not in ("slow_link", "recover"):
+        raise InvalidInputError(f"{event.kind} happens to no link", where=f"{where}/peer", fix="leave it out")
 
 
 def _when(event: TraceEvent) -> float:

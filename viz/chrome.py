@@ -6,7 +6,7 @@ from typing import Any
 from ..schemas.timeline import Span, Timeline
 from .looks import LOOKS
 from .memory import memory_curves
-from .scene import aligned
+from .scene import Labelled, aligned
 from .spans import is_rerouted, kind_of, operation_of, worker_place, workers_of
 
 Record = dict[str, Any]
@@ -15,7 +15,7 @@ COMPUTE, COMMUNICATION = 0, 1
 STREAMS = {COMPUTE: "compute", COMMUNICATION: "communication"}
 
 
-def chrome_trace(timelines: Sequence[tuple[str, Timeline]]) -> dict[str, Any]:
+def chrome_trace(timelines: Sequence[Labelled]) -> dict[str, Any]:
     """Turn timelines into one trace in the Trace Event Format.
 
     A worker is a process, a stream a thread, an operation a complete event (`X`); arrows (`s`, `f`) lead from an

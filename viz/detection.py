@@ -8,7 +8,7 @@ from textwrap import wrap
 from ..schemas.detection import Attribution, FailSlow, FileFindings
 from .looks import ALARM
 from .page import page
-from .shapes import CHARACTER, PAD, WIDTH, image, px, rect, text
+from .shapes import CHARACTER, PAD, WIDTH, heading, image, px, rect, text
 from .thinning import Point
 from .units import TimeUnit, print_number, print_time, ticks, time_unit
 
@@ -93,7 +93,8 @@ def detection_svg(panels: Sequence[Panel], title: str) -> str:
     Returns:
         The image's text; equal arguments give equal text.
     """
-    return _image(panels, title, [text(PAD, 26, title, "h")], 46)
+    head, top = heading(title, ())
+    return _image(panels, title, head, top + 8)
 
 
 def detection_html(panels: Sequence[Panel], title: str) -> str:

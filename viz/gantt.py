@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ..schemas.timeline import Timeline
 from .looks import ALARM, FAINT, GONE, GRID, GROUND, IDLE, INK, LOOKS, LOST_OPACITY, curve_colour, legend_of
 from .page import FONTS, page
-from .scene import Bar, Curve, Mark, Row, Scene, lay_out, print_peaks
+from .scene import Bar, Curve, Labelled, Mark, Row, Scene, lay_out, print_peaks
 from .spans import operation_of, worker_place
 from .units import print_bytes, print_time
 
@@ -41,7 +40,7 @@ _GUIDE = (
 )  # fmt: skip
 
 
-def gantt_html(timelines: Sequence[tuple[str, Timeline]], title: str) -> str:
+def gantt_html(timelines: Sequence[Labelled], title: str) -> str:
     """Draw timelines as one HTML page that needs no network.
 
     Args:

@@ -25,6 +25,12 @@ def image(parts: Sequence[str], title: str, height: float, definitions: str = ""
     )
 
 
+def heading(title: str, facts: Sequence[str]) -> tuple[list[str], float]:
+    """The title, a line for each fact under it, and the height at which they end."""
+    lines = (text(PAD, 44 + 16 * number, fact, "n") for number, fact in enumerate(facts))
+    return [text(PAD, 26, title, "h"), *lines], 38 + 16 * len(facts)
+
+
 def rect(x: float, y: float, width: float, height: float, fill: str | None, name: str = "") -> str:
     """A rectangle; `name` is a class of the image's style."""
     look = (f' fill="{fill}"' if fill else "") + (f' class="{name}"' if name else "")

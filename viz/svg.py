@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from ..schemas.timeline import Timeline
 from .looks import ALARM, FAINT, GONE, GROUND, IDLE, INK, LOOKS, LOST_OPACITY, PALE, curve_colour, legend_of
-from .scene import Bar, Curve, Gap, Row, Scene, lay_out, print_peaks
-from .shapes import CHARACTER, PAD, WIDTH, image, px, rect, text
+from .scene import Bar, Curve, Gap, Labelled, Row, Scene, lay_out, print_peaks
+from .shapes import CHARACTER, PAD, WIDTH, heading, image, px, rect, text
 from .units import print_number, print_time, ticks
 
 ROW, BAND, LEGEND_LINE, MARK_LINE = 24, 30, 20, 14
@@ -42,7 +41,7 @@ class _Frame:
         return self.top + row.top * ROW
 
 
-def gantt_svg(timelines: Sequence[tuple[str, Timeline]], title: str) -> str:
+def gantt_svg(timelines: Sequence[Labelled], title: str) -> str:
     """Draw timelines as an SVG image.
 
     Args:
@@ -53,20 +52,16 @@ def gantt_svg(timelines: Sequence[tuple[str, Timeline]], title: str) -> str:
         The image's text; equal arguments give equal text.
     """
     scene = lay_out(timelines, title)
-    key, key_height = _legend(scene, 38 + 16 * len(scene.facts))
+    head, key_top = heading(scene.title, scene.facts)
+    key, key_height = _legend(scene, key_top)
     left = PAD + 8 + CHARACTER * max((len(row.label) for row in scene.rows), default=0)
-    top = 38 + 16 * len(scene.facts) + key_height + (6 + MARK_LINE * scene.mark_lines if scene.marks else 4)
+    top = key_top + key_height + (6 + MARK_LINE * scene.mark_lines if scene.marks else 4)
     frame = _Frame(scene, left, WIDTH - PAD - CHARACTER * scene.peaks_length(), top)
     memory, end = _memory(frame)
     bars = (_bar(frame, bar) for bar in scene.bars)
     gaps = (_gap(frame, gap) for gap in scene.gaps)
-    parts = [*_header(scene), *key, *_rows(frame), *_grid(frame, end), *gaps, *bars, *_marks(frame), *memory]
+    parts = [*head, *key, *_rows(frame), *_grid(frame, end), *gaps, *bars, *_marks(frame), *memory]
     return image(parts, scene.title, end + 42, _HATCH)
-
-
-def _header(scene: Scene) -> list[str]:
-    facts = [text(PAD, 44 + 16 * line, fact, "n") for line, fact in enumerate(scene.facts)]
-    return [text(PAD, 26, scene.title, "h"), *facts]
 
 
 def _legend(scene: Scene, top: float) -> tuple[list[str], float]:

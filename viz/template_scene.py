@@ -49,7 +49,7 @@ class Block:
         memory = f"; activations of a micro-batch {print_bytes(stage.activation_bytes)} on each GPU"
         return (
             f"stage {self.number}: {noun} {self.layers}, tensor parallelism {stage.tensor_parallel} (node {self.node}, "
-            f"{gpus}); a micro-batch takes {print_time(time_s(stage))} ({times}), {print_percent(self.share)} of the "
+            f"{gpus}); a micro-batch takes {print_time(stage.work_s)} ({times}), {print_percent(self.share)} of the "
             f"slowest stage's time" + (memory if stage.activation_bytes else "")
         )
 
@@ -80,7 +80,7 @@ class TemplateRow:
     def slowest(self) -> str:
         """Its slowest stage."""
         block = next(block for block in self.blocks if block.is_slowest)
-        return f"stage {block.number}: {print_time(time_s(block.stage))}"
+        return f"stage {block.number}: {print_time(block.stage.work_s)}"
 
     def by_node(self) -> list[list[Block]]:
         """The blocks of each node."""
@@ -90,18 +90,13 @@ class TemplateRow:
         return nodes
 
 
-def time_s(stage: Stage) -> float:
-    """What a micro-batch takes at a stage, F, I and W together, in s."""
-    return stage.forward_s + stage.backward_input_s + stage.backward_weight_s
-
-
 def rows_of(templates: Templates) -> tuple[TemplateRow, ...]:
     """Each template with its stages on GPUs, by size."""
     return tuple(TemplateRow(template, _blocks(template, templates.gpus_per_node)) for template in templates.templates)
 
 
 def _blocks(template: PipelineTemplate, gpus_per_node: int) -> tuple[Block, ...]:
-    times_s = [time_s(stage) for stage in template.stages]
+    times_s = [stage.work_s for stage in template.stages]
     most_s = max(times_s)
     slowest = max(range(len(times_s)), key=lambda number: (times_s[number], number))
     nodes = nodes_of_stages(template.stages, gpus_per_node)

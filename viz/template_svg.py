@@ -6,7 +6,7 @@ from html import escape
 from ..schemas.templates import Templates
 from .looks import ALARM, GROUND, time_colour
 from .page import page
-from .shapes import CHARACTER, PAD, WIDTH, image, px, rect, text
+from .shapes import CHARACTER, PAD, WIDTH, heading, image, px, rect, text
 from .template_scene import Block, TemplateRow, facts_of, least_share, rows_of
 from .units import print_percent
 
@@ -75,10 +75,9 @@ def templates_svg(templates: Templates, title: str) -> str:
     Returns:
         The image's text; equal arguments give equal text.
     """
-    facts = facts_of(templates)
-    heading = [text(PAD, 26, title, "h"), *(text(PAD, 44 + 16 * n, fact, "n") for n, fact in enumerate(facts))]
-    chart, end = _chart(templates, 38 + 16 * len(facts))
-    return image([*heading, *chart], title, end)
+    head, top = heading(title, facts_of(templates))
+    chart, end = _chart(templates, top)
+    return image([*head, *chart], title, end)
 
 
 def templates_html(templates: Templates, title: str) -> str:

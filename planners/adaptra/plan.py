@@ -23,7 +23,7 @@ from ...schemas.plan import Link, Plan, Planner, Stage
 from ...schemas.profile import Profile
 from ..scheduling.assemble import with_prediction
 from ..scheduling.list_schedule import list_schedule
-from ..scheduling.problem import Orders, home_problem, with_orders
+from ..scheduling.problem import Orders, alone, home_problem, with_orders
 from ..scheduling.rules import Priority, Rules
 from ..scheduling.solve import Effort, solve
 from ..shape import Shape, plan_without_orders, shape_options, template_of
@@ -57,7 +57,7 @@ def plan_adaptra(profile: Profile, shape: Shape, technique: Technique, effort: E
     usual = template_of(profile, replace(shape, link_delay_s=None)).links
     links = [plan.links_of(k) for k in range(shape.dp)]
     share = replace(effort, time_limit_s=effort.time_limit_s / len(set(links)))
-    found = {one: _schedule(_single(plan, one), usual, technique, share) for one in dict.fromkeys(links)}
+    found = {one: _schedule(alone(plan, links.index(one)), usual, technique, share) for one in dict.fromkeys(links)}
     return with_prediction(
         _joined(plan, [found[one] for one in links]), bound_s=max(one.bound_s for one in found.values())
     )
@@ -94,12 +94,6 @@ def _options(profile: Profile, shape: Shape, technique: Technique, effort: Effor
     return {"technique": technique, **tried, **shape_options(profile, shape)}
 
 
-def _single(plan: Plan, links: tuple[Link, ...]) -> Plan:
-    """One pipeline of a plan alone, with the given links."""
-    workers = plan.workers[: len(links) + 1]
-    return replace(plan, pipelines=(replace(plan.pipelines[0], links=links),), workers=workers)
-
-
 def _schedule(one: Plan, usual: tuple[Link, ...], technique: Technique, effort: Effort) -> _Found:
     """Orders for a single pipeline; `usual` are the links before any turned slow."""
     problem = home_problem(one, split=True)
@@ -112,7 +106,8 @@ def _schedule(one: Plan, usual: tuple[Link, ...], technique: Technique, effort: 
     elif technique == "adapted":
         orders, bound_s = list_schedule(problem, adapted), 0.0
     else:
-        orders, bound_s = list_schedule(home_problem(_single(one, usual), split=True), initial), 0.0
+        unaware = replace(one, pipelines=(replace(one.pipelines[0], links=usual),))
+        orders, bound_s = list_schedule(home_problem(unaware, split=True), initial), 0.0
     workers = with_orders(one, problem, orders).workers
     return _Found(tuple(worker.order or "" for worker in workers), _tolerance(stages, orders), bound_s)
 

@@ -16,12 +16,13 @@ from ..scheduling.bounds.chains import routes_of
 from ..scheduling.bounds.lower_bound import Bound, lower_bound
 from ..scheduling.evaluate import Evaluation, evaluate
 from ..scheduling.problem import Problem, codes_of, problem_of
+from ..scheduling.proof import ROUNDING
 from ..scheduling.solve import Effort
 from .alike import Alike, one_of_each
 from .changes import Members, changes_of, short_of_memory, stages_of, without_limits
 from .critical_path import CriticalPath, critical_path
 from .troubles import Troubles, troubles_of
-from .what_if import MOST_SEARCHES, ROUNDING, WhatIf, what_if
+from .what_if import MOST_SEARCHES, WhatIf, what_if
 
 HEURISTIC = Effort(solver="heuristic")
 
@@ -188,7 +189,6 @@ def _rounded(bound_s: float, iteration_s: float) -> float:
 def _binding_bound(alike: Alike, problem: Problem, bound: Bound, names: list[str]) -> BindingBound:
     members = problem.workers.group.tolist()
     window = None if bound.window is None else alike.plan.workers[members.index(bound.window)].stage
-    raised = bound.value_s > bound.unlimited_s * (1 + ROUNDING)
     return BindingBound(
         value_s=bound.value_s,
         head_s=bound.head_s,
@@ -197,8 +197,8 @@ def _binding_bound(alike: Alike, problem: Problem, bound: Bound, names: list[str
         worker=names[bound.worker],
         worker_s=_work_s(problem, bound.worker),
         window=window,
-        memory_s=bound.value_s - bound.unlimited_s if raised else 0.0,
-        limits=tuple(_binding_limits(alike, problem, bound)) if raised else (),
+        memory_s=bound.value_s - bound.unlimited_s if bound.raised_by_memory else 0.0,
+        limits=tuple(_binding_limits(alike, problem, bound)) if bound.raised_by_memory else (),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...schemas.plan import Plan
 from ..adaptra.slackness import warmup_of
+from ..joint.plan import NAME
 from ..joint.single_techniques import TOGETHER, single_techniques
 from ..joint.situation import Situation
 from ..scheduling.problem import BACKWARD, FORWARD, KINDS, Orders, Problem, codes_of, problem_of
@@ -16,7 +17,6 @@ from ..scheduling.retime import Retimer
 if TYPE_CHECKING:
     from ..scheduling.problem import Flags
 
-JOINT = "joint"  # the planner whose plans are told of
 RUNS = 10  # about so many schedules are timed
 
 
@@ -82,7 +82,7 @@ class Troubles:
 
 def troubles_of(plan: Plan) -> Troubles | None:
     """What is wrong, and what becomes of it; None if nothing is, or it is not a joint plan of alike pipelines."""
-    if plan.planner.name != JOINT or len({(pipe.template, pipe.microbatches) for pipe in plan.pipelines}) > 1:
+    if plan.planner.name != NAME or len({(pipe.template, pipe.microbatches) for pipe in plan.pipelines}) > 1:
         return None
     problem = problem_of(plan)
     orders = codes_of(plan, problem)

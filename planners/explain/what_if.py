@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from ...schemas.errors import InfeasibleError
 from ..scheduling.bounds.lower_bound import lower_bound
 from ..scheduling.problem import Orders, Problem
+from ..scheduling.proof import ROUNDING
 from ..scheduling.retime import Retimer, value_s
 from ..scheduling.solve import Effort, solve
 from .changes import Change, Changed
 
-# Sums of the same times in another order differ by less than this, relatively.
-ROUNDING = 1e-9
 # How many searches for orders there are at most, and how many operations in all of them: some seconds' worth.
 MOST_SEARCHES = 7
 BUDGET_OPERATIONS = 20_000

@@ -213,7 +213,7 @@ class Search:
 
 def _costs(form: Form, plan: Plan, live: Sequence[int], kinds: Kinds, counts: Sequence[int] | None) -> Costs:
     pipelines, stages = len(plan.pipelines), plan.template_of(0).stages
-    once_s = [stage.duration_s("F") + stage.duration_s("B") for stage in stages]
+    once_s = [stage.work_s for stage in stages]
     hops = [[*(link.delay_s for link in plan.links_of(k)), 0.0] for k in range(pipelines)]
     size = len(kinds.factor)
     delay_s = np.zeros((size, size))

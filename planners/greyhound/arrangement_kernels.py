@@ -21,21 +21,15 @@ stage gives, and too much where the slow one is not the last.
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
 from typing import NamedTuple
 
-from ...schemas.kernels import kernel
+from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 
 NOBODY, HEALTHY = -1, 0  # kinds
 EVENLY = 1e-9  # times that differ by less, relatively, are equal
 HALVINGS = 48
 LEAST_S = 1e-12  # a micro-batch
 UNKNOWN_S = 1e100
-
-Ints = Sequence[int]
-Floats = Sequence[float]
-MutableInts = MutableSequence[int]
-MutableFloats = MutableSequence[float]
 
 
 class Costs(NamedTuple):

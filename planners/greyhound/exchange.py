@@ -79,7 +79,7 @@ def are_neighbours(pair: PlacePair) -> bool:
 
 def _swaps(plan: Plan, troubled: Collection[Place]) -> Iterator[Swap]:
     """Every troubled place with every other live one, but of pipelines without trouble only the first few."""
-    alive = [(one.pipeline, one.stage) for one in plan.live_workers()]
+    alive = [worker.place for worker in plan.live_workers()]
     concerned = {k for k, _ in troubled}
     others = [k for k in range(len(plan.pipelines)) if k not in concerned][:UNTROUBLED]
     concerned.update(others)

@@ -9,21 +9,21 @@ from typing import Literal
 from ... import __version__
 from ...schemas.conditions import LinkPlace, Pair, under_conditions
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Place, Plan, Planner, Stage, Template, Worker, name_of
+from ...schemas.plan import Plan, Planner, Stage, Template, name_of
 from ...schemas.profile import Profile
 from ..pipeline.one_forward_one_backward import one_forward_one_backward
 from ..pipeline.zero_bubble import zero_bubble
 from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.bounds.lower_bound import lower_bound
-from ..scheduling.problem import BACKWARD, FORWARD, KINDS, Orders, Problem, home_problem
+from ..scheduling.problem import Orders, Problem, alone, coded, home_problem, in_jobs
 from ..scheduling.retime import value_s
 from ..shape import Shape, plan_without_orders, shape_options
+from .exchange import PlacePair, are_neighbours, are_peers
 from .topology import Assignment, best_assignment
 
 NAME = "topology"
 Schedule = Literal["1f1b", "zero-bubble"]
 Technique = Literal["as it is", "S2", "S3", "S2 and S3"]
-PlacePair = tuple[Place, Place]  # ascending
 
 
 def plan_topology(
@@ -59,7 +59,7 @@ def plan_topology(
     """
     bare = plan_without_orders(profile, shape, Planner(NAME, __version__, {}, seed))
     _check(bare, slow, slow_links)
-    start = {worker.name: (worker.pipeline, worker.stage) for worker in bare.workers}
+    start = {worker.name: worker.place for worker in bare.workers}
     answers = {
         "as it is": best_assignment(bare, start, slow, slow_links, keep_microbatches=True, most_moves=0),
         "S2": best_assignment(bare, start, slow, slow_links, most_moves=0),
@@ -100,12 +100,13 @@ def placed(plan: Plan, answer: Assignment, slow: Mapping[str, float], slow_links
         for pipeline, count in zip(plan.pipelines, answer.microbatches, strict=True)
     )
     plan = replace(plan, pipelines=tuple(pipelines))
-    pairs = list(_placed(answer, slow_links))
-    sums = {a[1]: delay_s for (a, b), delay_s in sorted(pairs, key=lambda one: one[1]) if a[1] == b[1]}
+    delays_s = dict(_placed(answer, slow_links))
+    by_delay = sorted(delays_s.items(), key=lambda one: one[1])  # of a stage's slow links the slowest counts
+    sums = {pair[0][1]: delay_s for pair, delay_s in by_delay if are_peers(pair)}
     hops: dict[LinkPlace, float] = {
-        a: max(delay_s, plan.links_of(a[0])[a[1]].delay_s)
-        for (a, b), delay_s in pairs
-        if a[0] == b[0] and b[1] == a[1] + 1
+        here: max(delay_s, plan.links_of(here[0])[here[1]].delay_s)
+        for (here, above), delay_s in delays_s.items()
+        if are_neighbours((here, above))
     }
     factors = {name_of(answer.places[name]): factor for name, factor in slow.items() if factor != 1}
     steps = 2 * (len(plan.pipelines) - 1)
@@ -148,25 +149,21 @@ def _scheduled(plan: Plan, schedule: Schedule) -> _Scheduled:
     problem = home_problem(plan, split=schedule == "zero-bubble")
     depth = len(plan.templates[0].stages)
     found: dict[tuple[object, ...], Orders] = {}
-    orders: list[list[int]] = []
+    orders: list[Sequence[int]] = []
     for k, pipeline in enumerate(plan.pipelines):
         workers = plan.workers[k * depth : (k + 1) * depth]
         key = (pipeline, tuple(worker.slowdown for worker in workers))
         if key not in found:
-            found[key] = _alone(plan, k, workers, schedule)
-        jobs = (problem.origin == k).nonzero()[0].tolist()
-        orders += ([KINDS * jobs[code // KINDS] + code % KINDS for code in order] for order in found[key])
+            found[key] = _of_one(alone(plan, k), schedule)
+        orders += in_jobs(found[key], (problem.origin == k).nonzero()[0].tolist())
     return _Scheduled(plan, problem, orders, value_s(problem, orders))
 
 
-def _alone(plan: Plan, number: int, workers: Sequence[Worker], schedule: Schedule) -> Orders:
-    """The orders of one pipeline, whose jobs are its micro-batches."""
-    pipeline, stages = plan.pipelines[number], plan.templates[0].stages
+def _of_one(one: Plan, schedule: Schedule) -> Orders:
+    """The orders of a single pipeline."""
     if schedule == "1f1b":
-        found = one_forward_one_backward(stages, plan.links_of(number), pipeline.microbatches)
-        return [[KINDS * j + (FORWARD if kind == "F" else BACKWARD) for kind, j in order] for order in found]
-    own = tuple(replace(worker, pipeline=0) for worker in workers)
-    problem = home_problem(replace(plan, pipelines=(pipeline,), workers=own), split=True)
+        return coded(one_forward_one_backward(one.templates[0].stages, one.links_of(0), one.pipelines[0].microbatches))
+    problem = home_problem(one, split=True)
     return zero_bubble(problem, lower_bound(problem).value_s)
 
 

@@ -65,7 +65,7 @@ def plan_joint(
     """
     grid, slow = Grid(shape.dp, shape.pp), slow or {}
     grid.require_places(slow, "--slow")
-    grid.column_failures(grid.failed_units(failed))
+    grid.require_live_stages(grid.failed_units(failed))
     options = {
         "solver": effort.solver,
         "time_limit_s": effort.time_limit_s,
@@ -95,7 +95,7 @@ def replan_joint(plan: Plan, avoid: Collection[tuple[Place, Place]] = ()) -> Pla
     """
     opening = opening_of(plan)
     grid = Grid(opening.dp, len(opening.template.stages))
-    grid.column_failures((worker.pipeline, worker.stage) for worker in plan.workers if worker.failed)
+    grid.require_live_stages(worker.place for worker in plan.workers if worker.failed)
     planner = Planner(NAME, __version__, opening.planner.options, plan.planner.seed)
     split = opening.split or plan.planner.name == NAME
     return _planned(replace(plan, planner=planner), _upwards(grid, avoid), RULES, split)
@@ -125,7 +125,7 @@ def _planned(plan: Plan, avoid: Collection[tuple[Place, Place]], effort: Effort,
 
 
 def _with_trouble(plan: Plan, failed: Collection[Place], slow: Mapping[Place, float]) -> Plan:
-    places = ((worker.pipeline, worker.stage) for worker in plan.workers)
+    places = [worker.place for worker in plan.workers]
     workers = (
         Worker(*place, failed=True) if place in failed else Worker(*place, "", slow.get(place)) for place in places
     )

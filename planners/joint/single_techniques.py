@@ -22,7 +22,7 @@ import numpy as np
 from ..pipeline.zero_bubble import zero_bubble
 from ..scheduling.list_schedule import ListScheduler, list_schedule
 from ..scheduling.portfolio import portfolio
-from ..scheduling.problem import KINDS, Orders, Problem
+from ..scheduling.problem import Orders, Problem, in_jobs
 from ..scheduling.retime import Retimer
 from ..scheduling.rules import Rules
 from ..slipstream.expansion import expanded
@@ -126,8 +126,8 @@ def zero_bubbles(situation: Situation) -> Orders:
     pipelines, alone = len(situation.home.depth), situation.pipeline
     orders = zero_bubble(alone, JointBound(alone).value_s)
     # Micro-batch j of pipeline k is job j * pipelines + k: they have as many each.
-    jobs = [[divmod(code, KINDS) for code in order] for order in orders]
-    return [[KINDS * (j * pipelines + k) + kind for j, kind in row] for k in range(pipelines) for row in jobs]
+    jobs = range(situation.home.jobs)
+    return [order for k in range(pipelines) for order in in_jobs(orders, jobs[k::pipelines])]
 
 
 def _in_slots(situation: Situation) -> tuple[Problem, Orders]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.plan import Plan, Stage, Worker
-from ..scheduling.problem import Problem, home_problem
+from ..scheduling.problem import Problem, alone, home_problem
 from .bypass import slow_pairs
 from .water_fill import job_s
 
@@ -53,9 +53,7 @@ class Situation:
     @cached_property
     def pipeline(self) -> Problem:
         """One pipeline alone, with nobody failed or slow, and no link."""
-        usual = _revived(_usual(self.plan))
-        alone = replace(usual, pipelines=usual.pipelines[:1], workers=usual.workers[: len(self.stages)])
-        return home_problem(alone, split=self.split)
+        return home_problem(alone(_revived(_usual(self.plan)), 0), split=self.split)
 
     @property
     def live(self) -> Flags:
@@ -81,5 +79,5 @@ def _usual(plan: Plan) -> Plan:
 
 
 def _revived(plan: Plan) -> Plan:
-    workers = (Worker(worker.pipeline, worker.stage, "") if worker.failed else worker for worker in plan.workers)
+    workers = (Worker(*worker.place, "") if worker.failed else worker for worker in plan.workers)
     return replace(plan, workers=tuple(workers))

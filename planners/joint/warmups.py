@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.plan import Link, Stage
-from ..adaptra.adaptation import algorithm_2
+from ..adaptra.adaptation import ROUNDING, algorithm_2
 from ..scheduling.limits import rooms
 from ..scheduling.problem import Problem
 from ..scheduling.rules import Priority, Rules
@@ -26,8 +26,6 @@ from .bypass import crossing
 if TYPE_CHECKING:
     from ..scheduling.problem import Flags, Floats
 
-# A quotient this close above a whole number is that number but for rounding.
-ROUNDING = 1e-9
 # More micro-batches than any problem has.
 UNLIMITED = 1 << 40
 # Where memory is limited: F beyond the warm-up that may be in flight (None: any), and what goes first.

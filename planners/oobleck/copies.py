@@ -1,4 +1,4 @@
-"""Who copies which layer from whom, and how long that takes.
+"""Who copies which layer from whom.
 
 "Oobleck", section 5: "nodes share information about the ownership of model states and copy missing model states from
 others". Ownership is by layer: whoever holds it and is still there may send it, whatever pipeline it is in. Layers that
@@ -7,14 +7,16 @@ fewest hold come first, for they leave no choice; each comes from the holder tha
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heapreplace
+from heapq import heapreplace
 from itertools import pairwise
+from operator import itemgetter
 
-from ...schemas.profile import Connection
 from .crew import CrewNode, Range
+
+NOTHING = (0, 0)  # layers
 
 
 @dataclass(frozen=True)
@@ -37,64 +39,41 @@ def copies_between(
         needed: the layers of nodes' new places.
         layer_bytes: state of each layer.
     """
-    missing = [
-        (layer, node.name) for node, (first, stop) in needed for layer in range(first, stop) if not _holds(node, layer)
-    ]
+    missing = [(layer, node.name) for node, place in needed for layer in _missing(node, place)]
     senders = _Senders(crew, {layer for layer, _ in missing}, layer_bytes)
-    order = sorted(range(len(missing)), key=lambda n: (senders.holders(missing[n][0]), n))
+    order = sorted(range(len(missing)), key=lambda n: (senders.holders[missing[n][0]], n))
     sources = {missing[n]: senders.next_of(missing[n][0]) for n in order}
     return tuple(_merged(missing, sources, layer_bytes))
 
 
-def copying_s(copies: Sequence[Copy], connection: Connection | None) -> float | None:
-    """How long copies take in s, None where that is not known.
-
-    A node sends one copy at a time, and receives one at a time, and does both at once. The busiest node's time is
-    the whole time: copies that may be interrupted can be ordered so (Gonzalez and Sahni, open shops).
-    """
-    if not any(copy.size_bytes for copy in copies):
-        return 0.0
-    if connection is None or connection.bandwidth_bytes_per_s is None:
-        return None
-    sends_s: Counter[str] = Counter()
-    receives_s: Counter[str] = Counter()
-    for copy in copies:
-        lasts_s = connection.transfer_s(copy.size_bytes)
-        sends_s[copy.source] += lasts_s  # type: ignore[assignment]
-        receives_s[copy.target] += lasts_s  # type: ignore[assignment]
-    return float(max(*sends_s.values(), *receives_s.values()))
-
-
 class _Senders:
-    """The nodes that hold each of some layers, by what they send so far."""
+    """The nodes that hold each of some layers, by what they send so far.
+
+    Attributes:
+        holders: how many hold each layer.
+    """
 
     def __init__(self, crew: Sequence[CrewNode], layers: set[int], layer_bytes: Sequence[float]) -> None:
         self._crew, self._bytes = crew, layer_bytes
-        self._sent = [(0.0, 0, n) for n in range(len(crew))]  # bytes, layers and the node
-        self._heaps: dict[int, list[tuple[float, int, int]]] = {layer: [] for layer in layers}
+        kinds: defaultdict[Range, list[tuple[float, int, int]]] = defaultdict(list)
         for n, node in enumerate(crew):
-            for layer in range(*node.layers) if node.layers else ():
-                if layer in layers:
-                    self._heaps[layer].append(self._sent[n])
-        for heap in self._heaps.values():
-            heapify(heap)
-
-    def holders(self, layer: int) -> int:
-        """How many hold a layer."""
-        return len(self._heaps[layer])
+            if node.layers:
+                kinds[node.layers].append((0.0, 0, n))  # bytes, layers and the node: a heap, for n ascends
+        self._heaps = {layer: [heap for kind, heap in kinds.items() if layer in range(*kind)] for layer in layers}
+        self.holders = {layer: sum(map(len, heaps)) for layer, heaps in self._heaps.items()}
 
     def next_of(self, layer: int) -> str:
         """The holder of a layer that sends least so far, which now sends this too."""
-        heap = self._heaps[layer]
-        while heap[0] != self._sent[heap[0][2]]:
-            heapreplace(heap, self._sent[heap[0][2]])
+        heap = min(self._heaps[layer], key=itemgetter(0))
         size_bytes, layers, n = heap[0]
-        self._sent[n] = size_bytes + self._bytes[layer], layers + 1, n
+        heapreplace(heap, (size_bytes + self._bytes[layer], layers + 1, n))
         return self._crew[n].name
 
 
-def _holds(node: CrewNode, layer: int) -> bool:
-    return node.layers is not None and node.layers[0] <= layer < node.layers[1]
+def _missing(node: CrewNode, place: Range) -> Iterable[int]:
+    """The layers of a place that a node does not hold."""
+    held = range(*node.layers or NOTHING)
+    return (layer for layer in range(*place) if layer not in held) if node.layers != place else ()
 
 
 def _merged(

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from ...schemas.checkpoint import missing_layers, print_layers
 from ...schemas.errors import InfeasibleError
-from ...schemas.plan import Plan, Stage
+from ...schemas.plan import Place, Plan, Stage
 from ...schemas.templates import nodes_of_stages
 
 Range = tuple[int, int]  # layers [first, stop)
@@ -47,7 +47,7 @@ def node_shapes(stages: tuple[Stage, ...], gpus_per_node: int) -> tuple[NodeShap
     )
 
 
-def crew_of(plan: Plan, gpus_per_node: int, failed: Collection[tuple[int, int]] = ()) -> tuple[CrewNode, ...]:
+def crew_of(plan: Plan, gpus_per_node: int, failed: Collection[Place] = ()) -> tuple[CrewNode, ...]:
     """The nodes of a plan, each named by its first worker, `k/i`; without those that a failed worker is on.
 
     Args:
@@ -55,7 +55,7 @@ def crew_of(plan: Plan, gpus_per_node: int, failed: Collection[tuple[int, int]] 
         gpus_per_node: M.
         failed: places of workers, pipeline and stage.
     """
-    gone = {*failed, *((worker.pipeline, worker.stage) for worker in plan.workers if worker.failed)}
+    gone = {*failed, *(worker.place for worker in plan.workers if worker.failed)}
     shapes = {template.name: node_shapes(template.stages, gpus_per_node) for template in plan.templates}
     return tuple(
         CrewNode(f"{k}/{shape.stages[0]}", (k, node), shape.layers)

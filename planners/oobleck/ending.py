@@ -50,8 +50,8 @@ def ending_of(templates: Templates) -> Ending:
 
 
 def connection_of(templates: Templates) -> Connection:
-    """The path between nodes; where it is not known, that within them; else one that costs nothing."""
-    return templates.network.inter_node or templates.network.intra_node or Connection()
+    """The path between nodes; where nothing is known of it, one that costs nothing."""
+    return templates.network.between_workers or Connection()
 
 
 def reduced_bytes(layers: Sequence[LayerState], stage: Stage) -> float:

@@ -108,6 +108,7 @@ class _Blocks:
         one = np.full(self._largest - self._smallest + 1, NEVER)
         one[sizes - self._smallest] = room
         self._tables = {1: (self._smallest, one)}  # from how many nodes on, and the room
+        self._sizes: dict[tuple[int, int], list[int]] = {}  # by pipelines and nodes: halves are often alike
 
     def room(self, pipelines: int, nodes: int) -> int:
         """The most room of so many pipelines of so many nodes; below zero where there are none."""
@@ -118,14 +119,22 @@ class _Blocks:
         """The nodes of each of so many pipelines with the most room."""
         if pipelines == 1:
             return [nodes]
+        if (pipelines, nodes) not in self._sizes:
+            half, with_half = pipelines // 2, self._with_half(pipelines, nodes)
+            self._sizes[pipelines, nodes] = self.sizes(half, with_half) + self.sizes(
+                pipelines - half, nodes - with_half
+            )
+        return self._sizes[pipelines, nodes]
+
+    def _with_half(self, pipelines: int, nodes: int) -> int:
+        """How many of the nodes the first half of the pipelines has."""
         half, most = pipelines // 2, self.room(pipelines, nodes)
         first, halves = self._table(half)
-        with_half = next(
+        return next(
             first + at
             for at, part in enumerate(halves.tolist())
             if part >= 0 and part + self.room(pipelines - half, nodes - first - at) == most
         )
-        return self.sizes(half, with_half) + self.sizes(pipelines - half, nodes - with_half)
 
     def _table(self, pipelines: int) -> tuple[int, Ints]:
         if pipelines not in self._tables:

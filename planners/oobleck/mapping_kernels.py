@@ -10,14 +10,7 @@ that have their last slowest stage. With an interval every cost is the least tha
 it is exact.
 """
 
-from collections.abc import MutableSequence, Sequence
-
-from ...schemas.kernels import kernel
-
-Ints = Sequence[int]
-Floats = Sequence[float]
-MutableInts = MutableSequence[int]
-MutableFloats = MutableSequence[float]
+from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 
 INFINITY = float("inf")
 

@@ -71,6 +71,8 @@ def specify_nodes(
     fitting: Sequence[int],
     why_not: Callable[[int], str],
     largest: int | None = None,
+    *,
+    gaps: bool = False,
 ) -> NodeSpecification:
     """Choose the sizes of pipelines, and check that they use up what they promise.
 
@@ -80,12 +82,13 @@ def specify_nodes(
         fitting: the numbers of nodes, at least one and none above N, that the model can be mapped onto.
         why_not: says why it cannot be mapped onto another number.
         largest: nodes of the largest pipeline; N - f n_0 unless said.
+        gaps: whether some numbers of nodes may be such that not all can be used.
 
     Raises:
         InvalidInputError: the largest size is below n_0 or above what f leaves.
         InfeasibleError: f cannot be met, a size does not fit, or some number of nodes could not be used up.
     """
-    smallest, reach = fitting[0], _last_of_run(fitting)
+    smallest, reach = fitting[0], last_of_run(fitting)
     if (fault_tolerance + 1) * smallest > nodes:
         raise InfeasibleError(
             f"{fault_tolerance + 1} pipelines of {_nodes(smallest)} each, the fewest the model fits on, need "
@@ -107,7 +110,7 @@ def specify_nodes(
             where="--nodes" if largest is None else "--largest",
             fix=f"take {_ways_out(replace(found, largest=reach))}",
         )
-    if left_out := found.uncovered():
+    if not gaps and (left_out := found.uncovered()):
         raise InfeasibleError(
             f"{fault_tolerance + 1} or more pipelines of at most {_nodes(found.largest)} each cannot use up "
             f"{_listed(left_out)} nodes",
@@ -117,7 +120,7 @@ def specify_nodes(
     return found
 
 
-def _last_of_run(sizes: Sequence[int]) -> int:
+def last_of_run(sizes: Sequence[int]) -> int:
     """The last of the consecutive sizes from the first on."""
     return next(size for size in sizes if size + 1 not in sizes)
 

@@ -10,10 +10,11 @@ a time, and the line is their mean; both numbers lie whole bursts apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableSequence, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
-from ...schemas.kernels import kernel, pays
+from ...schemas.kernels import Floats, Ints, MutableFloats, kernel, pays
 from ...schemas.plan import Link, Stage
 from ...schemas.templates import PipelineTemplate
 from ..batch.pace import Pace
@@ -23,55 +24,56 @@ from ..scheduling.limits import most_in_flight
 FULL, LONG = 2, 6  # micro-batches a stage at which a pipeline is timed
 # Plain Python times so many operations while the machine code is loaded.
 INTERPRETED_OPERATIONS = 1_000_000
-
-Ints = Sequence[int]
-Floats = Sequence[float]
-MutableFloats = MutableSequence[float]
+OFTEN_INTERPRETED_OPERATIONS = 10_000  # where it is asked to do so again and again
 
 
-def pace_of(stages: Sequence[Stage], links: Sequence[Link]) -> Pace:
-    """The pace of one pipeline; all-reduce and optimizer step are not in it.
-
-    Args:
-        stages: of the pipeline.
-        links: between them.
+def paces_of(templates: Sequence[PipelineTemplate]) -> list[Pace]:
+    """The pace of each template; all-reduce and optimizer step are not in it.
 
     Raises:
         InfeasibleError: a memory limit does not admit a single micro-batch.
     """
-    return _paces([(stages, links)])[0]
-
-
-def paces_of(templates: Iterable[PipelineTemplate]) -> list[Pace]:
-    """The pace of each template.
-
-    Raises:
-        InfeasibleError: a memory limit does not admit a single micro-batch.
-    """
-    return _paces([(template.stages, template.links) for template in templates])
-
-
-def _paces(pipelines: Sequence[tuple[Sequence[Stage], Sequence[Link]]]) -> list[Pace]:
-    operations = sum(2 * (FULL + LONG) * len(stages) ** 2 for stages, _ in pipelines)
+    operations = sum(2 * (FULL + LONG) * len(template.stages) ** 2 for template in templates)
     form = Form(pays(one_iteration_s, operations, INTERPRETED_OPERATIONS))
-    return [_pace(form, stages, links) for stages, links in pipelines]
+    return [_pace(form, template.stages, template.links) for template in templates]
+
+
+def stage_ends_s(stages: Sequence[Stage], links: Sequence[Link], microbatches: int) -> tuple[float, ...]:
+    """When each stage of a pipeline has done its micro-batches, all-reduce and optimizer step not counted, in s.
+
+    Raises:
+        InfeasibleError: a memory limit does not admit a single micro-batch.
+    """
+    operations = 2 * microbatches * len(stages)
+    form = Form(pays(one_iteration_s, operations, OFTEN_INTERPRETED_OPERATIONS))
+    warm_ups = [min(microbatches, most) for most in warm_ups_of(stages)]
+    _, ends_s = _run(form, _costs(form, stages, links, warm_ups), warm_ups, microbatches)
+    return tuple(map(float, ends_s))
 
 
 def _pace(form: Form, stages: Sequence[Stage], links: Sequence[Link]) -> Pace:
     depth = len(stages)
     warm_ups = warm_ups_of(stages)
-    costs = (
+    costs = _costs(form, stages, links, warm_ups)
+    full_s, long_s = (_run(form, costs, warm_ups, microbatches)[0] for microbatches in (FULL * depth, LONG * depth))
+    per_microbatch_s = (long_s - full_s) / ((LONG - FULL) * depth)
+    return Pace(max(0.0, full_s - FULL * depth * per_microbatch_s), per_microbatch_s)
+
+
+def _costs(form: Form, stages: Sequence[Stage], links: Sequence[Link], warm_ups: Sequence[int]) -> tuple[Any, ...]:
+    return (
         form.ints(warm_ups),
         form.floats([stage.duration_s("F") for stage in stages]),
         form.floats([stage.duration_s("B") for stage in stages]),
         form.floats([*(link.delay_s for link in links), 0.0]),
     )
-    full_s, long_s = (
-        form.kernel(one_iteration_s)(microbatches, *costs, *map(form.float_space, (depth, depth, depth * warm_ups[0])))
-        for microbatches in (FULL * depth, LONG * depth)
-    )
-    per_microbatch_s = (long_s - full_s) / ((LONG - FULL) * depth)
-    return Pace(max(0.0, full_s - FULL * depth * per_microbatch_s), per_microbatch_s)
+
+
+def _run(form: Form, costs: tuple[Any, ...], warm_ups: Sequence[int], microbatches: int) -> tuple[float, Any]:
+    """How long an iteration takes, and when each stage is done, in s."""
+    depth = len(warm_ups)
+    free_s, back_s, sent_s = map(form.float_space, (depth, depth, depth * warm_ups[0]))
+    return form.kernel(one_iteration_s)(microbatches, *costs, free_s, back_s, sent_s), free_s
 
 
 def warm_ups_of(stages: Sequence[Stage]) -> list[int]:

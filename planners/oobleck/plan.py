@@ -14,23 +14,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import __version__
-from ...schemas.check import check_plan
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Pipeline, Plan, Planner, Stage, Template, Worker
 from ...schemas.templates import PipelineTemplate, Templates
 from ..pipeline.one_forward_one_backward import one_forward_one_backward
-from ..scheduling.assemble import with_orders_and_prediction
+from ..scheduling.assemble import bubble_ratio, checked, with_orders_and_prediction
 from ..scheduling.bounds.lower_bound import lower_bound
-from ..scheduling.problem import BACKWARD, FORWARD, KINDS, Orders, Problem, home_problem
+from ..scheduling.problem import Orders, Problem, coded, home_problem, in_jobs
 from .ending import connection_of, reduced_bytes
 from .instantiation import instantiate, microbatches_of
-from .standing import OPTION, name_of, rest_of, templates_of
+from .standing import OPTION, rest_of, template_name
 
 if TYPE_CHECKING:
     from ..batch.distribute import Objective, Solver
-
-__all__ = ["plan_of", "plan_oobleck", "templates_of"]
 
 KEPT_OPTIONS = ("model", "sequence_length")
 
@@ -99,12 +96,12 @@ def plan_of(
         **(told or {}),
         OPTION: rest_of(templates),
     }
-    pipelines = [Pipeline(name_of(size), count) for size, count in zip(sizes, microbatches, strict=True)]
+    pipelines = [Pipeline(template_name(size), count) for size, count in zip(sizes, microbatches, strict=True)]
     shapes = tuple(dict.fromkeys(pipelines))
     one_of_each = Plan(
         planner=Planner("oobleck", __version__, options),
         inputs={"templates": digest(templates)},
-        templates=tuple(_template(templates, template, len(sizes)) for template in templates.templates),
+        templates=tuple(template_among(templates, template, len(sizes)) for template in templates.templates),
         pipelines=shapes,
         optimizer="synchronous",
         workers=tuple(_workers(templates, shapes)),
@@ -125,19 +122,19 @@ def _require_size(templates: Templates, microbatch_size: int) -> None:
         )
 
 
-def _template(templates: Templates, template: PipelineTemplate, peers: int) -> Template:
+def template_among(templates: Templates, template: PipelineTemplate, peers: int) -> Template:
     """A template as a plan has it, its all-reduce between so many pipelines."""
     connection = connection_of(templates)
 
     def reduced(stage: Stage) -> Stage:
         return replace(stage, allreduce_s=connection.ring_s(reduced_bytes(templates.layers, stage), peers))
 
-    return Template(name_of(template.nodes), tuple(map(reduced, template.stages)), template.links)
+    return Template(template_name(template.nodes), tuple(map(reduced, template.stages)), template.links)
 
 
 def _workers(templates: Templates, pipelines: Sequence[Pipeline]) -> Iterator[Worker]:
     """The workers, their orders still empty."""
-    depth = {name_of(template.nodes): len(template.stages) for template in templates.templates}
+    depth = {template_name(template.nodes): len(template.stages) for template in templates.templates}
     for k, pipeline in enumerate(pipelines):
         for i in range(depth[pipeline.template]):
             yield Worker(k, i, "")
@@ -145,11 +142,11 @@ def _workers(templates: Templates, pipelines: Sequence[Pipeline]) -> Iterator[Wo
 
 def _orders(plan: Plan, problem: Problem) -> Orders:
     """1F1B of each pipeline, as operation codes."""
-    found: list[list[int]] = []
+    found: list[Sequence[int]] = []
     for k, pipeline in enumerate(plan.pipelines):
-        template, jobs = plan.template_of(k), np.flatnonzero(problem.origin == k).tolist()
+        template = plan.template_of(k)
         orders = one_forward_one_backward(template.stages, template.links, pipeline.microbatches)
-        found += ([KINDS * jobs[j] + (FORWARD if kind == "F" else BACKWARD) for kind, j in order] for order in orders)
+        found += in_jobs(coded(orders), np.flatnonzero(problem.origin == k).tolist())
     return found
 
 
@@ -163,17 +160,14 @@ def _with_all(plan: Plan, pipelines: Sequence[Pipeline]) -> Plan:
     for worker, peak_bytes in zip(plan.workers, plan.prediction.peak_memory_bytes, strict=True):
         rows[plan.pipelines[worker.pipeline]].append((worker, peak_bytes))
     workers = tuple(replace(worker, pipeline=k) for k, one in enumerate(pipelines) for worker, _ in rows[one])
-    room_s = len(workers) * plan.prediction.iteration_time_s
     work_s = {pipeline: _work_s(plan, pipeline) for pipeline in rows}
+    all_work_s = sum(work_s[one] for one in pipelines)
     prediction = replace(
         plan.prediction,
-        bubble_ratio=max(0.0, 1 - sum(work_s[one] for one in pipelines) / room_s) if room_s else 0.0,
+        bubble_ratio=bubble_ratio(all_work_s, len(workers), plan.prediction.iteration_time_s),
         peak_memory_bytes=tuple(peak_bytes for one in pipelines for _, peak_bytes in rows[one]),
     )
-    whole = replace(plan, pipelines=tuple(pipelines), workers=workers, prediction=prediction)
-    problems = check_plan(whole)
-    assert not problems, f"the planner made a broken plan: {problems[0].path}: {problems[0].message}"
-    return whole
+    return checked(replace(plan, pipelines=tuple(pipelines), workers=workers, prediction=prediction))
 
 
 def _work_s(plan: Plan, pipeline: Pipeline) -> float:

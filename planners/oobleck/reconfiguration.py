@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...schemas.errors import InfeasibleError, InvalidInputError
-from ...schemas.plan import Plan
+from ...schemas.plan import Place, Plan
 from .copies import Copy
 from .crew import CrewNode, crew_of, node_shapes
-from .plan import plan_of, templates_of
+from .plan import plan_of
+from .standing import templates_of
 from .steps import Step
 from .weighing import Batch, Standing, Weighing
 
@@ -125,7 +126,7 @@ def reconfigure(plan: Plan, nodes: Sequence[CrewNode], pays_within: int = PAYS_W
     return Reconfigurer(plan).next_of(plan, nodes, pays_within)
 
 
-def crew_after(plan: Plan, failed: Collection[tuple[int, int]], joining: int) -> tuple[CrewNode, ...]:
+def crew_after(plan: Plan, failed: Collection[Place], joining: int) -> tuple[CrewNode, ...]:
     """The nodes of a plan without those that failed, and new ones.
 
     Args:

@@ -49,7 +49,7 @@ class Rest:
 KEPT = tuple(field.name for field in fields(Rest) if field.name != "sizes")  # as Templates has them
 
 
-def name_of(nodes: int) -> str:
+def template_name(nodes: int) -> str:
     """What a plan calls the template of so many nodes."""
     return f"n{nodes}"
 
@@ -90,9 +90,9 @@ def _read(said: Any) -> Rest:
 
 
 def _template(plan: Plan, size: Size) -> PipelineTemplate:
-    found: Template | None = plan.template_by_name.get(name_of(size.nodes))
+    found: Template | None = plan.template_by_name.get(template_name(size.nodes))
     if found is None:
-        raise _foreign(f"there is no template {name_of(size.nodes)}", f"/planner/options/{OPTION}/sizes")
+        raise _foreign(f"there is no template {template_name(size.nodes)}", f"/planner/options/{OPTION}/sizes")
     stages = tuple(replace(stage, allreduce_s=0.0) for stage in found.stages)
     return PipelineTemplate(size.nodes, size.iteration_time_s, size.microbatches, stages, found.links)
 

@@ -15,7 +15,7 @@ from ...schemas.plan import Link, Planner, Stage
 from ...schemas.profile import Connection, Layer, Profile
 from ...schemas.templates import LayerState, PipelineTemplate, Templates, nodes_of_stages
 from .mapping import Mapper
-from .node_specification import NodeSpecification, specify_nodes
+from .node_specification import NodeSpecification, last_of_run, specify_nodes
 from .objective import Objective
 from .refusals import fits_nowhere, most_nodes, why_not
 from .shortest_paths import Mapping, Request
@@ -30,6 +30,8 @@ def plan_templates(
     microbatches: int | None = None,
     largest: int | None = None,
     memory_limit_bytes: float | None = None,
+    *,
+    gaps: bool = False,
 ) -> Templates:
     """Plan a template for each number of nodes that a pipeline may have.
 
@@ -41,6 +43,7 @@ def plan_templates(
         microbatches: N_b of each pipeline; four a stage unless said.
         largest: nodes of the largest pipeline; what f others of the smallest size leave unless said.
         memory_limit_bytes: of a GPU, parameters and state included, instead of the device's.
+        gaps: whether some numbers of nodes may be such that not all can be used.
 
     Returns:
         The templates; `planner.options["guarantee"]` says which numbers of nodes they use up.
@@ -49,18 +52,17 @@ def plan_templates(
         InvalidInputError: the profile lacks a tensor-parallel degree, or `largest` is no possible size.
         InfeasibleError: the model does not fit, has too few layers, or f cannot be met.
     """
-    stages, objective = stages_of(profile, gpus_per_node, memory_limit_bytes), Objective(microbatches)
-    request = Request(stages, gpus_per_node, objective, min(nodes, most_nodes(profile, stages, gpus_per_node)))
+    request = _request(profile, nodes, gpus_per_node, microbatches, memory_limit_bytes)
     mapper = Mapper(request)
     if not mapper.fitting:
         raise fits_nowhere(request, fault_tolerance)
     specification = specify_nodes(
-        nodes, fault_tolerance, mapper.fitting, lambda size: why_not(profile, request, size), largest
+        nodes, fault_tolerance, mapper.fitting, lambda size: why_not(profile, request, size), largest, gaps=gaps
     )
     asked = {"microbatches": microbatches, "largest": largest, "memory_limit_bytes": memory_limit_bytes}
     return Templates(
         planner=Planner("templates", __version__, _options(profile, gpus_per_node, specification, asked)),
-        objective=objective.name,
+        objective=request.objective.name,
         fault_tolerance=fault_tolerance,
         nodes=nodes,
         gpus_per_node=gpus_per_node,
@@ -69,6 +71,35 @@ def plan_templates(
         network=profile.network,
         inputs={"profile": digest(profile)},
     )
+
+
+def largest_size(profile: Profile, nodes: int, gpus_per_node: int, fault_tolerance: int) -> int:
+    """The largest pipeline to ask `plan_templates` for: what f others leave, as far as layers and memory allow.
+
+    Args:
+        profile, nodes, gpus_per_node, fault_tolerance: as there.
+
+    Raises:
+        InvalidInputError: the profile lacks a tensor-parallel degree.
+        InfeasibleError: the model does not fit.
+    """
+    request = _request(profile, nodes, gpus_per_node)
+    fitting = Mapper(request).fitting
+    if not fitting:
+        raise fits_nowhere(request, fault_tolerance)
+    return min(last_of_run(fitting), nodes - fault_tolerance * fitting[0])
+
+
+def _request(
+    profile: Profile,
+    nodes: int,
+    gpus_per_node: int,
+    microbatches: int | None = None,
+    memory_limit_bytes: float | None = None,
+) -> Request:
+    """What is asked of the mapper."""
+    stages, objective = stages_of(profile, gpus_per_node, memory_limit_bytes), Objective(microbatches)
+    return Request(stages, gpus_per_node, objective, min(nodes, most_nodes(profile, stages, gpus_per_node)))
 
 
 def _options(
@@ -109,7 +140,7 @@ def _template(profile: Profile, request: Request, mapping: Mapping) -> PipelineT
 
 def _link(profile: Profile, stage: Stage, same_node: bool) -> Link:
     """The path behind a stage, which its last layer's output takes; where only one kind of path is known, that one."""
-    inside, between = profile.network.intra_node, profile.network.inter_node
-    connection = (inside or between if same_node else between or inside) or Connection()
+    between = profile.network.between_workers
+    connection = (profile.network.intra_node or between if same_node else between) or Connection()
     output_bytes = profile.layers[stage.layers[1] - 1].output_bytes
     return Link(connection.transfer_s(output_bytes))

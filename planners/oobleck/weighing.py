@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...schemas.errors import InfeasibleError
+from ...schemas.profile import Connection
 from ...schemas.templates import Templates
 from ..batch.distribute import Distribution, Objective, Solver, distribute
 from ..batch.pace import Pace
+from ..scheduling.proof import ROUNDING
 from .assignment import LayerBytes, assign
-from .copies import Copy, copies_between, copying_s
+from .copies import Copy, copies_between
 from .crew import CrewNode, Range, node_shapes, require_all_layers
-from .ending import ending_of
+from .ending import connection_of, ending_of
 from .instantiation import fastest_sizes, fewest_pipelines
 from .pace import paces_of
 from .steps import Pipelines, Sizes, reinstantiate
-
-EQUAL = 1e-9  # relative difference of times that is rounding
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,15 @@ class Standing:
             if node.position is not None:
                 counts[node.position[0]] += 1
         return tuple(counts)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A set of pipelines, nobody seated yet; as for a `Choice`."""
+
+    pipelines: Pipelines
+    microbatches: tuple[int, ...]
+    iteration_s: float
 
 
 @dataclass(frozen=True)
@@ -101,17 +110,37 @@ class Weighing:
     Args:
         templates: of the job.
         batch: that stays the same, whatever happens.
+        copying: what a node's state is copied over; None: the network between nodes.
+        paces: of the templates; None: as their 1F1B has them.
     """
 
-    def __init__(self, templates: Templates, batch: Batch) -> None:
+    def __init__(
+        self,
+        templates: Templates,
+        batch: Batch,
+        copying: Connection | None = None,
+        paces: Sequence[Pace] | None = None,
+    ) -> None:
         self.templates, self.batch = templates, batch
+        self._given_paces = paces
         fewest = templates.fault_tolerance + 1
         units = batch.microbatches // batch.multiple_of
         self.sizes = Sizes(templates.smallest, templates.largest, fewest, max(fewest, units))
         self.layer_bytes = [layer.parameter_bytes + layer.state_bytes for layer in templates.layers]
         self._ending = ending_of(templates)
-        self._connection = templates.network.inter_node or templates.network.intra_node
+        self._connection = copying or connection_of(templates)
         self._weigh = LayerBytes(self.layer_bytes)
+        self._sizes_of: dict[int, tuple[int, ...]] = {}  # by number of nodes
+        self._shared: dict[tuple[int, ...], Distribution] = {}  # by sizes of pipelines
+
+    def anew(self, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The pipelines of so many nodes whose iteration ends first: the nodes of each, and its micro-batches.
+
+        Raises:
+            InfeasibleError: the batch has too few micro-batches for f + 1 pipelines.
+        """
+        sizes = self._fastest_sizes(nodes)
+        return sizes, self._distributed(sizes)[0]
 
     def chosen(self, standing: Standing, pays_within: int) -> Choice:
         """The pipelines that have done `pays_within` iterations first; where that is 0 or unknown, the steps'.
@@ -123,19 +152,24 @@ class Weighing:
         require_all_layers(standing.crew, len(self.layer_bytes))
         stepped = self._stepped(standing)
         if stepped is None:
-            return self._fastest(standing)
+            return self._seated(standing, self._fastest(standing))
         if not pays_within or not self._knows_copying:
-            return stepped
+            return self._seated(standing, stepped)
         fastest = self._fastest(standing)
-        return fastest if _is_better(fastest, stepped, pays_within) else stepped
+        if sorted(fastest.pipelines.sizes) == sorted(stepped.pipelines.sizes):  # the least copies are the same, too
+            return self._seated(standing, stepped)
+        found = self._seated(standing, fastest)
+        if _pays_anyway(found, stepped, pays_within):
+            return found
+        kept = self._seated(standing, stepped)
+        return found if _is_better(found, kept, pays_within) else kept
 
     @property
     def _knows_copying(self) -> bool:
         """Whether it is known how much is copied and how fast: else copying would seem to be free."""
-        bandwidth = self._connection and self._connection.bandwidth_bytes_per_s
-        return any(self.layer_bytes) and bandwidth is not None
+        return any(self.layer_bytes) and self._connection.bandwidth_bytes_per_s is not None
 
-    def _stepped(self, standing: Standing) -> Choice | None:
+    def _stepped(self, standing: Standing) -> Proposal | None:
         """What the paper's steps give; None where they give more pipelines than the batch can be split for."""
         held = [0.0] * len(standing.before)
         for node in standing.crew:
@@ -144,24 +178,31 @@ class Weighing:
         joining = len(standing.crew) - sum(standing.left)
         pipelines = reinstantiate(standing.before, standing.left, held, joining, self.sizes)
         try:
-            microbatches, iteration_s = self._distributed(pipelines.sizes)
+            return Proposal(pipelines, *self._distributed(pipelines.sizes))
         except InfeasibleError:
             return None
-        return self._seated(standing, pipelines, microbatches, iteration_s)
 
-    def _fastest(self, standing: Standing) -> Choice:
+    def _fastest(self, standing: Standing) -> Proposal:
         """The pipelines whose iteration ends first, if all were begun anew."""
-        batch, nodes = self.batch, len(standing.crew)
-        fewest = [self._paces[-1]] * fewest_pipelines(self.templates, nodes)
-        distribute(fewest, batch.microbatches, batch.multiple_of)  # says which batch would do
-        sizes = fastest_sizes(self.templates, self._paces, self._ending, nodes, batch.microbatches, batch.multiple_of)
-        pipelines = _succeeding(sizes, standing.left)
-        return self._seated(standing, pipelines, *self._distributed(pipelines.sizes))
+        pipelines = _succeeding(self._fastest_sizes(len(standing.crew)), standing.left)
+        return Proposal(pipelines, *self._distributed(pipelines.sizes))
+
+    def _fastest_sizes(self, nodes: int) -> tuple[int, ...]:
+        """The nodes of each of these pipelines, descending."""
+        if nodes not in self._sizes_of:
+            batch = self.batch
+            fewest = [self._paces[-1]] * fewest_pipelines(self.templates, nodes)
+            distribute(fewest, batch.microbatches, batch.multiple_of)  # says which batch would do
+            asked = nodes, batch.microbatches, batch.multiple_of
+            self._sizes_of[nodes] = fastest_sizes(self.templates, self._paces, self._ending, *asked)
+        return self._sizes_of[nodes]
 
     def _distributed(self, sizes: Sequence[int]) -> tuple[tuple[int, ...], float]:
         """The micro-batches of pipelines of these sizes, and the time of an iteration."""
-        falling = sorted(sizes, reverse=True)
-        found = self._distribution(falling)
+        falling = tuple(sorted(sizes, reverse=True))
+        if falling not in self._shared:
+            self._shared[falling] = self._distribution(falling)
+        found = self._shared[falling]
         rest: dict[int, list[int]] = {size: [] for size in falling}
         for size, number in zip(reversed(falling), reversed(found.microbatches), strict=True):
             rest[size].append(number)
@@ -180,9 +221,8 @@ class Weighing:
                 return distribute(*asked, shared=[falling.count(size) for size in dict.fromkeys(falling)])
         return distribute(*asked)
 
-    def _seated(
-        self, standing: Standing, pipelines: Pipelines, microbatches: tuple[int, ...], iteration_s: float
-    ) -> Choice:
+    def _seated(self, standing: Standing, proposal: Proposal) -> Choice:
+        pipelines = proposal.pipelines
         places = {size: self._places[size - self.templates.smallest] for size in set(pipelines.sizes)}
         seats = assign(standing.crew, pipelines, places, self._weigh)
         needed = [
@@ -191,12 +231,20 @@ class Weighing:
             for node, layers in zip(nodes, places[size], strict=True)
         ]
         copies = copies_between(standing.crew, needed, self.layer_bytes)
-        lasts_s = copying_s(copies, self._connection)
-        return Choice(pipelines, microbatches, iteration_s, tuple(map(tuple, seats)), places, copies, lasts_s)
+        copying_s = self._connection.copying_s((copy.source, copy.target, copy.size_bytes) for copy in copies)
+        return Choice(
+            pipelines,
+            proposal.microbatches,
+            proposal.iteration_s,
+            tuple(map(tuple, seats)),
+            places,
+            copies,
+            copying_s,
+        )
 
     @cached_property
-    def _paces(self) -> list[Pace]:
-        return paces_of(self.templates.templates)
+    def _paces(self) -> Sequence[Pace]:
+        return paces_of(self.templates.templates) if self._given_paces is None else self._given_paces
 
     @cached_property
     def _places(self) -> list[tuple[Range, ...]]:
@@ -207,11 +255,18 @@ class Weighing:
         ]
 
 
+def _pays_anyway(fastest: Choice, stepped: Proposal, pays_within: int) -> bool:
+    """Whether the fastest pipelines have done so many iterations first even if the others had nothing to copy."""
+    assert fastest.copying_s is not None
+    gain_s = stepped.iteration_s - fastest.iteration_s
+    return gain_s > ROUNDING * stepped.iteration_s and pays_within * gain_s > fastest.copying_s
+
+
 def _is_better(fastest: Choice, stepped: Choice, pays_within: int) -> bool:
     """Whether the fastest pipelines have done so many iterations first; equal times: whether they move less."""
     assert fastest.copying_s is not None and stepped.copying_s is not None
-    if abs(fastest.iteration_s - stepped.iteration_s) <= EQUAL * stepped.iteration_s:
-        return fastest.moved_bytes < stepped.moved_bytes * (1 - EQUAL)
+    if abs(fastest.iteration_s - stepped.iteration_s) <= ROUNDING * stepped.iteration_s:
+        return fastest.moved_bytes < stepped.moved_bytes * (1 - ROUNDING)
     gain_s = pays_within * (stepped.iteration_s - fastest.iteration_s)
     return gain_s > fastest.copying_s - stepped.copying_s
 

@@ -8,11 +8,11 @@ from ... import __version__
 from ...schemas.check import check_plan, in_brief
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Kind, Operation, Token, print_order
-from ...schemas.plan import Link, Pipeline, Plan, Planner, Template, Worker
+from ...schemas.plan import Plan, Planner, Worker
 from ...schemas.profile import Profile
 from ..scheduling.assemble import with_prediction
 from ..scheduling.bounds.lower_bound import lower_bound
-from ..scheduling.problem import KINDS, home_problem
+from ..scheduling.problem import KINDS, alone, home_problem
 from ..shape import Shape, plan_without_orders, shape_options
 from .gpipe import gpipe
 from .one_forward_one_backward import one_forward_one_backward
@@ -38,10 +38,22 @@ def plan_pipeline(profile: Profile, schedule: Schedule, shape: Shape) -> Plan:
         InvalidInputError: a link or limit that the shape does not have.
     """
     planner = Planner("pipeline", __version__, {"schedule": schedule, **shape_options(profile, shape)})
-    plan = plan_without_orders(profile, shape, planner)
-    links = [plan.links_of(k) for k in range(shape.dp)]
-    orders = {one: _orders(plan.templates[0], one, shape.microbatches, schedule) for one in dict.fromkeys(links)}
-    return with_prediction(_with_orders(plan, [orders[one] for one in links]))
+    return with_prediction(scheduled(plan_without_orders(profile, shape, planner), schedule))
+
+
+def scheduled(plan: Plan, schedule: Schedule) -> Plan:
+    """A plan without orders with those of a classic schedule in each pipeline; still without a prediction.
+
+    Args:
+        plan: all its workers alive.
+        schedule: GPipe, 1F1B or zero-bubble.
+
+    Raises:
+        InfeasibleError: a memory limit admits no schedule of this kind.
+    """
+    kinds = [(each.template, each.microbatches, plan.links_of(k)) for k, each in enumerate(plan.pipelines)]
+    orders = {kind: _orders(alone(plan, kinds.index(kind)), schedule) for kind in dict.fromkeys(kinds)}
+    return _with_orders(plan, [orders[kind] for kind in kinds])
 
 
 def plan_from_orders(
@@ -77,25 +89,16 @@ def _with_orders(plan: Plan, orders: Sequence[Sequence[Sequence[Token]]]) -> Pla
     return replace(plan, workers=tuple(worker for k, found in enumerate(orders) for worker in _workers(found, k)))
 
 
-def _orders(template: Template, links: tuple[Link, ...], microbatches: int, schedule: Schedule) -> list[list[Token]]:
+def _orders(one: Plan, schedule: Schedule) -> list[list[Token]]:
+    """The order of each stage of a single pipeline."""
+    stages, links, microbatches = one.template_of(0).stages, one.links_of(0), one.pipelines[0].microbatches
     if schedule == "gpipe":
-        return gpipe(template.stages, links, microbatches)
+        return gpipe(stages, links, microbatches)
     if schedule == "1f1b":
-        return one_forward_one_backward(template.stages, links, microbatches)
-    problem = home_problem(_single(template, links, microbatches), split=True)
+        return one_forward_one_backward(stages, links, microbatches)
+    problem = home_problem(one, split=True)
     orders = zero_bubble(problem, lower_bound(problem).value_s)
     return [[(SPLIT_KINDS[code % KINDS], code // KINDS) for code in order] for order in orders]
-
-
-def _single(template: Template, links: tuple[Link, ...], microbatches: int) -> Plan:
-    """One pipeline as a plan without orders."""
-    return Plan(
-        planner=Planner("pipeline", __version__, {}),
-        templates=(template,),
-        pipelines=(Pipeline(template.name, microbatches, links),),
-        optimizer="synchronous",
-        workers=tuple(Worker(0, stage, "") for stage in range(len(template.stages))),
-    )
 
 
 def _workers(orders: Sequence[Sequence[Token]], pipeline: int) -> list[Worker]:

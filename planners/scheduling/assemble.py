@@ -36,7 +36,7 @@ def with_prediction(plan: Plan, bound_s: float = 0.0) -> Plan:
     times_s = found.makespan_s, found.period_s
     staggered = plan.optimizer == "staggered"
     prediction = promise(times_s, staggered, bound_s, found.bubble_ratio, found.peak_memory_bytes)
-    return _checked(replace(plan, prediction=prediction))
+    return checked(replace(plan, prediction=prediction))
 
 
 def with_orders_and_prediction(plan: Plan, problem: Problem, orders: Orders, bound_s: float) -> Plan:
@@ -52,7 +52,7 @@ def with_orders_and_prediction(plan: Plan, problem: Problem, orders: Orders, bou
         AssertionError: as `with_prediction`.
     """
     prediction = prediction_of(problem, orders, bound_s)
-    return _checked(replace(with_orders(plan, problem, orders), prediction=prediction))
+    return checked(replace(with_orders(plan, problem, orders), prediction=prediction))
 
 
 def prediction_of(problem: Problem, orders: Orders, bound_s: float) -> Prediction:
@@ -67,8 +67,7 @@ def prediction_of(problem: Problem, orders: Orders, bound_s: float) -> Predictio
     retimer.value_s(orders)
     windows = stage_windows(problem, *retimer.spans_s)
     times_s = windows.makespan_s, windows.period_s
-    room_s = int(problem.workers.live.sum()) * times_s[problem.staggered]
-    bubbles = max(0.0, 1 - work_s(problem) / room_s) if room_s else 0.0
+    bubbles = bubble_ratio(work_s(problem), int(problem.workers.live.sum()), times_s[problem.staggered])
     return promise(times_s, problem.staggered, bound_s, bubbles, peaks_bytes(problem, orders).tolist())
 
 
@@ -97,6 +96,18 @@ def work_s(problem: Problem) -> float:
     return float((durations.forward_s[executed] + backward_s).sum())
 
 
+def bubble_ratio(work_s: float, workers: int, iteration_s: float) -> float:
+    """The share of an iteration in which the average live worker computes nothing.
+
+    Args:
+        work_s: what all operations take together, in s.
+        workers: how many are alive.
+        iteration_s: the makespan or period, in s; 0 where operations cost nothing.
+    """
+    room_s = workers * iteration_s
+    return max(0.0, 1 - work_s / room_s) if room_s else 0.0
+
+
 def promise(
     times_s: tuple[float, float], staggered: bool, bound_s: float, bubbles: float, peaks: Sequence[float]
 ) -> Prediction:
@@ -106,7 +117,7 @@ def promise(
         times_s: makespan and period.
         staggered: which of them is the iteration time.
         bound_s: a proven lower bound on it, in s; where they differ by rounding only, the plan is optimal.
-        bubbles: the share of the iteration in which the average live worker computes nothing.
+        bubbles: as `bubble_ratio` has them.
         peaks: peak memory, in bytes.
     """
     makespan_s, period_s = times_s
@@ -125,7 +136,12 @@ def promise(
     )
 
 
-def _checked(plan: Plan) -> Plan:
+def checked(plan: Plan) -> Plan:
+    """The plan, if the independent checker finds nothing.
+
+    Raises:
+        AssertionError: it does, which is a bug of the planner that made the orders.
+    """
     problems = check_plan(plan)
     assert not problems, f"the planner made a broken plan: {problems[0].path}: {problems[0].message}"
     return plan

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...schemas.orders import Kind, Operation, print_operation
+from ...schemas.orders import Kind, Operation, Token, print_operation
 from ...schemas.plan import Plan, Stage, Worker
 from .components import components
 
@@ -128,8 +128,15 @@ class Problem:
         return replace(self, staggered=staggered)
 
 
+CODE_OF_KIND: dict[Kind, int] = {"F": FORWARD, "I": BACKWARD, "B": BACKWARD, "W": WEIGHT}
 Orders = Sequence[Sequence[int]]  # operation codes of each worker
 Tokens = tuple[list[str], list[str]]  # of all codes: in orders of a micro-batch's own pipeline, and in those of others
+
+
+def alone(plan: Plan, number: int) -> Plan:
+    """The plan of one pipeline of a plan, which is pipeline 0 there; orders do not matter."""
+    workers = tuple(replace(worker, pipeline=0) for worker in plan.workers if worker.pipeline == number)
+    return replace(plan, pipelines=(plan.pipelines[number],), workers=workers)
 
 
 def home_problem(plan: Plan, *, split: bool) -> Problem:
@@ -170,11 +177,20 @@ def codes_of(plan: Plan, problem: Problem) -> Orders:
     number = {
         place: job for job, place in enumerate(zip(problem.origin.tolist(), problem.microbatch.tolist(), strict=True))
     }
-    kinds = {"F": FORWARD, "I": BACKWARD, "B": BACKWARD, "W": WEIGHT}
     return [
-        [KINDS * number[op.pipeline, op.microbatch] + kinds[op.kind] for op in worker.operations()]
+        [KINDS * number[op.pipeline, op.microbatch] + CODE_OF_KIND[op.kind] for op in worker.operations()]
         for worker in plan.workers
     ]
+
+
+def coded(orders: Sequence[Sequence[Token]]) -> Orders:
+    """The orders of a pipeline alone, whose jobs are its micro-batches, as operation codes."""
+    return [[KINDS * j + CODE_OF_KIND[kind] for kind, j in order] for order in orders]
+
+
+def in_jobs(orders: Orders, jobs: Sequence[int]) -> Orders:
+    """The orders of a pipeline alone as they are among others, where its micro-batch j is job `jobs[j]`."""
+    return [[KINDS * jobs[code // KINDS] + code % KINDS for code in order] for order in orders]
 
 
 def with_orders(plan: Plan, problem: Problem, orders: Orders) -> Plan:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...schemas.kernels import kernel
+from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from .problem import KINDS, Orders, Problem
 from .tables import Tables
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Ints = Sequence[int]
-Floats = Sequence[float]
-MutableInts = MutableSequence[int]
-MutableFloats = MutableSequence[float]
 
 F, I, W, B = 0, 1, 2, 3  # noqa: E741 - the field's letters; B stands for I where the backward is not split
 NONE = -1
 
 
-def value_s(problem: Problem, orders: Orders) -> float:
-    """The makespan, or period, of given orders in s; infinite where they deadlock."""
-    return Retimer(problem).value_s(orders)
+def value_s(problem: Problem, orders: Orders, runs: int = 1) -> float:
+    """The makespan, or period, of given orders in s; infinite where they deadlock. About so many `runs` are to come."""
+    return Retimer(problem, runs).value_s(orders)
 
 
 class Retimer:

@@ -11,14 +11,7 @@ Arrays are flat. Those over workers and kinds stand at `3 * worker + kind`; each
 F, I or W is known, in order of arrival (ties by job), from `start[3 * worker + kind]` on.
 """
 
-from collections.abc import MutableSequence, Sequence
-
-from ...schemas.kernels import kernel
-
-Ints = Sequence[int]
-Floats = Sequence[float]
-MutableInts = MutableSequence[int]
-MutableFloats = MutableSequence[float]
+from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 
 INFINITY = float("inf")
 F, I, W, B = 0, 1, 2, 3  # noqa: E741 - the field's letters; B stands for I where the backward is not split

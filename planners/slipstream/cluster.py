@@ -60,7 +60,7 @@ def opening(profile: Profile, request: Request) -> Atlas:
         "cost": request.cost,
         "failure_unit": list(request.unit),
         "slow": {name_of(place): factor for place, factor in sorted(request.slowdown.items())},
-        "network": to_tree(_connection(profile)),
+        "network": to_tree(profile.network.between_workers),
         **shape_options(profile, shape),
     }
     optimizer: Optimizer = "staggered" if request.technique == "staggered" else "synchronous"
@@ -89,10 +89,9 @@ def grid_of(common: Atlas) -> Grid:
     return Grid(common.dp, len(common.template.stages), *common.failure_unit)
 
 
-def connection_of(common: Atlas) -> Connection | None:
-    """What state is copied over."""
-    network = common.planner.options["network"]
-    return None if network is None else Connection(**network)
+def connection_of(common: Atlas) -> Connection:
+    """What state is copied over; where nothing is known of it, a path without a bandwidth."""
+    return Connection(**(common.planner.options["network"] or {}))
 
 
 def effort_of(common: Atlas) -> Effort:
@@ -137,7 +136,3 @@ def _pipelines(common: Atlas) -> tuple[Pipeline, ...]:
     delays_s = {(int(k) if k else None, int(i)): delay_s for (k, _, i), delay_s in places}
     shape = Shape(len(common.template.stages), common.dp, common.microbatches, link_delay_s=delays_s)
     return tuple(pipelines_of(common.template, shape))
-
-
-def _connection(profile: Profile) -> Connection | None:
-    return profile.network.inter_node or profile.network.intra_node

@@ -98,6 +98,10 @@ class Grid:
                 raise _stage_lost(column * self.unit_stages)
         return tuple(counts)
 
+    def require_live_stages(self, units: Iterable[Place]) -> None:
+        """Raise InfeasibleError if failed units leave some stage without a live worker."""
+        self.column_failures(units)
+
     def require_feasible(self, failures: int, where: str) -> None:
         """Raise InfeasibleError, naming the option, if so many failed units leave some column without a live one."""
         most = self.columns * (self.units - 1)

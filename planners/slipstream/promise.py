@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.plan import Prediction
-from ..scheduling.assemble import prediction_of, promise, work_s
+from ..scheduling.assemble import bubble_ratio, prediction_of, promise, work_s
 from ..scheduling.proof import ROUNDING
 from .slot_search import SlotSchedule, SlotSearch
 
@@ -30,9 +30,8 @@ def promise_of_slots(search: SlotSearch, dead: Sequence[int], found: SlotSchedul
     bounds_s = [search.bound.value_s(live, staggered) for staggered in (False, True)]
     if any(value_s > bound_s * (1 + ROUNDING) for value_s, bound_s in zip(values_s, bounds_s, strict=True)):
         return None
-    iteration_s = values_s[search.staggered]
-    room_s = int(live.sum()) * iteration_s
-    bubbles = max(0.0, 1 - work_s(search.of_pipeline) * search.pipelines / room_s) if room_s else 0.0
+    whole_work_s = work_s(search.of_pipeline) * search.pipelines
+    bubbles = bubble_ratio(whole_work_s, int(live.sum()), values_s[search.staggered])
     peaks = search.peaks_bytes(found.slots, found.rules)
     return promise(values_s, search.staggered, found.bound_s, bubbles, peaks)
 
@@ -46,6 +45,11 @@ def promise_of_orders(problem: Problem, orders: Orders, bound_s: float) -> Predi
         bound_s: on the iteration time.
     """
     whole = prediction_of(problem, orders, bound_s)
+    return replace(whole, peak_memory_bytes=by_stage(problem, whole.peak_memory_bytes))
+
+
+def by_stage(problem: Problem, peaks_bytes: Sequence[float]) -> tuple[float, ...]:
+    """The most that a worker of each stage holds, given what each worker holds."""
     peaks = np.zeros(int(problem.workers.stage.max()) + 1)
-    np.maximum.at(peaks, problem.workers.stage, whole.peak_memory_bytes)
-    return replace(whole, peak_memory_bytes=tuple(peaks.tolist()))
+    np.maximum.at(peaks, problem.workers.stage, peaks_bytes)
+    return tuple(peaks.tolist())

@@ -1,4 +1,4 @@
-"""Swaps: which live units take the places of dead ones, whose state they copy, and when that pays.
+"""Swaps: which live units take the places of dead ones, and whose state they copy.
 
 SlipStream, section 4.2.1: "normalization only requires a point-to-point copy of model parameters to swap the location
 of two workers in the pipeline for each failure". A live unit of a column that may lose one takes the place of a dead
@@ -9,7 +9,6 @@ from live peers of its new place, each worker from another, which take turns whe
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
 from ...schemas.plan import Place
 from ...schemas.profile import Connection
@@ -38,19 +37,9 @@ class Relocation:
         """All that is copied."""
         return sum(copy.size_bytes for copy in self.copies)
 
-    def lasts_s(self, connection: Connection | None) -> float | None:
-        """How long the copies take: those from different sources at once, those from one after each other.
-
-        None where there is something to copy and the network's bandwidth is not known.
-        """
-        if not self.size_bytes:
-            return 0.0
-        if connection is None or connection.bandwidth_bytes_per_s is None:
-            return None
-        busy_s: Counter[Place] = Counter()
-        for copy in self.copies:
-            busy_s[copy.source] += connection.transfer_s(copy.size_bytes)  # type: ignore[assignment]
-        return max(busy_s.values())
+    def lasts_s(self, connection: Connection) -> float | None:
+        """How long the copies take, in s; None where there is something to copy and the bandwidth is not known."""
+        return connection.copying_s((copy.source, copy.mover, copy.size_bytes) for copy in self.copies)
 
 
 def relocate(
@@ -91,10 +80,3 @@ def _copies(
             lent[source] += 1
             copies.append(Copy(old, new, source, state_bytes[new[1]]))
     return copies
-
-
-def break_even_iterations(lasts_s: float | None, in_place_s: float, normalized_s: float) -> int | None:
-    """After how many iterations the copies have paid: None where they never do, or take nobody knows how long."""
-    if lasts_s is None or normalized_s >= in_place_s:
-        return None
-    return ceil(lasts_s / (in_place_s - normalized_s))

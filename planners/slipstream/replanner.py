@@ -21,14 +21,15 @@ from ...schemas.atlas import Atlas, AtlasEntry, Recipe
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Place, Plan, name_of
-from ..scheduling.assemble import with_orders_and_prediction
+from ..break_even import break_even_iterations
+from ..scheduling.assemble import peaks_bytes, with_orders_and_prediction
 from ..scheduling.problem import Orders, Problem, home_problem
 from ..scheduling.proof import ROUNDING
 from ..scheduling.solve import Effort
 from .cluster import alike, connection_of, effort_of, grid_of, plan_with_failures, single_pipeline
 from .placement import Placement, Vector
-from .promise import promise_of_orders, promise_of_slots
-from .relocation import Relocation, break_even_iterations, relocate
+from .promise import by_stage, promise_of_orders, promise_of_slots
+from .relocation import Relocation, relocate
 from .rerouting import Rerouting, follow, reroute_alike, reroute_unlike, slot_recipe
 from .selective_decoupling import decoupled_where_it_helps
 from .slot_search import SlotSearch
@@ -67,7 +68,7 @@ class Replanner:
             InfeasibleError: a stage has no live worker left, or a memory limit admits nothing.
         """
         if not self._alike:
-            self.grid.column_failures(failed_units)
+            self.grid.require_live_stages(failed_units)
             found = reroute_unlike(self._home(failed_units), self._effort)
             return self._assembled(failed_units, found.problem, found.orders, found.bound_s, None)
         found, said = self._rerouted(failed_units, self._effort), None
@@ -105,6 +106,25 @@ class Replanner:
             return AtlasEntry(failures, dead, promise, found.recipe), None
         plan = self._assembled(units, found.problem, found.orders, found.bound_s, self._unplaced(vector))
         return AtlasEntry(failures, dead, promise, Recipe(stored=digest(plan))), plan
+
+    def outcome(self, column_failures: Vector) -> tuple[float, tuple[float, ...]]:
+        """What `in_place` gives for failures in the last rows, without making the plan.
+
+        Args:
+            column_failures: failed units of each column, not all of any.
+
+        Returns:
+            The iteration time in s, and the most activation bytes that a worker of each stage holds.
+
+        Raises:
+            InfeasibleError: a memory limit admits nothing.
+        """
+        found = self.search.look(self.grid.stage_failures(column_failures))
+        if found.optimal:
+            return found.value_s, tuple(self.search.peaks_bytes(found.slots, found.rules))
+        ordered = self._rerouted(self.grid.last_units(column_failures), self._effort)
+        peaks = peaks_bytes(ordered.problem, ordered.orders).tolist()
+        return ordered.value_s, by_stage(ordered.problem, peaks)
 
     def rebuilt(self, entry: AtlasEntry, failed_units: Units | None = None) -> Plan:
         """The plan of an entry; for places that are as good where they are, the plan in place.
@@ -145,7 +165,7 @@ class Replanner:
 
     @cached_property
     def _placement(self) -> Placement:
-        work_s = np.array([stage.duration_s("F") + stage.duration_s("B") for stage in self.common.template.stages])
+        work_s = np.array([stage.work_s for stage in self.common.template.stages])
         return Placement(self.grid, self.search, work_s, self.most, self.common.planner.options["cost"])
 
     def _home(self, units: Units) -> Problem:

@@ -75,7 +75,8 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
     if not best.optimal:
         best = _better(best, _in_slots(home, search, found))
     if not best.optimal and np.isfinite(home.workers.limit_bytes).any():
-        best = _better(best, _in_slots(home, search, search.search(dead, found, effort.seed)))
+        tried = search.search(dead, found, effort.seed, quick=effort.solver == "rules")
+        best = _better(best, _in_slots(home, search, tried))
     searched = SOLVED_OPERATIONS if effort.time_limit_s else SEARCHED_OPERATIONS
     if not best.optimal and effort.solver != "rules" and home.operations <= searched:
         others = [round_robin(home), block(home)] if any(dead) and home.operations <= ROUTED_OPERATIONS else []
@@ -120,7 +121,7 @@ def _in_slots(home: Problem, search: SlotSearch, found: SlotSchedule) -> Rerouti
     """A slot schedule's orders; where it leaves a gap they may take less time than the slots."""
     recipe = slot_recipe(found)
     problem, orders = follow(home, search, recipe)
-    taken_s = found.value_s if found.optimal else value_s(problem, orders)
+    taken_s = found.value_s if found.optimal else value_s(problem, orders, runs=search.searches)
     return Rerouting(problem, orders, taken_s, found.bound_s, recipe)
 
 

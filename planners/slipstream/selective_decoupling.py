@@ -16,13 +16,12 @@ than allowed. W come earlier, none later, and F and I keep their order, so no wo
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...schemas.kernels import kernel, pays
+from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel, pays
 from ..scheduling.forms import Form
 from ..scheduling.retime import Retimer
 from ..scheduling.tables import INTERPRETED_OPERATIONS
@@ -31,10 +30,6 @@ from ..scheduling.windows import Windows, stage_windows
 if TYPE_CHECKING:
     from ..scheduling.problem import Orders, Problem
 
-Ints = Sequence[int]
-Floats = Sequence[float]
-MutableInts = MutableSequence[int]
-MutableFloats = MutableSequence[float]
 
 F, I, W, B = 0, 1, 2, 3  # noqa: E741 - the field's letters
 UNKNOWN = -1e300

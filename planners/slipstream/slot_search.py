@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # How many rules are tried before a second way of cutting slots, and by how many annealing tries to close a gap.
 FIRST_LOOK = 6
-ANNEALING_RUNS = 2000
+ANNEALING_RUNS, QUICK_ANNEALING_RUNS = 2000, 100
 # Operations that one search may schedule in all: about a second of machine code.
 BUDGET_OPERATIONS = 50_000_000
 
@@ -71,10 +71,15 @@ class SlotSearch:
         """
         return self._best(dead, None, slice(FIRST_LOOK))
 
-    def search(self, dead: Sequence[int], best: SlotSchedule, seed: int) -> SlotSchedule:
-        """Try everything else for what `look` left open: the whole portfolio, and annealing."""
+    def search(self, dead: Sequence[int], best: SlotSchedule, seed: int, *, quick: bool = False) -> SlotSchedule:
+        """Try more for what `look` left open: the rest of the portfolio, and annealing; if `quick`, a little of that.
+
+        Within memory limits a hundred runs of annealing bring most of what two thousand and the portfolio do.
+        """
+        if quick:
+            return self._annealed(best, seed, QUICK_ANNEALING_RUNS)
         best = self._best(dead, best, slice(FIRST_LOOK, None))
-        return best if best.optimal else self._annealed(best, seed)
+        return best if best.optimal else self._annealed(best, seed, ANNEALING_RUNS)
 
     def widest(self, dead: Sequence[int]) -> Slots:
         """Slots as wide as each stage's live workers."""
@@ -139,9 +144,9 @@ class SlotSearch:
             return SlotSchedule(slots, rules, times, value_s, bound_s)
         return best
 
-    def _annealed(self, best: SlotSchedule, seed: int) -> SlotSchedule:
+    def _annealed(self, best: SlotSchedule, seed: int, most_runs: int) -> SlotSchedule:
         """Annealing from the best rules."""
-        runs = min(ANNEALING_RUNS, BUDGET_OPERATIONS // (KINDS * int(best.slots.counts.sum())))
+        runs = min(most_runs, BUDGET_OPERATIONS // (KINDS * int(best.slots.counts.sum())))
 
         def value_s(rules: Rules) -> float:
             times = self.run(best.slots, rules)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 
 from ...schemas.errors import InvalidInputError
+from ..models.config_file import is_config
 from .configuration import read_configuration
 from .shape import DecoderShape
 
@@ -29,8 +29,8 @@ def known_model(name: str) -> KnownModel:
     """
     if name in MODELS:
         return MODELS[name]
-    if name.endswith(".json") or Path(name).is_dir():
-        shape = read_configuration(Path(name))
+    if is_config(name):
+        shape = read_configuration(name)
         return KnownModel(shape, 1, min(shape.positions, CONFIGURATION_SEQUENCE_LENGTH))
     if name.rpartition(":")[0].endswith(".py"):
         raise InvalidInputError(

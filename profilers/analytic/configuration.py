@@ -8,25 +8,26 @@ none. What says nothing of shapes (token numbers, rope_scaling, initial deviatio
 import json
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from ...schemas.errors import InvalidInputError
+from ..models.config_file import read_config
 from .elementwise import ACTIVATIONS
 from .shape import DecoderShape
 
 MOST = 10**9  # of any size: beyond it something is a mistake
 
 
-def read_configuration(path: Path) -> DecoderShape:
+def read_configuration(name: str) -> DecoderShape:
     """Read the shape from a config.json, or from a folder that has one.
 
+    A config may name code of its own (auto_map): shapes are told by model_type, and no code is executed.
+
     Raises:
-        InvalidInputError: there is no such file, it is not JSON, its architecture is not one of ours, or a size is
-            missing, absurd, or at odds with another; with the JSON pointer.
+        InvalidInputError: there is no such file, it is no config (models/config_file.py), its architecture is not one
+            of ours, or a size is missing, absurd, or at odds with another; with the JSON pointer.
     """
-    path = path / "config.json" if path.is_dir() else path
-    return shape_of(_parse(path), str(path))
+    return shape_of(*read_config(name))
 
 
 def shape_of(values: Mapping[str, Any], where: str) -> DecoderShape:
@@ -40,7 +41,7 @@ def shape_of(values: Mapping[str, Any], where: str) -> DecoderShape:
     if kind not in FAMILIES:
         near = get_close_matches(str(kind), FAMILIES, n=1)
         raise InvalidInputError(
-            "the configuration names no model_type" if kind is None else f"the architecture {kind!r} is not supported",
+            f"the architecture {kind!r} is not supported",
             where=f"{where}, /model_type",
             fix=f"{f'did you mean {near[0]}? ' if near else ''}known are {', '.join(FAMILIES)}",
         )
@@ -235,22 +236,6 @@ FAMILIES: dict[str, Callable[[Keys], DecoderShape]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
 }
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise InvalidInputError("there is no such file", where=str(path), fix="give a model's name or its config.json")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise InvalidInputError(
-            f"the file is no JSON: {error.msg}", where=f"{path}, line {error.lineno}", fix="give a config.json"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise InvalidInputError("the file is no text", where=str(path), fix="give a config.json") from error
-    if not isinstance(values, dict):
-        raise InvalidInputError("the file holds no object of keys", where=str(path), fix="give a config.json")
-    return values
 
 
 def _check(shape: DecoderShape, keys: Keys) -> None:

@@ -47,6 +47,8 @@ def load_config(
         InfeasibleError: the model does not fit into this machine's free memory; nothing has been allocated.
     """
     told, file = read_config(name)
+    if "auto_map" in told:
+        raise unsupported(f"{told['model_type']} brings code of its own, which rtk does not execute", file, "/auto_map")
     with _offline():
         config = _config(told, file)
         width, vocabulary = config.hidden_size, config.vocab_size

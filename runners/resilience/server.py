@@ -8,7 +8,6 @@ for the planner, not for a stranger.
 import asyncio
 import secrets
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ...schemas.errors import InvalidInputError, RtkError
-from ...schemas.protocols import Measured, Monitor, Replan, Replanned
+from ...schemas.errors import InvalidInputError
+from ...schemas.protocols import Measured, Monitor, Replan
 from .addresses import format_address
 from .connection import Connection, Phase, RationedLog, listen
 from .events import (
@@ -36,7 +35,6 @@ from .events import (
     Said,
     Tell,
     Wake,
-    planned,
 )
 from .journal import Journal
 from .messages import (
@@ -55,6 +53,7 @@ from .messages import (
     encode,
     from_worker,
 )
+from .planner import Planner
 from .secret import is_proof
 
 BEATS_PER_LIMIT = 8
@@ -167,8 +166,7 @@ class Server:
         self._now_s = 0.0
         self._events: deque[Event] = deque()
         self._is_handling = False
-        self._requests: deque[MakePlan] = deque()
-        self._is_planning = False
+        self._planner: Planner | None = None
         self._encoded: tuple[FromCoordinator | None, bytes] = (None, b"")
         self._asked_to_finish: Finished | None = None
         self._finished: Finished | None = None
@@ -194,6 +192,7 @@ class Server:
         """
         self._loop = loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
+        self._planner = Planner(self._around.make_plan, loop, self._planned)
         try:
             was_over = self._replay()
             server = await loop.create_server(lambda: Connection(self, loop), sock=self._listener, backlog=1024)
@@ -282,8 +281,8 @@ class Server:
             case Drop():
                 self._drop(instruction.connection)
             case MakePlan():
-                self._requests.append(instruction)
-                self._plan_next()
+                assert self._planner is not None
+                self._planner.ask(instruction)
             case Wake():
                 assert self._loop is not None
                 self._loop.call_later(instruction.after_s, self._elapse, instruction.timer)
@@ -310,30 +309,8 @@ class Server:
             self._forget(member)
             member.part(self._limits.linger_s)
 
-    def _plan_next(self) -> None:
-        if self._requests and not self._is_planning:
-            self._is_planning = True
-            # A daemon: a plan that takes minutes must not keep a coordinator that is done from ending.
-            threading.Thread(target=self._plan, args=(self._requests.popleft(),), name="planner", daemon=True).start()
-
-    def _plan(self, request: MakePlan) -> None:
-        found: Replanned | None = None
-        reason = ""
-        try:
-            found = self._around.make_plan(request.plan, request.crew, request.conditions)
-        except RtkError as error:
-            reason = error.what
-        except Exception as error:
-            reason = f"the planner failed: {error!r}"
-        answer = planned(request.number, found, reason)
-        assert self._loop is not None
-        with suppress(RuntimeError):  # the loop is closed: nobody wants the plan any more
-            self._loop.call_soon_threadsafe(self._planned, answer)
-
     def _planned(self, answer: Planned) -> None:
-        self._is_planning = False
         self._happen(replace(answer, now_s=self._now()))
-        self._plan_next()
 
     def _elapse(self, timer: str) -> None:
         self._happen(Elapsed(self._now(), timer))

@@ -201,10 +201,6 @@ class HeldStage:
         _check_same_kind(self.state(), self._kept)
         self._write(self._kept)
 
-    def forget_kept(self) -> None:
-        """Free the kept copy's memory; between two steps just `keep` again, which reuses it."""
-        self._kept = None
-
     def checksums(self, layers: Iterable[int] | None = None) -> dict[int, str]:
         """For held layers, by their number in the model, the sha256 over the names and bytes of their state.
 

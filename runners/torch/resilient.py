@@ -17,25 +17,21 @@ stage begins no second step before the first is committed, so one copy is enough
 import json
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from ...schemas.checkpoint import Checkpoint, missing_layers
-from ...schemas.documents import digest, parse_document, type_adapter
-from ...schemas.errors import RtkError, RuntimeFailedError
+from ...schemas.documents import parse_document, type_adapter
+from ...schemas.errors import RuntimeFailedError
 from ...schemas.plan import Plan, Worker
 from ...schemas.protocols import Examined, Measured
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
-from ..checkpoint import discard, prune, publish
-from ..machines import delay_at_home_s
 from ..program import Compute, Program, Send, lower
 from ..resilience.link import Link
 from ..resilience.messages import (
@@ -45,75 +41,32 @@ from ..resilience.messages import (
     FromCoordinator,
     Halt,
     Publish,
-    Published,
     Ready,
-    Saved,
     Saver,
     Spans,
     Suspect,
     Vote,
     Welcome,
 )
-from ..sending import RankPair, Sending
-from .checkpoint import read_state, write_part
+from .checkpoint import read_state
 from .connecting import SupersededError, connect, in_thread
-from .detours import Detours
 from .examination import examine
-from .gloo import GlooTransport
-from .held_stage import HeldStage, OptimizerFactory
+from .held_stage import HeldStage
 from .injection import Injection
 from .interruption import Interruption
-from .iteration import Batch, Iteration, Rank, groups_of, splits_backward
+from .iteration import Iteration, Rank, splits_backward
 from .lost_touch import LostTouchError
-from .meeting import all_answer, meet, meetings
 from .offload import hosted
-from .pairs import Sidestep
-from .plane import Plane, delegated_peers, probed_peers
+from .plane import Plane
+from .reaching import reach, see_everybody
+from .saving import publish_whole, save_share
 from .shapes import boundary_samples
-from .slow_links import SlowLinks
 from .spare_layers import SpareLayers
-from .stage import Loss
-from .staging import Staging
 from .state_copy import take_over
+from .task import Task
 from .transport import Transport
 
-CHECKPOINTS_KEPT = 3
 CLOSING_S = 5.0  # how long a worker that is done waits for its connections to be closed
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """What a worker trains, and how.
-
-    Attributes:
-        name: the worker's, `k/i`.
-        plan: that it was started with.
-        make_layers: makes all layers of the model, equal on every worker and at every call.
-        loss: maps (output, target) of a micro-batch to its mean loss, a scalar.
-        optimizer: makes the optimizer of a stage's parameters.
-        batch: the micro-batches of an iteration.
-        settings: what must be the same for all workers; kept in checkpoints.
-        device: where to compute.
-        hostname: the interface on which other workers reach this one.
-        others: its addresses on other networks, in the order of its meeting places there.
-        paced: let every operation last what the plan says.
-        seed: of dropout and the like.
-        transport: which links have delegates (plane.py, `delegated_peers`).
-    """
-
-    name: str
-    plan: Plan
-    make_layers: Callable[[], Sequence[nn.Module]]
-    loss: Loss
-    optimizer: OptimizerFactory
-    batch: Callable[[int], Batch]
-    settings: dict[str, Any]
-    device: torch.device | str = "cpu"
-    hostname: str = "127.0.0.1"
-    others: tuple[str, ...] = ()
-    paced: bool = False
-    seed: int = 0
-    transport: Sending = "auto"
 
 
 class ResilientWorker:
@@ -131,7 +84,7 @@ class ResilientWorker:
         layers = task.make_layers()
         self._boundaries = boundary_samples(layers, task.batch(0)[0][0])
         self._spare = SpareLayers(layers)
-        self._held = self._build(layers, task.plan, _worker_named(task.plan, task.name))
+        self._held = self._build(layers, task.plan, task.worker())
         self._warm_up()
         self._interruption = Interruption()
         self._closing: list[Future[None]] = []
@@ -223,17 +176,10 @@ class ResilientWorker:
         """With which worker communication broke, if the error knows, or it is found out before the epoch is over."""
         found: BaseException | None = error
         if not isinstance(error, LostTouchError):
-            probing = in_thread(lambda: self._see_everybody(epoch, number), "probing")
+            probing = in_thread(lambda: see_everybody(epoch, number), "probing")
             wait([probing, superseded], return_when=FIRST_COMPLETED)
             found = probing.exception() if probing.done() else None
         return epoch.seats[found.peer].worker if isinstance(found, LostTouchError) else None
-
-    def _see_everybody(self, epoch: Epoch, number: int) -> None:
-        """Raise LostTouchError with the first worker that ought to be reached directly and is not."""
-        apart = {rank for one, other, _ in epoch.detours if number in (one, other) for rank in (one, other)} - {number}
-        aside = _networks(epoch, number)
-        places = [seat.others[aside[i] - 1] if i in aside else seat.store for i, seat in enumerate(epoch.seats)]
-        all_answer(places, apart)
 
     def _close(self, plane: Plane) -> None:
         """In a thread: it takes longer than to make the next one, which need not wait for it."""
@@ -255,7 +201,9 @@ class ResilientWorker:
         self._committed, self._last = epoch.iteration - 1, epoch.last
         held = self._fitting(epoch, program, number)
         plane = connect(
-            lambda: self._plane(epoch, program, number), superseded, lambda: self._see_everybody(epoch, number)
+            lambda: reach(self._task, epoch, program, number, self._injection, self._now_s),
+            superseded,
+            lambda: see_everybody(epoch, number),
         )
         try:
             self._interruption.guard(plane.transport)
@@ -277,7 +225,7 @@ class ResilientWorker:
             # Values are made anew only where nobody has any.
             spare = None if epoch.nothing_committed else self._spare.of(plan.stage_of(worker).layers, "cpu")
             held = self._build(spare or self._task.make_layers(), plan, worker)
-        limit_bytes = self._task.plan.stage_of(_worker_named(self._task.plan, self._task.name)).memory_limit_bytes
+        limit_bytes = self._task.plan.stage_of(self._task.worker()).memory_limit_bytes
         waiting = hosted(tuple(worker.operations()), plan.stage_of(worker), limit_bytes)
         held.adapt(1 / plan.total_microbatches(), splits_backward(program.instructions[rank]), waiting)
         return held
@@ -292,52 +240,6 @@ class ResilientWorker:
             self._task.device,
             loss_scale=1 / plan.total_microbatches(),
             is_last=worker.stage == len(stages) - 1,
-        )
-
-    def _plane(self, epoch: Epoch, program: Program, rank: int) -> Plane:
-        """Meet the other ranks, and get ready to send to each, some of them over a third one."""
-        names = [seat.worker for seat in epoch.seats]
-        detoured, aside = ([(one, other) for one, other, _ in ways] for ways in (epoch.detours, epoch.sidesteps))
-        inner = self._gloo(epoch, groups_of(program.instructions[rank]), rank, [*detoured, *aside])
-        direct = self._behind_links(inner, names)
-        return Plane.over(
-            Detours(direct, epoch.detours, rank, aside) if detoured or aside else direct,
-            program,
-            rank,
-            names,
-            delegated_peers(self._task.transport, program, rank, epoch.delegated, detoured),
-            self._now_s,
-            staging=Staging.of(torch.device(self._task.device)),
-            probed=probed_peers(self._task.transport, program, rank, epoch.delegated, detoured),
-        )
-
-    def _gloo(self, epoch: Epoch, groups: set[tuple[int, ...]], rank: int, apart: list[RankPair]) -> Transport:
-        """All meet at the meeting place of the first rank, or where some do not reach it, each group at its first's."""
-        addresses = [seat.store for seat in epoch.seats]
-        store = meetings(addresses, epoch.epoch) if apart else meet(addresses[0], epoch.epoch)
-        sidesteps = {other: self._sidestep(epoch, rank, other, at) for other, at in _networks(epoch, rank).items()}
-        hostname = self._task.hostname
-        return GlooTransport(store, rank, len(addresses), groups, hostname=hostname, apart=apart, sidesteps=sidesteps)
-
-    def _sidestep(self, epoch: Epoch, rank: int, other: int, network: int) -> Sidestep:
-        """The way to a rank on another network, where the two meet at the lower one's meeting place."""
-        place = epoch.seats[min(rank, other)].others[network - 1]
-        return Sidestep(self._task.others[network - 1], partial(meet, place, epoch.epoch))
-
-    def _behind_links(self, transport: Transport, names: Sequence[str]) -> Transport:
-        """Links are as slow as a paced run is to imitate, and as a trace makes them.
-
-        A delay belongs to two workers and not to their present places: it is that between their places in the plan that
-        the job began with, whatever the running one reckons with.
-        """
-        task, faults = self._task, self._injection
-        if not (task.paced or faults.has_links):
-            return transport
-        home_s = [delay_at_home_s(task.plan, task.name, name) if task.paced else 0.0 for name in names]
-        return SlowLinks(
-            transport,
-            lambda other: faults.link_delay_s(names[other], home_s[other]),
-            lambda other: faults.link_delay_s(names[other], 0.0),
         )
 
     def _take_state(self, epoch: Epoch, rank: int, transport: Transport, held: HeldStage) -> None:
@@ -375,7 +277,7 @@ class ResilientWorker:
             self._spans.append,
             self._task.paced,
             self._task.seed,
-            true_slowdown=_worker_named(self._task.plan, self._task.name).slowdown or 1.0,
+            true_slowdown=self._task.worker().slowdown or 1.0,
             before=self._injection.before,
             delegated=plane.delegated,
             transfers=plane.transfers,
@@ -510,7 +412,7 @@ class ResilientWorker:
                 self._heed(commit)
                 self._complete(commit)
             case Publish():
-                self._publish(message)
+                self._link.send(publish_whole(self._task, len(self._boundaries) - 1, message))
 
     def _settle(self, iteration: int, skipped: bool) -> None:
         """Be as before an iteration, whose predecessor is committed, and drop all that is under way."""
@@ -542,43 +444,9 @@ class ResilientWorker:
         self._save(halt.savers, halt.save, halt.iteration)
 
     def _save(self, savers: Sequence[Saver], folder: str | None, iteration: int) -> None:
-        """Write a part of a checkpoint, where that falls to this worker."""
-        mine = next((saver.layers for saver in savers if saver.worker == self._task.name), None)
-        if folder is None or mine is None:
-            return
-        try:
-            written = write_part(Path(folder), iteration, mine, self._held.state_of(mine))
-        except RtkError as error:
-            self._link.send(Saved(iteration, None, error.what))
-        else:
-            self._link.send(Saved(iteration, written))
-
-    def _publish(self, message: Publish) -> None:
-        folder = Path(message.folder)
-        if not message.parts:
-            discard(folder, message.iteration)
-            self._link.send(Published(message.iteration, None))
-            return
-        try:
-            path = publish(folder, self._manifest(message))
-            prune(folder, CHECKPOINTS_KEPT)
-        except RtkError as error:
-            self._link.send(Published(message.iteration, None, error.what))
-        else:
-            self._link.send(Published(message.iteration, str(path)))
-
-    def _manifest(self, message: Publish) -> Checkpoint:
-        plan, layers = self._task.plan, len(self._boundaries) - 1
-        return Checkpoint(
-            iteration=message.iteration,
-            layers=layers,
-            plan=digest(plan),
-            seed=self._task.seed,
-            total_microbatches=plan.total_microbatches(),
-            files=message.parts,
-            job=self._task.settings,
-            missing=missing_layers(layers, (part.layers for part in message.parts)),
-        )
+        saved = save_share(self._task.name, self._held, savers, folder, iteration)
+        if saved is not None:
+            self._link.send(saved)
 
     # Small things
 
@@ -602,19 +470,9 @@ class ResilientWorker:
         return time.perf_counter() + self._clock_ahead_s
 
 
-def _networks(epoch: Epoch, rank: int) -> dict[int, int]:
-    """The ranks that a rank reaches on another network, and the network's number."""
-    own = ((one, other, number) for one, other, number in epoch.sidesteps if rank in (one, other))
-    return {other if rank == one else one: number for one, other, number in own}
-
-
 @lru_cache(maxsize=8)
 def _program(plan: str) -> Program:
     return lower(parse_document(plan.encode(), Plan, "the coordinator's plan"))
-
-
-def _worker_named(plan: Plan, name: str) -> Worker:
-    return next(worker for worker in plan.workers if worker.name == name)
 
 
 def _is_number(loss: float) -> bool:

@@ -12,6 +12,7 @@ from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
+from rtk.cli.console import SETTINGS
 from rtk.cli.main import main
 
 RTK = [sys.executable, "-m", "rtk.cli.main"]
@@ -62,10 +63,11 @@ class _Stream(io.TextIOWrapper):
 
 @contextmanager
 def _surroundings(stdin: str | None, cwd: Path | None, environment: Mapping[str, str] | None) -> Iterator[None]:
-    """Input, folder, environment and warnings of a process of its own; threads that it leaves are waited for."""
+    """Input, folder, environment, settings and warnings of a process; threads that it leaves are waited for."""
     before = set(threading.enumerate())
     variables = mock.patch.dict(os.environ, {**_clean_environment(), **(environment or {})}, clear=True)
-    with mock.patch.object(sys, "stdin", _Stream(stdin or "")), variables, warnings.catch_warnings():
+    settings = mock.patch.multiple(SETTINGS, quiet=False, debug=False)
+    with mock.patch.object(sys, "stdin", _Stream(stdin or "")), variables, settings, warnings.catch_warnings():
         with chdir(cwd or Path.cwd()):
             yield
         for thread in set(threading.enumerate()) - before:

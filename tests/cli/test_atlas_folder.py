@@ -185,7 +185,7 @@ def test_atlas_of_other_inputs_is_refused(tmp_path: Path, finish: bool) -> None:
     error = refused(folder.begin, other)
     assert error.what == (
         f"the folder holds the {'' if finish else 'unfinished '}atlas of other inputs: they differ at "
-        "/dp, /inputs/profile, /microbatches and 2 more"
+        "/dp, /inputs/profile, /microbatches, /planner/options/seed and 1 more"
     )
     assert error.where == str(tmp_path / "a")
     assert contents(tmp_path / "a") == before

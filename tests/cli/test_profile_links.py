@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from rtk.cli import profile_links
-from rtk.cli.console import SETTINGS
 from rtk.cli.links_report import print_survey
 from rtk.cli.profile_links import parse_sizes, with_network
 from rtk.profilers.link_survey import LinkSurvey, survey
 from rtk.runners.torch.probe import Place
 from rtk.schemas.documents import read_document
+from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.profile import Connection, Network, Profile
 
 from .shell import rtk
@@ -29,22 +29,30 @@ def test_it_tells_who_must_start_it() -> None:
 def test_sizes_have_units() -> None:
     """Sizes are told apart by their units, decimal or binary, come in rising order, and each once."""
     assert parse_sizes(None) == ()
-    assert parse_sizes("16MB, 4B,64KiB,1.5kb,1500B") == (4, 1500, 65536, 16_000_000)
+    assert parse_sizes("16MB, 4B,64KiB,1.5KB,1500B") == (4, 1500, 65536, 16_000_000)
 
 
 @pytest.mark.parametrize(
-    "sizes", ["", "1,4,16", "0B,1KB", "-1B,1KB", "many", "4B,,1KB", "nanB,1KB", "1e3B,1B", "999GB,1B"]
+    "sizes",
+    ["", "1,4,16", "0B,1kB", "-1B,1kB", "many", "4B,,1kB", "nanB,1kB", "1e3B,1B", "0.5B,1kB", "999GB,1B", "4B,64kb"],
 )
 def test_sizes_that_are_none_are_refused(sizes: str) -> None:
-    """What is no positive number of bytes with a unit ends in an error that shows how they are given."""
-    done = rtk("profile", "links", "--processes", "2", "--sizes", sizes)
+    """What is no size of a message, with its unit as written everywhere, is refused."""
+    with pytest.raises(InvalidInputError) as caught:
+        parse_sizes(sizes)
+    assert (caught.value.where, caught.value.fix is not None) == ("--sizes", True)
+
+
+def test_a_size_that_is_none_ends_the_command() -> None:
+    """Before any rank is started, with what was probably meant."""
+    done = rtk("profile", "links", "--processes", "2", "--sizes", "4B,64kib")
     assert (done.returncode, "--sizes" in done.stderr) == (2, True)
-    assert "4B,64KiB,16MB" in done.stderr
+    assert "did you mean KiB?" in done.stderr
 
 
 def test_one_size_is_too_few() -> None:
     """A line has two points at least."""
-    done = rtk("profile", "links", "--processes", "2", "--sizes", "1KB,1000B")
+    done = rtk("profile", "links", "--processes", "2", "--sizes", "1kB,1000B")
     assert (done.returncode, "two sizes or more" in done.stderr) == (2, True)
 
 
@@ -90,9 +98,8 @@ def test_what_was_not_measured_stays_in_the_profile(measured: str) -> None:
     assert after.layers == profile.layers
 
 
-def test_the_report_says_what_not_to_trust(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_says_what_not_to_trust(capsys: pytest.CaptureFixture[str]) -> None:
     """Times that are no line, readings that differ, an all-reduce that is no ring, and crowded cores: each is said."""
-    monkeypatch.setattr(SETTINGS, "quiet", False)
     no_line = {4: [1e-5, 9e-5, 1e-3], 1000: [1e-2] * 3, 2000: [1e-5] * 3, 4000: [5e-3] * 3, 2**20: [1e-2] * 3}
     found = survey("aa", {(0, 1): no_line}, {(0, 1): {size: [1.0] for size in no_line}})
     print_survey(found, [Place("a", "cpu", 1)] * 2)

@@ -27,7 +27,7 @@ from rtk.planners.scheduling.evaluate import evaluate
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Link, Stage
 from rtk.schemas.profile import Connection, Network
-from rtk.schemas.templates import Templates
+from rtk.schemas.templates import PipelineTemplate, Templates
 
 from .oobleck_examples import even_templates, random_templates
 
@@ -69,13 +69,14 @@ def test_pace_is_the_same_compiled() -> None:
     """Machine code and plain Python give the same bits."""
     chance = random.Random(1)
     deep = [
-        (_stages([chance.random() for _ in range(48)]), [Link(chance.random() / 50) for _ in range(47)])
+        PipelineTemplate(
+            48, 1.0, 192,
+            _stages([chance.random() for _ in range(48)]), tuple(Link(chance.random() / 50) for _ in range(47)),
+        )
         for _ in range(30)
-    ]
-    from rtk.planners.oobleck import pace
-
-    compiled = pace._paces(deep)
-    assert [pace._paces([one]) for one in deep[:2]] == [[one] for one in compiled[:2]]
+    ]  # fmt: skip
+    interpreted = [paces_of([one]) for one in deep[:2]]  # first: once machine code is loaded, it is used for all
+    assert interpreted == [[one] for one in paces_of(deep)[:2]]
 
 
 def _sets(nodes: int, sizes: range, largest: int) -> Iterator[tuple[int, ...]]:

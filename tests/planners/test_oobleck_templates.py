@@ -4,6 +4,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -242,10 +243,10 @@ def test_smallest_size_is_the_fewest_nodes_that_hold_the_model() -> None:
         (alike(6), {"nodes": 2, "memory_limit_bytes": 60.0}, ["does not fit on 2 nodes or fewer", "--nodes 6"]),
     ],
 )
-def test_bad_input_names_the_number_that_would_work(profile: Profile, asked: dict[str, int], words: list[str]) -> None:
+def test_bad_input_names_the_number_that_would_work(profile: Profile, asked: dict[str, Any], words: list[str]) -> None:
     """Too many nodes or GPUs, a missing degree, f or memory that cannot be met: the error says what could be."""
     with pytest.raises((InvalidInputError, InfeasibleError)) as caught:
-        plan_templates(profile, **{"gpus_per_node": 1, "fault_tolerance": 1, **asked})
+        plan_templates(profile, **({"gpus_per_node": 1, "fault_tolerance": 1} | asked))
     assert [word for word in words if word not in str(caught.value)] == []
 
 

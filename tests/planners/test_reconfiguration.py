@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.oobleck.assignment import LayerBytes, assign
-from rtk.planners.oobleck.copies import Copy, copies_between, copying_s
+from rtk.planners.oobleck.copies import copies_between
 from rtk.planners.oobleck.crew import CrewNode, Range
 from rtk.planners.oobleck.instantiation import instantiate
-from rtk.planners.oobleck.plan import plan_of, plan_oobleck, templates_of
+from rtk.planners.oobleck.plan import plan_of, plan_oobleck
 from rtk.planners.oobleck.reconfiguration import Reconfigurer, crew_after, reconfigure
+from rtk.planners.oobleck.standing import templates_of
 from rtk.planners.oobleck.steps import Pipelines, Sizes, reinstantiate
 from rtk.planners.oobleck.weighing import Batch, Choice, Standing, Weighing
 from rtk.schemas.check import check_plan
@@ -292,20 +293,8 @@ def test_sources_take_turns() -> None:
     new = [CrewNode(f"new{n}", None, None) for n in range(6)]
     copies = copies_between([*crew, *new], [(node, (0, 1)) for node in new], [100.0])
     assert Counter(copy.source for copy in copies) == {"0": 2, "1": 2, "2": 2}
-    assert copying_s(copies, Connection(0.5, 50.0)) == 2 * (0.5 + 100.0 / 50.0)
-
-
-def test_a_receiver_gets_one_copy_after_the_other() -> None:
-    """Two layers from two sources for one node take as long as one after the other."""
-    copies = [Copy((0, 1), "a", "c", 10.0), Copy((1, 2), "b", "c", 30.0)]
-    assert copying_s(copies, Connection(0.0, 10.0)) == 4.0
-
-
-@pytest.mark.parametrize("connection", [None, Connection(1.0, None)])
-def test_without_a_bandwidth_nobody_knows_how_long_copies_take(connection: Connection | None) -> None:
-    """None where there is something to copy, 0 where there is nothing."""
-    assert copying_s([Copy((0, 1), "a", "b", 1.0)], connection) is None
-    assert copying_s([], connection) == 0.0
+    sizes = [(copy.source, copy.target, copy.size_bytes) for copy in copies]
+    assert Connection(0.5, 50.0).copying_s(sizes) == 2 * (0.5 + 100.0 / 50.0)
 
 
 # --- which pipelines to take

@@ -116,5 +116,5 @@ def test_options_that_say_nothing_usable_count_as_unknown(said: object) -> None:
     """A plan's options may hold anything."""
     common = opening_of(_with_options(state_bytes=said, network=said, cost=said, technique=said))
     assert common.state_bytes == (0.0, 0.0)
-    assert connection_of(common) is None
+    assert connection_of(common) == Connection()
     assert (common.planner.options["cost"], common.split) == ("heuristic", False)

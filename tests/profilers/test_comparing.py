@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import median, quantiles
+from statistics import median
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.profilers.comparing import WHOLE, compare
+from rtk.profilers.spreads import half_width
 from rtk.schemas.profile import PASSES, TIMES, Connection, Device, Layer, LayerCost, Network, Profile, Spread
 
 Times = Sequence[Sequence[float]]  # of layers and operations
@@ -37,8 +38,7 @@ def measured(true: Times, seed: int, spread: float, readings: int = 20, machine:
     layers = []
     for number in range(len(true)):
         rows = [seen[:, number, kind].tolist() for kind in range(len(TIMES))]
-        quarters = [quantiles(row, n=4, method="inclusive") for row in rows]
-        widths = Spread(*((high - low) / 2 for low, _, high in quarters))
+        widths = Spread(*(half_width(row) for row in rows))
         layers.append(Layer((cost_of([median(row) for row in rows], widths),)))
     return Profile(tuple(layers))
 

@@ -18,6 +18,7 @@ from rtk.profilers.models.load import load_model
 from rtk.profilers.sharding import (
     TensorParallelPlan,
     VocabularyShare,
+    check_share,
     reduction_s,
     shard_of,
     share_loss,
@@ -209,8 +210,9 @@ def test_targets_are_folded_into_a_part_of_the_vocabulary() -> None:
 )
 def test_what_cannot_be_shared_out_is_refused(degree: int, plan: TensorParallelPlan | None, message: str) -> None:
     """A degree that divides no heads, and a plan that does not suit the layer, are errors that say so."""
-    with pytest.raises(InvalidInputError, match=message):
-        shard_of(Block(SMALL), degree, plan)
+    for refuse in (shard_of, check_share):
+        with pytest.raises(InvalidInputError, match=message):
+            refuse(Block(SMALL), degree, plan)
 
 
 def test_matrices_without_heads_must_be_divisible() -> None:

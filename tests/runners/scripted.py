@@ -21,7 +21,8 @@ from rtk.runners.resilience.messages import Hello, Returning
 from rtk.runners.resilience.rules import Rules
 from rtk.runners.resilience.server import Finished, Limits, Server, Surroundings
 from rtk.runners.torch.meeting import MeetingPlace
-from rtk.runners.torch.resilient import ResilientWorker, Task
+from rtk.runners.torch.resilient import ResilientWorker
+from rtk.runners.torch.task import Task
 from rtk.schemas.conditions import Conditions
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError

@@ -16,6 +16,7 @@ def test_documents_have_their_names() -> None:
         "detection",
         "plan",
         "profile",
+        "replay",
         "report",
         "templates",
         "timeline",

@@ -7,7 +7,7 @@ import pytest
 
 from rtk.schemas.documents import parse_document
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.profile import Device, Network, Profile
+from rtk.schemas.profile import Connection, Device, Network, Profile
 
 COST = {"forward_s": 1, "backward_input_s": 2, "backward_weight_s": 3}
 
@@ -74,3 +74,26 @@ def test_wrong_unit_of_bytes_suggests_the_key() -> None:
     with pytest.raises(InvalidInputError) as caught:
         _parse(device={"memory_gb": 80})
     assert caught.value.fix == "did you mean 'memory_bytes'?"
+
+
+def test_between_workers_means_between_nodes_where_that_is_known() -> None:
+    """Workers may sit on any nodes; a profile that knows no path between them has that within a node."""
+    inside, outside = Connection(1.0, 2.0), Connection(3.0, 4.0)
+    assert Network(inside, outside).between_workers == outside
+    assert Network(inside).between_workers == inside
+    assert Network().between_workers is None
+
+
+def test_a_sender_and_a_receiver_do_one_copy_after_the_other() -> None:
+    """Two copies to one receiver, or from one sender, follow each other; unlike pairs copy at once."""
+    connection = Connection(1.0, 10.0)
+    assert connection.copying_s([("a", "c", 10.0), ("b", "c", 30.0)]) == 6.0
+    assert connection.copying_s([("c", "a", 10.0), ("c", "b", 30.0)]) == 6.0
+    assert connection.copying_s([("a", "b", 10.0), ("b", "a", 30.0), ("c", "d", 20.0)]) == 4.0
+
+
+def test_without_a_bandwidth_nobody_knows_how_long_copies_take() -> None:
+    """None where there is something to copy, 0 where there is nothing."""
+    assert Connection(1.0).copying_s([("a", "b", 1.0)]) is None
+    assert Connection(1.0).copying_s([("a", "b", 0.0)]) == 0.0
+    assert Connection(1.0, 10.0).copying_s([]) == 0.0

@@ -32,7 +32,9 @@ def _traces(draw: st.DrawFn) -> Trace:
         )
         place = draw(st.sampled_from(["node", "worker", "link"]))
         name = {"node": draw(st.text(min_size=1)), "worker": "1/2", "link": "0/1-10/2"}[place]
-        events.append(replace(event, **{place: name}))  # type: ignore[arg-type]
+        has_peer = place == "node" and kind in ("slow_link", "recover")
+        peer = draw(st.none() | st.text(min_size=1)) if has_peer else None
+        events.append(replace(event, peer=peer, **{place: name}))  # type: ignore[arg-type]
     return Trace(tuple(events))
 
 
@@ -67,6 +69,13 @@ def test_json_lines_and_csv_say_the_same(tmp_path: Path) -> None:
     assert read_trace(str(plain)).events[0] == TraceEvent("fail", iteration=5, worker="1/2")
 
 
+def test_the_end_is_left_out() -> None:
+    """Who reads a whole trace is not told how long it goes on."""
+    assert _read(b'{"time_s": 1, "kind": "fail", "node": "a"}\n{"time_s": 9, "kind": "end"}\n').events == (
+        TraceEvent("fail", time_s=1.0, node="a"),
+    )
+
+
 def test_line_separators_inside_text_do_not_end_a_line() -> None:
     """A node's name may hold U+2028, which only some think ends a line."""
     trace = _read('{"iteration": 1, "kind": "fail", "node": "a\u2028b"}'.encode())
@@ -93,6 +102,9 @@ def test_line_separators_inside_text_do_not_end_a_line() -> None:
         ('{"iteration": 1, "kind": "slow_link", "link": "0/0-0/1"}', "needs a delay_s or a factor", "/events/1"),
         ('{"time_s": 1, "kind": "fail", "node": "a"}', "time_s and iteration are mixed", "/events/1"),
         ('{"iteration": 0, "kind": "fail", "node": "a"}', "before the one ahead of it", "/events/1"),
+        ('{"iteration": 1, "kind": "end", "node": "a"}', "the end happens to nobody", "/events/1"),
+        ('{"iteration": 1, "kind": "fail", "node": "a", "peer": "b"}', "fail happens to no link", "/events/1/peer"),
+        ('{"iteration": 1, "kind": "recover", "worker": "0/0", "peer": "b"}', "without a node", "/events/1/peer"),
         ("[1]", "should be an object", "/events/1"),
         ("{", "not valid JSON", "line 2"),
         ('{"node": "a", "node": "b"}', "the key 'node' stands twice", "line 2"),

@@ -107,7 +107,7 @@ def test_standard_input_is_read_once(
 def test_other_documents_are_refused(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
     """Neither a profile can be drawn, nor a plan that is not valid."""
     with pytest.raises(
-        InvalidInputError, match=r"only plans, timelines and templates can be drawn, this is rtk\.profile"
+        InvalidInputError, match=r"only plans, timelines, templates and replays can be drawn.*this is rtk\.profile"
     ):
         run(capsys, viz, files.profile)
     text = Path(files.after).read_text().replace("F0 B0", "B0 F0", 1)

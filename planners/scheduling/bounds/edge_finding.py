@@ -17,25 +17,20 @@ must be.
 Arrays over operations stand at `3 * (job * stages + stage) + kind`.
 """
 
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
-from ....schemas.kernels import kernel, pays
+from ....schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel, pays
 from ..forms import Form
 from ..problem import BACKWARD, FORWARD, KINDS, WEIGHT, Problem
 from .chains import Route, routes_of
 from .heads_and_tails import heads_and_tails
 from .memory_bounds import Limited, limit_binds, raise_by_memory
 from .room import NO_ROOM, stash_room
-
-Ints = Sequence[int]
-Floats = Sequence[float]
-MutableInts = MutableSequence[int]
-MutableFloats = MutableSequence[float]
 
 INFINITY = float("inf")
 NONE = -1

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..problem import NO_WORKER, Problem
+from ..proof import ROUNDING
 from .chains import Chain, Route, routes_of
 from .machines import Machines, Part
 from .one_machine import most_binding
@@ -33,8 +34,6 @@ from .room import fits
 
 if TYPE_CHECKING:
     from ..problem import Floats
-
-ROUNDING = 1e-9  # sums of the same times in another order differ by less, relatively
 
 
 @dataclass(frozen=True)

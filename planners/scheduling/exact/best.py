@@ -6,9 +6,9 @@ from typing import Literal
 
 import numpy as np
 
+from ....schemas.check import ROUNDING
 from ..problem import BACKWARD, FORWARD, KINDS, WEIGHT, Orders, Problem
 from ..retime import value_s
-from .instance import ROUNDING
 from .solver import Attempt
 
 

@@ -13,10 +13,9 @@ from functools import cached_property
 from itertools import pairwise
 from math import ceil, floor
 
+from ....schemas.check import ROUNDING
 from ..problem import BACKWARD, FORWARD, KINDS, WEIGHT, Orders, Problem
 from .arcs import Arc, earliest
-
-ROUNDING = 1e-9  # the checker's: a relative difference below this is none
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from itertools import pairwise, product
 from math import floor, lcm
 from typing import TYPE_CHECKING
 
+from ....schemas.check import ROUNDING
 from ..bounds.chains import identical_jobs
 from ..problem import BACKWARD, FORWARD, KINDS, WEIGHT, Problem
 from .arcs import Arc, followers_of, topological
-from .instance import ROUNDING, Instance, Memory
+from .instance import Instance, Memory
 
 if TYPE_CHECKING:
     from ..problem import Flags

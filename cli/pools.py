@@ -1,0 +1,70 @@
+"""Processes that share work, and end with the one that started them."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from ..schemas.errors import RuntimeFailedError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+    from multiprocessing.connection import Connection
+
+
+@contextmanager
+def process_pool(
+    jobs: int, prepare: Callable[..., None] | None = None, arguments: tuple[Any, ...] = ()
+) -> "Iterator[Executor]":
+    """An executor of so many processes, which an error or an interruption ends at once, whatever they are at.
+
+    Args:
+        jobs: processes.
+        prepare: what each does first, with these arguments.
+        arguments: of that.
+
+    Raises:
+        RuntimeFailedError: a process has ended by itself.
+    """
+    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    context = get_context("spawn")
+    # Closed by us or by our death, this pipe ends the processes at once: an executor waits for what they are at.
+    lifeline, ours = context.Pipe(duplex=False)
+    with ours, lifeline:
+        pool = ProcessPoolExecutor(jobs, context, _make_ready, (lifeline, prepare, arguments))
+        try:
+            yield pool
+        except BaseException as error:
+            # In this order, for CPython 3.11's executor stumbles over cancelled work when its processes end.
+            pool.shutdown(wait=False, cancel_futures=True)
+            ours.close()
+            if isinstance(error, BrokenExecutor):
+                raise _ended() from error
+            raise
+        pool.shutdown()
+
+
+def _make_ready(lifeline: "Connection", prepare: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+    """Ready a process of the pool, which ends with the one that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other one decides what an interruption means
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    if prepare is not None:
+        prepare(*arguments)
+
+
+def _end_with(lifeline: "Connection") -> None:
+    with suppress(EOFError, OSError):
+        lifeline.recv()
+    os._exit(1)
+
+
+def _ended() -> RuntimeFailedError:
+    return RuntimeFailedError(
+        "a process ended in the midst of its work",
+        where="--jobs",
+        fix="see what it said above; it may have been short of memory: take fewer --jobs",
+    )

@@ -1,0 +1,209 @@
+"""`rtk replay`: which way of surviving failures is worth it, for one job and one trace."""
+
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..schemas.documents import STANDARD_STREAM, source_of
+from ..schemas.errors import InvalidInputError
+from .cluster import ClusterOption
+from .console import Debug, Json, Quiet, Seed, emit, picture_ending, print_table, progress, remark
+from .parsing import MemoryLimit, parse_memory_limit
+from .planning import Microbatches, Stages
+from .quantities import parse_time_s
+from .replay_job import Asked, Schedule, job_of, nodes_at_start, parse_cost, read_machines
+from .trace import FormatName, Leaves, Leaving, Nodes, SlowFaults, reading_of
+
+if TYPE_CHECKING:
+    from ..planners.policies.job import Job
+    from ..schemas.replay import Costs
+    from ..schemas.replay_report import PolicyReport, ReplayReport
+    from .replaying import Question
+
+NAME = "replay"
+SUMMARY = "Replay a failure trace under each policy: goodput, and where the time went."
+SHARES = ("goodput", "all well", "working", "lost", "paused", "waiting")
+HEADINGS = ("policy", *SHARES, "GPU-h lost", "cost", "memory")  # within 100 columns, of a year too
+
+
+def command(
+    profile: Annotated[str, typer.Option("--profile", help="The profile of the model.")],
+    trace: Annotated[
+        str,
+        typer.Option(
+            "--trace", help="The failures: rtk's own traces, spot logs, counts, fault lists; `-` is standard input."
+        ),
+    ],
+    pp: Stages,
+    microbatches: Microbatches,
+    dp: Annotated[
+        int | None, typer.Option("--dp", min=1, help="Pipelines. Default: as many as the cluster's nodes hold.")
+    ] = None,
+    policies: Annotated[
+        str | None, typer.Option("--policies", metavar="NAME,…", help="Which, with commas between them. Default: all.")
+    ] = None,
+    cluster: ClusterOption = None,
+    tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", min=1, help="GPUs of a worker.")] = 1,
+    schedule: Annotated[
+        Schedule, typer.Option("--schedule", help="Of pipelines whose policy has no schedule of its own.")
+    ] = Schedule.ONE_F_ONE_B,
+    memory_limit: MemoryLimit = None,
+    cost: Annotated[
+        list[str] | None,
+        typer.Option("--cost", metavar="NAME=NUMBER", help="What a change costs, such as restart_s=600. Repeatable."),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", help="End there, such as 12h or 30d. Default: the last event."),
+    ] = None,
+    trace_format: FormatName = None,
+    nodes: Nodes = None,
+    leaving: Leaves = Leaving.RANDOM,
+    slow_faults: SlowFaults = False,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes, which share the policies.")] = 1,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", help="Where to write the report; `-` is standard output, .gz compresses."),
+    ] = None,
+    html: Annotated[
+        str | None, typer.Option("--html", help="Where to write a page with pictures, to be mailed.")
+    ] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Replay a failure trace under each policy: goodput, and where the time went.
+
+    Node n of the trace's first nodes holds the n-th workers in (pipeline, stage) order, as torchrun would start them;
+    nodes beyond the job's are spares. Without --cluster a node is one worker. Goodput is a share of what the cluster
+    would commit if it never failed; "all well" is the throughput with all nodes there, as a share of the same; then
+    shares of the job's time: working, on work that was lost, paused, waiting.
+    """
+    from .replaying import Question, parse_policies
+
+    if html is not None:
+        picture_ending(html, (".html",), "end it in .html", "--html")
+    names, until_s = parse_policies(policies), None if until is None else parse_time_s(until, "--until")
+    asked = Asked(pp, microbatches, dp, tensor_parallel, schedule, parse_memory_limit(memory_limit))
+    job, at_start = _job(profile, (cluster, nodes), asked, parse_costs(cost), seed)
+    reading = reading_of(trace_format, at_start, leaving, slow_faults, seed)
+    with readable_again(trace) as path:
+        report = _asked(Question(job, path, reading, names, until_s, source_of(trace)), jobs)
+    _tell(report, output, html, as_json)
+
+
+def row_of(one: "PolicyReport", fault_free_s: float) -> Sequence[str]:
+    """A policy's row of the table, beside an iteration of the cluster that never fails."""
+    if one.refusal is not None:
+        return (one.policy, "cannot train", *[""] * (len(HEADINGS) - 2))
+    time = one.time
+    paused_s = time.detecting_s + time.planning_s + time.copying_s + time.restarting_s + time.checkpointing_s
+    whole_s = (time.working_s + time.lost_s + paused_s + time.waiting_s) or 1.0
+    shares = (time.working_s, time.lost_s, paused_s, time.waiting_s)
+    return (
+        one.policy,
+        f"{one.goodput:.1%}",
+        f"{fault_free_s / one.healthy_iteration_time_s:.1%}" if one.healthy_iteration_time_s else "",
+        *(f"{lasts_s / whole_s:.1%}" for lasts_s in shares),
+        f"{one.gpu_hours.lost:z,.0f}",
+        f"{one.cost:,.0f}",
+        f"{one.peak_memory_bytes / 2**30:.1f} GiB" if one.peak_memory_bytes else "",
+    )
+
+
+def parse_costs(values: Iterable[str] | None) -> "Costs":
+    """The values of `--cost`: `restart_s=600`.
+
+    Raises:
+        InvalidInputError: there is no such cost, or it is no number, or below 0.
+    """
+    from ..schemas.replay import Costs
+
+    given: dict[str, Any] = {}
+    for value in values or ():
+        name, equals, text = value.partition("=")
+        if not equals or name in given:
+            what = f"{name} stands there twice" if equals else f"{value!r} cannot be read"
+            raise InvalidInputError(what, where="--cost", fix="write NAME=NUMBER, each once, such as restart_s=600")
+        given[name] = parse_cost(name, text, "--cost")
+    return Costs(**given)
+
+
+@contextmanager
+def readable_again(trace: str) -> Iterator[str]:
+    """A file with the trace that every policy can read for itself, also where the trace comes through a pipe."""
+    if trace != STANDARD_STREAM and (not Path(trace).exists() or Path(trace).is_file() or Path(trace).is_dir()):
+        yield trace  # what cannot be read is refused where it is read
+        return
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "trace"
+        with path.open("wb") as spool:
+            if trace == STANDARD_STREAM:
+                shutil.copyfileobj(sys.stdin.buffer, spool)
+            else:
+                with Path(trace).open("rb") as pipe:
+                    shutil.copyfileobj(pipe, spool)
+        try:
+            yield str(path)
+        except InvalidInputError as error:
+            where = None if error.where is None else error.where.replace(str(path), source_of(trace))
+            raise InvalidInputError(error.what, where=where, fix=error.fix) from None
+
+
+def _job(
+    path: str, machines: tuple[str | None, int | None], asked: Asked, costs: "Costs", seed: int
+) -> "tuple[Job, int | tuple[str, ...] | None]":
+    """What is trained, and the nodes that are there at the start."""
+    from ..schemas.documents import read_document
+    from ..schemas.profile import Profile
+
+    site = read_machines(*machines, asked.tensor_parallel)
+    return job_of(read_document(path, Profile), site, asked, costs, seed), nodes_at_start(site)
+
+
+def _asked(question: "Question", jobs: int) -> "ReplayReport":
+    """The answer, with a bar that shows how many policies are through."""
+    from .pools import process_pool
+    from .replaying import ask
+
+    count = len(question.policies)
+    with process_pool(min(jobs, count)) if min(jobs, count) > 1 else nullcontext() as executor, progress() as bar:
+        return ask(question, executor, lambda answers: bar.track(answers, count, description="policies"))
+
+
+def _tell(report: "ReplayReport", output: str | None, html: str | None, as_json: bool) -> None:
+    """Write what is asked for, and a table where standard output is free."""
+    if output is not None or as_json:
+        emit(report, output or STANDARD_STREAM, as_json)
+    if html is not None:
+        _write_page(report, html)
+    for path in (output, html):
+        if path not in (None, STANDARD_STREAM):
+            remark(f"wrote {path}")
+    if not (as_json or output == STANDARD_STREAM):
+        fault_free_s = report.fault_free["iteration_time_s"]
+        rows = [row_of(one, fault_free_s) for one in report.policies]
+        print_table(HEADINGS, [*rows, _most(report)])
+    for one in report.policies:
+        if one.refusal is not None:
+            remark(f"{one.policy} cannot train: {one.refusal}")
+
+
+def _most(report: "ReplayReport") -> Sequence[str]:
+    """The row of what no policy can exceed."""
+    bound = report.fault_free["goodput_bound"]
+    return ("at most", "" if bound is None else f"{bound:.1%}", *[""] * (len(HEADINGS) - 2))
+
+
+def _write_page(report: "ReplayReport", path: str) -> None:
+    from ..schemas.documents import write_bytes
+    from ..viz.replay_page import replay_html
+
+    write_bytes(path, replay_html(report).encode())

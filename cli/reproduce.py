@@ -1,0 +1,112 @@
+"""`rtk reproduce`: the papers' tables and figures, theirs beside ours."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..schemas.documents import write_bytes
+from ..schemas.errors import InvalidInputError
+from .console import Debug, Json, Quiet, print_json, print_table, progress, remark
+
+if TYPE_CHECKING:
+    from .reproductions.reproduction import Reproduction
+
+NAME = "reproduce"
+SUMMARY = "Make the papers' tables and figures again, theirs beside ours."
+
+LIST, ALL = "list", "all"
+
+
+def command(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME...]", help=f"Tables and figures; `{LIST}` lists them, `{ALL}` is all of them."),
+    ] = None,
+    markdown: Annotated[
+        str | None, typer.Option("--markdown", help="Write a page instead of tables; `-` is standard output.")
+    ] = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 if anything that is judged does not hold.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Make tables and figures of the papers again: their number, ours, the difference, and what ours stands on.
+
+    A difference is judged where a tolerance was asked for; else it is disclosed. What a paper leaves unsaid is said,
+    and what was assumed instead. A basis is exact (the same arithmetic), model (with constants from outside the row),
+    fitted (to the paper's numbers), one-sided or range (what the paper leaves open admits no more).
+    """
+    from .reproductions import telling
+
+    chosen = _chosen(names or [LIST])
+    if not chosen:
+        _list(markdown, as_json)
+        return
+    made = _made(chosen)
+    if markdown is not None:
+        write_bytes(markdown, telling.page(made, "all" if ALL in (names or ()) else " ".join(chosen)).encode())
+        remark(f"wrote {markdown}")
+    if as_json:
+        print_json({"reproductions": [telling.as_tree(one) for one in made]})
+    elif markdown is None:
+        telling.print_all(made)
+    if exit_code and not all(one.holds for one in made):
+        raise typer.Exit(1)
+
+
+def _chosen(names: list[str]) -> tuple[str, ...]:
+    """Names without doubles; none where the list was asked for.
+
+    Raises:
+        InvalidInputError: there is none of that name.
+    """
+    from .reproductions import catalogue
+
+    if names == [LIST]:
+        return ()
+    if LIST in names:
+        raise InvalidInputError(f"`{LIST}` goes with no other name", where="NAME", fix=f"rtk reproduce {LIST}")
+    for name in names:
+        if name != ALL and name not in catalogue.MODULES:
+            raise _unknown(name)
+    return catalogue.names() if ALL in names else tuple(dict.fromkeys(names))
+
+
+def _unknown(name: str) -> InvalidInputError:
+    from difflib import get_close_matches
+
+    from .reproductions import catalogue
+
+    near = get_close_matches(name, [*catalogue.names(), LIST, ALL], n=1, cutoff=0.4)
+    return InvalidInputError(
+        f"there is no reproduction {name!r}",
+        where="NAME",
+        fix=f"did you mean {near[0]}?" if near else "`rtk reproduce list` names them all",
+    )
+
+
+def _list(markdown: str | None, as_json: bool) -> None:
+    from .reproductions import catalogue
+
+    if markdown is not None:
+        raise InvalidInputError("a list is no page", where="--markdown", fix=f"name what is to be on it, or `{ALL}`")
+    listed = [(name, catalogue.summary(name)) for name in catalogue.names()]
+    if as_json:
+        print_json({"reproductions": [{"name": name, "title": title} for name, title in listed]})
+    else:
+        print_table(("name", "what"), listed, left=2)
+
+
+def _made(names: tuple[str, ...]) -> "list[Reproduction]":
+    from .reproductions import catalogue
+
+    made = []
+    with progress() as bar:
+        task = bar.add_task("reproducing", total=len(names))
+        for name in names:
+            bar.update(task, description=name)
+            made.append(catalogue.reproduce(name))
+            bar.advance(task)
+    return made

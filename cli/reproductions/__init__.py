@@ -1,0 +1,1 @@
+"""The papers' tables and figures, theirs beside ours: one file each."""

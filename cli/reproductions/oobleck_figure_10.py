@@ -1,0 +1,156 @@
+"""Oobleck Figure 10 and Appendix C: two traces of spot instances, five models, Oobleck against Varuna and Bamboo.
+
+The figure's averages are dotted lines without numbers; the text has 9.1x, 7.7 min and 10.3 min, and who matches whom.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+from ...schemas.replay import Moment
+from .oobleck_stalls import MODELS, Model, Stalling, between_failures, per_node, throughput
+from .reproduction import Claim, Reproduction, Row
+from .spot_traces import moments_of
+
+TRACES = {"EC2 P3": ("scale_p3-trace.csv", 7.7), "GCP": ("scale_gcp-trace.csv", 10.3)}  # file, min between preemptions
+SMALL, LARGE = MODELS[:3], MODELS[3:]
+CHECKPOINT_EVERY = 10  # iterations, section 7.1
+# What changes cost Varuna: a restart, warned in time; the stall of Table 2; a restart from the last checkpoint.
+WARNED, STALLED, FALLEN_BACK = "warned", "stalled", "fallen back"
+
+# Throughputs by system under one convention: whether nodes that come cost what a failure costs, and Varuna's way.
+Convention = tuple[bool, str]
+Throughputs = Mapping[Convention, Mapping[str, float]]
+
+
+def reproduce() -> Reproduction:
+    """All of it."""
+    traces = {name: moments_of(file) for name, (file, _) in TRACES.items()}
+    found = {(trace, model): _throughputs(model, traces[trace]) for trace, model in product(TRACES, MODELS)}
+    rows = [*_gaps(traces), *(row for key in found for row in _rows(*key, found[key])), _largest(found)]
+    return Reproduction(
+        "oobleck-figure-10",
+        "Oobleck Figure 10 and Appendix C: average throughput over spot traces, Oobleck : Varuna and Oobleck : Bamboo",
+        tuple(rows),
+        tuple(_claims(found)),
+        METHOD,
+        UNSAID,
+    )
+
+
+METHOD = (
+    "The traces of the artifact (15 to 30 nodes) under policies whose constants are those of Tables 2 and 4: "
+    "throughput A in proportion to the nodes, and a stall at each change. Each range is over what is not said: "
+    "whether nodes that come cost what a failure costs, or nothing; and what a change costs Varuna, which is warned: "
+    "a restart only (26 s and 35 s per billion parameters, through the 38 s and 262 s of oobleck-table-4), the stall "
+    "of Table 2, or, where it cannot save in time, a restart from a checkpoint made every ten iterations. Appendix C "
+    "says that for the three small models it saves in time, so the last is for GPT-3 2.7b and 6.7b only."
+)
+
+UNSAID = (
+    "The averages are not printed, so only `matches` (appendix C; taken as 1) and `up to 9.1x on average` (section "
+    "1; of which model and against whom is not said) can be compared.",
+    "The text says GCP a2-highgpu-1g. The file of that name in the artifact has the time stamps of Bamboo's g4dn "
+    "trace on AWS, rescaled to 15 to 30 nodes; 10.3 min between preemptions is that file's, so it is what was "
+    "replayed.",
+    "The text says 12 hours; the traces last 11.4 h and 10.6 h, and are replayed once.",
+    "Varuna `hung` for GPT-3 6.7b, which is no number; a checkpoint of ten iterations (2,550 s) is hardly ever "
+    "reached.",
+)
+
+
+def _gaps(traces: Mapping[str, Sequence[Moment]]) -> Iterator[Row]:
+    for name, (_, minutes) in TRACES.items():
+        times_s = [moment.time_s for moment in traces[name] if moment.lost]
+        ours = (times_s[-1] - times_s[0]) / 60 / (len(times_s) - 1)
+        yield Row(f"{name}, min between preemptions", minutes, ours, "model", 0.02)
+
+
+def _throughputs(model: Model, moments: Sequence[Moment]) -> Throughputs:
+    ways = (WARNED, STALLED) if model in SMALL else (WARNED, STALLED, FALLEN_BACK)
+    return {
+        (joins, way): {
+            system: throughput(_policy(model, system, joins, way), moments, moments[-1].time_s)
+            for system in model.printed
+        }
+        for joins, way in product((False, True), ways)
+    }
+
+
+def _policy(model: Model, system: str, joins: bool, way: str) -> Stalling:
+    rate = per_node(between_failures(model.printed[system][0], model.stalls_s[system]))
+    stall_s = model.stalls_s[system] if system != "Varuna" or way == STALLED else _restart_s(model)
+    if system == "Varuna" and way == FALLEN_BACK:
+        return Stalling(rate, stall_s, stall_s * joins, model.batch, CHECKPOINT_EVERY)
+    return Stalling(rate, stall_s, stall_s * joins)
+
+
+def _restart_s(model: Model) -> float:
+    """Varuna's, by the model's size: the line through the 38 s and 262 s that are fitted in oobleck_table_4.py."""
+    return 26.0 + 35.2 * model.billions
+
+
+def _rows(trace: str, model: Model, found: Throughputs) -> Iterator[Row]:
+    name = f"{trace}, {model.name}, Oobleck : "
+    varuna = _range(_ratios(found, "Varuna"))
+    if model not in SMALL:
+        yield Row(f"{name}Varuna", None, varuna, "range", note=_stops(found))
+    elif model is MODELS[0]:
+        note = "Oobleck is ahead by 11 % in Table 2, too, however rare failures are: 287.10 to 259.57"
+        yield Row(f"{name}Varuna", 1.0, varuna, "range", note=note)
+    else:
+        yield Row(f"{name}Varuna", 1.0, varuna, "range", 0.1)
+    if "Bamboo" in model.printed:
+        yield Row(f"{name}Bamboo", None, _range(_ratios(found, "Bamboo")), "range")
+
+
+def _stops(found: Throughputs) -> str:
+    stops = any(one["Varuna"] == 0 for one in found.values())
+    return "or Varuna gets nowhere, where it falls back to a checkpoint at each change" if stops else ""
+
+
+def _ratios(found: Throughputs, system: str) -> dict[Convention, float]:
+    """Of Oobleck to another, where the other one commits anything."""
+    return {convention: one["Oobleck"] / one[system] for convention, one in found.items() if one[system]}
+
+
+def _range(ratios: Mapping[Convention, float]) -> tuple[float, float]:
+    return min(ratios.values()), max(ratios.values())
+
+
+def _largest(found: Mapping[tuple[str, Model], Throughputs]) -> Row:
+    """Over traces, models and systems but Varuna with GPT-3 6.7b, under each convention."""
+    ratios: dict[Convention, float] = {}
+    for (_, model), throughputs in found.items():
+        for system in model.printed:
+            if system != "Oobleck" and model is not MODELS[-1]:
+                for convention, ratio in _ratios(throughputs, system).items():
+                    ratios[convention] = max(ratio, ratios.get(convention, 0.0))
+    return Row("up to, on average, Varuna with GPT-3 6.7b apart", 9.1, _range(ratios), "range", 0.1)
+
+
+def _claims(found: Mapping[tuple[str, Model], Throughputs]) -> Iterator[Claim]:
+    each = [one for throughputs in found.values() for one in throughputs.values()]
+    yield Claim(
+        "Oobleck is ahead of Varuna, and Varuna of Bamboo, on both traces, with every model, under all assumptions "
+        "of the ranges",
+        all(one["Oobleck"] > one["Varuna"] > one.get("Bamboo", -1.0) for one in each),
+    )
+    yield Claim(
+        "Oobleck's lead over Varuna grows with the model: GPT-3 2.7b and 6.7b above GPT-2 and GPT-3 Medium",
+        all(
+            _grows(found, trace, convention)
+            for trace in TRACES
+            for convention in product((False, True), (WARNED, STALLED))
+        ),
+    )
+    fallen = [found[trace, MODELS[-1]][joins, FALLEN_BACK] for trace, joins in product(TRACES, (False, True))]
+    yield Claim(
+        "where Varuna falls back to checkpoints, GPT-3 6.7b comes to less than a tenth of Oobleck's on both traces; "
+        "in the paper it hung",
+        all(one["Varuna"] < 0.1 * one["Oobleck"] for one in fallen),
+    )
+
+
+def _grows(found: Mapping[tuple[str, Model], Throughputs], trace: str, convention: Convention) -> bool:
+    leads = [one["Oobleck"] / one["Varuna"] for one in (found[trace, model][convention] for model in MODELS)]
+    return min(leads[3:]) > max(leads[1:3])

@@ -1,0 +1,153 @@
+"""SlipStream's jobs of section 5.1: shapes, stage times, and throughput under failures by the real planners.
+
+S. Gandhi, M. Zhao, A. Skiadopoulos and C. Kozyrakis, "SlipStream: Adapting Pipelines for Distributed Training of Large
+DNNs Amid Failures"; later "ReCycle: Resilient Training of Large DNNs using Pipeline Adaptation" (SOSP 2024). A stage's
+work is counted in transformer blocks: a block is 1, and the embedding and the head weigh what `Ends` says.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...planners.pipeline.plan import plan_pipeline
+from ...planners.scheduling.solve import Effort
+from ...planners.shape import Shape
+from ...planners.slipstream.cluster import Request, Technique, opening
+from ...planners.slipstream.replanner import Replanner
+from ...profilers.analytic.catalogue import KnownModel, known_model
+from ...profilers.analytic.estimate import forward_flops
+from ...profilers.analytic.shape import Batch
+from ...schemas.plan import Prediction
+from ...schemas.profile import Profile
+from ..profile_analytic import Analysis, analyse
+from .stages import stages_profile
+
+GPU = "a100-sxm"  # section 5.1: A100 80GB, 600 GB/s NVLink
+QUICK = Effort("rules")  # where slots leave a gap, rules must do: no local search
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One of the three.
+
+    Attributes:
+        name: the paper's.
+        model: rtk's name of it.
+        billions: of parameters.
+        pp, dp: its shape on 32 GPUs.
+        batch, microbatch_size: in samples.
+        samples_per_s: of DeepSpeed without failures (ReCycle's slides, Table 1).
+        fewest: GPUs that an Oobleck pipeline needs; assumed.
+    """
+
+    name: str
+    model: str
+    billions: float
+    pp: int
+    dp: int
+    batch: int
+    microbatch_size: int
+    samples_per_s: float
+    fewest: int
+
+    @property
+    def iteration_s(self) -> float:
+        """Without failures, on 32 GPUs."""
+        return self.batch / self.samples_per_s
+
+    @property
+    def microbatches(self) -> int:
+        """Of all pipelines."""
+        return self.batch // self.microbatch_size
+
+    @property
+    def blocks(self) -> int:
+        """Transformer blocks."""
+        return self.known.shape.blocks
+
+    @property
+    def known(self) -> KnownModel:
+        """Its shape."""
+        return known_model(self.model)
+
+
+MEDIUM = Job("GPT-3 Medium", "gpt3-medium", 0.35, 2, 16, 8192, 8, 27.58, 1)
+MIDDLE = Job("GPT-3 3.35B", "gpt3-3.35b", 3.35, 4, 8, 1024, 1, 14.87, 2)
+LARGE = Job("GPT-3 6.7B", "gpt3-6.7b", 6.7, 8, 4, 1024, 1, 5.33, 2)
+JOBS = (MEDIUM, MIDDLE, LARGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What the embedding and the head weigh, in blocks."""
+
+    embedding: float
+    head: float
+
+
+EQUAL = Ends(0.0, 0.0)
+
+
+def ends_by_time(job: Job) -> Ends:
+    """By rtk's analytic profile for the paper's GPU in bf16: what the layers take."""
+    first, block, *_, last = (layer.costs[0].work_s for layer in analytic(job).layers)
+    return Ends(first / block, last / block)
+
+
+def ends_by_flops(job: Job) -> Ends:
+    """By FLOPs: the head's 2Vh against a block's 24h² + 4sh, for a token."""
+    known = job.known
+    blocks, head = forward_flops(known.shape, Batch(known.microbatch_size, known.sequence_length, "bf16"))
+    return Ends(0.0, head * job.blocks / blocks)
+
+
+def analytic(job: Job) -> Profile:
+    """The profile that `rtk profile MODEL --analytic --gpu a100-sxm` computes."""
+    return analyse(Analysis(job.model, None, None, None, None, False, (1,), GPU))
+
+
+def stage_works(job: Job, pp: int, ends: Ends) -> list[float]:
+    """The work of each stage, in blocks: as many blocks each, the embedding in the first one, the head in the last."""
+    works = [job.blocks / pp] * pp
+    works[0] += ends.embedding
+    works[-1] += ends.head
+    return works
+
+
+def whole_s(works: Sequence[float], microbatches: int) -> float:
+    """What 1F1B takes without failures, by `rtk plan pipeline`."""
+    found = plan_pipeline(stages_profile(works), "1f1b", Shape(len(works), 1, microbatches)).prediction
+    assert found is not None
+    return found.makespan_s
+
+
+def re_routed(
+    works: Sequence[float],
+    dp: int,
+    microbatches: int,
+    failures: Sequence[int],
+    technique: Technique = "staggered",
+) -> list[Prediction]:
+    """What `rtk plan slipstream --failures` promises, for each number of failures.
+
+    Args:
+        works: of the stages.
+        dp: pipelines.
+        microbatches: of each.
+        failures: dead workers, normalized.
+        technique: SlipStream's.
+    """
+    request = Request(Shape(len(works), dp, microbatches), technique, effort=QUICK)
+    planner = Replanner(opening(stages_profile(works), request), max(failures))
+    return [planner.entry(count)[0].prediction for count in failures]
+
+
+def slipstream_rates(job: Job, pp: int, dp: int, ends: Ends, most: int) -> list[float]:
+    """SlipStream's throughput with 0 to `most` failures, relative to 1F1B without any.
+
+    Never above 1: the paper says that SlipStream runs DeepSpeed's schedule where nothing has failed, and claims no
+    gain. A batch that pipelines cannot share evenly is rounded up.
+    """
+    works, microbatches = stage_works(job, pp, ends), -(-job.microbatches // dp)
+    reference_s = whole_s(works, microbatches)
+    times_s = (found.iteration_time_s for found in re_routed(works, dp, microbatches, range(most + 1)))
+    return [min(1.0, reference_s / time_s) for time_s in times_s]

@@ -1,0 +1,1 @@
+"""Ways of surviving failures and slow parts, for `rtk replay`: one file a policy."""

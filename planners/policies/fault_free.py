@@ -1,0 +1,75 @@
+"""The cluster that never fails: what goodput is measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+
+from ...schemas.errors import InfeasibleError
+from ...schemas.plan import Place, Plan
+from ...schemas.replay import Fleet, Moment, Standing, Step
+from ..pipeline.plan import Schedule
+from .job import Job
+from .pipelines import Outcome, Pipelines
+from .rerouted import Rerouted
+from .seating import seated, seating_of, seats
+
+Way = tuple[Callable[[], Outcome], Callable[[], Plan]]
+
+
+class FaultFree:
+    """Trains at full speed whatever happens: the fastest of the job's schedule, zero-bubble, and SlipStream's plan.
+
+    It does not even need nodes: those that a trace does not have at its beginning it imagines. It saves no checkpoints.
+
+    Args:
+        job: what it trains.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def begin(self, fleet: Fleet) -> Standing:
+        """All seats taken, by the first nodes as far as there are some."""
+        job, (outcome, _) = self._job, self._fastest
+        seating = seated(fleet.nodes, job.nodes)
+        return outcome.standing(seating, job.microbatches, job.nodes)
+
+    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+        """Nothing changes."""
+        return ()
+
+    def plan(self, standing: Standing) -> Plan:
+        """The fastest plan."""
+        _, planned = self._fastest
+        return planned()
+
+    def seats(self, standing: Standing) -> Mapping[Place, str]:
+        """Who sat there at the beginning."""
+        return seats(seating_of(standing), self._job.grid)
+
+    @cached_property
+    def _fastest(self) -> tuple[Outcome, Callable[[], Plan]]:
+        """Of the ways that fit the GPUs: what it takes and holds, and what makes its plan.
+
+        Raises:
+            InfeasibleError: none fits.
+        """
+        found, refusals = [], []
+        for outcome, planned in self._ways():
+            try:
+                found.append((outcome(), planned))
+            except InfeasibleError as error:
+                refusals.append(error)
+        if not found:
+            raise refusals[0]
+        return min(found, key=lambda way: way[0].iteration_time_s)
+
+    def _ways(self) -> Iterator[Way]:
+        job = self._job
+        schedules: dict[Schedule, None] = dict.fromkeys((job.schedule, "zero-bubble"))
+        for schedule in schedules:
+            pipelines, asked = Pipelines(job, schedule), (job.shape.dp, job.microbatches)
+            yield partial(pipelines.outcome, *asked), partial(pipelines.plan, *asked)
+        rerouted, whole = Rerouted(job), (0,) * job.grid.columns
+        yield partial(rerouted.outcome, whole), partial(rerouted.plan, whole)

@@ -1,0 +1,72 @@
+"""A plan whose orders stay as they are, timed under whatever is slow: read once, then timed in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...schemas.plan import Place, Plan
+from ..scheduling.assemble import peaks_bytes
+from ..scheduling.problem import Problem, Workers, codes_of, problem_of
+from ..scheduling.retime import Retimer
+from .slowness import Troubles
+
+if TYPE_CHECKING:
+    from ..scheduling.problem import Floats
+
+
+class Retimed:
+    """A plan made ready to be timed.
+
+    Args:
+        plan: with orders; nothing in it is slow.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._problem = problem_of(plan)
+        self._orders = codes_of(plan, self._problem)
+        self._number = {worker.place: number for number, worker in enumerate(plan.workers)}
+
+    def iteration_time_s(self, troubles: Troubles) -> float:
+        """What `rtk simulate` says of `under_troubles(plan, troubles)`."""
+        return Retimer(self._under(troubles)).value_s(self._orders)
+
+    def ends_s(self, troubles: Troubles) -> Floats:
+        """When each worker has executed its last operation, in the order of the plan's workers."""
+        retimer = Retimer(self._under(troubles))
+        retimer.value_s(self._orders)
+        return retimer.spans_s[1]
+
+    def peaks_bytes(self) -> Floats:
+        """The most activation bytes that each worker holds; what is slow does not change them."""
+        return peaks_bytes(self._problem, self._orders)
+
+    def _under(self, troubles: Troubles) -> Problem:
+        inside_s = self._problem.inside_s.copy()
+        for (k, i), delay_s in troubles.hops_s.items():
+            inside_s[k, i] = max(delay_s, inside_s[k, i])
+        return replace(self._problem, workers=_slowed(self._problem.workers, troubles, self._number), inside_s=inside_s)
+
+
+def _slowed(workers: Workers, troubles: Troubles, number: Mapping[Place, int]) -> Workers:
+    """Workers whose operations, and sums of gradients, take as long as the troubles have it."""
+    factor, slowest_s = np.ones(len(workers.stage)), np.zeros(len(workers.stage))
+    for place, times in troubles.factors:
+        factor[number[place]] = times
+    for (one, other), delay_s in troubles.across_s.items():
+        group = workers.group[number[one]]
+        if group == workers.group[number[other]]:
+            members = workers.live & (workers.group == group)
+            steps = 2 * (len(set(workers.pipeline[members].tolist())) - 1)
+            slowest_s[members] = np.maximum(slowest_s[members], steps * delay_s)
+    return replace(
+        workers,
+        forward_s=workers.forward_s * factor,
+        input_s=workers.input_s * factor,
+        weight_s=workers.weight_s * factor,
+        full_s=workers.full_s * factor,
+        allreduce_s=workers.allreduce_s + slowest_s,
+    )

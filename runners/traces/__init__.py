@@ -1,0 +1,1 @@
+"""Traces of clusters: readers of other people's formats, and generators."""

@@ -1,0 +1,192 @@
+"""Traces made up: nodes that fail and are repaired, racks that fail as a whole, slow episodes of nodes and links.
+
+Everything is a renewal process: a time until it begins, a time that it lasts, and again, each drawn anew; at 0 all
+nodes are new. Each node, rack and link has random numbers of its own, so adding nodes leaves what happens to the others
+as it was, and so does adding slow episodes to failures.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, takewhile
+from typing import TYPE_CHECKING
+
+from ...schemas.errors import InvalidInputError
+from ...schemas.trace import TraceEvent
+from .lasting import Lasting
+from .told import LONGEST_S, MOST_NODES
+
+if TYPE_CHECKING:
+    from numpy.random import SeedSequence
+
+Interval = tuple[float, float]
+LARGEST_FACTOR = 1e9  # as `Factor` of schemas/fields.py
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """Something that comes and goes: how long until it begins, and how long it then lasts."""
+
+    until: Lasting
+    lasts: Lasting
+
+
+@dataclass(frozen=True)
+class Racks:
+    """Nodes that also fail together: `size` at a time in the order of their numbers, all at once, and back at once."""
+
+    size: int
+    failing: Renewal
+
+
+@dataclass(frozen=True)
+class SlowNodes:
+    """Episodes in which a node's operations take `factor` times as long."""
+
+    episodes: Renewal
+    factor: float
+
+
+@dataclass(frozen=True)
+class SlowLinks:
+    """Episodes in which a message between two neighbouring nodes takes `delay_s` in all; each link has its own."""
+
+    episodes: Renewal
+    delay_s: float
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is to happen to a cluster.
+
+    Attributes:
+        nodes: how many, called node1, node2, ….
+        lasts_s: how long the trace is.
+        failing: of every node by itself; None: never.
+        racks: None: nodes share nothing.
+        slow_nodes: None: nodes are never slow.
+        slow_links: None: links are never slow.
+        seed: of everything.
+
+    Raises:
+        InvalidInputError: a number is not one that it can be.
+    """
+
+    nodes: int
+    lasts_s: float
+    failing: Renewal | None = None
+    racks: Racks | None = None
+    slow_nodes: SlowNodes | None = None
+    slow_links: SlowLinks | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.nodes >= 1, f"{self.nodes} nodes are no cluster", "give at least one node")
+        _require(self.nodes <= MOST_NODES, f"{self.nodes} nodes are too many", f"up to {MOST_NODES}")
+        _require(
+            0 < self.lasts_s < LONGEST_S,
+            f"a trace cannot last {self.lasts_s:g} s",
+            f"let it last longer than 0 s, and less than {LONGEST_S:g} s",
+        )
+        if self.racks is not None:
+            _require(self.racks.size >= 1, f"a rack of {self.racks.size} nodes", "put at least one node into a rack")
+        if self.slow_nodes is not None:
+            factor = self.slow_nodes.factor
+            _require(1 < factor < LARGEST_FACTOR, f"a slow node's factor cannot be {factor:g}", "give one such as 1.5")
+        if self.slow_links is not None:
+            delay_s = self.slow_links.delay_s
+            _require(0 < delay_s < LONGEST_S, f"a slow link's delay cannot be {delay_s:g} s", "give one such as 20ms")
+
+
+def generate(recipe: Recipe) -> Iterator[TraceEvent]:
+    """The events of a made-up trace, in time order and one after the other, however long it is.
+
+    It begins with all nodes, which come at 0, and ends with its `end`. A node whose rack fails while it is down is back
+    when both are repaired. Who fails while slow is well afterwards, and nobody becomes slow who is down.
+    """
+    from numpy.random import SeedSequence
+
+    names = [f"node{number}" for number in range(1, recipe.nodes + 1)]
+    of_nodes, of_racks, of_links = SeedSequence(recipe.seed).spawn(3)
+    own, rack_seeds = of_nodes.spawn(recipe.nodes), of_racks.spawn(recipe.nodes)
+    size = recipe.racks.size if recipe.racks is not None else 1
+    streams = [_node_events(recipe, name, own[number], rack_seeds[number // size]) for number, name in enumerate(names)]
+    if recipe.slow_links is not None:
+        pairs = zip(names, names[1:], of_links.spawn(recipe.nodes), strict=False)
+        streams += [_link_events(recipe.slow_links, one, other, seed) for one, other, seed in pairs]
+    starts = (TraceEvent("join", time_s=0.0, node=name) for name in names)
+    happening = takewhile(lambda event: _time_s(event) < recipe.lasts_s, heapq.merge(*streams, key=_time_s))
+    return chain(starts, happening, [TraceEvent("end", time_s=recipe.lasts_s)])
+
+
+def _node_events(recipe: Recipe, name: str, own: "SeedSequence", of_rack: "SeedSequence") -> Iterator[TraceEvent]:
+    """What happens to a node, without an end."""
+    of_failing, of_slowness = own.spawn(2)
+    downs = [] if recipe.failing is None else [_intervals(recipe.failing, of_failing)]
+    if recipe.racks is not None:
+        downs.append(_intervals(recipe.racks.failing, of_rack))
+    slow = recipe.slow_nodes
+    episodes = iter(()) if slow is None else _intervals(slow.episodes, of_slowness)
+    marked = heapq.merge(
+        ((start, end, True) for start, end in _united(heapq.merge(*downs))),
+        ((start, end, False) for start, end in episodes),
+    )
+    return _alternating(name, marked, 1.0 if slow is None else slow.factor)
+
+
+def _alternating(name: str, marked: Iterable[tuple[float, float, bool]], factor: float) -> Iterator[TraceEvent]:
+    """A node's events, from when to when it is down (True) or slow (False), by their starts."""
+    down_until = 0.0
+    slow_until: float | None = None
+    for start, end, is_down in marked:
+        if start < down_until:
+            continue
+        if slow_until is not None and (slow_until < start or not is_down):
+            yield TraceEvent("recover", time_s=slow_until, node=name)
+        slow_until = None if is_down else end
+        if is_down:
+            down_until = end
+            yield TraceEvent("fail", time_s=start, node=name)
+            yield TraceEvent("join", time_s=end, node=name)
+        else:
+            yield TraceEvent("slow_compute", time_s=start, node=name, factor=factor)
+
+
+def _link_events(slow: SlowLinks, one: str, other: str, seed: "SeedSequence") -> Iterator[TraceEvent]:
+    for start, end in _intervals(slow.episodes, seed):
+        yield TraceEvent("slow_link", time_s=start, node=one, peer=other, delay_s=slow.delay_s)
+        yield TraceEvent("recover", time_s=end, node=one, peer=other)
+
+
+def _intervals(renewal: Renewal, seed: "SeedSequence") -> Iterator[Interval]:
+    """From when to when, to the millisecond, without an end."""
+    from numpy.random import default_rng
+
+    generator = default_rng(seed)
+    now_s = 0.0
+    while True:
+        start_s = now_s + renewal.until.draw_s(generator)
+        now_s = start_s + renewal.lasts.draw_s(generator)
+        yield round(start_s, 3), round(now_s, 3)
+
+
+def _united(intervals: Iterable[Interval]) -> Iterator[Interval]:
+    """Intervals, by their starts, with those that touch or overlap made one."""
+    current: Interval | None = None
+    for start, end in intervals:
+        if current is None or start > current[1]:
+            if current is not None:
+                yield current
+            current = start, end
+        else:
+            current = current[0], max(current[1], end)
+
+
+def _time_s(event: TraceEvent) -> float:
+    assert event.time_s is not None
+    return event.time_s
+
+
+def _require(is_right: bool, what: str, fix: str) -> None:
+    if not is_right:
+        raise InvalidInputError(what, fix=fix)

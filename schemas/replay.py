@@ -1,0 +1,161 @@
+"""Replay: what a policy is asked when a cluster changes, and what it answers; all of it inert values.
+
+Time is seconds since the trace began. The smallest thing that comes, goes or is slow is a node: some GPUs that share a
+fate. What a policy answers is a sequence of steps, each of which puts another standing into force.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+NodePair = tuple[str, str]  # two nodes in ascending order; one named twice stands for the paths inside it
+
+# What training pauses for. `lost` and `working` are not among them: the clock finds those.
+PauseKind = Literal["detecting", "planning", "copying", "restarting", "checkpointing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The nodes that are there, in the order in which they came, and what is slow.
+
+    Attributes:
+        nodes: their names.
+        slow: factors of slow nodes, above 1: their operations take so many times as long.
+        slow_links: by pairs of nodes, what a message between them takes in all, in s.
+    """
+
+    nodes: tuple[str, ...]
+    slow: Mapping[str, float] = field(default_factory=dict)
+    slow_links: Mapping[NodePair, float] = field(default_factory=dict)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether anything is slow."""
+        return bool(self.slow or self.slow_links)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A change of the fleet, which a policy is to answer.
+
+    Attributes:
+        time_s: when.
+        fleet: as it is from now on.
+        lost: nodes that have gone just now.
+        came: nodes that have come just now.
+        failures: moments so far at which nodes were lost, this one included; what a policy may know of the future is
+            what these say.
+    """
+
+    time_s: float
+    fleet: Fleet
+    lost: tuple[str, ...] = ()
+    came: tuple[str, ...] = ()
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointing:
+    """While all is well: after `every_s` of training, at an iteration's end, training pauses for `pause_s`."""
+
+    every_s: float
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How training goes while nothing changes.
+
+    Attributes:
+        formation: who sits where; the policy's own, and all that its answers depend on beside the moment.
+        iteration_time_s: of the plan in force, as `rtk simulate` has it; None: there is no plan, training waits.
+        microbatches: that one iteration commits.
+        nodes: at work.
+        peak_memory_bytes: the most that a GPU holds: parameters, state and activations.
+        checkpointing: what checkpoints cost; None: there are none.
+    """
+
+    formation: Hashable
+    iteration_time_s: float | None
+    microbatches: int
+    nodes: int
+    peak_memory_bytes: float = 0.0
+    checkpointing: Checkpointing | None = None
+
+    @property
+    def microbatches_per_s(self) -> float:
+        """The throughput, checkpoints not counted."""
+        return self.microbatches / self.iteration_time_s if self.iteration_time_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """So long nothing is computed, and for what."""
+
+    kind: PauseKind
+    lasts_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One standing takes over from another.
+
+    Attributes:
+        standing: the next one.
+        answer: what was done, in a word or two, for the report: `re-route`, `restart`, `S2`; empty where nothing was
+            done, and only the pace has changed.
+        pauses: before its first iteration, one after the other.
+        after_s: seconds from the moment to when it is due; until then the standing before it goes on. A new moment
+            cancels steps that are not yet due.
+        interrupts: it takes over in the midst of an iteration, whose work is lost; else at the iteration's end.
+        rolls_back: what was committed since the last checkpoint is lost too.
+    """
+
+    standing: Standing
+    answer: str
+    pauses: tuple[Pause, ...] = ()
+    after_s: float = 0.0
+    interrupts: bool = False
+    rolls_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What changes cost, in s, bytes per s and money; each default says where it is from.
+
+    Attributes:
+        detection_s: from a node's death to everybody's knowing. 5: rtk's coordinator notices a closed connection at
+            once and silence after its heartbeat limit of 2 s; SlipStream (section 5.1) and Oobleck (section 6) watch
+            TCP connections. Torch without any of them waits for NCCL's time-out, 600 s and more.
+        slow_detection_iterations: from the first slow iteration to a confirmed fail-slow. 14: RCUSUM with nmin 15
+            (docs/greyhound.md).
+        planning_s: making a plan that is not there yet. 0.2: `rtk plan slipstream` at 2,048 workers decides and
+            expands within it (docs/benchmarks.md).
+        regrouping_s: new communication groups of processes that live on. 5: MegaScale (NSDI'24, section 3.5) brings
+            the groups of 2,048 GPUs up in under 5 s.
+        restart_s: new processes everywhere, up to reading the checkpoint. 300: Llama 3 (section 3.3.4) had 419
+            unexpected interruptions in 54 days and over 90 % effective time, so each took at most 18 minutes, the lost
+            work and the checkpoint's reading included; Greyhound (section 5) reckons 20 minutes for it all.
+        copy_bytes_per_s: at which one GPU sends or receives state; None: as the profile's network says.
+        checkpoint_every_s: between checkpoints; None: by Young's formula, sqrt(2 * pause * mean time between failures).
+        checkpoint_pause_s: how long a checkpoint holds training up; None: the largest state of a GPU at
+            `snapshot_bytes_per_s`, for what follows happens beside training (CheckFreq, FAST'21).
+        snapshot_bytes_per_s: from a GPU to its host. 10e9: a PCIe 4.0 x16 link moves about 20e9, of which two GPUs
+            have a half each.
+        storage_bytes_per_s: at which a node reads a checkpoint. 2e9: an assumption, a shared parallel file system.
+        mean_time_between_failures_s: of the whole cluster, for Young's formula. 10800: Llama 3's 54 days / 419.
+        gpu_hour_price: in the currency of your choice. 2.
+    """
+
+    detection_s: float = 5.0
+    slow_detection_iterations: int = 14
+    planning_s: float = 0.2
+    regrouping_s: float = 5.0
+    restart_s: float = 300.0
+    copy_bytes_per_s: float | None = None
+    checkpoint_every_s: float | None = None
+    checkpoint_pause_s: float | None = None
+    snapshot_bytes_per_s: float = 10e9
+    storage_bytes_per_s: float = 2e9
+    mean_time_between_failures_s: float = 10_800.0
+    gpu_hour_price: float = 2.0

@@ -1,0 +1,89 @@
+"""What slow nodes and links do to whoever does not heed them: what the simulator says of his plan with them in it."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rtk.planners.greyhound.plan import placed
+from rtk.planners.greyhound.topology import best_assignment
+from rtk.planners.policies.checkpoint_restart import CheckpointRestart
+from rtk.planners.policies.elastic_batching import ElasticBatching
+from rtk.planners.policies.oobleck import Oobleck
+from rtk.planners.policies.slipstream import SlipStream
+from rtk.planners.policies.slowness import troubles_of, under_troubles
+from rtk.planners.policies.spares import Spares
+from rtk.planners.policies.unheeding import Unheeding
+from rtk.planners.shape import plan_without_orders
+from rtk.schemas.conditions import pair_of
+from rtk.schemas.errors import InfeasibleError
+from rtk.schemas.plan import Planner
+from rtk.schemas.replay import Fleet, Standing
+
+from .slow_stories import slow_moment, slow_stories, slowed
+from .stories import job, jobs, names, require_true, told
+
+UNHEEDING = (CheckpointRestart, Spares, ElasticBatching, SlipStream, Oobleck)
+FOUR = Fleet(names(4))
+
+
+@pytest.mark.parametrize("made", UNHEEDING)
+@settings(max_examples=10)
+@given(st.data())
+def test_a_slow_standing_is_what_the_simulator_says_of_its_plan(made: type, data: st.DataObject) -> None:
+    """Whatever is slow among whichever nodes: times, micro-batches, memory and seats are those of the plan."""
+    found_job = data.draw(jobs())
+    policy = Unheeding(made(found_job))
+    try:
+        story = list(told(policy, data.draw(slow_stories(found_job))))
+    except InfeasibleError:
+        return  # Oobleck has no templates for so few nodes
+    for fleet, standing in story:
+        require_true(policy, found_job, fleet, standing)
+
+
+@given(st.data())
+def test_what_is_slow_is_placed_as_by_the_topology_planner(data: st.DataObject) -> None:
+    """Workers, hops and sums of healthy pipelines take as long as in `rtk plan topology` when nobody moves."""
+    found_job = data.draw(jobs())
+    bare = plan_without_orders(found_job.profile, found_job.shape, Planner("by hand", "1", {}))
+    seats = {worker.place: worker.name for worker in bare.workers}
+    fleet = data.draw(slowed(Fleet(tuple(seats.values()))))
+    links = {pair_of(*pair): delay_s for pair, delay_s in fleet.slow_links.items() if pair[0] != pair[1]}
+    home = {worker.name: worker.place for worker in bare.workers}
+    stay = best_assignment(bare, home, fleet.slow, links, keep_microbatches=True, most_moves=0)
+    assert under_troubles(bare, troubles_of(fleet, seats)) == placed(bare, stay, fleet.slow, links)
+
+
+@given(st.data())
+def test_nothing_slow_is_nothing_changed(data: st.DataObject) -> None:
+    """While nothing is slow, and after relief, standings are the policy's but for their formations."""
+    found_job = data.draw(jobs())
+    inner = CheckpointRestart(found_job)
+    policy, fleet = Unheeding(inner), Fleet(names(found_job.nodes))
+    began = policy.begin(fleet)
+    standing = _after(policy, began, slow_moment(1.0, data.draw(slowed(fleet))))
+    assert _after(policy, standing, slow_moment(2.0, fleet)) == began
+    assert began.iteration_time_s == inner.begin(fleet).iteration_time_s
+    assert policy.plan(began) == inner.plan(inner.begin(fleet))
+
+
+def test_a_slow_node_slows_its_pipeline_down_and_interrupts_nothing() -> None:
+    """A first stage of factor 2 computes 3 x 6 s and waits 1 s for a backward; 0.5 s and sums come after that."""
+    policy = Unheeding(CheckpointRestart(job(2, 2, 3)))
+    (step,) = policy.answer(policy.begin(FOUR), slow_moment(1.0, Fleet(FOUR.nodes, {"n0": 2.0})))
+    assert (step.answer, step.interrupts, step.pauses, step.after_s) == ("", False, (), 0.0)
+    assert step.standing.iteration_time_s == pytest.approx(19.5, abs=0.2)
+
+
+def test_links_without_messages_cost_nothing() -> None:
+    """n0 and n3 are of different stages and pipelines: that their link is slow changes nothing that can be seen."""
+    policy = Unheeding(CheckpointRestart(job(2, 2, 3)))
+    began = policy.begin(FOUR)
+    (step,) = policy.answer(began, slow_moment(1.0, Fleet(FOUR.nodes, {}, {("n0", "n3"): 9.0})))
+    assert (step.answer, step.standing.iteration_time_s) == ("", began.iteration_time_s)
+
+
+def _after(policy: Unheeding, standing: Standing, moment: object) -> Standing:
+    for step in policy.answer(standing, moment):  # type: ignore[arg-type]
+        standing = step.standing
+    return standing
