@@ -1,0 +1,168 @@
+"""rtk's own policy against every other one: `python benchmarks/rtk_policy.py [--only WORD] [--quick] [-o FILE]`.
+
+Two jobs, each on every trace of ../shared/data/traces and on made-up ones with slow nodes and links:
+
+* wide: gpt3-2.7b on A40, two stages, which is its best shape while nothing fails;
+* deep: gpt3-13b on A40, eight stages, or nine or ten where that fits the nodes: six at least, for memory.
+
+Of each policy the goodput; the best single policy, rtk over it, and the bound: all GPUs that are there compute all the
+time (`planners/policies/work_bound.py`), of which no policy can have more. The year of 400 nodes is llama3-70b on
+eight H100 a node. --only takes traces and jobs whose name has WORD; --quick ends each trace after two hours.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rtk.benchmarks.common import write_result
+from rtk.cli.profile_analytic import Analysis, analyse
+from rtk.planners.policies.catalogue import NAMES, policy
+from rtk.planners.policies.job import Job
+from rtk.planners.policies.work_bound import most_microbatches
+from rtk.planners.shape import Shape
+from rtk.runners.replay.engine import replay
+from rtk.runners.traces.generate import Recipe, Renewal, SlowLinks, SlowNodes, generate
+from rtk.runners.traces.lasting import Lasting
+from rtk.runners.traces.moments import moments
+from rtk.runners.traces.read import Reading, read_moments
+from rtk.runners.traces.told import Told
+from rtk.schemas.errors import InfeasibleError, InvalidInputError
+from rtk.schemas.profile import Profile
+from rtk.schemas.replay import Moment
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "traces"
+HOUR_S = 3600.0
+QUICK_S = 2 * HOUR_S
+MICROBATCHES = 512
+FILES = {
+    "p3": "bamboo/p3-trace.csv",
+    "g4dn": "bamboo/g4dn-trace.csv",
+    "v100": "bamboo/v100x1-east1c.txt",
+    "a100": "bamboo/a100x1-east1b.txt",
+    "scale-p3": "oobleck_artifact/scale_p3-trace.csv",
+    "scale-gcp": "oobleck_artifact/scale_gcp-trace.csv",
+    **{f"every-{each}": f"oobleck_artifact/{each}.csv" for each in ("6h", "3h", "1h", "30m", "10m", "5m")},
+    "parcae-ll": "parcae/gpt-1.5b_trace_ll_10_11.txt",
+    "parcae-lh": "parcae/gpt-1.5b_trace_lh_80_90.txt",
+    "parcae-hl": "parcae/gpt-1.5b_trace_hl_15_25.txt",
+    "parcae-hh": "parcae/gpt-1.5b_trace_hh_55_65.txt",
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model on its GPUs: what `rtk profile --analytic` is asked; and stages, the first that fit are taken."""
+
+    asked: Analysis
+    pp: tuple[int, ...]
+
+    def job(self, nodes: int) -> Job:
+        """On so many nodes of one GPU, with about as many micro-batches whatever their number."""
+        pp = next(pp for pp in self.pp if nodes % pp == 0)
+        dp = nodes // pp
+        return Job(profile_of(self.asked), Shape(pp, dp, round(MICROBATCHES / dp)))
+
+
+WIDE = Model(Analysis("gpt3-2.7b", 2, None, None, None, False, (1,), "a40"), (2,))
+DEEP = Model(Analysis("gpt3-13b", 1, None, None, None, False, (1,), "a40"), (8, 10, 9))
+YEAR = Analysis("llama3-70b", None, None, None, None, True, (1, 2, 4, 8), "h100-sxm")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job and a trace."""
+
+    name: str
+    job: Job
+    moments: tuple[Moment, ...]
+
+
+@cache
+def profile_of(asked: Analysis) -> Profile:
+    """Computed, not measured."""
+    return analyse(asked)
+
+
+def cases(only: str) -> Iterator[Case]:
+    """All, or those whose names have a word."""
+    for kind, model in (("wide", WIDE), ("deep", DEEP)):
+        for name, file in FILES.items():
+            if only in f"{kind} {name}":
+                found = tuple(read_moments(str(DATA / file)))
+                yield Case(f"{kind} {name}", model.job(max(len(one.fleet.nodes) for one in found)), found)
+        for name, recipe in recipes():
+            if only in f"{kind} {name}":
+                yield Case(f"{kind} {name}", model.job(recipe.nodes), _made_up(name, recipe))
+    if only in "year":
+        job = Job(profile_of(YEAR), Shape(8, 50, 32, tensor_parallel=8), 8)
+        yield Case("year", job, tuple(read_moments(str(DATA / "stepfun/fault_trace.json"), Reading(nodes=400))))
+
+
+def _made_up(name: str, recipe: Recipe) -> tuple[Moment, ...]:
+    return tuple(moments(Told(event, name) for event in generate(recipe)))
+
+
+def recipes() -> Iterator[tuple[str, Recipe]]:
+    """A day of 32 nodes, some of which are slow for a while, or links between them; with failures and without."""
+    for failing in (None, Renewal(Lasting(100 * HOUR_S), Lasting(HOUR_S))):
+        fails = "" if failing is None else "-failing"
+        for number, factor in enumerate((1.2, 1.5, 2.5)):
+            slow = SlowNodes(Renewal(Lasting(24 * HOUR_S), Lasting(HOUR_S)), factor)
+            yield f"slow-nodes-{factor}{fails}", Recipe(32, 24 * HOUR_S, failing, slow_nodes=slow, seed=number)
+        for number, delay_s in enumerate((0.01, 0.06)):
+            links = SlowLinks(Renewal(Lasting(24 * HOUR_S), Lasting(HOUR_S)), delay_s)
+            yield f"slow-links-{delay_s}{fails}", Recipe(32, 24 * HOUR_S, failing, slow_links=links, seed=number)
+
+
+def compared(case: Case, names: Sequence[str], until_s: float | None) -> dict[str, Any]:
+    """One case's figures."""
+    ends_s = case.moments[-1].time_s if until_s is None else min(until_s, case.moments[-1].time_s)
+    yardstick = replay(policy("fault-free", case.job), case.moments, ends_s).microbatches
+    goodput, took_s = {}, {}
+    for name in names:
+        begun_s = perf_counter()
+        try:
+            goodput[name] = replay(policy(name, case.job), case.moments, ends_s).microbatches / yardstick
+        except (InfeasibleError, InvalidInputError):
+            goodput[name] = 0.0
+        took_s[name] = perf_counter() - begun_s
+    best = max((name for name in names if name != "rtk"), key=lambda name: goodput[name])
+    most = most_microbatches(case.job, case.moments, ends_s)
+    return {
+        "case": case.name,
+        "goodput": goodput,
+        "took_s": took_s,
+        "best_single": best,
+        "rtk_over_best_single": goodput["rtk"] / goodput[best] if goodput[best] else None,
+        "bound": most / yardstick,
+    }
+
+
+def main() -> None:
+    """Print a line a case, and write all of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="cases whose name has this word")
+    parser.add_argument("--policies", default=",".join(name for name in NAMES if name != "fault-free"))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("-o", "--output")
+    asked = parser.parse_args()
+    found = []
+    for case in cases(asked.only):
+        one = compared(case, asked.policies.split(","), QUICK_S if asked.quick else None)
+        found.append(one)
+        ratio, best = one["rtk_over_best_single"], one["best_single"]
+        print(
+            f"{one['case']:28} rtk {one['goodput']['rtk']:.4f}  {best} {one['goodput'][best]:.4f}  "
+            f"{'' if ratio is None else format(ratio, '.3f')}  bound {one['bound']:.4f}  {one['took_s']['rtk']:.1f} s",
+            flush=True,
+        )
+    if asked.output:
+        write_result({"cases": found}, asked.output)
+
+
+if __name__ == "__main__":
+    main()
