@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from .shell import RTK, rtk, rtk_process
 SCRIPT = str(Path(__file__).parents[1] / "profilers" / "training_script.py")
 ITERATIONS = 60
 SLOW_S = 0.12
+TURNS = 3
 STRATEGIES = ("ddp", "fsdp1", "fsdp", "gpipe")
 OPTIONS = ("--iterations", str(ITERATIONS))
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT)
@@ -35,34 +37,37 @@ def _parameters(folder: Path) -> dict[str, str]:
     return told
 
 
-def _is_quiet(folder: Path) -> bool:
-    """Whether nine of ten of DDP's iterations took less than half as long as one in which the slow rank sleeps."""
-    times_s = [json.loads((folder / f"ddp-{rank}.json").read_text())["times_s"] for rank in range(2)]
-    usual_s = sorted(time_s for own_s in times_s for time_s in [*own_s[:30], *own_s[50:]])
-    return bool(usual_s[len(usual_s) * 9 // 10] < SLOW_S / 2)
+def _monitored(*arguments: str, picture: Path | None = None) -> tuple[str, dict[str, Any]]:
+    """What `rtk monitor` says of the training script, and what its document says of the first phase."""
+    drawn = () if picture is None else ("-o", str(picture))
+    done = rtk_process("monitor", "--json", *drawn, "--", *TORCHRUN, *arguments, *OPTIONS)
+    assert done.returncode == 0, done.stderr
+    return done.stderr, json.loads(done.stdout)["files"][0]
 
 
 def test_unchanged_scripts_are_watched_and_compute_the_same(tmp_path: Path) -> None:
-    """DDP, FSDP and pipelining give the same parameters, bit for bit; DDP's iterations and slow rank are found."""
+    """DDP, FSDP and pipelining give the same parameters, bit for bit, watched or not; DDP's iterations are found."""
     watched, plain, picture = tmp_path / "watched", tmp_path / "plain", tmp_path / "picture.html"
     watched.mkdir()
     plain.mkdir()
     unwatched = _ranks(plain, *STRATEGIES, *OPTIONS)
-    slow = ("--pause", "0.01", "--slow", f"1:30:50:{SLOW_S}", "--strategy", "ddp")
-    command = (*TORCHRUN, *STRATEGIES, *OPTIONS, *slow, "--out", str(watched))
-    done = rtk_process("monitor", "--json", "-o", str(picture), "--", *command)
+    _, first = _monitored(*STRATEGIES, "--pause", "0.01", "--strategy", "ddp", "--out", str(watched), picture=picture)
     assert [one.wait(120) for one in unwatched] == [0, 0]
-    assert done.returncode == 0, done.stderr
     assert _parameters(watched) == _parameters(plain)
     assert "<svg" in picture.read_text()
-    first = json.loads(done.stdout)["files"][0]
     assert ITERATIONS - 3 <= first["samples"] <= ITERATIONS + 1
-    if not _is_quiet(watched):
-        pytest.skip("on so busy a machine a slow rank is not to be told from others; all else was as it should be")
-    (event,) = [event for event in first["events"] if event["scope"] == {"kind": "worker", "names": ["1"]}]
-    assert event["cause"] == "computation"
-    assert event["onset"] <= 31
-    assert "computation, rank 1" in done.stderr
+
+
+def test_slow_rank_of_an_unchanged_script_is_found() -> None:
+    """Which rank is slow, from when on, and that it computes: in one of three turns, for a core may be taken away."""
+    for _ in range(TURNS):
+        said, first = _monitored("ddp", "--pause", "0.01", "--slow", f"1:30:50:{SLOW_S}")
+        found = [event for event in first["events"] if event["scope"] == {"kind": "worker", "names": ["1"]}]
+        if [(event["cause"], event["onset"] <= 31) for event in found] == [("computation", True)]:
+            break
+    else:
+        pytest.fail(f"not found in {TURNS} turns; the last one: {first['events']}")
+    assert "computation, rank 1" in said
 
 
 def test_command_without_torch_is_told_to_have_no_calls() -> None:
