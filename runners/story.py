@@ -19,7 +19,6 @@ workers measure (measuring.py), as it would in a real run, and tells the rules w
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +28,7 @@ from typing import Any
 from ..schemas.documents import canonical, digest, parse_document
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.plan import Plan
+from ..schemas.profile import Connection
 from ..schemas.protocols import Monitor, Replan
 from ..schemas.report import Report
 from ..schemas.timeline import Event, Timeline, memory_of_workers
@@ -89,13 +89,8 @@ class SwitchCosts:
 
     def copying_s(self, copies: Iterable[Copy]) -> float:
         """Seconds that copies take: one worker sends, or receives, them one after the other, unlike workers at once."""
-        if not self.state_bytes or not self.bandwidth_bytes_per_s:
-            return 0.0
-        moved: Counter[tuple[str, int]] = Counter()
-        for copy in copies:
-            size = sum(self.state_bytes[slice(*copy.layers)])
-            moved.update({("from", copy.source): size, ("to", copy.target): size})
-        return max(moved.values(), default=0.0) / self.bandwidth_bytes_per_s
+        sizes = ((copy.source, copy.target, sum(self.state_bytes[slice(*copy.layers)])) for copy in copies)
+        return Connection(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s).copying_s(sizes) or 0.0
 
     def noticed_s(self, event: TraceEvent, died_s: float) -> float:
         """When a death is noticed, in s."""
