@@ -31,7 +31,7 @@ def reproduce() -> Reproduction:
 
 METHOD = (
     "rtk's batch planner and simulator: one group 1.7 times as slow, which is the average that the text gives, and "
-    "32 micro-batches in all, as figure 15's left half wants them. Nothing is fitted to this figure."
+    "32 micro-batches in all, as the authors' artifact has them for four groups. Nothing is fitted to this figure."
 )
 UNSAID = (
     "How slow weak, medium and severe are, and how many micro-batches there are, is not said; three bars for each "

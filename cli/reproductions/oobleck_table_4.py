@@ -86,7 +86,7 @@ def _by_rollback(one: Unsaved) -> Iterator[Row]:
         is_single = _is_single(printed, one.model, often)
         note = "three iterations here, as there, in a time that is 5 % longer" if is_single else ""
         what = f"{one.model.name}, {often}, no ckpt, rolled back"
-        yield Row(what, printed, _rolled_back(one, often, EVERY), "fitted", None if is_single else 0.05, note=note)
+        yield Row(what, printed, _rolled_back(one, often, EVERY), "fitted", 0.05, note=note)
 
 
 def _saved(one: Unsaved) -> Iterator[Row]:

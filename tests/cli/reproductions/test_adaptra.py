@@ -1,4 +1,4 @@
-"""Adaptra's figures: exact in simulation, within 3 % where constants follow from what is printed, else disclosed."""
+"""Adaptra's figures: exact in simulation, within what was asked for by the artifact's jobs."""
 
 import pytest
 from hypothesis import given, settings
@@ -14,13 +14,12 @@ from rtk.cli.reproductions import (
     adaptra_figure_21,
 )
 from rtk.cli.reproductions.adaptra_figure_19 import gaps_of
-from rtk.cli.reproductions.adaptra_pipelines import BLOCKING, SEVEN_BILLION, iteration_s
+from rtk.cli.reproductions.adaptra_messages import exchanging_s
+from rtk.cli.reproductions.adaptra_pipelines import IN_TURN, JOBS, Setting, delegated, one_f_one_b, simulated_s
 from rtk.cli.reproductions.reproduction import Reproduction
 
-
-def missed(made: Reproduction) -> list[str]:
-    """The rows that do not hold."""
-    return [row.what for row in made.rows if row.holds is False]
+SMALL = JOBS["7B"].setting
+LINKS = st.dictionaries(st.integers(0, SMALL.last), st.floats(0, 0.06), max_size=SMALL.stages - 1)
 
 
 @pytest.mark.parametrize("module", [adaptra_figure_5, adaptra_figure_8])
@@ -32,26 +31,20 @@ def test_simulations_are_exact(module: object) -> None:
 
 
 def test_the_timeline_is_within_three_percent() -> None:
-    """Of figure 14, 579 and 398 ms are within 3 %, and 703 is marked as fitted."""
+    """Of figure 14, 579 and 398 ms are within 3 %, 703 within 10 %; only 579 is fitted, and marked so."""
     made = adaptra_figure_14.reproduce()
     rows = {row.what: row for row in made.rows}
     assert made.holds
     assert all(rows[name].tolerance == 0.03 for name in ("Adaptra-CPU", "Adaptra"))
-    assert [row.basis for row in made.rows if row.paper == 703 and row.holds] == ["fitted"]
+    assert [row.paper for row in made.rows if row.basis == "fitted"] == [579]
 
 
-@pytest.mark.parametrize("module", [adaptra_figure_15, adaptra_figure_17, adaptra_figure_21])
+@pytest.mark.parametrize("module", [adaptra_figure_15, adaptra_figure_16, adaptra_figure_17, adaptra_figure_21])
 def test_ratios_are_within_ten_percent(module: object) -> None:
-    """All that is judged of figures 15, 17 and 21 is within 10 %."""
+    """All that is judged of figures 15, 16, 17 and 21 is within 10 %."""
     made: Reproduction = module.reproduce()  # type: ignore[attr-defined]
     assert made.holds
-
-
-def test_single_links_are_within_ten_percent_but_for_two() -> None:
-    """Of figure 16, growth with the delay is within 10 %; the first link's gain and 1F1B's extreme are missed."""
-    made = adaptra_figure_16.reproduce()
-    assert missed(made) == ["Adaptra over Adaptra-CPU, 60 ms, first link", "1F1B over Adaptra, 7B, 60 ms, last link"]
-    assert all(claim.holds for claim in made.claims)
+    assert all(row.tolerance in (None, 0.03, 0.10) for row in made.rows)
 
 
 def test_no_schedule_is_better_than_the_proven_bound() -> None:
@@ -61,11 +54,30 @@ def test_no_schedule_is_better_than_the_proven_bound() -> None:
     assert min(*gaps.stepped.values(), gaps.adapted) >= 1 - 1e-9
 
 
-@given(st.integers(0, 2), st.integers(0, 60))
+@given(LINKS)
 @settings(max_examples=15, deadline=None)
-def test_delegates_and_adapting_never_hurt(link: int, delay_ms: int) -> None:
-    """Whatever link is slow, sends that hold nobody are no slower than those that hold their sender."""
-    delays_s = {link: delay_ms / 1000}
-    delegated_s = iteration_s(SEVEN_BILLION, "Adaptra-CPU", delays_s)
-    assert delegated_s <= iteration_s(SEVEN_BILLION, "ZB", delays_s, 1.0) + 1e-9
-    assert delegated_s <= iteration_s(SEVEN_BILLION, "ZB", delays_s, BLOCKING) + 1e-9
+def test_delegates_never_hurt(delays_s: dict[int, float]) -> None:
+    """Whatever links are slow, the same orders by delegates are no slower than one message after the other."""
+    delegated_s = delegated(SMALL, "Adaptra-CPU", delays_s).makespan_s
+    assert all(delegated_s <= simulated_s(SMALL, "ZB", delays_s, way) + 1e-9 for way in (*IN_TURN, "together"))
+
+
+@given(LINKS, st.sampled_from([*IN_TURN, "together"]))
+@settings(max_examples=15, deadline=None)
+def test_links_that_are_not_slow_change_nothing(delays_s: dict[int, float], way: str) -> None:
+    """Undelayed, every way of passing messages takes what the simulator says, and delays never make it less."""
+    still_s = delegated(SMALL, "Adaptra-CPU", {}).makespan_s
+    assert simulated_s(SMALL, "ZB", {}, way) == pytest.approx(still_s)  # type: ignore[arg-type]
+    assert simulated_s(SMALL, "ZB", delays_s, way) >= still_s - 1e-9  # type: ignore[arg-type]
+
+
+@given(st.integers(3, 8), st.floats(0.001, 0.06))
+@settings(max_examples=10, deadline=None)
+def test_the_injector_mistakes_sends_to_stage_1(stages: int, delay_s: float) -> None:
+    """A slow link 2-3 costs 1F1B more than it should by the injector's mistake, and a slow first link nothing more."""
+    plan = one_f_one_b(Setting(stages, 3 * stages, (0.01, 0.01, 0.005)))
+    for link in range(stages - 1):
+        rightly_s = exchanging_s(plan, {link: delay_s}, misdirects=False)
+        by_mistake_s = exchanging_s(plan, {link: delay_s})
+        assert by_mistake_s >= rightly_s - 1e-9 if link != 1 else by_mistake_s <= rightly_s + 1e-9
+        assert by_mistake_s == pytest.approx(rightly_s) if link in (0, 3, 4, 5, 6) else True
