@@ -1,12 +1,13 @@
 """What all commands share: their common options, what they print where, and how errors end them."""
 
 import os
+import select
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -14,6 +15,7 @@ from ..schemas.documents import STANDARD_STREAM, Document, canonical, canonical_
 from ..schemas.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
 
 
@@ -108,10 +110,42 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], to_stderr
         table.add_column(column, justify="left" if index < left else "right")
     for row in rows:
         table.add_row(*row)
-    console = Console(stderr=to_stderr, soft_wrap=True, markup=False, emoji=False)  # names stand as they are
+    # Names stand as they are.
+    console = ends_quietly(Console(stderr=to_stderr, soft_wrap=True, markup=False, emoji=False))
     if not console.is_terminal:
         console.width = WIDE
     console.print(table)
+
+
+def ends_quietly(console: "Console") -> "Console":
+    """A console that leaves it to `main` what happens when its reader has gone; rich ends with 1, a finding's code."""
+
+    def raise_again() -> NoReturn:
+        raise  # what is being handled
+
+    console.on_broken_pipe = raise_again  # type: ignore[method-assign]
+    return console
+
+
+def reader_has_gone() -> bool:
+    """Whether standard output or standard error is a pipe that nobody reads any more."""
+    poll = select.poll()
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with suppress(AttributeError, OSError, ValueError):  # there is none, or it is closed
+            poll.register(stream.fileno(), select.POLLOUT)  # type: ignore[union-attr]
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def forget_output() -> None:
+    """Drop what was not written yet, so that the interpreter does not stumble over it when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with suppress(OSError):
+                os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 @contextmanager

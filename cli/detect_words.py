@@ -8,6 +8,7 @@ from ..schemas.detection import FailSlow, FileFindings
 from ..schemas.documents import source_of
 from ..viz.detection import words_of_attribution
 from ..viz.units import print_time
+from .console import ends_quietly
 from .words import counted
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def print_findings(findings: Sequence[FileFindings]) -> None:
     """A paragraph a file: what it is, and a table of what was slow in it."""
     from rich.console import Console
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else UNWRAPPED)
+    console = ends_quietly(Console(highlight=False, width=None if sys.stdout.isatty() else UNWRAPPED))
     for index, one in enumerate(findings):
         if index:
             console.print()

@@ -2,11 +2,13 @@
 
 import sys
 import warnings
+from contextlib import suppress
+from errno import EDQUOT, EFBIG, EIO, ENOSPC
 
 import typer
 
 from .. import __version__
-from ..schemas.errors import RtkError
+from ..schemas.errors import InvalidInputError, RtkError
 from . import (
     coordinate,
     detect,
@@ -29,7 +31,9 @@ from . import (
     verify,
     viz,
 )
-from .console import SETTINGS
+from .console import SETTINGS, forget_output, reader_has_gone
+
+CANNOT_HOLD = (ENOSPC, EDQUOT, EFBIG, EIO)  # what a full or broken disk says
 
 app = typer.Typer(
     name="rtk",
@@ -84,21 +88,44 @@ def main(arguments: list[str] | None = None) -> None:
     """
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     try:
-        app(arguments)
+        _run(arguments)
     except RtkError as error:
         _fail(f"error: {error}", error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
     except BrokenPipeError:
-        # The reader of our output has gone, as `head` does; the rest cannot be said to anybody.
-        sys.stderr.close()
+        if not reader_has_gone():  # then it was a pipe of ours
+            raise
+        # As `head` does; the rest cannot be said to anybody.
+        forget_output()
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in CANNOT_HOLD or error.filename is not None:
+            raise
+        full = InvalidInputError(
+            f"cannot write: {error.strerror}", where="standard output", fix="make room there, or write to a file"
+        )
+        _fail(f"error: {full}", full.exit_code)
+
+
+def _run(arguments: list[str] | None) -> None:
+    """Run one command, and see all of its output written."""
+    try:
+        app(arguments)
+    except SystemExit as end:
+        # Where a reader has gone, typer ends with 1, which is a finding's.
+        if isinstance(end.__context__, BrokenPipeError):
+            raise end.__context__ from None
+        sys.stdout.flush()
+        raise
 
 
 def _fail(message: str, code: int) -> None:
-    print(message, file=sys.stderr)
+    with suppress(OSError):
+        print(message, file=sys.stderr)
     if SETTINGS.debug:
         raise
+    forget_output()
     sys.exit(code)
 
 

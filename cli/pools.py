@@ -5,13 +5,17 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ..schemas.errors import RuntimeFailedError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
     from multiprocessing.connection import Connection
+    from types import FrameType
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @contextmanager
@@ -46,6 +50,35 @@ def process_pool(
                 raise _ended() from error
             raise
         pool.shutdown()
+
+
+def uninterrupted(call: Callable[P, T]) -> Callable[P, T]:
+    """The same function, but Ctrl-C waits until it has returned: for what starts processes, or ends them.
+
+    Pressed once more, it does not wait.
+    """
+
+    def undisturbed(*arguments: P.args, **named: P.kwargs) -> T:
+        usual = signal.getsignal(signal.SIGINT)
+        if not callable(usual) or threading.current_thread() is not threading.main_thread():
+            return call(*arguments, **named)
+        pressed: list[int] = []
+
+        def remember(number: int, frame: "FrameType | None") -> None:
+            pressed.append(number)
+            if len(pressed) > 1:
+                usual(number, frame)
+
+        signal.signal(signal.SIGINT, remember)
+        try:
+            found = call(*arguments, **named)
+        finally:
+            signal.signal(signal.SIGINT, usual)
+        if pressed:
+            raise KeyboardInterrupt
+        return found
+
+    return undisturbed
 
 
 def _make_ready(lifeline: "Connection", prepare: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:

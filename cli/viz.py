@@ -10,7 +10,7 @@ import typer
 
 from ..schemas.documents import STANDARD_STREAM, parse_document, read_bytes, sniff_format, source_of, write_bytes
 from ..schemas.errors import InvalidInputError
-from .console import Debug, Json, Quiet, picture_ending, print_json, remark
+from .console import Debug, Json, Quiet, ends_quietly, picture_ending, print_json, remark
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -263,6 +263,6 @@ def _draw(drawing: Drawing, title: str, ending: str | None) -> bytes:
 def _print_charts(drawing: Drawing, to_stderr: bool) -> None:
     from rich.console import Console
 
-    console = Console(file=sys.stderr if to_stderr else sys.stdout, highlight=False)
+    console = ends_quietly(Console(file=sys.stderr if to_stderr else sys.stdout, highlight=False))
     for chart in drawing.charts(console.width):
         console.print(chart)

@@ -10,24 +10,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ...schemas.replay import Checkpointing, Pause, Standing, Step
+from .spans import MOST_SPANS, Span, merged, neighbours
 
 # Sums of iteration times and the times of events differ in their last bits: so much of an iteration is none.
 ROUNDING = 1e-9
-
-
-@dataclass(slots=True)
-class Span:
-    """A standing's time in force, until the fleet or the standing changes; micro-batches are those that stayed."""
-
-    start_s: float
-    nodes: int
-    working_nodes: int
-    end_s: float = 0.0
-    microbatches: int = 0
 
 
 @dataclass(slots=True)
@@ -49,7 +39,9 @@ class Clock:
         now_s: the time.
         spent_s: by purpose: `working`, `lost`, `waiting` and the kinds of pauses.
         microbatches: committed and not lost.
-        spans: the past, and the present as the last one.
+        spans: the past, of which neighbours are merged where there would be too many, and the present as the last one.
+        present_s: nodes that were there times seconds; of nodes at work where they are more.
+        worked_s: nodes at work times seconds.
     """
 
     standing: Standing
@@ -58,6 +50,8 @@ class Clock:
     spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     microbatches: int = 0
     spans: list[Span] = field(default_factory=list)
+    present_s: float = 0.0
+    worked_s: float = 0.0
     _pauses: list[Pause] = field(default_factory=list)
     _part_s: float = 0.0  # of the iteration that is under way
     _since_checkpoint_s: float = 0.0  # of work that was committed
@@ -114,7 +108,7 @@ class Clock:
         """The trace has ended: the last iteration, unfinished, was work, though it commits nothing."""
         self._spend("working", self._part_s)
         self._part_s = 0.0
-        self.spans[-1].end_s = self.now_s
+        self._close_span()
 
     def _rest(self, time_s: float) -> None:
         pause = self._pauses.pop(0)
@@ -167,6 +161,8 @@ class Clock:
             self.spans[-1].microbatches += microbatches
             self._since_checkpoint_s += work_s
             self._uncertain.append(_Uncertain(self.spans[-1], microbatches, work_s))
+            if len(self._uncertain) > 2 * MOST_SPANS:
+                self._uncertain = _by_span(self._uncertain)
 
     def _saved(self) -> None:
         self._since_checkpoint_s = 0.0
@@ -192,10 +188,42 @@ class Clock:
         """Begin a span now, in the place of one that has lasted no time."""
         working = 0 if self.standing.iteration_time_s is None else self.standing.nodes
         if self.spans:
-            self.spans[-1].end_s = self.now_s
+            self._close_span()
             if self.spans[-1].start_s == self.now_s and not self.spans[-1].microbatches:
                 self.spans.pop()
+        if len(self.spans) > MOST_SPANS:
+            self._merge_spans()
         self.spans.append(Span(self.now_s, self.nodes, working))
+
+    def _close_span(self) -> None:
+        """The present is past."""
+        span = self.spans[-1]
+        span.end_s = self.now_s
+        # Only the cluster that never fails works with more nodes than the trace has.
+        self.present_s += (span.end_s - span.start_s) * max(span.nodes, span.working_nodes)
+        self.worked_s += (span.end_s - span.start_s) * span.working_nodes
+
+    def _merge_spans(self) -> None:
+        """Merge neighbours until half as many are left; what may be taken back is, from then on, theirs."""
+        least_s = 2 * (self.now_s - self.spans[0].start_s) / MOST_SPANS
+        heirs: dict[int, Span] = {}
+        spans = []
+        for group in neighbours(self.spans, least_s):
+            spans.append(merged(group))
+            heirs.update((id(span), spans[-1]) for span in group)
+        for one in self._uncertain:
+            one.span = heirs.get(id(one.span), one.span)  # one that lasted no time has no heir
+        self.spans = spans
+
+
+def _by_span(uncertain: Iterable[_Uncertain]) -> list[_Uncertain]:
+    """One entry a span."""
+    found: dict[int, _Uncertain] = {}
+    for one in uncertain:
+        whole = found.setdefault(id(one.span), _Uncertain(one.span, 0, 0.0))
+        whole.microbatches += one.microbatches
+        whole.work_s += one.work_s
+    return list(found.values())
 
 
 def _iterations_until_due(every: Checkpointing, since_s: float, iteration_s: float) -> float:

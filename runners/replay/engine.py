@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from ...schemas.errors import InvalidInputError
 from ...schemas.protocols import Policy
 from ...schemas.replay import Moment, Standing, Step
-from .clock import Clock, Span
+from .clock import Clock
+from .spans import Span
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,9 @@ class Record:
 
     Attributes:
         began: the standing that it began with.
-        spans: throughput over time.
+        spans: throughput over time; of very long traces neighbours are merged.
+        present_s: nodes that were there times seconds; of nodes at work where they are more.
+        worked_s: nodes at work times seconds.
         spent_s: the trace's duration by purpose: `working`, `lost`, `waiting`, and the kinds of pauses.
         microbatches: committed, and not lost later.
         answers: how often what was done.
@@ -34,6 +37,8 @@ class Record:
 
     began: Standing
     spans: tuple[Span, ...]
+    present_s: float
+    worked_s: float
     spent_s: Mapping[str, float]
     microbatches: int
     answers: Mapping[str, int]
@@ -96,8 +101,8 @@ class _Replay:
         self._clock.close()
         clock = self._clock
         return Record(
-            self._began, tuple(clock.spans), clock.spent_s, clock.microbatches, self._answers, self._peak_bytes,
-            end_s - self._began_s,
+            self._began, tuple(clock.spans), clock.present_s, clock.worked_s, clock.spent_s, clock.microbatches,
+            self._answers, self._peak_bytes, end_s - self._began_s,
         )  # fmt: skip
 
     def _carry_out(self, steps: tuple[Step, ...], asked_s: float, until_s: float) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from ...schemas.replay_report import GpuHours, PolicyReport, Stretch, WhereTimeWent
-from .clock import Span
 from .engine import Record
+from .spans import Span, merged, neighbours
 
 MOST_STRETCHES = 2000  # of a report; more are merged, the shortest first
 HOUR_S = 3600.0
@@ -48,10 +48,8 @@ def report_of(policy: str, record: Record, yardstick: Yardstick, healthy_s: floa
         yardstick: of the same trace.
         healthy_s: its iteration time with all nodes there; None: it does not train then.
     """
-    # Only the cluster that never fails works with more nodes than the trace has.
     hours = yardstick.gpus_per_node / HOUR_S
-    present_h = hours * sum((span.end_s - span.start_s) * max(span.nodes, span.working_nodes) for span in record.spans)
-    working_h = hours * sum((span.end_s - span.start_s) * span.working_nodes for span in record.spans)
+    present_h, working_h = hours * record.present_s, hours * record.worked_s
     useful_h = record.microbatches * yardstick.gpu_s / HOUR_S
     return PolicyReport(
         policy=policy,
@@ -74,15 +72,8 @@ def refused(policy: str, why: str) -> PolicyReport:
 
 def stretches_of(spans: Sequence[Span], most: int = MOST_STRETCHES) -> list[Stretch]:
     """Throughput over time, in at most so many stretches: neighbours are merged until none is shorter than a share."""
-    if not spans:
-        return []
     least_s = (spans[-1].end_s - spans[0].start_s) / most if len(spans) > most else 0.0
-    merged: list[list[Span]] = [[]]
-    for span in spans:
-        if merged[-1] and merged[-1][-1].end_s - merged[-1][0].start_s >= least_s:
-            merged.append([])
-        merged[-1].append(span)
-    return [_stretch(group) for group in merged]
+    return [_stretch(merged(group)) for group in neighbours(spans, least_s)]
 
 
 def _where(spent_s: Mapping[str, float]) -> WhereTimeWent:
@@ -91,11 +82,7 @@ def _where(spent_s: Mapping[str, float]) -> WhereTimeWent:
     return WhereTimeWent(**{name: max(0.0, spent_s.get(name.removesuffix("_s"), 0.0)) for name in names})
 
 
-def _stretch(group: Sequence[Span]) -> Stretch:
-    lasts_s = group[-1].end_s - group[0].start_s
-    if lasts_s <= 0:
-        return Stretch(group[-1].start_s, group[-1].nodes, group[-1].working_nodes, 0.0)
-    nodes = sum((span.end_s - span.start_s) * span.nodes for span in group) / lasts_s
-    working = sum((span.end_s - span.start_s) * span.working_nodes for span in group) / lasts_s
-    microbatches = sum(span.microbatches for span in group)
-    return Stretch(group[0].start_s, round(nodes), round(working), microbatches / lasts_s)
+def _stretch(span: Span) -> Stretch:
+    lasts_s = span.end_s - span.start_s
+    rate = span.microbatches / lasts_s if lasts_s > 0 else 0.0
+    return Stretch(span.start_s, round(span.nodes), round(span.working_nodes), rate)

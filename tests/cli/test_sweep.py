@@ -1,7 +1,10 @@
 """`rtk sweep`: combinations from a file, reports in a folder, processes and clusters that make them."""
 
 import json
+import logging
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +21,7 @@ from rtk.cli.executors import executor_of
 from rtk.cli.replaying import Question, replays
 from rtk.cli.sweep_spec import read_sweep
 from rtk.schemas.documents import canonical, read_document
-from rtk.schemas.errors import InfeasibleError, InvalidInputError
+from rtk.schemas.errors import InfeasibleError, InvalidInputError, RuntimeFailedError
 from rtk.schemas.replay_report import ReplayReport
 
 from .shell import RTK, rtk, rtk_process
@@ -208,26 +211,37 @@ def test_any_executor_replays(folder: Path) -> None:
 
 
 def test_a_dask_cluster_replays(folder: Path) -> None:
-    """With workers of a Dask cluster the bytes are those of this process; an error in them is an error here."""
+    """With workers of a Dask cluster the bytes are those of this process; an error in them is an error here.
+
+    Work that no worker survives is given up.
+    """
     distributed = pytest.importorskip("distributed")
-    cluster = distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
-    )
-    with cluster:
+    dask_config = pytest.importorskip("dask.config")
+    with (
+        dask_config.set({"distributed.scheduler.allowed-failures": 0}),
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
+        ) as cluster,
+    ):
         executor = f"dask:{cluster.scheduler_address}"
         done = rtk_process("sweep", "spec.yaml", "-o", "dask", "--executor", executor, cwd=folder)
         question = read_sweep(str(folder / "spec.yaml"))[0].question
         (folder / "log.csv").write_text("0,add,a\n5,remove,z\n")
         with executor_of(executor, 1) as dask, pytest.raises(InvalidInputError, match="z is removed, but never came"):
             list(replays([question], dask))
+        with pytest.raises(RuntimeFailedError, match="Dask could not finish"), executor_of(executor, 1) as dask:
+            dask.submit(os._exit, 9).result()  # type: ignore[union-attr]
     assert (done.returncode, done.stderr) == (0, "")
     (folder / "log.csv").write_text(SPOT)
     rtk("sweep", "spec.yaml", "-o", "here", cwd=folder)
     assert reports(folder / "dask") == reports(folder / "here")
 
 
-def test_ray_replays(folder: Path) -> None:
-    """Ray is asked for a cluster of this machine without a dashboard, or for one at an address, and left at the end."""
+def test_what_ray_is_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster of this machine alone, or one at an address; left at the end. `test_ray.py` asks Ray itself.
+
+    This stand-in, of what is called of Ray, keeps that in order where Ray is not installed.
+    """
     calls: list[Any] = []
 
     def remote(call: Any) -> Any:
@@ -241,27 +255,45 @@ def test_ray_replays(folder: Path) -> None:
     def init(address: str, **options: Any) -> None:
         if address == "nowhere":
             raise ConnectionError("nobody there\nat all")
+        print("Ray talks")
         calls.append((address, options))
 
-    ray = SimpleNamespace(init=init, remote=remote, shutdown=lambda: calls.append("shutdown"))
-    with mock.patch.dict(sys.modules, {"ray": ray}):
-        for output, executor in (("local", "ray"), ("far", "ray:ray://head:10001")):
+    def shutdown(wait_for_processes: bool) -> None:
+        calls.append(wait_for_processes)
+
+    errors = SimpleNamespace(RayError=type("RayError", (Exception,), {}))
+    ray = SimpleNamespace(init=init, remote=remote, shutdown=shutdown, exceptions=errors)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        there = f"ray://127.0.0.1:{head.getsockname()[1]}"
+        for output, executor in (("local", "ray"), ("far", f"ray:{there}")):
             given = ("--executor", executor, "--jobs", "3")
-            assert rtk("sweep", "spec.yaml", "-o", output, *given, cwd=folder).returncode == 0
-        lost = rtk("sweep", "spec.yaml", "-o", "lost", "--executor", "ray:nowhere", cwd=folder)
-    local = ("local", {"num_cpus": 3, "include_dashboard": False, "log_to_driver": False})
-    assert calls == [local, "shutdown", ("ray://head:10001", {"log_to_driver": False}), "shutdown"]
+            done = rtk("sweep", "spec.yaml", "-o", output, *given, cwd=folder)
+            assert (done.returncode, "talks" in done.stdout, "Ray talks" in done.stderr) == (0, False, True)
+        head.close()
+        lost = [
+            rtk("sweep", "spec.yaml", "-o", "lost", "--executor", f"ray:{place}", cwd=folder)
+            for place in ("nowhere", there)
+        ]
+    (place, local), ended, (address, far), left, *_ = calls
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    assert (place, local["num_cpus"], local["include_dashboard"], ended) == ("local", 3, False, True)
+    assert local.items() >= quiet.items()
+    assert not Path(local["_temp_dir"]).exists()
+    assert (address, far, left) == (there, quiet, True)
     assert reports(folder / "local") == reports(folder / "far")
-    assert (lost.returncode, "no Ray answers: nobody there\nat: --executor, nowhere" in lost.stderr) == (5, True)
+    assert [one.returncode for one in lost] == [5, 5]
+    assert "no Ray answers: nobody there\nat: --executor, nowhere" in lost[0].stderr
+    assert f"refused\nat: --executor, {there}" in lost[1].stderr
 
 
 @pytest.mark.parametrize("package", ["distributed", "ray"])
-def test_an_extra_that_is_missing_is_named(folder: Path, package: str) -> None:
+def test_an_extra_that_is_missing_is_named(folder: Path, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the package the error says which extra to install."""
     extra = {"distributed": "dask", "ray": "ray"}[package]
     executor = {"dask": "dask:tcp://127.0.0.1:1", "ray": "ray"}[extra]
-    with mock.patch.dict(sys.modules, {package: None}):
-        done = rtk("sweep", "spec.yaml", "-o", "out", "--executor", executor, cwd=folder)
+    monkeypatch.setitem(sys.modules, package, None)
+    done = rtk("sweep", "spec.yaml", "-o", "out", "--executor", executor, cwd=folder)
     assert (done.returncode, f"do: pip install 'rtk[{extra}]'" in done.stderr) == (2, True)
 
 
