@@ -1,6 +1,7 @@
 """The `rtk` command: its verbs, and the exit codes that errors end in."""
 
 import sys
+import traceback
 import warnings
 from contextlib import suppress
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
@@ -113,9 +114,10 @@ def _run(arguments: list[str] | None) -> None:
     try:
         app(arguments)
     except SystemExit as end:
-        # Where a reader has gone, typer ends with 1, which is a finding's.
-        if isinstance(end.__context__, BrokenPipeError):
-            raise end.__context__ from None
+        # Where a reader has gone typer ends with 1, which is a finding's, and after Ctrl-C without a word.
+        why = end.__context__.__cause__ if isinstance(end.__context__, typer.Exit) else end.__context__
+        if isinstance(why, BrokenPipeError | KeyboardInterrupt):
+            raise why from None
         sys.stdout.flush()
         raise
 
@@ -123,8 +125,8 @@ def _run(arguments: list[str] | None) -> None:
 def _fail(message: str, code: int) -> None:
     with suppress(OSError):
         print(message, file=sys.stderr)
-    if SETTINGS.debug:
-        raise
+        if SETTINGS.debug:
+            traceback.print_exc()
     forget_output()
     sys.exit(code)
 

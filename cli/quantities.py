@@ -24,7 +24,7 @@ _QUANTITY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*(\D*)")
 
 def parse_time_s(text: str, where: str) -> float:
     """`5us`, `1.5ms`, `12h`, `30d`: seconds, 0 or more."""
-    return _parsed(text, TIMES, where, "5us, 1.5ms or 2s")
+    return _parsed(text, TIMES, where, "5us, 1.5ms, 2s or 12h")
 
 
 def parse_bytes(text: str, where: str) -> float:

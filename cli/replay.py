@@ -1,8 +1,9 @@
 """`rtk replay`: which way of surviving failures is worth it, for one job and one trace."""
 
+import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -90,6 +91,7 @@ def command(
 
     if html is not None:
         picture_ending(html, (".html",), "end it in .html", "--html")
+    require_places({"--output": output, "--html": html}, {"--profile": profile, "--trace": trace})
     names, until_s = parse_policies(policies), None if until is None else parse_time_s(until, "--until")
     asked = Asked(pp, microbatches, dp, tensor_parallel, schedule, parse_memory_limit(memory_limit))
     job, at_start = _job(profile, (cluster, nodes), asked, parse_costs(cost), seed)
@@ -99,8 +101,45 @@ def command(
     _tell(report, output, html, as_json)
 
 
-def row_of(one: "PolicyReport", fault_free_s: float) -> Sequence[str]:
-    """A policy's row of the table, beside an iteration of the cluster that never fails."""
+def require_places(outputs: Mapping[str, str | None], inputs: Mapping[str, str]) -> None:
+    """Refuse at once outputs that could not be written after all the work, or that would take another file's place.
+
+    Args:
+        outputs: by option; None is not asked for.
+        inputs: by option.
+
+    Raises:
+        InvalidInputError: a folder is missing or closed, or an output is one of the inputs, or the same as another.
+    """
+    taken = {os.path.realpath(path): option for option, path in inputs.items() if path != STANDARD_STREAM}
+    for option, path in outputs.items():
+        if path is None or path == STANDARD_STREAM:
+            continue
+        folder, place = Path(path).parent, os.path.realpath(path)
+        if not path or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise InvalidInputError(
+                f"nothing can be written into the folder {folder}" if path else "a file without a name",
+                where=f"{option} {path}".strip(),
+                fix="check the path and its permissions",
+            )
+        if place in taken:
+            raise InvalidInputError(
+                f"this is the file of {taken[place]}", where=f"{option} {path}", fix="write to another one"
+            )
+        if Path(path).is_file() or not Path(path).exists():
+            taken[place] = option  # a device, such as /dev/null, may be written to twice
+
+
+def row_of(one: "PolicyReport", fault_free_s: float, most: tuple[float, float]) -> Sequence[str]:
+    """A policy's row of the table.
+
+    Args:
+        one: the policy.
+        fault_free_s: an iteration of the cluster that never fails.
+        most: the most GPU-hours and the highest cost of all policies.
+    """
+    from ..viz.replay_words import print_amount, print_memory
+
     if one.refusal is not None:
         return (one.policy, "cannot train", *[""] * (len(HEADINGS) - 2))
     time = one.time
@@ -112,9 +151,9 @@ def row_of(one: "PolicyReport", fault_free_s: float) -> Sequence[str]:
         f"{one.goodput:.1%}",
         f"{fault_free_s / one.healthy_iteration_time_s:.1%}" if one.healthy_iteration_time_s else "",
         *(f"{lasts_s / whole_s:.1%}" for lasts_s in shares),
-        f"{one.gpu_hours.lost:z,.0f}",
-        f"{one.cost:,.0f}",
-        f"{one.peak_memory_bytes / 2**30:.1f} GiB" if one.peak_memory_bytes else "",
+        print_amount(one.gpu_hours.lost, most[0]),
+        print_amount(one.cost, most[1]),
+        print_memory(one.peak_memory_bytes) if one.peak_memory_bytes else "",
     )
 
 
@@ -143,7 +182,7 @@ def readable_again(trace: str) -> Iterator[str]:
         yield trace  # what cannot be read is refused where it is read
         return
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "trace"
+        path = Path(folder) / (Path(trace).name or "trace")  # its ending says whether it is compressed
         with path.open("wb") as spool:
             if trace == STANDARD_STREAM:
                 shutil.copyfileobj(sys.stdin.buffer, spool)
@@ -181,15 +220,17 @@ def _asked(question: "Question", jobs: int) -> "ReplayReport":
 def _tell(report: "ReplayReport", output: str | None, html: str | None, as_json: bool) -> None:
     """Write what is asked for, and a table where standard output is free."""
     if output is not None or as_json:
-        emit(report, output or STANDARD_STREAM, as_json)
+        emit(report, STANDARD_STREAM if output is None else output, as_json)
     if html is not None:
         _write_page(report, html)
     for path in (output, html):
         if path not in (None, STANDARD_STREAM):
             remark(f"wrote {path}")
     if not (as_json or output == STANDARD_STREAM):
-        fault_free_s = report.fault_free["iteration_time_s"]
-        rows = [row_of(one, fault_free_s) for one in report.policies]
+        from ..viz.replay_words import most_amounts
+
+        fault_free_s, most = report.fault_free["iteration_time_s"], most_amounts(report)
+        rows = [row_of(one, fault_free_s, most) for one in report.policies]
         print_table(HEADINGS, [*rows, _most(report)])
     for one in report.policies:
         if one.refusal is not None:

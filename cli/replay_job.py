@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from .cluster import Site, read_site_or_count
+from .hostlists import MOST_NODES
 from .words import counted
 
 if TYPE_CHECKING:
@@ -76,6 +77,13 @@ def job_of(profile: "Profile", site: Site, asked: Asked, costs: "Costs", seed: i
         dp, gpus_per_node = _pipelines(site.cluster, asked), site.cluster.gpus_per_node
     if dp is None:
         raise InvalidInputError("how many pipelines are there?", where="--dp", fix="give --dp K, or --cluster NxM")
+    gpus = asked.pp * dp * asked.tensor_parallel
+    if gpus > MOST_NODES * gpus_per_node:
+        raise InvalidInputError(
+            f"{dp} pipelines take {gpus // gpus_per_node} nodes, which are too many",
+            where="--dp",
+            fix=f"take pipelines for up to {MOST_NODES} nodes",
+        )
     shape = Shape(asked.pp, dp, asked.microbatches, asked.memory_limit_bytes, None, asked.tensor_parallel)
     return Job(site.adapted(profile), shape, gpus_per_node, costs, asked.schedule.value, seed)
 

@@ -6,7 +6,6 @@ import typer
 
 from ..schemas.errors import InfeasibleError
 from .console import Debug, Json, Quiet, print_json, print_table, progress, remark
-from .words import counted
 
 if TYPE_CHECKING:
     from .sweep_folder import Outcome, SweepFolder
@@ -48,7 +47,7 @@ def command(
     folder = SweepFolder(output)
     outcomes = folder.finished(combinations)
     if outcomes:
-        remark(f"{len(outcomes)} of {counted(len(combinations), 'report')} are there already")
+        remark(f"{len(outcomes)} of {len(combinations)} reports are there already")
     try:
         _replay_missing(combinations, outcomes, folder, executor, jobs)
     except KeyboardInterrupt:

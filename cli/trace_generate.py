@@ -99,8 +99,21 @@ def generate(
     slow episodes beside failures, leave the others as they were. All nodes are new at 0.
     """
     from ..runners.traces.generate import generate as generated
+    from ..runners.traces.told import LONGEST_S
     from ..runners.traces.write import write_events
 
+    if not 0 < days * DAY_S < LONGEST_S:
+        fix = f"give more than 0, and less than {LONGEST_S / DAY_S:.0f}"
+        raise InvalidInputError(f"a trace cannot last {days * DAY_S:g} s", where="--days", fix=fix)
+    _require_heeded(shape != SHAPE, distribution is Between.WEIBULL, "--shape", "--distribution weibull")
+    is_lognormal = repairs is Repairs.LOGNORMAL
+    _require_heeded(repair_sigma != SIGMA, is_lognormal, "--repair-sigma", "--repair-distribution lognormal")
+    _require_heeded(rack_repair is not None, rack_mtbf is not None, "--rack-repair", "--rack-mtbf")
+    _require_heeded(slow_factor != FACTOR, slow_every is not None, "--slow-factor", "--slow-every")
+    _require_heeded(slow_lasts != EPISODE, slow_every is not None, "--slow-lasts", "--slow-every")
+    is_link = slow_link_every is not None
+    _require_heeded(slow_link_lasts != EPISODE, is_link, "--slow-link-lasts", "--slow-link-every")
+    _require_heeded(slow_link_delay != DELAY, is_link, "--slow-link-delay", "--slow-link-every")
     recipe = recipe_of(
         nodes, days * DAY_S, seed,
         mtbf=mtbf, repair=repair, distribution=distribution, shape=shape, repairs=repairs, repair_sigma=repair_sigma,
@@ -158,6 +171,12 @@ def recipe_of(
     )
 
 
+def _require_heeded(is_given: bool, is_heeded: bool, option: str, needed: str) -> None:
+    """Refuse an option that would say something about what is not asked for."""
+    if is_given and not is_heeded:
+        raise InvalidInputError("this option means nothing here", where=option, fix=f"add {needed}, or leave it out")
+
+
 def _failing(
     mtbf: str | None,
     repair: str | None,
@@ -209,10 +228,12 @@ def _episodes(every: str, every_option: str, lasts: str, lasts_option: str) -> "
 
 
 def _lasting(mean: str, option: str, drawn: "_Drawn") -> "Lasting":
-    from ..runners.traces.lasting import Lasting
+    from ..runners.traces.lasting import LEAST_S, Lasting
 
     mean_s, (distribution, shape, shape_option) = parse_time_s(mean, option), drawn
     try:
         return Lasting(mean_s, distribution, shape)
     except InvalidInputError as error:
-        raise InvalidInputError(error.what, where=shape_option if mean_s > 0 else option, fix=error.fix) from None
+        raise InvalidInputError(
+            error.what, where=shape_option if mean_s >= LEAST_S else option, fix=error.fix
+        ) from None

@@ -31,7 +31,7 @@ def labels_of(reports: Sequence[ReplayReport]) -> list[str]:
 def comparison_verdict(named: Sequence[Named]) -> str:
     """For a manager, as HTML: what is best of all, where that can be said, and the best policy of each report."""
     found = _all(named)
-    said = [_best_of_all(found)] if found and _are_comparable(named) else []
+    said = [_best_of_all(found)] if _are_comparable(named) and any(one.microbatches for _, one in found) else []
     return " ".join([*said, *(_winner(*one) for one in named)]).replace(" %", "&nbsp;%")
 
 
@@ -109,6 +109,8 @@ def _winner(name: str, report: ReplayReport) -> str:
     rivals = _rivals(report)
     if not rivals:
         return f"{escape(name)}: nothing can train."
+    if rivals[0].goodput <= 0:
+        return f"{escape(name)}: nothing that is trained counts in the end."
     return f"{escape(name)}: {_strong(rivals[0])} is best, with a goodput of {print_share(rivals[0].goodput)}."
 
 

@@ -8,8 +8,18 @@ from .page import page
 from .replay_comparison import comparison_table, comparison_verdict, labels_of
 from .replay_scene import FAULT_FREE, colours_of, contestants, ranked
 from .replay_svg import bars, overlaid, picture_svg, strips
-from .replay_words import QUESTION, assumptions, print_amount, print_share, report_facts, title_of, verdict
-from .units import print_bytes, print_time
+from .replay_words import (
+    QUESTION,
+    assumptions,
+    most_amounts,
+    print_amount,
+    print_memory,
+    print_share,
+    report_facts,
+    title_of,
+    verdict,
+)
+from .units import print_time
 
 MOST_ANSWERS = 3
 
@@ -27,6 +37,7 @@ td.words { color: #4B5563; font-weight: 400; }
 .best { background: #E3F5EF; font-weight: 600; } .reference * { color: #6B7280; font-weight: 400; }
 i.dot { display: inline-block; width: .7em; height: .7em; margin-right: .45em; }
 svg { display: block; max-width: 100%; height: auto; }
+@media screen { svg { min-width: 52rem; } td.words:last-child { min-width: 13rem; } }
 @page { size: A4 landscape; margin: 8mm; }
 @media print {
   * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
@@ -99,7 +110,8 @@ def _section(report: ReplayReport, colours: dict[str, str]) -> str:
     said = f'<p class="verdict">{verdict(report)}</p>'
     if not ranked(report):
         return said + _table(report, colours)
-    first, *others = (picture_svg(one, report, colours) for one in (overlaid, bars, strips))
+    pictures = (picture_svg(one, report, colours) for one in (overlaid, bars, strips))
+    first, *others = (f'<div class="scroll">{picture}</div>' for picture in pictures)
     return f'{said}{first}{_table(report, colours)}<div class="turn">{"".join(others)}</div>'
 
 
@@ -116,23 +128,26 @@ def _guide(reports: Sequence[ReplayReport]) -> list[tuple[str, str]]:
 def _table(report: ReplayReport, colours: dict[str, str]) -> str:
     """A row a policy: the best first, then the fault-free cluster, then those that refuse."""
     trained = contestants(report)
-    best = trained[0].policy if trained else None
+    best = trained[0].policy if trained and trained[0].goodput > 0 else FAULT_FREE
     references = [one for one in ranked(report) if one not in trained]
     refused = [one for one in report.policies if one.refusal is not None]
-    rows = [_row(one, colours, "best" if one.policy == best != FAULT_FREE else "") for one in trained]
-    rows += [_row(one, colours, "reference") for one in references]
+    most = most_amounts(report)
+    rows = [_row(one, colours, "best" if one.policy == best != FAULT_FREE else "", most) for one in trained]
+    rows += [_row(one, colours, "reference", most) for one in references]
     rows += [_refused(one, colours) for one in refused]
     head = "".join(f"<th>{heading}</th>" for heading in _HEADINGS) + '<th class="words">most frequent answers</th>'
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
 
 
-def _row(policy: PolicyReport, colours: dict[str, str], look: str) -> str:
-    hours = policy.gpu_hours
+def _row(policy: PolicyReport, colours: dict[str, str], look: str, most: tuple[float, float]) -> str:
+    """A policy that trains; `most`: the most GPU-hours and the highest cost of all that do."""
+    hours, (most_hours, highest) = policy.gpu_hours, most
     cells = (
         print_share(policy.goodput),
-        *(print_amount(value) for value in (hours.present, hours.useful, hours.idle, hours.lost, policy.cost)),
+        *(print_amount(value, most_hours) for value in (hours.present, hours.useful, hours.idle, hours.lost)),
+        print_amount(policy.cost, highest),
         f"{policy.cost / hours.useful:,.2f}" if hours.useful > 0 else "",
-        print_bytes(policy.peak_memory_bytes) if policy.peak_memory_bytes else "",
+        print_memory(policy.peak_memory_bytes) if policy.peak_memory_bytes else "",
         print_time(policy.healthy_iteration_time_s) if policy.healthy_iteration_time_s else "never trains",
     )
     told = "".join(f"<td>{cell}</td>" for cell in cells)
@@ -152,5 +167,7 @@ def _answers(policy: PolicyReport) -> str:
     """What was done most often."""
     often = sorted(policy.answers.items(), key=lambda one: (-one[1], one[0]))
     more = len(often) - MOST_ANSWERS
-    told = ", ".join(f"{escape(answer)} {count} times" for answer, count in often[:MOST_ANSWERS])
+    told = ", ".join(
+        f"{escape(answer)} {'once' if count == 1 else f'{count} times'}" for answer, count in often[:MOST_ANSWERS]
+    )
     return told + (f" and {more} more" if more > 0 else "")

@@ -51,15 +51,15 @@ def zoomed(least: float) -> float:
 
 
 def zoom_words(low: float) -> str:
-    """That an axis does not begin at 0, where that is so."""
+    """That an axis of shares does not begin at 0, where that is so."""
     return f"; the axis begins at {print_percent(low)}" if low else ""
 
 
 def round_range(counts: Sequence[float]) -> tuple[float, float]:
-    """The greatest and the least count that an axis shows: round ones."""
+    """The greatest and the least count that an axis shows: round ones; what is not 0 stands above the least."""
     least, most = min(counts), max(counts)
     step = max(1.0, ticks(1.2 * (most - least) or 1.0, 2)[-1] / 2)
-    low = math.floor(least / step) * step if least > most / 2 else 0.0
+    low = max(math.ceil(least / step) - 1, 0) * step if least > most / 2 else 0.0
     return max(math.ceil(most / step) * step, low + step), low
 
 

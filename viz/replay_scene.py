@@ -25,6 +25,9 @@ _STEPS_S = (
     *(DAY_S * count for count in (1, 2, 4, 7, 14, 28)),
 )
 
+# In a shorter step it is to be seen which iteration happened to end in it, and not how fast they were.
+LEAST_ITERATIONS = 5
+
 # Okabe and Ito's colours first, as far as they can be seen as a line on white; then darker ones.
 _COLOURS = (
     LOOKS["F"].colour, LOOKS["B"].colour, LOOKS["W"].colour, LOOKS["allreduce"].colour, INK, LOOKS["I"].colour,
@@ -96,10 +99,11 @@ class Course:
 
 
 def axis_of(report: ReplayReport, most: int = MOST_STEPS) -> Axis:
-    """The time axis, in at most so many steps: of the first round length that does, if any does."""
+    """The time axis, in at most so many steps of some iterations each: of the first round length that does."""
     end_s = max(_ends_s(report.policies), default=0.0)
-    step_s = next((step_s for step_s in _STEPS_S if end_s <= most * step_s), end_s / most)
-    return Axis(end_s, step_s)
+    least_s = max(end_s / most, LEAST_ITERATIONS * max(one.healthy_iteration_time_s for one in report.policies))
+    step_s = next((step_s for step_s in _STEPS_S if step_s >= least_s), least_s)
+    return Axis(end_s, min(step_s, end_s) or step_s)
 
 
 def courses_of(report: ReplayReport, axis: Axis, colours: dict[str, str]) -> list[Course]:

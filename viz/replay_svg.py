@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from ..schemas.replay_report import ReplayReport
-from .looks import FAINT, GROUND, INK, LOOKS
+from .looks import FAINT, GROUND, INK
 from .replay_plot import (
     LEFT,
     RIGHT,
@@ -98,9 +98,10 @@ def overlaid(report: ReplayReport, colours: dict[str, str], top: float) -> tuple
         f"Throughput, as a share of the fault-free cluster's; each step is the average of {print_span(axis.step_s)}; "
         "at the right, goodput: the average of the whole trace"
     )
+    begins = f"; the axis begins at {nodes.low:.0f}" if nodes.low else ""
     parts = [
         subtitle(top + 18, "Throughput over time"),
-        text(LEFT, nodes.top - 8, f"Nodes there; each step is the average of {print_span(fine.step_s)}", "n"),
+        text(LEFT, nodes.top - 8, f"Nodes there; each step is the average of {print_span(fine.step_s)}{begins}", "n"),
         *_nodes(nodes, there),
         text(LEFT, plot.top - 9, what + zoom_words(plot.low), "n"),
         *_shares(plot),
@@ -129,7 +130,7 @@ def strips(report: ReplayReport, colours: dict[str, str], top: float) -> tuple[l
     full = max(max(course.working) for course in courses) or 1.0
     high, low = share_range([one for course in courses for one in _seen_in_strip(course, full)])
     words = f"from {100 * low:.3g} % to {100 * high:.3g} % of the fault-free throughput, and of {full:.0f} nodes"
-    key = _strip_key(top + 38, f"{words}; averages of {print_span(axis.step_s)}")
+    key = _strip_key(top + 38, [one.colour for one in courses], f"{words}; averages of {print_span(axis.step_s)}")
     parts = [subtitle(top + 18, "Each policy by itself"), *key]
     plot = Plot(axis, top + 52, STRIP, high, low)
     for number, course in enumerate(courses):
@@ -153,12 +154,13 @@ def bars(report: ReplayReport, colours: dict[str, str], top: float) -> tuple[lis
     if not shown:
         return [], top
     told = [(policy, shares_of(policy)) for policy in shown]
+    # Here colours are purposes: those of the policies would only look like some of them.
     key, y = _bar_key(top + 40, {purpose for _, shares in told for purpose, share in shares if share > 0})
     low = zoomed(min(shares[0][1] for _, shares in told))
     parts = [subtitle(top + 18, f"Where {print_span(max(map(duration_s, shown)))} went{zoom_words(low)}"), *key]
     parts.append(text(WIDTH - RIGHT + 10, y - 7, "goodput", "n"))
     for policy, shares in told:
-        parts += _marked(policy.policy, y, BAR, colours[policy.policy])
+        parts.append(text(LEFT - 8, y + BAR / 2 + 4, policy.policy, "e"))
         parts += _bar(shares, low, y)
         parts.append(bold(WIDTH - RIGHT + 10, y + BAR / 2 + 4, print_share(policy.goodput)))
         y += BAR + BAR_GAP
@@ -220,11 +222,15 @@ def apart(wanted: Sequence[float], plot: Plot) -> list[float]:
     return found
 
 
-def _strip_key(y: float, words: str) -> list[str]:
-    entries = ((GROUND, 11.0, "nodes there"), (INK, 2.0, "nodes at work"), (LOOKS["F"].colour, 11.0, "throughput"))
+def _strip_key(y: float, colours: Sequence[str], words: str) -> list[str]:
+    """What is drawn of each policy; throughput is in its own colour, of which a few are shown."""
+    few = colours[:3]
+    entries = (([GROUND], 11.0, "nodes there"), ([INK], 2.0, "nodes at work"), (few, 11.0, "throughput"))
     parts, x = [], float(LEFT)
-    for colour, height, name in entries:
-        parts += [rect(x, y - 4 - height / 2, 14, height, colour), text(x + 19, y, name)]
+    for shown, height, name in entries:
+        each = 14 / len(shown)
+        parts += [rect(x + n * each, y - 4 - height / 2, each, height, colour) for n, colour in enumerate(shown)]
+        parts.append(text(x + 19, y, name))
         x += 19 + len(name) * CHARACTER + 16
     return [*parts, text(x, y, words, "n")]
 

@@ -1,5 +1,6 @@
 """A replay in words for whoever pays for the cluster: which policy is best, what that is worth, what was assumed."""
 
+import math
 from collections.abc import Mapping
 from html import escape
 from pathlib import PurePath
@@ -7,12 +8,13 @@ from typing import Any
 
 from ..schemas.replay_report import PolicyReport, ReplayReport
 from .replay_scene import DAY_S, FAULT_FREE, HOUR_S, MINUTE_S, contestants, ranked
-from .units import print_number, print_time
+from .units import print_bytes, print_number, print_time
 
 RESTART = "checkpoint-restart"  # what everybody can do without any of the others
 QUESTION = "Which policy should this cluster run?"
 # Goodputs that print alike are alike.
 LEVEL = 0.0005
+MOST_DECIMALS = 12
 
 
 def print_span(seconds: float) -> str:
@@ -24,11 +26,28 @@ def print_span(seconds: float) -> str:
     return print_time(seconds)
 
 
-def print_amount(value: float) -> str:
-    """A number of hours or a sum of money, such as `1,234` or `12.3`."""
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 1 or value == 0 else f"{value:.2g}"
+def print_amount(value: float, most: float | None = None) -> str:
+    """A number of hours or a sum of money, such as `1,234` or `12.3`.
+
+    Args:
+        value: the number.
+        most: the greatest of those that stand under each other, all with its decimals; None: it stands alone.
+    """
+    greatest = abs(value if most is None else most)
+    decimals = max(0, 2 - math.floor(math.log10(greatest))) if 0 < greatest < 100 else 0
+    return f"{value:z,.{min(decimals, MOST_DECIMALS)}f}"
+
+
+def most_amounts(report: ReplayReport) -> tuple[float, float]:
+    """The most GPU-hours and the highest cost of all policies, whose decimals all others have."""
+    trained = ranked(report)
+    hours = max((one.gpu_hours.present for one in trained), default=0.0)
+    return hours, max((one.cost for one in trained), default=0.0)
+
+
+def print_memory(size: float) -> str:
+    """A GPU's memory with one decimal of GiB, such as `74.0 GiB`; what is smaller as it is."""
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else print_bytes(size)
 
 
 def print_share(share: float) -> str:
@@ -58,6 +77,8 @@ def verdict(report: ReplayReport) -> str:
     best, *others = contestants(report)
     if best.policy == FAULT_FREE:
         return "No policy was replayed that survives failures: there is nothing to choose from."
+    if best.goodput <= 0:
+        return "Nothing that any policy trains under this trace counts in the end: there is nothing to choose from."
     compared = [*others[:1], *(one for one in others[1:] if one.policy == RESTART)]
     said = [
         _praise(best, len(others)),
@@ -134,7 +155,11 @@ def _worth(best: PolicyReport, base: PolicyReport) -> str:
 
 
 def _bill(best: PolicyReport) -> str:
-    return f"Of {print_amount(best.gpu_hours.present)} GPU-hours, {print_amount(best.gpu_hours.useful)} go to training."
+    hours = best.gpu_hours
+    return (
+        f"{print_amount(hours.present)} GPU-hours train what would take a cluster that never fails "
+        f"{print_amount(hours.useful)}."
+    )
 
 
 def _price(policy: PolicyReport, hours: float) -> str:
@@ -149,14 +174,19 @@ def _told(facts: Mapping[str, Any], name: str, otherwise: str) -> str:
     return str(facts[name]) if facts.get(name) is not None else otherwise
 
 
+def _counted(form: str, count: Any) -> str:
+    """A count with its noun, in the singular where it is 1."""
+    return form.format(count, "" if count == 1 else "s", e="" if count == 1 else "es")
+
+
 def _job_line(job: Mapping[str, Any]) -> str:
     """`gpt3-2.7b: 4 pipelines of 8 stages, 8 micro-batches each, on 32 nodes of 1 GPU`."""
     words = (
-        ("dp", "{} pipelines"), ("pp", "{} stages"), ("microbatches", "{} micro-batches a pipeline"),
-        ("tensor_parallel", "tensor parallelism {}"), ("nodes", "{} nodes"), ("gpus_per_node", "GPUs of a node: {}"),
+        ("dp", "{} pipeline{}"), ("pp", "{} stage{}"), ("microbatches", "{} micro-batch{e} a pipeline"),
+        ("tensor_parallel", "tensor parallelism {}"), ("nodes", "{} node{}"), ("gpus_per_node", "GPUs of a node: {}"),
         ("schedule", "schedule {}"),
     )  # fmt: skip
-    told = [form.format(job[name]) for name, form in words if job.get(name) is not None]
+    told = [_counted(form, job[name]) for name, form in words if job.get(name) is not None]
     return f"Job: {', '.join([_told(job, 'model', 'a model'), *told])}"
 
 
@@ -165,10 +195,11 @@ def _trace_line(report: ReplayReport) -> str:
     span = trace.get("duration_s")
     told = [print_span(span)] if isinstance(span, int | float) else []
     words = (
-        ("moments", "{} changes"), ("moments_with_losses", "{} of them with losses"), ("nodes_lost", "{} nodes lost"),
-        ("nodes_at_start", "{} nodes at the start"), ("nodes_min", "{} at the fewest"), ("nodes_max", "{} at the most"),
+        ("moments", "{} change{}"), ("moments_with_losses", "{} of them with losses"),
+        ("nodes_lost", "{} node{} lost"), ("nodes_at_start", "{} node{} at the start"),
+        ("nodes_min", "{} at the fewest"), ("nodes_max", "{} at the most"),
     )  # fmt: skip
-    told += [form.format(trace[name]) for name, form in words if trace.get(name) is not None]
+    told += [_counted(form, trace[name]) for name, form in words if trace.get(name) is not None]
     mean = trace.get("nodes_mean")
     told += [f"{mean:.3g} on average"] if isinstance(mean, int | float) else []
     return f"Trace: {', '.join([trace_name(report), *told])}"

@@ -86,9 +86,10 @@ def populated(found: Iterable[Sample], leaving: Leaving, seed: int) -> Iterator[
 
 def _in_order(found: Iterable[Sample]) -> Iterator[Sample]:
     held: deque[Sample] = deque()
-    given_s = 0.0
+    latest_s = 0.0
     for sample in found:
-        if sample.time_s < given_s:
+        latest_s = max(latest_s, sample.time_s)
+        if sample.time_s < latest_s - OVERLAP_S:
             raise InvalidInputError(
                 f"the time lies more than {OVERLAP_S / 60:.0f} minutes before that of a line ahead of it",
                 where=sample.where,
@@ -98,7 +99,6 @@ def _in_order(found: Iterable[Sample]) -> Iterator[Sample]:
             held.pop()
         held.append(sample)
         while held[0].time_s < sample.time_s - OVERLAP_S:
-            given_s = held[0].time_s
             yield held.popleft()
     yield from held
 

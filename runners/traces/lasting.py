@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 Distribution = Literal["exponential", "weibull", "lognormal", "fixed"]
+LEAST_S = 1e-3  # of a mean: traces count whole milliseconds, and in less of them time stands still
 # Beyond these nearly all draws are nothing, a few are longer than any trace, and time stands still.
 SHAPES = {"weibull": (0.1, 100.0), "lognormal": (0.0, 5.0)}
 
@@ -25,7 +26,7 @@ class Lasting:
             exponential; above 1 it wears out); of a lognormal one sigma, the standard deviation of the logarithm.
 
     Raises:
-        InvalidInputError: the mean is not above 0, or the shape not one of `SHAPES`.
+        InvalidInputError: the mean is below a millisecond, or the shape not one of `SHAPES`.
     """
 
     mean_s: float
@@ -33,10 +34,9 @@ class Lasting:
     shape: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.mean_s) and self.mean_s > 0):
-            raise InvalidInputError(
-                f"the mean {self.mean_s:g} of a distribution is not above 0", fix="give more than 0"
-            )
+        if not (math.isfinite(self.mean_s) and self.mean_s >= LEAST_S):
+            what = f"the mean {self.mean_s:g} of a distribution is not a millisecond or more"
+            raise InvalidInputError(what, fix="give at least 1ms")
         least, most = SHAPES.get(self.distribution, (-math.inf, math.inf))
         if not least <= self.shape <= most:
             raise InvalidInputError(

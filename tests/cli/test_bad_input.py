@@ -294,6 +294,9 @@ def test_more_warm_up_than_micro_batches_is_no_trouble(technique: str, tmp_path:
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    """A traceback is shown with --debug, and only then."""
+    """A traceback is shown with --debug, and only then; the exit code is the same."""
+    plain = rtk_process("verify", "nowhere.json", cwd=tmp_path)
     done = rtk_process("verify", "nowhere.json", "--debug", cwd=tmp_path)
-    assert "Traceback" in done.stderr
+    assert ("Traceback" in plain.stderr, "Traceback" in done.stderr) == (False, True)
+    assert done.stderr.startswith(plain.stderr)
+    assert done.returncode == plain.returncode == 2

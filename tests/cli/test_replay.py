@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import os
 import pickle
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -162,7 +164,8 @@ def test_a_page_is_written(tmp_path: Path) -> None:
         (("--html", "x.txt"), SPOT, "'.txt' names no picture\nat: --html x.txt"),
         (("--trace", "."), "", "cannot read the file: Is a directory\nat: ."),
         ((), '{"time_s": 5, "kind": "fail", "worker": "7/0"}', "no node that is there at the start has a worker 7/0"),
-        (("--until", "12"), SPOT, "'12' has no unit\nat: --until"),
+        (("--until", "12"), SPOT, "'12' has no unit\nat: --until\ndo: write 5us, 1.5ms, 2s or 12h"),
+        (("--dp", "1000000"), SPOT, "1000000 pipelines take 4000000 nodes, which are too many\nat: --dp"),
         (("--trace-format", "parcae"), SPOT, "standard input, line 1"),
         ((), SPOT + "5,add,z\n", "the event lies before the one ahead of it\nat: standard input, line 12\ndo: sort"),
         ((), SPOT + "3700000,remove,z\n", "z is removed, but never came\nat: standard input, line 12"),
@@ -176,6 +179,41 @@ def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], stdin: str, 
     done = rtk(*JOB, "--dp", "2", "--trace", "-", *arguments, stdin=stdin)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
+
+
+def test_outputs_are_looked_at_before_the_work(tmp_path: Path) -> None:
+    """What cannot be written, or would destroy another file, is refused at once, and all files are as they were."""
+    (tmp_path / "log.csv").write_text(SPOT)
+    given = (*JOB, "--dp", "2", "--trace", "log.csv")
+    for more, says in (
+        (("-o", "none/report.json"), "nothing can be written into the folder none\nat: --output none/report.json"),
+        (("--html", "none/page.html"), "nothing can be written into the folder none\nat: --html none/page.html"),
+        (("-o", ""), "a file without a name\nat: --output\ndo: check"),
+        (("-o", "./log.csv"), "this is the file of --trace\nat: --output ./log.csv\ndo: write to another one"),
+        (("-o", PROFILE), "this is the file of --profile"),
+        (("-o", "x.html", "--html", "x.html"), "this is the file of --output\nat: --html x.html"),
+    ):
+        done = rtk(*given, *more, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert says in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+    assert (tmp_path / "log.csv").read_text() == SPOT
+
+
+def test_a_pipe_may_be_compressed(tmp_path: Path) -> None:
+    """What comes through a named pipe is read as a file of its name would be."""
+    os.mkfifo(tmp_path / "log.csv.gz")
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit((tmp_path / "log.csv.gz").write_bytes, gzip.compress(SPOT.encode()))
+        done = rtk(*JOB, "--dp", "2", *BASELINES, "--trace", "log.csv.gz", "--json", cwd=tmp_path)
+        assert (done.returncode, written.result() > 0) == (0, True)
+    assert json.loads(done.stdout)["policies"] == told("--dp", "2", *BASELINES)["policies"]
+
+
+def test_a_short_replay_has_figures_too() -> None:
+    """GPU-hours and costs below 1 have their digits, and memory its unit."""
+    rows = rtk(*JOB, "--dp", "2", "--policies", "spares", "--until", "10min", "--trace", "-", stdin=SPOT).stdout
+    assert rows.splitlines()[1].split()[-4:-2] == ["0.40", "2.67"]
 
 
 def test_a_profile_whose_iterations_take_no_time_is_refused(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given, settings
 
-from rtk.schemas.replay_report import ReplayReport, Stretch
+from rtk.schemas.replay_report import GpuHours, ReplayReport, Stretch
 from rtk.viz.replay_comparison import labels_of
 from rtk.viz.replay_page import comparison_html, replay_html
-from rtk.viz.replay_words import cost_words, print_amount, print_span, verdict
+from rtk.viz.replay_words import cost_words, print_amount, print_memory, print_span, verdict
 
 from .replays import policy, replayed, report, reports
 
@@ -97,6 +97,18 @@ def test_the_verdict_of_less() -> None:
     assert verdict(report(replace(policy("a", 0.0), refusal="no"))).startswith("None of the policies can train")
     assert "nothing to choose from" in verdict(report(policy("fault-free", 1.0)))
     assert "trains 0.0 %." in words_of(verdict(report(policy("a", 0.5), policy("b", 0.0))))
+    better = report(replace(policy("a", 1.1), gpu_hours=GpuHours(10.0, 11.0, 0.0, -1.0)))
+    assert "10.0 GPU-hours train what would take a cluster that never fails 11.0." in verdict(better)
+
+
+def test_where_nothing_is_trained_nobody_wins() -> None:
+    """A trace shorter than an iteration has no best policy: none is praised, nor marked."""
+    nothing = report(policy("a", 0.0), policy("b", 0.0), policy("fault-free", 0.0))
+    assert verdict(nothing).startswith("Nothing that any policy trains under this trace counts")
+    assert 'class="best"' not in replay_html(nothing)
+    said = words_of(comparison_html([nothing, nothing], ["x", "y"]))
+    assert "x: nothing that is trained counts in the end." in said
+    assert "trains the most" not in said
 
 
 def test_the_table_has_a_row_for_everybody() -> None:
@@ -110,7 +122,8 @@ def test_the_table_has_a_row_for_everybody() -> None:
     rows = {words_of(row).split(" ")[0]: row for row in re.findall(r"<tr.*?</tr>", html)}
     best = re.findall(r'<tr class="best"><th>.*?</i>(\w+)', html)
     assert best == ["y"]
-    assert "b 5 times, c 3 times, d 3 times and 1 more" in html
+    assert "b 5 times, c 3 times, d 3 times and 1 more" in html and "restart 3 times" in html
+    assert "restart once" in replay_html(report(replace(policy("x", 0.5), answers={"restart": 1})))
     assert "cannot train: needs 61 GiB" in html and 'class="reference"' in html
     assert rows
 
@@ -121,7 +134,11 @@ def test_what_was_assumed_is_told() -> None:
     assert "Node n holds the n-th worker." in html
     assert "restart 5 min" in html and "snapshot 10 GB/s" in html and "GPU-hour price 2.0" in html
     assert "worked out from the model and the trace: checkpoint every, checkpoint pause, copy" in html
+    assert "Job: gpt, 4 pipelines, 2 stages, 4 micro-batches a pipeline, 8 nodes" in html
     assert "Trace: spot.csv, 12 h, 36 changes, 8 at the most" in html
+    small = report(policy("a", 1.0), job={"dp": 1, "microbatches": 1}, trace={"moments": 1, "nodes_lost": 1})
+    assert "Job: a model, 1 pipeline, 1 micro-batch a pipeline" in replay_html(small)
+    assert "Trace: a trace, 1 change, 1 node lost" in replay_html(small)
     assert cost_words({"strange": "text", "restart_s": "soon"}) == "restart soon, strange text"
 
 
@@ -171,5 +188,7 @@ def test_spans_are_said_as_people_do(seconds: float, words: str) -> None:
 
 
 def test_amounts_have_no_more_digits_than_they_need() -> None:
-    """Thousands have commas, small numbers a decimal, tiny ones two digits."""
-    assert [print_amount(value) for value in (1234.5, -8.29, 0.0, 0.0487)] == ["1,234", "-8.3", "0.0", "0.049"]
+    """Three digits at the least, and commas; amounts under each other have the greatest one's decimals."""
+    assert [print_amount(value) for value in (1234.5, -8.29, 0.0, 0.0487)] == ["1,234", "-8.29", "0", "0.0487"]
+    assert [print_amount(value, 15.3) for value in (15.3, 0.5, -0.018, 0.0)] == ["15.3", "0.5", "0.0", "0.0"]
+    assert [print_memory(size) for size in (74 * 2.0**30, 6.0)] == ["74.0 GiB", "6 B"]

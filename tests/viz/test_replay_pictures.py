@@ -1,6 +1,7 @@
 """Pictures of a replay: everything is in them, inside them, and once."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.schemas.replay_report import ReplayReport
+from rtk.schemas.replay_report import ReplayReport, Stretch
 from rtk.viz.replay_plot import Plot, round_range, zoomed
 from rtk.viz.replay_scene import Axis, shares_of
 from rtk.viz.replay_svg import apart, replay_svg
@@ -76,6 +77,7 @@ def test_axes_hold_what_they_show(counts: Sequence[float]) -> None:
     """A round range has all counts within; an axis of shares never begins above the least of them."""
     high, low = round_range(counts)
     assert 0 <= low <= min(counts) <= max(counts) <= high and low < high
+    assert low < min(counts) or not min(counts), "nodes that are there look like none"
     least = min(counts) / (max(counts) or 1.0)
     assert zoomed(least) <= least + 1e-12
 
@@ -86,7 +88,9 @@ def test_little_that_is_missing_is_seen() -> None:
     assert "Where 1000 s went; the axis begins at 95 %" in found or any(
         "the axis begins at 95 %" in one for one in found
     )
-    assert not any("axis begins" in one for one in texts(replay_svg([("r", report(policy("a", 0.2)))])))
+    few = replace(policy("a", 0.2), stretches=(Stretch(0.0, 8, 8, 0.2), Stretch(500.0, 2, 2, 0.2)))
+    assert not any("axis begins" in one for one in texts(replay_svg([("r", report(few))])))
+    assert any(one.startswith("Nodes there") and one.endswith("the axis begins at 7") for one in found)
 
 
 def test_several_reports_stand_under_each_other() -> None:

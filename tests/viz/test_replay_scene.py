@@ -75,9 +75,17 @@ def test_throughput_averages_to_goodput() -> None:
 )
 def test_steps_and_units_are_round(end_s: float, step_s: float, unit: str) -> None:
     """Half a day is drawn by pairs of minutes in hours, a year by days in days."""
-    lasting = replace(policy("a", 1.0), time=WhereTimeWent(working_s=end_s))
+    lasting = replace(policy("a", 1.0), time=WhereTimeWent(working_s=end_s), healthy_iteration_time_s=0.1)
     axis = axis_of(report(lasting))
     assert (axis.end_s, axis.step_s, axis.unit.name) == (end_s, step_s, unit)
+
+
+def test_a_step_holds_some_iterations() -> None:
+    """Steps are no shorter than five iterations: in a shorter one those that end in it would pass for their pace."""
+    lasting = replace(policy("a", 1.0), time=WhereTimeWent(working_s=3600.0), healthy_iteration_time_s=27.0)
+    assert axis_of(report(lasting)).step_s == 300.0
+    short = replace(lasting, time=WhereTimeWent(working_s=4.0))
+    assert (axis_of(report(short)).step_s, axis_of(report(short)).steps) == (4.0, 1)
 
 
 def test_contestants_are_ranked_without_the_fault_free_cluster() -> None:

@@ -91,7 +91,8 @@ def test_a_line_that_is_no_count_is_refused(reader: Reader, text: str, what: str
 
 def test_a_sample_from_long_ago_is_refused() -> None:
     """Lines that lie further back than samplings overlap are out of order."""
-    rows = [("13:00:00", 5), ("13:05:00", 5), ("13:20:00", 5), ("13:01:00", 5)]
-    with pytest.raises(InvalidInputError, match="more than 10 minutes before") as caught:
-        events(_samples, _text(rows))
-    assert caught.value.where == "a.csv, line 4"
+    for ahead in ([("13:05:00", 5), ("13:20:00", 5)], [("15:00:00", 5)]):
+        rows = [("13:00:00", 5), *ahead, ("13:01:00", 5)]
+        with pytest.raises(InvalidInputError, match="more than 10 minutes before") as caught:
+            events(_samples, _text(rows))
+        assert caught.value.where == f"a.csv, line {len(rows)}"

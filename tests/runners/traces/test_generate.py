@@ -144,6 +144,7 @@ def test_a_trace_comes_as_it_is_asked_for() -> None:
         (lambda: Recipe(1, 1, slow_links=SlowLinks(Renewal(Lasting(1), Lasting(1)), 0.0)), "delay cannot be 0 s"),
         (lambda: Lasting(0), "the mean 0"),
         (lambda: Lasting(math.nan), "the mean nan"),
+        (lambda: Lasting(1e-9), "not a millisecond or more"),
         (lambda: Lasting(1, "weibull", -1), "cannot have the shape -1"),
     ],
 )
