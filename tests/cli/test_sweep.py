@@ -154,7 +154,7 @@ def test_an_interruption_keeps_what_is_done(folder: Path) -> None:
     with mock.patch.object(replaying, "replayed", interrupted):
         done = rtk("sweep", "spec.yaml", "-o", "out", cwd=folder)
     assert done.returncode == 130
-    assert done.stderr == "what is finished is kept: the same command goes on from there\n"
+    assert done.stderr == "what is finished is kept: the same command goes on from there\ninterrupted\n"
     assert rtk("sweep", "spec.yaml", "-o", "out", cwd=folder).stderr == "5 of 24 reports are there already\n"
 
 
