@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 TRIED = 32  # batches below one that cannot be split, and above
 LISTED = 4096  # so many deadlines are listed and bisected
 HALVINGS = 20  # of the time in which pipelines are done that could be cut
+LATE = 1 / 64  # of the latest deadline: mostly the least one is no earlier
 FIRST_STEP = 1e-4  # relative, from a deadline that is almost met
+NEAR = 2  # pipelines more or fewer than are likely
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,7 @@ def fastest_sizes(
     nodes: int,
     microbatches: int,
     multiple_of: int = 1,
+    likely: int | None = None,
 ) -> tuple[int, ...]:
     """The nodes of each pipeline, descending, of the multiset whose iteration can end first.
 
@@ -200,13 +203,15 @@ def fastest_sizes(
         nodes: N', which they cover.
         microbatches: of all pipelines together, a multiple of `multiple_of` and enough for the fewest pipelines.
         multiple_of: every pipeline gets a multiple of this, one at least.
+        likely: about so many pipelines, where that is known: it changes no answer, but how soon it is found.
     """
     # A larger one would leave too few nodes for the others.
     largest = min(templates.largest, nodes - templates.fault_tolerance * templates.smallest)
     sizes = np.arange(templates.smallest, largest + 1)
     rooms = _Rooms(paces[: len(sizes)], microbatches // multiple_of, multiple_of)
     most_pipelines = min(nodes // templates.smallest, rooms.units)
-    return _Search(sizes, rooms, ending, nodes).best(range(fewest_pipelines(templates, nodes), most_pipelines + 1))
+    numbers = range(fewest_pipelines(templates, nodes), most_pipelines + 1)
+    return _Search(sizes, rooms, ending, nodes).best(numbers, likely)
 
 
 @dataclass(frozen=True)
@@ -231,9 +236,11 @@ class _Search:
         self._burdens = Burdens(ending, sizes)
         self._best: _Found | None = None
 
-    def best(self, numbers: range) -> tuple[int, ...]:
-        """The best sizes, with one of these numbers of pipelines."""
-        for _, pipelines in sorted(zip(self._likely_s(numbers), numbers, strict=True)):
+    def best(self, numbers: range, likely: int | None = None) -> tuple[int, ...]:
+        """The best sizes, with one of these numbers of pipelines; about `likely` ones are tried first."""
+        early = range(0) if likely is None else range(likely - NEAR, likely + NEAR + 1)
+        rising = sorted(zip(self._likely_s(numbers), numbers, strict=True), key=lambda one: (one[1] not in early, one))
+        for _, pipelines in rising:
             self._look(pipelines)
         assert self._best is not None
         return self._best.filling.sizes
@@ -371,13 +378,15 @@ class _Deadlines:
         We go up, in growing steps, from where pipelines that could be cut meet it: whole ones are almost as good, so
         few knapsacks are needed, and small ones.
         """
-        missed_s, met_s = -1.0, latest_s
+        missed_s, met_s, middle_s = -1.0, latest_s, latest_s * (1 - LATE)
         for _ in range(HALVINGS):
-            middle_s = (missed_s + met_s) / 2
             if self._may_be_met(middle_s):
                 met_s = middle_s
             else:
                 missed_s = middle_s
+            if met_s - missed_s <= FIRST_STEP * met_s:
+                break
+            middle_s = (missed_s + met_s) / 2
         step_s = FIRST_STEP * max(met_s, latest_s * 2.0**-HALVINGS)
         while met_s < latest_s and not self._is_met(met_s):
             missed_s, met_s = met_s, min(met_s + step_s, latest_s)

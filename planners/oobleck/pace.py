@@ -14,17 +14,16 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from ...schemas.kernels import Floats, Ints, MutableFloats, kernel, pays
+from ...schemas.kernels import Floats, Ints, MutableFloats, kernel
 from ...schemas.plan import Link, Stage
 from ...schemas.templates import PipelineTemplate
 from ..batch.pace import Pace
-from ..scheduling.forms import Form
+from ..scheduling.forms import Form, pays
 from ..scheduling.limits import most_in_flight
 
 FULL, LONG = 2, 6  # micro-batches a stage at which a pipeline is timed
 # Plain Python times so many operations while the machine code is loaded.
 INTERPRETED_OPERATIONS = 1_000_000
-OFTEN_INTERPRETED_OPERATIONS = 10_000  # where it is asked to do so again and again
 
 
 def paces_of(templates: Sequence[PipelineTemplate]) -> list[Pace]:
@@ -45,7 +44,7 @@ def stage_ends_s(stages: Sequence[Stage], links: Sequence[Link], microbatches: i
         InfeasibleError: a memory limit does not admit a single micro-batch.
     """
     operations = 2 * microbatches * len(stages)
-    form = Form(pays(one_iteration_s, operations, OFTEN_INTERPRETED_OPERATIONS))
+    form = Form(pays(one_iteration_s, operations, INTERPRETED_OPERATIONS))
     warm_ups = [min(microbatches, most) for most in warm_ups_of(stages)]
     _, ends_s = _run(form, _costs(form, stages, links, warm_ups), warm_ups, microbatches)
     return tuple(map(float, ends_s))

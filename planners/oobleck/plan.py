@@ -112,6 +112,22 @@ def plan_of(
     return _with_all(promised, pipelines)
 
 
+def ordered_of(templates: Templates, sizes: Sequence[int], microbatches: Sequence[int]) -> tuple[Problem, Orders]:
+    """What `plan_of` orders, and the operation codes of each worker, without the plan."""
+    pipelines = [Pipeline(template_name(size), count) for size, count in zip(sizes, microbatches, strict=True)]
+    known = {template_name(one.nodes): one for one in templates.templates}
+    used = dict.fromkeys(pipeline.template for pipeline in pipelines)
+    bare = Plan(
+        planner=Planner("oobleck", __version__, {}),
+        templates=tuple(template_among(templates, known[name], len(sizes)) for name in used),
+        pipelines=tuple(pipelines),
+        optimizer="synchronous",
+        workers=tuple(_workers(templates, pipelines)),
+    )
+    problem = home_problem(bare, split=False)
+    return problem, _orders(bare, problem)
+
+
 def _require_size(templates: Templates, microbatch_size: int) -> None:
     known = templates.planner.options.get("microbatch_size")
     if known is not None and known != microbatch_size:
@@ -143,10 +159,12 @@ def _workers(templates: Templates, pipelines: Sequence[Pipeline]) -> Iterator[Wo
 def _orders(plan: Plan, problem: Problem) -> Orders:
     """1F1B of each pipeline, as operation codes."""
     found: list[Sequence[int]] = []
+    known: dict[Pipeline, Orders] = {}
     for k, pipeline in enumerate(plan.pipelines):
-        template = plan.template_of(k)
-        orders = one_forward_one_backward(template.stages, template.links, pipeline.microbatches)
-        found += in_jobs(coded(orders), np.flatnonzero(problem.origin == k).tolist())
+        if pipeline not in known:
+            template = plan.template_of(k)
+            known[pipeline] = coded(one_forward_one_backward(template.stages, template.links, pipeline.microbatches))
+        found += in_jobs(known[pipeline], np.flatnonzero(problem.origin == k).tolist())
     return found
 
 

@@ -194,7 +194,9 @@ class Weighing:
             fewest = [self._paces[-1]] * fewest_pipelines(self.templates, nodes)
             distribute(fewest, batch.microbatches, batch.multiple_of)  # says which batch would do
             asked = nodes, batch.microbatches, batch.multiple_of
-            self._sizes_of[nodes] = fastest_sizes(self.templates, self._paces, self._ending, *asked)
+            near = min(self._sizes_of, key=lambda known: abs(known - nodes), default=None)
+            likely = None if near is None else len(self._sizes_of[near])
+            self._sizes_of[nodes] = fastest_sizes(self.templates, self._paces, self._ending, *asked, likely)
         return self._sizes_of[nodes]
 
     def _distributed(self, sizes: Sequence[int]) -> tuple[tuple[int, ...], float]:

@@ -28,7 +28,7 @@ the profile's.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import ceil
@@ -51,6 +51,7 @@ from .pauses import failing_over, regrouping, total_s
 from .pipelines import spread
 from .redundancy import Gone, Redundancy
 from .restart import restart
+from .retimed import Retimed
 from .seating import Seating, filled, seating_of, seatless, whole_rows, without
 from .unlike_pipelines import UnlikePipelines, summed_bytes
 
@@ -96,8 +97,13 @@ class Bamboo:
     def plan(self, standing: Standing) -> Plan | None:
         """The pipelines in 1F1B, with repeated forwards, and a stage less for each worker that is gone."""
         kinds = self._kinds(seating_of(standing))
-        if not kinds:
-            return None
+        return with_prediction(self._scheduled(kinds)) if kinds else None
+
+    def ordered(self, standing: Standing) -> Retimed:
+        """The orders of the pipelines' plan."""
+        return Retimed(self._scheduled(self._kinds(seating_of(standing))))
+
+    def _scheduled(self, kinds: Sequence[tuple[Gone, int]]) -> Plan:
         templates = {gone: self._template(gone, len(kinds)) for gone, _ in kinds}
         pipelines = tuple(Pipeline(templates[gone].name, count) for gone, count in kinds)
         depths = [len(templates[gone].stages) for gone, _ in kinds]
@@ -110,7 +116,7 @@ class Bamboo:
             optimizer="synchronous",
             workers=tuple(Worker(k, i, "") for k, depth in enumerate(depths) for i in range(depth)),
         )
-        return with_prediction(scheduled(bare, "1f1b"))
+        return scheduled(bare, "1f1b")
 
     def seats(self, standing: Standing) -> Mapping[Place, str]:
         """Pipeline after pipeline: the workers of the nodes that are left, in order."""

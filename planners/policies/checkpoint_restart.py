@@ -16,6 +16,7 @@ from .checkpoints import Saved, saved
 from .job import Job
 from .pipelines import Pipelines
 from .restart import restart_or_grow
+from .retimed import Retimed
 from .seating import Seating, pipelines_of, seating_of, seats, whole_rows
 
 
@@ -52,6 +53,10 @@ class CheckpointRestart:
         """The pipelines' plan."""
         count = pipelines_of(seating_of(standing), self._job.grid)
         return self._pipelines.plan(count, self._job.microbatches) if count else None
+
+    def ordered(self, standing: Standing) -> Retimed:
+        """The orders of the pipelines' plan."""
+        return self._pipelines.ordered(pipelines_of(seating_of(standing), self._job.grid), self._job.microbatches)
 
     def seats(self, standing: Standing) -> Mapping[Place, str]:
         """Row after row."""

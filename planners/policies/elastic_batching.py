@@ -16,6 +16,7 @@ from .job import Job
 from .pauses import failing_over, regrouping, total_s
 from .pipelines import Pipelines
 from .restart import restart
+from .retimed import Retimed
 from .seating import Seating, pipelines_of, seating_of, seatless, seats, whole_rows
 
 
@@ -60,6 +61,11 @@ class ElasticBatching:
         """The pipelines' plan."""
         count = pipelines_of(seating_of(standing), self._job.grid)
         return self._pipelines.plan(count, standing.microbatches) if count else None
+
+    def ordered(self, standing: Standing) -> Retimed:
+        """The orders of the pipelines' plan."""
+        count = pipelines_of(seating_of(standing), self._job.grid)
+        return self._pipelines.ordered(count, standing.microbatches)
 
     def seats(self, standing: Standing) -> Mapping[Place, str]:
         """Row after row."""

@@ -1,6 +1,7 @@
 """What is slow and has been found: nobody can heed what nobody knows yet.
 
-A slow node or link is found after so many iterations as the job's costs say, and so is that it is well again.
+A slow node or link is found after so many iterations as the job's costs say, and so is that it is well again. These are
+iterations as they are from then on: slow ones take longer to tell.
 """
 
 from __future__ import annotations
@@ -18,35 +19,36 @@ class Found:
 
     Attributes:
         known: what is believed.
-        since_s: what has become slow, or well, unnoticed; and when, in s of the trace.
+        pending: what has become slow, or well, unnoticed; and when it will be found, in s of the trace.
     """
 
     known: frozenset[Item] = frozenset()
-    since_s: tuple[tuple[Item, float], ...] = ()
+    pending: tuple[tuple[Item, float], ...] = ()
 
     def by(self, fleet: Fleet, time_s: float, takes_s: float) -> Found:
-        """By a time at which the fleet is as it is; finding something takes so long, in s."""
+        """By a time at which the fleet is as it is; finding what changes then takes so long, in s."""
         items = items_of(fleet)
         if items == self.known:
-            return self if not self.since_s else Found(self.known)
+            return self if not self.pending else Found(self.known)
         gone = frozenset(item for item in self.known - items if not _is_there(item, fleet))
-        known, before = self.known - gone, dict(self.since_s)
-        since_s = {item: before.get(item, time_s) for item in known ^ items}
-        due = {item for item, start_s in since_s.items() if start_s + takes_s <= time_s}
-        left = sorted(((item, start_s) for item, start_s in since_s.items() if item not in due), key=str)
+        known, before = self.known - gone, dict(self.pending)
+        due_s = {item: before.get(item, time_s + takes_s) for item in known ^ items}
+        due = {item for item, at_s in due_s.items() if at_s <= time_s}
+        left = sorted(((item, at_s) for item, at_s in due_s.items() if item not in due), key=str)
         return Found(known ^ due, tuple(left))
 
-    def due_s(self, takes_s: float) -> float | None:
+    @property
+    def due_s(self) -> float | None:
         """When all will have been found if nothing else changes; None: there is nothing to be found."""
-        return max((start_s + takes_s for _, start_s in self.since_s), default=None)
+        return max((at_s for _, at_s in self.pending), default=None)
 
     def all(self) -> Found:
         """Once all has been found."""
-        return Found(self.known ^ {item for item, _ in self.since_s})
+        return Found(self.known ^ {item for item, _ in self.pending})
 
     def believed(self, fleet: Fleet) -> Fleet:
         """The fleet as it is believed to be."""
-        if not self.since_s:
+        if not self.pending:
             return fleet
         slow = {who: value for who, value in self.known if isinstance(who, str)}
         links = {who: value for who, value in self.known if not isinstance(who, str)}

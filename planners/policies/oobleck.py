@@ -35,7 +35,7 @@ from ..batch.pace import Pace
 from ..oobleck.crew import CrewNode, Range, node_shapes
 from ..oobleck.ending import connection_of
 from ..oobleck.pace import paces_of
-from ..oobleck.plan import plan_of
+from ..oobleck.plan import ordered_of, plan_of
 from ..oobleck.reconfiguration import PAYS_WITHIN
 from ..oobleck.templates import largest_size, plan_templates
 from ..oobleck.weighing import Batch, Choice, Weighing
@@ -46,6 +46,7 @@ from .job import Job
 from .memory import gpu_bytes, peak_bytes
 from .pauses import failing_over, regrouping
 from .restart import restart
+from .retimed import Retimed
 from .unlike_pipelines import UnlikePipelines
 
 FAULT_TOLERANCE = 1
@@ -159,6 +160,11 @@ class Oobleck:
         if not formation.pipelines:
             return None
         return plan_of(self.templates, formation.sizes, formation.microbatches)
+
+    def ordered(self, standing: Standing) -> Retimed:
+        """The orders of the pipelines' plan."""
+        formation = cast("Formation", standing.formation)
+        return Retimed.by(*ordered_of(self.templates, formation.sizes, formation.microbatches))
 
     def seats(self, standing: Standing) -> Mapping[Place, str]:
         """Pipeline after pipeline; a node holds one stage or several."""

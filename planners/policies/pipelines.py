@@ -23,6 +23,7 @@ from ..scheduling.evaluate import evaluate
 from ..shape import shape_options, template_of
 from .job import Job
 from .memory import peak_memory_bytes
+from .retimed import Retimed
 
 NOBODY = Planner("pipeline", __version__, {})
 
@@ -94,13 +95,20 @@ class Pipelines:
 
     def plan(self, pipelines: int, microbatches: int) -> Plan:
         """Their plan, checked and with its prediction; the rest as for `outcome`."""
+        return with_prediction(self._scheduled(pipelines, microbatches))
+
+    def ordered(self, pipelines: int, microbatches: int) -> Retimed:
+        """The orders of their plan."""
+        return Retimed(self._scheduled(pipelines, microbatches))
+
+    def _scheduled(self, pipelines: int, microbatches: int) -> Plan:
         job, counts = self._job, spread(microbatches, pipelines)
         options = shape_options(job.profile, replace(job.shape, dp=pipelines)) | {
             "schedule": self._schedule,
             "microbatches": counts[0] if len(set(counts)) == 1 else list(counts),
         }
         planner = Planner("pipeline", __version__, options, job.seed)
-        return with_prediction(scheduled(self.bare(pipelines, counts, planner), self._schedule))
+        return scheduled(self.bare(pipelines, counts, planner), self._schedule)
 
     def bare(self, pipelines: int, counts: Sequence[int], planner: Planner = NOBODY) -> Plan:
         """A plan without orders of some pipelines.

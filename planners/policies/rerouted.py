@@ -16,6 +16,7 @@ from ..slipstream.replanner import Replanner
 from .job import Job
 from .memory import peak_memory_bytes
 from .pipelines import Outcome, require_alike
+from .retimed import Retimed
 
 
 class Rerouted:
@@ -64,6 +65,10 @@ class Rerouted:
     def plan(self, empty: Vector) -> Plan:
         """Their plan; the rest as for `outcome`."""
         return self._replanner.in_place(self._job.grid.last_units(empty), compared=False)
+
+    def ordered(self, empty: Vector) -> Retimed:
+        """The orders of their plan; the rest as for `outcome`."""
+        return Retimed.by(*self._replanner.orders(empty))
 
     def best(self, empty_seats: int) -> Vector:
         """In which columns so many empty seats cost least; for these there is a plan made ahead."""

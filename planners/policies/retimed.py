@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ..scheduling.retime import Retimer
 from .slowness import Troubles
 
 if TYPE_CHECKING:
-    from ..scheduling.problem import Floats
+    from ..scheduling.problem import Floats, Orders
 
 
 class Retimed:
@@ -26,9 +26,21 @@ class Retimed:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._problem = problem_of(plan)
-        self._orders = codes_of(plan, self._problem)
-        self._number = {worker.place: number for number, worker in enumerate(plan.workers)}
+        problem = problem_of(plan)
+        self._be(problem, codes_of(plan, problem))
+
+    @classmethod
+    def by(cls, problem: Problem, orders: Orders) -> Retimed:
+        """Of a problem in which nothing is slow, and the operation codes of each worker."""
+        found = cls.__new__(cls)
+        found._be(problem, orders)
+        return found
+
+    def _be(self, problem: Problem, orders: Orders) -> None:
+        self._problem = problem
+        self._orders = cast("Orders", [np.array(order, dtype=np.int64) for order in orders])
+        places = zip(problem.workers.pipeline.tolist(), problem.workers.stage.tolist(), strict=True)
+        self._number = {place: number for number, place in enumerate(places)}
 
     def iteration_time_s(self, troubles: Troubles) -> float:
         """What `rtk simulate` says of `under_troubles(plan, troubles)`."""

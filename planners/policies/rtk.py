@@ -96,22 +96,23 @@ class Rtk:
 
     def begin(self, fleet: Fleet) -> Standing:
         """In the fastest way; what is slow already has to be found."""
-        healthy, found = Fleet(fleet.nodes), Found().by(fleet, 0.0, float("inf"))
-        question = _Question(Moment(0.0, fleet), healthy, found, self._job.costs.mean_time_between_failures_s)
+        healthy, left_s = Fleet(fleet.nodes), self._job.costs.mean_time_between_failures_s
+        question = _Question(Moment(0.0, fleet), healthy, NOTHING, left_s)
         begun = [
             self._marked(way.begin(fleet, healthy), number, frozenset(), question)
             for number, way in enumerate(self._ways)
         ]
         least_per_s = max(map(_throughput, begun)) * (1 - ALIKE)
-        return next(standing for standing in begun if standing.microbatches_per_s >= least_per_s)
+        first = next(standing for standing in begun if standing.microbatches_per_s >= least_per_s)
+        found = NOTHING.by(fleet, 0.0, self._finding_s(first))
+        return replace(first, formation=replace(_formation(first), found=found))
 
     def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
         """What commits most until the next failure; and what will, once more has been found."""
-        takes_s = self._job.costs.slow_detection_iterations * (standing.iteration_time_s or 0.0)
-        found = _formation(standing).found.by(moment.fleet, moment.time_s, takes_s)
         left_s = until_next_failure_s(self._job.costs, moment)
+        found = self._found(standing, moment, left_s)
         steps = self._best(standing, _Question(moment, found.believed(moment.fleet), found, left_s))
-        last, due_s = steps[-1].standing if steps else standing, found.due_s(takes_s)
+        last, due_s = steps[-1].standing if steps else standing, found.due_s
         if due_s is not None and last.iteration_time_s is not None:
             after_s = max(due_s - moment.time_s, sum(total_s(step.pauses) for step in steps))
             still = replace(moment, lost=(), came=())
@@ -126,6 +127,19 @@ class Rtk:
     def seats(self, standing: Standing) -> Mapping[Place, str]:
         """Of the way in force."""
         return self._way(standing).policy.seats(_formation(standing).held)
+
+    def _found(self, standing: Standing, moment: Moment, left_s: float) -> Found:
+        """What is known of the fleet; what has changed just now is told from iterations as they are from now on."""
+        before, time_s = _formation(standing).found, moment.time_s
+        found = before.by(moment.fleet, time_s, float("inf"))
+        if found.due_s != float("inf"):
+            return found
+        urgent = _urgent(self._stays(standing, _Question(moment, found.believed(moment.fleet), found, left_s)))
+        return before.by(moment.fleet, time_s, self._finding_s(urgent[-1].standing if urgent else standing))
+
+    def _finding_s(self, standing: Standing) -> float:
+        """How long it takes to find what is slow, or well again, in s."""
+        return self._job.costs.slow_detection_iterations * (standing.iteration_time_s or 0.0)
 
     def _best(self, standing: Standing, question: _Question) -> tuple[Step, ...]:
         """Of all answers, that which commits most; the first one of several."""

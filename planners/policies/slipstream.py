@@ -19,6 +19,7 @@ from .outlook import pays, until_next_failure_s
 from .pauses import failing_over, regrouping, total_s
 from .rerouted import Rerouted
 from .restart import restart
+from .retimed import Retimed
 from .seating import Seating, empty_seats, packed, seated, seating_of, seatless, seats, without
 
 
@@ -75,6 +76,10 @@ class SlipStream:
         if standing.iteration_time_s is None:
             return None
         return self._rerouted.plan(empty_seats(seating_of(standing), self._job.grid.columns))
+
+    def ordered(self, standing: Standing) -> Retimed:
+        """The orders of the re-routed plan."""
+        return self._rerouted.ordered(empty_seats(seating_of(standing), self._job.grid.columns))
 
     def seats(self, standing: Standing) -> Mapping[Place, str]:
         """Who sits where."""

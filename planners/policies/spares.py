@@ -10,6 +10,7 @@ from ...schemas.replay import Fleet, Moment, Standing, Step
 from .checkpoint_restart import CheckpointRestart
 from .job import Job
 from .pauses import failing_over
+from .retimed import Retimed
 from .seating import filled, seating_of, seatless, without
 
 
@@ -44,6 +45,10 @@ class Spares:
     def plan(self, standing: Standing) -> Plan | None:
         """As checkpoint-restart."""
         return self._restarts.plan(standing)
+
+    def ordered(self, standing: Standing) -> Retimed:
+        """As checkpoint-restart."""
+        return self._restarts.ordered(standing)
 
     def seats(self, standing: Standing) -> Mapping[Place, str]:
         """As checkpoint-restart, but for the spares."""

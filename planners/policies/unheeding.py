@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
 from ...schemas.plan import Place, Plan
 from ...schemas.protocols import Policy
@@ -14,6 +14,15 @@ from .slowness import HEALTHY, Troubles, troubles_of, under_troubles
 
 # So many plans are kept ready to be timed.
 MOST_KEPT = 16
+
+
+@runtime_checkable
+class Ordering(Protocol):
+    """A policy that has orders to be timed sooner than a plan, which is promised, checked and written out."""
+
+    def ordered(self, standing: Standing) -> Retimed:
+        """The orders of the policy's plan in a standing that trains."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -82,12 +91,17 @@ class Unheeding:
 
     def _ready(self, key: Hashable, believed: Standing) -> Retimed:
         if key not in self._retimed:
-            plan = self._policy.plan(believed)
-            assert plan is not None
             if len(self._retimed) == MOST_KEPT:
                 del self._retimed[next(iter(self._retimed))]
-            self._retimed[key] = Retimed(plan)
+            self._retimed[key] = self._made_ready(believed)
         return self._retimed[key]
+
+    def _made_ready(self, believed: Standing) -> Retimed:
+        if isinstance(self._policy, Ordering):
+            return self._policy.ordered(believed)
+        plan = self._policy.plan(believed)
+        assert plan is not None
+        return Retimed(plan)
 
 
 def paced(standing: Standing) -> Step:

@@ -33,6 +33,7 @@ from .job import Job
 from .memory import state_bytes
 from .pipelines import Pipelines
 from .restart import restart_or_grow
+from .retimed import Retimed
 from .seating import seats
 
 Cut = tuple[int, int]  # stages, and pipelines of so many
@@ -78,6 +79,11 @@ class Varuna:
         """The pipelines' plan."""
         stages, pipelines = _formation(standing).cut
         return self._pipelines(stages).plan(pipelines, self._job.microbatches) if stages else None
+
+    def ordered(self, standing: Standing) -> Retimed:
+        """The orders of the pipelines' plan."""
+        stages, pipelines = _formation(standing).cut
+        return self._pipelines(stages).ordered(pipelines, self._job.microbatches)
 
     def seats(self, standing: Standing) -> Mapping[Place, str]:
         """Pipeline after pipeline."""

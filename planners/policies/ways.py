@@ -82,10 +82,11 @@ class Way:
 
 
 def ways_of(job: Job) -> tuple[Way, ...]:
-    """Those that fit the GPUs and are, with all nodes there, not far slower than the fastest; the job's grid anyway.
+    """Those that fit the GPUs: grids as far as they are, with all nodes there, not far slower than the fastest way.
 
-    Oobleck's 1F1B is none of them: with backwards split the same pipelines are no slower. Where not even two pipelines
-    fit the nodes that are left, one goes on, though it loses its state with the next failure.
+    Unlike pipelines and the job's own grid are there anyway, the ones for they go on where too few nodes for a grid are
+    left. Oobleck's 1F1B is none of them: with backwards split the same pipelines are no slower. Where not even two
+    pipelines fit the nodes that are left, one goes on, though it loses its state with the next failure.
 
     Raises:
         InfeasibleError: none fits.
@@ -100,7 +101,7 @@ def ways_of(job: Job) -> tuple[Way, ...]:
     if not found:
         raise refusals[0]
     least_per_s = LEAST_SHARE * max(each for each, _ in found)
-    return tuple(way for each, way in found if each >= least_per_s or way.grid is job)
+    return tuple(way for each, way in found if each >= least_per_s or way.grid is None or way.grid is job)
 
 
 def _conceivable(job: Job) -> Iterator[Callable[[], Way]]:

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ...schemas import kernels
 from ...schemas.kernels import compiled
+
+_steps: Counter[str] = Counter()  # asked for so far in this process, by module
+
+
+def pays(function: Callable[..., Any], steps: int, most_interpreted: int) -> bool:
+    """Whether to use machine code, as `kernels.pays` has it for all steps that were asked for so far.
+
+    Many small problems are as much work as a large one: machine code is loaded once plain Python has done about as much
+    as would have paid for it.
+    """
+    _steps[function.__module__] += steps
+    return kernels.pays(function, _steps[function.__module__], most_interpreted)
 
 
 class Form:

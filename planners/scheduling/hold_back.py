@@ -47,12 +47,16 @@ def hold_back(
     pace_s = _pace_s(problem)
     held = np.zeros(len(pace_s), dtype=np.int64)
     best, best_s, waited = rules, scheduler.run(rules), 0
+    by_worker = list(rules.held_back) or [0] * len(group)
     while runs > 1 and best_s > goal_s and waited < PATIENCE:
         windows = stage_windows(problem, *scheduler.spans_s)
         beyond_s = windows.lengths_s - max(goal_s, best_s * (1 - NEAR))
         steps = np.where(beyond_s > 0, np.clip(beyond_s // pace_s, 1, problem.jobs), 0).astype(np.int64)
         held = np.where(windows.begin_s > 0, held + steps, 0)
-        found = replace(rules, held_back=held[group].tolist())
+        last, by_worker = by_worker, held[group].tolist()
+        if by_worker == last:
+            break  # nothing would change any more
+        found = replace(rules, held_back=by_worker)
         found_s = scheduler.run(found)
         if not isfinite(found_s):
             break

@@ -48,4 +48,4 @@ class Rules:
         """Warm-ups, in-flight limits, backlogs, priorities and hold-backs as whole numbers, workers x 5."""
         held_back = self.held_back or [0] * len(self.warmup)
         columns = (self.warmup, self.in_flight, self.backlog, self.priority, held_back)
-        return np.stack([np.asarray(column, dtype=np.int64) for column in columns], axis=1)
+        return np.array(columns, dtype=np.int64).T

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...schemas.kernels import kernel, pays
-from .forms import Form
+from ...schemas.kernels import kernel
+from .forms import Form, pays
 from .problem import KINDS, Orders, Problem
 
 # Plain Python schedules so many operations while the machine code is loaded (about half a second).
@@ -76,8 +76,8 @@ class Tables(Form):
         for link, (below, above) in enumerate(pairwise(by_stage)):
             passing = self.problem.executor[:, link + 1] >= 0
             delay_s = float(hop_s[passing, link].min(initial=np.inf))
-            up.append(min((float(workers.forward_s[w]) for w in below), default=np.inf) + delay_s)
-            down.append(min((float(workers.input_s[w]) for w in above), default=np.inf) + delay_s)
+            up.append(float(workers.forward_s[below].min(initial=np.inf)) + delay_s)
+            down.append(float(workers.input_s[above].min(initial=np.inf)) + delay_s)
         return self.floats([*up, np.inf]), self.floats([*down, np.inf])
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...schemas.kernels import kernel, pays
-from ..scheduling.forms import Form
+from ...schemas.kernels import kernel
+from ..scheduling.forms import Form, pays
 from ..scheduling.problem import KINDS
 from .slots import Slots
 

@@ -10,7 +10,7 @@ says what either way gives, and after how many iterations the copies of normaliz
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -126,6 +126,11 @@ class Replanner:
         peaks = peaks_bytes(ordered.problem, ordered.orders).tolist()
         return ordered.value_s, by_stage(ordered.problem, peaks)
 
+    def orders(self, column_failures: Vector) -> tuple[Problem, Orders]:
+        """Those of the plan that `in_place` gives for failures in the last rows; the rest as for `outcome`."""
+        found = self._rerouted(self.grid.last_units(column_failures), self._effort)
+        return decoupled_where_it_helps(found.problem, found.orders)
+
     def rebuilt(self, entry: AtlasEntry, failed_units: Units | None = None) -> Plan:
         """The plan of an entry; for places that are as good where they are, the plan in place.
 
@@ -170,6 +175,18 @@ class Replanner:
 
     def _home(self, units: Units) -> Problem:
         failed = {place for unit in units for place in self.grid.places(unit)}
+        if not self._alike:
+            return self._home_without(failed)
+        live = self._whole.workers.live.copy()
+        live[[k * self.grid.stages + i for k, i in failed]] = False
+        return replace(self._whole, workers=replace(self._whole.workers, live=live))
+
+    @cached_property
+    def _whole(self) -> Problem:
+        """Of pipelines that are alike, nobody failed: who has differs in nothing else as long as no stage is empty."""
+        return self._home_without(())
+
+    def _home_without(self, failed: Collection[Place]) -> Problem:
         return home_problem(plan_with_failures(self.common, failed), split=self.common.split)
 
     def _rerouted(self, units: Units, effort: Effort) -> Rerouting:

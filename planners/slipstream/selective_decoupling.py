@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel, pays
-from ..scheduling.forms import Form
+from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
+from ..scheduling.forms import Form, pays
 from ..scheduling.retime import Retimer
 from ..scheduling.tables import INTERPRETED_OPERATIONS
 from ..scheduling.windows import Windows, stage_windows

@@ -49,9 +49,9 @@ class SlotScheduler:
         self._stages, self.most_slots = stages, most_slots
         self._weight_s = workers.weight_s
         self._hop_s = pipeline.hop_s[0]
-        self._after_s = workers.allreduce_s
-        self._step_s = workers.optimizer_s
         self.head_s = np.concatenate([[0.0], np.cumsum(workers.forward_s[:-1] + self._hop_s)])
+        self._endings = [times.tolist() for times in (self.head_s, workers.allreduce_s, workers.optimizer_s)]
+        self._longest_step_s = float(workers.optimizer_s.max())
         hops_s = np.append(self._hop_s, 0.0)
         up_s, down_s = workers.forward_s[:-1] + self._hop_s, workers.input_s[1:] + self._hop_s
         durations = np.stack((workers.forward_s, workers.input_s, workers.weight_s, workers.full_s), axis=1)
@@ -77,22 +77,28 @@ class SlotScheduler:
             self._free_s, form.float_space(stages), self._first_s, form.int_space(stages), self._order,
         )  # fmt: skip
         self._sweep = form.kernel(sweep)
-        self._slots = Slots(1, (1,) * stages)
+        self._be_cut(Slots(1, (1,) * stages))
 
     def run(self, slots: Slots, rules: Rules) -> SlotTimes:
         """Schedule slots by rules, one entry a stage; infinite times where limits stop it for ever."""
+        if slots is not self._slots:
+            self._be_cut(slots)
         form = self._form
-        self._slots = slots
-        opens = (np.empty(0), np.empty(0)) if slots.alike else (slots.opens_up(), slots.opens_down())
         rule = form.ints(rules.columns.ravel())
         wait_s = form.floats(np.asarray(rules.weight_wait) * self._weight_s)
         self._sweep(
-            self._stages, int(slots.counts[0]), *self._fixed, *(form.ints(array.ravel()) for array in opens),
-            *self._costs, rule, wait_s, *self._state,
-        )  # fmt: skip
-        if int(np.sum(self._done)) < int((slots.counts * self._kinds).sum()):
+            self._stages, self._first_count, *self._fixed, *self._opens, *self._costs, rule, wait_s, *self._state
+        )
+        if int(np.sum(self._done)) < self._operations:
             return STUCK
-        return self._times(np.array(self._free_s))
+        return self._times()
+
+    def _be_cut(self, slots: Slots) -> None:
+        """What runs need to know of these slots, which many of them may have."""
+        self._slots, self._first_count = slots, int(slots.counts[0])
+        self._operations = int((slots.counts * self._kinds).sum())
+        opens = (np.empty(0), np.empty(0)) if slots.alike else (slots.opens_up, slots.opens_down)
+        self._opens = [self._form.ints(array.ravel()) for array in opens]
 
     def orders(self) -> Sequence[Ints]:
         """The orders of the last run: of each stage, `3 * slot + kind` of its operations."""
@@ -110,10 +116,12 @@ class SlotScheduler:
         )
         return [float(peak) for peak in found]
 
-    def _times(self, end_s: Floats) -> SlotTimes:
+    def _times(self) -> SlotTimes:
         """Windows begin with the first F of rank 0, which waits for nothing but its own F at the stages before."""
-        makespan_s = float((end_s + self._after_s).max() + self._step_s.max())
-        period_s = float((end_s - self.head_s + self._after_s + self._step_s).max())
+        end_s = np.array(self._free_s)
+        rows = list(zip(end_s.tolist(), *self._endings, strict=True))
+        makespan_s = max(last_s + reduce_s for last_s, _, reduce_s, _ in rows) + self._longest_step_s
+        period_s = max(last_s - head_s + reduce_s + step_s for last_s, head_s, reduce_s, step_s in rows)
         return SlotTimes(makespan_s, period_s, end_s)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, zip_longest
 from typing import TYPE_CHECKING
@@ -148,9 +148,14 @@ class SlotSearch:
         """Annealing from the best rules."""
         runs = min(most_runs, BUDGET_OPERATIONS // (KINDS * int(best.slots.counts.sum())))
 
+        known: dict[Hashable, float] = {}
+
         def value_s(rules: Rules) -> float:
-            times = self.run(best.slots, rules)
-            return times.period_s if self.staggered else times.makespan_s
+            key = (*rules.columns.ravel().tolist(), *rules.weight_wait)
+            if key not in known:
+                times = self.run(best.slots, rules)
+                known[key] = times.period_s if self.staggered else times.makespan_s
+            return known[key]
 
         repeated, _ = self._known(best.slots)
         rules, _ = anneal(repeated, best.rules, value_s, bound_s=best.goal_s, runs=runs, chance=random.Random(seed))

@@ -74,7 +74,7 @@ class Slots:
         sizes = np.array(self.group_sizes)
         return -(-self.jobs // sizes)
 
-    @property
+    @cached_property
     def alike(self) -> bool:
         """Whether all stages cut the ranks in the same way: slot m of one is slot m of the next."""
         return len(set(self.group_sizes)) == 1
@@ -84,6 +84,7 @@ class Slots:
         size = self.group_sizes[stage]
         return (ranks + size - self.first_sizes[stage]) // size
 
+    @cached_property
     def opens_up(self) -> Ints:
         """At `[m, i]`: how many slots of stage i + 1 wait for slots of stage i before m, `(slots + 1) x stages`.
 
@@ -92,18 +93,19 @@ class Slots:
         """
         return self._opens(-1)
 
+    @cached_property
     def opens_down(self) -> Ints:
         """The same for I: at `[m, i]`, how many slots of stage i - 1 wait for slots of stage i before m."""
         return self._opens(1)
 
     def _opens(self, shift: int) -> Ints:
-        cuts = np.stack([self.group_sizes, self.first_sizes, self.counts])
+        cuts = list(zip(self.group_sizes, self.first_sizes, self.counts.tolist(), strict=True))
+        pairs = list(zip(cuts, (*cuts[-shift:], *cuts[:-shift]), strict=True))
         # Few pairs of neighbours are unlike, so a column is made once for each.
-        (sizes, first, _, other_sizes, other_first, other_counts), pair = np.unique(
-            np.concatenate([cuts, np.roll(cuts, shift, axis=1)]), axis=1, return_inverse=True
-        )
+        column = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+        (sizes, first, _), (other_sizes, other_first, other_counts) = np.array(list(column)).transpose(1, 2, 0)
         ends = np.arange(-1, int(self.counts.max()))[:, None] * sizes + first
         ends[0] = 0
         ended = (ends + other_sizes - other_first) // other_sizes
-        opened: Ints = np.where(ends >= self.jobs, other_counts, ended)[:, pair]
+        opened: Ints = np.where(ends >= self.jobs, other_counts, ended)[:, [column[pair] for pair in pairs]]
         return opened

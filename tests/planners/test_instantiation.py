@@ -144,6 +144,8 @@ def test_the_fastest_of_all_sets(paced: tuple[Templates, list[Pace], Ending, int
     found = fastest_sizes(templates, paces, ending, nodes, microbatches, multiple_of)
     assert sum(found) == nodes
     assert lasts_s(found) == min(times_s)
+    for likely in (1, len(found), nodes):
+        assert fastest_sizes(templates, paces, ending, nodes, microbatches, multiple_of, likely) == found
 
 
 def test_fewer_pipelines_where_the_all_reduce_is_slow() -> None:

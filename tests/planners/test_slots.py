@@ -94,7 +94,7 @@ def test_slots_cut_the_ranks_completely_in_order_and_no_wider_than_said(slots: S
 @given(_slots())
 def test_slots_wait_for_the_first_slot_that_ends_at_their_highest_rank_or_later(slots: Slots) -> None:
     """What opens a slot is what the definition says, upwards and downwards."""
-    up, down = slots.opens_up(), slots.opens_down()
+    up, down = slots.opens_up, slots.opens_down
     ends = [_ends(slots, stage) for stage in range(len(slots.group_sizes))]
     for before in range(int(slots.counts.max()) + 1):
         for stage in range(len(ends) - 1):

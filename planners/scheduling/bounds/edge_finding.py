@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from ....schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel, pays
-from ..forms import Form
+from ....schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
+from ..forms import Form, pays
 from ..problem import BACKWARD, FORWARD, KINDS, WEIGHT, Problem
 from .chains import Route, routes_of
 from .heads_and_tails import heads_and_tails

@@ -88,7 +88,7 @@ def test_nodes_that_are_slow_for_long_are_spared_and_return() -> None:
     began = found.begin(Fleet(names(8)))
     slow = Fleet(names(8), slow={"n3": 10.0})
     *_, spared = found.answer(began, slow_moment(1e5, slow))
-    assert spared.after_s >= COSTS.slow_detection_iterations * (began.iteration_time_s or 0.0)
+    assert spared.after_s >= COSTS.slow_detection_iterations * 9 * (began.iteration_time_s or 0.0)
     assert "detecting" not in kinds(spared) and not spared.interrupts
     assert "n3" not in found.seats(spared.standing).values()
     *_, back = found.answer(spared.standing, slow_moment(2e5, Fleet(names(8))))
@@ -102,9 +102,18 @@ def test_slow_nodes_get_fewer_micro_batches_where_that_is_enough() -> None:
     began = found.begin(Fleet(names(8)))
     paced, *_, last = found.answer(began, slow_moment(1e5, Fleet(names(8), slow={"n3": 1.1})))
     slower_s, adapted_s = paced.standing.iteration_time_s, last.standing.iteration_time_s
-    assert paced.after_s == 0 and last.after_s >= COSTS.slow_detection_iterations * (began.iteration_time_s or 0.0)
+    assert paced.after_s == 0 and last.after_s >= COSTS.slow_detection_iterations * (slower_s or 0.0)
     assert began.iteration_time_s < adapted_s < slower_s  # type: ignore[operator]
     assert "n3" in found.seats(last.standing).values()
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 5, 7])
+def test_few_nodes_train_as_well_as_under_varuna(nodes: int) -> None:
+    """Unlike pipelines go on with any nodes that hold the model, also where all nodes are faster in a grid."""
+    asked = job(4, 2, 6, costs=COSTS)
+    fleet = Fleet(names(nodes))
+    rivals = [policy(name, asked).begin(fleet).microbatches_per_s for name in ("varuna", "oobleck")]
+    assert Rtk(asked).begin(fleet).microbatches_per_s >= 0.99 * max(rivals)
 
 
 def test_checkpoints_are_rarer_where_peers_have_the_state() -> None:
@@ -127,7 +136,7 @@ def test_what_is_slow_is_known_after_so_long_whatever_else_happens() -> None:
     """Other changes meanwhile do not put it off; nodes that are gone are known to be."""
     fleet = Fleet(("a", "b", "c"), {"a": 2.0}, {("b", "c"): 0.1})
     begun = Found().by(fleet, 10.0, 5.0)
-    assert begun.believed(fleet) == Fleet(("a", "b", "c")) and begun.due_s(5.0) == 15.0
+    assert begun.believed(fleet) == Fleet(("a", "b", "c")) and begun.due_s == 15.0
     more = replace(fleet, slow={"a": 2.0, "b": 3.0})
     later = begun.by(more, 14.0, 5.0).by(more, 15.0, 5.0)
     assert later.believed(more) == fleet

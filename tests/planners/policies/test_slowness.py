@@ -6,13 +6,16 @@ from hypothesis import strategies as st
 
 from rtk.planners.greyhound.plan import placed
 from rtk.planners.greyhound.topology import best_assignment
+from rtk.planners.policies.bamboo import Bamboo
 from rtk.planners.policies.checkpoint_restart import CheckpointRestart
 from rtk.planners.policies.elastic_batching import ElasticBatching
 from rtk.planners.policies.oobleck import Oobleck
+from rtk.planners.policies.retimed import Retimed
 from rtk.planners.policies.slipstream import SlipStream
 from rtk.planners.policies.slowness import troubles_of, under_troubles
 from rtk.planners.policies.spares import Spares
 from rtk.planners.policies.unheeding import Unheeding
+from rtk.planners.policies.varuna import Varuna
 from rtk.planners.shape import plan_without_orders
 from rtk.schemas.conditions import pair_of
 from rtk.schemas.errors import InfeasibleError
@@ -22,7 +25,7 @@ from rtk.schemas.replay import Fleet, Standing
 from .slow_stories import slow_moment, slow_stories, slowed
 from .stories import job, jobs, names, require_true, told
 
-UNHEEDING = (CheckpointRestart, Spares, ElasticBatching, SlipStream, Oobleck)
+UNHEEDING = (CheckpointRestart, Spares, ElasticBatching, SlipStream, Oobleck, Bamboo, Varuna)
 FOUR = Fleet(names(4))
 
 
@@ -39,6 +42,26 @@ def test_a_slow_standing_is_what_the_simulator_says_of_its_plan(made: type, data
         return  # Oobleck has no templates for so few nodes
     for fleet, standing in story:
         require_true(policy, found_job, fleet, standing)
+
+
+@pytest.mark.parametrize("made", (*UNHEEDING, Varuna, Bamboo))
+@settings(max_examples=10)
+@given(st.data())
+def test_orders_that_are_there_sooner_are_those_of_the_plan(made: type, data: st.DataObject) -> None:
+    """Timed under anything slow, and in memory, to the last bit."""
+    found_job = data.draw(jobs())
+    policy = made(found_job)
+    try:
+        story = list(told(policy, data.draw(slow_stories(found_job))))
+    except InfeasibleError:
+        return
+    for fleet, standing in story:
+        plan = policy.plan(standing)
+        if plan is not None:
+            troubles = troubles_of(fleet, policy.seats(standing)).felt()
+            sooner, read = policy.ordered(standing), Retimed(plan)
+            assert sooner.iteration_time_s(troubles) == read.iteration_time_s(troubles)
+            assert sooner.peaks_bytes().tolist() == read.peaks_bytes().tolist()
 
 
 @given(st.data())
