@@ -191,7 +191,7 @@ def _worth(took: dict[str, float], healthy_s: float, bound_s: float) -> dict[str
 
 def worker(quick: bool, keep: str | None) -> dict[str, Any]:
     """A slow worker among 2 x 2."""
-    plan = plan_pipeline(profile(2), "zero-bubble", Shape(2, 2, 8))
+    plan = plan_pipeline(profile(2), Shape(2, 2, 8), "zero-bubble")
     return s2(plan, {"0/1": 1.5}, quick, 36 if quick else 60, keep)
 
 
@@ -203,7 +203,7 @@ def link(quick: bool, keep: str | None) -> dict[str, Any]:
         ("of a pipeline", Shape(4, 1, 12), "0/2-0/3"),
         ("of four peers", Shape(1, 4, 6), "1/0-2/0"),
     ):
-        plan = plan_pipeline(profile(shape.pp), "zero-bubble" if shape.pp > 1 else "1f1b", shape)
+        plan = plan_pipeline(profile(shape.pp), shape, "zero-bubble" if shape.pp > 1 else "1f1b")
         events = episode("link", ends, first, stop, 4 * OPERATION_S)
         ran = run(plan, Conduct(iterations), events, keep and f"{keep}-{shape.pp}x{shape.dp}")
         found[name] = times(ran, first, stop, iterations)
@@ -216,7 +216,7 @@ def figure_15(quick: bool, keep: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {"factor": factor, "paper": {"slow_ratio": factor, "adapted_ratio": factor * 0.83 / 1.31}}
     for stages in (1,) if quick else (1, 2):
         shape = Shape(stages, 4, 8)
-        plan = plan_pipeline(profile(stages), "1f1b" if stages == 1 else "zero-bubble", shape)
+        plan = plan_pipeline(profile(stages), shape, "1f1b" if stages == 1 else "zero-bubble")
         slow = {f"0/{i}": factor for i in range(stages)}
         found[f"{stages}x4"] = s2(plan, slow, quick, 30 if quick else 50, keep and f"{keep}-{stages}x4")
     return found
@@ -225,7 +225,7 @@ def figure_15(quick: bool, keep: str | None) -> dict[str, Any]:
 def exchange(quick: bool, keep: str | None) -> dict[str, Any]:
     """A slow link between peers, which nothing hides but to move one of them."""
     first, stop, iterations = (QUICK_FROM, 44, 62) if quick else (SLOW_FROM, 80, 110)
-    plan = plan_pipeline(profile(2), "zero-bubble", Shape(2, 2, 8))
+    plan = plan_pipeline(profile(2), Shape(2, 2, 8), "zero-bubble")
     how = Conduct(iterations, mitigate=f"S3={20 * OPERATION_S}")
     ran = run(plan, how, episode("link", "0/1-1/1", first, stop, 6 * OPERATION_S), keep)
     return times(ran, first, stop, iterations) | {"copies_before_iterations": ran.iterations("copy")}
@@ -234,7 +234,7 @@ def exchange(quick: bool, keep: str | None) -> dict[str, Any]:
 def restart(quick: bool, keep: str | None) -> dict[str, Any]:
     """A worker so slow that the job starts again; in double precision."""
     first, iterations = (QUICK_FROM, 36) if quick else (SLOW_FROM, 60)
-    plan = plan_pipeline(profile(2), "zero-bubble", Shape(2, 2, 8))
+    plan = plan_pipeline(profile(2), Shape(2, 2, 8), "zero-bubble")
     how = Conduct(iterations, mitigate="S4=2")
     slow = [TraceEvent("slow_compute", iteration=first, worker="0/1", factor=3.0)]
     ran, calm = run(plan, how, slow, keep, DOUBLE), run(plan, Conduct(iterations), (), None, DOUBLE)

@@ -132,7 +132,7 @@ def make_plan() -> Plan:
     """1F1B of one block a stage."""
     block, end = Layer((LayerCost(1.0, 1.0, 1.0),)), Layer((LayerCost(0.1, 0.1, 0.1),))
     profile = Profile((end, *(block for _ in range(STAGES)), end))
-    return plan_pipeline(profile, "1f1b", Shape(STAGES, 1, MICROBATCHES))
+    return plan_pipeline(profile, Shape(STAGES, 1, MICROBATCHES), "1f1b")
 
 
 def torch_side(module: nn.Module, rank: int, batch: Batch) -> Callable[[], float]:

@@ -53,7 +53,7 @@ class Case:
         """1F1B, two stages and two pipelines."""
         share_s = self.operation_s * 2 / self.layers
         layer = Layer((LayerCost(share_s, share_s, share_s),))
-        return plan_pipeline(Profile((layer,) * self.layers), "1f1b", Shape(2, 2, self.microbatches))
+        return plan_pipeline(Profile((layer,) * self.layers), Shape(2, 2, self.microbatches), "1f1b")
 
 
 CASES = (

@@ -49,7 +49,7 @@ class Configuration:
 
     def plan(self, profile: Profile) -> Plan:
         """The plan made from a profile."""
-        return plan_pipeline(profile, self.schedule, Shape(self.pp, self.dp, self.microbatches))
+        return plan_pipeline(profile, Shape(self.pp, self.dp, self.microbatches), self.schedule)
 
 
 UNPACED = (

@@ -33,7 +33,7 @@ def row(name: str, shape: Shape, schedule: Schedule) -> dict[str, Any]:
     times_s = []
     for _ in range(REPEATS):
         start_s = time.perf_counter()
-        plan = plan_pipeline(profile, schedule, shape)
+        plan = plan_pipeline(profile, shape, schedule)
         times_s.append(time.perf_counter() - start_s)
     prediction = plan.prediction
     assert prediction is not None

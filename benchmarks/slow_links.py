@@ -190,7 +190,7 @@ def figure_15(iterations: int = 6) -> dict[str, Any]:
     """Each baseline and the adapted plan under growing delays."""
     link = 6
     plans: dict[str, tuple[Callable[[float], Plan], Sending]] = {
-        "1f1b direct": (lambda _: plan_pipeline(even_profile(8), "1f1b", Shape(8, 1, 32)), "direct"),
+        "1f1b direct": (lambda _: plan_pipeline(even_profile(8), Shape(8, 1, 32), "1f1b"), "direct"),
         "zero-bubble direct": (lambda _: zero_bubble(8, 32), "direct"),
         "zero-bubble delegated": (lambda _: zero_bubble(8, 32), "delegated"),
         "adapted": (lambda delay_s: healthy(adapted(8, 32, {link: delay_s})), "delegated"),
@@ -292,7 +292,7 @@ def paper_trace(scale: float, operation_s: float) -> list[TraceEvent]:
 def contenders() -> dict[str, tuple[Plan, Sending, Policy]]:
     """Whose iterations are compared: plan, transport, policy."""
     frozen = zero_bubble(8, 16, TRACE_OPERATION_S)
-    one_f_one_b = plan_pipeline(even_profile(8, TRACE_OPERATION_S), "1f1b", Shape(8, 1, 16))
+    one_f_one_b = plan_pipeline(even_profile(8, TRACE_OPERATION_S), Shape(8, 1, 16), "1f1b")
     return {
         "1f1b": (one_f_one_b, "direct", Policy.SLIPSTREAM),
         "zero-bubble": (frozen, "direct", Policy.SLIPSTREAM),

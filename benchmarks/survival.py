@@ -65,7 +65,7 @@ def even_profile(layers: int, seconds: float) -> Profile:
 
 def plan_of(pp: int, dp: int, microbatches: int = 4) -> Plan:
     """1F1B over equal layers."""
-    return plan_pipeline(even_profile(LAYERS, 0.003), "1f1b", Shape(pp, dp, microbatches))
+    return plan_pipeline(even_profile(LAYERS, 0.003), Shape(pp, dp, microbatches), "1f1b")
 
 
 def is_event(name: str, **fields: Any) -> Any:

@@ -44,7 +44,7 @@ def loss_difference(plan: Plan) -> float:
 
 def row(schedule: Schedule, dp: int) -> dict[str, Any]:
     """Both differences of one plan."""
-    plan = plan_pipeline(profile(), schedule, Shape(2, dp, 4))
+    plan = plan_pipeline(profile(), Shape(2, dp, 4), schedule)
     return {
         "schedule": schedule,
         "dp": dp,

@@ -71,7 +71,7 @@ def pipeline(
     site, read = read_site(cluster, overlay), read_document(profile, Profile)
     delays = {**site.delays_alone(pp, dp).link_delay_s, **parse_link_delays(link_delay)}
     shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), delays)
-    made = site.signed(plan_pipeline(site.adapted(read), schedule.value, shape), read)
+    made = site.signed(plan_pipeline(site.adapted(read), shape, schedule.value), read)
     emit(made, output, as_json)
     remark(summary(made))
 

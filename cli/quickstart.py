@@ -67,7 +67,7 @@ def _plan(profile: "Profile") -> "tuple[Plan, bool]":
     from ..planners.shape import Shape
     from ..schemas.conditions import under_conditions
 
-    plan = plan_pipeline(profile, "zero-bubble", Shape(PP, DP, MICROBATCHES))
+    plan = plan_pipeline(profile, Shape(PP, DP, MICROBATCHES), "zero-bubble")
     cores = available_cores()
     if cores >= PP * DP:
         return plan, False

@@ -52,7 +52,7 @@ def test_the_example_trains_under_torchrun(tmp_path: Path) -> None:
     from rtk.schemas.profile import Layer, LayerCost, Profile
 
     profile = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(4)))
-    write_document(str(tmp_path / "plan.json"), plan_pipeline(profile, "zero-bubble", Shape(2, 1, 4)))
+    write_document(str(tmp_path / "plan.json"), plan_pipeline(profile, Shape(2, 1, 4), "zero-bubble"))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*command, str(ROOT / "docs" / "example_train.py"), "plan.json"],

@@ -158,7 +158,7 @@ def one_f_one_b(setting: Setting) -> Plan:
     """1F1B's plan."""
     from ...planners.pipeline.plan import plan_pipeline
 
-    return plan_pipeline(_profile(setting), "1f1b", _shape(setting))
+    return plan_pipeline(_profile(setting), _shape(setting), "1f1b")
 
 
 def _profile(setting: Setting) -> Profile:

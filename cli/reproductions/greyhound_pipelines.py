@@ -40,7 +40,7 @@ def iteration_s(profile: Profile, stages: int, pipelines: int, microbatches: int
     from ...runners.simulator import simulate
     from ...schemas.conditions import under_conditions
 
-    plan = plan_pipeline(profile, "1f1b", Shape(stages, pipelines, microbatches))
+    plan = plan_pipeline(profile, Shape(stages, pipelines, microbatches), "1f1b")
     return simulate(under_conditions(plan, slow, {})).iteration_time_s
 
 

@@ -83,7 +83,7 @@ def re_routed_gb(profile: Profile, most: int) -> list[list[float]]:
 
 
 def _one_f_one_b(profile: Profile) -> Plan:
-    return plan_pipeline(profile, "1f1b", Shape(LARGE.pp, 1, LARGE.microbatches // LARGE.dp))
+    return plan_pipeline(profile, Shape(LARGE.pp, 1, LARGE.microbatches // LARGE.dp), "1f1b")
 
 
 def _peaks_gb(profile: Profile, plan: Plan) -> list[float]:

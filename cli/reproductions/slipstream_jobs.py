@@ -115,7 +115,7 @@ def stage_works(job: Job, pp: int, ends: Ends) -> list[float]:
 
 def whole_s(works: Sequence[float], microbatches: int) -> float:
     """What 1F1B takes without failures, by `rtk plan pipeline`."""
-    found = plan_pipeline(stages_profile(works), "1f1b", Shape(len(works), 1, microbatches)).prediction
+    found = plan_pipeline(stages_profile(works), Shape(len(works), 1, microbatches), "1f1b").prediction
     assert found is not None
     return found.makespan_s
 

@@ -22,13 +22,13 @@ Schedule = Literal["gpipe", "1f1b", "zero-bubble"]
 SPLIT_KINDS: tuple[Kind, ...] = ("F", "I", "W")  # of operation codes, whose jobs are the micro-batches here
 
 
-def plan_pipeline(profile: Profile, schedule: Schedule, shape: Shape) -> Plan:
+def plan_pipeline(profile: Profile, shape: Shape, schedule: Schedule) -> Plan:
     """Plan fault-free pipelines of one shape.
 
     Args:
         profile: the model's costs.
-        schedule: GPipe, 1F1B or zero-bubble.
         shape: stages, pipelines, micro-batches, limits and delays.
+        schedule: GPipe, 1F1B or zero-bubble.
 
     Returns:
         A checked plan with its prediction.

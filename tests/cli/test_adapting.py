@@ -28,8 +28,8 @@ from rtk.schemas.protocols import Hand, Replanned
 from ..planners.running_plans import made_by, profile, running_plans, short_search
 
 COSTS = profile([(0.01, 0.01, 0.01)] * 4)
-WHOLE = plan_pipeline(COSTS, "zero-bubble", Shape(4, 1, 12))
-WIDE = plan_pipeline(COSTS, "zero-bubble", Shape(4, 3, 8))
+WHOLE = plan_pipeline(COSTS, Shape(4, 1, 12), "zero-bubble")
+WIDE = plan_pipeline(COSTS, Shape(4, 3, 8), "zero-bubble")
 TOLERATED_S, BEYOND_S = 0.01, 0.03
 
 
@@ -141,7 +141,7 @@ def test_all_at_once() -> None:
 
 def test_a_broken_link_of_long_delay_is_taken_for_one_twice_as_long() -> None:
     """That is what a detour takes, unless it was measured to take more."""
-    plan = plan_pipeline(COSTS, "1f1b", Shape(4, 1, 12, link_delay_s={(None, 1): 0.04}))
+    plan = plan_pipeline(COSTS, Shape(4, 1, 12, link_delay_s={(None, 1): 0.04}), "1f1b")
     ends = ("0/1", "0/2")
     found = adapting(plan)(plan, crew_of(plan), Conditions(broken_links=(ends,)))
     assert found.plan.links_of(0)[1].delay_s == 0.08
@@ -172,7 +172,7 @@ def _worker(plan: Plan, place: Place) -> tuple[Operation, ...]:
 def test_a_slow_link_between_peers_is_moved_away_and_all_go_back_after_relief(dp: int) -> None:
     """From level 1 on: one of its ends changes places with a worker of another stage, so that the two have nothing to
     send to each other; the plan stays, and nobody moves again until it is well; then everybody is where he was."""
-    plan = plan_pipeline(COSTS, "1f1b", Shape(3, dp, 6))
+    plan = plan_pipeline(COSTS, Shape(3, dp, 6), "1f1b")
     replan = adapting(plan)
     assert replan(plan, crew_of(plan), slow_link("0/1", "1/1", 0.2)) == Replanned(plan, at_home(plan))
     conditions = slow_link("0/1", "1/1", 0.2, level=1)
@@ -194,14 +194,14 @@ def test_a_slow_link_between_peers_is_moved_away_and_all_go_back_after_relief(dp
 @pytest.mark.parametrize(("within", "delay_s", "moves"), [(0, 0.2, False), (100, 0.2, True), (100, 1e-4, False)])
 def test_workers_change_places_only_where_it_pays(within: int, delay_s: float, moves: bool) -> None:
     """Copies that nobody knows the size of last as long as ten iterations."""
-    plan = plan_pipeline(COSTS, "1f1b", Shape(3, 2, 6))
+    plan = plan_pipeline(COSTS, Shape(3, 2, 6), "1f1b")
     found = adapting(plan, within)(plan, crew_of(plan), slow_link("0/1", "1/1", delay_s, level=1))
     assert (found.seats != at_home(plan)) == moves
 
 
 def test_nobody_moves_while_somebody_waits_for_his_state() -> None:
     """A newcomer takes its place first; and who was elsewhere then, stays there."""
-    plan = plan_pipeline(COSTS, "1f1b", Shape(3, 2, 6))
+    plan = plan_pipeline(COSTS, Shape(3, 2, 6), "1f1b")
     crew = (*crew_of(plan, "1/2"), Hand("1/2", None, None))
     found = adapting(plan)(plan, crew, slow_link("0/1", "1/1", 0.2, level=1))
     assert all(name == name_of(place) for name, place in found.seats)
@@ -221,7 +221,7 @@ def test_a_slow_link_of_a_pipeline_is_given_to_two_who_have_nothing_to_send_to_e
     assert digest(found.plan) == digest(WHOLE)
     back = replan(found.plan, crew_after(found), HEALTHY)
     assert back == Replanned(WHOLE, at_home(WHOLE))
-    wide = plan_pipeline(COSTS, "zero-bubble", Shape(4, 2, 8))
+    wide = plan_pipeline(COSTS, Shape(4, 2, 8), "zero-bubble")
     around = adapting(wide)(wide, crew_of(wide), conditions)
     assert around.seats == at_home(wide)
 
@@ -230,10 +230,10 @@ def test_stragglers_of_one_pipeline_are_consolidated_where_nothing_else_helps() 
     """Two slow workers of one pipeline each cost it; where its stages are unlike, a slow worker gives the long one up;
     and if a swap gains next to nothing, everybody stays."""
     unlike = profile([(0.02, 0.02, 0.02), (0.01, 0.01, 0.01), (0.01, 0.01, 0.01)])
-    plan = plan_pipeline(unlike, "1f1b", Shape(3, 1, 8))
+    plan = plan_pipeline(unlike, Shape(3, 1, 8), "1f1b")
     found = adapting(plan)(plan, crew_of(plan), slow_worker("0/0", 1.8, level=1))
     assert dict(found.seats)["0/0"] != (0, 0)
-    even = plan_pipeline(COSTS, "1f1b", Shape(4, 1, 12))
+    even = plan_pipeline(COSTS, Shape(4, 1, 12), "1f1b")
     assert adapting(even)(even, crew_of(even), slow_worker("0/1", 1.8, level=1)).seats == at_home(even)
 
 
@@ -261,13 +261,13 @@ def test_what_changing_places_costs() -> None:
     assert adapting(WIDE).moving_s(0.5) == 2 * UNKNOWN_COPYING * 0.5
     layers = tuple(Layer((LayerCost(0.01, 0.01, 0.01),), state_bytes=size) for size in (100.0, 300.0))
     known = Profile(layers, network=Network(inter_node=Connection(0.0, 1000.0)))
-    common, plan = opening(known, Request(Shape(2, 2, 4))), plan_pipeline(known, "1f1b", Shape(2, 2, 4))
+    common, plan = opening(known, Request(Shape(2, 2, 4))), plan_pipeline(known, Shape(2, 2, 4), "1f1b")
     assert Adapting(Rerouting(plan, common, 100), 100).moving_s(0.5) == pytest.approx(2 * 0.3)
 
 
 def test_two_slow_links_between_peers() -> None:
     """Both are moved away."""
-    plan = plan_pipeline(COSTS, "1f1b", Shape(4, 2, 6))
+    plan = plan_pipeline(COSTS, Shape(4, 2, 6), "1f1b")
     conditions = Conditions((SlowLink(("0/1", "1/1"), 0.2), SlowLink(("0/2", "1/2"), 0.1)), level=1)
     seats = dict(adapting(plan)(plan, crew_of(plan), conditions).seats)
     for one, other in (("0/1", "1/1"), ("0/2", "1/2")):
@@ -278,7 +278,7 @@ def test_two_slow_links_between_peers() -> None:
 def test_host_memory_is_for_adapted_plans() -> None:
     """With it warm-ups may hold more than the device; without it they keep the limit; the first plan always does."""
     limits = [4.0, 3.0, 2.0, 1.0]
-    plan = plan_pipeline(COSTS, "1f1b", Shape(4, 1, 12, limits))
+    plan = plan_pipeline(COSTS, Shape(4, 1, 12, limits), "1f1b")
     conditions = slow_link("0/1", "0/2", 0.04)
     plain, lifted = (adapting(plan, 100, more)(plan, crew_of(plan), conditions).plan for more in (0.0, 8.0))
     assert plain.prediction is not None
@@ -324,7 +324,7 @@ def test_warming_up_changes_no_answer() -> None:
     warm.warm_up()
     question = (WIDE, crew_of(WIDE, "0/0"), slow_link("0/1", "0/2", 0.1))
     assert warm(*question) == cold(*question)
-    single = plan_pipeline(Profile((Layer((LayerCost(0.01, 0.01, 0.01),)),)), "gpipe", Shape(1, 1, 2))
+    single = plan_pipeline(Profile((Layer((LayerCost(0.01, 0.01, 0.01),)),)), Shape(1, 1, 2), "gpipe")
     adapting(single).warm_up()
 
 

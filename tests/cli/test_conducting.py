@@ -15,7 +15,7 @@ from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.protocols import Measured, Monitor
 
 PROFILE = Profile((Layer((LayerCost(0.02, 0.03, 0.01),)),) * 3)
-PLAN = plan_pipeline(PROFILE, "1f1b", Shape(3, 2, 4, link_delay_s={(None, 0): 0.1, (1, 1): 0.2}))
+PLAN = plan_pipeline(PROFILE, Shape(3, 2, 4, link_delay_s={(None, 0): 0.1, (1, 1): 0.2}), "1f1b")
 LATE_LINK_S = 0.2 * 0.05
 
 
@@ -47,7 +47,7 @@ def test_the_monitor_knows_what_the_plan_expects(one: str, other: str, usual_s: 
 
 def test_tiny_operations_do_not_make_every_hiccup_a_slow_link() -> None:
     """Three milliseconds are never too long."""
-    tiny = plan_pipeline(Profile((Layer((LayerCost(1e-4, 1e-4, 1e-4),)),) * 2), "1f1b", Shape(2, 1, 2))
+    tiny = plan_pipeline(Profile((Layer((LayerCost(1e-4, 1e-4, 1e-4),)),) * 2), Shape(2, 1, 2), "1f1b")
     ends, slow = ("0/0", "0/1"), Conditions((SlowLink(("0/0", "0/1"), 0.0033),))
     for delay_s, found in ((LATE_S * 0.9, None), (LATE_S * 1.1, slow)):
         watch = monitor_of(tiny)

@@ -25,7 +25,7 @@ from .shell import rtk
 
 SLOW = Conditions(slow_workers=(SlowWorker("0/1", 2.0),))
 LAYER = Layer((LayerCost(0.01, 0.01, 0.01),))
-PLAN = plan_pipeline(Profile((LAYER,) * 4), "1f1b", Shape(4, 2, 8))
+PLAN = plan_pipeline(Profile((LAYER,) * 4), Shape(4, 2, 8), "1f1b")
 USUAL_S = 1.0
 
 
@@ -185,7 +185,7 @@ def test_what_a_trace_holds_for_new_workers() -> None:
 
 def simulated(folder: Path, *more: str, iterations: int = 60) -> tuple[int, list[tuple[str, str]]]:
     """A story of a slow link between peers: exit code, and what happened, with the words for it."""
-    write_document(str(folder / "plan.json"), plan_pipeline(Profile((LAYER,) * 3), "1f1b", Shape(3, 2, 6)))
+    write_document(str(folder / "plan.json"), plan_pipeline(Profile((LAYER,) * 3), Shape(3, 2, 6), "1f1b"))
     events = [
         {"iteration": 5, "kind": "slow_link", "link": "0/1-1/1", "delay_s": 0.05},
         {"iteration": 40, "kind": "recover", "link": "0/1-1/1"},

@@ -43,7 +43,7 @@ def crew_of(plan: Plan, *dead: str) -> tuple[Hand, ...]:
 def test_each_plan_has_its_policy() -> None:
     """Without --policy failures are answered as the plan was made: by other pipelines, or by re-routing, and then slow
     links are as well."""
-    made, plain = unlike(5), plan_pipeline(PROFILE, "1f1b", Shape(2, 2, 4))
+    made, plain = unlike(5), plan_pipeline(PROFILE, Shape(2, 2, 4), "1f1b")
     regrouped = answers_for(made, None, None, 100)(made, crew_of(made, "0/0"), HEALTHY)
     assert [pipeline.template for pipeline in regrouped.plan.pipelines] == ["n2", "n2"]
     rerouted = answers_for(plain, None, None, 100)(plain, crew_of(plain, "0/0"), HEALTHY)
@@ -70,7 +70,7 @@ def test_pipelines_that_are_alike_may_be_rerouted_whoever_planned_them() -> None
 @pytest.mark.parametrize(
     ("plan", "policy", "atlas", "where"),
     [
-        (plan_pipeline(PROFILE, "1f1b", Shape(2, 2, 4)), Policy.OOBLECK, None, "/planner/options/templates"),
+        (plan_pipeline(PROFILE, Shape(2, 2, 4), "1f1b"), Policy.OOBLECK, None, "/planner/options/templates"),
         (unlike(5), Policy.SLIPSTREAM, None, "/pipelines/1/template"),
         (unlike(5), None, "atlas", "--atlas"),
     ],

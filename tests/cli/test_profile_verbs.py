@@ -35,7 +35,7 @@ def profile_of(times_s: Sequence[float], spread: float | None = None) -> Profile
 def folder(tmp_path: Path) -> Path:
     """A profile, a plan of two stages, and the timeline of a run in which everything took twice as long."""
     profile = profile_of(TIMES_S)
-    plan = plan_pipeline(profile, "1f1b", Shape(pp=2, dp=2, microbatches=4))
+    plan = plan_pipeline(profile, Shape(pp=2, dp=2, microbatches=4), "1f1b")
     write_document(str(tmp_path / "profile.json"), profile)
     write_document(str(tmp_path / "plan.json"), plan)
     write_document(str(tmp_path / "timeline.json"), run_of(plan))
@@ -91,7 +91,7 @@ def test_without_a_plan_stages_are_cut_as_rtk_plan_cuts_them(folder: Path) -> No
 
 def test_several_timelines_take_their_own_plans(folder: Path) -> None:
     """Found by what the timelines say they are of, whatever the order."""
-    other = plan_pipeline(profile_of(TIMES_S), "gpipe", Shape(pp=3, dp=1, microbatches=3))
+    other = plan_pipeline(profile_of(TIMES_S), Shape(pp=3, dp=1, microbatches=3), "gpipe")
     write_document(str(folder / "other.json"), other)
     write_document(str(folder / "second.json.gz"), run_of(other))
     given = (
@@ -150,7 +150,7 @@ def test_what_cannot_refine_is_refused(folder: Path) -> None:
     assert "5 stages, the profile 4 layers" in refused(folder, "--timeline", "deep.json")
     assert "has a stage 4, the plan 2 stages" in refused(folder, "--timeline", "deep.json", "--plan", "plan.json")
     assert "stage 0 computes nothing" in refused(folder, "--timeline", "gap.json")
-    other = plan_pipeline(profile_of(TIMES_S), "gpipe", Shape(pp=3, dp=1, microbatches=3))
+    other = plan_pipeline(profile_of(TIMES_S), Shape(pp=3, dp=1, microbatches=3), "gpipe")
     write_document(str(folder / "other.json"), other)
     assert "of another plan" in refused(folder, "--timeline", "timeline.json", "--plan", "other.json")
     two = ("--plan", "other.json", "--plan", "plan.json")

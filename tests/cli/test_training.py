@@ -34,7 +34,7 @@ def plan(stages: int, **told: object) -> Plan:
     """Of four layers, from a profile whose `model` says something."""
     layers = (Layer((LayerCost(1.0, 1.0, 1.0),)),) * 4
     profile = Profile(layers, model=dict(told), microbatch_size=3, sequence_length=9)
-    return plan_pipeline(profile, "1f1b", Shape(stages, 1, 2))
+    return plan_pipeline(profile, Shape(stages, 1, 2), "1f1b")
 
 
 def test_the_form_follows_from_the_plan(tmp_path: Path) -> None:

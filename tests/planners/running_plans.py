@@ -57,7 +57,7 @@ def made_by(maker: str, costs: Profile, shape: Shape, failed: frozenset[Place] =
         return Replanner(opening(costs, asked), len(failed)).in_place(failed)
     if maker in ("initial", "adapted"):
         return plan_adaptra(costs, shape, maker, Effort("heuristic"))  # type: ignore[arg-type]
-    return plan_pipeline(costs, maker, shape)  # type: ignore[arg-type]
+    return plan_pipeline(costs, shape, maker)  # type: ignore[arg-type]
 
 
 @st.composite

@@ -15,7 +15,7 @@ from .running_plans import profile
 
 def grid(pp: int, dp: int) -> Plan:
     """Pipelines that are alike."""
-    return plan_pipeline(profile([(1.0, 1.0, 1.0)] * pp), "gpipe", Shape(pp, dp, 1))
+    return plan_pipeline(profile([(1.0, 1.0, 1.0)] * pp), Shape(pp, dp, 1), "gpipe")
 
 
 def of_peers(slow: dict[PlacePair, float]) -> float:

@@ -37,7 +37,7 @@ def capped(
     dp: int = 1,
 ) -> Plan:
     """Four stages of 10 ms an operation and 12 micro-batches, with a memory limit for each and slow links."""
-    return plan_pipeline(ADAPTRA4, schedule, Shape(4, dp, 12, None if limit is None else [limit], delays))
+    return plan_pipeline(ADAPTRA4, Shape(4, dp, 12, None if limit is None else [limit], delays), schedule)
 
 
 def effect(found: Explanation, kind: str, where: str) -> Effect:

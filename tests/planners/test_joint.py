@@ -82,7 +82,7 @@ def test_without_troubles_it_is_no_worse_than_zero_bubble(plan: Plan) -> None:
     times = [(stage.forward_s, stage.backward_input_s, stage.backward_weight_s) for stage in stages]
     limits = None if stages[0].memory_limit_bytes is None else [stages[0].memory_limit_bytes]
     shape = Shape(len(stages), len(plan.pipelines), pipeline.microbatches, limits)
-    usual = plan_pipeline(profile(times), "zero-bubble", shape)
+    usual = plan_pipeline(profile(times), shape, "zero-bubble")
     made = plan_joint(profile(times), shape, effort=RULES)
     assert _promise(made).iteration_time_s <= _promise(usual).iteration_time_s * (1 + ROUNDING)
 
@@ -166,7 +166,7 @@ def test_nothing_crosses_what_is_to_be_avoided(limit_bytes: float | None) -> Non
 @pytest.mark.parametrize(("schedule", "kinds"), [("1f1b", "FB"), ("zero-bubble", "FIW")])
 def test_backwards_are_split_only_where_the_running_plan_may(schedule: Schedule, kinds: str) -> None:
     """A plan with B keeps B, one with I and W keeps those, whoever dies."""
-    plan = plan_pipeline(profile([UNIFORM] * 3), schedule, Shape(3, 2, 4))
+    plan = plan_pipeline(profile([UNIFORM] * 3), Shape(3, 2, 4), schedule)
     workers = (replace(w, order=None, failed=True) if w.name == "0/1" else w for w in plan.workers)
     made = replan_joint(replace(plan, workers=tuple(workers)))
     found = {token[0] for worker in made.workers for token in (worker.order or "").split()}

@@ -44,7 +44,7 @@ def test_any_profile_and_shape_give_a_valid_plan(schedule: Schedule, data: st.Da
     """Zero costs, fewer micro-batches than stages, slow links: the plan is valid and keeps its bytes when read back."""
     shape = data.draw(shapes())
     profile = data.draw(profiles(min_layers=shape.pp))
-    plan = plan_pipeline(profile, schedule, shape)
+    plan = plan_pipeline(profile, shape, schedule)
     plan.validate()
     assert check_plan(plan) == []
     assert plan.prediction is not None
@@ -74,7 +74,7 @@ def test_memory_limits_are_kept_or_the_plan_is_infeasible(schedule: Schedule, da
     most = microbatches if schedule == "gpipe" else 1
     try:
         plan = plan_pipeline(
-            profile, schedule, Shape(pp, 2, microbatches, limits, {(None, 0): 0.5} if pp > 1 else None)
+            profile, Shape(pp, 2, microbatches, limits, {(None, 0): 0.5} if pp > 1 else None), schedule
         )
     except InfeasibleError as error:
         assert error.where == "--memory-limit"
@@ -88,7 +88,7 @@ def test_memory_limits_are_kept_or_the_plan_is_infeasible(schedule: Schedule, da
 def test_same_inputs_give_the_same_bytes(schedule: Schedule, slots4: Profile) -> None:
     """A plan is a function of its profile and shape, down to its bytes."""
     shape = Shape(4, 2, 5, link_delay_s={(None, 1): 0.3})
-    assert canonical(plan_pipeline(slots4, schedule, shape)) == canonical(plan_pipeline(slots4, schedule, shape))
+    assert canonical(plan_pipeline(slots4, shape, schedule)) == canonical(plan_pipeline(slots4, shape, schedule))
 
 
 def test_hash_seed_does_not_reach_the_bytes() -> None:
@@ -136,7 +136,7 @@ def _grid(plan: Plan) -> list[list[str]]:
 
 def test_1f1b_is_the_papers_figure(slots4: Profile) -> None:
     """PP 4, DP 3, 6 micro-batches, F=I=W=1: 27 slots, 9 idle a worker, each bubble where the papers have it."""
-    plan = plan_pipeline(slots4, "1f1b", Shape(4, 3, 6))
+    plan = plan_pipeline(slots4, Shape(4, 3, 6), "1f1b")
     assert evaluate(plan).makespan_s == 27
     figure = [line.split() for line in FIGURE_1F1B.strip().splitlines()]
     grid = _grid(plan)
@@ -150,12 +150,12 @@ def test_1f1b_is_the_papers_figure(slots4: Profile) -> None:
 
 def test_1f1b_holds_at_most_as_many_micro_batches_as_stages_follow(slots4: Profile) -> None:
     """Stage i of S holds at most S - i micro-batches, however many there are."""
-    assert evaluate(plan_pipeline(slots4, "1f1b", Shape(4, 1, 40))).peak_memory_bytes == (4, 3, 2, 1)
+    assert evaluate(plan_pipeline(slots4, Shape(4, 1, 40), "1f1b")).peak_memory_bytes == (4, 3, 2, 1)
 
 
 def test_zero_bubble_is_optimal_on_equal_stages(slots4: Profile) -> None:
     """PP 4, 6 micro-batches, F=I=W=1: 21 slots, 3 idle a worker, and a period of 19."""
-    plan = plan_pipeline(slots4, "zero-bubble", Shape(4, 3, 6))
+    plan = plan_pipeline(slots4, Shape(4, 3, 6), "zero-bubble")
     assert plan.prediction is not None
     assert (plan.prediction.makespan_s, plan.prediction.period_s) == (21, 19)
     assert plan.prediction.proof == "optimal"
@@ -165,7 +165,7 @@ def test_zero_bubble_is_optimal_on_equal_stages(slots4: Profile) -> None:
 @pytest.mark.parametrize(("delay_ms", "makespan_ms"), [(0, 390), (10, 400), (20, 410), (60, 450)])
 def test_zero_bubble_adapts_to_a_slow_link(adaptra4: Profile, delay_ms: int, makespan_ms: int) -> None:
     """S=4, N=12, 10 ms operations: a slow link 0 costs its delay once, 390 + c ms, which is the lower bound."""
-    plan = plan_pipeline(adaptra4, "zero-bubble", Shape(4, 1, 12, link_delay_s={(None, 0): delay_ms / 1000}))
+    plan = plan_pipeline(adaptra4, Shape(4, 1, 12, link_delay_s={(None, 0): delay_ms / 1000}), "zero-bubble")
     assert plan.prediction is not None
     assert plan.prediction.makespan_s == pytest.approx(makespan_ms / 1000, rel=1e-9)
     assert plan.prediction.proof == "optimal"
@@ -173,7 +173,7 @@ def test_zero_bubble_adapts_to_a_slow_link(adaptra4: Profile, delay_ms: int, mak
 
 def test_gpipe_holds_every_micro_batch(slots4: Profile) -> None:
     """GPipe runs all forwards first, so every worker holds all micro-batches."""
-    plan = plan_pipeline(slots4, "gpipe", Shape(4, 1, 6))
+    plan = plan_pipeline(slots4, Shape(4, 1, 6), "gpipe")
     assert plan.workers[0].order == "F0 F1 F2 F3 F4 F5 B0 B1 B2 B3 B4 B5"
     assert evaluate(plan).peak_memory_bytes == (6, 6, 6, 6)
     assert evaluate(plan).makespan_s == (6 + 4 - 1) * 3
@@ -182,20 +182,20 @@ def test_gpipe_holds_every_micro_batch(slots4: Profile) -> None:
 def test_gpipe_beyond_memory_is_infeasible(slots4: Profile) -> None:
     """GPipe cannot hold fewer micro-batches than there are, and says what can."""
     with pytest.raises(InfeasibleError, match="stage 2 admits 5") as caught:
-        plan_pipeline(slots4, "gpipe", Shape(4, 1, 6, [6, 6, 5, 6]))
+        plan_pipeline(slots4, Shape(4, 1, 6, [6, 6, 5, 6]), "gpipe")
     assert "1f1b" in str(caught.value.fix)
 
 
 def test_1f1b_cuts_its_warm_up_to_the_memory_limit(slots4: Profile) -> None:
     """A stage of less room warms up less, and so do the stages after it."""
-    plan = plan_pipeline(slots4, "1f1b", Shape(4, 1, 6, [4, 1, 4, 4]))
+    plan = plan_pipeline(slots4, Shape(4, 1, 6, [4, 1, 4, 4]), "1f1b")
     assert evaluate(plan).peak_memory_bytes == (4, 1, 1, 1)
 
 
 def test_links_of_one_pipeline_shape_that_pipeline_only(adaptra4: Profile) -> None:
     """`1/0=0.02` slows link 0 of pipeline 1: its orders adapt, those of pipeline 0 do not change."""
-    plain = plan_pipeline(adaptra4, "zero-bubble", Shape(4, 2, 12))
-    plan = plan_pipeline(adaptra4, "zero-bubble", Shape(4, 2, 12, link_delay_s={(1, 0): 0.02}))
+    plain = plan_pipeline(adaptra4, Shape(4, 2, 12), "zero-bubble")
+    plan = plan_pipeline(adaptra4, Shape(4, 2, 12, link_delay_s={(1, 0): 0.02}), "zero-bubble")
     assert plan.pipelines[0].links is None
     assert plan.pipelines[1].links is not None
     assert [link.delay_s for link in plan.pipelines[1].links] == [0.02, 0.0, 0.0]
@@ -208,13 +208,13 @@ def test_links_of_one_pipeline_shape_that_pipeline_only(adaptra4: Profile) -> No
 def test_unknown_links_are_refused(slots4: Profile, place: tuple[int | None, int]) -> None:
     """A delay for a link or pipeline that the shape does not have is an error."""
     with pytest.raises(InvalidInputError, match="there is no link"):
-        plan_pipeline(slots4, "1f1b", Shape(4, 2, 6, link_delay_s={place: 0.1}))
+        plan_pipeline(slots4, Shape(4, 2, 6, link_delay_s={place: 0.1}), "1f1b")
 
 
 def test_long_single_stage_is_without_bubbles() -> None:
     """Rounding over thousands of operations does not turn into a wrong prediction."""
     profile = Profile((Layer((LayerCost(0.1, 0.3, 0.7),)),))
-    plan = plan_pipeline(profile, "1f1b", Shape(1, 1, 3000))
+    plan = plan_pipeline(profile, Shape(1, 1, 3000), "1f1b")
     assert plan.prediction is not None
     assert plan.prediction.proof == "optimal"
     assert plan.prediction.bubble_ratio == pytest.approx(0, abs=1e-9)
@@ -222,5 +222,5 @@ def test_long_single_stage_is_without_bubbles() -> None:
 
 def test_staggered_mode_bounds_the_period(slots4: Profile) -> None:
     """The same orders under a staggered optimizer have the period as their iteration time."""
-    plan = replace(plan_pipeline(slots4, "zero-bubble", Shape(4, 1, 6)), optimizer="staggered")
+    plan = replace(plan_pipeline(slots4, Shape(4, 1, 6), "zero-bubble"), optimizer="staggered")
     assert evaluate(plan).iteration_time_s == 19

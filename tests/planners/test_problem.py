@@ -24,7 +24,7 @@ def _slow_in(plan: Plan, pipeline: int) -> Plan:
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 6))
 def test_orders_of_pipelines_alone_are_those_of_the_plan_of_all(pp: int, dp: int, microbatches: int) -> None:
     """1F1B of each pipeline, put among the jobs of all pipelines, is what the planner writes down for them."""
-    plan = plan_pipeline(COSTS, "1f1b", Shape(pp, dp, microbatches))
+    plan = plan_pipeline(COSTS, Shape(pp, dp, microbatches), "1f1b")
     problem = home_problem(plan, split=False)
     orders = coded(one_forward_one_backward(plan.templates[0].stages, plan.templates[0].links, microbatches))
     found = [order for k in range(dp) for order in in_jobs(orders, range(k, dp * microbatches, dp))]
@@ -35,7 +35,7 @@ def test_orders_of_pipelines_alone_are_those_of_the_plan_of_all(pp: int, dp: int
 def test_a_pipeline_alone_keeps_its_links_and_its_slow_workers(pp: int, dp: int) -> None:
     """The last of some pipelines, alone, is the first and only one, with what it takes by itself."""
     delays_s: dict[LinkPlace, float] = {(dp - 1, i): 5.0 for i in range(pp - 1)}
-    plan = _slow_in(plan_pipeline(COSTS, "1f1b", Shape(pp, dp, 3, link_delay_s=delays_s)), dp - 1)
+    plan = _slow_in(plan_pipeline(COSTS, Shape(pp, dp, 3, link_delay_s=delays_s), "1f1b"), dp - 1)
     one, whole = alone(plan, dp - 1), home_problem(plan, split=True)
     problem = home_problem(one, split=True)
     assert [worker.place for worker in one.workers] == [(0, i) for i in range(pp)]

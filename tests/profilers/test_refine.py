@@ -172,7 +172,7 @@ def test_prediction_becomes_better() -> None:
     truth = profile_of(*([randomness.uniform(0.01, 0.03) for _ in range(4)] for _ in range(8)))  # type: ignore[arg-type]
     wrong = scaled(truth, range(1, 8), [[randomness.uniform(0.2, 0.6) for _ in range(4)] for _ in range(8)])
     shape = Shape(pp=4, dp=2, microbatches=6)
-    plan = plan_pipeline(wrong, "zero-bubble", shape)
+    plan = plan_pipeline(wrong, shape, "zero-bubble")
     real = simulate(with_costs_of(plan, truth), jitter=0.05, seed=1)
     timeline = replace(real.timeline, source="measured", plan=digest(plan))
     seats = {worker.name: Seat(plan.stage_of(worker).layers) for worker in plan.workers}

@@ -45,7 +45,7 @@ def profile(seconds: float = 1.0, state_bytes: float = 0.0) -> Profile:
 
 def plan_of(pp: int, dp: int, microbatches: int, schedule: Schedule = "1f1b", staggered: bool = False) -> Plan:
     """A classic schedule, with either optimizer."""
-    plan = plan_pipeline(profile(), schedule, Shape(pp, dp, microbatches))
+    plan = plan_pipeline(profile(), Shape(pp, dp, microbatches), schedule)
     return replace(plan, optimizer="staggered", prediction=None) if staggered else plan
 
 

@@ -338,7 +338,7 @@ def losses(plan: Plan, transport: Sending) -> list[float | None]:
 def test_delegates_train_the_same_bits(dp: int) -> None:
     """Losses with delegates on all links, and on one, equal those of direct sends bit for bit."""
     profile = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(4)))
-    plan = plan_pipeline(profile, "zero-bubble", Shape(4 // dp, dp, 5, link_delay_s={(0, 0): 0.5}))
+    plan = plan_pipeline(profile, Shape(4 // dp, dp, 5, link_delay_s={(0, 0): 0.5}), "zero-bubble")
     direct, by_delegates, mixed = (losses(plan, way) for way in ("direct", "delegated", "auto"))
     assert direct == by_delegates == mixed
     assert len(set(direct)) == 3

@@ -47,7 +47,7 @@ NAMES = [f"{k}/0" for k in range(12)]
 def plan_of(pp: int, dp: int, seconds: float = 0.01) -> Plan:
     """1F1B of eight layers, three micro-batches a pipeline; an F takes so long."""
     share_s = seconds * pp / 8
-    return plan_pipeline(Profile((Layer((LayerCost(share_s, share_s, share_s),)),) * 8), "1f1b", Shape(pp, dp, 3))
+    return plan_pipeline(Profile((Layer((LayerCost(share_s, share_s, share_s),)),) * 8), Shape(pp, dp, 3), "1f1b")
 
 
 # On the virtual clock

@@ -63,7 +63,7 @@ class Alone:
 
 def make_plan(schedule: Schedule = "zero-bubble", cost_s: float = 1.0) -> Plan:
     profile = Profile((Layer((LayerCost(cost_s, cost_s, cost_s, optimizer_s=cost_s),)),) * 2)
-    return plan_pipeline(profile, schedule, Shape(1, 1, MICROBATCHES))
+    return plan_pipeline(profile, Shape(1, 1, MICROBATCHES), schedule)
 
 
 def make_rank(plan: Plan, spans: list[Span] | None = None) -> Rank:
@@ -264,7 +264,7 @@ def test_randomness_depends_on_its_place_in_the_training_only() -> None:
 
 def test_what_a_program_needs() -> None:
     """Whether a rank splits its backward pass, and over which groups it sums, is read off its instructions."""
-    peers = lower(plan_pipeline(Profile((Layer((LayerCost(1.0, 1.0, 1.0),)),) * 2), "zero-bubble", Shape(2, 2, 2)))
+    peers = lower(plan_pipeline(Profile((Layer((LayerCost(1.0, 1.0, 1.0),)),) * 2), Shape(2, 2, 2), "zero-bubble"))
     assert [groups_of(one) for one in peers.instructions] == [{(0, 2)}, {(1, 3)}, {(0, 2)}, {(1, 3)}]
     assert groups_of((AllReduce((0, 1, 2), 0.0, (Part((0, 1), (0, 2)), Part((1, 3), (0, 1)))),)) == {(0, 2), (0, 1)}
     assert splits_backward(lower(make_plan("zero-bubble")).instructions[0])

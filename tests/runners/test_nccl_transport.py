@@ -30,7 +30,7 @@ def gloo_group(store: Store, rank: int, size: int) -> Any:
 def test_messages_of_a_program_arrive_though_groups_know_no_tags() -> None:
     """Every receive, posted in the sender's order, gets the very message that it names."""
     profile = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(4)))
-    program = lower(plan_pipeline(profile, "zero-bubble", Shape(4, 1, 6)))
+    program = lower(plan_pipeline(profile, Shape(4, 1, 6), "zero-bubble"))
     store, everyone = HashStore(), tuple(range(4))
     got: dict[int, list[bool]] = {}
 

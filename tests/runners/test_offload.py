@@ -33,9 +33,9 @@ PROFILE = Profile((Layer((LayerCost(1.0, 1.0, 1.0),), activation_bytes=2, weight
 def test_plans_within_the_limit_host_nothing() -> None:
     """A plan that was made for a memory limit never holds more than the device does; without a limit nobody knows."""
     for plan in (
-        plan_pipeline(PROFILE, "1f1b", Shape(4, 1, 8, memory_limit_bytes=[8.0])),
-        plan_pipeline(PROFILE, "zero-bubble", Shape(4, 2, 6, memory_limit_bytes=[10.0])),
-        plan_pipeline(PROFILE, "gpipe", Shape(4, 1, 5)),
+        plan_pipeline(PROFILE, Shape(4, 1, 8, memory_limit_bytes=[8.0]), "1f1b"),
+        plan_pipeline(PROFILE, Shape(4, 2, 6, memory_limit_bytes=[10.0]), "zero-bubble"),
+        plan_pipeline(PROFILE, Shape(4, 1, 5), "gpipe"),
     ):
         assert all(not those for those in hosted_in(plan).values())
 

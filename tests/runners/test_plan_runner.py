@@ -99,12 +99,12 @@ def assert_same_gradients(plan: Plan) -> None:
 def test_gradients_equal_a_single_process(schedule: Schedule, shape: tuple[int, int]) -> None:
     """After one iteration the gradients equal single-process training to 1e-6, for every schedule and shape."""
     pp, dp = shape
-    assert_same_gradients(plan_pipeline(profile(), schedule, Shape(pp, dp, 4)))
+    assert_same_gradients(plan_pipeline(profile(), Shape(pp, dp, 4), schedule))
 
 
 def test_gradients_of_a_rerouted_plan_equal_a_single_process() -> None:
     """A dead worker's micro-batches run on its peer, and no gradient changes."""
-    plan = plan_pipeline(profile(), "1f1b", Shape(2, 2, 2))
+    plan = plan_pipeline(profile(), Shape(2, 2, 2), "1f1b")
     workers = (
         Worker(0, 0, "F0 F1 B0 B1"),
         Worker(0, 1, "F0 B0 F1.0 B1.0 F1 B1 F1.1 B1.1"),
@@ -118,7 +118,7 @@ def test_gradients_of_a_rerouted_plan_equal_a_single_process() -> None:
 
 def unlike(*pipelines: tuple[int, int], schedule: Schedule = "1f1b") -> Plan:
     """A plan of pipelines of so many stages and micro-batches each, whatever cut that makes."""
-    parts = [plan_pipeline(profile(), schedule, Shape(pp, 1, count)) for pp, count in pipelines]
+    parts = [plan_pipeline(profile(), Shape(pp, 1, count), schedule) for pp, count in pipelines]
     templates = {pp: replace(part.templates[0], name=f"n{pp}") for (pp, _), part in zip(pipelines, parts, strict=True)}
     plan = Plan(
         Planner("by hand", "1", {}),
@@ -223,7 +223,7 @@ def test_dropout_is_the_same_however_the_layers_are_cut(monkeypatch: pytest.Monk
 )
 def test_iterations_lose_as_a_single_process_does(schedule: Schedule, dp: int, iterations: int) -> None:
     """Over 50 iterations of AdamW (20 of a single pipeline) every loss is within 1e-5 of single-process training."""
-    plan = plan_pipeline(profile(), schedule, Shape(2, dp, 4))
+    plan = plan_pipeline(profile(), Shape(2, dp, 4), schedule)
 
     def train(runner: PlanRunner) -> list[float | None]:
         return [runner.step(batch(n, plan.total_microbatches())).loss for n in range(iterations)]
@@ -240,7 +240,7 @@ def test_iterations_lose_as_a_single_process_does(schedule: Schedule, dp: int, i
 
 def test_staggered_optimizer_trains_the_same() -> None:
     """Without waiting for other stages before its step, every stage still takes the same steps."""
-    plan = replace(plan_pipeline(profile(), "zero-bubble", Shape(2, 2, 2)), optimizer="staggered", prediction=None)
+    plan = replace(plan_pipeline(profile(), Shape(2, 2, 2), "zero-bubble"), optimizer="staggered", prediction=None)
 
     def train(runner: PlanRunner) -> list[float | None]:
         return [runner.step(batch(n, plan.total_microbatches())).loss for n in range(5)]
@@ -251,7 +251,7 @@ def test_staggered_optimizer_trains_the_same() -> None:
 
 def test_the_measured_timeline_keeps_the_plan() -> None:
     """The independent checker finds every operation in order, none overlapping, none before its input."""
-    plan = plan_pipeline(profile(), "zero-bubble", Shape(2, 2, 3))
+    plan = plan_pipeline(profile(), Shape(2, 2, 3), "zero-bubble")
 
     def train(runner: PlanRunner) -> Timeline | None:
         for n in range(3):
@@ -268,7 +268,7 @@ def test_the_measured_timeline_keeps_the_plan() -> None:
 
 def test_a_paced_run_lasts_what_the_plan_says() -> None:
     """No operation of a paced run is shorter than planned, and messages take at least their links' delays."""
-    plan = plan_pipeline(profile(0.005), "1f1b", Shape(2, 1, 2, link_delay_s={(None, 0): 0.02}))
+    plan = plan_pipeline(profile(0.005), Shape(2, 1, 2, link_delay_s={(None, 0): 0.02}), "1f1b")
 
     def train(runner: PlanRunner) -> Timeline | None:
         runner.step(batch(0, 2))
@@ -288,14 +288,14 @@ def test_a_paced_run_lasts_what_the_plan_says() -> None:
 
 def test_a_wrong_world_size_is_refused() -> None:
     """A job of more or fewer processes than the plan has live workers is refused, saying both numbers."""
-    plan = plan_pipeline(profile(), "1f1b", Shape(2, 1, 2))
+    plan = plan_pipeline(profile(), Shape(2, 1, 2), "1f1b")
     with pytest.raises(InvalidInputError, match="2 live workers, this job has 3 processes"):
         PlanRunner(plan, model(), language_model_loss, torch.optim.AdamW, rank=0, world_size=3)
 
 
 def test_a_model_of_another_depth_is_refused() -> None:
     """A plan for 6 layers does not run a model of 5."""
-    plan = plan_pipeline(profile(), "1f1b", Shape(2, 1, 2))
+    plan = plan_pipeline(profile(), Shape(2, 1, 2), "1f1b")
     with pytest.raises(InvalidInputError, match="places 6 layers, the model has 5"):
         PlanRunner(plan, model()[:-1], language_model_loss, torch.optim.AdamW, rank=0, world_size=2)
 
@@ -314,6 +314,6 @@ def test_weights_tied_across_stages_are_refused() -> None:
     """A parameter in two stages would get two different gradients; within one stage it is fine."""
     layers = model()
     layers[5].get_submodule("logits").weight = layers[0].get_submodule("token").weight
-    plan = plan_pipeline(profile(), "1f1b", Shape(2, 1, 2))
+    plan = plan_pipeline(profile(), Shape(2, 1, 2), "1f1b")
     with pytest.raises(InvalidInputError, match="share a parameter"):
         PlanRunner(plan, layers, language_model_loss, torch.optim.AdamW, rank=0, world_size=2)

@@ -33,7 +33,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 def frozen() -> Plan:
     """Zero-bubble orders of S=4, N=12, 10 ms operations, made for links without delay."""
     profile = read_document(str(GOLDEN / "profile-adaptra4.json"), Profile)
-    return plan_pipeline(profile, "zero-bubble", Shape(4, 1, 12))
+    return plan_pipeline(profile, Shape(4, 1, 12), "zero-bubble")
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_a_trace_slows_and_breaks_links_until_they_recover() -> None:
 
 def pipeline(delay_s: float) -> Program:
     """Four stages, with a delay on the last link."""
-    return lower(plan_pipeline(PROFILE, "1f1b", Shape(4, 1, 4, link_delay_s={(None, 2): delay_s})))
+    return lower(plan_pipeline(PROFILE, Shape(4, 1, 4, link_delay_s={(None, 2): delay_s}), "1f1b"))
 
 
 def test_who_has_delegates() -> None:
@@ -168,7 +168,7 @@ def test_who_is_probed() -> None:
 @given(st.integers(1, 30), st.integers(0, 3))
 def test_both_ends_choose_the_same_few_messages(microbatches: int, iteration: int) -> None:
     """Of each direction at most eight, evenly spread, by the same numbers at both ends; and when they were known."""
-    program = lower(plan_pipeline(PROFILE, "1f1b", Shape(2, 1, microbatches)))
+    program = lower(plan_pipeline(PROFILE, Shape(2, 1, microbatches), "1f1b"))
     now = [0.0]
 
     def clock() -> float:
@@ -197,7 +197,7 @@ def test_both_ends_choose_the_same_few_messages(microbatches: int, iteration: in
 
 def test_a_direct_message_that_nobody_waited_for_has_no_time() -> None:
     """Only a receive that took some time knows when its message came; what delegates fetch is theirs to stamp."""
-    program = lower(plan_pipeline(PROFILE, "1f1b", Shape(2, 1, 2)))
+    program = lower(plan_pipeline(PROFILE, Shape(2, 1, 2), "1f1b"))
     message = next(one.message for one in program.instructions[0] if isinstance(one, Send))
     for delegated, waited_s, known in ((set[int](), 0.0, 0), (set[int](), 2 * WAITED_S, 1), ({0}, 2 * WAITED_S, 0)):
         transfers = Transfers(program, 1, ["a", "b"], delegated, lambda: 10.0)
@@ -248,7 +248,7 @@ def test_a_job_measures_its_links_and_its_workers(monkeypatch: pytest.MonkeyPatc
 
 def test_links_without_messages_are_probed() -> None:
     """Each end of a watched link hears of the other's iterations, by numbers below all others, and close ends it."""
-    program, store = lower(plan_pipeline(PROFILE, "1f1b", Shape(4, 1, 2))), HashStore()
+    program, store = lower(plan_pipeline(PROFILE, Shape(4, 1, 2), "1f1b")), HashStore()
     names = ["a", "b", "c", "d"]
 
     def make(rank: int) -> Plane:
@@ -289,7 +289,7 @@ def wait_until(is_so: Callable[[], bool], limit_s: float = 60.0) -> None:
 def test_a_paced_job_is_as_slow_as_its_links(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message takes at least its link's delay, whichever way; sent directly it holds its worker, by delegates not."""
     profile = Profile((Layer((LayerCost(0.001, 0.001, 0.001),)),) * 6)
-    plan = plan_pipeline(profile, "1f1b", Shape(2, 1, 3, link_delay_s={(None, 0): 0.02}))
+    plan = plan_pipeline(profile, Shape(2, 1, 3, link_delay_s={(None, 0): 0.02}), "1f1b")
     for transport in ("direct", "auto"):
         with monkeypatch.context() as patch, votes(patch) as found:
             job = ThreadJob(plan, Job(plan, 2), changes={"transport": transport, "paced": True})

@@ -36,7 +36,7 @@ FOREVER = 1_000_000
 def plan_of(pp: int, dp: int, microbatches: int = 2, seconds: float = 0.002) -> Plan:
     """1F1B of gpt-tiny's ten layers."""
     layer = Layer((LayerCost(seconds, seconds, seconds),), activation_bytes=2, weight_stash_bytes=1)
-    return plan_pipeline(Profile((layer,) * 10), "1f1b", Shape(pp, dp, microbatches))
+    return plan_pipeline(Profile((layer,) * 10), Shape(pp, dp, microbatches), "1f1b")
 
 
 def single_process(plan: Plan, iterations: int) -> list[float]:

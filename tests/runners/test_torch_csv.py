@@ -159,7 +159,7 @@ def test_what_is_left_out_is_named() -> None:
     """What only describes the orders is left out; a plan is told what it says beside them, and no more."""
     assert not_carried(make_plan(ORDERS)) == ["the cut into layers", "costs"]
     shape = Shape(2, 2, 2, memory_limit_bytes=[8], link_delay_s={(1, 0): 0.5})
-    plan = with_worker(plan_pipeline(PROFILE, "1f1b", shape), "0/0", slowdown=2.0)
+    plan = with_worker(plan_pipeline(PROFILE, shape, "1f1b"), "0/0", slowdown=2.0)
     assert not_carried(plan)[2:] == [
         "link delays",
         "memory limits",
@@ -172,7 +172,7 @@ def test_what_is_left_out_is_named() -> None:
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
 def test_a_plan_comes_back_as_it_was(schedule: Any) -> None:
     """Exported and imported with the same profile, a plan has the same orders, costs and prediction."""
-    plan = plan_pipeline(PROFILE, schedule, Shape(4, 3, 5))
+    plan = plan_pipeline(PROFILE, Shape(4, 3, 5), schedule)
     orders = from_torch_csv(to_torch_csv(plan), "x.csv")
     made = plan_from_orders(PROFILE, orders, Shape(4, 3, 5), "import", "x.csv")
     assert made.planner.name == "import"
@@ -213,7 +213,7 @@ def test_orders_that_do_not_fit_in_memory_are_invalid_input() -> None:
 def files(tmp_path: Path) -> SimpleNamespace:
     paths = {name: str(tmp_path / name) for name in ("profile", "plan", "csv", "out")}
     write_document(paths["profile"], PROFILE)
-    write_document(paths["plan"], plan_pipeline(PROFILE, "1f1b", Shape(2, 1, 2)))
+    write_document(paths["plan"], plan_pipeline(PROFILE, Shape(2, 1, 2), "1f1b"))
     Path(paths["csv"]).write_text(ONE_F_ONE_B)
     return SimpleNamespace(**paths)
 
@@ -250,7 +250,7 @@ def test_import_makes_a_plan(capsys: pytest.CaptureFixture[str], files: SimpleNa
     """The plan takes its costs and its cut from the profile, and says what it was made from."""
     run(capsys, import_, files.csv, "--from", "torch-csv", "--profile", files.profile, "--dp", "2", "-o", files.out)
     made = read_document(files.out, Plan)
-    expected = plan_pipeline(PROFILE, "1f1b", Shape(2, 2, 2))
+    expected = plan_pipeline(PROFILE, Shape(2, 2, 2), "1f1b")
     assert replace(made, planner=expected.planner, inputs=expected.inputs) == expected
     assert set(made.inputs) == {"profile", "schedule"}
     arguments = (files.csv, "--from", "torch-csv", "--profile", files.profile, "--dp", "2", "-o", files.out, "--json")

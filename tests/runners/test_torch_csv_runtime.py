@@ -61,7 +61,7 @@ def make_batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 def make_plan(schedule: Schedule) -> Plan:
     """One pipeline of four equal stages."""
-    return plan_pipeline(PROFILE, schedule, SHAPE)
+    return plan_pipeline(PROFILE, SHAPE, schedule)
 
 
 def gradients(stage: nn.Module) -> list[torch.Tensor]:

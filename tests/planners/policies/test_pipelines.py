@@ -41,5 +41,5 @@ def test_all_pipelines_are_those_of_the_pipeline_planner(asked: Job) -> None:
     """The job's own shape has the plan that `rtk plan pipeline` makes."""
     plan = Pipelines(asked).plan(asked.shape.dp, asked.microbatches)
     assert replace(plan, planner=None) == replace(  # type: ignore[arg-type]
-        plan_pipeline(asked.profile, asked.schedule, asked.shape), planner=None  # type: ignore[arg-type]
+        plan_pipeline(asked.profile, asked.shape, asked.schedule), planner=None  # type: ignore[arg-type]
     )  # fmt: skip
