@@ -6,8 +6,7 @@ from html import escape
 
 from ..schemas.replay_report import PolicyReport, ReplayReport
 from .replay_scene import FAULT_FREE, contestants
-from .replay_words import print_share, trace_name
-from .units import print_number
+from .replay_words import print_amount, print_share, trace_name
 
 Named = tuple[str, ReplayReport]
 _NOTE = (
@@ -61,9 +60,14 @@ def _columns(named: Sequence[Named]) -> list[_Column]:
     columns.append(
         ("trained, of the most", lambda one: print_share(one.microbatches / most), lambda one: one.microbatches)
     )
-    if any(_price(one) < math.inf for _, one in found):
+    least = min((_price(one) for _, one in found), default=math.inf)
+    if least < math.inf:
         count, bundle = _bundle(found)
-        columns.append((f"cost of {bundle}", lambda one: _print_price(count * _price(one)), lambda one: -_price(one)))
+
+        def told(one: PolicyReport) -> str:
+            return print_amount(count * _price(one), count * least) if _price(one) < math.inf else ""
+
+        columns.append((f"cost of {bundle}", told, lambda one: -_price(one)))
     return columns
 
 
@@ -99,7 +103,7 @@ def _best_of_all(found: Sequence[tuple[str, PolicyReport]]) -> str:
     if _price(cheap) == math.inf:
         return f"{said}."
     count, bundle = _bundle(found)
-    price = f"{bundle} cost {print_number(count * _price(cheap))}"
+    price = f"{bundle} cost {print_amount(count * _price(cheap))}"
     if cheap is most:
         return f"{said}, and is the cheapest, too: {price}."
     return f"{said}; {_strong(cheap)} ({escape(cheap_where)}) is the cheapest: {price}."
@@ -136,10 +140,6 @@ def _are_comparable(named: Sequence[Named]) -> bool:
 def _price(policy: PolicyReport) -> float:
     """Of one micro-batch."""
     return policy.cost / policy.microbatches if policy.cost > 0 and policy.microbatches else math.inf
-
-
-def _print_price(price: float) -> str:
-    return print_number(price) if price < math.inf else ""
 
 
 def _bundle(found: Sequence[tuple[str, PolicyReport]]) -> tuple[int, str]:

@@ -149,7 +149,7 @@ def test_a_comparison_marks_the_best_of_each_column() -> None:
     html = comparison_html([small, large])
     said = words_of(html)
     assert labels_of([small, large]) == ["8 nodes and 2 spares", "10 nodes"]
-    assert "rtk (8 nodes and 2 spares) trains the most, and is the cheapest, too: a micro-batch cost 2.469." in said
+    assert "rtk (8 nodes and 2 spares) trains the most, and is the cheapest, too: a micro-batch cost 2.47." in said
     assert "10 nodes: rtk is best, with a goodput of 80.0 %." in said
     table = html[html.index("<table>") : html.index("</table>")]
     assert re.findall(r'<td class="best">(.*?)</td>', table) == [
