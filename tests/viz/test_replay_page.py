@@ -155,10 +155,10 @@ def test_a_comparison_marks_the_best_of_each_column() -> None:
     assert re.findall(r'<td class="best">(.*?)</td>', table) == [
         "90.0 %",
         "100.0 %",
-        "2.469",
+        "2.47",
         "80.0 %",
         "98.8 %",
-        "2.857",
+        "2.86",
     ]
 
 
