@@ -101,7 +101,7 @@ from rtk.schemas.documents import canonical, read_document
 from rtk.schemas.profile import Profile
 profile = read_document({str(GOLDEN / "profile-adaptra4.json")!r}, Profile)
 shape = Shape(4, 3, 6, link_delay_s={{(None, 0): 0.02, (1, 2): 0.01}})
-sys.stdout.buffer.write(canonical(plan_pipeline(profile, "zero-bubble", shape)))
+sys.stdout.buffer.write(canonical(plan_pipeline(profile, shape, "zero-bubble")))
 """
     found = {
         subprocess.run(
