@@ -137,12 +137,14 @@ def answered(question: Question, name: str) -> Answer:
         InvalidInputError: the trace cannot be read, or there is no such policy.
     """
     from ..planners.policies.catalogue import policy
+    from ..planners.scheduling.forms import many_problems
     from ..runners.replay.engine import replay
 
     try:
-        found = policy(name, question.job)
-        healthy = found.begin(Fleet(tuple(f"node{number}" for number in range(question.job.nodes))))
-        return Answer(name, replay(found, _moments(question), question.until_s), healthy.iteration_time_s)
+        with many_problems():
+            found = policy(name, question.job)
+            healthy = found.begin(Fleet(tuple(f"node{number}" for number in range(question.job.nodes))))
+            return Answer(name, replay(found, _moments(question), question.until_s), healthy.iteration_time_s)
     except InfeasibleError as error:
         return Answer(name, refusal=error.what)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -11,17 +13,29 @@ import numpy as np
 from ...schemas import kernels
 from ...schemas.kernels import compiled
 
-_steps: Counter[str] = Counter()  # asked for so far in this process, by module
+_asked: ContextVar[Counter[str] | None] = ContextVar("_asked", default=None)  # steps so far, by module
+
+
+@contextmanager
+def many_problems() -> Iterator[None]:
+    """Within it many small problems are as much work as a large one: machine code is loaded once all together pay.
+
+    That is for replays. A job that waits for its next plan must not be held up by it, whatever was planned before.
+    """
+    before = _asked.set(Counter())
+    try:
+        yield
+    finally:
+        _asked.reset(before)
 
 
 def pays(function: Callable[..., Any], steps: int, most_interpreted: int) -> bool:
-    """Whether to use machine code, as `kernels.pays` has it for all steps that were asked for so far.
-
-    Many small problems are as much work as a large one: machine code is loaded once plain Python has done about as much
-    as would have paid for it.
-    """
-    _steps[function.__module__] += steps
-    return kernels.pays(function, _steps[function.__module__], most_interpreted)
+    """Whether to use machine code, as `kernels.pays` has it; among many problems for all steps asked for so far."""
+    asked = _asked.get()
+    if asked is not None:
+        asked[function.__module__] += steps
+        steps = asked[function.__module__]
+    return kernels.pays(function, steps, most_interpreted)
 
 
 class Form:
