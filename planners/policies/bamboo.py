@@ -101,7 +101,7 @@ class Bamboo:
 
     def ordered(self, standing: Standing) -> Retimed:
         """The orders of the pipelines' plan."""
-        return Retimed(self._scheduled(self._kinds(seating_of(standing))))
+        return Retimed.of(self._scheduled(self._kinds(seating_of(standing))))
 
     def _scheduled(self, kinds: Sequence[tuple[Gone, int]]) -> Plan:
         templates = {gone: self._template(gone, len(kinds)) for gone, _ in kinds}

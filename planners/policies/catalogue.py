@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.protocols import Policy
 from .job import Job
+
+if TYPE_CHECKING:
+    from .unheeding import Ordering
 
 # Name, file and class: those of the papers and ours, then what they are compared with.
 _CLASSES = {
@@ -37,11 +40,11 @@ def policy(name: str, job: Job) -> Policy:
     """
     require_name(name)
     file, made = _CLASSES[name]
-    found = cast("Policy", getattr(import_module(f".{file}", __package__), made)(job))
-    return found if name in _HEEDING else _unheeding(found)
+    found = getattr(import_module(f".{file}", __package__), made)(job)
+    return cast("Policy", found) if name in _HEEDING else _unheeding(found)
 
 
-def _unheeding(found: Policy) -> Policy:
+def _unheeding(found: Ordering) -> Policy:
     from .unheeding import Unheeding
 
     return Unheeding(found)

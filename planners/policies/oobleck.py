@@ -164,7 +164,7 @@ class Oobleck:
     def ordered(self, standing: Standing) -> Retimed:
         """The orders of the pipelines' plan."""
         formation = cast("Formation", standing.formation)
-        return Retimed.by(*ordered_of(self.templates, formation.sizes, formation.microbatches))
+        return Retimed(*ordered_of(self.templates, formation.sizes, formation.microbatches))
 
     def seats(self, standing: Standing) -> Mapping[Place, str]:
         """Pipeline after pipeline; a node holds one stage or several."""

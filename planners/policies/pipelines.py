@@ -99,7 +99,7 @@ class Pipelines:
 
     def ordered(self, pipelines: int, microbatches: int) -> Retimed:
         """The orders of their plan."""
-        return Retimed(self._scheduled(pipelines, microbatches))
+        return Retimed.of(self._scheduled(pipelines, microbatches))
 
     def _scheduled(self, pipelines: int, microbatches: int) -> Plan:
         job, counts = self._job, spread(microbatches, pipelines)

@@ -68,7 +68,7 @@ class Rerouted:
 
     def ordered(self, empty: Vector) -> Retimed:
         """The orders of their plan; the rest as for `outcome`."""
-        return Retimed.by(*self._replanner.orders(empty))
+        return Retimed(*self._replanner.orders(empty))
 
     def best(self, empty_seats: int) -> Vector:
         """In which columns so many empty seats cost least; for these there is a plan made ahead."""

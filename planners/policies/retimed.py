@@ -19,28 +19,24 @@ if TYPE_CHECKING:
 
 
 class Retimed:
-    """A plan made ready to be timed.
+    """Orders made ready to be timed.
 
     Args:
-        plan: with orders; nothing in it is slow.
+        problem: in which nothing is slow.
+        orders: the operation codes of each worker.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        problem = problem_of(plan)
-        self._be(problem, codes_of(plan, problem))
-
-    @classmethod
-    def by(cls, problem: Problem, orders: Orders) -> Retimed:
-        """Of a problem in which nothing is slow, and the operation codes of each worker."""
-        found = cls.__new__(cls)
-        found._be(problem, orders)
-        return found
-
-    def _be(self, problem: Problem, orders: Orders) -> None:
+    def __init__(self, problem: Problem, orders: Orders) -> None:
         self._problem = problem
         self._orders = cast("Orders", [np.array(order, dtype=np.int64) for order in orders])
         places = zip(problem.workers.pipeline.tolist(), problem.workers.stage.tolist(), strict=True)
         self._number = {place: number for number, place in enumerate(places)}
+
+    @classmethod
+    def of(cls, plan: Plan) -> Retimed:
+        """A plan's orders; nothing in it is slow."""
+        problem = problem_of(plan)
+        return cls(problem, codes_of(plan, problem))
 
     def iteration_time_s(self, troubles: Troubles) -> float:
         """What `rtk simulate` says of `under_troubles(plan, troubles)`."""

@@ -82,7 +82,7 @@ class SeparatePipelines:
 
     def _ready(self, kind: Kind) -> Retimed:
         if kind not in self._retimed:
-            self._retimed[kind] = Retimed(self._with_orders([kind], NOBODY))
+            self._retimed[kind] = Retimed.of(self._with_orders([kind], NOBODY))
         return self._retimed[kind]
 
     def _with_orders(self, kinds: Sequence[Kind], planner: Planner) -> Plan:

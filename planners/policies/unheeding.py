@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, cast
 
 from ...schemas.plan import Place, Plan
 from ...schemas.protocols import Policy
@@ -16,9 +16,8 @@ from .slowness import HEALTHY, Troubles, troubles_of, under_troubles
 MOST_KEPT = 16
 
 
-@runtime_checkable
-class Ordering(Protocol):
-    """A policy that has orders to be timed sooner than a plan, which is promised, checked and written out."""
+class Ordering(Policy, Protocol):
+    """A policy whose orders can be timed sooner than its plan, which is promised, checked and written out."""
 
     def ordered(self, standing: Standing) -> Retimed:
         """The orders of the policy's plan in a standing that trains."""
@@ -43,7 +42,7 @@ class Unheeding:
         policy: for failures.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Ordering) -> None:
         self._policy = policy
         self._retimed: dict[Hashable, Retimed] = {}
         self._times_s: dict[tuple[Hashable, Troubles], float] = {}
@@ -93,15 +92,8 @@ class Unheeding:
         if key not in self._retimed:
             if len(self._retimed) == MOST_KEPT:
                 del self._retimed[next(iter(self._retimed))]
-            self._retimed[key] = self._made_ready(believed)
+            self._retimed[key] = self._policy.ordered(believed)
         return self._retimed[key]
-
-    def _made_ready(self, believed: Standing) -> Retimed:
-        if isinstance(self._policy, Ordering):
-            return self._policy.ordered(believed)
-        plan = self._policy.plan(believed)
-        assert plan is not None
-        return Retimed(plan)
 
 
 def paced(standing: Standing) -> Step:

@@ -121,7 +121,7 @@ class ZeroBubblePipelines:
         problem = home_problem(slowed, split=True)
         bound_s = lower_bound(problem).value_s
         plan = with_orders(bare, problem, zero_bubble(problem, bound_s))
-        retimed = Retimed(plan)
+        retimed = Retimed.of(plan)
         orders = tuple(worker.order or "" for worker in plan.workers)
         optimal = retimed.iteration_time_s(kind.planned) <= bound_s * (1 + ROUNDING)
         return _Run(orders, retimed, tuple(retimed.peaks_bytes().tolist()), optimal)

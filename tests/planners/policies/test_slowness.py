@@ -59,7 +59,7 @@ def test_orders_that_are_there_sooner_are_those_of_the_plan(made: type, data: st
         plan = policy.plan(standing)
         if plan is not None:
             troubles = troubles_of(fleet, policy.seats(standing)).felt()
-            sooner, read = policy.ordered(standing), Retimed(plan)
+            sooner, read = policy.ordered(standing), Retimed.of(plan)
             assert sooner.iteration_time_s(troubles) == read.iteration_time_s(troubles)
             assert sooner.peaks_bytes().tolist() == read.peaks_bytes().tolist()
 
