@@ -28,7 +28,6 @@ and it needs equal workers and links, as slots do.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -77,17 +76,18 @@ class RotationScheduler:
         )  # fmt: skip
         self._reduce_s, self._step_s = workers.allreduce_s, workers.optimizer_s
         # A window begins with the first F of rank 0, which waits for nothing but its own F at the stages before.
-        reach_s = accumulate(zip(workers.forward_s[:-1], hop_s[:-1], strict=True), lambda at_s, s: at_s + s[0] + s[1],
-                             initial=0.0)  # fmt: skip
-        self._begin_s = np.array(list(reach_s)) if pipeline.staggered else np.zeros(self._stages)
+        reach_s = [0.0]
+        for forward_s, delay_s in zip(workers.forward_s[:-1].tolist(), hop_s[:-1].tolist(), strict=True):
+            reach_s.append(reach_s[-1] + forward_s + delay_s)
+        self._reach_s = np.array(reach_s)
         self._staggered = pipeline.staggered
         cells = self._stages * jobs
         self._order, self._done = form.int_space(KINDS * cells), form.int_space(KINDS * self._stages * most_live)
-        self._last_s = form.float_space(self._stages)
+        self._last_s, self._peak_bytes = form.float_space(self._stages), form.float_space(self._stages)
         self._most_live = most_live
         self._state = (
             form.int_space(2 * (jobs + 1) * self._stages), self._done, form.float_space(self._stages * most_live),
-            form.float_space(2 * cells), self._last_s, self._order,
+            form.float_space(2 * cells), self._last_s, self._peak_bytes, self._order,
         )  # fmt: skip
 
     def run(self, live: NDArray[np.int64], targets: NDArray[np.float64], limit_s: float = inf) -> float:
@@ -107,18 +107,25 @@ class RotationScheduler:
             self._stages, self._jobs, self._most_live, form.ints(live), *self._costs, form.floats(targets.ravel()),
             form.floats(self._deadlines_s(limit_s)), *self._state,
         )  # fmt: skip
-        return self._value_s(np.asarray(self._last_s)) if ended else inf
+        return self.times_s[self._staggered] if ended else inf
 
-    def _value_s(self, last_s: NDArray[np.float64]) -> float:
-        """The makespan, or period, by the last ends of the stages."""
-        reduced_s = last_s - self._begin_s + self._reduce_s
-        return float((reduced_s + self._step_s).max() if self._staggered else reduced_s.max() + self._step_s.max())
+    @property
+    def times_s(self) -> tuple[float, float]:
+        """Makespan and period of the last run that came to an end, in s."""
+        last_s = np.asarray(self._last_s)
+        makespan_s = (last_s + self._reduce_s).max() + self._step_s.max()
+        return float(makespan_s), float((last_s - self._reach_s + self._reduce_s + self._step_s).max())
+
+    @property
+    def peaks_bytes(self) -> list[float]:
+        """The most that a worker of each stage held at once in the last run that came to an end."""
+        return [float(peak) for peak in self._peak_bytes]
 
     def _deadlines_s(self, limit_s: float) -> NDArray[np.float64]:
         """The last ends of the stages with which the makespan, or period, is the limit."""
-        step_s = self._step_s if self._staggered else self._step_s.max()
-        found: NDArray[np.float64] = limit_s - step_s - self._reduce_s + self._begin_s
-        return found
+        if self._staggered:
+            return limit_s - self._step_s - self._reduce_s + self._reach_s
+        return limit_s - self._step_s.max() - self._reduce_s
 
     def orders(self, home: Problem) -> tuple[Problem, Orders]:
         """The routing and orders of the last run.
@@ -166,12 +173,14 @@ def reset(
     free_s: MutableFloats,
     ended_s: MutableFloats,
     last_s: MutableFloats,
+    peak_bytes: MutableFloats,
 ) -> None:
     """The state at time 0, and the targets of all rounds."""
     for cell in range(2 * stages * jobs):
         ended_s[cell] = UNKNOWN
     for stage in range(stages):
         last_s[stage] = 0.0
+        peak_bytes[stage] = 0.0
         rounds = (jobs - 1) // live[stage] + 1
         ramp = min(float(stages), rounds / 3)
         first = 2 * (jobs + 1) * stage
@@ -250,6 +259,7 @@ def advance(
     done: MutableInts,
     free_s: MutableFloats,
     ended_s: MutableFloats,
+    peak_bytes: MutableFloats,
     order: MutableInts,
 ) -> int:
     """Let a worker go on until it waits for a message that is not known; says by how many operations.
@@ -296,6 +306,8 @@ def advance(
         if kind == F:
             job = number + forwards * turns
             now_s = begin_s + forward_s
+            holds = (forwards - inputs + 1) * held[3 * stage] + pending * held[3 * stage + 1]
+            peak_bytes[stage] = max(peak_bytes[stage], holds)
             ended_s[jobs * stage + job] = now_s
         elif kind == I:
             job = number + inputs * turns
@@ -331,6 +343,7 @@ def rotate(
     free_s: MutableFloats,
     ended_s: MutableFloats,
     last_s: MutableFloats,
+    peak_bytes: MutableFloats,
     order: MutableInts,
 ) -> bool:
     """Schedule everything in rotation; says whether it came to an end within the deadlines.
@@ -349,9 +362,10 @@ def rotate(
         free_s: receives the last end of each worker.
         ended_s: receives the ends of F, at `jobs * stage + rank`, and of I, at `jobs * (stages + stage) + rank`.
         last_s: receives the last end of each stage.
+        peak_bytes: receives the most that a worker of each stage holds at once.
         order: receives the orders, those of a stage from `3 * jobs * stage` on, its workers one after the other.
     """
-    reset(stages, jobs, most_live, live, targets, target_of, done, free_s, ended_s, last_s)
+    reset(stages, jobs, most_live, live, targets, target_of, done, free_s, ended_s, last_s, peak_bytes)
     left = 0
     for stage in range(stages):
         left += jobs * (2 + split[stage])
@@ -362,7 +376,7 @@ def rotate(
             for number in range(live[stage]):
                 steps = advance(
                     stage, number, stages, jobs, most_live, live, split, hop_s, duration_s, held, targets, deadline_s,
-                    target_of, done, free_s, ended_s, order,
+                    target_of, done, free_s, ended_s, peak_bytes, order,
                 )  # fmt: skip
                 if steps < 0:
                     return False
