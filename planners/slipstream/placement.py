@@ -61,6 +61,14 @@ class Placement:
         rest = [one for one in found if one is not best and one[1].bound_s < least_s * (1 - ROUNDING)]
         return [best, *rest]
 
+    def answers(self, failures: int) -> list[Vector]:
+        """The failed units of each column by each aim and end, none twice, that of least bound first.
+
+        Raises:
+            InfeasibleError: so many failures leave a stage without a live worker.
+        """
+        return sorted(self._answers(failures), key=lambda vector: self._search.bound_s(self._dead(vector)))
+
     def _answers(self, failures: int) -> list[Vector]:
         return list(dict.fromkeys(answers[failures] for answers in self._all_answers))
 

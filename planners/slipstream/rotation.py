@@ -123,9 +123,8 @@ class RotationScheduler:
 
     def _deadlines_s(self, limit_s: float) -> NDArray[np.float64]:
         """The last ends of the stages with which the makespan, or period, is the limit."""
-        if self._staggered:
-            return limit_s - self._step_s - self._reduce_s + self._reach_s
-        return limit_s - self._step_s.max() - self._reduce_s
+        whole_s, within_s = limit_s - self._step_s.max() - self._reduce_s, self._reach_s - self._step_s - self._reduce_s
+        return np.asarray(limit_s + within_s if self._staggered else whole_s)
 
     def orders(self, home: Problem) -> tuple[Problem, Orders]:
         """The routing and orders of the last run.

@@ -46,7 +46,9 @@ STARTS: tuple[tuple[float, Shares, float], ...] = (
 )
 # How many runs a search may take: so many operations' worth, but at most so many; and if it shall be quick.
 BUDGET_OPERATIONS, MOST_RUNS = 50_000_000, 400
-QUICK_OPERATIONS = 2_000_000
+QUICK_OPERATIONS = ALIKE_OPERATIONS = 1_000_000
+# Above so many operations nothing else is tried where stages differ.
+SMALL_OPERATIONS = 2_000
 # Steps of the moves.
 PACES, SHARES, FILLS = (-0.04, -0.02, 0.02, 0.04), (-0.25, -0.1, 0.1, 0.25), (-0.5, -0.25, 0.25, 0.5)
 STEPS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
@@ -55,8 +57,12 @@ MOST_SKIPPED = 2
 
 @dataclass(frozen=True, eq=False)
 class RotationSchedule(Proven):
-    """The best targets found, `stages x WIDTH`, what they come to, and the bound on any routing and orders, in s."""
+    """The best targets found, `stages x WIDTH`, for so many live workers of each stage.
 
+    With what they come to, and the bound on any routing and orders, in s.
+    """
+
+    live: Ints
     targets: Floats
     value_s: float
     bound_s: float
@@ -87,6 +93,9 @@ class RotationSearch:
         pipeline: one pipeline alone, all its workers alive; says what counts and whether backwards are split.
         pipelines: how many there are.
         searches: about how many will follow: decides whether machine code is worth its while.
+
+    Attributes:
+        suffices: whether nothing else is worth trying: stages differ, and W fill what they leave.
     """
 
     def __init__(self, pipeline: Problem, pipelines: int, searches: int = 1) -> None:
@@ -102,10 +111,12 @@ class RotationSearch:
         reach_s = np.concatenate([[0.0], np.cumsum((self._forward_s + self._hop_s)[:-1])])
         return_s = np.concatenate([[0.0], np.cumsum((self._back_s + self._hop_s)[:-1])])
         left_s = return_s + reach_s if pipeline.staggered else return_s
+        self._unlike = any(np.ptp(each_s) > 0 for each_s in (self._forward_s, self._back_s, self._weight_s))
+        self.suffices = self._unlike and bool(split.all()) and self._operations > SMALL_OPERATIONS
         self._left = np.divide(left_s, self._weight_s, out=np.zeros_like(left_s), where=self._weight_s > 0)
 
     def search(self, live: Ints, bound_s: float, seed: int, *, quick: bool = False) -> RotationSchedule | None:
-        """The best targets that are found; None where none let all workers come to an end.
+        """The best targets that are found; None where none let all workers come to an end, or none are tried.
 
         Args:
             live: workers of each stage, 1 or more.
@@ -113,11 +124,17 @@ class RotationSearch:
             seed: of the moves.
             quick: whether to try few.
         """
-        best, chance = RotationSchedule(np.empty(0), inf, bound_s), random.Random(seed)
+        return self._best(live, bound_s, seed, self._runs(quick))
+
+    def look(self, live: Ints, bound_s: float) -> RotationSchedule | None:
+        """The best of the first designs; the rest as for `search`."""
+        return self._best(live, bound_s, 0, min(len(STARTS), self._runs(quick=True)))
+
+    def _best(self, live: Ints, bound_s: float, seed: int, runs: int) -> RotationSchedule | None:
+        best, chance = RotationSchedule(live, np.empty(0), inf, bound_s), random.Random(seed)
         starts = self._starts()
         design = starts[0]
-        runs = min(MOST_RUNS, (QUICK_OPERATIONS if quick else BUDGET_OPERATIONS) // self._operations)
-        for run in range(max(runs, len(starts))):
+        for run in range(runs):
             other = starts[run] if run < len(starts) else _moved(design, chance)
             targets = self._targets(live, bound_s, other)
             value_s = self.scheduler.run(live, targets, best.value_s)
@@ -126,6 +143,13 @@ class RotationSearch:
             if best.optimal:
                 break
         return best if best.value_s < inf else None
+
+    def _runs(self, quick: bool) -> int:
+        """How many runs a search takes. Alike stages are mostly for slots, unless their limits differ: 1F1B's."""
+        if self._unlike:
+            budget = QUICK_OPERATIONS if quick else BUDGET_OPERATIONS
+            return max(len(STARTS), min(MOST_RUNS, budget // self._operations))
+        return max(int(np.ptp(self._room) > 0), min(MOST_RUNS, ALIKE_OPERATIONS // self._operations))
 
     def _starts(self) -> list[_Design]:
         stages = len(self._left)

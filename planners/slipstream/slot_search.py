@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise, zip_longest
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from ..scheduling.local_search import anneal
 from ..scheduling.portfolio import portfolio
 from ..scheduling.problem import KINDS
 from ..scheduling.proof import Proven
+from .rotation_search import RotationSearch
 from .routing_bound import RoutingBound
 from .slot_scheduler import SlotScheduler, SlotTimes
 from .slots import Slots
@@ -58,6 +60,13 @@ class SlotSearch:
         self.bound = RoutingBound(pipeline, self.jobs)
         self._last: tuple[Slots, Rules] | None = None
         self._candidates: dict[int, tuple[Problem, list[Rules]]] = {}
+
+    @cached_property
+    def rotation(self) -> RotationSearch | None:
+        """Workers on their own instead of in slots, which pays within memory limits; None without any."""
+        if not np.isfinite(self.of_pipeline.workers.limit_bytes).any():
+            return None
+        return RotationSearch(self.of_pipeline, self.pipelines, self.searches)
 
     def bound_s(self, dead: Sequence[int]) -> float:
         """What no routing and no orders undercut with so many dead workers of each stage, in s."""
