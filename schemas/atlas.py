@@ -44,7 +44,7 @@ class Targets:
         in_flight: micro-batches between their F and I (or B) that a worker fills up to.
         backlog: W that may be pending before one is due.
         weights_first: whether a W that is due goes before an F.
-        fill: the share of W's duration that a worker has to wait before it runs one meanwhile that is not due.
+        fill: the share of an I or a W that must fit in before what a worker waits for, for it to go first.
     """
 
     in_flight: tuple[tuple[Ratio, Ratio, Ratio, Ratio], ...]

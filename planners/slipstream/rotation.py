@@ -12,8 +12,8 @@ own, yet not at random:
   than its target for that round, a W if more than the target are pending, else the I of its earliest micro-batch;
   ranks go in order. Targets are those of a stage, piecewise linear over its rounds (`Targets` in schemas/atlas.py), so
   that it can fill up at first, put W off as much as its memory bears, and have them left when no I comes any more.
-* **Filling.** Where the message that it waits for is known to arrive late enough, a worker runs a further F or a
-  pending W meanwhile.
+* **Filling.** Where the message that it waits for is known to arrive late enough, a worker runs a further F, the I
+  that was to come after, or a pending W meanwhile.
 
 No priorities are weighed and no events are queued: a worker's next operation is known before its message is, and the
 workers are visited up and down the stages until all are done. That is a fifth of the time that the rules of
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 F, I, W, B = 0, 1, 2, 3  # noqa: E741 - the field's letters; B stands for I where the backward is not split
 UNKNOWN = -1.0  # the end of what has not been run yet
 # Of a stage's targets: four points of micro-batches in flight, four of pending W, whether a W that is due goes first,
-# and the share of a W's duration that a worker has to wait before it runs one that is not due.
+# and the share of a W (or I) that must fit in before what a worker waits for, for it to go first.
 WIDTH, POINTS, FIRST, FILL = 10, 4, 8, 9
 BLOCKED = GIVEN_UP = -1
 
@@ -241,6 +241,41 @@ def arrival(kind: int, job: int, stage: int, stages: int, jobs: int, hop_s: Floa
 
 
 @kernel
+def meanwhile(
+    kind: int,
+    number: int,
+    forwards: int,
+    inputs: int,
+    pending: int,
+    rounds: int,
+    room: bool,
+    stage: int,
+    turns: int,
+    stages: int,
+    jobs: int,
+    hop_s: Floats,
+    ended_s: Floats,
+    now_s: float,
+    begin_s: float,
+    forward_s: float,
+    back_s: float,
+    weight_s: float,
+    share: float,
+) -> int:
+    """The kind of operation that goes before one which begins later: an F that ends until then, or, if that leaves
+    `share` of them, an I or a W; the one that is waited for where nothing fits."""
+    if kind == I and forwards < rounds and room:
+        other_s = arrival(F, number + forwards * turns, stage, stages, jobs, hop_s, ended_s)
+        if other_s >= 0 and max(other_s, now_s) + forward_s <= begin_s:
+            return F
+    if kind == F and forwards > inputs:
+        other_s = arrival(I, number + inputs * turns, stage, stages, jobs, hop_s, ended_s)
+        if other_s >= 0 and max(other_s, now_s) + share * back_s <= begin_s:
+            return I
+    return W if pending > 0 and begin_s - now_s >= share * weight_s else kind
+
+
+@kernel
 def advance(
     stage: int,
     number: int,
@@ -288,14 +323,12 @@ def advance(
         if kind == BLOCKED or begin_s < 0:
             break
         if begin_s > now_s:
-            # What ends until then, or nearly so, goes first.
-            other_s = UNKNOWN
-            if kind == I and forwards < rounds and room:
-                other_s = arrival(F, number + forwards * turns, stage, stages, jobs, hop_s, ended_s)
-            if other_s >= 0 and max(other_s, now_s) + forward_s <= begin_s:
-                kind, begin_s = F, other_s
-            elif pending > 0 and begin_s - now_s >= targets[WIDTH * stage + FILL] * weight_s:
-                kind, begin_s = W, now_s
+            kind = meanwhile(
+                kind, number, forwards, inputs, pending, rounds, room, stage, turns, stages, jobs, hop_s, ended_s,
+                now_s, begin_s, forward_s, back_s, weight_s, targets[WIDTH * stage + FILL],
+            )  # fmt: skip
+            turn = inputs if kind == I else forwards
+            begin_s = arrival(kind, number + turn * turns, stage, stages, jobs, hop_s, ended_s)
             left_s = (rounds - forwards) * forward_s + (rounds - inputs) * back_s
             left_s += (rounds - weights) * weight_s * split[stage]
             if max(begin_s, now_s) + left_s > deadline_s[stage]:

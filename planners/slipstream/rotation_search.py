@@ -166,6 +166,10 @@ class RotationSearch:
         targets[:, :POINTS] += np.minimum(in_flight, self._room)[:, None]
         targets[:, POINTS + 1 : FIRST] += np.round(2 * np.outer(self._left, design.shares)) / 2
         targets[:, FIRST] = (targets[:, FIRST] + first) % 2
+        for stage in range(1, len(live)):
+            # A stage that aims at more than the one before has in flight would wait for F that never come.
+            most = np.floor(targets[stage - 1, :POINTS] + 0.5) * live[stage - 1] // live[stage]
+            targets[stage, :POINTS] = np.minimum(targets[stage, :POINTS], most)
         np.maximum(targets[:, :POINTS], 1.0, out=targets[:, :POINTS])
         np.maximum(targets[:, POINTS:], 0.0, out=targets[:, POINTS:])
         return targets
