@@ -23,7 +23,6 @@ only so many are made as the stages hold, and some rounds more; what the last on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +34,8 @@ from ..scheduling.forms import Form, pays
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Array = NDArray[np.float64]
+
 # Up to this many micro-batches times stages, plain Python is quicker than to load the machine code.
 INTERPRETED_CELLS = 30_000
 # So many rounds of all workers are counted after memory is full, and so many micro-batches at least.
@@ -42,11 +43,10 @@ ROUNDS, FEWEST = 4, 64
 INFINITY = float("inf")
 
 
-@dataclass(frozen=True, eq=False)
 class Counted:
     """A pipeline to count in; arrays over its stages, times in s.
 
-    Attributes:
+    Args:
         work_s: of F, I (or B) and W, 0 where there is none; kinds x stages.
         hop_s: delay of the links to the next stage and back, 0 after the last stage.
         room: micro-batches that a worker holds at most between F and I; infinite without a limit.
@@ -54,13 +54,11 @@ class Counted:
         stash: share of an activation that is held between I and W.
     """
 
-    work_s: NDArray[np.float64]
-    hop_s: NDArray[np.float64]
-    room: NDArray[np.float64]
-    capacity: NDArray[np.float64]
-    stash: NDArray[np.float64]
+    def __init__(self, work_s: Array, hop_s: Array, room: Array, capacity: Array, stash: Array) -> None:
+        self._work_s, self._hop_s, self._room, self._capacity, self._stash = work_s, hop_s, room, capacity, stash
+        self._cells = 0  # counted so far
 
-    def ends_s(self, live: NDArray[np.int64], jobs: int, first: int = 0) -> NDArray[np.float64]:
+    def ends_s(self, live: NDArray[np.int64], jobs: int, first: int = 0) -> Array:
         """When the last operation of each stage from `first` on has ended at the earliest, after the first F there.
 
         Args:
@@ -69,15 +67,16 @@ class Counted:
             first: the stage where all F are there from the start.
         """
         peers, stages = live[first:], len(live) - first
-        room = np.minimum(self.room[first:] * peers, jobs)
+        room = np.minimum(self._room[first:] * peers, jobs)
         known = int(min(jobs, max(FEWEST, room[room < jobs].max(initial=0) + ROUNDS * peers.max())))
-        form = Form(pays(raise_counts, stages * known, INTERPRETED_CELLS))
+        self._cells += stages * known
+        form = Form(pays(raise_counts, self._cells, INTERPRETED_CELLS))
         ends_s = form.float_space(stages)
         form.kernel(raise_counts)(
-            stages, jobs, known, form.ints(peers), form.floats(self.work_s[:, first:].ravel()),
-            form.floats(self.hop_s[first:]), form.ints(room),
-            form.floats(np.minimum(self.capacity[first:], jobs) * peers * (1 + ROUNDING)),
-            form.floats(self.stash[first:]), form.float_space(3 * known * stages), form.floats([-INFINITY] * stages),
+            stages, jobs, known, form.ints(peers), form.floats(self._work_s[:, first:].ravel()),
+            form.floats(self._hop_s[first:]), form.ints(room),
+            form.floats(np.minimum(self._capacity[first:], jobs) * peers * (1 + ROUNDING)),
+            form.floats(self._stash[first:]), form.float_space(3 * known * stages), form.floats([-INFINITY] * stages),
             form.int_space(2 * stages), form.float_space(stages), ends_s,
         )  # fmt: skip
         return np.asarray(ends_s)

@@ -28,7 +28,7 @@ from ..scheduling.proof import ROUNDING
 from ..scheduling.solve import Effort
 from .cluster import alike, connection_of, effort_of, grid_of, plan_with_failures, single_pipeline
 from .placement import Placement, Vector
-from .promise import by_stage, promise_of_orders, promise_of_rotation, promise_of_slots
+from .promise import by_stage, is_exact, promise_of_orders, promise_of_rotation, promise_of_slots
 from .relocation import Relocation, relocate
 from .rerouting import (
     Rerouting,
@@ -90,6 +90,9 @@ class Replanner:
     def entry(self, failures: int) -> tuple[AtlasEntry, Plan | None]:
         """The atlas's entry for so many failed units, and its plan where a search has made it instead of a recipe.
 
+        Large problems under memory limits share schedules between numbers of failures (placement.py); their plans keep
+        what the entry promises or do better. All other plans have the very values of their entries.
+
         Raises:
             InfeasibleError: so many failures leave a stage without a live worker, or a memory limit admits nothing.
             InvalidInputError: workers of a stage differ.
@@ -110,9 +113,8 @@ class Replanner:
         contenders = self._placement.contenders(failures)
         vector, slots = contenders[0]
         dead = self.grid.stage_failures(vector)
-        promise = promise_of_slots(self.search, dead, slots)
-        if promise is not None:
-            return AtlasEntry(failures, dead, promise, slot_recipe(slots)), None
+        if self._placement.shares or is_exact(self.search, dead, slots):
+            return AtlasEntry(failures, dead, promise_of_slots(self.search, dead, slots), slot_recipe(slots)), None
         vector, found = self._best_rerouted([vector for vector, _ in contenders], effort)
         dead, units = self.grid.stage_failures(vector), self.grid.last_units(vector)
         promise = promise_of_orders(found.problem, found.orders, found.bound_s)
@@ -209,15 +211,14 @@ class Replanner:
 
     def _best_rotated(self, failures: int, effort: Effort) -> RotationSchedule | None:
         """The answer of normalization that does best in rotation at first, searched; None where none is tried."""
-        best: RotationSchedule | None = None
-        for vector in self._placement.answers(failures) if self.search.rotation is not None else []:
+        rotation, best = self.search.rotation, None
+        for vector in self._placement.answers(failures) if rotation is not None and rotation.leads else []:
             dead = self.grid.stage_failures(vector)
-            if best is not None and self.search.bound_s(dead) >= best.value_s * (1 - ROUNDING):
-                break
-            found = in_rotation(self.search, dead, None)
-            if found is not None and (best is None or found.value_s < best.value_s):
-                best = found
-        if best is None or best.optimal:
+            if best is None or self.search.bound_s(dead) < best.value_s * (1 - ROUNDING):
+                found = in_rotation(self.search, dead, None)
+                if found is not None and (best is None or found.value_s < best.value_s):
+                    best = found
+        if rotation is None or best is None or best.optimal or not rotation.suffices:
             return best
         return in_rotation(self.search, (self.grid.pipelines - best.live).tolist(), effort)
 

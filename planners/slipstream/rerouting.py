@@ -62,12 +62,14 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
         dead: failed workers of each stage.
         effort: how hard to try where slots leave a gap.
     """
-    rotated = in_rotation(search, dead, effort)
+    rotated = in_rotation(search, dead, effort) if search.rotation is not None and search.rotation.leads else None
     if rotated is not None and rotation_settles(search, rotated):
         return _rotated(home, search, rotated)
     found = search.look(dead)
     if found.optimal:
         return _in_slots(home, search, found)
+    if rotated is None:
+        rotated = in_rotation(search, dead, effort)
     bound_s = proven_s(search, dead)
     slots = replace(search.widest(dead), remainder_first=True)
     runs = min(FIRST_LOOK, max(FEWEST_RUNS, WORKER_OPERATIONS // home.operations))
@@ -97,8 +99,10 @@ def proven_s(search: SlotSearch, dead: Sequence[int]) -> float:
 
 def in_rotation(search: SlotSearch, dead: Sequence[int], effort: Effort | None) -> RotationSchedule | None:
     """Workers in rotation, by the first designs only without an effort; None where that is not tried, or never ends."""
+    if search.rotation is None:
+        return None
     bound_s, live = proven_s(search, dead), search.pipelines - np.array(dead)
-    if search.rotation is None or bound_s == 0:
+    if bound_s == 0:
         return None
     if effort is None:
         return search.rotation.look(live, bound_s)
@@ -127,7 +131,7 @@ def reroute_unlike(home: Problem, effort: Effort) -> Rerouting:
 
 def slot_recipe(found: SlotSchedule) -> Recipe:
     """What makes a slot schedule again."""
-    return Recipe(found.slots.group_sizes, _recorded(found.rules), "slots")
+    return Recipe(found.slots.group_sizes, _recorded(found.rules), "slots", narrow=found.slots.narrow)
 
 
 def rotation_recipe(found: RotationSchedule) -> Recipe:
@@ -144,11 +148,12 @@ def follow(home: Problem, search: SlotSearch, recipe: Recipe) -> tuple[Problem, 
         rotation.run(np.array(recipe.group_sizes), as_recorded(recipe.targets))
         return rotation.orders(home)
     assert recipe.rules is not None
-    slots = Slots(home.jobs, recipe.group_sizes)
+    by_workers = recipe.scheduled == "workers"
+    slots = Slots(home.jobs, recipe.group_sizes, by_workers and recipe.narrow is None, recipe.narrow)
     rules = _rules(recipe.rules, len(recipe.group_sizes))
-    if recipe.scheduled == "slots":
+    if not by_workers:
         return expanded(home, slots, search.orders(slots, rules))
-    problem = _routed(home, replace(slots, remainder_first=True))
+    problem = _routed(home, slots)
     scheduler = ListScheduler(problem)
     scheduler.run(_of_workers(problem, rules))
     return problem, scheduler.orders()

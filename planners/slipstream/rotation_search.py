@@ -95,6 +95,7 @@ class RotationSearch:
         searches: about how many will follow: decides whether machine code is worth its while.
 
     Attributes:
+        leads: whether rotation is worth trying before slots: stages differ, or their limits do, as those of 1F1B.
         suffices: whether nothing else is worth trying: stages differ, and W fill what they leave.
     """
 
@@ -112,6 +113,7 @@ class RotationSearch:
         return_s = np.concatenate([[0.0], np.cumsum((self._back_s + self._hop_s)[:-1])])
         left_s = return_s + reach_s if pipeline.staggered else return_s
         self._unlike = any(np.ptp(each_s) > 0 for each_s in (self._forward_s, self._back_s, self._weight_s))
+        self.leads = self._unlike or bool(np.ptp(self._room) > 0)
         self.suffices = self._unlike and bool(split.all()) and self._operations > SMALL_OPERATIONS
         self._left = np.divide(left_s, self._weight_s, out=np.zeros_like(left_s), where=self._weight_s > 0)
 
@@ -128,7 +130,7 @@ class RotationSearch:
 
     def look(self, live: Ints, bound_s: float) -> RotationSchedule | None:
         """The best of the first designs; the rest as for `search`."""
-        return self._best(live, bound_s, 0, min(len(STARTS), self._runs(quick=True)))
+        return self._best(live, bound_s, 0, len(STARTS) if self._unlike else 1)
 
     def _best(self, live: Ints, bound_s: float, seed: int, runs: int) -> RotationSchedule | None:
         best, chance = RotationSchedule(live, np.empty(0), inf, bound_s), random.Random(seed)
@@ -145,11 +147,11 @@ class RotationSearch:
         return best if best.value_s < inf else None
 
     def _runs(self, quick: bool) -> int:
-        """How many runs a search takes. Alike stages are mostly for slots, unless their limits differ: 1F1B's."""
-        if self._unlike:
-            budget = QUICK_OPERATIONS if quick else BUDGET_OPERATIONS
-            return max(len(STARTS), min(MOST_RUNS, budget // self._operations))
-        return max(int(np.ptp(self._room) > 0), min(MOST_RUNS, ALIKE_OPERATIONS // self._operations))
+        """How many runs a search takes; alike stages are left to slots if the first few do not do."""
+        if not self._unlike:
+            return max(int(self.leads), min(MOST_RUNS, ALIKE_OPERATIONS // self._operations))
+        budget = QUICK_OPERATIONS if quick else BUDGET_OPERATIONS
+        return max(len(STARTS), min(MOST_RUNS, budget // self._operations))
 
     def _starts(self) -> list[_Design]:
         stages = len(self._left)

@@ -112,6 +112,11 @@ class RoutingBound:
         self._makespan = self._of_iteration()
         self._windows = self._of_windows()
 
+    @property
+    def limited(self) -> bool:
+        """Whether memory limits say anything."""
+        return self._limited
+
     def value_s(self, live: Ints, staggered: bool, *, counting: bool = True) -> float:
         """No routing and no orders have a smaller makespan, or period if `staggered`, in s.
 
@@ -144,9 +149,21 @@ class RoutingBound:
         rounds = -(-self._jobs // live)
         fixed_s, each_s = self._windows if staggered else self._makespan
         own_s = fixed_s + each_s * rounds
+        least_s = float(own_s.max())
         if self._limited or not staggered:
-            own_s += self._late_s(live, rounds, staggered)
-        return float(own_s.max()) if staggered else float(own_s.max() + self._step_s.max())
+            near = np.nonzero(own_s >= least_s - self._work_s[:2].max())  # nobody is late by more
+            least_s = float((own_s[near] + np.minimum(self._late_s(live, rounds, near), each_s[near])).max())
+        return least_s if staggered else least_s + float(self._step_s.max())
+
+    def rounds_within(self, within_s: float, staggered: bool) -> Ints:
+        """The most micro-batches that a worker of each stage may have for an iteration of so many s, by this bound."""
+        fixed_s, each_s = self._windows if staggered else self._makespan
+        left_s = within_s - (0.0 if staggered else float(self._step_s.max())) - fixed_s
+        counts = (each_s > 0) & np.isfinite(fixed_s)
+        most = np.where(counts, left_s / np.where(counts, each_s, 1.0) * (1 + ROUNDING), self._jobs)
+        least = np.clip(most, 0, self._jobs).reshape(-1, self._work_s.shape[1]).min(axis=0)
+        found: Ints = np.floor(least).astype(np.int64)
+        return found
 
     def _by_count_s(self, live: Ints, staggered: bool) -> float:
         """What follows from counting, in s; for the period in the windows of the first stage and of the worst one."""
@@ -162,29 +179,35 @@ class RoutingBound:
             return least_s
         return max(least_s, ceil(least_s / self._unit_s * (1 - ROUNDING)) * self._unit_s)
 
-    def _late_s(self, live: Ints, rounds: Ints, staggered: bool) -> Floats:
-        """How much later the last workers of a stage start, or must end; arguments x (windows x) stages."""
+    def _late_s(self, live: Ints, rounds: Ints, near: tuple[Ints, ...]) -> Floats:
+        """How much later than an argument says the last workers of a stage start, or must end.
+
+        Or else one of them has a micro-batch more.
+
+        Args:
+            live, rounds: workers of each stage, and micro-batches of those that have most.
+            near: of some arguments, their numbers, windows if the period counts, and stages.
+        """
         last_round = self._jobs - live * (rounds - 1)
         few = live[:, None] < last_round[None, :]  # stage k has too few workers for the last round of stage i
-        forward_s, back_s = (work_s[:, None] for work_s in self._work_s[:2])
         earlier, later = np.triu(few, 1), np.tril(few, -1)
-        input_s = np.where(later, np.maximum(forward_s, back_s), 0.0).max(axis=0, initial=0.0)
-        if staggered:  # within the window of stage k, all stages from k on
+        forward_s, back_s = (work_s[:, None] for work_s in self._work_s[:2])
+        input_s = np.where(later, np.maximum(forward_s, back_s), 0.0).max(axis=0, initial=0.0)[near[-1]]
+        if len(near) == 3:  # within the window of stage k, all stages from k on
             start_s, return_s = (
-                np.maximum.accumulate(np.where(earlier, each_s, 0.0)[::-1])[::-1] for each_s in (forward_s, back_s)
+                np.maximum.accumulate(np.where(earlier, late_s, 0.0)[::-1])[::-1][near[1:]]
+                for late_s in (forward_s, back_s)
             )
         else:
             # What follows between stages k and i may end that much later without a loss.
             spare_s = self._last_s[None, :] - self._last_s[:, None]
             start_s, return_s = (
-                np.where(earlier, each_s, 0.0).max(axis=0, initial=0.0) for each_s in (forward_s, back_s - spare_s)
+                np.where(earlier, late_s, 0.0).max(axis=0, initial=0.0)[near[-1]]
+                for late_s in (forward_s, back_s - spare_s)
             )
-        each_s = (self._windows if staggered else self._makespan)[1]
-        found = np.zeros_like(each_s)
-        for late_s, concerned in ((start_s, STARTS), (return_s, RETURNS), (np.maximum(input_s, start_s), INPUTS)):
-            found[concerned] = np.maximum(found[concerned], late_s)
-        # Else some worker has a micro-batch more.
-        return np.minimum(found, each_s)
+        number = near[0]
+        found: Floats = np.maximum(np.where(STARTS[number], start_s, 0.0), np.where(RETURNS[number], return_s, 0.0))
+        return np.maximum(found, np.where(INPUTS[number], np.maximum(input_s, start_s), 0.0))
 
     def _of_iteration(self) -> tuple[Floats, Floats]:
         """Of each argument and stage: what it says without micro-batches, and with each one more."""
