@@ -107,9 +107,12 @@ class Placement:
         bounds: dict[Vector, tuple[float, int]] = {}
         for number, sequence in enumerate(self._nested):
             bounds.setdefault(sequence[failures], (self._quick_bound_s(sequence[failures]), number))
-        found = []
-        for vector, (quick_s, number) in sorted(bounds.items(), key=lambda item: item[1])[:SHARED_ANSWERS]:
-            found.append((vector, self._for_fewer(vector, self._last_schedule(number, failures), quick_s)))
+        found: list[tuple[Vector, SlotSchedule]] = []
+        for vector, (quick_s, number) in sorted(bounds.items(), key=lambda item: item[1]):
+            least_s = min((one.value_s for _, one in found), default=inf)
+            may_prove = least_s * (1 - ROUNDING) <= quick_s <= least_s * (1 + ROUNDING)
+            if may_prove or (quick_s < least_s and len(found) < SHARED_ANSWERS):
+                found.append((vector, self._for_fewer(vector, self._last_schedule(number, failures), quick_s)))
             if found[-1][1].optimal:
                 break
         vector, best = self._best_first(found)[0]
