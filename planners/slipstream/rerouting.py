@@ -79,7 +79,7 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
         best = _better(best, _in_slots(home, search, found))
     if not best.optimal and np.isfinite(home.workers.limit_bytes).any():
         tried = search.search(dead, found, effort.seed, quick=effort.solver == "rules")
-        best = _better(best, _in_slots(home, search, tried))
+        best = best if tried is found else _better(best, _in_slots(home, search, tried))
     searched = SOLVED_OPERATIONS if effort.time_limit_s else SEARCHED_OPERATIONS
     if not best.optimal and effort.solver != "rules" and home.operations <= searched:
         others = [round_robin(home), block(home)] if any(dead) and home.operations <= ROUTED_OPERATIONS else []
