@@ -85,9 +85,10 @@ def stashes(before: int, number: int, at: int, capacity: Floats, stash: Floats) 
 
     It is no whole number; as stashes are parts of activations, it falls the more I there are.
     """
-    if stash[at] <= 0:
+    left = capacity[at] - (number + 1 - before)
+    if before * stash[at] <= left:
         return 0.0
-    return max(0.0, before - (capacity[at] - (number + 1 - before)) / stash[at])
+    return before - left / stash[at]
 
 
 @kernel

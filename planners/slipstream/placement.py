@@ -74,7 +74,7 @@ class Placement:
             InfeasibleError: so many failures leave a stage without a live worker.
         """
         if self.shares:
-            return self._best_first(self._shared(failures))
+            return [self._shared(failures)]
         bounds = {vector: self._quick_bound_s(vector) for vector in self._answers(failures)}
         found: list[tuple[Vector, SlotSchedule]] = []
         least_s = inf
@@ -103,31 +103,29 @@ class Placement:
         best = next((one for one in tied if one[1].optimal), tied[0])
         return [best, *(one for one in found if one is not best and one[1].bound_s < least_s * (1 - ROUNDING))]
 
-    def _shared(self, failures: int) -> list[tuple[Vector, SlotSchedule]]:
-        """The answers of least bound, and schedules for their last number of failures of the same bound."""
+    def _shared(self, failures: int) -> tuple[Vector, SlotSchedule]:
+        """The best of the answers of least bound, by schedules for their last number of failures of the same bound."""
         bounds: dict[Vector, tuple[float, int]] = {}
         for number, sequence in enumerate(self._nested(failures)):
             bounds.setdefault(sequence[failures], (self._quick_bound_s(sequence[failures]), number))
         found: list[tuple[Vector, SlotSchedule]] = []
+        counts: dict[Vector, bool] = {}  # whether counting may say more; where it says no more for more failures, never
         for vector, (quick_s, number) in sorted(bounds.items(), key=lambda item: item[1]):
             least_s = min((one.value_s for _, one in found), default=inf)
             may_prove = least_s * (1 - ROUNDING) <= quick_s <= least_s * (1 + ROUNDING)
             if may_prove or (quick_s < least_s and len(found) < SHARED_ANSWERS):
-                found.append((vector, self._for_fewer(vector, self._last_schedule(number, failures), quick_s)))
+                schedule = self._last_schedule(number, failures)
+                counts[vector] = schedule.bound_s > quick_s * (1 + ROUNDING)
+                found.append((vector, replace(schedule, bound_s=quick_s)))
             if found[-1][1].optimal:
                 break
         vector, best = self._best_first(found)[0]
-        if best.value_s <= best.bound_s * (1 + SHARED_GAP) or self._operations > OWN_OPERATIONS:
-            return found
-        return [*found, (vector, self._search.look(self._dead(vector), bound_s=best.bound_s))]
-
-    def _for_fewer(self, vector: Vector, schedule: SlotSchedule, quick_s: float) -> SlotSchedule:
-        """A schedule for more failures, as one for these; `quick_s` is the bound for both that takes no time.
-
-        Where counting says no more for more failures, it says no more for fewer.
-        """
-        counts = schedule.value_s > quick_s * (1 + ROUNDING) and schedule.bound_s > quick_s * (1 + ROUNDING)
-        return replace(schedule, bound_s=self._search.bound_s(self._dead(vector)) if counts else quick_s)
+        if counts[vector] and not best.optimal:
+            best = replace(best, bound_s=self._search.bound_s(self._dead(vector)))
+        if best.value_s > best.bound_s * (1 + SHARED_GAP) and self._operations <= OWN_OPERATIONS:
+            own = self._search.look(self._dead(vector), bound_s=best.bound_s)
+            best = own if own.value_s < best.value_s else best
+        return vector, best
 
     def _last_schedule(self, number: int, failures: int) -> SlotSchedule:
         """The schedule for the last answer of a nested sequence whose bound is no more than that of this one."""
