@@ -37,7 +37,6 @@ from .rerouting import (
     reroute_alike,
     reroute_unlike,
     rotation_recipe,
-    rotation_settles,
     slot_recipe,
 )
 from .rotation_search import RotationSchedule
@@ -106,13 +105,18 @@ class Replanner:
                 where="--slow or --link-delay",
                 fix="give the places of the failures with --failed, without --failures",
             )
-        rotated = self._best_rotated(failures, effort)
-        if rotated is not None and rotation_settles(self.search, rotated):
-            dead = tuple((self.grid.pipelines - rotated.live).tolist())
-            return AtlasEntry(failures, dead, promise_of_rotation(self.search, rotated), rotation_recipe(rotated)), None
+        rotation = self.search.rotation
+        if rotation is not None and rotation.suffices:
+            rotated = self._best_rotated(failures, effort)
+            if rotated is not None:
+                return self._rotated_entry(failures, rotated), None
         contenders = self._placement.contenders(failures)
         vector, slots = contenders[0]
         dead = self.grid.stage_failures(vector)
+        rotated = None if slots.optimal else self._best_rotated(failures, effort)
+        better = rotated is not None and rotated.value_s < slots.value_s * (1 - ROUNDING)
+        if rotated is not None and better and (rotated.optimal or self._placement.shares):
+            return self._rotated_entry(failures, rotated), None
         if self._placement.shares or is_exact(self.search, dead, slots):
             return AtlasEntry(failures, dead, promise_of_slots(self.search, dead, slots), slot_recipe(slots)), None
         vector, found = self._best_rerouted([vector for vector, _ in contenders], effort)
@@ -208,6 +212,10 @@ class Replanner:
     def _rerouted(self, units: Units, effort: Effort) -> Rerouting:
         dead = self.grid.stage_failures(self.grid.column_failures(units))
         return reroute_alike(self._home(units), self.search, dead, effort)
+
+    def _rotated_entry(self, failures: int, rotated: RotationSchedule) -> AtlasEntry:
+        dead = tuple((self.grid.pipelines - rotated.live).tolist())
+        return AtlasEntry(failures, dead, promise_of_rotation(self.search, rotated), rotation_recipe(rotated))
 
     def _best_rotated(self, failures: int, effort: Effort) -> RotationSchedule | None:
         """The answer of normalization that does best in rotation at first, searched; None where none is tried."""

@@ -44,9 +44,10 @@ STARTS: tuple[tuple[float, Shares, float], ...] = (
     (0.7, (0.4, 0.5, 1.25), 0.75),
     (0.96, (0.6, 0.75, 1.0), 0.75),
 )
-# How many runs a search may take: so many operations' worth, but at most so many; and if it shall be quick.
+# How many runs a search may take: so many operations' worth, but at most so many; also if it shall be quick, and
+# for alike stages.
 BUDGET_OPERATIONS, MOST_RUNS = 50_000_000, 400
-QUICK_OPERATIONS = ALIKE_OPERATIONS = 1_000_000
+QUICK_OPERATIONS, QUICK_RUNS = 1_000_000, 30
 # Above so many operations nothing else is tried where stages differ.
 SMALL_OPERATIONS = 2_000
 # Steps of the moves.
@@ -103,7 +104,6 @@ class RotationSearch:
         workers, split = pipeline.workers, pipeline.split[0]
         self._jobs = pipeline.jobs * pipelines
         self._operations = pipelines * pipeline.operations
-        self.scheduler = RotationScheduler(pipeline, self._jobs, pipelines, runs=len(STARTS) * searches)
         self._forward_s = workers.forward_s
         self._back_s = np.where(split, workers.input_s, workers.full_s)
         self._weight_s = np.where(split, workers.weight_s, 0.0)
@@ -115,6 +115,7 @@ class RotationSearch:
         self._unlike = any(np.ptp(each_s) > 0 for each_s in (self._forward_s, self._back_s, self._weight_s))
         self.leads = self._unlike or bool(np.ptp(self._room) > 0)
         self.suffices = self._unlike and bool(split.all()) and self._operations > SMALL_OPERATIONS
+        self.scheduler = RotationScheduler(pipeline, self._jobs, pipelines, runs=self._runs(quick=False) * searches)
         self._left = np.divide(left_s, self._weight_s, out=np.zeros_like(left_s), where=self._weight_s > 0)
 
     def search(self, live: Ints, bound_s: float, seed: int, *, quick: bool = False) -> RotationSchedule | None:
@@ -149,9 +150,9 @@ class RotationSearch:
     def _runs(self, quick: bool) -> int:
         """How many runs a search takes; alike stages are left to slots if the first few do not do."""
         if not self._unlike:
-            return max(int(self.leads), min(MOST_RUNS, ALIKE_OPERATIONS // self._operations))
-        budget = QUICK_OPERATIONS if quick else BUDGET_OPERATIONS
-        return max(len(STARTS), min(MOST_RUNS, budget // self._operations))
+            return max(int(self.leads), min(QUICK_RUNS, QUICK_OPERATIONS // self._operations))
+        budget, most = (QUICK_OPERATIONS, QUICK_RUNS) if quick else (BUDGET_OPERATIONS, MOST_RUNS)
+        return max(len(STARTS), min(most, budget // self._operations))
 
     def _starts(self) -> list[_Design]:
         stages = len(self._left)

@@ -394,3 +394,34 @@ def test_normalizing_pays_after_what_the_copies_take() -> None:
     assert said["iteration_time_normalized_s"] == 27
     assert [(copy["worker"], copy["becomes"], copy["from"]) for copy in said["copies"]] == [("2/1", "0/0", "2/0")]
     assert (said["copied_bytes"], said["copying_s"], said["break_even_iterations"]) == (2, 2, 1)
+
+
+@pytest.mark.parametrize("technique", ["decoupled", "staggered"])
+def test_unlike_stages_within_limits_are_planned_in_rotation_and_rebuilt(technique: Technique) -> None:
+    """The entry's plan is valid, within the limits, keeps the promise, and is the same bytes from another replanner."""
+    times = [(8.0, 11.0, 10.0), (12.0, 9.0, 8.0), (10.0, 10.0, 11.0), (9.0, 8.0, 12.0)]
+    common = _common(times, 8, 24, technique, limits=[4.0])
+    made = [Replanner(common, 6) for _ in range(2)]
+    entries = [replanner.entry(6)[0] for replanner in made]
+    plan, again = (replanner.rebuilt(entries[0]) for replanner in made)
+    assert entries[0].recipe.scheduled == "rotation"
+    assert entries[0] == entries[1]
+    assert digest(plan) == digest(again)
+    assert check_plan(plan) == []
+    assert plan.prediction is not None
+    promised = entries[0].prediction
+    assert plan.prediction.iteration_time_s == promised.iteration_time_s >= promised.lower_bound_s
+    assert plan.prediction.iteration_time_s <= 1.04 * promised.lower_bound_s
+    assert max(plan.prediction.peak_memory_bytes) <= max(promised.peak_memory_bytes) <= 4
+
+
+def test_an_entry_in_rotation_is_a_plan_for_failures_in_place() -> None:
+    """Where the failures are as the entry has them, nothing moves, and the plan in place takes no longer."""
+    times = [(8.0, 11.0, 10.0), (12.0, 9.0, 8.0), (10.0, 10.0, 11.0), (9.0, 8.0, 12.0)]
+    replanner = Replanner(_common(times, 8, 24, limits=[4.0]), 6)
+    entry, _ = replanner.entry(6)
+    units = replanner.grid.last_units(entry.failures)
+    plan = replanner.rebuilt(entry, units)
+    assert plan.prediction is not None
+    assert plan.prediction.iteration_time_s == entry.prediction.iteration_time_s
+    assert plan.planner.options["normalization"]["copies"] == []
