@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
+from .console import SETTINGS
 from .launch import die_with_launcher
 from .training import Training, device, load_training
 
@@ -75,6 +76,7 @@ def work(
     worker = ResilientWorker(task)
     hello = _hello_of(task, meeting.address, tuple(place.address for place in besides))
     link = Link(addresses, secret, hello, patience_s=patience_s, on_interrupt=worker.announce)
+    SETTINGS.trains = True
     welcome = link.start()
     _leave_when_told(link)
     try:

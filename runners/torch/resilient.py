@@ -131,6 +131,14 @@ class ResilientWorker:
         self._clock_ahead_s = 0.0 if welcome.host == socket.gethostname() else welcome.now_s - time.perf_counter()
         events = type_adapter(tuple[TraceEvent, ...]).validate_json(json.dumps(welcome.inject))
         self._injection = Injection(events, self._task.name)
+        try:
+            return self._obey()
+        finally:  # whatever it ends by
+            wait(self._closing, CLOSING_S)
+            self._interruption.wait(CLOSING_S)
+
+    def _obey(self) -> End:
+        """Do what is said, one thing after the other, until it is the end."""
         message = self._receive()
         while not isinstance(message, End):
             match message:
@@ -143,8 +151,6 @@ class ResilientWorker:
                     self._note(message)
                     message = self._receive()
         self._send_spans()
-        wait(self._closing, CLOSING_S)
-        self._interruption.wait(CLOSING_S)
         return message
 
     # An epoch
