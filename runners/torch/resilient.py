@@ -182,7 +182,7 @@ class ResilientWorker:
         """With which worker communication broke, if the error knows, or it is found out before the epoch is over."""
         found: BaseException | None = error
         if not isinstance(error, LostTouchError):
-            probing = in_thread(lambda: see_everybody(epoch, number), "probing")
+            probing = in_thread(lambda: see_everybody(self._task, epoch, number), "probing")
             wait([probing, superseded], return_when=FIRST_COMPLETED)
             found = probing.exception() if probing.done() else None
         return epoch.seats[found.peer].worker if isinstance(found, LostTouchError) else None
@@ -209,7 +209,7 @@ class ResilientWorker:
         plane = connect(
             lambda: reach(self._task, epoch, program, number, self._injection, self._now_s),
             superseded,
-            lambda: see_everybody(epoch, number),
+            lambda: see_everybody(self._task, epoch, number),
         )
         try:
             self._interruption.guard(plane.transport)

@@ -169,6 +169,7 @@ def test_workers_outlive_their_coordinators_and_strangers_stay_out(shell: Shell)
     wait_for(lambda: len(standby.named("iteration")) > 3, f"the standby takes over; {standby.errors}")
     assert [len(standby.named(event)) for event in ("restarted", "returned", "epoch", "failure")] == [1, 2, 0, 0]
 
+    (shell.folder / "wrong").touch(0o600)
     (shell.folder / "wrong").write_text("this is not the secret")
     where = ("--coordinator", f"127.0.0.1:{ports[1]}")
     strangers = {
@@ -202,8 +203,8 @@ def test_workers_without_a_coordinator_say_so_with_their_exit_code(shell: Shell)
     """The coordinator is killed for good amidst training: once they are out of patience all workers end with 5, which
     job scripts leave alone, and not by a signal, after which these would start them again."""
     port = free_port()
+    (shell.folder / "known").touch(0o600)
     (shell.folder / "known").write_text("a secret for one test only")
-    (shell.folder / "known").chmod(0o600)
     led = ("coordinate", "two-stages.json", "--iterations", "100000", "--secret-file", "known", "--json")
     leader = shell.rtk("killed", *led, "--listen", f"127.0.0.1:{port}")
     work = ("run", "two-stages.json", *TRAINED, "--coordinator", f"127.0.0.1:{port}", "--secret-file", "known")

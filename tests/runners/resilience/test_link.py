@@ -240,7 +240,7 @@ def test_what_is_answered_is_not_said_again() -> None:
 
 
 def test_dropped_for_good() -> None:
-    """When patience is over, who is blocked is woken, whoever receives hears it, each time, and sending does nothing."""
+    """When patience is over, who is blocked is woken, whoever receives hears it each time, and sending does nothing."""
     woken: list[FromCoordinator] = []
     with running() as server, link(server.address, patience_s=0.3, on_interrupt=woken.append) as joined:
         joined.start()
