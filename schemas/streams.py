@@ -79,8 +79,8 @@ class _Bounded(io.RawIOBase):
             return int(cast(io.BufferedReader, self._stream).readinto1(buffer))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InvalidInputError(
-                f"the gzip data is damaged or cut short ({error})",
-                where=f"{self._source}, after byte {self._read_bytes}",
+                f"the gzip data is damaged or cut short after {self._read_bytes:,} bytes ({error})",
+                where=self._source,
                 fix="compress the file again, or unpack what can be saved (zcat) and give that",
             ) from error
         except OSError as error:
