@@ -59,12 +59,13 @@ def reconfigure(
 
 def _change(running: "Plan", found: "Reconfiguration") -> str:
     """What was done to the pipelines, and to the time of an iteration."""
-    assert running.prediction is not None
     assert found.plan.prediction is not None
-    before_s, after_s = running.prediction.iteration_time_s, found.plan.prediction.iteration_time_s
+    before = "a time that the running plan does not say"
+    if running.prediction is not None:
+        before = f"{running.prediction.iteration_time_s:.6g} s"
     return (
         f"{', '.join(found.steps) or 'nothing'}: {_pipelines(running)} become {_pipelines(found.plan)}; "
-        f"iteration {before_s:.6g} s before, {after_s:.6g} s after"
+        f"iteration {before} before, {found.plan.prediction.iteration_time_s:.6g} s after"
     )
 
 

@@ -193,7 +193,7 @@ def _plan_for(common: "Atlas", units: "frozenset[Place]", failures: int | None) 
 def _plan_from(path: str, profile: str | None, places: "Sequence[Place]", failures: int | None, site: Site) -> "Plan":
     """A plan out of an atlas, for a number of failures or for places."""
     from ..planners.slipstream.replanner import Replanner
-    from .atlas_folder import read_atlas, stored_plan
+    from .atlas_folder import of_atlas, read_atlas, stored_plan
 
     atlas = read_atlas(path)
     if profile is not None:
@@ -212,7 +212,8 @@ def _plan_from(path: str, profile: str | None, places: "Sequence[Place]", failur
     entry = atlas.plans[number]
     if entry.recipe.stored is not None and not units:
         return stored_plan(path, entry)
-    return replanner.rebuilt(entry, units or None)
+    with of_atlas(path):
+        return replanner.rebuilt(entry, units or None)
 
 
 def _require_profile(atlas: "Atlas", path: str, profile: str) -> None:

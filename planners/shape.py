@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ..schemas.conditions import LinkPlace
 from ..schemas.documents import digest
 from ..schemas.errors import InvalidInputError
+from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_WORKERS
 from ..schemas.plan import Link, Pipeline, Plan, Planner, Template, Worker
 from ..schemas.profile import Profile
 from .partition import cut_stages, with_limits_and_delays
@@ -33,14 +34,31 @@ def template_of(profile: Profile, shape: Shape) -> Template:
     """The stages that a shape cuts from a profile, with its limits and the delays it gives to links of all pipelines.
 
     Raises:
-        InvalidInputError: a link or limit that the shape does not have.
+        InvalidInputError: a link or limit that the shape does not have, or a shape larger than any job.
         InfeasibleError: the profile cannot be cut into that many stages, or a device cannot hold one.
     """
     delays = dict(shape.link_delay_s or {})
+    require_size(shape)
     _check_links(delays, shape)
     common = {link: delay for (k, link), delay in delays.items() if k is None}
     template = cut_stages(profile, shape.pp, shape.dp, shape.tensor_parallel)
     return with_limits_and_delays(template, shape.memory_limit_bytes, common)
+
+
+def require_size(shape: Shape, where: str = "--pp, --dp and --microbatches") -> None:
+    """Raise InvalidInputError for a shape larger than any job.
+
+    Args:
+        shape: what is asked for.
+        where: it says so, for the error.
+    """
+    for what, size, most in (
+        ("workers", shape.pp * shape.dp, MOST_WORKERS),
+        ("micro-batches", shape.dp * shape.microbatches, MOST_MICROBATCHES),
+        ("micro-batches times stages", shape.pp * shape.dp * shape.microbatches, MOST_CELLS),
+    ):
+        if size > most:
+            raise InvalidInputError(f"{size:,} {what} are more than {most:,}", where=where, fix="give less of them")
 
 
 def pipelines_of(template: Template, shape: Shape) -> list[Pipeline]:

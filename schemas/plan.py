@@ -7,12 +7,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import MinLen
 
 from .errors import InvalidInputError
-from .fields import STRICT, Bytes, Count, Factor, Index, Name, Ratio, Seconds
+from .fields import STRICT, Bytes, Count, Factor, Index, LayerNumber, Name, Ratio, Seconds
 from .orders import Operation, check_order_text, parse_order
 
 Proof = Literal["optimal", "bound", "none"]
 Optimizer = Literal["synchronous", "staggered"]
-Layers = tuple[Index, Index]  # [first, stop)
+Layers = tuple[LayerNumber, LayerNumber]  # [first, stop)
 Place = tuple[int, int]  # pipeline and stage
 
 

@@ -107,7 +107,7 @@ def _options(place: tuple[str, ...], a: dict[str, Any], b: dict[str, Any]) -> It
     """What differs in a planner's options, and in options within options."""
     for name in sorted({**a, **b}):
         before, after, inner = a.get(name), b.get(name), (*place, name)
-        if isinstance(before, dict) or isinstance(after, dict):
+        if all(isinstance(option, dict | None) for option in (before, after)) and (before or after):
             yield from _options(inner, before or {}, after or {})
             continue
         if before != after:

@@ -222,12 +222,12 @@ class Server:
     def _replay(self) -> bool:
         # Whether the job was over already; the coordinator may have died before it could tell the workers.
         count = 0
-        for event in self._journal.events() if self._journal else ():
+        for event, instructions in self._journal.replayed(self._brain.handle) if self._journal else ():
             count += 1
             self._now_s = max(self._now_s, event.now_s)
             if isinstance(event, Arrived):
                 self._next_number = max(self._next_number, event.connection + 1)
-            for instruction in self._brain.handle(event):
+            for instruction in instructions:
                 if isinstance(instruction, Finish):
                     self._end(Finished(instruction.exit_code, instruction.reason))
         if count and self._finished is None:
