@@ -17,7 +17,7 @@ plans are made by rules, as a running job asks for them; their times are of mach
 import argparse
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import mean, median, quantiles
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from rtk.benchmarks.common import write_result
 from rtk.planners.adaptra.plan import plan_adaptra
 from rtk.planners.joint.plan import RULES, plan_joint, warm_up
-from rtk.planners.joint.single_techniques import TOGETHER, singles_s
+from rtk.planners.joint.single_techniques import TOGETHER, TechniqueName, singles_s
 from rtk.planners.joint.situation import Situation
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.solve import Effort
@@ -43,7 +43,7 @@ SHAPES = ((4, 4), (4, 8), (8, 4), (8, 8))  # stages, pipelines
 # Delay of one link, and whether a worker is slow.
 TROUBLES = ((0.02, False), (0.06, False), (0.0, True), (0.02, True), (0.06, True))
 OPERATION_S, SLOW = 0.01, 1.5
-OURS = ("re-routing, told what is slow",)
+TOLD: TechniqueName = "re-routing, told what is slow"
 TIE = 1e-9
 
 
@@ -92,7 +92,7 @@ class Row(NamedTuple):
     made_by: str
     joint_s: float
     bound_s: float
-    singles_s: dict[str, float]
+    singles_s: Mapping[TechniqueName, float]
     planning_s: float
 
     @property
@@ -103,7 +103,7 @@ class Row(NamedTuple):
     @property
     def published_gain(self) -> float:
         """Over the quickest published one."""
-        return min(own_s for name, own_s in self.singles_s.items() if name not in (TOGETHER, *OURS)) / self.joint_s - 1
+        return min(own_s for name, own_s in self.singles_s.items() if name not in (TOGETHER, TOLD)) / self.joint_s - 1
 
     @property
     def possible_gain(self) -> float:
@@ -159,7 +159,7 @@ def measured(trouble: Trouble, technique: Technique, capped: bool) -> Row:
     start_s = time.perf_counter()
     made = trouble.planned(technique, capped, RULES)
     planning_s = time.perf_counter() - start_s
-    return _row(trouble, technique, capped, made, {**singles_s(Situation(made, split=True))}, planning_s)
+    return _row(trouble, technique, capped, made, singles_s(Situation(made, split=True)), planning_s)
 
 
 def searched(trouble: Trouble, technique: Technique, capped: bool) -> Row:
@@ -169,10 +169,10 @@ def searched(trouble: Trouble, technique: Technique, capped: bool) -> Row:
     made = trouble.planned(technique, capped, effort)
     planning_s = time.perf_counter() - start_s
     request = Request(shape, technique, effort=effort)
-    found = {
+    found: dict[TechniqueName, Plan] = {
         name: Replanner(opening(trouble.profile, asked), len(trouble.failed)).in_place(trouble.failed, compared=False)
         for name, asked in (
-            (OURS[0], replace(request, slowdown=trouble.slow)),
+            (TOLD, replace(request, slowdown=trouble.slow)),
             ("re-routing, in slots", replace(request, shape=replace(shape, link_delay_s=None))),
         )
     }
@@ -186,7 +186,12 @@ def searched(trouble: Trouble, technique: Technique, capped: bool) -> Row:
 
 
 def _row(
-    trouble: Trouble, technique: Technique, capped: bool, made: Plan, taken_s: dict[str, float], planning_s: float
+    trouble: Trouble,
+    technique: Technique,
+    capped: bool,
+    made: Plan,
+    taken_s: Mapping[TechniqueName, float],
+    planning_s: float,
 ) -> Row:
     """The figures of a plan in which the checker finds nothing."""
     assert made.prediction is not None

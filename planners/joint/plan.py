@@ -27,6 +27,7 @@ from ..shape import Shape, plan_without_orders, shape_options
 from ..slipstream.cluster import Technique, optimizer_of
 from ..slipstream.expansion import fill
 from ..slipstream.failures import Grid
+from ..slipstream.selective_decoupling import latest, pull
 from ..slipstream.standing import opening_of
 from .bypass import crossing, named_pairs
 from .search import Joint, in_slots, joint_schedule
@@ -111,7 +112,7 @@ def warm_up(plan: Plan) -> None:
     Args:
         plan: one that it will be asked about.
     """
-    for kernel in (sweep, retime, objective, fill):
+    for kernel in (sweep, retime, objective, fill, latest, pull):
         compiled(kernel)
     situation = Situation(replan_joint(plan), split=True)
     in_slots(situation)

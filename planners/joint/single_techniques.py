@@ -191,9 +191,13 @@ def _in_slots(situation: Situation, effort: Effort) -> Single:
     search = SlotSearch(situation.pipeline, len(situation.home.depth))
     dead = (len(situation.live) - situation.live.sum(axis=0)).tolist()
     found = reroute_alike(situation.usual, search, dead, effort)
-    problem, orders = decoupled_where_it_helps(found.problem, found.orders)
-    own = replace(situation.home, executor=problem.executor)
-    return Single("re-routing, in slots", own, lambda same: (replace(same, split=problem.split), orders), fixed=True)
+
+    def as_usual(problem: Problem) -> Made:
+        usual, orders = decoupled_where_it_helps(found.problem, found.orders)
+        return replace(problem, split=usual.split), orders
+
+    own = replace(situation.home, executor=found.problem.executor)
+    return Single("re-routing, in slots", own, as_usual, fixed=True)
 
 
 def _told(home: Problem, ordered: Callable[[Problem], Orders]) -> Iterator[Single]:
