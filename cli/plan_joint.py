@@ -20,7 +20,7 @@ from .parsing import (
     parse_places,
     parse_slow_places,
 )
-from .planning import Microbatches, Pipelines, ProfileFile, Stages, demand_proof, summary
+from .planning import Microbatches, Pipelines, ProfileFile, Stages, Technique, TechniqueOption, demand_proof, summary
 from .words import listed
 
 
@@ -32,6 +32,7 @@ def joint(
     failed: Annotated[
         list[str] | None, typer.Option("--failed", metavar="k/i", help="A dead worker. Repeatable.")
     ] = None,
+    technique: TechniqueOption = Technique.STAGGERED,
     slow: Slow = None,
     link_delay: LinkDelays = None,
     memory_limit: MemoryLimit = None,
@@ -63,7 +64,7 @@ def joint(
     dead, effort = parse_places(failed, "--failed"), parse_effort(solver, time_limit, seed, require_optimal)
     dead += [place for place in there.failed if place not in dead]
     slowdown = {**there.slow, **parse_slow_places(slow)}
-    made = site.signed(plan_joint(site.adapted(read), shape, dead, slowdown, effort), read)
+    made = site.signed(plan_joint(site.adapted(read), shape, dead, slowdown, effort, technique.value), read)
     emit(made, output, as_json)
     remark(summary(made))
     bypassed = made.planner.options["bypassed_links"]

@@ -27,7 +27,7 @@ from .parsing import (
     parse_share,
     parse_slow_places,
 )
-from .planning import demand_proof, summary
+from .planning import Technique, TechniqueOption, demand_proof, summary
 from .words import counted, listed
 
 if TYPE_CHECKING:
@@ -37,14 +37,6 @@ if TYPE_CHECKING:
 # All that a plan from an atlas does not take from there.
 BESIDE_FROM = {"profile", "from_atlas", "failed", "failures", "cluster", "overlay", "require_optimal", "jobs", "output",
                "as_json", "quiet", "debug"}  # fmt: skip
-
-
-class Technique(StrEnum):
-    """SlipStream's three, each with those before it."""
-
-    ADAPTIVE = "adaptive"
-    DECOUPLED = "decoupled"
-    STAGGERED = "staggered"
 
 
 class Cost(StrEnum):
@@ -81,10 +73,7 @@ def slipstream(
     from_atlas: Annotated[
         str | None, typer.Option("--from", metavar="ATLAS", help="Take the plan from an atlas instead of making it.")
     ] = None,
-    technique: Annotated[
-        Technique,
-        typer.Option("--technique", help="Re-routing; with backwards split where it helps; and staggered optimizers."),
-    ] = Technique.STAGGERED,
+    technique: TechniqueOption = Technique.STAGGERED,
     failure_unit: Annotated[
         str,
         typer.Option("--failure-unit", metavar="KxI", help="Workers that die together: K pipelines by I stages."),

@@ -1,5 +1,6 @@
 """What the plan commands share: the options that give a shape, and what is said of a plan."""
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,20 @@ ProfileFile = Annotated[str, typer.Argument(help="The profile; `-` is standard i
 Stages = Annotated[int, typer.Option("--pp", min=1, help="Stages of a pipeline.")]
 Microbatches = Annotated[int, typer.Option("--microbatches", min=1, help="Micro-batches of each pipeline.")]
 Pipelines = Annotated[int, typer.Option("--dp", min=1, help="Pipelines (data-parallel degree).")]
+
+
+class Technique(StrEnum):
+    """SlipStream's three, each with those before it."""
+
+    ADAPTIVE = "adaptive"
+    DECOUPLED = "decoupled"
+    STAGGERED = "staggered"
+
+
+TechniqueOption = Annotated[
+    Technique,
+    typer.Option("--technique", help="Re-routing; with backwards split where it helps; and staggered optimizers."),
+]
 
 
 def demand_proof(prediction: "Prediction | None", of: str = "") -> None:

@@ -27,10 +27,19 @@ def water_filled(home: Problem) -> Problem:
     Args:
         home: alike pipelines in which every worker runs its own micro-batches, failed workers among them.
     """
+    return routed(home, np.stack([least_loads(each_s, home.jobs) for each_s in job_s(home).T], axis=1))
+
+
+def routed(home: Problem, loads: Ints) -> Problem:
+    """The routing in which each worker executes so many jobs, as far as it can its own.
+
+    Args:
+        home: as for `water_filled`.
+        loads: of each worker, pipelines x stages; those of a stage add up to all jobs.
+    """
     executor = np.empty_like(home.executor)
     stages = executor.shape[1]
-    for stage, each_s in enumerate(job_s(home).T):
-        room = least_loads(each_s, home.jobs)
+    for stage, room in enumerate(loads.T):
         executor[:, stage] = handed_out(home.origin, room) * stages + stage
     return replace(home, executor=executor)
 
