@@ -32,7 +32,7 @@ from . import (
     verify,
     viz,
 )
-from .console import SETTINGS, forget_output, reader_has_gone
+from .console import SETTINGS, ends_itself, forget_output, reader_has_gone
 
 CANNOT_HOLD = (ENOSPC, EDQUOT, EFBIG, EIO)  # what a full or broken disk says
 
@@ -82,6 +82,7 @@ def options(
     """Plan, simulate and run large-model training that keeps going when workers fail or slow down."""
 
 
+@ends_itself()
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit.
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
+from .console import SETTINGS
 from .launch import die_with_launcher
 from .training import Training, device, load_training
 
@@ -70,11 +71,12 @@ def work(
     die_with_launcher()
     torch.set_num_threads(training.threads)
     hostname = _own_address(addresses[0])
-    task = _task(plan, training, name, hostname, others)
-    meeting, besides = MeetingPlace(hostname), _places_besides(others)
+    task = _task(plan, training, name, secret, hostname, others)
+    meeting, besides = MeetingPlace(secret, hostname), _places_besides(secret, others)
     worker = ResilientWorker(task)
     hello = _hello_of(task, meeting.address, tuple(place.address for place in besides))
     link = Link(addresses, secret, hello, patience_s=patience_s, on_interrupt=worker.announce)
+    SETTINGS.trains = True
     welcome = link.start()
     _leave_when_told(link)
     try:
@@ -90,7 +92,7 @@ def work(
         raise EndedError(end)
 
 
-def _task(plan: "Plan", training: Training, name: str, hostname: str, others: Sequence[str]) -> "Task":
+def _task(plan: "Plan", training: Training, name: str, secret: bytes, hostname: str, others: Sequence[str]) -> "Task":
     """What the worker is to train; `hostname` and `others` are its addresses."""
     import torch
 
@@ -105,6 +107,7 @@ def _task(plan: "Plan", training: Training, name: str, hostname: str, others: Se
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
         batch=corpus.batch,
         settings=training.settings(),
+        secret=secret,
         device=device(),
         hostname=hostname,
         others=tuple(others),
@@ -187,12 +190,12 @@ def _keep_one_arena() -> None:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
-def _places_besides(addresses: Sequence[str]) -> "list[MeetingPlace]":
+def _places_besides(secret: bytes, addresses: Sequence[str]) -> "list[MeetingPlace]":
     """Where other workers find this one on other networks."""
     from ..runners.torch.meeting import MeetingPlace
 
     try:
-        return [MeetingPlace(address) for address in addresses]
+        return [MeetingPlace(secret, address) for address in addresses]
     except RuntimeFailedError as error:
         raise InvalidInputError(error.what, where="--interface", fix=error.fix) from None
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from ...schemas.errors import InvalidInputError, RuntimeFailedError
+from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from .addresses import format_address, parse_address
 from .lines import Lines
 from .messages import (
@@ -64,7 +64,8 @@ class Link:
         hello: (proof, what it knows if it was in an epoch before) -> its Hello; called anew for each connection, in
             the thread that reads.
         patience_s: how long to look for a coordinator.
-        on_interrupt: called in the thread that reads, before the message can be received; wakes who is blocked.
+        on_interrupt: called in the thread that reads, before the message can be received; wakes who is blocked. Where
+            no coordinator is found, or it refuses us, it is given an End that `receive` does not give.
         on_inquiry: called in the thread that reads; says where the training thread is.
 
     Raises:
@@ -176,7 +177,12 @@ class Link:
                 wire, welcome = self._find()
                 self._take_up(wire, welcome)
         except Exception as error:
-            self._inbox.put(error)
+            try:
+                if isinstance(error, RtkError) and not (self._is_over or self._closed.is_set()):
+                    # Nothing more will be heard: who computes must not wait for others that hear nothing, either.
+                    self._on_interrupt(End(error.exit_code, error.what))
+            finally:
+                self._inbox.put(error)
 
     def _listen(self, wire: "_Wire") -> None:
         # Until the connection is lost.

@@ -131,6 +131,14 @@ class ResilientWorker:
         self._clock_ahead_s = 0.0 if welcome.host == socket.gethostname() else welcome.now_s - time.perf_counter()
         events = type_adapter(tuple[TraceEvent, ...]).validate_json(json.dumps(welcome.inject))
         self._injection = Injection(events, self._task.name)
+        try:
+            return self._obey()
+        finally:  # whatever it ends by
+            wait(self._closing, CLOSING_S)
+            self._interruption.wait(CLOSING_S)
+
+    def _obey(self) -> End:
+        """Do what is said, one thing after the other, until it is the end."""
         message = self._receive()
         while not isinstance(message, End):
             match message:
@@ -143,8 +151,6 @@ class ResilientWorker:
                     self._note(message)
                     message = self._receive()
         self._send_spans()
-        wait(self._closing, CLOSING_S)
-        self._interruption.wait(CLOSING_S)
         return message
 
     # An epoch
@@ -176,7 +182,7 @@ class ResilientWorker:
         """With which worker communication broke, if the error knows, or it is found out before the epoch is over."""
         found: BaseException | None = error
         if not isinstance(error, LostTouchError):
-            probing = in_thread(lambda: see_everybody(epoch, number), "probing")
+            probing = in_thread(lambda: see_everybody(self._task, epoch, number), "probing")
             wait([probing, superseded], return_when=FIRST_COMPLETED)
             found = probing.exception() if probing.done() else None
         return epoch.seats[found.peer].worker if isinstance(found, LostTouchError) else None
@@ -203,7 +209,7 @@ class ResilientWorker:
         plane = connect(
             lambda: reach(self._task, epoch, program, number, self._injection, self._now_s),
             superseded,
-            lambda: see_everybody(epoch, number),
+            lambda: see_everybody(self._task, epoch, number),
         )
         try:
             self._interruption.guard(plane.transport)

@@ -198,6 +198,7 @@ def test_wrong_usage_is_one_clear_error(arguments: tuple[str, ...], code: int, w
     assert not (tmp_path / "made.json").exists()
 
 
+KNOWN = "a secret for one test only"
 COORDINATE = ("coordinate", "plan.json", "--secret-file", "secret")
 JOIN = ("run", "plan.json", "--model", "gpt-tiny", "--secret-file", "secret", "--coordinator", "127.0.0.1:1")
 INJECT = ("run", "plan.json", "--model", "gpt-tiny", "--inject", "trace.jsonl")
@@ -234,6 +235,8 @@ def test_a_trace_that_cannot_be_injected_is_refused(case: str, tmp_path: Path) -
         ((*COORDINATE, "--listen", "203.0.113.7:0"), "cannot listen", "203.0.113.7:0"),
         ((*COORDINATE[:-1], "short"), "a secret of 5 bytes is too easy to guess", "short"),
         (COORDINATE[:2], "the job's secret is missing", "RTK_SECRET"),
+        ((*COORDINATE[:-1], "open"), "others than its owner can read or change the job's secret (mode 644)", "open"),
+        ((*JOIN[:5], "open", *JOIN[6:], "--worker", "0/0"), "others than its owner", "open"),
         ((*COORDINATE, "--standby"), "a standby waits for a log", "--standby"),
         ((*COORDINATE, "--log", "plan.json"), "no coordinator's log", "plan.json, line 1"),
         ((*COORDINATE, "--resume", "nowhere"), "there is no such folder", "nowhere"),
@@ -251,8 +254,9 @@ def test_a_job_that_cannot_be_led_or_joined_is_one_clear_error(
 ) -> None:
     """`rtk coordinate` and its workers end with 2 before they do anything, and say what is wrong, where and the fix."""
     (tmp_path / "plan.json").write_text((GOLDEN / "plan-two-stages.json").read_text())
-    (tmp_path / "secret").write_text("a secret for one test only")
-    (tmp_path / "short").write_text("short")
+    for name, text, mode in (("secret", KNOWN, 0o600), ("short", "short", 0o600), ("open", KNOWN, 0o644)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(mode)
     (tmp_path / "empty").mkdir()
     done = rtk(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
@@ -269,7 +273,8 @@ def test_a_log_that_is_not_this_job_s_is_left_alone(tmp_path: Path) -> None:
     from rtk.runners.resilience.journal import take
 
     (tmp_path / "plan.json").write_text((GOLDEN / "plan-two-stages.json").read_text())
-    (tmp_path / "secret").write_text("a secret for one test only")
+    (tmp_path / "secret").touch(0o600)
+    (tmp_path / "secret").write_text(KNOWN)
     held = take(tmp_path / "job.log", plan="of another job", job={"iterations": 3})
     before = (tmp_path / "job.log").read_bytes()
     for what in ("another coordinator has this log", "this is the log of another job: "):

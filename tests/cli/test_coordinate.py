@@ -169,6 +169,7 @@ def test_workers_outlive_their_coordinators_and_strangers_stay_out(shell: Shell)
     wait_for(lambda: len(standby.named("iteration")) > 3, f"the standby takes over; {standby.errors}")
     assert [len(standby.named(event)) for event in ("restarted", "returned", "epoch", "failure")] == [1, 2, 0, 0]
 
+    (shell.folder / "wrong").touch(0o600)
     (shell.folder / "wrong").write_text("this is not the secret")
     where = ("--coordinator", f"127.0.0.1:{ports[1]}")
     strangers = {
@@ -196,6 +197,34 @@ def test_workers_outlive_their_coordinators_and_strangers_stay_out(shell: Shell)
     assert {n: losses[n] for n in range(20) if n in losses} == pytest.approx(
         {n: loss for n, loss in enumerate(expected) if n in losses}, rel=1e-6
     )
+
+
+def test_workers_without_a_coordinator_say_so_with_their_exit_code(shell: Shell) -> None:
+    """The coordinator is killed for good amidst training: once they are out of patience all workers end with 5, which
+    job scripts leave alone, and not by a signal, after which these would start them again."""
+    port = free_port()
+    (shell.folder / "known").touch(0o600)
+    (shell.folder / "known").write_text("a secret for one test only")
+    led = ("coordinate", "two-stages.json", "--iterations", "100000", "--secret-file", "known", "--json")
+    leader = shell.rtk("killed", *led, "--listen", f"127.0.0.1:{port}")
+    work = ("run", "two-stages.json", *TRAINED, "--coordinator", f"127.0.0.1:{port}", "--secret-file", "known")
+    waiting = (*work, "--patience", "1", "--worker")
+    workers = [shell.rtk("left-0", *waiting, "0/0"), shell.rtk("left-1", *waiting, "0/1")]
+    wait_for(lambda: len(leader.named("iteration")) > 3, f"training begins; {leader.errors}")
+    leader.kill()
+    assert [worker.ended() for worker in workers] == [5, 5], workers[0].errors
+    assert all("no coordinator for 1 s" in worker.errors for worker in workers)
+
+
+def test_a_worker_of_a_plain_run_whose_peer_dies_says_so_with_its_exit_code(shell: Shell) -> None:
+    """Under torchrun without a coordinator, too, a worker ends with 5, and not by a signal."""
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    work = ("run", "two-stages.json", *TRAINED, "--iterations", "100000", "--json")
+    left, killed = (shell.rtk(f"rank-{rank}", *work, RANK=str(rank), **job) for rank in (0, 1))
+    wait_for(lambda: len(killed.named("iteration")) > 3, f"training begins; {killed.errors}")
+    killed.kill()
+    assert left.ended() == 5, left.errors
+    assert "error: lost touch with rank 1" in left.errors
 
 
 def undisturbed(folder: Path, iterations: int) -> list[float]:
