@@ -293,6 +293,9 @@ class Suspect:
     __pydantic_config__ = STRICT
 
 
+Doing = Literal["computing", "waiting", "joining", "preparing", "listening"]
+
+
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
     """Where a worker's training thread is; another thread answers for it, whatever it is in.
@@ -310,7 +313,7 @@ class Whereabouts:
 
     inquiry: Index
     epoch: Index
-    doing: Literal["computing", "waiting", "joining", "preparing", "listening"]
+    doing: Doing
     what: str
     idle_s: Seconds
     peers: tuple[str, ...] = ()

@@ -72,7 +72,7 @@ from .questions import Crew, Questions, held_by, seats_of
 from .routes import unreachable
 from .saving import Saving
 from .seating import Member, Newcomer, Seats, coming, copies, layers_at, live_places, savers
-from .standstill import FUTILE_EPOCHS, SPLIT, UNEXPLAINED, Judgement, Standstill
+from .standstill import FUTILE_EPOCHS, HUNG, SPLIT, UNEXPLAINED, Judgement, Standstill
 from .tally import Tally
 from .telling import epoch_fields
 
@@ -331,7 +331,7 @@ class Rules:
         if hung:
             self._circumstances.acquit()
             for name, reason in hung:
-                self._expel(self.members[name], reason)
+                self._expel(self.members[name], reason, HUNG)
         elif found.is_busy or found.hung:  # an epoch that somebody cannot enter yet would come to nothing
             if self._is_suspected:
                 self._ask_all()
@@ -361,7 +361,7 @@ class Rules:
             self._break_links()
         elif futile == SPLIT:
             for name in self._standstill.outsiders(self._present):
-                self._expel(self.members[name], f"it is not where the others are, for {futile} epochs")
+                self._expel(self.members[name], f"it is not where the others are, for {futile} epochs", HUNG)
         elif futile == FUTILE_EPOCHS:
             self._halt(f"{futile} epochs before iteration {self.committed + 1} came to nothing, and nobody says why")
 
@@ -392,9 +392,9 @@ class Rules:
             self._must_reform = True
             self._chronicle.change.note(f"worker {member.name} had changed its stage already", self._now_s)
 
-    def _expel(self, member: Member, reason: str) -> None:
+    def _expel(self, member: Member, reason: str, exit_code: int = FAILED) -> None:
         if member.connection is not None:
-            self._dismiss(member.connection, End(FAILED, reason))
+            self._dismiss(member.connection, End(exit_code, reason))
         self._lose_member(member, reason)
 
     # Votes and commits

@@ -40,6 +40,10 @@ ABSENCES = 2  # epochs that others entered
 # fit together, after three those who keep silent, or complain, alone; after four nobody knows what else to do.
 UNEXPLAINED, SPLIT, FUTILE_EPOCHS = 2, 3, 4
 
+# What a worker that hangs is told to end with, and ends itself with: as if it had been killed by SIGKILL, so that what
+# starts killed workers again starts it again.
+HUNG = 137
+
 State = Literal["hangs", "absent", "busy", "moves", "rests"]
 
 
