@@ -49,6 +49,14 @@ InjectOption = Annotated[
 HeartbeatLimit = Annotated[
     float, typer.Option("--heartbeat-limit", min=0.1, help="Seconds of silence after which a worker is lost.")
 ]
+StallLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--stall-limit",
+        min=0.5,
+        help="Seconds without a commit after which workers are asked who holds them up; five iterations, at least 10 s.",
+    ),
+]
 Metrics = Annotated[str | None, typer.Option("--metrics", help="Append what happens to this JSON-lines file.")]
 
 
@@ -68,6 +76,7 @@ class Conduct:
     resume: str | None = None
     inject: str | None = None
     heartbeat_limit_s: float = 2.0
+    stall_limit_s: float | None = None
     metrics: str | None = None
 
 
@@ -305,6 +314,7 @@ def _job(plan: "Plan", how: Conduct, trace: "Trace | None") -> "Job":
         plan=plan,
         iterations=how.iterations,
         heartbeat_limit_s=how.heartbeat_limit_s,
+        stall_limit_s=how.stall_limit_s,
         # Workers may have been started in other folders.
         checkpoint=None if how.checkpoint is None else str(Path(how.checkpoint).absolute()),
         checkpoint_every=how.checkpoint_every,

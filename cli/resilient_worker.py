@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ..schemas.plan import Plan
 
 M_ARENA_MAX = -8  # of malloc.h
+LAST_WORDS_S = 1.0
 COORDINATOR, SECRET, NOT_BEFORE = "RTK_COORDINATOR", "RTK_SECRET", "RTK_NOT_BEFORE"
 
 
@@ -75,12 +77,12 @@ def work(
     meeting, besides = MeetingPlace(secret, hostname), _places_besides(secret, others)
     worker = ResilientWorker(task)
     hello = _hello_of(task, meeting.address, tuple(place.address for place in besides))
-    link = Link(addresses, secret, hello, patience_s=patience_s, on_interrupt=worker.announce)
+    link = Link(addresses, secret, hello, patience_s=patience_s, on_interrupt=worker.announce, on_inquiry=worker.answer)
     SETTINGS.trains = True
     welcome = link.start()
     _leave_when_told(link)
     try:
-        end = worker.run(link, welcome)
+        end = worker.run(link, welcome, partial(_end_at_once, link))
     except InvalidInputError as error:
         link.send(Failed(error.exit_code, str(error)))
         raise
@@ -90,6 +92,20 @@ def work(
             place.close()
     if end.exit_code:
         raise EndedError(end)
+
+
+def _end_at_once(link: "Link", exit_code: int, reason: str) -> None:
+    """End this process, whose main thread nothing wakes any more, and let the coordinator know why.
+
+    The kernel closes what is open; exit functions would wait for that thread.
+    """
+    from ..runners.resilience.messages import Failed
+
+    print(f"error: {reason}; this worker ends itself", file=sys.stderr, flush=True)
+    telling = threading.Thread(target=link.send, args=(Failed(exit_code, reason),), daemon=True)
+    telling.start()
+    telling.join(LAST_WORDS_S)  # a coordinator that is stopped does not take them
+    os._exit(exit_code)
 
 
 def _task(plan: "Plan", training: Training, name: str, secret: bytes, hostname: str, others: Sequence[str]) -> "Task":

@@ -21,6 +21,7 @@ from .conducting import (
     Iterations,
     Metrics,
     Resume,
+    StallLimit,
     TimelineOption,
     first_beyond,
     raise_for,
@@ -80,6 +81,7 @@ def command(
     resume: Resume = None,
     inject: InjectOption = None,
     heartbeat_limit: HeartbeatLimit = 2.0,
+    stall_limit: StallLimit = None,
     timeline: TimelineOption = None,
     metrics: Metrics = None,
     coordinator: Annotated[
@@ -142,6 +144,7 @@ def command(
         resume=resume,
         inject=inject,
         heartbeat_limit_s=heartbeat_limit,
+        stall_limit_s=stall_limit,
         metrics=metrics,
     )
     if coordinator:

@@ -27,6 +27,7 @@ from .messages import (
     FromWorker,
     Halt,
     Hello,
+    Inquiry,
     Leaving,
     Publish,
     Published,
@@ -36,6 +37,7 @@ from .messages import (
     Saved,
     Vote,
     Welcome,
+    Whereabouts,
     encode,
     from_coordinator,
 )
@@ -64,6 +66,7 @@ class Link:
         patience_s: how long to look for a coordinator.
         on_interrupt: called in the thread that reads, before the message can be received; wakes who is blocked. Where
             no coordinator is found, or it refuses us, it is given an End that `receive` does not give.
+        on_inquiry: called in the thread that reads; says where the training thread is.
 
     Raises:
         InvalidInputError: an address is none.
@@ -77,12 +80,14 @@ class Link:
         *,
         patience_s: float = 60.0,
         on_interrupt: Callable[[Interrupt], None] = lambda message: None,
+        on_inquiry: Callable[[Inquiry], Whereabouts] | None = None,
     ) -> None:
         self._addresses = [parse_address(address) for address in addresses]
         self._secret = secret
         self._hello = hello
         self._patience_s = patience_s
         self._on_interrupt = on_interrupt
+        self._on_inquiry = on_inquiry
         self._inbox: queue.SimpleQueue[FromCoordinator | Exception] = queue.SimpleQueue()
         self._lock = threading.Lock()  # of writing, and of the next three
         self._socket: socket.socket | None = None
@@ -186,6 +191,10 @@ class Link:
                 message = wire.next()
                 if isinstance(message, Refused):
                     _heed(message)
+                if isinstance(message, Inquiry):
+                    if self._on_inquiry is not None:
+                        self.send(self._on_inquiry(message))
+                    continue
                 self._note(message)
                 if isinstance(message, Interrupt):
                     self._on_interrupt(message)

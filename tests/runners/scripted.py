@@ -208,7 +208,14 @@ class ThreadJob:
             def hello(proof: str, returning: Returning | None) -> Hello:
                 return Hello(proof, name, meeting.address, digest(self.plan), {}, 1, not_before, returning)
 
-            link = Link([self.server.address], SECRET, hello, patience_s=30, on_interrupt=worker.announce)
+            link = Link(
+                [self.server.address],
+                SECRET,
+                hello,
+                patience_s=30,
+                on_interrupt=worker.announce,
+                on_inquiry=worker.answer,
+            )
             welcome = link.start()
             self.workers[name] = worker
             worker.run(link, welcome)
