@@ -5,13 +5,14 @@ To a job of 2 stages and 2 pipelines happen one to three things at random moment
 * stop: SIGSTOP, and SIGCONT 0.3 to 4 s later; beyond the heartbeat limit of 2 s it is lost, and comes back;
 * kill: SIGKILL;
 * hang: its training thread does not come back from a layer, while its process lives;
-* hang-stop: that, then SIGSTOP for 2.5 to 4 s: it comes back to the coordinator with a thread that is stuck in an old epoch;
+* hang-stop: that, then SIGSTOP for 2.5 to 4 s: it comes back with a thread that is stuck in an old epoch;
 * pause: its training thread hangs for 0.3 to 2 s, which is less than any limit.
 
 Half of the killed and hung workers are replaced. A story has ended as documented if every iteration was committed once,
-with the loss of a job that nothing happens to, nobody was given up but workers that something deadly had happened to, no
-link was called broken, and processes given up for hanging ended with 137; or, where all workers of a stage had been
-struck, with exit code 5 and that reason. Stories are told again by their numbers. Rows are added to those in the file.
+with the loss of a job that nothing happens to, nobody was given up but workers that something deadly had happened to,
+no link was called broken, and who hung ended with 137; or, where all workers of a stage had been struck, with exit code
+5 and that reason. Whoever comes too late, and looks for a coordinator when the job is over, is left to it. Stories are
+told again by their numbers. Rows are added to those in the file.
 """
 
 import argparse
@@ -45,7 +46,7 @@ TOLERANCE = 1e-12
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens to a worker: at an iteration and a part of a second after it; `lasts_s` of a stop or pause."""
+    """What happens to a worker, so long after a commit; a stop or a pause lasts `lasts_s`."""
 
     kind: str
     worker: str
@@ -96,7 +97,7 @@ class Story:
             took_s = time.perf_counter() - begun_s
             striking.join(10)
             self._wait_for_ends(job)
-            codes = {name: process.exitcode for name, process in job.processes.items()}
+            codes = {name: self._code(process) for name, process in job.processes.items()}
             result = job._finished
         return self._row(job, result if has_ended else None, codes, took_s, reference)
 
@@ -129,7 +130,7 @@ class Story:
             file.unlink()
         if fault.kind in ("kill", "hang", "hang-stop") and fault.is_replaced:
             process.join(60)
-            if job._finished is None and not process.is_alive():
+            if not any(map(is_event("end"), job.said)) and not process.is_alive():
                 job.start(fault.worker)
 
     def _wait_for_ends(self, job: ProcessJob) -> None:
@@ -137,8 +138,13 @@ class Story:
         while time.monotonic() < deadline_s and any(process.is_alive() for process in job.processes.values()):
             time.sleep(0.1)
 
+    def _code(self, process: Any) -> int | str | None:
+        """The exit code of a worker's process; None where it hangs and has not ended."""
+        is_late = process.exitcode is None and not (self.hangs / str(process.pid)).exists()
+        return "looks for a coordinator" if is_late else process.exitcode
+
     def _row(
-        self, job: ProcessJob, result: Any, codes: dict[str, int | None], took_s: float, reference: list[float]
+        self, job: ProcessJob, result: Any, codes: dict[str, int | str | None], took_s: float, reference: list[float]
     ) -> dict[str, Any]:
         failures = [one for one in job.said if one["event"] == "failure"]
         deadly = {f.worker for f in self.faults if f.kind != "pause" and not (f.kind == "stop" and f.lasts_s < 1.7)}
@@ -172,9 +178,9 @@ class Story:
         ended = (row["exit_code"] == 0 and row["iterations"] == ITERATIONS) or (
             row["exit_code"] == 5 and is_lost and "nobody is left who holds" in row["reason"]
         )
-        # Who hangs and was given up ends with 137, a replacement or a worker that nothing happened to as the job does.
-        codes = {code for name, code in row["process_exit_codes"].items()}
-        return bool(is_whole and is_fair and ended and codes <= {row["exit_code"], HUNG, -signal.SIGKILL})
+        codes = set(row["process_exit_codes"].values())
+        expected = {row["exit_code"], HUNG, -signal.SIGKILL, "looks for a coordinator"}
+        return bool(is_whole and is_fair and ended and codes <= expected)
 
 
 def is_commit(one: dict[str, Any], iteration: int) -> bool:

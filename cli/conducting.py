@@ -54,7 +54,7 @@ StallLimit = Annotated[
     typer.Option(
         "--stall-limit",
         min=0.5,
-        help="Seconds without a commit after which workers are asked who holds them up; five iterations, at least 10 s.",
+        help="Seconds without a commit after which all are asked who holds them up; else 5 iterations, at least 10 s.",
     ),
 ]
 Metrics = Annotated[str | None, typer.Option("--metrics", help="Append what happens to this JSON-lines file.")]

@@ -67,17 +67,19 @@ class Circumstances:
     def break_links(self, members: Mapping[str, int]) -> tuple[Pair, ...]:
         """Have those who live and miss each other, or one the other, who misses nobody, go over to another network.
 
+        Who has lost touch leaves its groups, which closes its connections: whoever complains of somebody who complains
+        of others, or does not know of whom, may only have noticed that.
+
         Args:
             members: who lives, and on how many other networks each has an address; those with the same number meet.
 
         Returns:
             Who has lost each other, whether there was another network left or not.
         """
-        accusations = ((worker, peer) for worker, peer in self._suspicions.items() if peer is not None)
         found = {
-            pair_of(*accusation)
-            for accusation in accusations
-            if {*accusation} <= members.keys() and self._counts(*accusation)
+            pair_of(worker, peer)
+            for worker, peer in self._suspicions.items()
+            if peer is not None and {worker, peer} <= members.keys() and self._suspicions.get(peer, worker) == worker
         }
         self._suspicions.clear()  # each counts once
         new = tuple(sorted(found - {*self.now.broken_links}))
@@ -85,14 +87,6 @@ class Circumstances:
         cut_off = {pair for pair in new if self._networks[pair] > min(members[end] for end in pair)}
         self.now = replace(self.now, broken_links=tuple(sorted(cut_off | {*self.now.broken_links})))
         return new
-
-    def _counts(self, worker: str, peer: str) -> bool:
-        """Whether an accusation says something of their link: not if the peer had complained before, of another one or
-        of nobody, for then it had closed its connections.
-        """
-        said = [*self._suspicions]
-        is_answer = peer in said and said.index(peer) < said.index(worker)
-        return self._suspicions.get(peer) == worker or not (is_answer or self._suspicions.get(peer))
 
     def forget(self, worker: str) -> None:
         """The worker is gone; another process of its name may be on another machine."""

@@ -253,31 +253,29 @@ class Rules:
     def _listen(self, event: Said) -> None:
         member = self._by_connection.get(event.connection)
         if member is None:
-            newcomer = self.newcomers.get(event.connection)
-            if newcomer is not None and isinstance(event.message, Leaving):
-                del self.newcomers[event.connection]
-                self._dismiss(event.connection, End(0, "left as asked, before it had a place"))
+            self._listen_to_newcomer(event)
             return
         match event.message:
             case Vote() as vote if vote.epoch == self.epoch and self.phase == "running":
                 self._tally.add(member.place, vote)
                 self._commit_what_is_complete()
-            case Ready() as ready if ready.epoch == self.epoch:
-                self._note_ready(member, ready)
             case Ready() as ready:
-                self._note_late(member, ready)
+                self._note_ready(member, ready)
             case Suspect() as suspect if suspect.epoch == self.epoch:
                 self._suspect(member, suspect)
             case Whereabouts() as answer:
-                self._standstill.note(member.name, answer)
-                if self._standstill.is_complete(self._present) and self._stands_still:
-                    self._settle()
+                self._note_whereabouts(member, answer)
             case Leaving():
                 member.is_leaving = True
             case Saved() as saved if self._saving is not None:
                 self._saving.add(member.name, saved)
             case Published() as published if self._saving is not None:
                 self._saving.end(published)
+
+    def _listen_to_newcomer(self, event: Said) -> None:
+        if event.connection in self.newcomers and isinstance(event.message, Leaving):
+            del self.newcomers[event.connection]
+            self._dismiss(event.connection, End(0, "left as asked, before it had a place"))
 
     def _suspect(self, member: Member, suspect: Suspect) -> None:
         """Usually the reason is a death that is known, or will be in a moment."""
@@ -321,6 +319,11 @@ class Rules:
 
     def _ask_all(self) -> None:
         self._tell_all(self._standstill.ask())
+
+    def _note_whereabouts(self, member: Member, answer: Whereabouts) -> None:
+        self._standstill.note(member.name, answer)
+        if self._standstill.is_complete(self._present) and self._stands_still:
+            self._settle()
 
     def _settle(self) -> None:
         """From what all say together: give up who hangs; else go other ways, or begin anew."""
@@ -376,6 +379,9 @@ class Rules:
         return bool(broken)
 
     def _note_ready(self, member: Member, ready: Ready) -> None:
+        if ready.epoch != self.epoch:
+            self._note_late(member, ready)
+            return
         member.holds = ready.layers
         self._chronicle.note_ready(self._now_s)
         self._standstill.move(member.name, self._now_s)

@@ -2,8 +2,8 @@
 
 Most of the time it is inside torch, where nothing reaches it. So it notes what it is about to do, and a watch beside it
 counts for how long it has been doing that. The watch also ends the process where it would otherwise stay in the way of
-others: a wait for other workers, in an epoch that is over, is woken within milliseconds (`Interruption`); what is still
-in it after seconds was not woken (gloo loses a wake-up now and then, docs/developing.md), and nothing else will wake it.
+others: a wait for other workers, in an epoch that is over, is woken within milliseconds (`Interruption`); who is still
+in it after seconds was not (gloo loses a wake-up now and then, docs/developing.md), and nothing else will wake it.
 """
 
 import threading
@@ -114,7 +114,7 @@ class Watch:
                 return
 
     def _is_to_let_go(self, stay: Stay) -> bool:
-        """Whether the thread is where it cannot stay: in a wait of an epoch that is over, or at work at the very end."""
+        """Whether the thread is where it cannot stay: in a wait of an epoch that is over, or at work at the end."""
         if self._interruption.end is not None:
             return stay.doing in ("computing", "waiting", "joining")
         return self._interruption.is_over and stay.doing in ("waiting", "joining")

@@ -18,7 +18,8 @@ from rtk.schemas.protocols import Hand, Replanned
 from .toy_cluster import HOPELESS, TOLERATED_S, Hang, ToyCluster, ToyWorker, toy_plan
 
 STEPS = 6000
-FAULTS = ["kill", "join", "leave", "restart", "slow", "touch", "computing", "waiting", "mute", "go on", "cut off"]
+HANGS: list[Hang] = ["computing", "waiting", "mute"]
+FAULTS = ["kill", "join", "leave", "restart", "slow", "touch", *HANGS, "go on", "cut off"]
 
 
 def run(cluster: ToyCluster) -> None:
@@ -111,13 +112,8 @@ def inject(cluster: ToyCluster, fault: str, rng: random.Random, dead: list[str])
         cluster.restart_coordinator()
     elif fault == "slow" and started:
         cluster.notice(any_conditions(cluster, rng))
-    elif fault in ("computing", "waiting", "mute") and started and live:
-        cluster.hang(rng.choice(live), fault)  # type: ignore[arg-type]
-    elif fault == "go on":
-        for worker in cluster.live():
-            cluster.go_on(worker)
-    elif fault == "cut off" and started and live:
-        cluster.cut_off(rng.choice(live))
+    elif fault in (*HANGS, "go on", "cut off") and started and live:
+        stop(cluster, fault, rng.choice(live))
     elif fault == "touch" and started and len(live) > 1:
         one, other = rng.sample(live, 2)
         if one.epoch is not None:
@@ -129,7 +125,7 @@ def inject(cluster: ToyCluster, fault: str, rng: random.Random, dead: list[str])
     stages=st.integers(1, 3),
     dp=st.integers(2, 3),
     staggered=st.booleans(),
-    how=st.sampled_from(["computing", "waiting", "mute"]),
+    how=st.sampled_from(HANGS),
     is_cut_off=st.booleans(),
     waits=st.integers(0, 400),
 )
@@ -158,6 +154,17 @@ def test_who_hangs_is_given_up_alone(
         assert {one["worker"] for one in cluster.announced if one["event"] == "failure"} <= {victim.name}
         assert not [one for one in cluster.announced if one["event"] == "broken_link"]
         assert cluster.rules.epoch <= 6
+
+
+def stop(cluster: ToyCluster, fault: str, victim: ToyWorker) -> None:
+    """A training thread hangs, or all that do go on, or a worker is cut off and returns."""
+    if fault in HANGS:
+        cluster.hang(victim, fault)  # type: ignore[arg-type]
+    elif fault == "cut off":
+        cluster.cut_off(victim)
+    else:
+        for worker in cluster.live():
+            cluster.go_on(worker)
 
 
 def any_conditions(cluster: ToyCluster, rng: random.Random) -> Conditions:

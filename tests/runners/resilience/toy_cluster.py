@@ -414,16 +414,20 @@ class ToyCluster:
                     self.to_coordinator.append(planned(number, self.replan(plan, crew, conditions)))
                 except InfeasibleError as error:
                     self.to_coordinator.append(planned(number, None, error.what))
-            case Wake(after_s, timer) if timer.startswith("stall"):
-                self.watch = (self.now_s + after_s, timer)
-            case Wake(_, timer):
-                self.to_coordinator.append(Elapsed(0.0, timer))
+            case Wake():
+                self._set_timer(instruction)
             case Announce(fields):
                 self.announced.append(fields)
             case Finish():
                 self.finished = instruction
             case Drop():
                 pass
+
+    def _set_timer(self, wake: Wake) -> None:
+        if wake.timer.startswith("stall"):
+            self.watch = (self.now_s + wake.after_s, wake.timer)
+        else:
+            self.to_coordinator.append(Elapsed(0.0, wake.timer))
 
     def _tick(self) -> float:
         self.now_s += 1.0
