@@ -230,7 +230,7 @@ def typed(value: Any, kind: type[Any], where: str) -> Any:
     from pydantic import ValidationError
 
     try:
-        return type_adapter(kind).validate_json(json.dumps(value))
+        return type_adapter(kind).validate_json(json.dumps(value))  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         names = [str(part) for part in first["loc"] if part != "[key]"]
