@@ -21,7 +21,7 @@ from rtk.tests.fuzz.cases import fuzz
 from rtk.tests.fuzz.samples import TARGETS
 
 GROUPS = sorted({target.group for target in TARGETS})
-BATCH = 250  # cases a process: what grows from case to case is no single case's fault
+BATCH = 1000  # cases a process: what grows from case to case is no single case's fault
 
 
 def main() -> None:

@@ -113,7 +113,7 @@ WorkerName = Annotated[str, Predicate(_is_worker)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _TopologyOptions:
     """What a plan's options say of who sits where."""
 
     microbatches: Count
@@ -130,7 +130,7 @@ def topology_words(plan: "Plan") -> list[str]:
     """Who moves and what it is worth, in lines; none for plans of other planners."""
     if plan.planner.name != NAME:
         return []
-    told: _Told = typed(plan.planner.options, _Told, "/planner/options")
+    told: _TopologyOptions = typed(plan.planner.options, _TopologyOptions, "/planner/options")
     return [
         _worth(told),
         *_few(list(_moves(told.assignment))),
@@ -146,7 +146,7 @@ def topology_section(plan: "Plan") -> list[str]:
     return ["", "Who sits where, and what it is worth", *(f"  {line}" for line in told)] if told else []
 
 
-def _worth(told: _Told) -> str:
+def _worth(told: _TopologyOptions) -> str:
     """What each of the four answers takes."""
     times_s = told.iteration_time_s
     ordered = sorted(times_s, key=lambda name: (name != AS_IT_IS, len(name), name))
@@ -186,7 +186,7 @@ def _traffic(here: "Place", there: "Place") -> str:
     return "nothing"
 
 
-def _gathered(told: _Told) -> Iterator[str]:
+def _gathered(told: _TopologyOptions) -> Iterator[str]:
     """In how many pipelines and stages slow workers sit, where that has changed."""
     from ..schemas.plan import place_of
 

@@ -24,7 +24,7 @@ _PLACE = re.compile(r"(?:(\d{1,9})/)?(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
+class _AtlasOptions:
     """Of `planner.options`, those that plans are made by; the others are for people, and for whoever runs the plan."""
 
     pp: Count
@@ -46,7 +46,7 @@ def require_consistent(atlas: Atlas) -> None:
 
     That an entry keeps its promise is seen once its plan is made: `require_kept`.
     """
-    options: _Options = typed(atlas.planner.options, _Options, OPTIONS)
+    options: _AtlasOptions = typed(atlas.planner.options, _AtlasOptions, OPTIONS)
     stages = len(atlas.template.stages)
     for name, is_so in (
         ("pp", options.pp == stages),

@@ -33,7 +33,7 @@ ANSWERS = frozenset({0, 2, 3, 4})
 
 
 @dataclass(frozen=True)
-class Case:
+class FuzzCase:
     """One damaged file, and one command that reads it.
 
     Attributes:
@@ -48,10 +48,10 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Finding:
+class WrongCase:
     """A case that is not right."""
 
-    case: Case
+    case: FuzzCase
     what: str
     output: str
 
@@ -61,7 +61,7 @@ class _TooLongError(BaseException):
 
 
 @dataclass
-class Tally:
+class CaseTally:
     """What came of many cases.
 
     Attributes:
@@ -74,12 +74,12 @@ class Tally:
 
     cases: int
     codes: dict[str, int]
-    findings: list[Finding]
+    findings: list[WrongCase]
     slowest_s: float
     grown_bytes: int
 
 
-def fuzz(groups: Sequence[str], numbers: Sequence[int], seed: int, keep: Path | None = None) -> Tally:
+def fuzz(groups: Sequence[str], numbers: Sequence[int], seed: int, keep: Path | None = None) -> CaseTally:
     """Run many cases in this process, whose memory is limited from then on.
 
     Args:
@@ -89,7 +89,7 @@ def fuzz(groups: Sequence[str], numbers: Sequence[int], seed: int, keep: Path | 
         keep: a folder for the damaged files of cases that are not right.
     """
     targets = [target for target in TARGETS if target.group in groups]
-    tally = Tally(0, {}, [], 0.0, 0)
+    tally = CaseTally(0, {}, [], 0.0, 0)
     with tempfile.TemporaryDirectory(prefix="rtk-fuzz-") as name:
         folder = Path(name)
         make_samples(folder)
@@ -102,7 +102,7 @@ def fuzz(groups: Sequence[str], numbers: Sequence[int], seed: int, keep: Path | 
     return tally
 
 
-def _tell(tally: Tally, folder: Path, targets: Sequence[Target], number: int, seed: int, keep: Path | None) -> None:
+def _tell(tally: CaseTally, folder: Path, targets: Sequence[Target], number: int, seed: int, keep: Path | None) -> None:
     """Run one case, and add it up."""
     chance = random.Random(f"{seed} {number}")
     target = chance.choice(targets)
@@ -123,7 +123,7 @@ def _tell(tally: Tally, folder: Path, targets: Sequence[Target], number: int, se
     tally.cases += 1
     tally.codes[str(done.returncode)] = tally.codes.get(str(done.returncode), 0) + 1
     if what is not None:
-        tally.findings.append(Finding(Case(number, command, target.file), what, done.stderr[-3000:]))
+        tally.findings.append(WrongCase(FuzzCase(number, command, target.file), what, done.stderr[-3000:]))
         if keep is not None:
             (keep / f"{number}-{path.name}").write_bytes(damaged)
     _clean(folder)
