@@ -6,6 +6,7 @@ import typer
 
 from ..schemas.checkpoint import print_layers
 from ..schemas.errors import InvalidInputError
+from ..schemas.fields import MOST_NODES
 from .console import Debug, Json, Output, Quiet, emit, remark
 from .parsing import parse_places
 from .planning import summary
@@ -22,7 +23,9 @@ def reconfigure(
         list[str] | None,
         typer.Option("--failed", metavar="k/i", help="A dead worker; its whole node is gone. Repeatable."),
     ] = None,
-    join: Annotated[int, typer.Option("--join", min=0, metavar="COUNT", help="So many nodes come.")] = 0,
+    join: Annotated[
+        int, typer.Option("--join", min=0, max=MOST_NODES, metavar="COUNT", help="So many nodes come.")
+    ] = 0,
     pays_within: Annotated[
         int,
         typer.Option(

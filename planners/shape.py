@@ -20,6 +20,9 @@ class Shape:
     """What to plan: pp stages, dp pipelines, micro-batches per pipeline, limits (bytes) and delays (s) to plan for.
 
     A worker is `tensor_parallel` GPUs.
+
+    Raises:
+        InvalidInputError: it is larger than any job.
     """
 
     pp: int
@@ -29,36 +32,32 @@ class Shape:
     link_delay_s: Mapping[LinkPlace, float] | None = None
     tensor_parallel: int = 1
 
+    def __post_init__(self) -> None:
+        for what, size, most in (
+            ("workers", self.pp * self.dp, MOST_WORKERS),
+            ("micro-batches", self.dp * self.microbatches, MOST_MICROBATCHES),
+            ("micro-batches times stages", self.pp * self.dp * self.microbatches, MOST_CELLS),
+        ):
+            if size > most:
+                raise InvalidInputError(
+                    f"{size:,} {what} are more than {most:,}",
+                    where="pp, dp and microbatches",
+                    fix="give fewer stages, pipelines or micro-batches",
+                )
+
 
 def template_of(profile: Profile, shape: Shape) -> Template:
     """The stages that a shape cuts from a profile, with its limits and the delays it gives to links of all pipelines.
 
     Raises:
-        InvalidInputError: a link or limit that the shape does not have, or a shape larger than any job.
+        InvalidInputError: a link or limit that the shape does not have.
         InfeasibleError: the profile cannot be cut into that many stages, or a device cannot hold one.
     """
     delays = dict(shape.link_delay_s or {})
-    require_size(shape)
     _check_links(delays, shape)
     common = {link: delay for (k, link), delay in delays.items() if k is None}
     template = cut_stages(profile, shape.pp, shape.dp, shape.tensor_parallel)
     return with_limits_and_delays(template, shape.memory_limit_bytes, common)
-
-
-def require_size(shape: Shape, where: str = "--pp, --dp and --microbatches") -> None:
-    """Raise InvalidInputError for a shape larger than any job.
-
-    Args:
-        shape: what is asked for.
-        where: it says so, for the error.
-    """
-    for what, size, most in (
-        ("workers", shape.pp * shape.dp, MOST_WORKERS),
-        ("micro-batches", shape.dp * shape.microbatches, MOST_MICROBATCHES),
-        ("micro-batches times stages", shape.pp * shape.dp * shape.microbatches, MOST_CELLS),
-    ):
-        if size > most:
-            raise InvalidInputError(f"{size:,} {what} are more than {most:,}", where=where, fix="give less of them")
 
 
 def pipelines_of(template: Template, shape: Shape) -> list[Pipeline]:

@@ -216,6 +216,29 @@ def type_adapter(kind: type[Any]) -> "TypeAdapter[Any]":
     return TypeAdapter(kind)
 
 
+def typed(value: Any, kind: type[Any], where: str) -> Any:
+    """A JSON value as one of our classes: of what a document holds without a type of its own, such as options.
+
+    Args:
+        value: whatever stands there.
+        kind: the class, a dataclass whose fields are typed.
+        where: the JSON pointer of the value.
+
+    Raises:
+        InvalidInputError: it is none; with the pointer of what is wrong.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return type_adapter(kind).validate_json(json.dumps(value))  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        names = [str(part) for part in first["loc"] if part != "[key]"]
+        what = f"{names[-1] if names else 'it'}: {first['msg'][0].lower()}{first['msg'][1:]}"
+        place = where + "".join(pointer((name,)) for name in names)
+        raise InvalidInputError(what, where=place, fix="correct the value, or let rtk plan write it again") from None
+
+
 def pointer(parts: tuple[str | int, ...]) -> str:
     """A JSON pointer (RFC 6901) from the keys and indices that lead to a place."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts) or "/"

@@ -16,13 +16,13 @@ MOST_BLANK_BYTES = 1 << 20
 
 
 @dataclass
-class Bound:
+class InputBound:
     """How many bytes of a file, unpacked, are read at most; `rtk --max-input` says it."""
 
     most_bytes: float = 1 << 30
 
 
-BOUND = Bound()
+BOUND = InputBound()
 
 
 def bounded(stream: BinaryIO, source: str, *, is_gzip: bool | None, is_endless: bool = False) -> io.BufferedReader:

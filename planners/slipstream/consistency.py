@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ...schemas.atlas import Atlas, AtlasEntry
 from ...schemas.check import check_promise
-from ...schemas.documents import pointer, type_adapter
+from ...schemas.documents import pointer, typed
 from ...schemas.errors import InvalidInputError
 from ...schemas.fields import Count, Factor, Seconds
 from ...schemas.plan import Prediction
 from ...schemas.profile import Connection
 from ..scheduling.proof import ROUNDING
-from ..shape import Shape, require_size
+from ..shape import Shape
 from .cluster import Technique
 from .placement import Cost
 
@@ -25,7 +24,7 @@ _PLACE = re.compile(r"(?:(\d{1,9})/)?(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
+class _AtlasOptions:
     """Of `planner.options`, those that plans are made by; the others are for people, and for whoever runs the plan."""
 
     pp: Count
@@ -47,7 +46,8 @@ def require_consistent(atlas: Atlas) -> None:
 
     That an entry keeps its promise is seen once its plan is made: `require_kept`.
     """
-    options, stages = _options(atlas), len(atlas.template.stages)
+    options: _AtlasOptions = typed(atlas.planner.options, _AtlasOptions, OPTIONS)
+    stages = len(atlas.template.stages)
     for name, is_so in (
         ("pp", options.pp == stages),
         ("dp", options.dp == atlas.dp),
@@ -57,7 +57,7 @@ def require_consistent(atlas: Atlas) -> None:
     ):
         if not is_so:
             raise contradiction(f"{name} {getattr(options, name)} is not what it says elsewhere", f"{OPTIONS}/{name}")
-    require_size(Shape(stages, atlas.dp, atlas.microbatches), "/dp and /microbatches")
+    Shape(stages, atlas.dp, atlas.microbatches)  # which has its bounds
     for name, parts, what in (("slow", stages, "worker"), ("link_delay_s", stages - 1, "link")):
         for key in getattr(options, name):
             at = _PLACE.fullmatch(key)
@@ -80,15 +80,3 @@ def contradiction(what: str, where: str) -> InvalidInputError:
     """The error for an atlas that was changed."""
     fix = "bring back the atlas as rtk plan slipstream wrote it, or make it again"
     return InvalidInputError(f"the atlas contradicts itself: {what}", where=where, fix=fix)
-
-
-def _options(atlas: Atlas) -> _Options:
-    from pydantic import ValidationError
-
-    try:
-        options: _Options = type_adapter(_Options).validate_json(json.dumps(atlas.planner.options))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        what = f"{first['loc'][-1] if first['loc'] else 'options'}: {first['msg'][0].lower()}{first['msg'][1:]}"
-        raise contradiction(what, f"{OPTIONS}{pointer(first['loc'])}") from None
-    return options

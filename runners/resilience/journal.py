@@ -209,6 +209,8 @@ def _check_header(path: Path, first: bytes, header: bytes) -> None:
         raise InvalidInputError("this file is no coordinator's log", where=f"{path}, line 1", fix="name another file")
     ours = json.loads(header)
     different = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
+    if not different:  # written in another way
+        return
     if different == ["job"] and isinstance(theirs["job"], dict):
         mine, other = ours["job"], theirs["job"]
         different = sorted(f"job/{key}" for key in mine.keys() | other.keys() if mine.get(key) != other.get(key))

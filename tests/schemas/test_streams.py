@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.streams import CHUNK_BYTES, MOST_BLANK_BYTES, Bound, bounded
+from rtk.schemas.streams import CHUNK_BYTES, MOST_BLANK_BYTES, InputBound, bounded
 
 
 def stream_of(data: bytes) -> io.BufferedReader:
@@ -20,7 +20,7 @@ def test_a_file_is_read_whole_or_refused(data: bytes, most: int, is_packed: bool
     """Whatever the steps it is read in: as many bytes as the bound admits are read, one more is an error."""
     data = b"." + data  # not what gzip begins with
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rtk.schemas.streams.BOUND", Bound(most))
+        patch.setattr("rtk.schemas.streams.BOUND", InputBound(most))
         stream = bounded(stream_of(gzip.compress(data) if is_packed else data), "a file", is_gzip=None)
         read = b""
         try:
@@ -49,5 +49,5 @@ def test_white_space_without_end_is_refused_at_once(blank: bytes) -> None:
 
 def test_a_log_that_is_followed_has_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read line by line, for as long as it grows."""
-    monkeypatch.setattr("rtk.schemas.streams.BOUND", Bound(10))
+    monkeypatch.setattr("rtk.schemas.streams.BOUND", InputBound(10))
     assert len(bounded(stream_of(b"1\n" * 100), "log", is_gzip=None, is_endless=True).readlines()) == 100

@@ -17,7 +17,7 @@ from typing import Any
 from .call import LINK, Call, CallLog
 from .plain_pickle import unpickled
 from .sources import whole_of
-from .words import bytes_of, damaged, group_name, number_of, plain_op, ranks_of, text_of, whole
+from .words import bytes_of, damaged, finite, group_name, plain_op, ranks_of, text_of, whole
 
 KIND = "flight recorder"
 _RANK = re.compile(r"(\d+)(\.(json|pkl|pickle|txt|gz))*$")
@@ -80,7 +80,7 @@ def _call(entry: dict[str, Any], rank: int, groups: dict[str, tuple[int, ...]]) 
         group=LINK.join(map(str, ends)) if ends else group_name(name, ranks),
         bytes=bytes_of(sizes, dtypes),
         dtype=dtypes[0] if dtypes else "",
-        duration_s=number_of(took_ms) / 1e3 if took_ms else None,
+        duration_s=finite(took_ms) / 1e3 if took_ms else None,
         number=whole(entry.get("p2p_seq_id" if ends else "collective_seq_id") or -1),
     )
     return call, ends or ranks

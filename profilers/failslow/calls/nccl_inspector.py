@@ -13,7 +13,7 @@ from typing import Any
 from ....schemas.errors import InvalidInputError
 from .call import LINK, Call, CallLog
 from .call_log import rows_of
-from .words import number_of, plain_op, ranks_up_to, whole
+from .words import finite, plain_op, ranks_up_to, whole
 
 KIND = "nccl inspector"
 
@@ -58,11 +58,11 @@ def _call(kind: str, done: dict[str, Any], header: dict[str, Any], metadata: dic
         group = f"{rank}{LINK}{peer}" if op == "send" else f"{peer}{LINK}{rank}"
     began_us = (done.get("event_trace_ts") or {}).get(f"{kind}_start_ts", metadata.get("dump_timestamp_us", 0))
     return Call(
-        t_s=number_of(began_us) / 1e6,
+        t_s=finite(began_us) / 1e6,
         rank=rank,
         op=op,
         group=group,
         bytes=whole(done[f"{kind}_msg_size_bytes"]),
-        duration_s=number_of(done[f"{kind}_exec_time_us"]) / 1e6,
+        duration_s=finite(done[f"{kind}_exec_time_us"]) / 1e6,
         number=whole(done.get(f"{kind}_sn", -1)),
     )

@@ -41,7 +41,7 @@ def unpickled(data: bytes, where: str) -> Any:
     Raises:
         InvalidInputError: it asks for anything else than plain data, is damaged, or unfolds to more than `MOST_VALUES`.
     """
-    machine = _Machine()
+    machine = _PickleMachine()
     try:
         for opcode, argument, _ in pickletools.genops(data):
             if not machine.does(opcode.name, argument):
@@ -57,7 +57,7 @@ def unpickled(data: bytes, where: str) -> Any:
     return found
 
 
-class _Machine:
+class _PickleMachine:
     """The stack and the memory that a pickle's instructions work on."""
 
     def __init__(self) -> None:

@@ -109,8 +109,8 @@ class Document:
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._at)
-            except (json.JSONDecodeError, RecursionError) as error:
-                if isinstance(error, RecursionError) or not self._more():
+            except (ValueError, RecursionError) as error:  # also a number of more digits than Python reads
+                if not isinstance(error, json.JSONDecodeError) or not self._more():
                     raise self._damage("a value is no JSON, or cut short") from error
                 continue
             if self._text[end : end + 1] in _AFTER_A_VALUE or not self._more():  # a number may go on in the next part

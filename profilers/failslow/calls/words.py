@@ -42,22 +42,21 @@ def bytes_of(sizes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> int:
     return whole(sum(prod(map(whole, size)) * size_bytes(dtype) for size, dtype in pairs))
 
 
-def number_of(value: Any) -> float:
+def finite(value: Any) -> float:
     """A number that a file says, such as a time in µs.
 
     Raises:
         ValueError: it is none, or larger than 64 bits.
         TypeError: it is no number at all.
     """
-    number = float(value)
-    if not abs(number) < LARGEST:
-        raise ValueError(f"{str(value)[:40]}, which is no number of 64 bits")
-    return number
+    if not abs(value if isinstance(value, int) else float(value)) < LARGEST:
+        raise ValueError("a number of 64 bits")
+    return float(value)
 
 
 def whole(value: Any) -> int:
-    """A whole number that a file says, such as a rank; errors as for `number_of`."""
-    number_of(value)
+    """A whole number that a file says, such as a rank; errors as for `finite`."""
+    finite(value)
     return int(value)
 
 
