@@ -4,9 +4,9 @@
 2. Slow pairs of workers carry nothing, by swaps (bypass.py).
 3. Warm-ups are Algorithm 2's, scaled to each worker's load (warmups.py); then I before F before W, as they arrive.
    Where the period counts, stages that would starve start later (scheduling/hold_back.py).
-4. This is simulated; where it leaves a gap to what no routing undercuts (bound.py), so are two other routings: with
-   SlipStream's slots (slipstream/slots.py) at stages whose workers are equal, for peers in step wait less for each
-   other; and without the swaps.
+4. This is simulated; where it leaves a gap to what no routing undercuts (bound.py), so are other routings: with
+   SlipStream's slots (slipstream/slots.py) at stages whose workers are equal, and with all micro-batches in turns, for
+   peers in step wait less for each other; and one without the swaps.
 5. What each single technique does is tried as well (single_techniques.py), unless its loads alone prove it worse: so a
    joint plan is never worse than any of them.
 6. Where a gap is left still, micro-batches go from peers that end late to peers that end early (shifting.py).
@@ -17,7 +17,7 @@ do theirs, and the scheduling core goes on with the best routing and orders.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -39,12 +39,12 @@ from .shifting import shifts
 from .single_techniques import Single, searched_techniques, single_techniques
 from .situation import Situation
 from .warmups import joint_rules
-from .water_fill import job_s, routed, water_filled
+from .water_fill import in_turns, job_s, routed, water_filled
 
 if TYPE_CHECKING:
     from ..scheduling.problem import Flags, Floats, Ints
 
-JOINT, SLOTS, ACROSS = "joint", "joint, in slots", "joint, across slow links"
+JOINT, SLOTS, TURNS, ACROSS = "joint", "joint, in slots", "joint, in turns", "joint, across slow links"
 # About how many schedules a search makes of one routing; how many rules are tried on each routing before any are on
 # another; and how many schedules may hold stages back.
 RUNS, FIRST_RULES, HELD_RUNS = 40, 6, 12
@@ -119,7 +119,7 @@ class _Search:
 
     def __post_init__(self) -> None:
         home = self.situation.home
-        self._bound = JointBound(home)
+        self._bound, self._starts = JointBound(home), dict[str, Joint]()
         self.best = Joint("", home, [], np.zeros(0), home.jobs * home.executor.shape[1], np.inf, self._bound.value_s)
 
     def try_joint(self) -> None:
@@ -127,11 +127,18 @@ class _Search:
         tried = []
         for name, problem in self._routings():
             if self._promising(problem):
-                self._try_rules(name, problem, slice(FIRST_RULES))
+                self._start(self._try_rules(name, problem, slice(FIRST_RULES)))
                 tried.append((name, problem))
         for name, problem in tried:
             if name != ACROSS and self._promising(problem):
-                self._try_rules(name, problem, slice(FIRST_RULES, None))
+                self._start(self._try_rules(name, problem, slice(FIRST_RULES, None)))
+
+    def _start(self, found: Joint | None) -> None:
+        """Remember the best schedule of a routing."""
+        if found is not None:
+            known = self._starts.setdefault(found.made_by, found)
+            if found.beats(known):
+                self._starts[found.made_by] = found
 
     def _routings(self) -> Iterator[tuple[str, Problem]]:
         """Who executes what, until the best can be no better."""
@@ -140,6 +147,9 @@ class _Search:
         if not self.best.settled and not self.situation.home.workers.live.all():
             mixed = np.where(self.situation.equal_stages, in_slots(self.situation), filled.executor)
             yield SLOTS, bypassed(replace(filled, executor=mixed), slow | self.avoid)
+        if not self.best.settled:
+            loads = filled.job_counts.reshape(self.situation.live.shape)
+            yield TURNS, bypassed(in_turns(filled, loads), slow | self.avoid)
         if not self.best.settled and crossing(filled, slow).any():
             yield ACROSS, bypassed(filled, self.avoid)
 
@@ -153,20 +163,24 @@ class _Search:
                 return
 
     def try_shifts(self) -> None:
-        """Other loads, as far as each is better than those before, from the water's on."""
-        home, slow = self.situation.home, self.situation.slow | self.avoid
-        each_s = job_s(home)
-        left = min(SHIFTS, SHIFTED_OPERATIONS // (RUNS * home.operations))
-        found = self._try_rules(JOINT, bypassed(water_filled(home), slow), slice(None)) if left else None
-        while found is not None:
-            start, found = found, None
-            loads, ends_s = start.problem.job_counts.reshape(each_s.shape), start.ends_s.reshape(each_s.shape)
-            for other in islice(shifts(loads, ends_s, each_s), left):
-                left -= 1
-                tried = self._try_rules(JOINT, bypassed(routed(home, other), slow), slice(None))
-                if tried is not None and tried.beats(start):
-                    found = tried
-                    break
+        """Other loads, as far as each is better than those before, from those of the water on."""
+        for name, assign in ((JOINT, routed), (TURNS, in_turns)):
+            start = self._starts.get(name)
+            left = min(SHIFTS, SHIFTED_OPERATIONS // (RUNS * self.situation.home.operations))
+            while start is not None and left and not self.best.settled:
+                start, left = self._shifted(start, assign, left)
+
+    def _shifted(self, start: Joint, assign: Callable[[Problem, Ints], Problem], left: int) -> tuple[Joint | None, int]:
+        """The first of some loads that is better than others, if there is one; and how many may still be tried."""
+        home, each_s = self.situation.home, job_s(self.situation.home)
+        loads, ends_s = start.problem.job_counts.reshape(each_s.shape), start.ends_s.reshape(each_s.shape)
+        for other in islice(shifts(loads, ends_s, each_s), left):
+            left -= 1
+            problem = bypassed(assign(home, other), self.situation.slow | self.avoid)
+            found = self._try_rules(start.made_by, problem, slice(None))
+            if found is not None and found.beats(start):
+                return found, left
+        return None, left
 
     def solve(self, effort: Effort) -> None:
         """What the techniques' own searches find, and what the scheduling core makes of the best."""

@@ -11,7 +11,7 @@ from rtk.planners.adaptra.adaptation import algorithm_2
 from rtk.planners.joint.bypass import bypassed, crossing
 from rtk.planners.joint.shifting import shifts
 from rtk.planners.joint.warmups import joint_rules, remaining_delays_s, warmups_of
-from rtk.planners.joint.water_fill import handed_out, job_s, least_loads, routed, water_filled
+from rtk.planners.joint.water_fill import handed_out, in_turns, job_s, least_loads, routed, water_filled
 from rtk.schemas.plan import Link, Plan
 
 from .troubled import alike, situation, troubled, troubled_plans
@@ -44,6 +44,19 @@ def test_everybody_keeps_its_own_first(room: list[int], chance: object) -> None:
     assert kept.tolist() == np.minimum(room, rotated).tolist()
 
 
+@given(troubled_plans())
+def test_turns_keep_loads_and_peers_in_step(plan: Plan) -> None:
+    """Of the first jobs of a stage, however many, everybody has its share but for less than two."""
+    home = situation(plan).home
+    loads = water_filled(home).job_counts.reshape(job_s(home).shape)
+    turns = in_turns(home, loads)
+    assert turns.job_counts.tolist() == loads.ravel().tolist()
+    for stage, executors in enumerate(turns.executor.T):
+        taken = (executors[:, None] // loads.shape[1] == np.arange(len(loads))).cumsum(axis=0)
+        share = np.arange(1, home.jobs + 1)[:, None] * loads[:, stage] / home.jobs
+        assert (np.abs(taken - share) < 2).all()
+
+
 @given(troubled_plans(), st.randoms(use_true_random=False))
 def test_a_shift_takes_from_who_ends_last_and_gives_to_a_live_peer_that_ends_earlier(
     plan: Plan, chance: Random
@@ -54,6 +67,7 @@ def test_a_shift_takes_from_who_ends_last_and_gives_to_a_live_peer_that_ends_ear
     ends_s = np.where(loads > 0, np.array([chance.uniform(0, 9) for _ in loads.flat]).reshape(loads.shape), 0.0)
     for other in shifts(loads, ends_s, each_s):
         assert routed(home, other).job_counts.tolist() == other.ravel().tolist()
+        assert in_turns(home, other).job_counts.tolist() == other.ravel().tolist()
         changed = (other != loads).any(axis=0)
         assert changed.any()
         for moved, load, end_s, live in zip((other - loads).T, loads.T, ends_s.T, np.isfinite(each_s).T, strict=True):
