@@ -241,10 +241,9 @@ def test_memory_is_bounded() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.checkout  # the jobs come out of benchmarks/
-def test_jobs_of_the_benchmark_are_judged_right() -> None:
+def test_generated_jobs_are_judged_right() -> None:
     """In jobs shaped like the paper's tables, and hard ones, each fail-slow is found, and nothing else."""
-    from rtk.benchmarks.failslow_series import communication_jobs, computation_jobs, hard_jobs
+    from rtk.cli.reproductions.failslow_series import communication_jobs, computation_jobs, hard_jobs
 
     for job in [*islice(computation_jobs(7), 12), *islice(communication_jobs(7), 50), *hard_jobs(7)]:
         found = [(e.onset, e.relief or len(job.times_s)) for e in track_compiled(job.times_s.tolist())]
