@@ -32,20 +32,32 @@ class SlotRules:
 
 
 @dataclass(frozen=True, slots=True)
+class NarrowSlots:
+    """Slots of `grid` micro-batches at all stages alike: how many of them each stage begins and ends with."""
+
+    grid: Count
+    first: tuple[Index, ...]
+    last: tuple[Index, ...]
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """What rebuilds a plan bit for bit.
 
-    Either slots and rules: at each stage `group_sizes` micro-batches run side by side, and `rules` schedule the slots,
-    or each worker on its own, as `scheduled` says. Or `stored`, the sha256 of a plan that a search has found and that
-    stands in `plans/` beside the atlas.
+    Either slots and rules: at each stage `group_sizes` micro-batches run side by side, but for `narrow` slots where
+    there are some, and `rules` schedule the slots, or each worker on its own, as `scheduled` says. Or `stored`, the
+    sha256 of a plan that a search has found and that stands in `plans/` beside the atlas.
     """
 
     group_sizes: tuple[Count, ...] | None = None
     rules: SlotRules | None = None
     scheduled: Literal["slots", "workers"] | None = None
     stored: Name | None = None
+    narrow: NarrowSlots | None = None
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"group_sizes", "rules", "scheduled", "stored"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"group_sizes", "rules", "scheduled", "stored", "narrow"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
@@ -137,7 +149,10 @@ class Atlas:
             raise InvalidInputError(
                 f"one peak for each of {stages} stages", where=f"{where}/prediction/peak_memory_bytes"
             )
-        _check_recipe(entry.recipe, [self.dp - dead for dead in entry.failures], f"{where}/recipe")
+        live = [self.dp - dead for dead in entry.failures]
+        _check_recipe(entry.recipe, live, f"{where}/recipe")
+        if entry.recipe.narrow is not None:
+            _check_narrow(entry.recipe, self.dp * self.microbatches, f"{where}/recipe/narrow")
 
 
 def _check_blocks(entry: AtlasEntry, failure_unit: tuple[int, int], where: str) -> None:
@@ -189,3 +204,18 @@ def _check_group_sizes(group_sizes: tuple[int, ...], live: list[int], where: str
             raise InvalidInputError(
                 f"a group of {size} micro-batches has only {workers} live workers", where=f"{where}/{stage}"
             )
+
+
+def _check_narrow(recipe: Recipe, jobs: int, where: str) -> None:
+    assert recipe.narrow is not None
+    sizes, narrow = recipe.group_sizes, recipe.narrow
+    if sizes is None:
+        raise InvalidInputError("narrow slots need `group_sizes`", where=where)
+    if narrow.grid > min(sizes):
+        raise InvalidInputError(f"slots of {narrow.grid} micro-batches are not narrow", where=f"{where}/grid")
+    for name, counts in (("first", narrow.first), ("last", narrow.last)):
+        if len(counts) != len(sizes):
+            raise InvalidInputError(f"{len(counts)} numbers for {len(sizes)} stages", where=f"{where}/{name}")
+    for stage, counts in enumerate(zip(narrow.first, narrow.last, strict=True)):
+        if sum(counts) * narrow.grid > jobs:
+            raise InvalidInputError(f"there are only {jobs} micro-batches", where=f"{where}/last/{stage}")

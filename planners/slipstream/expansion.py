@@ -51,8 +51,8 @@ def route(live: Flags, slots: Slots) -> Ints:
     form = Form(pays(fill, slots.jobs * stages, INTERPRETED_CELLS))
     executor = form.ints(np.zeros(slots.jobs * stages))
     form.kernel(fill)(
-        pipelines, stages, slots.jobs, form.ints(live.ravel(), np.int8), form.ints(slots.group_sizes),
-        form.ints(slots.first_sizes), form.int_space(pipelines), executor,
+        pipelines, stages, form.ints(live.ravel(), np.int8), form.ints(slots.counts), form.ints(slots.ends.ravel()),
+        form.int_space(pipelines), executor,
     )  # fmt: skip
     found: Ints = np.asarray(executor).reshape(slots.jobs, stages)
     return found
@@ -62,24 +62,24 @@ def route(live: Flags, slots: Slots) -> Ints:
 def fill(
     pipelines: int,
     stages: int,
-    jobs: int,
     live: Sequence[int],
-    group_sizes: Sequence[int],
-    first_sizes: Sequence[int],
+    counts: Sequence[int],
+    ends: Sequence[int],
     taken: MutableSequence[int],
     executor: MutableSequence[int],
 ) -> None:
     """Fill in the worker of each micro-batch (by rank) at each stage, at `rank * stages + stage`.
 
-    Those of dead workers go in turns to live ones that have none in the slot. `taken` is work space over pipelines.
+    Those of dead workers go in turns to live ones that have none in the slot. `counts` and `ends` are those of `Slots`;
+    `taken` is work space over pipelines.
     """
     for stage in range(stages):
         for pipeline in range(pipelines):
             taken[pipeline] = -1
         turn = 0
         first = 0
-        stop = first_sizes[stage]
-        while first < jobs:
+        for slot in range(counts[stage]):
+            stop = ends[slot * stages + stage]
             for rank in range(first, stop):
                 home = rank % pipelines
                 if live[home * stages + stage]:
@@ -92,7 +92,6 @@ def fill(
                     taken[turn] = first
                     executor[rank * stages + stage] = turn * stages + stage
             first = stop
-            stop = min(stop + group_sizes[stage], jobs)
 
 
 def _played(executor: Ints, slot_of: Ints, order: Ints) -> list[tuple[int, list[int]]]:

@@ -3,25 +3,46 @@
 The paper puts the failures that are left over in later stages, "with more bubbles". Without memory limits that costs
 makespan: a late stage starts late, and ends later the more it has to do. So both ends are tried, and two aims: the
 least sum of ReCycle's costs, and the least worst stage by the bound; the schedules decide, and where their values tie,
-the first of these answers.
+the first of these answers that is proven to be optimal for its failures, else the first.
+
+Under memory limits schedules of large problems are **shared**: all answers but those of the dynamic programme are
+nested, each failure comes to those before, and slots stay valid where more workers live. So a schedule for so many
+failures is one for fewer, and only the last number of failures of each bound is scheduled; fewer failures are scheduled
+themselves where that leaves a gap. Which numbers are asked for makes no difference.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ..scheduling.problem import KINDS
 from ..scheduling.proof import ROUNDING
 from .failures import Grid
-from .normalization import bubble_costs, columns, dynamic_program, is_convex, least_worst, marginal_greedy
+from .normalization import (
+    bubble_costs,
+    columns,
+    dynamic_program,
+    is_convex,
+    least_worst,
+    marginal_greedy,
+    most_failures,
+)
 from .slot_search import SlotSchedule, SlotSearch
 
 if TYPE_CHECKING:
     from ..scheduling.problem import Floats
+
+# Schedules are shared above so many operations of all pipelines; farther from their bounds than this only if each would
+# take too long, above so many.
+SHARED_OPERATIONS, SHARED_GAP, OWN_OPERATIONS = 50_000, 2e-3, 1_000_000
+# Of the answers, so many are scheduled where schedules are shared: those of least bound.
+SHARED_ANSWERS = 2
 
 Cost = Literal["heuristic", "scheduler"]
 Table = list[list[float]]
@@ -41,25 +62,96 @@ class Placement:
 
     def __init__(self, grid: Grid, search: SlotSearch, work_s: Floats, most: int, cost: Cost) -> None:
         self._grid, self._search, self._work_s, self._most, self._cost = grid, search, work_s, most, cost
+        self._schedules: dict[Vector, SlotSchedule] = {}
 
     def contenders(self, failures: int) -> list[tuple[Vector, SlotSchedule]]:
         """The failed units of each column, and the slots that speak for it: the best first, then what may be better.
 
-        What follows the best has a bound below its value; where that is optimal, nothing follows.
+        What follows the best has a bound below its value; where that is optimal, nothing follows but what tied.
 
         Raises:
             InfeasibleError: so many failures leave a stage without a live worker.
         """
-        bounds = {vector: self._search.bound_s(self._dead(vector)) for vector in self._answers(failures)}
+        if self.shares:
+            return self._best_first(self._shared(failures))
+        bounds = {vector: self._quick_bound_s(vector) for vector in self._answers(failures)}
         found: list[tuple[Vector, SlotSchedule]] = []
         least_s = inf
         for vector, bound_s in sorted(bounds.items(), key=lambda item: item[1]):
-            if bound_s < least_s * (1 - ROUNDING):
+            # Under limits an answer that ties may be the one that is proven.
+            settled = not self._search.bound.limited or any(one.optimal for _, one in found)
+            goal_s = least_s * ((1 - ROUNDING) if settled else (1 + ROUNDING))
+            if bound_s < goal_s and self._search.bound_s(self._dead(vector)) < goal_s:
                 found.append((vector, self._search.look(self._dead(vector))))
                 least_s = min(least_s, found[-1][1].value_s)
-        best = next(one for one in found if one[1].value_s <= least_s * (1 + ROUNDING))
-        rest = [one for one in found if one is not best and one[1].bound_s < least_s * (1 - ROUNDING)]
-        return [best, *rest]
+        return self._best_first(found)
+
+    @property
+    def shares(self) -> bool:
+        """Whether a schedule may be one for more failures than are asked for."""
+        return self._search.bound.limited and self._operations > SHARED_OPERATIONS
+
+    @property
+    def _operations(self) -> int:
+        return KINDS * self._search.jobs * len(self._work_s)
+
+    def _best_first(self, found: Sequence[tuple[Vector, SlotSchedule]]) -> list[tuple[Vector, SlotSchedule]]:
+        """The best, then what may be better by its bound."""
+        least_s = min(one.value_s for _, one in found)
+        tied = [one for one in found if one[1].value_s <= least_s * (1 + ROUNDING)]
+        best = next((one for one in tied if one[1].optimal), tied[0])
+        return [best, *(one for one in found if one is not best and one[1].bound_s < least_s * (1 - ROUNDING))]
+
+    def _shared(self, failures: int) -> list[tuple[Vector, SlotSchedule]]:
+        """The answers of least bound, and schedules for their last number of failures of the same bound."""
+        bounds: dict[Vector, tuple[float, int]] = {}
+        for number, sequence in enumerate(self._nested):
+            bounds.setdefault(sequence[failures], (self._quick_bound_s(sequence[failures]), number))
+        found = []
+        for vector, (quick_s, number) in sorted(bounds.items(), key=lambda item: item[1])[:SHARED_ANSWERS]:
+            found.append((vector, self._for_fewer(vector, self._last_schedule(number, failures), quick_s)))
+            if found[-1][1].optimal:
+                break
+        vector, best = self._best_first(found)[0]
+        if best.value_s <= best.bound_s * (1 + SHARED_GAP) or self._operations > OWN_OPERATIONS:
+            return found
+        return [*found, (vector, self._search.look(self._dead(vector), bound_s=best.bound_s))]
+
+    def _for_fewer(self, vector: Vector, schedule: SlotSchedule, quick_s: float) -> SlotSchedule:
+        """A schedule for more failures, as one for these; `quick_s` is the bound for both that takes no time.
+
+        Where counting says no more for more failures, it says no more for fewer.
+        """
+        counts = schedule.value_s > quick_s * (1 + ROUNDING) and schedule.bound_s > quick_s * (1 + ROUNDING)
+        return replace(schedule, bound_s=self._search.bound_s(self._dead(vector)) if counts else quick_s)
+
+    def _last_schedule(self, number: int, failures: int) -> SlotSchedule:
+        """The schedule for the last answer of a nested sequence whose bound is no more than that of this one."""
+        sequence = self._nested[number]
+        bound_s, last = self._quick_bound_s(sequence[failures]), failures
+        while last + 1 < len(sequence) and self._quick_bound_s(sequence[last + 1]) <= bound_s * (1 + ROUNDING):
+            last += 1
+        if sequence[last] not in self._schedules:
+            self._schedules[sequence[last]] = self._search.look(self._dead(sequence[last]))
+        return self._schedules[sequence[last]]
+
+    @cached_property
+    def _nested(self) -> list[list[Vector]]:
+        """The answers for all failures that can be borne, of those aims and ends where each has one failure more."""
+        costs, loads = self._costs()
+        _, seconds = self._tables(self._alone_s)
+        most = most_failures(costs)
+        found = []
+        for later_first in (False, True):
+            found.append(least_worst(seconds, most, later_first=later_first))
+            if is_convex(costs):
+                found.append(marginal_greedy(costs, loads, most, later_first=later_first))
+        return found
+
+    def _quick_bound_s(self, vector: Vector) -> float:
+        """The bound without what takes long."""
+        live = self._search.pipelines - np.array(self._dead(vector))
+        return self._search.bound.value_s(live, self._search.staggered, counting=False)
 
     def _answers(self, failures: int) -> list[Vector]:
         return list(dict.fromkeys(answers[failures] for answers in self._all_answers))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ..scheduling.problem import Orders, Problem
 
 
-def promise_of_slots(search: SlotSearch, dead: Sequence[int], found: SlotSchedule) -> Prediction | None:
-    """What slots promise; None unless makespan and period are both at their bounds, and so those of the orders.
+def promise_of_slots(search: SlotSearch, dead: Sequence[int], found: SlotSchedule) -> Prediction:
+    """What slots promise: their orders take no longer, and just as long where makespan and period are at their bounds.
 
     Args:
         search: that has made the schedule.
@@ -27,13 +27,18 @@ def promise_of_slots(search: SlotSearch, dead: Sequence[int], found: SlotSchedul
     """
     live = search.pipelines - np.array(dead)
     values_s = (found.times.makespan_s, found.times.period_s)
-    bounds_s = [search.bound.value_s(live, staggered) for staggered in (False, True)]
-    if any(value_s > bound_s * (1 + ROUNDING) for value_s, bound_s in zip(values_s, bounds_s, strict=True)):
-        return None
     whole_work_s = work_s(search.of_pipeline) * search.pipelines
     bubbles = bubble_ratio(whole_work_s, int(live.sum()), values_s[search.staggered])
     peaks = search.peaks_bytes(found.slots, found.rules)
     return promise(values_s, search.staggered, found.bound_s, bubbles, peaks)
+
+
+def is_exact(search: SlotSearch, dead: Sequence[int], found: SlotSchedule) -> bool:
+    """Whether makespan and period of slots are both at their bounds; the arguments are those of `promise_of_slots`."""
+    live = search.pipelines - np.array(dead)
+    values_s = (found.times.makespan_s, found.times.period_s)
+    bounds_s = (search.bound.value_s(live, staggered) for staggered in (False, True))
+    return all(value_s <= bound_s * (1 + ROUNDING) for value_s, bound_s in zip(values_s, bounds_s, strict=True))
 
 
 def promise_of_orders(problem: Problem, orders: Orders, bound_s: float) -> Prediction:

@@ -29,7 +29,7 @@ from ..scheduling.solve import Effort
 from .cluster import alike, connection_of, effort_of, grid_of, plan_with_failures, single_pipeline
 from .consistency import contradiction, require_kept
 from .placement import Placement, Vector
-from .promise import by_stage, promise_of_orders, promise_of_slots
+from .promise import by_stage, is_exact, promise_of_orders, promise_of_slots
 from .relocation import Relocation, relocate
 from .rerouting import Rerouting, follow, reroute_alike, reroute_unlike, slot_recipe
 from .selective_decoupling import decoupled_where_it_helps
@@ -81,6 +81,9 @@ class Replanner:
     def entry(self, failures: int) -> tuple[AtlasEntry, Plan | None]:
         """The atlas's entry for so many failed units, and its plan where a search has made it instead of a recipe.
 
+        Large problems under memory limits share schedules between numbers of failures (placement.py); their plans keep
+        what the entry promises or do better. All other plans have the very values of their entries.
+
         Raises:
             InfeasibleError: so many failures leave a stage without a live worker, or a memory limit admits nothing.
             InvalidInputError: workers of a stage differ.
@@ -97,9 +100,8 @@ class Replanner:
         contenders = self._placement.contenders(failures)
         vector, slots = contenders[0]
         dead = self.grid.stage_failures(vector)
-        promise = promise_of_slots(self.search, dead, slots)
-        if promise is not None:
-            return AtlasEntry(failures, dead, promise, slot_recipe(slots)), None
+        if self._placement.shares or is_exact(self.search, dead, slots):
+            return AtlasEntry(failures, dead, promise_of_slots(self.search, dead, slots), slot_recipe(slots)), None
         vector, found = self._best_rerouted([vector for vector, _ in contenders], effort)
         dead, units = self.grid.stage_failures(vector), self.grid.last_units(vector)
         promise = promise_of_orders(found.problem, found.orders, found.bound_s)

@@ -101,17 +101,18 @@ def reroute_unlike(home: Problem, effort: Effort) -> Rerouting:
 
 def slot_recipe(found: SlotSchedule) -> Recipe:
     """What makes a slot schedule again."""
-    return Recipe(found.slots.group_sizes, _recorded(found.rules), "slots")
+    return Recipe(found.slots.group_sizes, _recorded(found.rules), "slots", narrow=found.slots.narrow)
 
 
 def follow(home: Problem, search: SlotSearch, recipe: Recipe) -> tuple[Problem, Orders]:
     """The routing and orders that a recipe of slots and rules makes, bit for bit."""
     assert recipe.group_sizes is not None and recipe.rules is not None
-    slots = Slots(home.jobs, recipe.group_sizes)
+    by_workers = recipe.scheduled == "workers"
+    slots = Slots(home.jobs, recipe.group_sizes, by_workers and recipe.narrow is None, recipe.narrow)
     rules = _rules(recipe.rules, len(recipe.group_sizes))
-    if recipe.scheduled == "slots":
+    if not by_workers:
         return expanded(home, slots, search.orders(slots, rules))
-    problem = _routed(home, replace(slots, remainder_first=True))
+    problem = _routed(home, slots)
     scheduler = ListScheduler(problem)
     scheduler.run(_of_workers(problem, rules))
     return problem, scheduler.orders()

@@ -14,7 +14,7 @@ from ..scheduling.forms import Form
 from ..scheduling.problem import KINDS
 from ..scheduling.sweep import sweep
 from ..scheduling.tables import INTERPRETED_OPERATIONS
-from .slots import Slots
+from .slots import Slots, open_slots
 
 if TYPE_CHECKING:
     from ..scheduling.problem import Floats, Ints, Problem
@@ -79,6 +79,11 @@ class SlotScheduler:
         self._sweep = form.kernel(sweep)
         self._be_cut(Slots(1, (1,) * stages))
 
+    @property
+    def compiled(self) -> bool:
+        """Whether machine code schedules."""
+        return self._form.compiled
+
     def run(self, slots: Slots, rules: Rules) -> SlotTimes:
         """Schedule slots by rules, one entry a stage; infinite times where limits stop it for ever."""
         if slots is not self._slots:
@@ -97,8 +102,13 @@ class SlotScheduler:
         """What runs need to know of these slots, which many of them may have."""
         self._slots, self._first_count = slots, int(slots.counts[0])
         self._operations = int((slots.counts * self._kinds).sum())
-        opens = (np.empty(0), np.empty(0)) if slots.alike else (slots.opens_up, slots.opens_down)
-        self._opens = [self._form.ints(array.ravel()) for array in opens]
+        self._opens = [self._form.ints([])] * 2
+        if not slots.alike:
+            form, counts = self._form, self._form.ints(slots.counts)
+            ends, open_all = form.ints(slots.ends.ravel()), form.kernel(open_slots)
+            self._opens = [form.int_space(self._stages * (len(slots.ends) + 1)) for _ in range(2)]
+            for shift, opened in zip((1, -1), self._opens, strict=True):
+                open_all(self._stages, shift, counts, ends, opened)
 
     def orders(self) -> Sequence[Ints]:
         """The orders of the last run: of each stage, `3 * slot + kind` of its operations."""

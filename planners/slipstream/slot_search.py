@@ -1,32 +1,53 @@
-"""From numbers of dead workers to a slot schedule: bound, portfolio, and local search where a gap is left."""
+"""From numbers of dead workers to a slot schedule: bound, portfolio, and local search where a gap is left.
+
+Under memory limits the rules hardly matter but the cut does: a few aligned cuts bring what thousands of rules and moves
+do not, which are tried on small problems only.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise, zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..scheduling.limits import rooms
 from ..scheduling.local_search import anneal
 from ..scheduling.portfolio import portfolio
 from ..scheduling.problem import KINDS
 from ..scheduling.proof import Proven
+from ..scheduling.rules import Priority, Rules
+from ..scheduling.tables import INTERPRETED_OPERATIONS
+from .aligned_cut import Cut, aligned
 from .routing_bound import RoutingBound
 from .slot_scheduler import SlotScheduler, SlotTimes
 from .slots import Slots
 
 if TYPE_CHECKING:
     from ..scheduling.problem import Ints, Problem
-    from ..scheduling.rules import Rules
 
 # How many rules are tried before a second way of cutting slots, and by how many annealing tries to close a gap.
 FIRST_LOOK = 6
 ANNEALING_RUNS, QUICK_ANNEALING_RUNS = 2000, 100
 # Operations that one search may schedule in all: about a second of machine code.
 BUDGET_OPERATIONS = 50_000_000
+# Under limits, up to so many operations of slots more is tried than the first rule and aligned cuts.
+SEARCHED_OPERATIONS = 1_000
+# Aligned cuts and what their workers prefer, chosen on half of the cases of benchmarks/slipstream_capped.py.
+ALIGNED = (
+    (Cut(False, 12, 0.5), Priority.INPUT_FIRST),
+    (Cut(False, 12, 0.0), Priority.ALTERNATE),
+    (Cut(True, 6, 0.25), Priority.INPUT_FIRST),
+    (Cut(False, 6, 0.0), Priority.INPUT_FIRST),
+    (Cut(False, -2, 0.0), Priority.INPUT_FIRST),
+    (Cut(True, 0, 0.5), Priority.INPUT_FIRST),
+    (Cut(False, -2, 0.0), Priority.ALTERNATE),
+    (Cut(True, 12, 1.0), Priority.ALTERNATE),
+)
 
 
 @dataclass(frozen=True)
@@ -58,27 +79,42 @@ class SlotSearch:
         self.bound = RoutingBound(pipeline, self.jobs)
         self._last: tuple[Slots, Rules] | None = None
         self._candidates: dict[int, tuple[Problem, list[Rules]]] = {}
+        self._peaks: dict[Hashable, list[float]] = {}
+        self._operations = 0  # scheduled so far
 
     def bound_s(self, dead: Sequence[int]) -> float:
         """What no routing and no orders undercut with so many dead workers of each stage, in s."""
         return self.bound.value_s(self.pipelines - np.array(dead), self.staggered)
 
-    def look(self, dead: Sequence[int]) -> SlotSchedule:
+    def look(self, dead: Sequence[int], *, bound_s: float | None = None) -> SlotSchedule:
         """The best of a few slot schedules, which mostly reaches the bound where stages are alike.
 
         Args:
             dead: how many workers of each stage have failed, fewer than there are pipelines.
+            bound_s: a bound for these that is known already.
         """
-        return self._best(dead, None, slice(FIRST_LOOK))
+        widest = self.widest(dead)
+        if not self.bound.limited:
+            return self._best(dead, None, self._attempts(widest, slice(FIRST_LOOK)))
+        if _operations(widest) <= SEARCHED_OPERATIONS:
+            first = self._attempts(widest, slice(FIRST_LOOK))
+        else:
+            first = ((slots, self.zero_bubble(slots, Priority.INPUT_FIRST)) for slots in _cuts(widest))
+        best = self._best(dead, None, first, bound_s)
+        return best if best.optimal else self._best(dead, best, self._aligned(dead, best.bound_s), best.bound_s)
 
     def search(self, dead: Sequence[int], best: SlotSchedule, seed: int, *, quick: bool = False) -> SlotSchedule:
         """Try more for what `look` left open: the rest of the portfolio, and annealing; if `quick`, a little of that.
 
-        Within memory limits a hundred runs of annealing bring most of what two thousand and the portfolio do.
+        Only small problems gain by it, larger ones are left as they are. Within memory limits a hundred runs of
+        annealing bring most of what two thousand and the portfolio do.
         """
+        widest = self.widest(dead)
+        if _operations(widest) > SEARCHED_OPERATIONS:
+            return best
         if quick:
             return self._annealed(best, seed, QUICK_ANNEALING_RUNS)
-        best = self._best(dead, best, slice(FIRST_LOOK, None))
+        best = self._best(dead, best, self._attempts(widest, slice(FIRST_LOOK, None)))
         return best if best.optimal else self._annealed(best, seed, ANNEALING_RUNS)
 
     def widest(self, dead: Sequence[int]) -> Slots:
@@ -87,9 +123,12 @@ class SlotSearch:
 
     def run(self, slots: Slots, rules: Rules) -> SlotTimes:
         """Schedule slots by rules, one entry a stage."""
-        needed = int(slots.counts.max())
-        if needed > self._scheduler.most_slots:
-            self._scheduler = SlotScheduler(self.of_pipeline, needed, runs=self.searches)
+        needed = max(int(slots.counts.max()), self._scheduler.most_slots)
+        self._operations += _operations(slots)
+        # However many searches were said to come, what is done so often is done by machine code.
+        slow = not self._scheduler.compiled and self._operations > INTERPRETED_OPERATIONS
+        if slow or needed > self._scheduler.most_slots:
+            self._scheduler = SlotScheduler(self.of_pipeline, needed, runs=self._operations if slow else self.searches)
         self._last = slots, rules
         return self._scheduler.run(slots, rules)
 
@@ -100,8 +139,11 @@ class SlotSearch:
 
     def peaks_bytes(self, slots: Slots, rules: Rules) -> list[float]:
         """What a worker of each stage holds at most by these orders."""
-        self._be_at(slots, rules)
-        return self._scheduler.peaks_bytes()
+        key = (slots, rules.columns.tobytes(), tuple(rules.weight_wait))
+        if key not in self._peaks:
+            self._be_at(slots, rules)
+            self._peaks[key] = self._scheduler.peaks_bytes()
+        return self._peaks[key]
 
     def _be_at(self, slots: Slots, rules: Rules) -> None:
         """Run again unless that was the last run."""
@@ -120,22 +162,61 @@ class SlotSearch:
             self._candidates[most] = repeated, list(portfolio(repeated))
         return self._candidates[most]
 
-    def _best(self, dead: Sequence[int], best: SlotSchedule | None, part: slice) -> SlotSchedule:
-        bound_s = self.bound_s(dead)
-        for slots, rules in self._attempts(dead, part):
-            best = self._better(best, slots, rules, bound_s)
-            if best.optimal:
-                break
-        assert best is not None
-        return best
+    def zero_bubble(self, slots: Slots, priority: Priority, warmup: int | None = None) -> Rules:
+        """Rules that are the same at all stages but for the warm-up: that of zero bubble unless said.
 
-    def _attempts(self, dead: Sequence[int], part: slice) -> Iterator[tuple[Slots, Rules]]:
+        Args:
+            slots: what is scheduled.
+            priority: what workers prefer.
+            warmup: of all stages.
+        """
+        stages, most = len(slots.group_sizes), int(slots.counts.max())
+        room = self._room
+        first = [min(2 * (stages - i) - 1 if warmup is None else warmup, room[i], most) for i in range(stages)]
+        return Rules(first, [most] * stages, [0.0] * stages, [most] * stages, [priority] * stages)
+
+    def cut(self, dead: Sequence[int], bound_s: float, cut: Cut) -> Slots:
+        """The aligned cut for so many dead workers of each stage whose iteration takes `bound_s` at least."""
+        within_s = bound_s - cut.margin * float(self.of_pipeline.workers.forward_s.mean())
+        most = self.bound.rounds_within(within_s, self.staggered)
+        return aligned(self.jobs, self.widest(dead).group_sizes, most.tolist(), cut)
+
+    @cached_property
+    def _room(self) -> list[int]:
+        return rooms(_repeated(self.of_pipeline, self.jobs))
+
+    def _best(
+        self,
+        dead: Sequence[int],
+        best: SlotSchedule | None,
+        attempts: Iterable[tuple[Slots, Rules]],
+        bound_s: float | None = None,
+    ) -> SlotSchedule:
+        live = self.pipelines - np.array(dead)
+        least_s = self.bound.value_s(live, self.staggered, counting=False) if bound_s is None else bound_s
+        for slots, rules in attempts:
+            best = self._better(best, slots, rules, least_s)
+            if best.optimal:
+                return best
+        assert best is not None
+        return replace(best, bound_s=self.bound.value_s(live, self.staggered) if bound_s is None else bound_s)
+
+    def _attempts(self, widest: Slots, part: slice) -> Iterator[tuple[Slots, Rules]]:
         """A part of the portfolio for each way to cut the ranks in turns, as far as the budget goes."""
-        cuts = _cuts(self.widest(dead))
-        most = max(FIRST_LOOK, BUDGET_OPERATIONS // (KINDS * int(cuts[0].counts.sum())))
+        cuts = _cuts(widest)
+        most = max(FIRST_LOOK, BUDGET_OPERATIONS // _operations(widest))
         rows = [self.candidates(slots)[part][:most] for slots in cuts]
         for tried in zip_longest(*rows):
             yield from ((slots, rules) for slots, rules in zip(cuts, tried, strict=True) if rules is not None)
+
+    def _aligned(self, dead: Sequence[int], bound_s: float) -> Iterator[tuple[Slots, Rules]]:
+        """The aligned cuts, each once."""
+        tried = set()
+        for cut, priority in ALIGNED:
+            slots = self.cut(dead, bound_s, cut)
+            if (slots, priority) not in tried:
+                tried.add((slots, priority))
+                yield slots, self.zero_bubble(slots, priority)
 
     def _better(self, best: SlotSchedule | None, slots: Slots, rules: Rules, bound_s: float) -> SlotSchedule:
         times = self.run(slots, rules)
@@ -146,7 +227,7 @@ class SlotSearch:
 
     def _annealed(self, best: SlotSchedule, seed: int, most_runs: int) -> SlotSchedule:
         """Annealing from the best rules."""
-        runs = min(most_runs, BUDGET_OPERATIONS // (KINDS * int(best.slots.counts.sum())))
+        runs = min(most_runs, BUDGET_OPERATIONS // _operations(best.slots))
 
         known: dict[Hashable, float] = {}
 
@@ -162,6 +243,11 @@ class SlotSearch:
         return self._better(best, best.slots, rules, best.bound_s)
 
 
+def _operations(slots: Slots) -> int:
+    """How many operations slots have at most."""
+    return KINDS * int(slots.counts.sum())
+
+
 def _cuts(widest: Slots) -> list[Slots]:
     """Ways to cut the ranks: as wide as each stage can, never wider than a stage before, and all alike.
 
@@ -170,7 +256,7 @@ def _cuts(widest: Slots) -> list[Slots]:
     """
     live = widest.group_sizes
     widths = (live, tuple(accumulate(live, min)), (min(live),) * len(live))
-    rises = sum(a < b for a, b in pairwise(widest.first_sizes))
+    rises = sum(a < b for a, b in pairwise(widest.ends[0].tolist()))
     return [Slots(widest.jobs, width) for width in dict.fromkeys(widths if rises <= 1 else widths[::-1])]
 
 

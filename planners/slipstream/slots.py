@@ -8,6 +8,11 @@ to live workers that have none in this slot. Now schedule **one** pipeline in wh
 of micro-batches: F of a slot waits for the slot of stage i - 1 that holds its highest rank, I for that of stage i + 1.
 Every live worker of stage i then plays the slots of stage i in their order, skipping those in which it has nothing.
 
+Under memory limits slots of unlike widths lose time in two places (and nowhere else, for in between there is a stash of
+W to run): at the start, where the first I of a wide stage waits for the second slot of a narrower one after it, and at
+the end, where the last two slots of a narrow stage both wait for the last one of a wide stage. An **aligned** cut
+(aligned_cut.py) begins and ends with slots of one grid at all stages, as narrow as the narrowest stage's.
+
 Why that is a plan of the whole cluster, no slower than the one pipeline:
 
 * A group of g_i <= L_i <= DP consecutive ranks holds each pipeline at most once, so no worker has two micro-batches of
@@ -38,6 +43,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...schemas.atlas import NarrowSlots
+from ...schemas.kernels import Ints as Numbers
+from ...schemas.kernels import MutableInts, kernel
+
 if TYPE_CHECKING:
     from ..scheduling.problem import Ints
 
@@ -51,61 +60,80 @@ class Slots:
         group_sizes: g_i of each stage, from 1 to M.
         remainder_first: whether the group that is not full is the first one, instead of the last. Then the workers that
             start late, for their first micro-batches arrive late, execute fewer: better where they need not keep step.
+        narrow: the slots of one grid that an aligned cut begins and ends with; between them the first one is not full.
     """
 
     jobs: int
     group_sizes: tuple[int, ...]
     remainder_first: bool = False
-
-    @cached_property
-    def first_sizes(self) -> tuple[int, ...]:
-        """Ranks in each stage's first slot: no more than in that of the stage before, if that makes no more slots."""
-        if self.remainder_first:
-            return tuple((self.jobs - 1) % size + 1 for size in self.group_sizes)
-        found: list[int] = []
-        for size in self.group_sizes:
-            small = min(found[-1], size) if found else size
-            found.append(small if (size - self.jobs) % size >= size - small else size)
-        return tuple(found)
+    narrow: NarrowSlots | None = None
 
     @cached_property
     def counts(self) -> Ints:
         """Slots of each stage."""
         sizes = np.array(self.group_sizes)
-        return -(-self.jobs // sizes)
+        if self.narrow is None:
+            return -(-self.jobs // sizes)
+        narrow = np.array(self.narrow.first) + np.array(self.narrow.last)
+        found: Ints = narrow - (narrow * self.narrow.grid - self.jobs) // sizes
+        return found
+
+    @cached_property
+    def ends(self) -> Ints:
+        """At `[m, i]`: the rank before which slot m of stage i ends; M after its last slot. `most slots x stages`."""
+        slot = np.arange(int(self.counts.max()))[:, None]
+        sizes = np.array(self.group_sizes)
+        if self.narrow is None:
+            found: Ints = np.array(self._first_sizes()) + slot * sizes
+        else:
+            grid, first, last = self.narrow.grid, np.array(self.narrow.first), np.array(self.narrow.last)
+            # The last slot between the narrow ones is full, and those before it, up to what is left for the first.
+            full = self.jobs - last * grid - (self.counts - last - 1 - slot) * sizes
+            found = np.where(slot < first, (slot + 1) * grid, full)
+            found = np.where(slot >= self.counts - last, self.jobs - (self.counts - 1 - slot) * grid, found)
+        return np.minimum(found, self.jobs)
 
     @cached_property
     def alike(self) -> bool:
         """Whether all stages cut the ranks in the same way: slot m of one is slot m of the next."""
-        return len(set(self.group_sizes)) == 1
+        if self.narrow is None:
+            return len(set(self.group_sizes)) == 1
+        return bool((self.ends == self.ends[:, :1]).all())
 
     def slot_of(self, ranks: Ints, stage: int) -> Ints:
         """The slot that holds each rank at a stage."""
-        size = self.group_sizes[stage]
-        return (ranks + size - self.first_sizes[stage]) // size
+        return np.searchsorted(self.ends[: self.counts[stage], stage], ranks, side="right")
 
-    @cached_property
-    def opens_up(self) -> Ints:
-        """At `[m, i]`: how many slots of stage i + 1 wait for slots of stage i before m, `(slots + 1) x stages`.
+    def _first_sizes(self) -> list[int]:
+        """Ranks in each stage's first slot: no more than in that of the stage before, if that makes no more slots."""
+        if self.remainder_first:
+            return [(self.jobs - 1) % size + 1 for size in self.group_sizes]
+        found: list[int] = []
+        for size in self.group_sizes:
+            small = min(found[-1], size) if found else size
+            found.append(small if (size - self.jobs) % size >= size - small else size)
+        return found
 
-        A slot of stage i + 1 waits for the first slot of stage i that ends at its own highest rank or later. So slots
-        before m suffice for those that end where slot m - 1 ends, or earlier.
-        """
-        return self._opens(-1)
 
-    @cached_property
-    def opens_down(self) -> Ints:
-        """The same for I: at `[m, i]`, how many slots of stage i - 1 wait for slots of stage i before m."""
-        return self._opens(1)
+@kernel
+def open_slots(stages: int, shift: int, counts: Numbers, ends: Numbers, opened: MutableInts) -> None:
+    """How many slots of a neighbouring stage wait for those of a stage before slot m, at `m * stages + stage`.
 
-    def _opens(self, shift: int) -> Ints:
-        cuts = list(zip(self.group_sizes, self.first_sizes, self.counts.tolist(), strict=True))
-        pairs = list(zip(cuts, (*cuts[-shift:], *cuts[:-shift]), strict=True))
-        # Few pairs of neighbours are unlike, so a column is made once for each.
-        column = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
-        (sizes, first, _), (other_sizes, other_first, other_counts) = np.array(list(column)).transpose(1, 2, 0)
-        ends = np.arange(-1, int(self.counts.max()))[:, None] * sizes + first
-        ends[0] = 0
-        ended = (ends + other_sizes - other_first) // other_sizes
-        opened: Ints = np.where(ends >= self.jobs, other_counts, ended)[:, [column[pair] for pair in pairs]]
-        return opened
+    A slot waits for the first slot of the other stage that ends at its own highest rank or later. So the slots before m
+    suffice for those that end where slot m - 1 ends, or earlier.
+
+    Args:
+        stages: how many.
+        shift: 1 for F, which the next stage waits for, -1 for I.
+        counts: slots of each stage.
+        ends: where they end, at `slot * stages + stage`.
+        opened: receives the numbers.
+    """
+    for stage in range(max(0, -shift), stages - max(0, shift)):
+        other = stage + shift
+        number = 0
+        for slot in range(counts[stage]):
+            end = ends[slot * stages + stage]
+            while number < counts[other] and ends[number * stages + other] <= end:
+                number += 1
+            opened[(slot + 1) * stages + stage] = number

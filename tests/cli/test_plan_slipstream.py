@@ -242,7 +242,7 @@ def _runs(pid: str) -> bool:
 
 def test_a_plan_that_is_not_proven_ends_with_4(folder: Path) -> None:
     """--require-optimal ends with 4 where the bound is not reached, and the plan or atlas is written all the same."""
-    job = ("p.json", "--pp", "2", "--dp", "2", "--microbatches", "3", "--memory-limit", "2", "--solver", "heuristic")
+    job = ("p.json", "--pp", "2", "--dp", "3", "--microbatches", "3", "--memory-limit", "2", "--solver", "heuristic")
     done = plan(*job, "--failed", "0/1", "--require-optimal", "-o", "open.json", cwd=folder)
     assert done.returncode == 4
     assert "s is not proven optimal: the bound is " in done.stderr

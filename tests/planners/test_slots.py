@@ -1,6 +1,7 @@
 """The rank-group quotient: slots cut the ranks, and their expanded plan keeps what they promise, exactly where said."""
 
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from random import Random
 from unittest.mock import patch
 
@@ -16,7 +17,8 @@ from rtk.planners.slipstream import expansion, slot_scheduler
 from rtk.planners.slipstream.expansion import expanded, route
 from rtk.planners.slipstream.slot_scheduler import SlotScheduler, SlotTimes
 from rtk.planners.slipstream.slot_search import SlotSearch
-from rtk.planners.slipstream.slots import Slots
+from rtk.planners.slipstream.slots import Slots, open_slots
+from rtk.schemas.atlas import NarrowSlots
 from rtk.schemas.check import check_plan
 from rtk.schemas.plan import Link, Plan, Stage, Template
 
@@ -27,13 +29,28 @@ from .equal_pipelines import Cluster, clusters, rules
 def _slots(draw: st.DrawFn) -> Slots:
     """Any cut of up to 40 ranks at up to five stages."""
     jobs = draw(st.integers(1, 40))
-    return Slots(jobs, tuple(draw(st.lists(st.integers(1, jobs), min_size=1, max_size=5))), draw(st.booleans()))
+    sizes = tuple(draw(st.lists(st.integers(1, jobs), min_size=1, max_size=5)))
+    return Slots(jobs, sizes, draw(st.booleans()), draw(st.none() | _narrow(jobs, sizes)))
+
+
+@st.composite
+def _narrow(draw: st.DrawFn, jobs: int, sizes: tuple[int, ...]) -> NarrowSlots:
+    """Any slots of one grid at the start and at the end."""
+    grid = draw(st.integers(1, min(sizes)))
+    first = [draw(st.integers(0, jobs // grid)) for _ in sizes]
+    return NarrowSlots(grid, tuple(first), tuple(draw(st.integers(0, jobs // grid - a)) for a in first))
 
 
 def _ends(slots: Slots, stage: int) -> list[int]:
     """Where each slot of a stage ends in the ranks."""
-    size, first = slots.group_sizes[stage], slots.first_sizes[stage]
-    return [min(first + slot * size, slots.jobs) for slot in range(int(slots.counts[stage]))]
+    size, jobs = slots.group_sizes[stage], slots.jobs
+    if slots.narrow is not None:
+        grid, first, last = slots.narrow.grid, slots.narrow.first[stage], slots.narrow.last[stage]
+        begins, rest = [grid] * first, jobs - grid * (first + last)
+        between = [rest % size] * (rest % size > 0) + [size] * (rest // size)
+        return list(accumulate([*begins, *between, *[grid] * last]))
+    begin = slots.ends.tolist()[0][stage]
+    return [min(begin + slot * size, jobs) for slot in range(int(slots.counts[stage]))]
 
 
 def _opened(ends: list[int], other_ends: list[int], before: int) -> int:
@@ -61,7 +78,8 @@ def _slot_cases(draw: st.DrawFn) -> tuple[Cluster, Slots, Rules]:
     cluster = draw(clusters())
     widest = draw(st.booleans())
     sizes = tuple(live if widest else draw(st.integers(1, live)) for live in cluster.live)
-    return cluster, Slots(cluster.jobs, sizes, draw(st.booleans())), draw(rules(cluster.stages))
+    narrow = draw(st.none() | _narrow(cluster.jobs, sizes))
+    return cluster, Slots(cluster.jobs, sizes, draw(st.booleans()), narrow), draw(rules(cluster.stages))
 
 
 @st.composite
@@ -83,23 +101,29 @@ def test_slots_cut_the_ranks_completely_in_order_and_no_wider_than_said(slots: S
     for stage, size in enumerate(slots.group_sizes):
         held = np.bincount(slots.slot_of(ranks, stage), minlength=int(slots.counts[stage]))
         assert (np.diff(slots.slot_of(ranks, stage)) >= 0).all()
-        assert len(held) == slots.counts[stage] == -(-slots.jobs // size)
+        assert len(held) == slots.counts[stage]
         assert held.min() >= 1
         assert held.max() <= size
-        assert (held[1:-1] == size).all()
-        assert not slots.remainder_first or (held[1:] == size).all()
+        if slots.narrow is None:
+            assert len(held) == -(-slots.jobs // size)
+            assert (held[1:-1] == size).all()
+            assert not slots.remainder_first or (held[1:] == size).all()
         assert np.cumsum(held).tolist() == _ends(slots, stage)
 
 
 @given(_slots())
 def test_slots_wait_for_the_first_slot_that_ends_at_their_highest_rank_or_later(slots: Slots) -> None:
     """What opens a slot is what the definition says, upwards and downwards."""
-    up, down = slots.opens_up, slots.opens_down
-    ends = [_ends(slots, stage) for stage in range(len(slots.group_sizes))]
-    for before in range(int(slots.counts.max()) + 1):
-        for stage in range(len(ends) - 1):
-            assert up[before, stage] == _opened(ends[stage], ends[stage + 1], before)
-            assert down[before, stage + 1] == _opened(ends[stage + 1], ends[stage], before)
+    counts, stages = slots.counts.tolist(), len(slots.group_sizes)
+    opened = {}
+    for shift in (1, -1):
+        opened[shift] = [0] * (stages * (max(counts) + 1))
+        open_slots(stages, shift, counts, slots.ends.ravel().tolist(), opened[shift])
+    ends = [_ends(slots, stage) for stage in range(stages)]
+    for stage, other in [*pairwise(range(stages)), *pairwise(reversed(range(stages)))]:
+        for before in range(counts[stage] + 1):
+            found = opened[other - stage][before * stages + stage]
+            assert found == _opened(ends[stage], ends[other], before)
 
 
 @settings(max_examples=120)
