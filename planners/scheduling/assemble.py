@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.check import check_plan
-from ...schemas.plan import Plan, Prediction
+from ...schemas.plan import Plan, Prediction, ProofScope
 from .bounds.lower_bound import lower_bound
 from .evaluate import evaluate
 from .problem import BACKWARD, FORWARD, KINDS, problem_of, with_orders
@@ -39,7 +39,9 @@ def with_prediction(plan: Plan, bound_s: float = 0.0) -> Plan:
     return checked(replace(plan, prediction=prediction))
 
 
-def with_orders_and_prediction(plan: Plan, problem: Problem, orders: Orders, bound_s: float) -> Plan:
+def with_orders_and_prediction(
+    plan: Plan, problem: Problem, orders: Orders, bound_s: float, scope: ProofScope | None = None
+) -> Plan:
     """The plan with orders given as operation codes, and what they promise: `with_prediction` for a million operations.
 
     Args:
@@ -47,11 +49,12 @@ def with_orders_and_prediction(plan: Plan, problem: Problem, orders: Orders, bou
         problem: what was ordered: the plan's, with its routing.
         orders: operation codes of each worker.
         bound_s: a proven lower bound on the iteration time, in s.
+        scope: what that is over, where there are several routings.
 
     Raises:
         AssertionError: as `with_prediction`.
     """
-    prediction = prediction_of(problem, orders, bound_s)
+    prediction = replace(prediction_of(problem, orders, bound_s), proof_scope=scope)
     return checked(replace(with_orders(plan, problem, orders), prediction=prediction))
 
 
