@@ -147,6 +147,8 @@ def _prediction(a: Plan, b: Plan) -> Iterator[Change]:
             change = f"{words}: {becomes(before, after, 'ratio')}"
             yield Change(f"/prediction/{name}", "prediction", before, after, change)
     yield from changed("/prediction/proof", "prediction", "proof", a.prediction.proof, b.prediction.proof)
+    scopes = a.prediction.proof_scope, b.prediction.proof_scope
+    yield from changed("/prediction/proof_scope", "prediction", "scope of the proof", *scopes)
     yield from _peak_memory((a, a.prediction), (b, b.prediction))
 
 

@@ -126,7 +126,7 @@ def _planned(plan: Plan, avoid: Collection[tuple[Place, Place]], effort: Effort,
     found = joint_schedule(situation, named_pairs(situation.home, avoid), effort)
     options = {**plan.planner.options, **_trouble(plan), **_decided(situation, found)}
     plan = replace(plan, planner=replace(plan.planner, options=options))
-    return with_orders_and_prediction(plan, found.problem, found.orders, found.bound_s)
+    return with_orders_and_prediction(plan, found.problem, found.orders, found.bound_s, "all-routings")
 
 
 def _with_trouble(plan: Plan, failed: Collection[Place], slow: Mapping[Place, float]) -> Plan:

@@ -11,7 +11,7 @@ import numpy as np
 from ...schemas.check import check_plan
 from ...schemas.errors import InvalidInputError
 from ...schemas.fields import LARGEST_BYTES, LONGEST_S
-from ...schemas.plan import Plan, Prediction
+from ...schemas.plan import Plan, Prediction, ProofScope
 from .bounds.lower_bound import lower_bound
 from .evaluate import evaluate
 from .problem import BACKWARD, FORWARD, KINDS, problem_of, with_orders
@@ -45,7 +45,9 @@ def with_prediction(plan: Plan, bound_s: float = 0.0) -> Plan:
     return checked(replace(plan, prediction=prediction))
 
 
-def with_orders_and_prediction(plan: Plan, problem: Problem, orders: Orders, bound_s: float) -> Plan:
+def with_orders_and_prediction(
+    plan: Plan, problem: Problem, orders: Orders, bound_s: float, scope: ProofScope | None = None
+) -> Plan:
     """The plan with orders given as operation codes, and what they promise: `with_prediction` for a million operations.
 
     Args:
@@ -53,11 +55,12 @@ def with_orders_and_prediction(plan: Plan, problem: Problem, orders: Orders, bou
         problem: what was ordered: the plan's, with its routing.
         orders: operation codes of each worker.
         bound_s: a proven lower bound on the iteration time, in s.
+        scope: what that is over, where there are several routings.
 
     Raises:
         BrokenPlanError: as `with_prediction`.
     """
-    prediction = prediction_of(problem, orders, bound_s)
+    prediction = replace(prediction_of(problem, orders, bound_s), proof_scope=scope)
     return checked(replace(with_orders(plan, problem, orders), prediction=prediction))
 
 

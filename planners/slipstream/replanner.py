@@ -20,7 +20,7 @@ import numpy as np
 from ...schemas.atlas import Atlas, AtlasEntry, Recipe
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Place, Plan, name_of
+from ...schemas.plan import Place, Plan, ProofScope, name_of
 from ..break_even import break_even_iterations
 from ..scheduling.assemble import BrokenPlanError, peaks_bytes, with_orders_and_prediction
 from ..scheduling.problem import Orders, Problem, home_problem
@@ -260,4 +260,5 @@ class Replanner:
         plan = plan_with_failures(self.common, set(failed))
         own = {"failed": [name_of(place) for place in failed], "normalization": said}
         plan = replace(plan, planner=replace(plan.planner, options=plan.planner.options | own))
-        return with_orders_and_prediction(plan, *decoupled_where_it_helps(problem, orders), bound_s)
+        scope: ProofScope = "all-routings" if self._alike else "routing"
+        return with_orders_and_prediction(plan, *decoupled_where_it_helps(problem, orders), bound_s, scope)

@@ -34,7 +34,7 @@ def test_all_troubles_at_once(folder: Path) -> None:
     done = plan(*SHAPE, *TROUBLES, "--json", "--require-optimal", "--time-limit", "0", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (folder / "plan.json").read_text()
-    assert "iteration 0.66 s (optimal)" in done.stderr
+    assert "iteration 0.66 s (optimal" in done.stderr
     assert "slow links that carry nothing: 2/0" in done.stderr
     assert rtk("verify", "plan.json", "--profile", "p.json", cwd=folder).returncode == 0
     report = json.loads(rtk("simulate", "plan.json", "--json", cwd=folder).stdout)
