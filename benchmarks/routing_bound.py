@@ -21,7 +21,7 @@ from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Wor
 
 HALVES = 2  # memory is counted in half activations
 SINGLE, ROUTED = 92, 1000
-PATIENCE_S = 20.0
+PATIENCE_S = 3.0
 
 
 @dataclass(frozen=True)

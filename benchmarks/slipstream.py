@@ -13,6 +13,7 @@ from typing import Any
 
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.slipstream_atlas import atlases, command, example
+from rtk.benchmarks.slipstream_capped import capped_atlases, capped_plans
 from rtk.benchmarks.slipstream_chart import write_chart
 from rtk.benchmarks.slipstream_replan import in_place, replan, unlike
 from rtk.benchmarks.slipstream_throughput import ablation, figure_9
@@ -33,6 +34,8 @@ def main() -> None:
         "example": example,
         "atlases": atlases,
         "command": command,
+        "capped_atlases": capped_atlases,
+        "capped_plans": capped_plans,
         "replan": replan,
         "unlike": unlike,
         "figure_9": figure_9,

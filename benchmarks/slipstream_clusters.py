@@ -47,7 +47,7 @@ def replanner(
     most: int | None = None,
     times_ms: Sequence[Times] | None = None,
     delay_ms: float = 0.0,
-    limit: float | None = None,
+    limit: float | Sequence[float] | None = None,
     stash: float = 0.0,
 ) -> Replanner:
     """A job made ready, its stages equal (10 ms an operation) unless said.
@@ -58,11 +58,12 @@ def replanner(
         most: failed workers to come; a quarter of all unless said.
         times_ms: F, I and W of each stage.
         delay_ms: of every link.
-        limit: activations that a worker can hold.
+        limit: activations that a worker can hold, or a worker of each stage.
         stash: share of an activation held until W.
     """
     delays: dict[LinkPlace, float] = {(None, i): delay_ms * MS for i in range(pp - 1)} if delay_ms else {}
-    shape = Shape(pp, dp, microbatches, None if limit is None else [limit], delays)
+    limits = [limit] if isinstance(limit, float | int) else limit
+    shape = Shape(pp, dp, microbatches, limits, delays)
     profile = profile_of([STAGE_MS] * pp if times_ms is None else times_ms, stash)
     return Replanner(opening(profile, Request(shape, technique)), quarter(pp, dp) if most is None else most)
 

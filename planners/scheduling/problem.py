@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -130,7 +130,9 @@ class Problem:
 
 CODE_OF_KIND: dict[Kind, int] = {"F": FORWARD, "I": BACKWARD, "B": BACKWARD, "W": WEIGHT}
 Orders = Sequence[Sequence[int]]  # operation codes of each worker
-Tokens = tuple[list[str], list[str]]  # of all codes: in orders of a micro-batch's own pipeline, and in those of others
+Tokens = tuple[
+    Any, Any
+]  # arrays of texts of all codes: in orders of a micro-batch's own pipeline, and in those of others
 
 
 def alone(plan: Plan, number: int) -> Plan:
@@ -195,12 +197,13 @@ def in_jobs(orders: Orders, jobs: Sequence[int]) -> Orders:
 
 def with_orders(plan: Plan, problem: Problem, orders: Orders) -> Plan:
     """The plan with orders given as operation codes; failed workers keep none."""
-    home = np.repeat(problem.origin, KINDS).tolist()
+    home = np.repeat(problem.origin, KINDS)
     tokens = list(_tokens_by_stage(problem))
 
     def text(worker: Worker, order: Sequence[int]) -> str:
         own, foreign = tokens[worker.stage]
-        return " ".join([own[code] if home[code] == worker.pipeline else foreign[code] for code in order])
+        codes = np.asarray(order, dtype=np.int64)
+        return " ".join(np.where(home[codes] == worker.pipeline, own[codes], foreign[codes]).tolist())
 
     workers = tuple(
         worker if worker.failed else replace(worker, order=text(worker, order))
@@ -216,9 +219,8 @@ def _tokens_by_stage(problem: Problem) -> Iterator[Tokens]:
         if split.all() or not split.any():
             yield tokens("I" if split[0] else "B")
         else:
-            choice = np.repeat(split, KINDS).tolist()
-            pairs = zip(tokens("I"), tokens("B"), strict=True)
-            own, foreign = ([i if s else b for s, i, b in zip(choice, *pair, strict=True)] for pair in pairs)
+            choice = np.repeat(split, KINDS)
+            own, foreign = (np.where(choice, *pair) for pair in zip(tokens("I"), tokens("B"), strict=True))
             yield own, foreign
 
 
@@ -227,10 +229,10 @@ def _tokens(problem: Problem, backward: Kind) -> Tokens:
     kinds: tuple[Kind, ...] = ("F", backward, "W")
     places = zip(problem.origin.tolist(), problem.microbatch.tolist(), strict=True)
     operations = [Operation(kind, k, j) for k, j in places for kind in kinds]
-    own = [print_operation(operation, operation.pipeline) for operation in operations]
+    own = np.array([print_operation(operation, operation.pipeline) for operation in operations], dtype=object)
     if len(problem.depth) == 1:
         return own, own
-    return own, [print_operation(operation, NO_PIPELINE) for operation in operations]
+    return own, np.array([print_operation(operation, NO_PIPELINE) for operation in operations], dtype=object)
 
 
 def _ranked(plan: Plan) -> tuple[Ints, Ints]:

@@ -58,25 +58,22 @@ class Counted:
         self._work_s, self._hop_s, self._room, self._capacity, self._stash = work_s, hop_s, room, capacity, stash
         self._cells = 0  # counted so far
 
-    def ends_s(self, live: NDArray[np.int64], jobs: int, first: int = 0) -> Array:
-        """When the last operation of each stage from `first` on has ended at the earliest, after the first F there.
+    def ends_s(self, live: NDArray[np.int64], jobs: int) -> Array:
+        """When the last operation of each stage has ended at the earliest.
 
         Args:
             live: workers of each stage, 1 or more.
             jobs: micro-batches of all pipelines.
-            first: the stage where all F are there from the start.
         """
-        peers, stages = live[first:], len(live) - first
-        room = np.minimum(self._room[first:] * peers, jobs)
-        known = int(min(jobs, max(FEWEST, room[room < jobs].max(initial=0) + ROUNDS * peers.max())))
+        stages, room = len(live), np.minimum(self._room * live, jobs)
+        known = int(min(jobs, max(FEWEST, room[room < jobs].max(initial=0) + ROUNDS * live.max())))
         self._cells += stages * known
         form = Form(pays(raise_counts, self._cells, INTERPRETED_CELLS))
         ends_s = form.float_space(stages)
         form.kernel(raise_counts)(
-            stages, jobs, known, form.ints(peers), form.floats(self._work_s[:, first:].ravel()),
-            form.floats(self._hop_s[first:]), form.ints(room),
-            form.floats(np.minimum(self._capacity[first:], jobs) * peers * (1 + ROUNDING)),
-            form.floats(self._stash[first:]), form.float_space(3 * known * stages), form.floats([-INFINITY] * stages),
+            stages, jobs, known, form.ints(live), form.floats(self._work_s.ravel()), form.floats(self._hop_s),
+            form.ints(room), form.floats(np.minimum(self._capacity, jobs) * live * (1 + ROUNDING)),
+            form.floats(self._stash), form.float_space(3 * known * stages), form.floats([-INFINITY] * stages),
             form.int_space(2 * stages), form.float_space(stages), ends_s,
         )  # fmt: skip
         return np.asarray(ends_s)
@@ -88,9 +85,10 @@ def stashes(before: int, number: int, at: int, capacity: Floats, stash: Floats) 
 
     It is no whole number; as stashes are parts of activations, it falls the more I there are.
     """
-    if stash[at] <= 0:
+    left = capacity[at] - (number + 1 - before)
+    if before * stash[at] <= left:
         return 0.0
-    return max(0.0, before - (capacity[at] - (number + 1 - before)) / stash[at])
+    return before - left / stash[at]
 
 
 @kernel

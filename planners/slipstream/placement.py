@@ -63,6 +63,7 @@ class Placement:
     def __init__(self, grid: Grid, search: SlotSearch, work_s: Floats, most: int, cost: Cost) -> None:
         self._grid, self._search, self._work_s, self._most, self._cost = grid, search, work_s, most, cost
         self._schedules: dict[Vector, SlotSchedule] = {}
+        self._sequences: list[list[Vector]] = [[]]
 
     def contenders(self, failures: int) -> list[tuple[Vector, SlotSchedule]]:
         """The failed units of each column, and the slots that speak for it: the best first, then what may be better.
@@ -73,7 +74,7 @@ class Placement:
             InfeasibleError: so many failures leave a stage without a live worker.
         """
         if self.shares:
-            return self._best_first(self._shared(failures))
+            return [self._shared(failures)]
         bounds = {vector: self._quick_bound_s(vector) for vector in self._answers(failures)}
         found: list[tuple[Vector, SlotSchedule]] = []
         least_s = inf
@@ -102,51 +103,58 @@ class Placement:
         best = next((one for one in tied if one[1].optimal), tied[0])
         return [best, *(one for one in found if one is not best and one[1].bound_s < least_s * (1 - ROUNDING))]
 
-    def _shared(self, failures: int) -> list[tuple[Vector, SlotSchedule]]:
-        """The answers of least bound, and schedules for their last number of failures of the same bound."""
+    def _shared(self, failures: int) -> tuple[Vector, SlotSchedule]:
+        """The best of the answers of least bound, by schedules for their last number of failures of the same bound."""
         bounds: dict[Vector, tuple[float, int]] = {}
-        for number, sequence in enumerate(self._nested):
+        for number, sequence in enumerate(self._nested(failures)):
             bounds.setdefault(sequence[failures], (self._quick_bound_s(sequence[failures]), number))
-        found = []
-        for vector, (quick_s, number) in sorted(bounds.items(), key=lambda item: item[1])[:SHARED_ANSWERS]:
-            found.append((vector, self._for_fewer(vector, self._last_schedule(number, failures), quick_s)))
+        found: list[tuple[Vector, SlotSchedule]] = []
+        counts: dict[Vector, bool] = {}  # whether counting may say more; where it says no more for more failures, never
+        for vector, (quick_s, number) in sorted(bounds.items(), key=lambda item: item[1]):
+            least_s = min((one.value_s for _, one in found), default=inf)
+            may_prove = least_s * (1 - ROUNDING) <= quick_s <= least_s * (1 + ROUNDING)
+            if may_prove or (quick_s < least_s and len(found) < SHARED_ANSWERS):
+                schedule = self._last_schedule(number, failures)
+                counts[vector] = schedule.bound_s > quick_s * (1 + ROUNDING)
+                found.append((vector, replace(schedule, bound_s=quick_s)))
             if found[-1][1].optimal:
                 break
         vector, best = self._best_first(found)[0]
-        if best.value_s <= best.bound_s * (1 + SHARED_GAP) or self._operations > OWN_OPERATIONS:
-            return found
-        return [*found, (vector, self._search.look(self._dead(vector), bound_s=best.bound_s))]
-
-    def _for_fewer(self, vector: Vector, schedule: SlotSchedule, quick_s: float) -> SlotSchedule:
-        """A schedule for more failures, as one for these; `quick_s` is the bound for both that takes no time.
-
-        Where counting says no more for more failures, it says no more for fewer.
-        """
-        counts = schedule.value_s > quick_s * (1 + ROUNDING) and schedule.bound_s > quick_s * (1 + ROUNDING)
-        return replace(schedule, bound_s=self._search.bound_s(self._dead(vector)) if counts else quick_s)
+        if counts[vector] and not best.optimal:
+            best = replace(best, bound_s=self._search.bound_s(self._dead(vector)))
+        if best.value_s > best.bound_s * (1 + SHARED_GAP) and self._operations <= OWN_OPERATIONS:
+            own = self._search.look(self._dead(vector), bound_s=best.bound_s)
+            best = own if own.value_s < best.value_s else best
+        return vector, best
 
     def _last_schedule(self, number: int, failures: int) -> SlotSchedule:
         """The schedule for the last answer of a nested sequence whose bound is no more than that of this one."""
-        sequence = self._nested[number]
-        bound_s, last = self._quick_bound_s(sequence[failures]), failures
-        while last + 1 < len(sequence) and self._quick_bound_s(sequence[last + 1]) <= bound_s * (1 + ROUNDING):
-            last += 1
-        if sequence[last] not in self._schedules:
-            self._schedules[sequence[last]] = self._search.look(self._dead(sequence[last]))
-        return self._schedules[sequence[last]]
+        goal_s = self._quick_bound_s(self._nested(failures)[number][failures]) * (1 + ROUNDING)
+        most = most_failures(self._aims[0])
+        while failures < most and self._quick_bound_s(self._nested(failures + 1)[number][failures + 1]) <= goal_s:
+            failures += 1
+        vector = self._nested(failures)[number][failures]
+        if vector not in self._schedules:
+            self._schedules[vector] = self._search.look(self._dead(vector))
+        return self._schedules[vector]
 
-    @cached_property
-    def _nested(self) -> list[list[Vector]]:
-        """The answers for all failures that can be borne, of those aims and ends where each has one failure more."""
-        costs, loads = self._costs()
-        _, seconds = self._tables(self._alone_s)
-        most = most_failures(costs)
-        found = []
-        for later_first in (False, True):
-            found.append(least_worst(seconds, most, later_first=later_first))
-            if is_convex(costs):
-                found.append(marginal_greedy(costs, loads, most, later_first=later_first))
-        return found
+    def _nested(self, failures: int) -> list[list[Vector]]:
+        """The answers for so many failures and fewer, of those aims and ends where each has one more than the last.
+
+        Asked for more, they have the same beginnings.
+
+        Raises:
+            InfeasibleError: so many failures leave a stage without a live worker.
+        """
+        if len(self._sequences[0]) <= failures:
+            costs, loads, seconds = self._aims
+            most = max(failures, min(2 * failures, most_failures(costs)))
+            self._sequences = []
+            for later_first in (False, True):
+                self._sequences.append(least_worst(seconds, most, later_first=later_first))
+                if is_convex(costs):
+                    self._sequences.append(marginal_greedy(costs, loads, most, later_first=later_first))
+        return self._sequences
 
     def _quick_bound_s(self, vector: Vector) -> float:
         """The bound without what takes long."""
@@ -159,9 +167,8 @@ class Placement:
     @cached_property
     def _all_answers(self) -> list[list[Vector]]:
         """For each aim and end the answers for every number of failures."""
-        costs, loads = self._costs()
+        costs, loads, seconds = self._aims
         cheapest = marginal_greedy if is_convex(costs) else dynamic_program
-        _, seconds = self._tables(self._alone_s)
         return [
             answer
             for later_first in (False, True)
@@ -171,10 +178,12 @@ class Placement:
             )
         ]
 
-    def _costs(self) -> tuple[Table, Table]:
-        """What failed units cost each column, and what its workers then have to bear on average."""
+    @cached_property
+    def _aims(self) -> tuple[Table, Table, Table]:
+        """What failed units cost each column, what its workers then have to bear on average, and its bound alone."""
         costs, loads = self._tables(lambda dead: self._work_s * self._search.jobs / (self._search.pipelines - dead))
-        return (self._scheduled_costs() if self._cost == "scheduler" else costs), loads
+        _, seconds = self._tables(self._alone_s)
+        return (self._scheduled_costs() if self._cost == "scheduler" else costs), loads, seconds
 
     def _tables(self, borne_s: Callable[[int], Floats]) -> tuple[Table, Table]:
         """ReCycle's costs, and a measure of each stage by its dead workers, as tables of columns and failed units."""

@@ -34,6 +34,8 @@ SEARCHED_OPERATIONS, SOLVED_OPERATIONS = 10_000, 20_000
 ROUTED_OPERATIONS = 500
 # How many rules all workers go by on their own: so many operations' worth, but at least so many.
 WORKER_OPERATIONS, FEWEST_RUNS = 5_000_000, 2
+# Beyond so many, slots this close to their bound are left at that: it would take seconds to gain some tenths.
+LEFT_OPERATIONS, LEFT_GAP = 50_000, 0.01
 # How many schedules holding back may take: so many operations' worth, but at least and at most so many.
 HELD_OPERATIONS, FEWEST_HELD, MOST_HELD = 20_000_000, 12, 60
 
@@ -71,12 +73,13 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
     slots = replace(search.widest(dead), remainder_first=True)
     runs = min(FIRST_LOOK, max(FEWEST_RUNS, WORKER_OPERATIONS // home.operations))
     best = Rerouting(home, [], inf, bound_s, None)
-    best = _by_workers(home, slots, search.candidates(slots)[:runs], best, search.searches)
+    if home.operations <= LEFT_OPERATIONS or not found.value_s <= found.bound_s * (1 + LEFT_GAP):
+        best = _by_workers(home, slots, search.candidates(slots)[:runs], best, search.searches)
     if not best.optimal:
         best = _better(best, _in_slots(home, search, found))
     if not best.optimal and np.isfinite(home.workers.limit_bytes).any():
         tried = search.search(dead, found, effort.seed, quick=effort.solver == "rules")
-        best = _better(best, _in_slots(home, search, tried))
+        best = best if tried is found else _better(best, _in_slots(home, search, tried))
     searched = SOLVED_OPERATIONS if effort.time_limit_s else SEARCHED_OPERATIONS
     if not best.optimal and effort.solver != "rules" and home.operations <= searched:
         others = [round_robin(home), block(home)] if any(dead) and home.operations <= ROUTED_OPERATIONS else []

@@ -166,12 +166,9 @@ class RoutingBound:
         return found
 
     def _by_count_s(self, live: Ints, staggered: bool) -> float:
-        """What follows from counting, in s; for the period in the windows of the first stage and of the worst one."""
-        if not staggered:
-            return float((self._counted.ends_s(live, self._jobs) + self._reduce_s).max() + self._step_s.max())
-        after_s = self._reduce_s + self._step_s
-        windows = {0, int(self.alone_s(live, staggered).argmax())}
-        return float(max(self._counted.ends_s(live, self._jobs, at)[0] + after_s[at] for at in windows))
+        """What follows from counting, in s; for the period in the window of the first stage, where all others lie."""
+        ends_s = self._counted.ends_s(live, self._jobs) + self._reduce_s
+        return float(ends_s[0] + self._step_s[0]) if staggered else float(ends_s.max() + self._step_s.max())
 
     def _rounded_s(self, least_s: float) -> float:
         """The least multiple of the times' unit that is no less, but for rounding."""
