@@ -11,6 +11,8 @@ from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Index, Name, Ratio
 from .plan import Optimizer, Planner, Prediction, Template
 
+MOST_TARGET = 1_000_000_000  # micro-batches
+
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -32,6 +34,28 @@ class SlotRules:
 
 
 @dataclass(frozen=True, slots=True)
+class Targets:
+    """What the workers of each stage aim at in their rounds (planners/slipstream/rotation.py); one entry a stage.
+
+    A target has four points, between which it is linear: in a worker's first round, a ramp later, a ramp before the end
+    of its rounds, and at the end; a ramp is as many rounds as there are stages, at most a third of all.
+
+    Attributes:
+        in_flight: micro-batches between their F and I (or B) that a worker fills up to.
+        backlog: W that may be pending before one is due.
+        weights_first: whether a W that is due goes before an F.
+        fill: the share of an I or a W that must fit in before what a worker waits for, for it to go first.
+    """
+
+    in_flight: tuple[tuple[Ratio, Ratio, Ratio, Ratio], ...]
+    backlog: tuple[tuple[Ratio, Ratio, Ratio, Ratio], ...]
+    weights_first: tuple[bool, ...]
+    fill: tuple[Ratio, ...]
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class NarrowSlots:
     """Slots of `grid` micro-batches at all stages alike: how many of them each stage begins and ends with."""
 
@@ -47,17 +71,19 @@ class Recipe:
     """What rebuilds a plan bit for bit.
 
     Either slots and rules: at each stage `group_sizes` micro-batches run side by side, but for `narrow` slots where
-    there are some, and `rules` schedule the slots, or each worker on its own, as `scheduled` says. Or `stored`, the
-    sha256 of a plan that a search has found and that stands in `plans/` beside the atlas.
+    there are some, and `rules` schedule the slots, or each worker on its own, as `scheduled` says. Or, by `targets`
+    instead of rules, each of `group_sizes` workers of a stage in rotation. Or `stored`, the sha256 of a plan that a
+    search has found and that stands in `plans/` beside the atlas.
     """
 
     group_sizes: tuple[Count, ...] | None = None
     rules: SlotRules | None = None
-    scheduled: Literal["slots", "workers"] | None = None
+    scheduled: Literal["slots", "workers", "rotation"] | None = None
     stored: Name | None = None
+    targets: Targets | None = None
     narrow: NarrowSlots | None = None
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"group_sizes", "rules", "scheduled", "stored", "narrow"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"group_sizes", "rules", "scheduled", "stored", "targets", "narrow"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
@@ -174,14 +200,18 @@ def _check_blocks(entry: AtlasEntry, failure_unit: tuple[int, int], where: str) 
 
 def _check_recipe(recipe: Recipe, live: list[int], where: str) -> None:
     """`live` is the number of live workers of each stage."""
-    made = [part is not None for part in (recipe.group_sizes, recipe.rules, recipe.scheduled)]
-    if any(made) if recipe.stored is not None else not all(made):
-        what = "a recipe is either `stored` or `group_sizes` with `rules` and `scheduled`"
+    by, other = (recipe.targets, recipe.rules) if recipe.scheduled == "rotation" else (recipe.rules, recipe.targets)
+    made = [part is not None for part in (recipe.group_sizes, by, recipe.scheduled)]
+    if other is not None or (any(made) if recipe.stored is not None else not all(made)):
+        what = "a recipe is either `stored` or `group_sizes` with `rules` and `scheduled`, in rotation with `targets`"
         raise InvalidInputError(what, where=where)
     if recipe.stored is not None and not _SHA256.fullmatch(recipe.stored):
         raise InvalidInputError(f"{recipe.stored!r} is no sha256 in hexadecimal", where=f"{where}/stored")
-    if recipe.rules is not None and recipe.group_sizes is not None:
+    if recipe.rules is not None:
         _check_rules(recipe.rules, len(live), f"{where}/rules")
+    if recipe.targets is not None:
+        _check_targets(recipe.targets, len(live), f"{where}/targets")
+    if recipe.group_sizes is not None:
         _check_group_sizes(recipe.group_sizes, live, f"{where}/group_sizes")
 
 
@@ -194,6 +224,21 @@ def _check_rules(rules: SlotRules, stages: int, where: str) -> None:
         raise InvalidInputError("a wait for W is a share of its duration, 0 or more", where=f"{where}/weight_wait")
     if max(rules.priority) > 3:
         raise InvalidInputError("a priority is 0 to 3", where=f"{where}/priority")
+
+
+def _check_targets(targets: Targets, stages: int, where: str) -> None:
+    for target in fields(targets):
+        entries = len(getattr(targets, target.name))
+        if entries != stages:
+            raise InvalidInputError(f"{entries} targets for {stages} stages", where=f"{where}/{target.name}")
+    for name, least, rows in (("in_flight", 1, targets.in_flight), ("backlog", 0, targets.backlog)):
+        for stage, row in enumerate(rows):
+            if not least <= min(row) <= max(row) <= MOST_TARGET:
+                raise InvalidInputError(
+                    f"a target is {least} to {MOST_TARGET} micro-batches", where=f"{where}/{name}/{stage}"
+                )
+    if min(targets.fill) < 0:
+        raise InvalidInputError("a share of W's duration is 0 or more", where=f"{where}/fill")
 
 
 def _check_group_sizes(group_sizes: tuple[int, ...], live: list[int], where: str) -> None:
@@ -209,8 +254,8 @@ def _check_group_sizes(group_sizes: tuple[int, ...], live: list[int], where: str
 def _check_narrow(recipe: Recipe, jobs: int, where: str) -> None:
     assert recipe.narrow is not None
     sizes, narrow = recipe.group_sizes, recipe.narrow
-    if sizes is None:
-        raise InvalidInputError("narrow slots need `group_sizes`", where=where)
+    if sizes is None or recipe.targets is not None:
+        raise InvalidInputError("narrow slots need `group_sizes` with `rules`", where=where)
     if narrow.grid > min(sizes):
         raise InvalidInputError(f"slots of {narrow.grid} micro-batches are not narrow", where=f"{where}/grid")
     for name, counts in (("first", narrow.first), ("last", narrow.last)):

@@ -161,6 +161,14 @@ class Placement:
         live = self._search.pipelines - np.array(self._dead(vector))
         return self._search.bound.value_s(live, self._search.staggered, counting=False)
 
+    def answers(self, failures: int) -> list[Vector]:
+        """The failed units of each column by each aim and end, none twice, that of least bound without counting first.
+
+        Raises:
+            InfeasibleError: so many failures leave a stage without a live worker.
+        """
+        return sorted(self._answers(failures), key=self._quick_bound_s)
+
     def _answers(self, failures: int) -> list[Vector]:
         return list(dict.fromkeys(answers[failures] for answers in self._all_answers))
 

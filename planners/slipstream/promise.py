@@ -11,6 +11,7 @@ import numpy as np
 from ...schemas.plan import Prediction
 from ..scheduling.assemble import bubble_ratio, prediction_of, promise, work_s
 from ..scheduling.proof import ROUNDING
+from .rotation_search import RotationSchedule
 from .slot_search import SlotSchedule, SlotSearch
 
 if TYPE_CHECKING:
@@ -32,6 +33,16 @@ def promise_of_slots(search: SlotSearch, dead: Sequence[int], found: SlotSchedul
     peaks = search.peaks_bytes(found.slots, found.rules)
     made = promise(values_s, search.staggered, found.bound_s, bubbles, peaks)
     return replace(made, proof_scope="all-routings")
+
+
+def promise_of_rotation(search: SlotSearch, found: RotationSchedule) -> Prediction:
+    """What workers in rotation promise; `search` as for slots."""
+    assert search.rotation is not None
+    scheduler = search.rotation.scheduler
+    scheduler.run(found.live, found.targets)
+    whole_work_s = work_s(search.of_pipeline) * search.pipelines
+    bubbles = bubble_ratio(whole_work_s, int(found.live.sum()), found.value_s)
+    return promise(scheduler.times_s, search.staggered, found.bound_s, bubbles, scheduler.peaks_bytes)
 
 
 def is_exact(search: SlotSearch, dead: Sequence[int], found: SlotSchedule) -> bool:

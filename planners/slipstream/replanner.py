@@ -29,9 +29,19 @@ from ..scheduling.solve import Effort
 from .cluster import alike, connection_of, effort_of, grid_of, plan_with_failures, single_pipeline
 from .consistency import contradiction, require_kept
 from .placement import Placement, Vector
-from .promise import by_stage, is_exact, promise_of_orders, promise_of_slots
+from .promise import by_stage, is_exact, promise_of_orders, promise_of_rotation, promise_of_slots
 from .relocation import Relocation, relocate
-from .rerouting import Rerouting, follow, reroute_alike, reroute_unlike, slot_recipe
+from .rerouting import (
+    Rerouting,
+    follow,
+    in_rotation,
+    reroute_alike,
+    reroute_unlike,
+    rotation_recipe,
+    rotation_settles,
+    slot_recipe,
+)
+from .rotation_search import RotationSchedule
 from .selective_decoupling import decoupled_where_it_helps
 from .slot_search import SlotSearch
 
@@ -97,6 +107,10 @@ class Replanner:
                 where="--slow or --link-delay",
                 fix="give the places of the failures with --failed, without --failures",
             )
+        rotated = self._best_rotated(failures, effort)
+        if rotated is not None and rotation_settles(self.search, rotated):
+            dead = tuple((self.grid.pipelines - rotated.live).tolist())
+            return AtlasEntry(failures, dead, promise_of_rotation(self.search, rotated), rotation_recipe(rotated)), None
         contenders = self._placement.contenders(failures)
         vector, slots = contenders[0]
         dead = self.grid.stage_failures(vector)
@@ -201,6 +215,19 @@ class Replanner:
     def _rerouted(self, units: Units, effort: Effort) -> Rerouting:
         dead = self.grid.stage_failures(self.grid.column_failures(units))
         return reroute_alike(self._home(units), self.search, dead, effort)
+
+    def _best_rotated(self, failures: int, effort: Effort) -> RotationSchedule | None:
+        """The answer of normalization that does best in rotation at first, searched; None where none is tried."""
+        rotation, best = self.search.rotation, None
+        for vector in self._placement.answers(failures) if rotation is not None and rotation.leads else []:
+            dead = self.grid.stage_failures(vector)
+            if best is None or self.search.bound_s(dead) < best.value_s * (1 - ROUNDING):
+                found = in_rotation(self.search, dead, None)
+                if found is not None and (best is None or found.value_s < best.value_s):
+                    best = found
+        if rotation is None or best is None or best.optimal or not rotation.suffices:
+            return best
+        return in_rotation(self.search, (self.grid.pipelines - best.live).tolist(), effort)
 
     def _best_rerouted(self, vectors: Sequence[Vector], effort: Effort) -> tuple[Vector, Rerouting]:
         """The vector of failed units whose orders take least; beyond a size only the first is tried."""

@@ -19,6 +19,7 @@ from ..scheduling.rules import Priority, Rules
 from ..scheduling.solve import Effort, solve
 from .arrival_bound import arrival_bound_s
 from .expansion import expanded, route
+from .rotation_search import RotationSchedule, as_recorded, recorded
 from .routing import block, by_load, round_robin
 from .slot_search import FIRST_LOOK, SlotSchedule, SlotSearch
 from .slots import Slots
@@ -63,18 +64,22 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
         dead: failed workers of each stage.
         effort: how hard to try where slots leave a gap.
     """
+    rotated = in_rotation(search, dead, effort) if search.rotation is not None and search.rotation.leads else None
+    if rotated is not None and rotation_settles(search, rotated):
+        return _rotated(home, search, rotated)
     found = search.look(dead)
     if found.optimal:
         return _in_slots(home, search, found)
-    bound_s = found.bound_s
-    if not home.staggered:
-        live = search.pipelines - np.array(dead)
-        bound_s = max(bound_s, arrival_bound_s(search.of_pipeline, home.jobs, live))
+    if rotated is None:
+        rotated = in_rotation(search, dead, effort)
+    bound_s = proven_s(search, dead)
     slots = replace(search.widest(dead), remainder_first=True)
     runs = min(FIRST_LOOK, max(FEWEST_RUNS, WORKER_OPERATIONS // home.operations))
     best = Rerouting(home, [], inf, bound_s, None)
     if home.operations <= LEFT_OPERATIONS or not found.value_s <= found.bound_s * (1 + LEFT_GAP):
         best = _by_workers(home, slots, search.candidates(slots)[:runs], best, search.searches)
+    if not best.optimal and rotated is not None:
+        best = _better(best, _rotated(home, search, rotated))
     if not best.optimal:
         best = _better(best, _in_slots(home, search, found))
     if not best.optimal and np.isfinite(home.workers.limit_bytes).any():
@@ -85,6 +90,31 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
         others = [round_robin(home), block(home)] if any(dead) and home.operations <= ROUTED_OPERATIONS else []
         best = _searched(best, [best.problem, *others], effort)
     return best
+
+
+def proven_s(search: SlotSearch, dead: Sequence[int]) -> float:
+    """What no routing and no orders undercut, by all that is known, in s."""
+    bound_s = search.bound_s(dead)
+    if search.staggered:
+        return bound_s
+    return max(bound_s, arrival_bound_s(search.of_pipeline, search.jobs, search.pipelines - np.array(dead)))
+
+
+def in_rotation(search: SlotSearch, dead: Sequence[int], effort: Effort | None) -> RotationSchedule | None:
+    """Workers in rotation, by the first designs only without an effort; None where that is not tried, or never ends."""
+    if search.rotation is None:
+        return None
+    bound_s, live = proven_s(search, dead), search.pipelines - np.array(dead)
+    if bound_s == 0:
+        return None
+    if effort is None:
+        return search.rotation.look(live, bound_s)
+    return search.rotation.search(live, bound_s, effort.seed, quick=effort.solver == "rules")
+
+
+def rotation_settles(search: SlotSearch, rotated: RotationSchedule) -> bool:
+    """Whether nothing else need be tried."""
+    return rotated.optimal or (search.rotation is not None and search.rotation.suffices)
 
 
 def reroute_unlike(home: Problem, effort: Effort) -> Rerouting:
@@ -107,9 +137,20 @@ def slot_recipe(found: SlotSchedule) -> Recipe:
     return Recipe(found.slots.group_sizes, _recorded(found.rules), "slots", narrow=found.slots.narrow)
 
 
+def rotation_recipe(found: RotationSchedule) -> Recipe:
+    """What makes a schedule in rotation again."""
+    return Recipe(tuple(found.live.tolist()), scheduled="rotation", targets=recorded(found.targets))
+
+
 def follow(home: Problem, search: SlotSearch, recipe: Recipe) -> tuple[Problem, Orders]:
-    """The routing and orders that a recipe of slots and rules makes, bit for bit."""
-    assert recipe.group_sizes is not None and recipe.rules is not None
+    """The routing and orders that a recipe of slots and rules, or of targets, makes, bit for bit."""
+    assert recipe.group_sizes is not None
+    if recipe.targets is not None:
+        assert search.rotation is not None
+        rotation = search.rotation.scheduler
+        rotation.run(np.array(recipe.group_sizes), as_recorded(recipe.targets))
+        return rotation.orders(home)
+    assert recipe.rules is not None
     by_workers = recipe.scheduled == "workers"
     slots = Slots(home.jobs, recipe.group_sizes, by_workers and recipe.narrow is None, recipe.narrow)
     rules = _rules(recipe.rules, len(recipe.group_sizes))
@@ -127,6 +168,13 @@ def _in_slots(home: Problem, search: SlotSearch, found: SlotSchedule) -> Rerouti
     problem, orders = follow(home, search, recipe)
     taken_s = found.value_s if found.optimal else value_s(problem, orders, runs=search.searches)
     return Rerouting(problem, orders, taken_s, found.bound_s, recipe)
+
+
+def _rotated(home: Problem, search: SlotSearch, found: RotationSchedule) -> Rerouting:
+    """The orders of workers in rotation, which take the very time that was found."""
+    recipe = rotation_recipe(found)
+    problem, orders = follow(home, search, recipe)
+    return Rerouting(problem, orders, found.value_s, found.bound_s, recipe)
 
 
 def _by_workers(home: Problem, slots: Slots, candidates: Sequence[Rules], best: Rerouting, searches: int) -> Rerouting:

@@ -23,6 +23,7 @@ from ..scheduling.proof import Proven
 from ..scheduling.rules import Priority, Rules
 from ..scheduling.tables import INTERPRETED_OPERATIONS
 from .aligned_cut import Cut, aligned
+from .rotation_search import RotationSearch
 from .routing_bound import RoutingBound
 from .slot_scheduler import SlotScheduler, SlotTimes
 from .slots import Slots
@@ -81,6 +82,13 @@ class SlotSearch:
         self._candidates: dict[int, tuple[Problem, list[Rules]]] = {}
         self._peaks: dict[Hashable, list[float]] = {}
         self._operations = 0  # scheduled so far
+
+    @cached_property
+    def rotation(self) -> RotationSearch | None:
+        """Workers on their own instead of in slots, which pays within memory limits; None without any."""
+        if not self.bound.limited:
+            return None
+        return RotationSearch(self.of_pipeline, self.pipelines, self.searches)
 
     def bound_s(self, dead: Sequence[int]) -> float:
         """What no routing and no orders undercut with so many dead workers of each stage, in s."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.schemas.atlas import Atlas, AtlasEntry, Recipe, SlotRules
+from rtk.schemas.atlas import Atlas, AtlasEntry, Recipe, SlotRules, Targets
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Planner, Prediction
@@ -58,6 +58,10 @@ def _entries(draw: st.DrawFn, failed_units: int, failures: tuple[int, ...], dp: 
     if draw(st.booleans()):
         return AtlasEntry(failed_units, failures, prediction, Recipe(stored=f"{draw(st.integers(0, 9))}" * 64))
     counts = st.integers(1, 9)
+    sizes = tuple(draw(st.integers(1, dp - dead)) for dead in failures)
+    if draw(st.booleans()):
+        recipe = Recipe(sizes, scheduled="rotation", targets=draw(_targets(stages)))
+        return AtlasEntry(failed_units, failures, prediction, recipe)
     rules = SlotRules(
         warmup=_column(draw, counts, stages),
         in_flight=draw(st.sampled_from([(7,), _column(draw, counts, stages)])),
@@ -66,9 +70,19 @@ def _entries(draw: st.DrawFn, failed_units: int, failures: tuple[int, ...], dp: 
         priority=_column(draw, st.integers(0, 3), stages),
         held_back=draw(st.sampled_from([(0,), (2,), _column(draw, st.integers(0, 3), stages)])),
     )
-    sizes = tuple(draw(st.integers(1, dp - dead)) for dead in failures)
     return AtlasEntry(
         failed_units, failures, prediction, Recipe(sizes, rules, draw(st.sampled_from(["slots", "workers"])))
+    )
+
+
+@st.composite
+def _targets(draw: st.DrawFn, stages: int) -> Targets:
+    points = st.tuples(*[st.integers(2, 30).map(lambda number: number / 2)] * 4)
+    return Targets(
+        _column(draw, points, stages),
+        _column(draw, points, stages),
+        _column(draw, st.booleans(), stages),
+        _column(draw, st.sampled_from([0.0, 0.75]), stages),
     )
 
 
@@ -117,6 +131,15 @@ def _entry_tree(failed_units: int, failures: list[int], recipe: dict[str, Any]) 
 
 
 RECIPE, RULES, STORED = "/plans/0/recipe", "/plans/0/recipe/rules", "/plans/1/recipe/stored"
+
+
+def _rotation(**changed: Any) -> dict[str, Any]:
+    """A recipe for workers in rotation, with some of its targets changed."""
+    points = [[2, 2, 2, 1], [1, 1, 1, 1]]
+    targets = {"in_flight": points, "backlog": points, "weights_first": [True, False], "fill": [0.75, 1]}
+    return {"group_sizes": [2, 2], "targets": targets | changed, "scheduled": "rotation"}
+
+
 # Where a value stands, the value that makes it wrong, what the error says, and the pointer where it is not the same.
 BAD: list[tuple[str, Any, str, str]] = [
     ("/template/links", [], "0 links for 2 stages", ""),
@@ -140,6 +163,13 @@ BAD: list[tuple[str, Any, str, str]] = [
     (RECIPE, {"group_sizes": [2, 2]}, "either `stored` or `group_sizes` with `rules`", ""),
     ("/plans/1/recipe/group_sizes", [1, 2], "either `stored` or `group_sizes` with `rules`", "/plans/1/recipe"),
     ("/plans/1/recipe/rules", _tree()["plans"][0]["recipe"]["rules"], "either `stored` or", "/plans/1/recipe"),
+    (RECIPE, _rotation() | {"scheduled": "slots"}, "in rotation with `targets`", ""),
+    (RECIPE, _rotation() | {"rules": _tree()["plans"][0]["recipe"]["rules"]}, "in rotation with `targets`", ""),
+    (RECIPE, {"group_sizes": [2, 2], "scheduled": "rotation"}, "in rotation with `targets`", ""),
+    (RECIPE, _rotation(fill=[0.75]), "1 targets for 2 stages", f"{RECIPE}/targets/fill"),
+    (RECIPE, _rotation(fill=[0.75, -1]), "0 or more", f"{RECIPE}/targets/fill"),
+    (RECIPE, _rotation(in_flight=[[1] * 4, [1, 1, 0, 1]]), "1 to 1000000000", f"{RECIPE}/targets/in_flight/1"),
+    (RECIPE, _rotation(backlog=[[1e10] * 4, [1] * 4]), "0 to 1000000000", f"{RECIPE}/targets/backlog/0"),
     (STORED, "0" * 63, "is no sha256", ""),
     (STORED, "G" * 64, "is no sha256", ""),
     (f"{RULES}/warmup", [], "0 rules for 2 stages", ""),
@@ -172,3 +202,12 @@ def test_what_is_made_wrong_above_is_right(failure_unit: tuple[int, int]) -> Non
     """The small atlas that the bad ones are made from is read, and so is one whose workers die in pairs."""
     atlas = parse_document(json.dumps(_tree(failure_unit)).encode(), Atlas, "a.json")
     assert atlas.most_failures == 1
+
+
+def test_a_recipe_for_workers_in_rotation_is_read() -> None:
+    """What the wrong ones above are made from."""
+    tree = _tree()
+    tree["plans"][0]["recipe"] = _rotation()
+    recipe = parse_document(json.dumps(tree).encode(), Atlas, "a.json").plans[0].recipe
+    assert recipe.targets is not None
+    assert recipe.targets.in_flight == ((2, 2, 2, 1), (1, 1, 1, 1))
