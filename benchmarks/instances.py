@@ -70,6 +70,24 @@ def split(plan: Plan) -> Problem:
     return home_problem(plan, split=True)
 
 
+def head_ms(depth: int, seed: int) -> list[Times]:
+    """Stages of about 10 ms an operation, the first one lighter, the last 1.3 to 1.8 times as heavy, as with a head."""
+    chance = Random(seed)
+    weights = [0.8, *[1.0] * (depth - 2), chance.uniform(1.3, 1.8)]
+
+    def each_ms(weight: float) -> float:
+        return 10 * weight * chance.uniform(0.97, 1.03)
+
+    return [(each_ms(weight), each_ms(weight), each_ms(weight)) for weight in weights]
+
+
+def stepped_ms(depth: int, seed: int) -> list[Times]:
+    """Stages whose F, I and W take 8, 10 or 12 ms each."""
+    chance = Random(seed)
+    steps = (8.0, 10.0, 12.0)
+    return [(chance.choice(steps), chance.choice(steps), chance.choice(steps)) for _ in range(depth)]
+
+
 def _times(chance: Random, depth: int) -> list[Times]:
     kind = chance.choice(["equal", "random", "straggler", "head"])
     if kind == "random":

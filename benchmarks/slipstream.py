@@ -16,6 +16,7 @@ from rtk.benchmarks.slipstream_atlas import atlases, command, example
 from rtk.benchmarks.slipstream_capped import capped_atlases, capped_plans
 from rtk.benchmarks.slipstream_chart import write_chart
 from rtk.benchmarks.slipstream_replan import in_place, replan, unlike
+from rtk.benchmarks.slipstream_rotation import rotation
 from rtk.benchmarks.slipstream_throughput import ablation, figure_9
 
 CHART = Path(__file__).parent.parent / "docs" / "images" / "slipstream-ablation.svg"
@@ -41,6 +42,7 @@ def main() -> None:
         "figure_9": figure_9,
         "ablation": drawn_ablation,
         "in_place": in_place,
+        "rotation": rotation,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", default="-")

@@ -64,14 +64,15 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
         dead: failed workers of each stage.
         effort: how hard to try where slots leave a gap.
     """
-    rotated = in_rotation(search, dead, effort) if search.rotation is not None and search.rotation.leads else None
-    if rotated is not None and rotation_settles(search, rotated):
-        return _rotated(home, search, rotated)
+    rotation, rotated = search.rotation, None
+    if rotation is not None and rotation.leads:
+        rotated = in_rotation(search, dead, effort if rotation.suffices else None)
+        if rotated is not None and rotation_settles(search, rotated):
+            return _rotated(home, search, rotated)
     found = search.look(dead)
     if found.optimal:
         return _in_slots(home, search, found)
-    if rotated is None:
-        rotated = in_rotation(search, dead, effort)
+    rotated = in_rotation(search, dead, effort)
     bound_s = proven_s(search, dead)
     slots = replace(search.widest(dead), remainder_first=True)
     runs = min(FIRST_LOOK, max(FEWEST_RUNS, WORKER_OPERATIONS // home.operations))
