@@ -135,10 +135,11 @@ def _task(plan: "Plan", training: Training, name: str, secret: bytes, hostname: 
 
 def _hello_of(task: "Task", store: str, others: tuple[str, ...]) -> "Callable[[str, Returning | None], Hello]":
     """What the worker says to each coordinator first; `store` and `others`: where its meeting places are."""
+    from ..runners.resilience.crowding import cores_here
     from ..runners.resilience.messages import Hello
     from ..schemas.documents import digest
 
-    plan_digest = digest(task.plan)
+    plan_digest, cores = digest(task.plan), cores_here()
 
     def hello(proof: str, returning: "Returning | None") -> Hello:
         return Hello(
@@ -151,6 +152,7 @@ def _hello_of(task: "Task", store: str, others: tuple[str, ...]) -> "Callable[[s
             not_before=0 if returning else int(os.environ.get(NOT_BEFORE, "0")),
             returning=returning,
             others=others,
+            cores=cores,
         )
 
     return hello

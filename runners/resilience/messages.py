@@ -37,6 +37,16 @@ class Returning:
 
 
 @dataclass(frozen=True, slots=True)
+class Cores:
+    """The cores that a worker may use, `usable` by their numbers, of a `machine` by a name that no other one has."""
+
+    machine: Name
+    usable: tuple[Index, ...]
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """A worker, warmed up and ready to be seated.
 
@@ -50,6 +60,7 @@ class Hello:
         pid: its process, for people.
         not_before: the first iteration that it wants to take part in.
         returning: set when it comes back to a coordinator that was gone.
+        cores: those that it may use, alone or with other workers; None: it does not say.
     """
 
     proof: str
@@ -61,6 +72,7 @@ class Hello:
     not_before: Index = 0
     returning: Returning | None = None
     others: tuple[Name, ...] = ()
+    cores: Cores | None = None
     kind: Literal["hello"] = "hello"
 
     __pydantic_config__ = STRICT

@@ -286,7 +286,7 @@ class Iteration:
         return lambda place: seed_randomness(rank.held.device, rank.seed, self.number, microbatch, first + place)
 
     def _all_reduce(self, reduction: AllReduce) -> None:
-        """Sum each part over its holders, in ascending order of layers on all ranks: so none wait for each other."""
+        """Sum each part over its holders, as soon as they all are there (program.py says in which order)."""
         gradients = self.rank.held.gradients
         if len(reduction.group) > 1:
             with self._timed("allreduce", reduction.duration_s) as timed:
