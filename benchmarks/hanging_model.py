@@ -1,7 +1,4 @@
-"""gpt-tiny in double precision, in which a worker's training thread hangs while a file says so.
-
-The file is `FOLDER/PID` for the process PID, in the folder that the environment variable RTK_HANGS names.
-"""
+"""gpt-tiny in double precision, in which a worker's training thread hangs while a file says so."""
 
 import os
 import time
@@ -11,27 +8,33 @@ from typing import Any
 import torch
 from torch import nn
 
-from rtk.benchmarks.double_model import layers as double_layers
+from rtk.benchmarks.double_model import layers
 
-HANGS = "RTK_HANGS"
+# A model's file for `--model FILE:layers`: whoever finds a file with the number of its process beside this one hangs.
+SOURCE = """from pathlib import Path
+from rtk.benchmarks.hanging_model import hanging_layers
+
+def layers():
+    return hanging_layers(Path(__file__).parent)
+"""
 
 
 class Hanging(nn.Module):
-    """A layer that does not come back while there is such a file; its process lives on."""
+    """A layer that does not come back while there is a file `folder`/PID, of its process PID, which lives on."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner: nn.Module, folder: Path) -> None:
         super().__init__()
         self.inner = inner
+        self.folder = folder
 
     def forward(self, *arguments: Any) -> torch.Tensor:
         """As the layer inside."""
-        file = Path(os.environ.get(HANGS, "/nowhere")) / str(os.getpid())
-        while file.exists():
+        while (self.folder / str(os.getpid())).exists():
             time.sleep(0.02)
         result: torch.Tensor = self.inner(*arguments)
         return result
 
 
-def layers() -> list[nn.Module]:
+def hanging_layers(folder: Path) -> list[nn.Module]:
     """The layers, each of which can hang."""
-    return [Hanging(layer) for layer in double_layers()]
+    return [Hanging(layer, folder) for layer in layers()]

@@ -24,19 +24,19 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.benchmarks.hanging_model import HANGS
+from rtk.benchmarks.hanging_model import SOURCE
 from rtk.benchmarks.survival import exact, is_event, plan_of
 from rtk.cli.conducting import Conduct
+from rtk.cli.training import Training
 from rtk.runners.resilience.standstill import HUNG
 from rtk.schemas.plan import Plan
 from rtk.tests.runners.processes import ProcessJob
 
-MODEL = str(Path(__file__).parent / "hanging_model.py:layers")
 ITERATIONS = 60
 MOST_S = 150.0  # that a story may take
 KINDS = ("stop", "stop", "kill", "hang", "hang-stop", "pause")
@@ -58,10 +58,18 @@ class Fault:
 
 @dataclass
 class Story:
-    """One job, and what happens to it."""
+    """One job, and what happens to it.
+
+    Attributes:
+        number: its seed.
+        folder: with the model's file, and those by which workers hang.
+        plan: what is executed.
+        faults: what happens, in order.
+        stall_limit_s: of its coordinator.
+    """
 
     number: int
-    hangs: Path
+    folder: Path
     plan: Plan
     faults: list[Fault] = field(default_factory=list)
     stall_limit_s: float | None = None
@@ -89,7 +97,7 @@ class Story:
         """Let it happen, and see how it ends."""
         how = Conduct(ITERATIONS, stall_limit_s=self.stall_limit_s)
         begun_s = time.perf_counter()
-        with ProcessJob(self.plan, how, replace(exact(), model=MODEL)) as job:
+        with ProcessJob(self.plan, how, hanging(self.folder)) as job:
             striking = threading.Thread(target=self._strike_all, args=(job,), daemon=True)
             striking.start()
             job._leading.join(MOST_S)
@@ -114,7 +122,7 @@ class Story:
         process = job.processes[fault.worker]
         if not process.is_alive() or job._finished is not None:
             return
-        file = self.hangs / str(process.pid)
+        file = self.folder / str(process.pid)
         if fault.kind in ("hang", "hang-stop", "pause"):
             file.touch()
         if fault.kind == "kill":
@@ -140,7 +148,7 @@ class Story:
 
     def _code(self, process: Any) -> int | str | None:
         """The exit code of a worker's process; None where it hangs and has not ended."""
-        is_late = process.exitcode is None and not (self.hangs / str(process.pid)).exists()
+        is_late = process.exitcode is None and not (self.folder / str(process.pid)).exists()
         return "looks for a coordinator" if is_late else process.exitcode
 
     def _row(
@@ -190,13 +198,17 @@ def is_commit(one: dict[str, Any], iteration: int) -> bool:
 
 def vars_of(fault: Fault) -> dict[str, Any]:
     """A fault as JSON."""
-    rounded = {"after_s": round(fault.after_s, 3), "lasts_s": round(fault.lasts_s, 3)}
-    return {name: rounded.get(name, getattr(fault, name)) for name in Fault.__dataclass_fields__}
+    return {**asdict(fault), "after_s": round(fault.after_s, 3), "lasts_s": round(fault.lasts_s, 3)}
 
 
-def undisturbed(plan: Plan) -> list[float]:
+def hanging(folder: Path) -> Training:
+    """In double precision, with layers that can hang."""
+    return replace(exact(), model=f"{folder / 'model.py'}:layers")
+
+
+def undisturbed(plan: Plan, folder: Path) -> list[float]:
     """The losses of a job that nothing happens to."""
-    with ProcessJob(plan, Conduct(ITERATIONS), replace(exact(), model=MODEL)) as job:
+    with ProcessJob(plan, Conduct(ITERATIONS), hanging(folder)) as job:
         job.result(timeout_s=600)
         return job.losses()
 
@@ -227,9 +239,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", default="-")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        os.environ[HANGS] = folder
+        (Path(folder) / "model.py").write_text(SOURCE)
         plan = plan_of(2, 2)
-        reference = undisturbed(plan)
+        reference = undisturbed(plan, Path(folder))
         rows = []
         for number in range(arguments.first, arguments.first + arguments.count):
             rows.append(Story(number, Path(folder), plan).tell(reference))
