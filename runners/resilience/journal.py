@@ -212,7 +212,7 @@ def _check_header(path: Path, first: bytes, header: bytes) -> None:
     different = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
     if not different:  # written in another way
         return
-    if different == ["job"] and isinstance(theirs["job"], dict):
+    if different == ["job"] and isinstance(theirs.get("job"), dict):
         mine, other = ours["job"], theirs["job"]
         different = sorted(f"job/{key}" for key in mine.keys() | other.keys() if mine.get(key) != other.get(key))
     raise InvalidInputError(
