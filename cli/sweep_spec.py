@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 KEYS = ("profiles", "jobs", "clusters", "traces", "policies", "costs", "until")
 COUNTS = ("pp", "dp", "microbatches", "tensor_parallel")
-LONGEST_PATH = 200  # what is longer is no file here, and the system would not even look
+# What is longer is no file here, and the system would not even look.
+LONGEST_PATH = 200
 LONGEST_NAME = 80  # of a report's file, before the digest
 
 T = TypeVar("T")
