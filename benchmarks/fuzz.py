@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from rtk.tests.fuzz.cases import fuzz
 from rtk.tests.fuzz.samples import TARGETS
 
 GROUPS = sorted({target.group for target in TARGETS})
-BATCH = 1000  # cases a process: what grows from case to case is no single case's fault
+BATCH = 500  # cases a process: what grows from case to case is no single case's fault
 
 
 def main() -> None:
@@ -40,18 +41,25 @@ def main() -> None:
         first, stop = asked.batch or (asked.case, asked.case + 1)
         print(json.dumps(asdict(fuzz(groups, range(first, stop), asked.seed, asked.keep))))
         return
-    result = in_batches(groups, asked.cases // len(groups), asked.seed, asked.keep)
+    found: list[dict[str, Any]] = []
+    for one in in_batches(groups, asked.cases // len(groups), asked.seed, asked.keep):
+        found.append(one)
+        if asked.output != "-":
+            write_result(summed(found, asked.seed), asked.output)  # what an interruption leaves is as good, but less
+    result = summed(found, asked.seed)
     write_result(result, asked.output)
     sys.exit(1 if result["findings"] else 0)
 
 
-def in_batches(groups: list[str], cases: int, seed: int, keep: Path | None) -> dict[str, Any]:
+def in_batches(groups: list[str], cases: int, seed: int, keep: Path | None) -> Iterator[dict[str, Any]]:
     """So many cases of each group, in processes of their own."""
-    found: list[dict[str, Any]] = []
     for first in range(0, cases, BATCH):
         for group in groups:
-            found.append(_batch(group, first, min(first + BATCH, cases), seed, keep))
-            print(f"{group} {first}: {found[-1]['codes']}, {len(found[-1]['findings'])} wrong", file=sys.stderr)
+            yield _batch(group, first, min(first + BATCH, cases), seed, keep)
+
+
+def summed(found: list[dict[str, Any]], seed: int) -> dict[str, Any]:
+    """What came of some batches together."""
     codes = sum((Counter(one["codes"]) for one in found), Counter[str]())
     findings = [finding for one in found for finding in one["findings"]]
     return {

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ...schemas.errors import InvalidInputError
+from ...schemas.errors import InvalidInputError, RtkError
 from .events import Event, Instruction, decode_event, encode_event
 
 FORMAT = "rtk.journal"
@@ -73,7 +73,8 @@ class Journal:
                 found = handle(event)
             except Exception as error:
                 # Lines are missing, doubled or changed: whatever the rules stumble over follows from that.
-                what = f"that cannot have happened then ({type(error).__name__}: {error})"
+                why = error.what if isinstance(error, RtkError) else f"{type(error).__name__}: {error}"
+                what = f"that cannot have happened then ({why})"
                 raise damaged(what, self.path, number) from error
             yield event, found
 
@@ -203,7 +204,7 @@ def _check_header(path: Path, first: bytes, header: bytes) -> None:
     try:
         theirs = json.loads(first)
         is_log = theirs["format"] == FORMAT
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         is_log = False
     if not is_log:
         raise InvalidInputError("this file is no coordinator's log", where=f"{path}, line 1", fix="name another file")
@@ -211,7 +212,7 @@ def _check_header(path: Path, first: bytes, header: bytes) -> None:
     different = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
     if not different:  # written in another way
         return
-    if different == ["job"] and isinstance(theirs["job"], dict):
+    if different == ["job"] and isinstance(theirs.get("job"), dict):
         mine, other = ours["job"], theirs["job"]
         different = sorted(f"job/{key}" for key in mine.keys() | other.keys() if mine.get(key) != other.get(key))
     raise InvalidInputError(

@@ -134,6 +134,24 @@ CASES: dict[str, tuple[str, Change, tuple[str, ...], str]] = {
         ("plan", "adaptra", "p.json", *SHAPE, "-o", "out.json"),
         "the profile",
     ),
+    "options that explain reads": (
+        "placed.json",
+        lambda t: options(t).update(slow_links=3),
+        ("explain", "placed.json"),
+        "/planner/options/slow_links",
+    ),
+    "a process that is a list": (
+        "passes.json",
+        lambda t: t["traceEvents"][3].update(pid=[]),
+        ("profile", "refine", "p.json", "--plan", "plan.json", "--timeline", "passes.json", "-o", "out.json"),
+        "/traceEvents/3",
+    ),
+    "a number of too many digits": (
+        "kineto.json",
+        lambda t: t["traceEvents"][3].update(ts=10**400),
+        ("detect", "kineto.json"),
+        "kineto.json",
+    ),
     "M11 too many layers": (
         "plan.json",
         lambda t: stages(t)[1].update(layers=[2, VAST]),
@@ -163,6 +181,10 @@ def test_a_shape_larger_than_any_job_is_refused(folder: Path) -> None:
         done = rtk("plan", "pipeline", "p.json", *shape, "--microbatches", str(VAST), cwd=folder)
         assert done.returncode == 2
         assert "are more than" in done.stderr
+    for options in (("--cluster", "4x1"), ("--cluster", "c.yaml", "--overlay", "o.yaml")):
+        done = rtk("plan", "joint", "p.json", "--pp", str(2**53), "--microbatches", "1", *options, cwd=folder)
+        assert done.returncode == 3, done.stderr
+    assert rtk("plan", "reconfigure", "unlike.json", "--join", str(VAST), cwd=folder).returncode == 2
 
 
 def test_a_plan_without_a_prediction_is_reconfigured(folder: Path) -> None:

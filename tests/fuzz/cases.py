@@ -11,6 +11,7 @@ import shutil
 import signal
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -153,6 +154,8 @@ def _read(what: str, folder: Path) -> Done:
                 journal.close()
     except InvalidInputError as error:
         return Done((what,), 2, "", f"error: {error}")
+    except Exception:
+        return Done((what,), BugError.exit_code, "", traceback.format_exc())
     return Done((what,), 0, "", "")
 
 
