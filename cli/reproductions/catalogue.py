@@ -50,13 +50,13 @@ ABSENT: dict[str, str] = {
     "normalization; Figures 3, 5 and 6 have their numbers",
     "ReCycle (slides) Tables 1, 2 and Figure 9": "SlipStream's Tables 1, 2 and Figure 8 again; their samples per s are "
     "used there",
-    "Oobleck Figures 2 to 9": "drawings of the method and toy examples without results; what they show is tested "
-    "(`tests/planners/`)",
+    "Oobleck Figures 2 to 9": "drawings of the method and toy examples, without results",
     "Oobleck Figure 12": "more models of Figure 10 (Appendix C), which oobleck-figure-10 has",
     "Greyhound Table 1 and Figures 1 to 6": "what was observed on a production cluster for months; the traces are not "
     "public, and there is nothing to compute from",
     "Greyhound Table 2": "words (how effective and how costly S1 to S4 are), no numbers",
-    "Greyhound Figures 7 to 11": "drawings of the method; the rings and trees of Figure 10 are tested",
+    "Greyhound Figures 7 to 11": "drawings of the method; the passes over rings and trees of Figure 10 are what `rtk "
+    "probe` does",
     "Greyhound Figure 17": "seconds of GEMM and NCCL tests on A10, A100 and H800 at full and at 300 MHz: only those "
     "machines have them",
     "Greyhound Figure 19": "how long 10 to 76 GB take from GPUs to host memory, or to disk, and back: bandwidths of "

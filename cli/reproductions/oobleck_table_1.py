@@ -41,17 +41,17 @@ def reproduce() -> Reproduction:
 
 
 METHOD = (
-    "Parameters: those of rtk's computed profile, a head that shares the embedding's matrix counted once. Oobleck: the "
-    "largest power of two for which rtk's planner finds templates for two pipelines on 30 nodes of 40 GB, blocks "
-    "keeping their inputs only; it must be the paper's micro-batch or more. Bamboo: the largest that rtk's policy of "
-    "that name holds in some depth of 2 to 15 stages (half as many more with redundancy), all activations kept."
+    "Parameters: those of rtk's computed profile, a head that shares the embedding's matrix counted once. Oobleck: "
+    "the largest power of two up to 256 for which rtk's planner finds templates for two pipelines on 30 nodes of 40 "
+    "GB, blocks keeping their inputs only; it must be the paper's micro-batch or more. Bamboo: the largest that rtk's "
+    "policy of that name holds in some depth of 2 to 15 stages (half as many more with redundancy), all activations "
+    "kept."
 )
 UNSAID = (
     "Which dimensions the models have: GPT-3's are Brown et al.'s, BERT-Large and GPT-2 24 blocks of 1,024; sequences "
     "of 512, 1,024 and 2,048 tokens. Bytes a parameter: 16 (fp32 with AdamW).",
     "Why Bamboo cannot run what by its parameters, state and activations would fit: its depth, what its framework "
-    "keeps beside them, and the allocator's gaps are not said. rtk's Bamboo is the paper's description of it, and "
-    "holds more.",
+    "keeps beside them, and the allocator's gaps are not said. rtk's Bamboo is made after the papers' description.",
 )
 
 

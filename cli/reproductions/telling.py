@@ -64,9 +64,8 @@ def in_all(made: Sequence[Reproduction]) -> str:
     claims = [claim.holds for one in made for claim in one.claims]
     disclosed = sum(count["disclosed"] for count in counts.values())
     return (
-        f"In all {_held(counts)}; {sum(claims)} of {len(claims)} claims. {disclosed} rows more are not judged, for "
-        f"the paper prints no number or says too little. Entries: {len(made)}, of which "
-        f"{sum(not one.planners for one in made)} ask no planner."
+        f"In all {_held(counts)}; {sum(claims)} of {len(claims)} claims. {disclosed} rows more are disclosed, not "
+        f"judged. Entries: {len(made)}, of which {sum(not one.planners for one in made)} ask no planner."
     )
 
 

@@ -127,7 +127,7 @@ def test_a_page_has_a_summary_and_a_section_each(tmp_path: Path) -> None:
     page = (tmp_path / "page.md").read_text()
     assert "`rtk reproduce all --markdown FILE`" in page
     assert f"| made-up | A table \\| of nothing | {HELD} | slipstream | 1 of 2 | +50 % | 0 % |" in page.splitlines()
-    assert f"In all {HELD}; 1 of 2 claims. 2 rows more are not judged" in page
+    assert f"In all {HELD}; 1 of 2 claims. 2 rows more are disclosed, not judged." in page
     assert telling.section(MADE) in page
     assert "What is not here" in page
     assert "What is not here" not in rtk("reproduce", "made-up", "--markdown", "-").stdout
@@ -237,3 +237,4 @@ def test_what_is_recorded_is_what_benchmarks_have_left() -> None:
 
     taken = {name: papers.SECTIONS[name](0.0) for name in papers.TAKEN}
     assert {name: measured(name) for name in taken} == taken
+    assert measured("slipstream-table-3")["unlimited"] == papers.unlimited()

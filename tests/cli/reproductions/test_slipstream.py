@@ -7,13 +7,13 @@ from rtk.cli.reproductions import slipstream_figure_9 as figure_9
 from rtk.cli.reproductions import slipstream_figure_10 as figure_10
 from rtk.cli.reproductions import slipstream_figure_11 as figure_11
 from rtk.cli.reproductions import slipstream_table_1 as table_1
+from rtk.cli.reproductions.reproduction import Basis
 from rtk.cli.reproductions.slipstream_jobs import EQUAL, JOBS, LARGE, analytic, ends_by_flops, ends_by_time, whole_s
 from rtk.cli.reproductions.slipstream_rivals import Oobleck
 
 from .making import made, names_of, require_on_page, require_truth
 
 NAMES = [*names_of("slipstream"), *names_of("rtk")]
-MISSED = {"slipstream-table-2": ["largest gap, workers that compute, two at most"]}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -31,9 +31,9 @@ def test_the_page_is_up_to_date(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_all_that_is_judged_holds_but_for_what_is_told(name: str) -> None:
-    """Every claim, and all rows but the error of the simulator where workers share cores."""
+    """Every claim, and all rows but what was measured: how long planning took, and how far off the simulator was."""
     one = made(name).reproduction
-    assert [row.what for row in one.rows if row.holds is False] == MISSED.get(name, [])
+    assert {row.basis for row in one.rows if row.holds is False} <= {Basis.MEASURED}
     assert all(claim.holds for claim in one.claims)
 
 
