@@ -89,7 +89,7 @@ def shared() -> dict[str, Any]:
     longest_s = dict.fromkeys(OBJECTIVES, 0.0)
     for _ in range(100):
         counts = [int(count) for count in random.integers(1, INSTANCES + 1, TEMPLATES)]
-        each = [Pace(*(float(s) for s in pair)) for pair in random.uniform((0.0, 1.0), (5.0, 4.0), (TEMPLATES, 2))]
+        each = [Pace(float(pair[0]), float(pair[1])) for pair in random.uniform((0.0, 1.0), (5.0, 4.0), (TEMPLATES, 2))]
         paces = [pace for pace, count in zip(each, counts, strict=True) for _ in range(count)]
         microbatches = nearest([Range(count, 1, None) for count in counts], 1, 8192)[0]
         for objective in OBJECTIVES:
@@ -129,7 +129,8 @@ def drawn_case(random: np.random.Generator) -> tuple[NDArray[np.float64], list[i
 
 def checked(parts: NDArray[np.float64], counts: list[int], units: int, multiple_of: int) -> tuple[bool, float]:
     """Whether either objective misses the best of all splits, and the share of time that least variance costs."""
-    paces = [Pace(*(float(s) for s in pair)) for pair, count in zip(parts, counts, strict=True) for _ in range(count)]
+    rows = zip(parts, counts, strict=True)
+    paces = [Pace(float(fixed_s), float(each_s)) for (fixed_s, each_s), count in rows for _ in range(count)]
     least, even = (
         worth(paces, distribute(paces, units * multiple_of, multiple_of, objective, shared=counts))
         for objective in OBJECTIVES

@@ -53,6 +53,7 @@ def run_job(
     with tempfile.TemporaryDirectory() as folder, SlowNetwork([COORDINATOR, *names], networks) as network:
         file, secret = Path(folder) / "plan.json", Path(folder) / "secret"
         file.write_bytes(canonical(plan))
+        secret.touch(0o600)
         secret.write_bytes(b"a secret for this job only")
         address, shared = f"{network.address(COORDINATOR)}:{PORT}", [str(file), "--secret-file", str(secret)]
         options: dict[str, Any] = {"stderr": errors or subprocess.DEVNULL, "text": True}

@@ -28,6 +28,7 @@ LAYERS = 128
 CASES = ((128, 8, 3), (64, 2, 2), (256, 8, 3), (1000, 8, 3), (1000, 5, 3))  # nodes, n_0 and f
 KINDS = ("whole", "random", "alike", "measured")
 ENDINGS = ("none", "shared", "unrelated")  # the larger a pipeline, the less its stages have to reduce; or anything
+MICROBATCHES = 16 * LAYERS  # to be shared, where paces are timed
 NETWORKS = (Connection(), Connection(0.1), Connection(0.05, 1.0), Connection(0.0, 0.3))
 
 
@@ -148,7 +149,7 @@ def speed(rounds: int) -> list[dict[str, Any]]:
         times_s = []
         for seed in range(1 if after == "unrelated" and nodes > 256 else rounds):
             found = (
-                measured()[smallest - 1 : largest]
+                list(measured(nodes * each, nodes)[smallest - 1 : largest])
                 if kind == "measured"
                 else paces(Random(seed), smallest, largest, kind)
             )
@@ -182,16 +183,17 @@ def planned() -> Templates:
 
 
 @cache
-def measured() -> list[Pace]:
-    """Their paces."""
-    return paces_of(planned().templates)
+def measured(microbatches: int, nodes: int) -> list[Pace]:
+    """Their paces, where so many micro-batches are shared on so many nodes."""
+    return paces_of(planned().templates, microbatches, nodes)
 
 
 def pace_figures() -> dict[str, Any]:
     """How long the paces of 128 templates take, and how far they are from what plans promise."""
     templates = planned()
-    _, first_s = timed(paces_of, templates.templates)
-    found, again_s = timed(paces_of, templates.templates)
+    asked = templates.templates, MICROBATCHES, LAYERS
+    _, first_s = timed(paces_of, *asked)
+    found, again_s = timed(paces_of, *asked)
     errors = []
     for nodes, each in product((1, 2, 5, 16, 48, 96), (1, 2, 3, 5, 8)):
         plan = plan_of(templates, [nodes], [nodes * each])
@@ -199,6 +201,7 @@ def pace_figures() -> dict[str, Any]:
         errors.append((each, found[nodes - 1].time_s(nodes * each) / plan.prediction.makespan_s - 1))
     return {
         "templates": len(found),
+        "microbatches": MICROBATCHES,
         "first_s": first_s,
         "again_s": again_s,
         "errors_by_microbatches_a_stage": {

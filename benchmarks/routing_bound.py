@@ -21,7 +21,7 @@ from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Wor
 
 HALVES = 2  # memory is counted in half activations
 SINGLE, ROUTED = 92, 1000
-PATIENCE_S = 3.0
+PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def drawn_pipeline(chance: Random) -> Case:
     return Case(((1, 1, 1),) * stages, limits, 1, (1,) * stages, jobs, 1, bool(chance.getrandbits(1)))
 
 
-def drawn_cluster(chance: Random, most_jobs: int = 6) -> Case:
+def drawn_cluster(chance: Random, most_jobs: int = 5) -> Case:
     """One to three pipelines of unlike stages, some of whose workers are dead."""
     stages, pipelines = chance.randint(1, 4), chance.randint(1, 3)
     jobs = chance.randint(1, most_jobs // pipelines)

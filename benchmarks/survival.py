@@ -183,6 +183,7 @@ class LedJob:
         self.folder, self.plan = folder, plan
         self.commits: list[tuple[int, float, float | None]] = []
         (folder / "plan.json").write_bytes(canonical(plan))
+        (folder / "secret").touch(0o600)
         (folder / "secret").write_bytes(SECRET_TEXT)
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"

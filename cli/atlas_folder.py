@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -177,11 +178,16 @@ def read_atlas(path: str) -> Atlas:
         path: the folder.
 
     Raises:
-        InvalidInputError: there is no atlas, it is unfinished, or its file breaks the format.
+        InvalidInputError: there is no atlas, it is unfinished, its file breaks the format, or it contradicts itself.
     """
+    from ..planners.slipstream.consistency import require_consistent
+
     folder = Path(path)
     if _stands(folder / ATLAS):
-        return read_document(str(folder / ATLAS), Atlas)
+        atlas = read_document(str(folder / ATLAS), Atlas)
+        with of_atlas(path):
+            require_consistent(atlas)
+        return atlas
     if _stands(folder / JOURNAL):
         count = max(0, len(_whole_lines(folder / JOURNAL)) - 1)
         raise InvalidInputError(
@@ -192,6 +198,17 @@ def read_atlas(path: str) -> Atlas:
     raise InvalidInputError(
         "there is no atlas here", where=path, fix=f"give a folder that holds {ATLAS}, as rtk plan slipstream writes it"
     )
+
+
+@contextmanager
+def of_atlas(path: str) -> Iterator[None]:
+    """Errors that name a place in the atlas, by its JSON pointer, name the file as well."""
+    try:
+        yield
+    except InvalidInputError as error:
+        if error.where is None or not error.where.startswith("/"):
+            raise
+        raise InvalidInputError(error.what, where=f"{Path(path) / ATLAS}, {error.where}", fix=error.fix) from error
 
 
 def stored_plan(path: str, entry: AtlasEntry) -> Plan:

@@ -192,8 +192,8 @@ def read_cluster(text: str) -> "Cluster":
     Raises:
         InvalidInputError: there is no such cluster, or its file is wrong; says where.
     """
+    from ..schemas.fields import MOST_NODES
     from .cluster_files import counted_cluster, read_cluster_file, slurm_cluster
-    from .hostlists import MOST_NODES
 
     if text == SLURM:
         return slurm_cluster(os.environ)

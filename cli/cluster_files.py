@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from ..schemas.cluster import Cluster, Overlay, SlowPath, Spot
 from ..schemas.errors import InvalidInputError
+from ..schemas.fields import MOST_NODES
 from ..schemas.profile import Connection, Network
 from .hostlists import expand, fold
 from .quantities import parse_bytes, parse_speed, parse_time_s
@@ -59,8 +60,10 @@ def counted_cluster(nodes: int, gpus_per_node: int, gpu: str | None = None, wher
     """A cluster of so many nodes, which are called node0, node1 and so on.
 
     Raises:
-        InvalidInputError: nobody knows this kind of GPU.
+        InvalidInputError: nobody knows this kind of GPU, or there are more nodes than any cluster has.
     """
+    if nodes > MOST_NODES:
+        raise InvalidInputError(f"{nodes} nodes are more than {MOST_NODES}", where=where, fix="write a smaller number")
     kind = None if gpu is None else _known_gpu(gpu, where)
     return Cluster(tuple(f"node{number}" for number in range(nodes)), gpus_per_node, kind)
 
@@ -110,7 +113,7 @@ def _slurm_gpus(text: str, name: str) -> int:
 def _nodes(value: Value) -> tuple[str, ...]:
     """A count, a list of hosts, or a YAML list of those."""
     if not value.is_list and value.text().isdecimal():
-        return counted_cluster(value.count(), 1).nodes
+        return counted_cluster(value.count(), 1, where=value.where).nodes
     listed = ",".join(one.text() for one in (value.items() if value.is_list else [value]))
     if not listed:
         raise value.wrong("there are no nodes", "name some, such as node[001-016], or say how many")

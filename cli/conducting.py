@@ -18,6 +18,7 @@ from .plans import read_valid_trace
 from .policy import Answers, Policy, answers_if_any, remedies_of
 
 if TYPE_CHECKING:
+    from ..runners.resilience.crowding import Crowding
     from ..runners.resilience.job import Job
     from ..runners.resilience.journal import Journal
     from ..runners.resilience.messages import Hello, Welcome
@@ -48,6 +49,14 @@ InjectOption = Annotated[
 HeartbeatLimit = Annotated[
     float, typer.Option("--heartbeat-limit", min=0.1, help="Seconds of silence after which a worker is lost.")
 ]
+StallLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--stall-limit",
+        min=0.5,
+        help="Seconds without a commit after which all are asked who holds them up; else 5 iterations, at least 10 s.",
+    ),
+]
 Metrics = Annotated[str | None, typer.Option("--metrics", help="Append what happens to this JSON-lines file.")]
 
 
@@ -67,6 +76,7 @@ class Conduct:
     resume: str | None = None
     inject: str | None = None
     heartbeat_limit_s: float = 2.0
+    stall_limit_s: float | None = None
     metrics: str | None = None
 
 
@@ -106,6 +116,7 @@ class Conductor:
         self.restarts_at: int | None = None
         self._saved: str | None = None
         self._is_paced = False
+        self._crowding: Crowding | None = None
 
     @cached_property
     def _answers(self) -> Answers:
@@ -145,8 +156,10 @@ class Conductor:
             announce: hears of everything that happens.
             journal: its log, or None.
             host, port: where to listen.
-            is_watchful: whether it looks for what is slow; where a trace slows something down it always does.
+            is_watchful: whether it looks for what is slow, unless workers without a pace share cores; where a trace
+                slows something down it always does.
         """
+        from ..runners.resilience.crowding import Crowding
         from ..runners.resilience.rules import Rules
         from ..runners.resilience.server import Limits, Server, Surroundings
 
@@ -155,12 +168,14 @@ class Conductor:
             announce(fields)
 
         slows = self.trace is not None and any(event.kind.startswith("slow") for event in self.trace.events)
+        monitor = self._monitor(is_resumed=journal is not None) if is_watchful or slows else None
+        self._crowding = None if monitor is None or slows else Crowding(monitor, remark)
         surroundings = Surroundings(
             make_plan=self._make_plan,
             welcome=self._welcome,
             announce=note,
             on_spans=self._take_spans,
-            monitor=self._monitor(is_resumed=journal is not None) if is_watchful or slows else None,
+            monitor=self._crowding or monitor,
             log=lambda line: print(line, file=sys.stderr),
         )
         limits = Limits(heartbeat_s=self.how.heartbeat_limit_s)
@@ -220,6 +235,8 @@ class Conductor:
         from ..schemas.documents import to_tree
 
         self._is_paced = bool(hello.job.get("paced"))
+        if self._crowding is not None:
+            self._crowding.arrive(hello)
         events = tuple(to_tree(event) for event in _events_of(self.trace, hello)) if self.trace else ()
         return Welcome(1.0, 0.0, "", spans=self.how.timeline is not None, inject=events)
 
@@ -297,6 +314,7 @@ def _job(plan: "Plan", how: Conduct, trace: "Trace | None") -> "Job":
         plan=plan,
         iterations=how.iterations,
         heartbeat_limit_s=how.heartbeat_limit_s,
+        stall_limit_s=how.stall_limit_s,
         # Workers may have been started in other folders.
         checkpoint=None if how.checkpoint is None else str(Path(how.checkpoint).absolute()),
         checkpoint_every=how.checkpoint_every,

@@ -1,8 +1,10 @@
 """What all commands share: their common options, what they print where, and how errors end them."""
 
+import atexit
 import os
 import select
 import sys
+import traceback
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,10 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Settings:
-    """What the common options of the running command say."""
+    """What the common options of the running command say, and what it has become.
+
+    Attributes:
+        trains: a worker of a job: threads of it may be inside torch, whatever ends it (`ends_itself`).
+    """
 
     quiet: bool = False
     debug: bool = False
+    trains: bool = False
 
 
 SETTINGS = Settings()
@@ -146,6 +153,27 @@ def forget_output() -> None:
             with suppress(OSError):
                 os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+
+
+@contextmanager
+def ends_itself() -> Iterator[None]:
+    """What is inside ends this process with the exit code that it has, also where it is a worker's.
+
+    The interpreter's own end kills the threads that are inside torch at this moment, and C++ then aborts the process:
+    134, which job scripts take for a worker that was killed, and start again. So a worker ends without it, once its
+    exit functions have run.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not SETTINGS.trains:
+            raise
+        code = error.code if isinstance(error, SystemExit) else 1
+        if not isinstance(error, SystemExit):
+            traceback.print_exc()
+        atexit._run_exitfuncs()
+        forget_output()
+        os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from .conducting import (
     Iterations,
     Metrics,
     Resume,
+    StallLimit,
     TimelineOption,
     raise_for,
 )
@@ -63,6 +64,7 @@ def command(
     checkpoint_every: CheckpointEvery = 0,
     resume: Resume = None,
     heartbeat_limit: HeartbeatLimit = 2.0,
+    stall_limit: StallLimit = None,
     timeline: TimelineOption = None,
     metrics: Metrics = None,
     profile: ProfileOption = None,
@@ -93,6 +95,7 @@ def command(
         checkpoint_every=checkpoint_every,
         resume=resume,
         heartbeat_limit_s=heartbeat_limit,
+        stall_limit_s=stall_limit,
         metrics=metrics,
     )
     conductor = Conductor(read, how)

@@ -25,6 +25,7 @@ def command(
     from ..planners.explain.explain import explain
     from .explain_words import words
     from .plan_topology import topology_section
+    from .planning import scope_section
     from .plans import read_valid_plan
 
     made = read_valid_plan(plan)
@@ -32,4 +33,4 @@ def command(
     if as_json:
         print_json(asdict(explanation))
     else:
-        print("\n".join([*words(explanation), *topology_section(made)]))
+        print("\n".join([*words(explanation), *scope_section(made), *topology_section(made)]))

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from ..schemas.errors import InvalidInputError
-
-MOST_NODES = 100_000
+from ..schemas.fields import MOST_NODES
 
 _FIX = "write names such as node1, or lists such as node[001-016,020]"
 _NAME = r"[A-Za-z0-9._-]+"

@@ -19,9 +19,13 @@ class Workers:
     """`rtk ARGUMENTS` in processes of their own, whose standard output and error are the caller's.
 
     When this process dies, they notice and end. Use as a context: at its end they are waited for, and then killed.
+
+    Args:
+        keep: descriptors that they inherit, under the same numbers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keep: Sequence[int] = ()) -> None:
+        self._keep = tuple(keep)
         self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
 
     def start(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -34,7 +38,7 @@ class Workers:
         """
         command = [sys.executable, "-m", "rtk.cli.main", *arguments]
         variables = {**os.environ, **environment, LAUNCHED: "1"}
-        process = subprocess.Popen(command, env=variables, stdin=subprocess.PIPE)
+        process = subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, pass_fds=self._keep)
         self._processes.append((name, process))
 
     def resume(self, name: str) -> None:

@@ -9,7 +9,8 @@ from errno import EDQUOT, EFBIG, EIO, ENOSPC
 import typer
 
 from .. import __version__
-from ..schemas.errors import InvalidInputError, RtkError
+from ..schemas.errors import BugError, InvalidInputError, RtkError, RuntimeFailedError
+from ..schemas.streams import BOUND
 from . import (
     coordinate,
     detect,
@@ -32,7 +33,8 @@ from . import (
     verify,
     viz,
 )
-from .console import SETTINGS, forget_output, reader_has_gone
+from .console import SETTINGS, ends_itself, forget_output, reader_has_gone
+from .quantities import parse_bytes
 
 CANNOT_HOLD = (ENOSPC, EDQUOT, EFBIG, EIO)  # what a full or broken disk says
 
@@ -78,35 +80,49 @@ def _print_version(value: bool) -> None:
 @app.callback()
 def options(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+    max_input: str = typer.Option(
+        "1GiB", "--max-input", metavar="SIZE", help="Read no more of a file, unpacked; before the command's name."
+    ),
 ) -> None:
     """Plan, simulate and run large-model training that keeps going when workers fail or slow down."""
+    BOUND.most_bytes = parse_bytes(max_input, "--max-input")
 
 
+@ends_itself()
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit.
 
-    0 done, 1 a finding, 2 bad input, 3 infeasible, 4 not proven optimal, 5 a failed run, 130 interrupted.
+    0 done, 1 a finding, 2 bad input, 3 infeasible, 4 not proven optimal, 5 a failed run, 70 a bug of rtk, 130
+    interrupted.
     """
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     try:
         _run(arguments)
-    except RtkError as error:
-        _fail(f"error: {error}", error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
-    except BrokenPipeError:
-        if not reader_has_gone():  # then it was a pipe of ours
-            raise
-        # As `head` does; the rest cannot be said to anybody.
-        forget_output()
-        sys.exit(0)
-    except OSError as error:
-        if error.errno not in CANNOT_HOLD or error.filename is not None:
-            raise
-        full = InvalidInputError(
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and reader_has_gone():  # else it was a pipe of ours
+            # As `head` does; the rest cannot be said to anybody.
+            forget_output()
+            sys.exit(0)
+        told = _told(error)
+        _fail(f"error: {told}", told.exit_code)
+
+
+def _told(error: Exception) -> RtkError:
+    """What is said of an error, and the exit code: never 1, which is a finding's."""
+    if isinstance(error, RtkError):
+        return error
+    if isinstance(error, MemoryError):
+        return RuntimeFailedError("there is not enough memory", fix="ask for less at once, or take a larger machine")
+    if isinstance(error, OSError) and error.errno in CANNOT_HOLD and error.filename is None:
+        return InvalidInputError(
             f"cannot write: {error.strerror}", where="standard output", fix="make room there, or write to a file"
         )
-        _fail(f"error: {full}", full.exit_code)
+    return BugError(
+        f"this is a bug of rtk ({type(error).__name__}: {error})",
+        fix="report it, with what the same command prints with --debug",
+    )
 
 
 def _run(arguments: list[str] | None) -> None:

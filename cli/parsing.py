@@ -29,7 +29,12 @@ class Solver(StrEnum):
 
 
 SolverOption = Annotated[
-    Solver, typer.Option("--solver", help="Exact solver; auto takes cp-sat if installed, else milp, if it has time.")
+    Solver,
+    typer.Option(
+        "--solver",
+        help="Exact solver; auto takes cp-sat if installed, else milp, if it has time. "
+        "One that is named also proves by itself.",
+    ),
 ]
 TimeLimit = Annotated[
     float | None,

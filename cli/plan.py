@@ -27,7 +27,7 @@ from .plan_reconfigure import reconfigure
 from .plan_slipstream import slipstream
 from .plan_templates import templates
 from .plan_topology import topology
-from .planning import Microbatches, Pipelines, ProfileFile, Stages, demand_proof, summary
+from .planning import Microbatches, Pipelines, ProfileFile, Stages, own_proof, require_proof, summary
 from .words import listed
 
 app = typer.Typer(no_args_is_help=True, help="Make a plan from a profile.")
@@ -113,6 +113,7 @@ def adaptra(
     that are beyond that.
     """
     from ..planners.adaptra.plan import cascading_links, plan_adaptra
+    from ..planners.scheduling.own_proof import with_own_proof
     from ..planners.shape import Shape
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
@@ -123,14 +124,17 @@ def adaptra(
     site, read = read_site(cluster, overlay), read_document(profile, Profile)
     delays = {**site.delays_alone(pp, dp).link_delay_s, **parse_link_delays(link_delay)}
     shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), delays)
-    made = site.signed(plan_adaptra(site.adapted(read), shape, technique.value, effort), read)
+    planned = with_own_proof(lambda: plan_adaptra(site.adapted(read), shape, technique.value, effort), effort)
+    made = site.signed(planned, read)
     emit(made, output, as_json)
     remark(summary(made))
+    for line in own_proof(made):
+        remark(line)
     cascading = cascading_links(made)
     if cascading:
         remark(f"delays beyond what the warm-ups absorb: {listed(cascading, between='; ')}")
     if require_optimal:
-        demand_proof(made.prediction)
+        require_proof(made)
 
 
 app.command("slipstream")(slipstream)

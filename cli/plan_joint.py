@@ -20,7 +20,17 @@ from .parsing import (
     parse_places,
     parse_slow_places,
 )
-from .planning import Microbatches, Pipelines, ProfileFile, Stages, demand_proof, summary
+from .planning import (
+    Microbatches,
+    Pipelines,
+    ProfileFile,
+    Stages,
+    Technique,
+    TechniqueOption,
+    own_proof,
+    require_proof,
+    summary,
+)
 from .words import listed
 
 
@@ -32,6 +42,7 @@ def joint(
     failed: Annotated[
         list[str] | None, typer.Option("--failed", metavar="k/i", help="A dead worker. Repeatable.")
     ] = None,
+    technique: TechniqueOption = Technique.STAGGERED,
     slow: Slow = None,
     link_delay: LinkDelays = None,
     memory_limit: MemoryLimit = None,
@@ -52,6 +63,7 @@ def joint(
     that helps, and warm-ups absorb the delays that are left. The bound holds for every routing.
     """
     from ..planners.joint.plan import plan_joint
+    from ..planners.scheduling.own_proof import with_own_proof
     from ..planners.shape import Shape
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
@@ -63,11 +75,16 @@ def joint(
     dead, effort = parse_places(failed, "--failed"), parse_effort(solver, time_limit, seed, require_optimal)
     dead += [place for place in there.failed if place not in dead]
     slowdown = {**there.slow, **parse_slow_places(slow)}
-    made = site.signed(plan_joint(site.adapted(read), shape, dead, slowdown, effort), read)
+    planned = with_own_proof(
+        lambda: plan_joint(site.adapted(read), shape, dead, slowdown, effort, technique.value), effort
+    )
+    made = site.signed(planned, read)
     emit(made, output, as_json)
     remark(summary(made))
+    for line in own_proof(made):
+        remark(line)
     bypassed = made.planner.options["bypassed_links"]
     if bypassed:
         remark(f"slow links that carry nothing: {listed(bypassed)}")
     if require_optimal:
-        demand_proof(made.prediction)
+        require_proof(made)

@@ -6,6 +6,7 @@ import typer
 
 from ..schemas.checkpoint import print_layers
 from ..schemas.errors import InvalidInputError
+from ..schemas.fields import MOST_NODES
 from .console import Debug, Json, Output, Quiet, emit, remark
 from .parsing import parse_places
 from .planning import summary
@@ -22,7 +23,9 @@ def reconfigure(
         list[str] | None,
         typer.Option("--failed", metavar="k/i", help="A dead worker; its whole node is gone. Repeatable."),
     ] = None,
-    join: Annotated[int, typer.Option("--join", min=0, metavar="COUNT", help="So many nodes come.")] = 0,
+    join: Annotated[
+        int, typer.Option("--join", min=0, max=MOST_NODES, metavar="COUNT", help="So many nodes come.")
+    ] = 0,
     pays_within: Annotated[
         int,
         typer.Option(
@@ -59,12 +62,13 @@ def reconfigure(
 
 def _change(running: "Plan", found: "Reconfiguration") -> str:
     """What was done to the pipelines, and to the time of an iteration."""
-    assert running.prediction is not None
     assert found.plan.prediction is not None
-    before_s, after_s = running.prediction.iteration_time_s, found.plan.prediction.iteration_time_s
+    before = "a time that the running plan does not say"
+    if running.prediction is not None:
+        before = f"{running.prediction.iteration_time_s:.6g} s"
     return (
         f"{', '.join(found.steps) or 'nothing'}: {_pipelines(running)} become {_pipelines(found.plan)}; "
-        f"iteration {before_s:.6g} s before, {after_s:.6g} s after"
+        f"iteration {before} before, {found.plan.prediction.iteration_time_s:.6g} s after"
     )
 
 

@@ -27,7 +27,7 @@ from .parsing import (
     parse_share,
     parse_slow_places,
 )
-from .planning import demand_proof, summary
+from .planning import Technique, TechniqueOption, demand_proof, own_proof, require_proof, summary
 from .words import counted, listed
 
 if TYPE_CHECKING:
@@ -37,14 +37,6 @@ if TYPE_CHECKING:
 # All that a plan from an atlas does not take from there.
 BESIDE_FROM = {"profile", "from_atlas", "failed", "failures", "cluster", "overlay", "require_optimal", "jobs", "output",
                "as_json", "quiet", "debug"}  # fmt: skip
-
-
-class Technique(StrEnum):
-    """SlipStream's three, each with those before it."""
-
-    ADAPTIVE = "adaptive"
-    DECOUPLED = "decoupled"
-    STAGGERED = "staggered"
 
 
 class Cost(StrEnum):
@@ -81,10 +73,7 @@ def slipstream(
     from_atlas: Annotated[
         str | None, typer.Option("--from", metavar="ATLAS", help="Take the plan from an atlas instead of making it.")
     ] = None,
-    technique: Annotated[
-        Technique,
-        typer.Option("--technique", help="Re-routing; with backwards split where it helps; and staggered optimizers."),
-    ] = Technique.STAGGERED,
+    technique: TechniqueOption = Technique.STAGGERED,
     failure_unit: Annotated[
         str,
         typer.Option("--failure-unit", metavar="KxI", help="Workers that die together: K pipelines by I stages."),
@@ -113,17 +102,20 @@ def slipstream(
     both the plan says which workers swap. Otherwise an atlas is made, a folder of plans for every number of failures.
     Its plans are of the second kind: beside --from, --failed is enough to learn which workers swap.
     """
+    from ..planners.scheduling.own_proof import with_own_proof
+
     places, site = parse_places(failed, "--failed"), read_site(cluster, overlay)
     if from_atlas is not None:
         _refuse_beside_from(context)
         _emit_plan(_plan_from(from_atlas, profile, places, failures, site), output, as_json, require_optimal)
         return
+    effort = parse_effort(solver, time_limit, seed, require_optimal)
     common, dead = _opening(
         {"PROFILE": profile, "--pp": pp, "--dp": dp, "--microbatches": microbatches},
         site,
         technique=technique.value,
         unit=parse_block(failure_unit, "--failure-unit"),
-        effort=parse_effort(solver, time_limit, seed, require_optimal),
+        effort=effort,
         cost=cost.value,
         slowdown=parse_slow_places(slow),
         limits=parse_memory_limit(memory_limit),
@@ -139,7 +131,8 @@ def slipstream(
             fix="leave it out for one plan, or --failed and --failures for an atlas",
         )
     else:
-        _emit_plan(_plan_for(common, units, failures), output, as_json, require_optimal)
+        made = with_own_proof(lambda: _plan_for(common, units, failures), effort)
+        _emit_plan(made, output, as_json, require_optimal)
 
 
 def _refuse_beside_from(context: typer.Context) -> None:
@@ -193,7 +186,7 @@ def _plan_for(common: "Atlas", units: "frozenset[Place]", failures: int | None) 
 def _plan_from(path: str, profile: str | None, places: "Sequence[Place]", failures: int | None, site: Site) -> "Plan":
     """A plan out of an atlas, for a number of failures or for places."""
     from ..planners.slipstream.replanner import Replanner
-    from .atlas_folder import read_atlas, stored_plan
+    from .atlas_folder import of_atlas, read_atlas, stored_plan
 
     atlas = read_atlas(path)
     if profile is not None:
@@ -212,7 +205,8 @@ def _plan_from(path: str, profile: str | None, places: "Sequence[Place]", failur
     entry = atlas.plans[number]
     if entry.recipe.stored is not None and not units:
         return stored_plan(path, entry)
-    return replanner.rebuilt(entry, units or None)
+    with of_atlas(path):
+        return replanner.rebuilt(entry, units or None)
 
 
 def _require_profile(atlas: "Atlas", path: str, profile: str) -> None:
@@ -228,10 +222,10 @@ def _require_profile(atlas: "Atlas", path: str, profile: str) -> None:
 def _emit_plan(made: "Plan", output: str, as_json: bool, require_optimal: bool) -> None:
     emit(made, output, as_json)
     remark(summary(made))
-    for line in _advice(made):
+    for line in (*own_proof(made), *_advice(made)):
         remark(line)
     if require_optimal:
-        demand_proof(made.prediction)
+        require_proof(made)
 
 
 def _advice(made: "Plan") -> Iterator[str]:
@@ -312,6 +306,10 @@ def _emit_atlas(
     if as_json:
         print_document(atlas)
     remark(_atlas_summary(atlas))
+    if atlas.planner.options["solver"] in (Solver.MILP, Solver.CP_SAT):
+        remark(
+            "no solver was asked for plans that reach the bound; for its own proof, plan for one number of --failures"
+        )
     if require_optimal:
         for entry in atlas.plans:
             demand_proof(entry.prediction, f"{counted(entry.failed_units, 'failure')}: ")

@@ -2,12 +2,16 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
+from annotated_types import Predicate
 
+from ..schemas.documents import typed
 from ..schemas.errors import InvalidInputError
+from ..schemas.fields import Count, Factor, Seconds
 from .console import Debug, Json, Output, Quiet, Seed, emit, remark
 from .parsing import MemoryLimit, Slow, parse_memory_limit, parse_places, parse_slow
 from .planning import Microbatches, Pipelines, ProfileFile, Stages, summary
@@ -97,17 +101,42 @@ def _wrong(value: str, fix: str) -> InvalidInputError:
     return InvalidInputError(f"{value!r} cannot be read", where="--slow-link", fix=fix)
 
 
+def _is_worker(name: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,9}/[0-9]{1,9}", name) is not None
+
+
+def _is_pair(name: str) -> bool:
+    return name.count("-") == 1 and all(map(_is_worker, name.split("-")))
+
+
+WorkerName = Annotated[str, Predicate(_is_worker)]
+
+
+@dataclass(frozen=True, slots=True)
+class _TopologyOptions:
+    """What a plan's options say of who sits where."""
+
+    microbatches: Count
+    slow: dict[WorkerName, Factor]
+    slow_links: dict[Annotated[str, Predicate(_is_pair)], Seconds]
+    taken: str
+    assignment: dict[WorkerName, WorkerName]
+    iteration_time_s: dict[str, Seconds]
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "ignore", "strict": True}
+
+
 def topology_words(plan: "Plan") -> list[str]:
     """Who moves and what it is worth, in lines; none for plans of other planners."""
     if plan.planner.name != NAME:
         return []
-    options = plan.planner.options
+    told: _TopologyOptions = typed(plan.planner.options, _TopologyOptions, "/planner/options")
     return [
-        _worth(options),
-        *_few(list(_moves(options["assignment"]))),
-        *_few([_link(name, delay_s, options["assignment"]) for name, delay_s in options["slow_links"].items()]),
-        *_gathered(options),
-        *_uneven(plan),
+        _worth(told),
+        *_few(list(_moves(told.assignment))),
+        *_few([_link(name, delay_s, told.assignment) for name, delay_s in told.slow_links.items()]),
+        *_gathered(told),
+        *_uneven(plan, told.microbatches),
     ]
 
 
@@ -117,12 +146,12 @@ def topology_section(plan: "Plan") -> list[str]:
     return ["", "Who sits where, and what it is worth", *(f"  {line}" for line in told)] if told else []
 
 
-def _worth(options: Mapping[str, Any]) -> str:
+def _worth(told: _TopologyOptions) -> str:
     """What each of the four answers takes."""
-    times_s = options["iteration_time_s"]
+    times_s = told.iteration_time_s
     ordered = sorted(times_s, key=lambda name: (name != AS_IT_IS, len(name), name))
     times = ", ".join(f"{name} {times_s[name]:.6g} s" for name in ordered)
-    return f"taken: {options['taken']} ({times})"
+    return f"taken: {told.taken} ({times})"
 
 
 def _few(lines: Sequence[str]) -> list[str]:
@@ -157,21 +186,19 @@ def _traffic(here: "Place", there: "Place") -> str:
     return "nothing"
 
 
-def _gathered(options: Mapping[str, Any]) -> Iterator[str]:
+def _gathered(told: _TopologyOptions) -> Iterator[str]:
     """In how many pipelines and stages slow workers sit, where that has changed."""
     from ..schemas.plan import place_of
 
-    assignment = options["assignment"]
     then, now = (
         [len(set(numbers)) for numbers in zip(*(place_of(name) for name in names), strict=True)]
-        for names in (options["slow"], [assignment.get(name, name) for name in options["slow"]])
+        for names in (told.slow, [told.assignment.get(name, name) for name in told.slow])
     )
     if then != now:
         yield f"pipelines with slow workers: {now[0]} instead of {then[0]}; stages: {now[1]} instead of {then[1]}"
 
 
-def _uneven(plan: "Plan") -> Iterator[str]:
-    usual = plan.planner.options["microbatches"]
+def _uneven(plan: "Plan", usual: int) -> Iterator[str]:
     counts = [pipeline.microbatches for pipeline in plan.pipelines]
     fewer = [f"pipeline {k} {count}" for k, count in enumerate(counts) if count < usual]
     if fewer:

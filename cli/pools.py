@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ..schemas.errors import RuntimeFailedError
+from ..schemas.streams import BOUND
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -39,7 +40,8 @@ def process_pool(
     # Closed by us or by our death, this pipe ends the processes at once: an executor waits for what they are at.
     lifeline, ours = context.Pipe(duplex=False)
     with ours, lifeline:
-        pool = ProcessPoolExecutor(jobs, context, _make_ready, (lifeline, prepare, arguments))
+        ready = (lifeline, BOUND.most_bytes, prepare, arguments)
+        pool = ProcessPoolExecutor(jobs, context, _make_ready, ready)
         try:
             yield pool
         except BaseException as error:
@@ -81,10 +83,13 @@ def uninterrupted(call: Callable[P, T]) -> Callable[P, T]:
     return undisturbed
 
 
-def _make_ready(lifeline: "Connection", prepare: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+def _make_ready(
+    lifeline: "Connection", most_bytes: float, prepare: Callable[..., None] | None, arguments: tuple[Any, ...]
+) -> None:
     """Ready a process of the pool, which ends with the one that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other one decides what an interruption means
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    BOUND.most_bytes = most_bytes
     if prepare is not None:
         prepare(*arguments)
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM, source_of
+from ..schemas.documents import STANDARD_STREAM, opened, source_of
 from ..schemas.errors import InvalidInputError
 from .cluster import ClusterOption
 from .console import Debug, Json, Quiet, Seed, emit, picture_ending, print_table, progress, remark
@@ -183,12 +182,8 @@ def readable_again(trace: str) -> Iterator[str]:
         return
     with TemporaryDirectory() as folder:
         path = Path(folder) / (Path(trace).name or "trace")  # its ending says whether it is compressed
-        with path.open("wb") as spool:
-            if trace == STANDARD_STREAM:
-                shutil.copyfileobj(sys.stdin.buffer, spool)
-            else:
-                with Path(trace).open("rb") as pipe:
-                    shutil.copyfileobj(pipe, spool)
+        with path.open("wb") as spool, opened(trace, is_packed=True) as pipe:
+            shutil.copyfileobj(pipe, spool)
         try:
             yield str(path)
         except InvalidInputError as error:

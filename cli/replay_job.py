@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ..schemas.errors import InfeasibleError, InvalidInputError
+from ..schemas.fields import MOST_NODES
 from .cluster import Site, read_site_or_count
-from .hostlists import MOST_NODES
 from .words import counted
 
 if TYPE_CHECKING:

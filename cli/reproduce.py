@@ -35,8 +35,9 @@ def command(
     """Make tables and figures of the papers again: their number, ours, the difference, and what ours stands on.
 
     A difference is judged where a tolerance was asked for; else it is disclosed. What a paper leaves unsaid is said,
-    and what was assumed instead. A basis is exact (the same arithmetic), model (with constants from outside the row),
-    fitted (to the paper's numbers), one-sided or range (what the paper leaves open admits no more).
+    and what was assumed instead. How ours comes about is said of each row: planned, simulated or detected by rtk from
+    stated inputs, computed beside it, measured here and recorded, quoted from the paper; and how many numbers were
+    fitted to it.
     """
     from .reproductions import telling
 
@@ -46,7 +47,7 @@ def command(
         return
     made = _made(chosen)
     if markdown is not None:
-        write_bytes(markdown, telling.page(made, "all" if ALL in (names or ()) else " ".join(chosen)).encode())
+        write_bytes(markdown, _page(made, chosen if ALL not in (names or ()) else None).encode())
         remark(f"wrote {markdown}")
     if as_json:
         print_json({"reproductions": [telling.as_tree(one) for one in made]})
@@ -87,6 +88,15 @@ def _unknown(name: str) -> InvalidInputError:
     )
 
 
+def _page(made: "list[Reproduction]", chosen: tuple[str, ...] | None) -> str:
+    """A page; of all (none chosen) with what there is not."""
+    from .reproductions import catalogue, telling
+
+    if chosen is None:
+        return telling.page(made, ALL, catalogue.ABSENT)
+    return telling.page(made, " ".join(chosen), {})
+
+
 def _list(markdown: str | None, as_json: bool) -> None:
     from .reproductions import catalogue
 
@@ -94,9 +104,12 @@ def _list(markdown: str | None, as_json: bool) -> None:
         raise InvalidInputError("a list is no page", where="--markdown", fix=f"name what is to be on it, or `{ALL}`")
     listed = [(name, catalogue.summary(name)) for name in catalogue.names()]
     if as_json:
-        print_json({"reproductions": [{"name": name, "title": title} for name, title in listed]})
-    else:
-        print_table(("name", "what"), listed, left=2)
+        absent = [{"what": what, "why": why} for what, why in catalogue.ABSENT.items()]
+        print_json({"reproductions": [{"name": name, "title": title} for name, title in listed], "absent": absent})
+        return
+    print_table(("name", "what"), listed, left=2)
+    print("\nNot among them:\n")
+    print_table(("what", "why not"), catalogue.ABSENT.items(), left=2)
 
 
 def _made(names: tuple[str, ...]) -> "list[Reproduction]":

@@ -8,9 +8,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
+from .console import SETTINGS
 from .launch import die_with_launcher
 from .training import Training, device, load_training
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from ..schemas.plan import Plan
 
 M_ARENA_MAX = -8  # of malloc.h
+LAST_WORDS_S = 1.0
 COORDINATOR, SECRET, NOT_BEFORE = "RTK_COORDINATOR", "RTK_SECRET", "RTK_NOT_BEFORE"
 
 
@@ -70,15 +73,16 @@ def work(
     die_with_launcher()
     torch.set_num_threads(training.threads)
     hostname = _own_address(addresses[0])
-    task = _task(plan, training, name, hostname, others)
-    meeting, besides = MeetingPlace(hostname), _places_besides(others)
+    task = _task(plan, training, name, secret, hostname, others)
+    meeting, besides = MeetingPlace(secret, hostname), _places_besides(secret, others)
     worker = ResilientWorker(task)
     hello = _hello_of(task, meeting.address, tuple(place.address for place in besides))
-    link = Link(addresses, secret, hello, patience_s=patience_s, on_interrupt=worker.announce)
+    link = Link(addresses, secret, hello, patience_s=patience_s, on_interrupt=worker.announce, on_inquiry=worker.answer)
+    SETTINGS.trains = True
     welcome = link.start()
     _leave_when_told(link)
     try:
-        end = worker.run(link, welcome)
+        end = worker.run(link, welcome, partial(_end_at_once, link))
     except InvalidInputError as error:
         link.send(Failed(error.exit_code, str(error)))
         raise
@@ -90,7 +94,21 @@ def work(
         raise EndedError(end)
 
 
-def _task(plan: "Plan", training: Training, name: str, hostname: str, others: Sequence[str]) -> "Task":
+def _end_at_once(link: "Link", exit_code: int, reason: str) -> None:
+    """End this process, whose main thread nothing wakes any more, and let the coordinator know why.
+
+    The kernel closes what is open; exit functions would wait for that thread.
+    """
+    from ..runners.resilience.messages import Failed
+
+    print(f"error: {reason}; this worker ends itself", file=sys.stderr, flush=True)
+    telling = threading.Thread(target=link.send, args=(Failed(exit_code, reason),), daemon=True)
+    telling.start()
+    telling.join(LAST_WORDS_S)  # a coordinator that is stopped does not take them
+    os._exit(exit_code)
+
+
+def _task(plan: "Plan", training: Training, name: str, secret: bytes, hostname: str, others: Sequence[str]) -> "Task":
     """What the worker is to train; `hostname` and `others` are its addresses."""
     import torch
 
@@ -105,6 +123,7 @@ def _task(plan: "Plan", training: Training, name: str, hostname: str, others: Se
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
         batch=corpus.batch,
         settings=training.settings(),
+        secret=secret,
         device=device(),
         hostname=hostname,
         others=tuple(others),
@@ -116,10 +135,11 @@ def _task(plan: "Plan", training: Training, name: str, hostname: str, others: Se
 
 def _hello_of(task: "Task", store: str, others: tuple[str, ...]) -> "Callable[[str, Returning | None], Hello]":
     """What the worker says to each coordinator first; `store` and `others`: where its meeting places are."""
+    from ..runners.resilience.crowding import cores_here
     from ..runners.resilience.messages import Hello
     from ..schemas.documents import digest
 
-    plan_digest = digest(task.plan)
+    plan_digest, cores = digest(task.plan), cores_here()
 
     def hello(proof: str, returning: "Returning | None") -> Hello:
         return Hello(
@@ -132,6 +152,7 @@ def _hello_of(task: "Task", store: str, others: tuple[str, ...]) -> "Callable[[s
             not_before=0 if returning else int(os.environ.get(NOT_BEFORE, "0")),
             returning=returning,
             others=others,
+            cores=cores,
         )
 
     return hello
@@ -187,12 +208,12 @@ def _keep_one_arena() -> None:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
-def _places_besides(addresses: Sequence[str]) -> "list[MeetingPlace]":
+def _places_besides(secret: bytes, addresses: Sequence[str]) -> "list[MeetingPlace]":
     """Where other workers find this one on other networks."""
     from ..runners.torch.meeting import MeetingPlace
 
     try:
-        return [MeetingPlace(address) for address in addresses]
+        return [MeetingPlace(secret, address) for address in addresses]
     except RuntimeFailedError as error:
         raise InvalidInputError(error.what, where="--interface", fix=error.fix) from None
 

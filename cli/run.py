@@ -4,12 +4,11 @@ import os
 import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM
+from ..schemas.documents import STANDARD_STREAM, canonical
 from ..schemas.errors import InvalidInputError, RuntimeFailedError
 from .conducting import (
     Announcements,
@@ -22,11 +21,12 @@ from .conducting import (
     Iterations,
     Metrics,
     Resume,
+    StallLimit,
     TimelineOption,
     first_beyond,
     raise_for,
 )
-from .console import SETTINGS, Debug, Json, Quiet, Seed, remark
+from .console import SETTINGS, Debug, Json, Quiet, Seed
 from .escalation import MitigateOption
 from .launch import Workers
 from .plans import ProfileOption, read_valid_plan
@@ -46,7 +46,6 @@ from .training import (
     Training,
     Transport,
     TransportOption,
-    available_cores,
     load_training,
     tokens_of,
     training_of,
@@ -82,6 +81,7 @@ def command(
     resume: Resume = None,
     inject: InjectOption = None,
     heartbeat_limit: HeartbeatLimit = 2.0,
+    stall_limit: StallLimit = None,
     timeline: TimelineOption = None,
     metrics: Metrics = None,
     coordinator: Annotated[
@@ -144,6 +144,7 @@ def command(
         resume=resume,
         inject=inject,
         heartbeat_limit_s=heartbeat_limit,
+        stall_limit_s=stall_limit,
         metrics=metrics,
     )
     if coordinator:
@@ -167,35 +168,29 @@ def run_here(plan: "Plan", training: Training, how: Conduct, as_json: bool = Fal
     """
     conductor = Conductor(plan, how)
     _, corpus = load_training(plan, training)
-    count = len(plan.live_workers())
-    is_crowded = count > available_cores() and not training.paced
-    if is_crowded:
-        remark(
-            f"{count} workers share {available_cores()} cores and take turns: expect longer than predicted, and nobody "
-            "to look for what is slow"
-        )
     facts = RunFacts(plan, training.model, tokens_of(plan, corpus), training.paced, how.iterations)
     report = RunReport(facts, as_json=as_json, quiet=quiet, metrics=how.metrics)
-    with tempfile.TemporaryDirectory(prefix="rtk-run-") as folder, report:
-        # The workers read a copy: the plan may have come through a pipe.
-        copy = Path(folder) / "plan.json"
-        _write_copy(plan, copy)
-        arguments = ["run", str(copy), *training.arguments(), *(["--debug"] if SETTINGS.debug else [])]
-        finished = _lead(conductor, arguments, report.report, is_watchful=not is_crowded)
+    # The workers read a copy, for the plan may have come through a pipe; it has no name, so that nothing can be left.
+    with tempfile.TemporaryFile() as copy, report:
+        copy.write(canonical(plan))
+        copy.flush()
+        options = [*training.arguments(), *(["--debug"] if SETTINGS.debug else [])]
+        finished = _lead(conductor, copy.fileno(), options, report.report)
         if conductor.may_go_on:
             conductor = conductor.again()
-            finished = _lead(conductor, arguments, report.report, is_watchful=not is_crowded)
+            finished = _lead(conductor, copy.fileno(), options, report.report)
     conductor.write_timeline()
     raise_for(finished, conductor)
 
 
-def _lead(conductor: Conductor, arguments: list[str], report: Announcements, is_watchful: bool) -> "Finished":
-    """Lead a job, or the rest of it, with processes of its own."""
+def _lead(conductor: Conductor, plan: int, options: list[str], report: Announcements) -> "Finished":
+    """Lead a job, or the rest of it, with processes of its own, which read the plan from a descriptor."""
     from ..runners.resilience.secret import make_secret
 
     secret = make_secret()
-    with Workers() as workers:
-        server = conductor.server(secret, _hear(report, conductor, workers), is_watchful=is_watchful)
+    with Workers(keep=[plan]) as workers:
+        server = conductor.server(secret, _hear(report, conductor, workers))
+        arguments = ["run", f"/dev/fd/{plan}", *options]
         _start_workers(workers, conductor, arguments, server.address, secret)
         threading.Thread(target=conductor.warm_up, name="warm-up", daemon=True).start()
         return _led(server, workers, conductor)
@@ -276,9 +271,3 @@ def _refuse_conducting(how: Conduct) -> None:
             "let `rtk run` lead its own job: no --coordinator" if option == "--inject" else "give it to rtk coordinate"
         )
         raise InvalidInputError(f"the coordinator decides on {option}, not its workers", where=option, fix=fix)
-
-
-def _write_copy(plan: "Plan", path: Path) -> None:
-    from ..schemas.documents import canonical
-
-    path.write_bytes(canonical(plan))

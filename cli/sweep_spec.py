@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 KEYS = ("profiles", "jobs", "clusters", "traces", "policies", "costs", "until")
 COUNTS = ("pp", "dp", "microbatches", "tensor_parallel")
+# What is longer is no file here, and the system would not even look.
+LONGEST_PATH = 200
 LONGEST_NAME = 80  # of a report's file, before the digest
 
 T = TypeVar("T")
@@ -112,7 +114,10 @@ def _cluster(value: Value, folder: Path) -> _Choice[Site]:
     text = value.text()
     path = folder / text
     with placed(value):
-        return _Choice({"cluster": text}, read_machines(str(path) if path.is_file() else text, None, 1))
+        return _Choice(
+            {"cluster": text},
+            read_machines(str(path) if len(text) < LONGEST_PATH and path.is_file() else text, None, 1),
+        )
 
 
 def _jobs(value: Value) -> "Iterator[_Job]":

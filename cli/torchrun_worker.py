@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..schemas.errors import InvalidInputError
 from .conducting import Conduct, first_beyond
+from .console import SETTINGS
 from .run_report import RunReport
 from .run_story import RunFacts
 from .training import Training, device, load_training, tokens_of
@@ -40,6 +41,7 @@ def work_under_torchrun(plan: "Plan", training: Training, how: Conduct, as_json:
         seed=training.seed,
         transport=training.transport,
     )
+    SETTINGS.trains = True
     facts = RunFacts(plan, training.model, tokens_of(plan, corpus), training.paced, how.iterations)
     report = RunReport(facts, as_json=as_json, quiet=quiet, metrics=how.metrics)
     if runner.reports_loss():

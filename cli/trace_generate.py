@@ -7,8 +7,8 @@ import typer
 
 from ..schemas.documents import STANDARD_STREAM
 from ..schemas.errors import InvalidInputError
+from ..schemas.fields import MOST_NODES
 from .console import Debug, Output, Quiet, Seed, remark
-from .hostlists import MOST_NODES
 from .quantities import parse_time_s
 
 if TYPE_CHECKING:

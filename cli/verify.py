@@ -1,12 +1,16 @@
 """`rtk verify`: the independent checker."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..schemas.documents import source_of
 from .console import Debug, Json, Quiet, print_json
+from .planning import quality
 from .plans import ProfileOption, check_profile
+
+if TYPE_CHECKING:
+    from ..schemas.plan import Plan
 
 NAME = "verify"
 SUMMARY = "Check a plan, independently of its planner."
@@ -42,5 +46,14 @@ def command(
     else:
         for problem in problems:
             print(f"{problem.path}: {problem.message}")
-        print(f"{source_of(plan)}: {'valid' if not problems else f'not valid, {len(problems)} problem(s)'}")
+        verdict = f"valid{_claim(read)}" if not problems else f"not valid, {len(problems)} problem(s)"
+        print(f"{source_of(plan)}: {verdict}")
     raise typer.Exit(1 if problems else 0)
+
+
+def _claim(read: "Plan") -> str:
+    """What the plan says is proven, where there are several routings: that is not checked here."""
+    prediction = read.prediction
+    if prediction is None or prediction.proof_scope is None:
+        return ""
+    return f" (it says: {quality(prediction)})"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ..schemas.conditions import LinkPlace
 from ..schemas.documents import digest
 from ..schemas.errors import InvalidInputError
+from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_WORKERS
 from ..schemas.plan import Link, Pipeline, Plan, Planner, Template, Worker
 from ..schemas.profile import Profile
 from .partition import cut_stages, with_limits_and_delays
@@ -19,6 +20,9 @@ class Shape:
     """What to plan: pp stages, dp pipelines, micro-batches per pipeline, limits (bytes) and delays (s) to plan for.
 
     A worker is `tensor_parallel` GPUs.
+
+    Raises:
+        InvalidInputError: it is larger than any job.
     """
 
     pp: int
@@ -27,6 +31,19 @@ class Shape:
     memory_limit_bytes: Sequence[float] | None = None
     link_delay_s: Mapping[LinkPlace, float] | None = None
     tensor_parallel: int = 1
+
+    def __post_init__(self) -> None:
+        for what, size, most in (
+            ("workers", self.pp * self.dp, MOST_WORKERS),
+            ("micro-batches", self.dp * self.microbatches, MOST_MICROBATCHES),
+            ("micro-batches times stages", self.pp * self.dp * self.microbatches, MOST_CELLS),
+        ):
+            if size > most:
+                raise InvalidInputError(
+                    f"{size:,} {what} are more than {most:,}",
+                    where="pp, dp and microbatches",
+                    fix="give fewer stages, pipelines or micro-batches",
+                )
 
 
 def template_of(profile: Profile, shape: Shape) -> Template:

@@ -32,6 +32,7 @@ from typing import Any, Literal, NamedTuple
 from ..schemas.errors import InvalidInputError
 from ..schemas.timeline import Span, Timeline
 from .failslow.calls.sources import Document
+from .failslow.calls.words import finite, ranks_of, whole
 
 STEP = "step"
 _ACTION = re.compile(r"PP:(\d{1,9})([FIWB])(\d{1,9})")
@@ -91,12 +92,12 @@ class _Seen:
     def note(self, event: dict[str, Any]) -> None:
         """An event of the trace."""
         if event.get("ph") == "M" and event.get("name") == "process_name":
-            self.names[event["pid"]] = str(event["args"]["name"])
+            self.names[_thread(event)[0]] = str(event["args"]["name"])
         if event.get("ph") != "X" or "ts" not in event:
             return
         category, name = str(event.get("cat", "")), str(event.get("name", ""))
         if category == "cpu_op":
-            self.operations[event["pid"], event["tid"]].append(float(event["ts"]))
+            self.operations[_thread(event)].append(finite(event["ts"]))
         elif category == "kernel":
             self._note_kernel(name, event)
         elif category.endswith(("_runtime", "_driver")):
@@ -110,16 +111,17 @@ class _Seen:
         if correlation is None or "nccl" in name.lower():
             return
         start_us, end_us = _extent(event)
+        correlation = whole(correlation)
         before_us, after_us = self.kernels.get(correlation, (start_us, end_us))
         self.kernels[correlation] = min(start_us, before_us), max(end_us, after_us)
 
     def _note_launch(self, event: dict[str, Any]) -> None:
         correlation = (event.get("args") or {}).get("correlation")
         if correlation is not None:
-            self.launches.append((float(event["ts"]), correlation))
+            self.launches.append((finite(event["ts"]), whole(correlation)))
 
     def _note_annotation(self, category: str, name: str, event: dict[str, Any]) -> None:
-        thread = event.get("pid", 0), event.get("tid", 0)
+        thread = _thread(event)
         if category == "python_function":
             if (found := _MEGATRON.fullmatch(name)) is not None:
                 self.calls.append(("F" if found[1] == "forward" else "B", *_extent(event), thread))
@@ -127,7 +129,7 @@ class _Seen:
             windows = self.on_gpu if category == "gpu_user_annotation" else self.on_cpu
             windows.append(_Window(label, *_extent(event), thread))
         elif category == "user_annotation" and name.startswith(_ITERATION):
-            self.iterations.append(float(event["ts"]))
+            self.iterations.append(finite(event["ts"]))
 
 
 @dataclass
@@ -176,11 +178,7 @@ def _holders(path: Path) -> Iterator[_Holder]:
         try:
             seen.note(event)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidInputError(
-                f"an event lacks {error}, or has it in another form",
-                where=f"{path}, /traceEvents/{place}",
-                fix="give a trace as torch's profiler wrote it",
-            ) from error
+            raise _odd(f"an event lacks {error}", f"{path}, /traceEvents/{place}") from error
     job = document.rest.get("distributedInfo")
     job = job if isinstance(job, dict) else {}
     if seen.calls and not any(window.label.kind != STEP for window in seen.on_cpu + seen.on_gpu):
@@ -188,13 +186,21 @@ def _holders(path: Path) -> Iterator[_Holder]:
     if not any(window.label.kind != STEP for window in seen.on_cpu + seen.on_gpu):
         return
     windows, clock = _measured(seen, bool(document.rest.get("deviceProperties")), path)
-    base_ns = int(document.rest.get("baseTimeNanoseconds") or 0)
+    try:
+        base_ns = whole(document.rest.get("baseTimeNanoseconds") or 0)
+    except (TypeError, ValueError) as error:
+        raise _odd(f"the trace lacks {error}", f"{path}, /baseTimeNanoseconds") from error
     processes: dict[Process, list[_Window]] = defaultdict(list)
     for window in windows:
         processes[window.thread[0]].append(window)
     for process, own in sorted(processes.items(), key=lambda item: str(item[0]).zfill(20)):
         rank = job.get("rank") if len(processes) == 1 else _rank_of(seen.names.get(process, ""), process)
         yield _Holder(rank if isinstance(rank, int) else None, _on_main_thread(own), base_ns, clock)
+
+
+def _odd(what: str, where: str) -> InvalidInputError:
+    fix = "give a trace as torch's profiler wrote it"
+    return InvalidInputError(f"{what}, or has it in another form", where=where, fix=fix)
 
 
 def _label(name: str) -> _Label | None:
@@ -204,8 +210,18 @@ def _label(name: str) -> _Label | None:
 
 
 def _extent(event: dict[str, Any]) -> tuple[float, float]:
-    start_us = float(event["ts"])
-    return start_us, start_us + float(event["dur"])
+    start_us, lasts_us = finite(event["ts"]), finite(event["dur"])
+    if lasts_us < 0:
+        raise ValueError("a duration of 0 or more")
+    return start_us, start_us + lasts_us
+
+
+def _thread(event: dict[str, Any]) -> Thread:
+    """The process and the thread of an event; a trace of one may leave them out."""
+    process, thread = event.get("pid", 0), event.get("tid", 0)
+    if not isinstance(process, int | str) or not isinstance(thread, int | str):
+        raise TypeError("a process and a thread that are numbers or names")
+    return process, thread
 
 
 def _rank_of(name: str, process: Process) -> int | None:
@@ -216,7 +232,7 @@ def _rank_of(name: str, process: Process) -> int | None:
 def _megatron_windows(seen: _Seen, job: dict[str, Any], path: Path) -> Iterator[_Window]:
     """Megatron's calls, numbered within each of the profiler's iterations."""
     groups = [one for one in job.get("pg_config") or [] if isinstance(one, dict)]
-    stages = next((one.get("ranks") or [] for one in groups if one.get("pg_desc") == _MEGATRON_STAGES), [])
+    stages = next((ranks_of(one.get("ranks")) for one in groups if one.get("pg_desc") == _MEGATRON_STAGES), ())
     if job.get("rank") not in stages:
         raise InvalidInputError(
             "the trace does not say which stage of Megatron's pipeline the rank holds",

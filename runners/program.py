@@ -66,7 +66,9 @@ class AllReduce:
         group: the ranks of the stage's component (docs/semantics.md), ascending: where all pipelines cut the layers
             alike, its peers.
         duration_s: of the slowest of them.
-        parts: what is to be summed with whom, in ascending order of layers; one part where all cut alike.
+        parts: what is to be summed with whom, one after the other, the last layers first, for backward passes end with
+            the first: so who has ended does not wait for somebody who still computes. All ranks go through the layers
+            in this order, so none wait for each other. One part where all cut alike.
     """
 
     group: tuple[int, ...]
@@ -182,7 +184,7 @@ def _reductions(plan: Plan, workers: Sequence[Worker]) -> Iterator[AllReduce]:
     at = {run.layers[0]: place for place, run in enumerate(runs)}
     for rank, (first, stop) in enumerate(stage.layers for stage in stages):
         own = runs[at[first] : at.get(stop, len(runs))]
-        yield AllReduce(components[rank], slowest_s[components[rank]], tuple(_joined(own)))
+        yield AllReduce(components[rank], slowest_s[components[rank]], tuple(_joined(own))[::-1])
 
 
 def _runs_of_layers(stages: Sequence[Stage]) -> list[Part]:

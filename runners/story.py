@@ -308,7 +308,7 @@ class _World:
                 self._at(self.now_s + RETRY_S, _SAYS, lambda: self._say_hello(process))
             case MakePlan():
                 self._make_plan(instruction)
-            case Wake(after_s, timer):
+            case Wake(after_s, timer) if not timer.startswith("stall"):  # nobody hangs in a story
                 self._at(self.now_s + after_s, _LOST, lambda: self._feed(Elapsed(self.now_s, timer)))
             case Announce(fields):
                 self.announced.append((self.now_s, fields))

@@ -17,7 +17,7 @@ import numpy as np
 from .documents import digest
 from .errors import InvalidInputError
 from .orders import KINDS, parse_columns
-from .plan import Layers, Plan
+from .plan import Layers, Optimizer, Plan, Prediction
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -406,12 +406,20 @@ def _wrong_prediction(table: _Table, times: _Times, peaks: Floats) -> list[Probl
         for key, said, found in wanted
         if not _close(said, found)
     ]
-    return problems + _wrong_bound(table.plan, iteration)
+    return problems + _wrong_bound(prediction, iteration)
 
 
-def _wrong_bound(plan: Plan, iteration: float) -> list[Problem]:
-    prediction = plan.prediction
-    assert prediction is not None
+def check_promise(prediction: Prediction, optimizer: Optimizer) -> list[Problem]:
+    """Check that the times of a prediction agree with each other, without the orders that they are of."""
+    name = "period_s" if optimizer == "staggered" else "makespan_s"
+    iteration = prediction.iteration_time_s
+    if not _close(iteration, getattr(prediction, name)):
+        message = f"the iteration takes {iteration:.12g} s, its {name} is {getattr(prediction, name):.12g}"
+        return [Problem("/prediction/iteration_time_s", message)]
+    return _wrong_bound(prediction, iteration)
+
+
+def _wrong_bound(prediction: Prediction, iteration: float) -> list[Problem]:
     bound = prediction.lower_bound_s
     problems = []
     if iteration < bound * (1 - ROUNDING):

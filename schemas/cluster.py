@@ -95,6 +95,7 @@ def seats_of_shape(cluster: Cluster, pp: int, dp: int) -> Seats:
     Raises:
         InfeasibleError: there are fewer GPUs than workers.
     """
+    _require_room(cluster, pp * dp, pp * dp)  # before they are named: thousands of millions may be asked for
     return _seats(cluster, {(k, i): 1 for k in range(dp) for i in range(pp)})
 
 
@@ -104,7 +105,9 @@ def seats_of_plan(cluster: Cluster, plan: Plan) -> Seats:
     Raises:
         InfeasibleError: there are fewer GPUs than that.
     """
-    return _seats(cluster, {worker.place: plan.stage_of(worker).tensor_parallel for worker in plan.workers})
+    needed = {worker.place: plan.stage_of(worker).tensor_parallel for worker in plan.workers}
+    _require_room(cluster, len(needed), sum(needed.values()))
+    return _seats(cluster, needed)
 
 
 def troubles(seats: Seats, overlay: Overlay) -> Troubles:
@@ -154,15 +157,17 @@ def _slow(seats: Seats, overlay: Overlay) -> dict[Place, float]:
     return {place: max(factors) for place, factors in met.items() if factors}
 
 
-def _seats(cluster: Cluster, needed: Mapping[Place, int]) -> Seats:
-    total = sum(needed.values())
+def _require_room(cluster: Cluster, workers: int, total: int) -> None:
     if total > cluster.size:
         raise InfeasibleError(
-            f"{len(needed)} workers need {total} GPUs, the cluster has {cluster.size}: "
+            f"{workers} workers need {total} GPUs, the cluster has {cluster.size}: "
             f"{len(cluster.nodes)} nodes of {cluster.gpus_per_node}",
             where="--cluster",
             fix=f"take {total - cluster.size} GPUs more, or fewer stages or pipelines",
         )
+
+
+def _seats(cluster: Cluster, needed: Mapping[Place, int]) -> Seats:
     gpus = cluster.gpus()
     return {place: tuple(next(gpus) for _ in range(count)) for place, count in needed.items()}
 

@@ -16,7 +16,7 @@ class Episode:
         provisional: the sample that raised the suspicion; None: it was found only in hindsight.
         confirmed: the sample with which it was certain; None: it is not, as yet.
         relief: the first sample that is as usual again; None: none is, as yet.
-        severity: its median over the usual time.
+        severity: the median of its samples, as many as there are so far, over the usual time beside it.
     """
 
     onset: Index

@@ -10,15 +10,16 @@ import re
 import sys
 import tempfile
 import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, TypeVar, cast
 
 from .errors import InvalidInputError
+from .streams import bounded, unreadable
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -52,7 +53,7 @@ def read_document(path: str, kind: type[D]) -> D:
     """Read one document of a kind from a file.
 
     Args:
-        path: a file's path, read as gzip when it ends in `.gz`; `-` is standard input.
+        path: a file's path; `-` is standard input (see `opened`).
         kind: the document's class, such as Plan.
 
     Returns:
@@ -70,17 +71,36 @@ def source_of(path: str) -> str:
 
 
 def read_bytes(path: str) -> bytes:
-    """Read a file's bytes, through gzip when its name ends in `.gz`; `-` is standard input."""
+    """Read all bytes of a file, as `opened` gives them."""
+    with opened(path) as stream:
+        return stream.read()
+
+
+@contextmanager
+def opened(path: str, *, is_endless: bool = False, is_packed: bool = False) -> Iterator[BufferedReader]:
+    """Open a file for one reading: the one way in for whatever rtk reads of other people.
+
+    What ends in `.gz`, or begins as gzip does, is unpacked. No more is read than the bound of `streams.py` admits. A
+    pipe that nobody writes to is waited for.
+
+    Args:
+        path: `-` is standard input.
+        is_endless: a log that is followed as it grows has no bound.
+        is_packed: give the bytes as they stand there.
+
+    Raises:
+        InvalidInputError: it cannot be read, is damaged or too large; also later, while it is read.
+    """
+    is_gzip = False if is_packed else True if path.endswith(".gz") else None
     if path == STANDARD_STREAM:
-        return sys.stdin.buffer.read()
+        yield bounded(cast(BinaryIO, sys.stdin.buffer), source_of(path), is_gzip=is_gzip, is_endless=is_endless)
+        return
     try:
-        data = Path(path).read_bytes()
-        return gzip.decompress(data) if path.endswith(".gz") else data
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InvalidInputError(f"the gzip data is damaged or cut short ({error})", where=path) from error
+        stream = Path(path).open("rb")  # noqa: SIM115 (what whoever reads it raises is not ours to explain)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise InvalidInputError(f"cannot read the file: {reason}", where=path, fix="check the path") from error
+        raise unreadable(path, error) from error
+    with stream:
+        yield bounded(stream, path, is_gzip=is_gzip, is_endless=is_endless)
 
 
 def parse_document(data: bytes, kind: type[D], source: str) -> D:
@@ -194,6 +214,29 @@ def type_adapter(kind: type[Any]) -> "TypeAdapter[Any]":
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
+
+
+def typed(value: Any, kind: type[Any], where: str) -> Any:
+    """A JSON value as one of our classes: of what a document holds without a type of its own, such as options.
+
+    Args:
+        value: whatever stands there.
+        kind: the class, a dataclass whose fields are typed.
+        where: the JSON pointer of the value.
+
+    Raises:
+        InvalidInputError: it is none; with the pointer of what is wrong.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return type_adapter(kind).validate_json(json.dumps(value))  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        names = [str(part) for part in first["loc"] if part != "[key]"]
+        what = f"{names[-1] if names else 'it'}: {first['msg'][0].lower()}{first['msg'][1:]}"
+        place = where + "".join(pointer((name,)) for name in names)
+        raise InvalidInputError(what, where=place, fix="correct the value, or let rtk plan write it again") from None
 
 
 def pointer(parts: tuple[str | int, ...]) -> str:

@@ -49,3 +49,9 @@ class RuntimeFailedError(RtkError):
     """A worker or the runtime failed while executing a plan (exit code 5)."""
 
     exit_code = 5
+
+
+class BugError(RtkError):
+    """Something happened that rtk does not expect: a bug, whatever the input was (exit code 70, as in sysexits.h)."""
+
+    exit_code = 70

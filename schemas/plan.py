@@ -7,12 +7,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import MinLen
 
 from .errors import InvalidInputError
-from .fields import STRICT, Bytes, Count, Factor, Index, Name, Ratio, Seconds
+from .fields import STRICT, Bytes, Count, Factor, Index, LayerNumber, Name, Ratio, Seconds
 from .orders import Operation, check_order_text, parse_order
 
 Proof = Literal["optimal", "bound", "none"]
+ProofScope = Literal["routing", "all-routings"]
 Optimizer = Literal["synchronous", "staggered"]
-Layers = tuple[Index, Index]  # [first, stop)
+Layers = tuple[LayerNumber, LayerNumber]  # [first, stop)
 Place = tuple[int, int]  # pipeline and stage
 
 
@@ -140,7 +141,11 @@ class Planner:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the plan promises. `gap` is iteration_time_s / lower_bound_s - 1; memory stands in worker order."""
+    """What the plan promises. `gap` is iteration_time_s / lower_bound_s - 1; memory stands in worker order.
+
+    `proof_scope` says what the bound is over, where micro-batches could run on other workers than they do: all orders
+    of the routing taken, or those of all routings. None: there is but one routing, or the file is an older one.
+    """
 
     iteration_time_s: Seconds
     makespan_s: Seconds
@@ -150,7 +155,9 @@ class Prediction:
     proof: Proof
     bubble_ratio: Ratio
     peak_memory_bytes: tuple[Bytes, ...]
+    proof_scope: ProofScope | None = None
 
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"proof_scope"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
 

@@ -40,9 +40,9 @@ def test_every_source_file_stands_in_a_package() -> None:
 
 
 def test_shipped_data_is_listed() -> None:
-    """The JSON Schemas, the typing marker and the papers' traces are package data."""
+    """The JSON Schemas, the typing marker, the papers' traces and what was measured beside them are package data."""
     data = PYPROJECT["tool"]["setuptools"]["package-data"]
-    traces = {"rtk.cli.reproductions": ["traces/*"]}
+    traces = {"rtk.cli.reproductions": ["measured.json", "traces/*"]}
     assert data == {"rtk": ["py.typed"], "rtk.schemas": ["*.schema.json"], **traces}
     assert (ROOT / "py.typed").exists()
 

@@ -107,7 +107,7 @@ def _options(place: tuple[str, ...], a: dict[str, Any], b: dict[str, Any]) -> It
     """What differs in a planner's options, and in options within options."""
     for name in sorted({**a, **b}):
         before, after, inner = a.get(name), b.get(name), (*place, name)
-        if isinstance(before, dict) or isinstance(after, dict):
+        if all(isinstance(option, dict | None) for option in (before, after)) and (before or after):
             yield from _options(inner, before or {}, after or {})
             continue
         if before != after:
@@ -147,6 +147,8 @@ def _prediction(a: Plan, b: Plan) -> Iterator[Change]:
             change = f"{words}: {becomes(before, after, 'ratio')}"
             yield Change(f"/prediction/{name}", "prediction", before, after, change)
     yield from changed("/prediction/proof", "prediction", "proof", a.prediction.proof, b.prediction.proof)
+    scopes = a.prediction.proof_scope, b.prediction.proof_scope
+    yield from changed("/prediction/proof_scope", "prediction", "scope of the proof", *scopes)
     yield from _peak_memory((a, a.prediction), (b, b.prediction))
 
 

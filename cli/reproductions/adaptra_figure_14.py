@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from .adaptra_messages import Way
-from .adaptra_pipelines import DELEGATED_S, JOBS, System, delegated, simulated_s
-from .reproduction import Claim, Reproduction, Row
+from .adaptra_pipelines import DELEGATED, DELEGATED_S, JOBS, System, delegated, simulated_s
+from .reproduction import Basis, Claim, Reproduction, Row
 
 SETTING = JOBS["7B"].setting
 DELAYS_S = {2: 0.03}
@@ -18,6 +18,7 @@ def reproduce() -> Reproduction:
     return Reproduction(
         "adaptra-figure-14",
         "Adaptra Figure 14: ms an iteration of the 7B model takes with 30 ms between stages 2 and 3",
+        ("adaptra",),
         (*_work(), *_times()),
         (Claim("zero-bubble > with delegates > adapted > undelayed", _is_ordered()),),
         METHOD,
@@ -47,18 +48,18 @@ UNSAID = (
 
 def _work() -> Iterator[Row]:
     for total_ms, rate in BUBBLE_RATES.items():
-        yield Row(f"a stage computes, by {total_ms} and {rate:g}", total_ms * (1 - rate), BUSY_MS, "model", 0.03)
+        yield Row(f"a stage computes, by {total_ms} and {rate:g}", total_ms * (1 - rate), BUSY_MS, Basis.COMPUTED, 0.03)
 
 
 def _times() -> Iterator[Row]:
     later = "3.4 ms a message are fitted to this number"
     at_once = "nothing fitted to it, so it is not judged"
-    yield Row("ZB, together", 703, _ms("ZB", "together"), "model", 0.10)
-    yield Row("Adaptra-CPU", 579, _ms("Adaptra-CPU"), "fitted", 0.03, note=later)
-    yield Row("Adaptra-CPU, delegates no slower", 579, _ms("Adaptra-CPU") - _later_ms(), "model", note=at_once)
-    yield Row("Adaptra", 398, _ms("Adaptra"), "model", 0.03)
+    yield Row("ZB, together", 703, _ms("ZB", "together"), Basis.SIMULATED, 0.10)
+    yield Row("Adaptra-CPU", 579, _ms("Adaptra-CPU"), Basis.SIMULATED, 0.03, DELEGATED, note=later)
+    yield Row("Adaptra-CPU, delegates no slower", 579, _ms("Adaptra-CPU") - _later_ms(), Basis.SIMULATED, note=at_once)
+    yield Row("Adaptra", 398, _ms("Adaptra"), Basis.SIMULATED, 0.03, borrowed=DELEGATED)
     in_turn = sorted(_ms("ZB", way) for way in ("forth first", "back first"))
-    yield Row("ZB, one after the other", 703, (in_turn[0], in_turn[1]), "range")
+    yield Row("ZB, one after the other", 703, (in_turn[0], in_turn[1]), Basis.SIMULATED)
 
 
 def _later_ms() -> float:

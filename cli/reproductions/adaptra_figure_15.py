@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from .adaptra_pipelines import JOBS, SYSTEMS, System, in_turn_s, iteration_s
-from .reproduction import Claim, Reproduction, Row
+from .adaptra_pipelines import JOBS, SYSTEMS, System, fitted_of, in_turn_s, iteration_s
+from .reproduction import Basis, Claim, Reproduction, Row
 
 JOB = JOBS["14B"]
 LAST, DELAY_S = JOB.setting.last, 0.06
@@ -16,6 +16,7 @@ def reproduce() -> Reproduction:
     return Reproduction(
         "adaptra-figure-15",
         "Adaptra Figure 15: iteration time of the 14B model with 60 ms on the last link, over that without a delay",
+        ("pipeline", "adaptra"),
         (*_slowdowns(), *_delegated(), *_curve()),
         (Claim("ZB is slowed most, then 1F1B, Adaptra-CPU, and Adaptra least", _is_ordered()),),
         METHOD,
@@ -48,24 +49,38 @@ UNSAID = (
 def _slowdowns() -> Iterator[Row]:
     for system, printed in PRINTED.items():
         low, high = (one / JOB.undelayed(system) for one in in_turn_s(JOB, system, {LAST: DELAY_S}))
-        is_range = system == "ZB"
-        yield Row(system, printed, (low, high) if is_range else low, "range" if is_range else "model", 0.10)
+        yield Row(
+            system, printed, (low, high) if system == "ZB" else low, Basis.SIMULATED, 0.10, borrowed=fitted_of(system)
+        )
     at_once = iteration_s(JOB, "ZB", {LAST: DELAY_S}, "together") / JOB.undelayed("ZB")
-    yield Row("ZB, together", PRINTED["ZB"], at_once, note="as the logs' first iterations under the delay: 2.81")
+    yield Row(
+        "ZB, together",
+        PRINTED["ZB"],
+        at_once,
+        Basis.SIMULATED,
+        note="as the logs' first iterations under the delay: 2.81",
+    )
 
 
 def _delegated() -> Iterator[Row]:
     ours = JOB.undelayed("Adaptra") / JOB.undelayed("ZB")
     for system, saved in SAVED.items():
         printed = (1 - saved) * PRINTED["ZB"] / PRINTED[system]
-        yield Row(f"by delegates over ZB, undelayed, by {system}'s share", round(printed, 3), ours, "model", 0.03)
+        yield Row(
+            f"by delegates over ZB, undelayed, by {system}'s share",
+            round(printed, 3),
+            ours,
+            Basis.QUOTED,
+            0.03,
+            note="iterations of the artifact's logs",
+        )
 
 
 def _curve() -> Iterator[Row]:
     for system in SYSTEMS:
         for delay_ms in (20, 40):
             ours = iteration_s(JOB, system, {LAST: delay_ms / 1000}) / JOB.undelayed(system)
-            yield Row(f"{system}, {delay_ms} ms", None, ours)
+            yield Row(f"{system}, {delay_ms} ms", None, ours, Basis.SIMULATED, borrowed=fitted_of(system))
 
 
 def _is_ordered() -> bool:

@@ -1,7 +1,7 @@
 """Adaptra Figure 17: two or three slow links at once in the 14B model, 30 ms each: averages over four settings."""
 
-from .adaptra_pipelines import JOBS, System, in_turn_s
-from .reproduction import Claim, Reproduction, Row
+from .adaptra_pipelines import JOBS, System, fitted_of, in_turn_s
+from .reproduction import Basis, Claim, Reproduction, Row
 
 JOB = JOBS["14B"]
 SETTINGS = ((0, 1), (0, 2), (0, 6), (0, 3, 6))  # slow links: adjacent, skipping one, first and last, three
@@ -14,6 +14,7 @@ def reproduce() -> Reproduction:
     return Reproduction(
         "adaptra-figure-17",
         "Adaptra Figure 17: Adaptra's iteration time over the others' with 2 or 3 links of 30 ms, mean of 4 settings",
+        ("pipeline", "adaptra"),
         rows,
         (Claim("Adaptra is faster than each of the others in all four settings", _is_fastest()),),
         METHOD,
@@ -35,8 +36,8 @@ def _row(system: System, printed: float) -> Row:
     ratios = [_ratios(system, links) for links in SETTINGS]
     low, high = (sum(ends) / len(SETTINGS) for ends in zip(*ratios, strict=True))
     if system == "ZB":
-        return Row(f"Adaptra over {system}", printed, (low, high), "range", 0.10)
-    return Row(f"Adaptra over {system}", printed, low, "model", 0.10)
+        return Row(f"Adaptra over {system}", printed, (low, high), Basis.SIMULATED, 0.10, borrowed=fitted_of("Adaptra"))
+    return Row(f"Adaptra over {system}", printed, low, Basis.SIMULATED, 0.10, borrowed=fitted_of("Adaptra"))
 
 
 def _ratios(system: System, links: tuple[int, ...]) -> tuple[float, float]:

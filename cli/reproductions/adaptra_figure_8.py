@@ -8,7 +8,7 @@ from functools import cache
 from itertools import count
 
 from .adaptra_pipelines import Setting, adapted
-from .reproduction import Claim, Reproduction, Row
+from .reproduction import Basis, Claim, Reproduction, Row
 
 MICROBATCHES, OPERATION_MS = 30, 10
 SETTING = Setting(2, MICROBATCHES, (OPERATION_MS / 1000,) * 3)
@@ -22,6 +22,7 @@ def reproduce() -> Reproduction:
     return Reproduction(
         "adaptra-figure-8",
         "Adaptra Figure 8: the delay that a slackness absorbs, and iteration times under delays, ms",
+        ("adaptra",),
         (*_absorbed(), *_simulator(), *_slopes(), *_bubbles()),
         (
             Claim(
@@ -56,25 +57,27 @@ UNSAID = (
 def _absorbed() -> Iterator[Row]:
     for slack in PLANNED_MS:
         costly = next(delay for delay in count() if round(_ms(slack, delay) - _ms(slack, 0), 6) > delay)
-        yield Row(f"the delay that slackness {slack} absorbs, ms", (slack - 1) * OPERATION_MS, costly - 1, "exact", 0)
+        yield Row(
+            f"the delay that slackness {slack} absorbs, ms", (slack - 1) * OPERATION_MS, costly - 1, Basis.SIMULATED, 0
+        )
 
 
 def _simulator() -> Iterator[Row]:
     for slack, known in SIMULATOR.items():
         for delay, simulator_ms in known.items():
             what = f"slackness {slack}, delay {delay} ms, beside their simulator, ms"
-            yield Row(what, simulator_ms, _ms(slack, delay), "exact", 0)
+            yield Row(what, simulator_ms, _ms(slack, delay), Basis.SIMULATED, 0)
 
 
 def _slopes() -> Iterator[Row]:
     for slack in PLANNED_MS:
         ours = (_ms(slack, 80) - _ms(slack, 70)) / 10
-        yield Row(f"slackness {slack}: ms for each ms beyond", 2 * MICROBATCHES / (slack + 1), ours)
+        yield Row(f"slackness {slack}: ms for each ms beyond", 2 * MICROBATCHES / (slack + 1), ours, Basis.SIMULATED)
 
 
 def _bubbles() -> Iterator[Row]:
     for slack in (2, 3):
-        yield Row(f"slackness {slack}, delay 20 ms: bubble rate", None, _simulated(slack, 20)[1])
+        yield Row(f"slackness {slack}, delay 20 ms: bubble rate", None, _simulated(slack, 20)[1], Basis.SIMULATED)
 
 
 def _ms(slack: int, delay_ms: int) -> float:

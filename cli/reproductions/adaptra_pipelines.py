@@ -27,6 +27,7 @@ IN_TURN: tuple[Way, ...] = ("forth first", "back first")
 EQUAL_S = (0.01, 0.01, 0.01)  # for operations of 10 ms the artifact's generator makes the orders of ZB
 # By how much a delegated message comes later: fitted to figure 14's 579 ms, and to nothing else.
 DELEGATED_S = 0.0034
+DELEGATED = ("how much later a delegated message comes",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,11 @@ JOBS = {
     "30B": _job(8, (10.375, 12.25, 6.625), (974.64, 932.82, 1104.24)),
     "60B": _job(8, (11.125, 12.375, 6.125), (1040.54, 962.36, 1165.12)),
 }
+
+
+def fitted_of(*systems: System) -> tuple[str, ...]:
+    """What was fitted to figure 14 and the times of these systems rest on."""
+    return DELEGATED if any(system.startswith("Adaptra") for system in systems) else ()
 
 
 def iteration_s(job: Job, system: System, delays_s: Delays, way: Way = "forth first") -> float:

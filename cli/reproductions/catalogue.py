@@ -1,4 +1,4 @@
-"""Which tables and figures there are, and the module that makes each; modules are loaded when asked for."""
+"""Which tables and figures there are, and the module that makes each, loaded when asked for; and what there is not."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -9,16 +9,27 @@ from .reproduction import Reproduction
 MODULES: dict[str, str] = {
     "slipstream-figures-3-5-6": "slipstream_figures_3_5_6",
     "slipstream-table-1": "slipstream_table_1",
+    "slipstream-table-2": "slipstream_table_2",
+    "slipstream-table-3": "slipstream_table_3",
     "slipstream-figure-8": "slipstream_figure_8",
     "slipstream-figure-9": "slipstream_figure_9",
     "slipstream-figure-10": "slipstream_figure_10",
     "slipstream-figure-11": "slipstream_figure_11",
+    "oobleck-table-1": "oobleck_table_1",
     "oobleck-table-2": "oobleck_table_2",
+    "oobleck-table-3": "oobleck_table_3",
     "oobleck-table-4": "oobleck_table_4",
     "oobleck-figure-10": "oobleck_figure_10",
+    "oobleck-figure-11": "oobleck_figure_11",
+    "greyhound-tables-3-4": "greyhound_tables_3_4",
+    "greyhound-table-5": "greyhound_table_5",
+    "greyhound-table-6": "greyhound_table_6",
     "greyhound-figure-12": "greyhound_figure_12",
+    "greyhound-figure-13": "greyhound_figure_13",
     "greyhound-figure-14": "greyhound_figure_14",
     "greyhound-figure-15": "greyhound_figure_15",
+    "greyhound-figure-16": "greyhound_figure_16",
+    "greyhound-figure-18": "greyhound_figure_18",
     "greyhound-figure-20": "greyhound_figure_20",
     "adaptra-figure-5": "adaptra_figure_5",
     "adaptra-figure-8": "adaptra_figure_8",
@@ -26,9 +37,36 @@ MODULES: dict[str, str] = {
     "adaptra-figure-15": "adaptra_figure_15",
     "adaptra-figure-16": "adaptra_figure_16",
     "adaptra-figure-17": "adaptra_figure_17",
+    "adaptra-figure-18": "adaptra_figure_18",
     "adaptra-figure-19": "adaptra_figure_19",
+    "adaptra-figure-20": "adaptra_figure_20",
     "adaptra-figure-21": "adaptra_figure_21",
     "rtk-policy": "rtk_policy",
+}
+
+# What the papers have beside these, and why it is not among them.
+ABSENT: dict[str, str] = {
+    "SlipStream Figures 1, 2, 4, 7": "drawings of parallelism, of the fault-free case, of one operator and of a "
+    "normalization; Figures 3, 5 and 6 have their numbers",
+    "ReCycle (slides) Tables 1, 2 and Figure 9": "SlipStream's Tables 1, 2 and Figure 8 again; their samples per s are "
+    "used there",
+    "Oobleck Figures 2 to 9": "drawings of the method and toy examples, without results",
+    "Oobleck Figure 12": "more models of Figure 10 (Appendix C), which oobleck-figure-10 has",
+    "Greyhound Table 1 and Figures 1 to 6": "what was observed on a production cluster for months; the traces are not "
+    "public, and there is nothing to compute from",
+    "Greyhound Table 2": "words (how effective and how costly S1 to S4 are), no numbers",
+    "Greyhound Figures 7 to 11": "drawings of the method; the passes over rings and trees of Figure 10 are what `rtk "
+    "probe` does",
+    "Greyhound Figure 17": "seconds of GEMM and NCCL tests on A10, A100 and H800 at full and at 300 MHz: only those "
+    "machines have them",
+    "Greyhound Figure 19": "how long 10 to 76 GB take from GPUs to host memory, or to disk, and back: bandwidths of "
+    "their machine, which are not printed; fitting them to the one printed ratio, 6.72, would say nothing",
+    "Adaptra Figure 1": "a 14B model on 8 H800 under small delays, bars without numbers; adaptra-figure-15 has it",
+    "Adaptra Figures 2, 6, 9": "one GPU's kernels in a profiler: how NCCL holds up what comes after it",
+    "Adaptra Figure 3": "measured on GPUs under delays of each packet, curves without numbers; how messages are cut "
+    "into packets is not said",
+    "Adaptra Figures 7, 10 to 13 and Tables 1, 2": "drawings, notation and the models' degrees; used where they count",
+    "Adaptra Table 3": "an input: the trace of adaptra-figure-21",
 }
 
 

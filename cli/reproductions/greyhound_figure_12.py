@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .greyhound_pipelines import iteration_s
-from .reproduction import Claim, Reproduction, Row
+from .reproduction import Basis, Claim, Reproduction, Row
 from .stages import stages_profile
 
 
@@ -16,6 +16,12 @@ class Drawing:
     microbatches: int
     slow: float
     microbatch_s: float
+
+    @property
+    def fitted(self) -> tuple[str, ...]:
+        """All of it, to two numbers."""
+        shown = ("stages", "micro-batches", "slow-down", "time of a micro-batch")
+        return tuple(f"{what} of figure 12 with {self.stages} stages" for what in shown)
 
     def iteration_s(self, *slow: str) -> float:
         """An iteration of 1F1B with these workers slow, in s."""
@@ -43,6 +49,7 @@ def reproduce() -> Reproduction:
     return Reproduction(
         "greyhound-figure-12",
         "Greyhound Figure 12: s an iteration with two stragglers scattered over stages, and in one stage",
+        ("pipeline", "greyhound"),
         (*(row for drawing in DRAWINGS for row in _rows(drawing)), *_ours(answers)),
         (Claim("rtk's plans are quicker than both", all(time_s < 8 for time_s in answers.values())),),
         METHOD,
@@ -66,13 +73,13 @@ UNSAID = (
 
 def _rows(drawing: Drawing) -> Iterator[Row]:
     shape = f"{drawing.stages} stages, {drawing.microbatches} micro-batches"
-    yield Row(f"{shape}: in two stages, s", 8.5, drawing.scattered_s, "fitted", 0.03)
-    yield Row(f"{shape}: in one stage, s", 8.0, drawing.consolidated_s, "fitted", 0.03)
+    yield Row(f"{shape}: in two stages, s", 8.5, drawing.scattered_s, Basis.SIMULATED, 0.03, drawing.fitted)
+    yield Row(f"{shape}: in one stage, s", 8.0, drawing.consolidated_s, Basis.SIMULATED, 0.03, drawing.fitted)
 
 
 def _ours(answers: dict[str, float]) -> Iterator[Row]:
     for name, time_s in answers.items():
-        yield Row(f"3 stages: in two, after {name} by rtk, s", None, time_s)
+        yield Row(f"3 stages: in two, after {name} by rtk, s", None, time_s, Basis.PLANNED)
 
 
 def _answers(drawing: Drawing) -> dict[str, float]:

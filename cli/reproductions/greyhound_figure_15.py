@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from .greyhound_pipelines import Rebalanced, rebalanced
-from .reproduction import Claim, Reproduction, Row
+from .reproduction import Basis, Claim, Reproduction, Row
 from .stages import stages_profile
 
 GROUPS = 4
@@ -14,6 +14,8 @@ FACTOR = (GROUPS * BEFORE_S / AFTER_S - 1) / (GROUPS - 1)
 MICROBATCHES = 32  # of all groups together, by the artifact
 DIVISIBLE = 400_000  # so many that they are as good as divisible
 STAGE = 0.3  # of a healthy iteration, for each stage on a congested link; fitted to "1.3 in one stage"
+LEFT = ("slow-down of a group of figure 15", "healthy time of figure 15")
+RIGHT = ("share of a stage on a congested link of figure 15",)
 # Right half: which stages stragglers are in, and the paper's iteration time over the healthy one.
 CONGESTED = {
     "1 link, 2 stages": (2, 1.6),
@@ -31,6 +33,7 @@ def reproduce() -> Reproduction:
     return Reproduction(
         "greyhound-figure-15",
         "Greyhound Figure 15: s an iteration before and after S2 (left); over the healthy one, by slow stages (right)",
+        ("pipeline", "greyhound", "batch"),
         (*_before(left), *_after(left), *_split(), *_right()),
         (
             Claim(
@@ -77,29 +80,30 @@ def _left(slow: int) -> Rebalanced:
 
 
 def _before(left: dict[int, Rebalanced]) -> Iterator[Row]:
-    yield Row("healthy, s", None, left[1].healthy_s, "fitted")
+    yield Row("healthy, s", None, left[1].healthy_s, Basis.SIMULATED, borrowed=LEFT)
     for slow, one in left.items():
-        yield Row(f"{slow} of 4 slow, before S2, s", BEFORE_S, one.slow_s, "fitted" if slow == 1 else "model", 0.03)
+        yield Row(f"{slow} of 4 slow, before S2, s", BEFORE_S, one.slow_s, Basis.SIMULATED, 0.03, LEFT)
 
 
 def _after(left: dict[int, Rebalanced]) -> Iterator[Row]:
     for slow, one in left.items():
-        yield _after_row(slow, "after S2", one.after_s)
-    yield Row("1 of 4 slow, gain", 1.59, left[1].slow_s / left[1].after_s, "fitted", 0.03)
+        yield _after_row(slow, "after S2", one.after_s, Basis.SIMULATED)
+    yield Row("1 of 4 slow, gain", 1.59, left[1].slow_s / left[1].after_s, Basis.SIMULATED, 0.03, LEFT)
 
 
 def _split() -> Iterator[Row]:
     """After S2, if micro-batches could be split."""
     for slow in range(1, GROUPS + 1):
-        yield _after_row(slow, "after S2, divisible", _divisible_s(slow))
+        yield _after_row(slow, "after S2, divisible", _divisible_s(slow), Basis.PLANNED)
 
 
-def _after_row(slow: int, how: str, ours_s: float) -> Row:
+def _after_row(slow: int, how: str, ours_s: float, basis: Basis) -> Row:
     """The text has what one slow group comes to, and that all four leave nothing to gain."""
     what, printed = f"{slow} of 4 slow, {how}, s", {1: AFTER_S, GROUPS: BEFORE_S}
     if slow not in printed:
-        return Row(what, None, ours_s)
-    return Row(what, printed[slow], ours_s, "fitted" if slow == 1 else "model", 0.03)
+        return Row(what, None, ours_s, basis, borrowed=LEFT)
+    fitted, borrowed = (LEFT, ()) if slow == 1 else ((), LEFT)
+    return Row(what, printed[slow], ours_s, basis, 0.03, fitted, borrowed)
 
 
 def _divisible_s(slow: int) -> float:
@@ -113,7 +117,7 @@ def _divisible_s(slow: int) -> float:
 
 def _right() -> Iterator[Row]:
     for what, (stages, printed) in CONGESTED.items():
-        yield Row(f"{what}, times healthy", printed, 1 + STAGE * stages, "fitted", 0.03)
+        yield Row(f"{what}, times healthy", printed, 1 + STAGE * stages, Basis.COMPUTED, 0.03, RIGHT)
 
 
 def _leaves_none(links: int) -> bool:

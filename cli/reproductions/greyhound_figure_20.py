@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from .greyhound_figure_15 import LEFT
 from .greyhound_pipelines import rebalanced
-from .reproduction import Claim, Reproduction, Row
+from .reproduction import Basis, Claim, Reproduction, Row
 
 PIPELINES, STAGES = 16, 2  # 8TP, 16DP, 2PP
 HEALTHY, SLOW, MITIGATED = 37.4, 18.9, 29.8  # iterations per minute
@@ -43,6 +44,7 @@ def reproduce() -> Reproduction:
     return Reproduction(
         "greyhound-figure-20",
         "Greyhound Figure 20: throughput over the healthy one's with twelve slow-downs, 256 GPUs",
+        ("pipeline", "greyhound"),
         tuple(_rows(found)),
         (
             Claim("in every case taken the remedies help", all(one.gain > 1 for one in found)),
@@ -75,12 +77,17 @@ def _rows(found: list[Rates]) -> Iterator[Row]:
         ("with remedies", MITIGATED / HEALTHY, [one.mitigated for one in found]),
         ("gain", 1.58, [one.gain for one in found]),
     ):
-        yield Row(what, round(printed, 3), (min(values), max(values)), "range", 0)
+        yield Row(what, round(printed, 3), (min(values), max(values)), Basis.SIMULATED, 0, borrowed=LEFT[:1])
     for microbatches in MICROBATCHES:
         one = rates(microbatches, SEVERITIES[1], 1.0, STAGES - 1)
-        yield Row(f"{microbatches} micro-batches, left alone", round(SLOW / HEALTHY, 3), one.slow)
-        yield Row(f"{microbatches} micro-batches, with remedies", round(MITIGATED / HEALTHY, 3), one.mitigated)
-        yield Row(f"{microbatches} micro-batches, gain", 1.58, one.gain)
+        yield Row(f"{microbatches} micro-batches, left alone", round(SLOW / HEALTHY, 3), one.slow, Basis.SIMULATED)
+        yield Row(
+            f"{microbatches} micro-batches, with remedies",
+            round(MITIGATED / HEALTHY, 3),
+            one.mitigated,
+            Basis.SIMULATED,
+        )
+        yield Row(f"{microbatches} micro-batches, gain", 1.58, one.gain, Basis.SIMULATED)
 
 
 def rates(microbatches: int, severities: tuple[float, float, float], coverage: float, stage: int) -> Rates:

@@ -11,7 +11,7 @@ from ...planners.slipstream.cluster import Request, opening
 from ...planners.slipstream.replanner import Replanner
 from ...schemas.plan import Plan
 from ...schemas.profile import Profile, held_bytes
-from .reproduction import Claim, Reproduction, Row
+from .reproduction import Basis, Claim, Reproduction, Row
 from .slipstream_jobs import LARGE, QUICK, analytic
 
 GB = 1e9
@@ -32,6 +32,7 @@ def reproduce(failures: int = MOST_FAILURES) -> Reproduction:
     return Reproduction(
         "slipstream-figure-11",
         f"SlipStream Figure 11: peak memory of a GPU, GB of {room_gb:g}, by stage of GPT-3 6.7B",
+        ("pipeline", "slipstream"),
         (
             *_rows("1F1B, no failures", calm),
             *_rows(f"SlipStream, {failures} failures", each[-1]),
@@ -110,4 +111,4 @@ def _filled(peaks_gb: list[float], room_gb: float) -> int:
 
 
 def _rows(what: str, peaks_gb: list[float]) -> list[Row]:
-    return [Row(f"stage {stage}, {what}", None, peak) for stage, peak in enumerate(peaks_gb)]
+    return [Row(f"stage {stage}, {what}", None, peak, Basis.PLANNED) for stage, peak in enumerate(peaks_gb)]

@@ -6,7 +6,7 @@ The paper says neither how many micro-batches nor how much memory it has, so our
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .reproduction import Claim, Reproduction, Row
+from .reproduction import Basis, Claim, Reproduction, Row
 from .slipstream_jobs import re_routed
 
 SHARES = (0.01, 0.05, 0.10)
@@ -79,6 +79,7 @@ def reproduce(clusters: Sequence[Cluster] = CLUSTERS) -> Reproduction:
     return Reproduction(
         "slipstream-figure-9",
         "SlipStream Figure 9: throughput with failed GPUs over the fault-scaled throughput",
+        ("slipstream",),
         tuple(row for cluster, many in found.items() for row in _rows(cluster, many)),
         (
             Claim(f"at 1 % at or above the fault-scaled throughput (least {least[0]:.3f})", least[0] >= 1),
@@ -123,7 +124,8 @@ def _rows(cluster: Cluster, many: Sequence[Sequence[float]]) -> list[Row]:
             f"{cluster.model}, {cluster.gpus} GPUs, {cluster.failures(share)} failed, at least",
             PRINTED[share],
             (min(column), max(column)),
-            "one-sided",
+            Basis.PLANNED,
+            sense="at least",
         )
         for share, column in zip(SHARES, columns, strict=True)
     ]

@@ -96,10 +96,8 @@ def _options(profile: Profile, shape: Shape, technique: Technique, effort: Effor
 
 def _schedule(one: Plan, usual: tuple[Link, ...], technique: Technique, effort: Effort) -> _Found:
     """Orders for a single pipeline; `usual` are the links before any turned slow."""
-    problem = home_problem(one, split=True)
-    stages, links, microbatches = one.templates[0].stages, one.links_of(0), problem.jobs
-    initial = _rules(initial_warmups(stages, microbatches), Priority.ALTERNATE, microbatches)
-    adapted = _rules(adapted_warmups(stages, links, microbatches), Priority.INPUT_FIRST, microbatches)
+    problem, stages = home_problem(one, split=True), one.templates[0].stages
+    adapted, initial = own_rules(one, problem.jobs)
     if technique == "best":
         solution = solve(problem, effort, first=[adapted, initial])
         orders, bound_s = solution.orders, solution.bound_s
@@ -110,6 +108,17 @@ def _schedule(one: Plan, usual: tuple[Link, ...], technique: Technique, effort: 
         orders, bound_s = list_schedule(home_problem(unaware, split=True), initial), 0.0
     workers = with_orders(one, problem, orders).workers
     return _Found(tuple(worker.order or "" for worker in workers), _tolerance(stages, orders), bound_s)
+
+
+def own_rules(one: Plan, microbatches: int) -> tuple[Rules, Rules]:
+    """The rules of `adapted`, and those of `initial`, for a single pipeline; its orders do not matter.
+
+    Raises:
+        InfeasibleError: a memory limit does not admit a single micro-batch.
+    """
+    stages, links = one.templates[0].stages, one.links_of(0)
+    adapted = _rules(adapted_warmups(stages, links, microbatches), Priority.INPUT_FIRST, microbatches)
+    return adapted, _rules(initial_warmups(stages, microbatches), Priority.ALTERNATE, microbatches)
 
 
 def _rules(warmup: Sequence[int], priority: Priority, microbatches: int) -> Rules:

@@ -5,48 +5,48 @@ from heapq import heapify, heapreplace
 import numpy as np
 
 from .groups import Floats, Integers
+from .times import Times
 
 
-def cheapest_steps(fixed: Floats, slope: Floats, step: int, units: int) -> Integers:
+def cheapest_steps(times: Times, step: int, units: int) -> Integers:
     """Take `units` steps, each the cheapest that is left; of each sequence one at least, and always the next.
 
-    The n-th step of sequence i costs `fixed[i] + n * step * slope[i]`, as floats are added and multiplied. Costs rise
-    with n, so what is taken are the cheapest steps of all but the first ones, which have to be taken; of equal ones
-    those of the lower i. This is exact also where rounding makes costs equal: they are only compared.
+    The n-th step of a sequence costs the time of `n * step` micro-batches. Costs rise with n, so what is taken are the
+    cheapest steps of all but the first ones, which have to be taken; of equal ones those of the lower sequence. This is
+    exact also where rounding makes costs equal: they are only compared.
 
     A level is looked for below which not all, but nearly all steps lie (water-filling); a heap brings the others, fewer
-    than two for each sequence unless nearly all costs are equal. O(D log units) for D sequences.
+    than two for each sequence unless nearly all costs are equal, or far from their lines. O(D log units) for D
+    sequences.
 
     Args:
-        fixed: finite; shape (D,).
-        slope: above 0; shape (D,).
+        times: finite, of lines that rise; D of them.
         step: 1 or more.
         units: at least D.
 
     Returns:
         How many steps are taken of each sequence; shape (D,), of sum `units`.
     """
-    counts = _counts_below(fixed, slope, step, units)
-    costs, slopes = fixed.tolist(), slope.tolist()
+    counts = _counts_below(times, step, units)
     nexts = (counts + 1).tolist()
-    heap = [(costs[i] + n * step * slopes[i], i) for i, n in enumerate(nexts)]
+    heap = list(zip(times.at((counts + 1) * step).tolist(), range(len(counts)), strict=True))
     heapify(heap)
     for _ in range(units - int(counts.sum())):
         i = heap[0][1]
         nexts[i] += 1
-        heapreplace(heap, (costs[i] + nexts[i] * step * slopes[i], i))
+        heapreplace(heap, (times.one_s(i, nexts[i] * step), i))
     return np.array(nexts) - 1
 
 
-def _counts_below(fixed: Floats, slope: Floats, step: int, units: int) -> Integers:
+def _counts_below(times: Times, step: int, units: int) -> Integers:
     """The steps up to some level, and the first ones: at most `units`, and nearly so many."""
-    level, margin = _level(fixed, slope * step, units)
+    level, margin = _level(times.fixed_s, times.each_s * step, units)
     while True:
         level -= margin
-        counts = _counts(fixed, slope, step, units, level)
+        counts = _counts(times, step, units, level)
         if counts.sum() <= units:
             return counts
-        margin *= 2  # rounding has hidden the margin
+        margin *= 2  # rounding has hidden the margin, or times lie below their lines
 
 
 def _level(fixed: Floats, slope: Floats, units: int) -> tuple[float, float]:
@@ -60,10 +60,10 @@ def _level(fixed: Floats, slope: Floats, units: int) -> tuple[float, float]:
     return float((units - others[under] + offset[under]) / speed[under]), float(1 / speed[under])
 
 
-def _counts(fixed: Floats, slope: Floats, step: int, units: int, level: float) -> Integers:
+def _counts(times: Times, step: int, units: int, level: float) -> Integers:
     """Of each sequence the steps that cost at most `level`, and the first; found by halving, bit by bit."""
-    counts = np.ones(len(fixed), dtype=np.int64)
+    counts = np.ones(len(times.fixed_s), dtype=np.int64)
     for bit in reversed(range(units.bit_length())):
         more = counts + (1 << bit)
-        counts = np.where(fixed + more * step * slope <= level, more, counts)
+        counts = np.where(times.at(more * step) <= level, more, counts)
     return counts

@@ -6,6 +6,7 @@ Minimize max_i time_i(m_i), where sum m_i = M and every m_i is a positive multip
 
 from .filling import cheapest_steps
 from .groups import Groups
+from .times import Times
 
 
 def min_max(groups: Groups, units: int) -> list[int]:
@@ -19,4 +20,4 @@ def min_max(groups: Groups, units: int) -> list[int]:
         groups: of one pipeline each.
         units: at least one a pipeline.
     """
-    return [int(n) for n in cheapest_steps(groups.fixed_s(), groups.per_microbatch_s(), groups.multiple_of, units)]
+    return [int(n) for n in cheapest_steps(Times.of(groups.paces), groups.multiple_of, units)]

@@ -14,6 +14,7 @@ import numpy as np
 
 from .filling import cheapest_steps
 from .groups import Floats, Groups, Integers
+from .times import Times
 
 SLACK = 1e-9  # of the reach of the sweep, so that rounding cuts nothing off
 
@@ -65,7 +66,7 @@ class _Times:
         """The units with which the times are closest to mu, in the sum of squares."""
         # The n-th unit adds 2 per_unit (fixed - mu + (n - 1/2) per_unit).
         fixed = self.per_unit * (self.fixed - mu - self.per_unit / 2)
-        return cheapest_steps(fixed, self.per_unit**2, 1, self._units)
+        return cheapest_steps(Times(fixed, self.per_unit**2), 1, self._units)
 
     def reach(self) -> float:
         """How far the mean of times can be from 0, as a multiple of the root of their variance.

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING
 from ...schemas.plan import Plan
 from ..adaptra.slackness import warmup_of
 from ..joint.plan import NAME
-from ..joint.single_techniques import TOGETHER, single_techniques
+from ..joint.single_techniques import TOGETHER, singles_s
 from ..joint.situation import Situation
 from ..scheduling.problem import BACKWARD, FORWARD, KINDS, Orders, Problem, codes_of, problem_of
-from ..scheduling.retime import Retimer
 
 if TYPE_CHECKING:
     from ..scheduling.problem import Flags
-
-RUNS = 10  # about so many schedules are timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +162,6 @@ def _clock(problem: Problem, worker: int, order: Sequence[int]) -> dict[int, tup
 
 def _alternatives(plan: Plan, split: bool) -> list[Alternative]:
     """What each technique takes."""
-    situation = Situation(plan, split)
-    found = [
-        Alternative(
-            single.name, Retimer(single.problem, RUNS).value_s(single.orders(situation)), single.name != TOGETHER
-        )
-        for single in single_techniques(situation)
-    ]
+    taken_s = singles_s(Situation(plan, split))
+    found = [Alternative(name, iteration_s, name != TOGETHER) for name, iteration_s in taken_s.items()]
     return sorted(found, key=lambda one: (not one.single, one.iteration_time_s))

@@ -24,8 +24,10 @@ from ..scheduling.solve import Effort
 from ..scheduling.sweep import sweep
 from ..scheduling.tables import objective
 from ..shape import Shape, plan_without_orders, shape_options
+from ..slipstream.cluster import Technique, optimizer_of
 from ..slipstream.expansion import fill
 from ..slipstream.failures import Grid
+from ..slipstream.selective_decoupling import latest, pull
 from ..slipstream.standing import opening_of
 from .bypass import crossing, named_pairs
 from .search import Joint, in_slots, joint_schedule
@@ -42,8 +44,9 @@ def plan_joint(
     failed: Collection[Place] = (),
     slow: Mapping[Place, float] | None = None,
     effort: Effort = HEURISTIC,
+    technique: Technique = "staggered",
 ) -> Plan:
-    """Plan for all that is wrong at once; backwards are split, the optimizer is synchronous.
+    """Plan for all that is wrong at once.
 
     Args:
         profile: the model's costs.
@@ -51,10 +54,12 @@ def plan_joint(
         failed: the dead workers.
         slow: factors of slow workers, by their places; a dead worker's does not matter.
         effort: how hard to try.
+        technique: as SlipStream's (`slipstream/cluster.py`: `Request`): with backwards whole, with backwards split, or
+            with each stage's optimizer on its own, so that the period counts.
 
     Returns:
-        A checked plan whose bound holds for every routing. `planner.options` say what was decided: `technique` (what
-        has made the schedule: "joint", "joint, …" with another routing, or a single technique that was better), `loads`
+        A checked plan whose bound holds for every routing. `planner.options` say what was decided: `made_by` (what has
+        made the schedule: "joint", "joint, …" with another routing, or a single technique that was better), `loads`
         (micro-batches of each worker), `warmup_forwards` of each pipeline's stages, and `bypassed_links` ("k/i": slow
         ones that carry nothing).
 
@@ -67,13 +72,14 @@ def plan_joint(
     grid.require_places(slow, "--slow")
     grid.require_live_stages(grid.failed_units(failed))
     options = {
+        "technique": technique,
         "solver": effort.solver,
         "time_limit_s": effort.time_limit_s,
         **shape_options(profile, shape),
     }
     planner = Planner(NAME, __version__, options, effort.seed)
-    plan = plan_without_orders(profile, shape, planner)
-    return _planned(_with_trouble(plan, failed, slow), (), effort, split=True)
+    plan = replace(plan_without_orders(profile, shape, planner), optimizer=optimizer_of(technique))
+    return _planned(_with_trouble(plan, failed, slow), (), effort, split=technique != "adaptive")
 
 
 def replan_joint(plan: Plan, avoid: Collection[tuple[Place, Place]] = ()) -> Plan:
@@ -81,7 +87,7 @@ def replan_joint(plan: Plan, avoid: Collection[tuple[Place, Place]] = ()) -> Pla
 
     Args:
         plan: of alike pipelines; its orders do not matter, but that backwards are split only if they are in any, or by
-            a planner that splits them. A staggered optimizer stays one.
+            a technique that splits them. Its optimizer is kept: what runs cannot change it.
         avoid: pairs of places at neighbouring stages of different pipelines whose hop should carry nothing, for a plan
             cannot say that it is slow.
 
@@ -97,8 +103,7 @@ def replan_joint(plan: Plan, avoid: Collection[tuple[Place, Place]] = ()) -> Pla
     grid = Grid(opening.dp, len(opening.template.stages))
     grid.require_live_stages(worker.place for worker in plan.workers if worker.failed)
     planner = Planner(NAME, __version__, opening.planner.options, plan.planner.seed)
-    split = opening.split or plan.planner.name == NAME
-    return _planned(replace(plan, planner=planner), _upwards(grid, avoid), RULES, split)
+    return _planned(replace(plan, planner=planner), _upwards(grid, avoid), RULES, opening.split)
 
 
 def warm_up(plan: Plan) -> None:
@@ -107,12 +112,12 @@ def warm_up(plan: Plan) -> None:
     Args:
         plan: one that it will be asked about.
     """
-    for kernel in (sweep, retime, objective, fill):
+    for kernel in (sweep, retime, objective, fill, latest, pull):
         compiled(kernel)
     situation = Situation(replan_joint(plan), split=True)
     in_slots(situation)
     for single in single_techniques(situation):
-        single.orders(situation)
+        single.made()
 
 
 def _planned(plan: Plan, avoid: Collection[tuple[Place, Place]], effort: Effort, split: bool) -> Plan:
@@ -121,7 +126,7 @@ def _planned(plan: Plan, avoid: Collection[tuple[Place, Place]], effort: Effort,
     found = joint_schedule(situation, named_pairs(situation.home, avoid), effort)
     options = {**plan.planner.options, **_trouble(plan), **_decided(situation, found)}
     plan = replace(plan, planner=replace(plan.planner, options=options))
-    return with_orders_and_prediction(plan, found.problem, found.orders, found.bound_s)
+    return with_orders_and_prediction(plan, found.problem, found.orders, found.bound_s, "all-routings")
 
 
 def _with_trouble(plan: Plan, failed: Collection[Place], slow: Mapping[Place, float]) -> Plan:
@@ -145,7 +150,7 @@ def _decided(situation: Situation, found: Joint) -> dict[str, Any]:
     warmup, depth = [warmup_of(order) for order in found.orders], len(situation.stages)
     unused = situation.slow & (crossing(found.problem, situation.slow) == 0)
     return {
-        "technique": found.technique,
+        "made_by": found.made_by,
         "loads": {worker.name: count for worker, count in zip(workers, counts, strict=True)},
         "warmup_forwards": [warmup[at : at + depth] for at in range(0, len(warmup), depth)],
         "bypassed_links": sorted((f"{k}/{i}" for i, k, _ in np.argwhere(unused).tolist()), key=place_of),

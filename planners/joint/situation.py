@@ -67,6 +67,11 @@ class Situation:
         equal: Flags = (np.isinf(each_s) | (each_s == job_s(self.usual))).all(axis=0)
         return equal
 
+    @property
+    def alike(self) -> bool:
+        """Whether the workers of each stage and their links are equal, but for who failed."""
+        return bool(self.equal_stages.all() and (self.home.inside_s == self.home.between_s).all())
+
     @cached_property
     def slow(self) -> Flags:
         """The pairs of workers that are slower than others (`bypass.slow_pairs`)."""

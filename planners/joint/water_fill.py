@@ -27,12 +27,32 @@ def water_filled(home: Problem) -> Problem:
     Args:
         home: alike pipelines in which every worker runs its own micro-batches, failed workers among them.
     """
+    return routed(home, np.stack([least_loads(each_s, home.jobs) for each_s in job_s(home).T], axis=1))
+
+
+def routed(home: Problem, loads: Ints) -> Problem:
+    """The routing in which each worker executes so many jobs, as far as it can its own.
+
+    Args:
+        home: as for `water_filled`.
+        loads: of each worker, pipelines x stages; those of a stage add up to all jobs.
+    """
     executor = np.empty_like(home.executor)
     stages = executor.shape[1]
-    for stage, each_s in enumerate(job_s(home).T):
-        room = least_loads(each_s, home.jobs)
+    for stage, room in enumerate(loads.T):
         executor[:, stage] = handed_out(home.origin, room) * stages + stage
     return replace(home, executor=executor)
+
+
+def in_turns(home: Problem, loads: Ints) -> Problem:
+    """The same loads, but whose jobs they are does not matter: each worker's are as far apart as can be.
+
+    So the peers of a stage are always about as far, which is worth a lot where memory admits few jobs at once, and more
+    jobs go to other pipelines. Arguments as for `routed`.
+    """
+    stages = home.executor.shape[1]
+    columns = [spread(counts) * stages + stage for stage, counts in enumerate(loads.T)]
+    return replace(home, executor=np.stack(columns, axis=1))
 
 
 def job_s(home: Problem) -> Floats:
@@ -79,11 +99,11 @@ def handed_out(owner: Ints, room: Ints) -> Ints:
         surplus = max(len(own) - int(room[k]), 0)
         away.append(own[((np.arange(surplus) + 0.5) * len(own) / max(surplus, 1)).astype(np.int64)])
         left[k] -= len(own) - surplus
-    taker[np.sort(np.concatenate(away))] = _spread(left)
+    taker[np.sort(np.concatenate(away))] = spread(left)
     return taker
 
 
-def _spread(counts: Ints) -> Ints:
+def spread(counts: Ints) -> Ints:
     """Each number k `counts[k]` times, as evenly over the list as can be."""
     who = np.repeat(np.arange(len(counts)), counts)
     turn = np.concatenate([(np.arange(count) + 0.5) / max(count, 1) for count in counts.tolist()])

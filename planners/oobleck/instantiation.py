@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.errors import InfeasibleError
-from ...schemas.templates import Templates
+from ...schemas.templates import PipelineTemplate, Templates
 from ..batch.distribute import distribute
 from ..batch.nearest import Range, nearest
 from ..batch.pace import Pace
+from ..batch.times import Times
 from .burdens import Burdens
 from .ending import Ending, ending_of
 from .knapsack import Filling, Knapsack
@@ -85,7 +86,7 @@ def instantiate(
             cannot be split.
     """
     microbatches_of(templates, nodes, microbatches * microbatch_size, microbatch_size, multiple_of)
-    paces, ending = paces_of(templates.templates), ending_of(templates)
+    paces, ending = paces_of(_usable(templates, nodes), microbatches, nodes), ending_of(templates)
 
     def sizes_for(number: int) -> tuple[int, ...]:
         return fastest_sizes(templates, paces, ending, nodes, number, multiple_of)
@@ -185,6 +186,12 @@ def fewest_pipelines(templates: Templates, nodes: int) -> int:
     return max(templates.fault_tolerance + 1, -(-nodes // templates.largest))
 
 
+def _usable(templates: Templates, nodes: int) -> Sequence[PipelineTemplate]:
+    """Those that leave enough nodes for f others."""
+    largest = min(templates.largest, nodes - templates.fault_tolerance * templates.smallest)
+    return templates.templates[: largest - templates.smallest + 1]
+
+
 def fastest_sizes(
     templates: Templates,
     paces: Sequence[Pace],
@@ -205,9 +212,7 @@ def fastest_sizes(
         multiple_of: every pipeline gets a multiple of this, one at least.
         likely: about so many pipelines, where that is known: it changes no answer, but how soon it is found.
     """
-    # A larger one would leave too few nodes for the others.
-    largest = min(templates.largest, nodes - templates.fault_tolerance * templates.smallest)
-    sizes = np.arange(templates.smallest, largest + 1)
+    sizes = np.arange(len(_usable(templates, nodes))) + templates.smallest
     rooms = _Rooms(paces[: len(sizes)], microbatches // multiple_of, multiple_of)
     most_pipelines = min(nodes // templates.smallest, rooms.units)
     numbers = range(fewest_pipelines(templates, nodes), most_pipelines + 1)
@@ -293,28 +298,43 @@ class _Rooms:
     def __init__(self, paces: Sequence[Pace], units: int, multiple_of: int) -> None:
         self.units, self.microbatches = units, units * multiple_of
         self._multiple_of = multiple_of
-        self._fixed_s = np.array([pace.fixed_s for pace in paces])
-        self._each_s = np.array([pace.per_microbatch_s for pace in paces])
+        self._times = Times.of(paces)
+        self._fixed_s, self._each_s = self._times.fixed_s, self._times.each_s
+        self._timed = np.minimum(self._times.known // multiple_of, units)  # so many units are on no line
+        self._firsts = self._timed.cumsum() - self._timed
+        owner = np.repeat(np.arange(len(paces)), self._timed)
+        unit = np.arange(len(owner)) - self._firsts[owner] + 1
+        # Complex numbers are ordered by the real part, then by the other: one search serves all templates.
+        self._ends = owner + 1j * self._times.at(unit * multiple_of, owner)
 
     @property
     def lines(self) -> tuple[Floats, Floats]:
-        """The paces: the fixed times, and those of a micro-batch, in s."""
+        """The lines of the paces: the fixed times, and those of a micro-batch, in s."""
         return self._fixed_s, self._each_s
 
     def at(self, deadline_s: float) -> Ints:
         """The room of each template, 0 where it has not even time for one unit."""
+        room = self._on_lines(deadline_s)
+        if len(self._ends):
+            few = room <= self._timed
+            timed = self._ends.searchsorted(np.arange(len(room)) + 1j * deadline_s, side="right") - self._firsts
+            room[few] = timed[few]
+        return room
+
+    def _on_lines(self, deadline_s: float) -> Ints:
+        """The room of each template if all its times were on its line."""
         left_s = np.maximum(deadline_s - self._fixed_s, 0.0)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             whole = np.where(self._each_s > 0, left_s / (self._each_s * self._multiple_of), self.units)
         room = np.where(self._fixed_s <= deadline_s, np.minimum(whole, self.units), 0).astype(np.int64)
         # Division rounds: what counts is the time of a pace.
-        room += (room < self.units) & (self._time_s(room + 1) <= deadline_s)
-        room -= (room > 0) & (self._time_s(room) > deadline_s)
+        room += (room < self.units) & (self._line_s(room + 1) <= deadline_s)
+        room -= (room > 0) & (self._line_s(room) > deadline_s)
         return room
 
     def longest_s(self) -> float:
         """The time in which every template has room for all."""
-        return float(self._time_s(np.full(len(self._fixed_s), self.units)).max())
+        return float(self._times.at(np.full(len(self._fixed_s), self.microbatches)).max())
 
     def ends_s(self, above_s: float, up_to_s: float) -> Floats:
         """The times, ascending, at which some template's room grows."""
@@ -323,9 +343,9 @@ class _Rooms:
         counts = after - before
         owner = np.repeat(np.arange(len(counts)), counts)
         unit = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts - before - 1, counts)
-        return np.unique(self._fixed_s[owner] + unit * self._multiple_of * self._each_s[owner])
+        return np.unique(self._times.at(unit * self._multiple_of, owner))
 
-    def _time_s(self, units: Ints) -> Floats:
+    def _line_s(self, units: Ints) -> Floats:
         times: Floats = self._fixed_s + units * self._multiple_of * self._each_s
         return times
 

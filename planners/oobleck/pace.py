@@ -1,11 +1,17 @@
-"""How fast a template is: the time of its 1F1B pipeline as a straight line over its micro-batches.
+"""How fast a template is: the time of its 1F1B pipeline with every number of micro-batches.
 
 Oobleck (section 4.2.2) distributes micro-batches by the time of one, and chooses templates by a formula (section 4.1.2)
 that splits an iteration into filling, steady state and draining. Both differ from what the pipeline does: the formula
 lies below the true time where stages behind the slowest are light, and knows no links. So we time the 1F1B orders,
-links and memory limits included, as the simulator would, at two numbers of micro-batches, and draw the line through
-both. Without links it is exact once the pipeline is full. With them micro-batches leave a full pipeline in bursts, S at
-a time, and the line is their mean; both numbers lie whole bursts apart.
+links and memory limits included, as the simulator would, with 1, 2, 3, ... micro-batches.
+
+One run serves for all numbers from the warm-up on: but for its last rounds the run with m + 1 micro-batches is that
+with m, and what the last rounds add to the ends and the messages before them is the same for all m. (With fewer
+micro-batches than that each is run, unless no iteration can end so soon.) Once a round has moved everything by the same
+time, so do all others, and the rest is a straight line. Its slope is the mean time of the slowest cycle: a stage, or
+neighbouring stages and the links between them (`slope_s`), so it is never below the slowest stage. Links can let
+micro-batches through in bursts for ever, and where two cycles are nearly equally slow it takes long until one of them
+rules; then as many numbers are timed as the batch has, up to `MOST_OPERATIONS`, and the line goes on from there.
 """
 
 from __future__ import annotations
@@ -14,27 +20,52 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from ...schemas.kernels import Floats, Ints, MutableFloats, kernel
+import numpy as np
+
+from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from ...schemas.plan import Link, Stage
 from ...schemas.templates import PipelineTemplate
 from ..batch.pace import Pace
 from ..scheduling.forms import Form, pays
 from ..scheduling.limits import most_in_flight
 
-FULL, LONG = 2, 6  # micro-batches a stage at which a pipeline is timed
+LONG = 6  # micro-batches a stage, at least, that are timed before a line is drawn
+MOST_OPERATIONS = 1 << 16  # of a template, beyond that
+SAME = 1e-12  # relative; what rounding makes of equal times
 # Plain Python times so many operations while the machine code is loaded.
 INTERPRETED_OPERATIONS = 1_000_000
 
 
-def paces_of(templates: Sequence[PipelineTemplate]) -> list[Pace]:
+def paces_of(templates: Sequence[PipelineTemplate], microbatches: int, nodes: int) -> list[Pace]:
     """The pace of each template; all-reduce and optimizer step are not in it.
+
+    Times at which no iteration can end may be given too long: they say only that this is sooner than the iteration.
+
+    Args:
+        templates: that an iteration's pipelines are made from.
+        microbatches: that they do together.
+        nodes: that they have together, at most.
 
     Raises:
         InfeasibleError: a memory limit does not admit a single micro-batch.
     """
-    operations = sum(2 * (FULL + LONG) * len(template.stages) ** 2 for template in templates)
+    mosts = [_most_timed(len(template.stages), microbatches) for template in templates]
+    depths = [len(template.stages) for template in templates]
+    operations = sum(4 * most * depth for depth, most in zip(depths, mosts, strict=True))
     form = Form(pays(one_iteration_s, operations, INTERPRETED_OPERATIONS))
-    return [_pace(form, template.stages, template.links) for template in templates]
+    least_s = min(map(_work_s, templates)) * microbatches / nodes
+    return [_pace(form, one.stages, one.links, most, least_s) for one, most in zip(templates, mosts, strict=True)]
+
+
+def _work_s(template: PipelineTemplate) -> float:
+    """How long all GPUs of one node would work on a micro-batch, if they could share it, in s."""
+    gpus = sum(stage.tensor_parallel for stage in template.stages)
+    return template.nodes / gpus * sum(stage.work_s * stage.tensor_parallel for stage in template.stages)
+
+
+def _most_timed(depth: int, microbatches: int) -> int:
+    """So many micro-batches are timed at most: whole bursts."""
+    return depth * max(LONG, min(-(-microbatches // depth), MOST_OPERATIONS // depth**2))
 
 
 def stage_ends_s(stages: Sequence[Stage], links: Sequence[Link], microbatches: int) -> tuple[float, ...]:
@@ -50,13 +81,31 @@ def stage_ends_s(stages: Sequence[Stage], links: Sequence[Link], microbatches: i
     return tuple(map(float, ends_s))
 
 
-def _pace(form: Form, stages: Sequence[Stage], links: Sequence[Link]) -> Pace:
-    depth = len(stages)
-    warm_ups = warm_ups_of(stages)
-    costs = _costs(form, stages, links, warm_ups)
-    full_s, long_s = (_run(form, costs, warm_ups, microbatches)[0] for microbatches in (FULL * depth, LONG * depth))
-    per_microbatch_s = (long_s - full_s) / ((LONG - FULL) * depth)
-    return Pace(max(0.0, full_s - FULL * depth * per_microbatch_s), per_microbatch_s)
+def _pace(form: Form, stages: Sequence[Stage], links: Sequence[Link], most: int, least_s: float) -> Pace:
+    depth, warm_ups = len(stages), warm_ups_of(stages)
+    costs, each_s = _costs(form, stages, links, warm_ups), slope_s(stages, links, warm_ups)
+    places = depth * warm_ups[0]
+    spaces = (*map(form.float_space, (depth, depth, places, depth, depth, places, most)), form.int_space(depth))
+    known = form.kernel(first_times_s)(most, least_s, each_s, *costs, *spaces)
+    times_s = np.maximum.accumulate(np.asarray(spaces[6][:known]))  # sums of unlike order differ in their last digits
+    fixed_s = float(times_s[-1]) - known * each_s
+    beside = np.abs(fixed_s + np.arange(1, known + 1) * each_s - times_s) > SAME * times_s
+    return Pace(fixed_s, each_s, tuple(times_s[: known - int(beside[::-1].argmax())].tolist()) if beside.any() else ())
+
+
+def slope_s(stages: Sequence[Stage], links: Sequence[Link], warm_ups: Sequence[int]) -> float:
+    """What one more micro-batch adds in the long run, in s: the mean time of the slowest cycle.
+
+    Stages a to b make a cycle: when a is done with a backward, the next forward goes to b, b's next backward back to a.
+    In one turn of it w_a - w_b + 1 micro-batches pass, w being the warm-ups. With a = b that is a stage's work.
+    """
+    work_s = np.array([stage.duration_s("F") + stage.duration_s("B") for stage in stages])
+    there_s = np.array([0.0, *(2 * link.delay_s for link in links)]).cumsum()
+    upto_s, passing = work_s.cumsum(), np.array(warm_ups)
+    turns_s = (upto_s + there_s)[None, :] - (upto_s - work_s + there_s)[:, None]
+    counts = passing[:, None] - passing[None, :] + 1
+    first, last = np.triu_indices(len(stages))
+    return float(max(work_s.max(), (turns_s[first, last] / counts[first, last]).max()))
 
 
 def _costs(form: Form, stages: Sequence[Stage], links: Sequence[Link], warm_ups: Sequence[int]) -> tuple[Any, ...]:
@@ -87,6 +136,33 @@ def warm_ups_of(stages: Sequence[Stage]) -> list[int]:
 
 
 @kernel
+def _round(
+    j: int,
+    microbatches: int,
+    warm_up: Ints,
+    forward_s: Floats,
+    backward_s: Floats,
+    delay_s: Floats,
+    free_s: MutableFloats,
+    back_s: MutableFloats,
+    sent_s: MutableFloats,
+) -> None:
+    """Round j of a 1F1B iteration: it ends with the backward of micro-batch j at every stage."""
+    stages, ring = len(warm_up), warm_up[0]
+    for i in range(stages):
+        for n in range(0 if j == 0 else j + warm_up[i] - 1, min(j + warm_up[i], microbatches)):
+            start_s = free_s[i]
+            if i > 0:
+                start_s = max(start_s, sent_s[(i - 1) * ring + n % ring] + delay_s[i - 1])
+            free_s[i] = sent_s[i * ring + n % ring] = start_s + forward_s[i]
+    for i in range(stages - 1, -1, -1):
+        start_s = free_s[i]
+        if i < stages - 1:
+            start_s = max(start_s, back_s[i + 1] + delay_s[i])
+        free_s[i] = back_s[i] = start_s + backward_s[i]
+
+
+@kernel
 def one_iteration_s(
     microbatches: int,
     warm_up: Ints,
@@ -97,7 +173,7 @@ def one_iteration_s(
     back_s: MutableFloats,
     sent_s: MutableFloats,
 ) -> float:
-    """The time of one 1F1B iteration, in s: round j ends with the backward of micro-batch j at every stage.
+    """The time of one 1F1B iteration, in s.
 
     Args:
         microbatches: at least as many as the first warm-up.
@@ -107,17 +183,121 @@ def one_iteration_s(
         free_s, back_s: work space of stages, zeros: the last operation's end, and the round's backward's end.
         sent_s: work space of stages x the first warm-up: the ends of the forwards that are in flight.
     """
-    stages, ring = len(warm_up), warm_up[0]
     for j in range(microbatches):
-        for i in range(stages):
-            for n in range(0 if j == 0 else j + warm_up[i] - 1, min(j + warm_up[i], microbatches)):
-                start_s = free_s[i]
-                if i > 0:
-                    start_s = max(start_s, sent_s[(i - 1) * ring + n % ring] + delay_s[i - 1])
-                free_s[i] = sent_s[i * ring + n % ring] = start_s + forward_s[i]
-        for i in range(stages - 1, -1, -1):
-            start_s = free_s[i]
-            if i < stages - 1:
-                start_s = max(start_s, back_s[i + 1] + delay_s[i])
-            free_s[i] = back_s[i] = start_s + backward_s[i]
+        _round(j, microbatches, warm_up, forward_s, backward_s, delay_s, free_s, back_s, sent_s)
     return free_s[0]
+
+
+@kernel
+def _drain(
+    warm_up: Ints,
+    forward_s: Floats,
+    backward_s: Floats,
+    delay_s: Floats,
+    rest_s: MutableFloats,
+    next_s: MutableFloats,
+    back_s: MutableFloats,
+) -> None:
+    """What follows the round with the first stage's last forward; walked from the end on.
+
+    Args:
+        warm_up, forward_s, backward_s, delay_s: as for `one_iteration_s`.
+        rest_s: becomes what follows the end of each stage's round.
+        next_s: becomes what follows when a forward can begin, by stage and number; the first stage's last is number
+            w_0 - 1.
+        back_s: work space of stages.
+    """
+    stages, ring = len(warm_up), warm_up[0]
+    for i in range(stages):
+        rest_s[i] = 0.0
+    for j in range(ring - 1, 0, -1):
+        for i in range(stages):
+            if i > 0:
+                rest_s[i] = max(rest_s[i], back_s[i - 1] + delay_s[i - 1])
+            rest_s[i] += backward_s[i]
+            back_s[i] = rest_s[i]
+        for i in range(stages - 1, -1, -1):
+            n = j + warm_up[i] - 1
+            if n < ring:
+                if i < stages - 1:
+                    rest_s[i] = max(rest_s[i], next_s[(i + 1) * ring + n] + delay_s[i])
+                rest_s[i] += forward_s[i]
+                next_s[i * ring + n] = rest_s[i]
+
+
+@kernel
+def _whole_s(
+    j: int, warm_up: Ints, delay_s: Floats, free_s: Floats, sent_s: Floats, rest_s: Floats, next_s: Floats
+) -> float:
+    """How long an iteration takes whose first stage has had its last forward in round j."""
+    stages, ring = len(warm_up), warm_up[0]
+    whole_s = 0.0
+    for i in range(stages):
+        whole_s = max(whole_s, free_s[i] + rest_s[i])
+        for n in range(warm_up[min(i + 1, stages - 1)], warm_up[i]):  # sent, and not yet there
+            whole_s = max(whole_s, sent_s[i * ring + (j + n) % ring] + delay_s[i] + next_s[(i + 1) * ring + n])
+    return whole_s
+
+
+@kernel
+def _is_steady(j: int, each_s: float, warm_up: Ints, was_s: Floats, free_s: Floats, sent_s: Floats) -> bool:
+    """Whether round j has moved all ends by `each_s`: then all later ones do."""
+    stages, ring = len(warm_up), warm_up[0]
+    for i in range(stages):
+        if abs(free_s[i] - was_s[i] - each_s) > SAME * free_s[i]:
+            return False
+        for n in range(j + warm_up[min(i + 1, stages - 1)], j + warm_up[i]):
+            moved_s = sent_s[i * ring + n % ring] - sent_s[i * ring + (n - 1) % ring]
+            if abs(moved_s - each_s) > SAME * free_s[i]:
+                return False
+    return True
+
+
+@kernel
+def first_times_s(
+    most: int,
+    least_s: float,
+    each_s: float,
+    warm_up: Ints,
+    forward_s: Floats,
+    backward_s: Floats,
+    delay_s: Floats,
+    free_s: MutableFloats,
+    back_s: MutableFloats,
+    sent_s: MutableFloats,
+    was_s: MutableFloats,
+    rest_s: MutableFloats,
+    next_s: MutableFloats,
+    times_s: MutableFloats,
+    shorter: MutableInts,
+) -> int:
+    """The times of 1F1B iterations of 1, 2, ... micro-batches, until one more adds `each_s`; returns how many they are.
+
+    Args:
+        most: so many micro-batches at most, not fewer than the first warm-up.
+        least_s: shorter times than this may be given too long, up to it.
+        each_s: what one more adds in the long run.
+        warm_up, forward_s, backward_s, delay_s: as for `one_iteration_s`.
+        free_s, back_s, sent_s: as for `one_iteration_s`.
+        was_s, rest_s: work space of stages.
+        next_s: work space of stages x the first warm-up.
+        times_s: becomes the times; of length `most`.
+        shorter: work space of stages.
+    """
+    stages, ring, known = len(warm_up), warm_up[0], most
+    _drain(warm_up, forward_s, backward_s, delay_s, rest_s, next_s, back_s)
+    for j in range(most - ring + 1):
+        for i in range(stages):
+            was_s[i] = free_s[i]
+        _round(j, j + ring, warm_up, forward_s, backward_s, delay_s, free_s, back_s, sent_s)
+        times_s[j + ring - 1] = _whole_s(j, warm_up, delay_s, free_s, sent_s, rest_s, next_s)
+        if j > 0 and _is_steady(j, each_s, warm_up, was_s, free_s, sent_s):
+            known = j + ring
+            break
+    for count in range(1, ring):
+        times_s[count - 1] = times_s[ring - 1]
+        if times_s[ring - 1] >= least_s:
+            for i in range(stages):
+                shorter[i], free_s[i] = min(count, warm_up[i]), 0.0
+            times_s[count - 1] = one_iteration_s(count, shorter, forward_s, backward_s, delay_s, free_s, back_s, sent_s)
+    return known

@@ -246,7 +246,9 @@ class Weighing:
 
     @cached_property
     def _paces(self) -> Sequence[Pace]:
-        return paces_of(self.templates.templates) if self._given_paces is None else self._given_paces
+        if self._given_paces is not None:
+            return self._given_paces
+        return paces_of(self.templates.templates, self.batch.microbatches, self.templates.nodes)
 
     @cached_property
     def _places(self) -> list[tuple[Range, ...]]:

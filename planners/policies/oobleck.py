@@ -199,7 +199,7 @@ class Oobleck:
     @cached_property
     def _paces(self) -> Sequence[Pace]:
         """Of the templates, by which micro-batches are shared."""
-        return paces_of(self.templates.templates)
+        return paces_of(self.templates.templates, self._job.microbatches, self._job.nodes)
 
     @cached_property
     def _pipelines(self) -> UnlikePipelines[int]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.check import check_plan
-from ...schemas.plan import Plan, Prediction
+from ...schemas.errors import InvalidInputError
+from ...schemas.fields import LARGEST_BYTES, LONGEST_S
+from ...schemas.plan import Plan, Prediction, ProofScope
 from .bounds.lower_bound import lower_bound
 from .evaluate import evaluate
 from .problem import BACKWARD, FORWARD, KINDS, problem_of, with_orders
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from .problem import Floats, Orders, Problem
 
 
+class BrokenPlanError(AssertionError):
+    """The independent checker refutes a plan: a bug of the planner that made it, unless its inputs were doctored."""
+
+
 def with_prediction(plan: Plan, bound_s: float = 0.0) -> Plan:
     """The plan with what its orders promise: times, memory, and how far from optimal they can be.
 
@@ -29,7 +35,7 @@ def with_prediction(plan: Plan, bound_s: float = 0.0) -> Plan:
         bound_s: a lower bound on its iteration time that is proven already, such as a solver's, in s.
 
     Raises:
-        AssertionError: the checker finds the plan broken, which is a bug of the planner that made the orders.
+        BrokenPlanError: the checker finds the plan broken, which is a bug of the planner that made the orders.
     """
     found = evaluate(plan)
     bound_s = max(bound_s, lower_bound(problem_of(plan)).value_s)
@@ -39,7 +45,9 @@ def with_prediction(plan: Plan, bound_s: float = 0.0) -> Plan:
     return checked(replace(plan, prediction=prediction))
 
 
-def with_orders_and_prediction(plan: Plan, problem: Problem, orders: Orders, bound_s: float) -> Plan:
+def with_orders_and_prediction(
+    plan: Plan, problem: Problem, orders: Orders, bound_s: float, scope: ProofScope | None = None
+) -> Plan:
     """The plan with orders given as operation codes, and what they promise: `with_prediction` for a million operations.
 
     Args:
@@ -47,11 +55,12 @@ def with_orders_and_prediction(plan: Plan, problem: Problem, orders: Orders, bou
         problem: what was ordered: the plan's, with its routing.
         orders: operation codes of each worker.
         bound_s: a proven lower bound on the iteration time, in s.
+        scope: what that is over, where there are several routings.
 
     Raises:
-        AssertionError: as `with_prediction`.
+        BrokenPlanError: as `with_prediction`.
     """
-    prediction = prediction_of(problem, orders, bound_s)
+    prediction = replace(prediction_of(problem, orders, bound_s), proof_scope=scope)
     return checked(replace(with_orders(plan, problem, orders), prediction=prediction))
 
 
@@ -119,9 +128,18 @@ def promise(
         bound_s: a proven lower bound on it, in s; where they differ by rounding only, the plan is optimal.
         bubbles: as `bubble_ratio` has them.
         peaks: peak memory, in bytes.
+
+    Raises:
+        InvalidInputError: times or sizes were given that add up to more than a plan can say.
     """
     makespan_s, period_s = times_s
     iteration_s = times_s[staggered]
+    if not (max(times_s) < LONGEST_S and max(peaks, default=0.0) < LARGEST_BYTES):
+        raise InvalidInputError(
+            f"an iteration would take {iteration_s:.3g} s and {max(peaks, default=0.0):.3g} bytes of a worker",
+            where="the profile",
+            fix="give times and sizes of layers that there can be",
+        )
     if abs(iteration_s - bound_s) <= ROUNDING * iteration_s:
         bound_s = iteration_s
     return Prediction(
@@ -140,8 +158,9 @@ def checked(plan: Plan) -> Plan:
     """The plan, if the independent checker finds nothing.
 
     Raises:
-        AssertionError: it does, which is a bug of the planner that made the orders.
+        BrokenPlanError: it does.
     """
     problems = check_plan(plan)
-    assert not problems, f"the planner made a broken plan: {problems[0].path}: {problems[0].message}"
+    if problems:
+        raise BrokenPlanError(f"the planner made a broken plan: {problems[0].path}: {problems[0].message}")
     return plan

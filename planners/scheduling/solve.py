@@ -65,13 +65,16 @@ class Solution(Proven):
     found_by: str
 
 
-def solve(problem: Problem, effort: Effort = Effort(), *, first: Sequence[Rules] = ()) -> Solution:
+def solve(
+    problem: Problem, effort: Effort = Effort(), *, first: Sequence[Rules] = (), start: Orders | None = None
+) -> Solution:
     """Order a problem's operations for the least makespan, or period.
 
     Args:
         problem: what to order.
         effort: how hard to try.
         first: rules to try before those of the portfolio, such as a method's own.
+        start: orders that are known already; what is found is no worse.
 
     Raises:
         InfeasibleError: a memory limit does not admit a single micro-batch.
@@ -80,6 +83,8 @@ def solve(problem: Problem, effort: Effort = Effort(), *, first: Sequence[Rules]
     candidates = [*first, *portfolio(problem)]
     refuter = Refuter(problem)
     solution = Solution([], float("inf"), lower_bound(problem).value_s, "nothing")
+    if start is not None:
+        solution = _better(solution, value_s(problem, start), start, "start")
     parts: tuple[Callable[[Solution], Solution], ...] = (
         lambda best: _try_rules(problem, candidates[:FIRST_LOOK], best),
         lambda best: _try_rules(problem, candidates[FIRST_LOOK:], best),

@@ -63,19 +63,23 @@ def opening(profile: Profile, request: Request) -> Atlas:
         "network": to_tree(profile.network.between_workers),
         **shape_options(profile, shape),
     }
-    optimizer: Optimizer = "staggered" if request.technique == "staggered" else "synchronous"
     return Atlas(
         planner=Planner("slipstream", __version__, options, effort.seed),
         inputs={"profile": digest(profile)},
         template=template,
         dp=shape.dp,
         microbatches=shape.microbatches,
-        optimizer=optimizer,
+        optimizer=optimizer_of(request.technique),
         split=request.technique != "adaptive",
         failure_unit=request.unit,
         state_bytes=tuple(sum(held_bytes(profile.layers, *stage.layers)) for stage in template.stages),
         plans=(),
     )
+
+
+def optimizer_of(technique: Technique) -> Optimizer:
+    """The optimizer of a technique's plans."""
+    return "staggered" if technique == "staggered" else "synchronous"
 
 
 def alike(common: Atlas) -> bool:

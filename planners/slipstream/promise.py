@@ -31,7 +31,8 @@ def promise_of_slots(search: SlotSearch, dead: Sequence[int], found: SlotSchedul
     whole_work_s = work_s(search.of_pipeline) * search.pipelines
     bubbles = bubble_ratio(whole_work_s, int(live.sum()), values_s[search.staggered])
     peaks = search.peaks_bytes(found.slots, found.rules)
-    return promise(values_s, search.staggered, found.bound_s, bubbles, peaks)
+    made = promise(values_s, search.staggered, found.bound_s, bubbles, peaks)
+    return replace(made, proof_scope="all-routings")
 
 
 def promise_of_rotation(search: SlotSearch, found: RotationSchedule) -> Prediction:
@@ -61,7 +62,8 @@ def promise_of_orders(problem: Problem, orders: Orders, bound_s: float) -> Predi
         bound_s: on the iteration time.
     """
     whole = prediction_of(problem, orders, bound_s)
-    return replace(whole, peak_memory_bytes=by_stage(problem, whole.peak_memory_bytes))
+    peaks = by_stage(problem, whole.peak_memory_bytes)
+    return replace(whole, peak_memory_bytes=peaks, proof_scope="all-routings")
 
 
 def by_stage(problem: Problem, peaks_bytes: Sequence[float]) -> tuple[float, ...]:

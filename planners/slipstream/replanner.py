@@ -20,13 +20,14 @@ import numpy as np
 from ...schemas.atlas import Atlas, AtlasEntry, Recipe
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Place, Plan, name_of
+from ...schemas.plan import Place, Plan, ProofScope, name_of
 from ..break_even import break_even_iterations
-from ..scheduling.assemble import peaks_bytes, with_orders_and_prediction
+from ..scheduling.assemble import BrokenPlanError, peaks_bytes, with_orders_and_prediction
 from ..scheduling.problem import Orders, Problem, home_problem
 from ..scheduling.proof import ROUNDING
 from ..scheduling.solve import Effort
 from .cluster import alike, connection_of, effort_of, grid_of, plan_with_failures, single_pipeline
+from .consistency import contradiction, require_kept
 from .placement import Placement, Vector
 from .promise import by_stage, is_exact, promise_of_orders, promise_of_rotation, promise_of_slots
 from .relocation import Relocation, relocate
@@ -160,7 +161,7 @@ class Replanner:
                 is for unknown places: its own file is to be read then.
 
         Raises:
-            InvalidInputError: there are more or fewer failures than the entry has.
+            InvalidInputError: there are more or fewer failures than the entry has, or its plan is not what it promises.
             InfeasibleError: a stage has no live worker left.
         """
         if failed_units is None:
@@ -173,7 +174,13 @@ class Replanner:
             found = self._rerouted(units, self._effort)
             return self._assembled(units, found.problem, found.orders, found.bound_s, said)
         problem, orders = follow(self._home(units), self.search, entry.recipe)
-        return self._assembled(units, problem, orders, entry.prediction.lower_bound_s, said)
+        try:
+            plan = self._assembled(units, problem, orders, entry.prediction.lower_bound_s, said)
+        except BrokenPlanError as error:
+            raise contradiction(str(error), f"/plans/{entry.failed_units}") from error
+        assert plan.prediction is not None
+        require_kept(entry, plan.prediction)
+        return plan
 
     @cached_property
     def _alike(self) -> bool:
@@ -288,4 +295,5 @@ class Replanner:
         plan = plan_with_failures(self.common, set(failed))
         own = {"failed": [name_of(place) for place in failed], "normalization": said}
         plan = replace(plan, planner=replace(plan.planner, options=plan.planner.options | own))
-        return with_orders_and_prediction(plan, *decoupled_where_it_helps(problem, orders), bound_s)
+        scope: ProofScope = "all-routings" if self._alike else "routing"
+        return with_orders_and_prediction(plan, *decoupled_where_it_helps(problem, orders), bound_s, scope)

@@ -77,8 +77,14 @@ def _shared(plan: Plan) -> tuple[Template, int]:
 
 
 def _may_split(plan: Plan) -> bool:
-    """Whether backwards may be split; a technique that may need not have found any that gains by it."""
-    if plan.optimizer == "staggered" or plan.planner.options.get("technique") == "decoupled":
+    """Whether backwards may be split; a technique that may need not have found any that gains by it.
+
+    Older joint plans, all of which may, say there what has made them.
+    """
+    technique = plan.planner.options.get("technique")
+    if plan.optimizer == "staggered" or technique == "decoupled":
+        return True
+    if plan.planner.name == "joint" and technique != "adaptive":
         return True
     return any("I" in (worker.order or "") for worker in plan.workers)
 

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.fields import MOST_LAYERS
 from ..models.config_file import read_config
 from .elementwise import ACTIVATIONS
 from .shape import DecoderShape
@@ -61,15 +62,15 @@ class Keys:
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self._values, self.where = values, where
 
-    def size(self, key: str, default: int | None = None) -> int:
-        """A whole number of at least 1; one that is missing or null is the default's, where there is one."""
+    def size(self, key: str, default: int | None = None, most: int = MOST) -> int:
+        """A whole number from 1 to `most`; one that is missing or null is the default's, where there is one."""
         value = self._values.get(key)
         if value is None and default is not None:
             return default
         if value is None:
             raise self.error(key, f"the configuration has no {key}", "add it: every size must be given")
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
-            raise self.error(key, f"{key} is {value!r}, and must be a whole number of at least 1")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise self.error(key, f"{key} is {value!r}, and must be a whole number from 1 to {most}")
         return value
 
     def has(self, key: str) -> bool:
@@ -86,7 +87,7 @@ class Keys:
     def activation(self, key: str, default: str) -> str:
         """The name of an activation whose cost we know."""
         value = self._values.get(key, default)
-        if value not in ACTIVATIONS:
+        if not isinstance(value, str) or value not in ACTIVATIONS:
             raise self.error(key, f"the activation {value!r} is not supported", f"known are {', '.join(ACTIVATIONS)}")
         return str(value)
 
@@ -107,7 +108,7 @@ def _gpt2(keys: Keys) -> DecoderShape:
     keys.must_be("add_cross_attention", False)
     positions = keys.size("n_positions")
     return DecoderShape(
-        blocks=keys.size("n_layer"),
+        blocks=keys.size("n_layer", most=MOST_LAYERS),
         width=width,
         heads=heads,
         key_value_heads=heads,
@@ -130,7 +131,7 @@ def _gpt_neox(keys: Keys) -> DecoderShape:
     _check_divides(keys, "num_attention_heads", heads, "hidden_size", width)
     has_bias = keys.flag("attention_bias", True)
     return DecoderShape(
-        blocks=keys.size("num_hidden_layers"),
+        blocks=keys.size("num_hidden_layers", most=MOST_LAYERS),
         width=width,
         heads=heads,
         key_value_heads=heads,
@@ -157,7 +158,7 @@ def _opt(keys: Keys) -> DecoderShape:
     keys.must_be("word_embed_proj_dim", width)
     positions = keys.size("max_position_embeddings")
     return DecoderShape(
-        blocks=keys.size("num_hidden_layers"),
+        blocks=keys.size("num_hidden_layers", most=MOST_LAYERS),
         width=width,
         heads=heads,
         key_value_heads=heads,
@@ -208,7 +209,7 @@ def _llama_like(
         _check_divides(keys, "num_attention_heads", heads, "hidden_size", width)
         head_size = width // heads
     return DecoderShape(
-        blocks=keys.size("num_hidden_layers"),
+        blocks=keys.size("num_hidden_layers", most=MOST_LAYERS),
         width=width,
         heads=heads,
         key_value_heads=keys.size("num_key_value_heads", key_value_heads or heads),

@@ -65,12 +65,13 @@ NUMBERS = 4 + 7 * ROW
 
 
 @allocating_kernel
-def tell(out: Floats, told: int, kind: int, place: int, level: float, sure: int) -> int:
+def tell(out: Floats, told: int, kind: int, place: int, level: float, sure: int, usual: float) -> int:
     """Write down what happened; gives how many such things there are now."""
     out[WIDTH * told] = kind
     out[WIDTH * told + 1] = place
     out[WIDTH * told + 2] = level
     out[WIDTH * told + 3] = sure
+    out[WIDTH * told + 4] = usual
     return told + 1
 
 
@@ -180,12 +181,12 @@ def suspect(n: Ints, x: Floats, y: float, place: int, sure: int, out: Floats, to
     if n[SUSPECT] == 0:
         if n[STREAK] >= SUSPICIOUS:
             n[SUSPECT], n[DOUBT] = 1, 0
-            told = tell(out, told, PROVISIONAL, place - SUSPICIOUS + 1, y - x[REFERENCE], sure)
+            told = tell(out, told, PROVISIONAL, place - SUSPICIOUS + 1, y - x[REFERENCE], sure, x[REFERENCE])
         return told
     n[DOUBT] = max(n[DOUBT] - 1, 0) if is_slow else n[DOUBT] + 1
     if n[DOUBT] >= SUSPICIOUS:
         n[SUSPECT] = 0
-        told = tell(out, told, DISMISSED, place, y - x[REFERENCE], sure)
+        told = tell(out, told, DISMISSED, place, y - x[REFERENCE], sure, x[REFERENCE])
     return told
 
 
@@ -203,14 +204,14 @@ def verify(n: Ints, x: Floats, buffer: Floats, change: int, place: int, sure: in
             x[REFERENCE] = new  # a relief of what was not seen to begin
             return told
         n[STATE], x[REFERENCE], x[HERE], n[SUSPECT] = IS_SLOW, old, new, 0
-        return tell(out, told, CONFIRMED, change, new - old, sure)
+        return tell(out, told, CONFIRMED, change, new - old, sure, x[REFERENCE])
     if new < old and new < x[REFERENCE] + RELIEVED:
         n[STATE], x[HERE], n[STREAK] = IS_HEALTHY, x[REFERENCE], 0
-        return tell(out, told, RELIEF, change, 0.0, sure)
+        return tell(out, told, RELIEF, change, 0.0, sure, x[REFERENCE])
     if abs(new - x[HERE]) < SLOW:
         return told  # this one is known already
     x[HERE] = new
-    return tell(out, told, LEVEL, change, new - x[REFERENCE], sure)
+    return tell(out, told, LEVEL, change, new - x[REFERENCE], sure, x[REFERENCE])
 
 
 @allocating_kernel

@@ -4,7 +4,7 @@ Where the paper (section 4.2) compares the segments on both sides of a change-po
 only a verified drop or 200 healthy samples move, and only downwards. So small steps and ramps add up, and cannot hide.
 
 Kernels over `n` (counts) and `x` (logs of times), see `method.py`; the names of their places stand below. `buffer`
-holds the last samples, the newest at `n[END] - 1`; `out` takes four numbers for each thing that happened.
+holds the last samples, the newest at `n[END] - 1`; `out` takes five numbers for each thing that happened.
 """
 
 from math import log, sqrt
@@ -29,7 +29,7 @@ LONGER = 3  # than any burst that there was
 DOUBTS = 3
 SUSPICIOUS = 3  # slow samples in a row
 
-PROVISIONAL, DISMISSED, CONFIRMED, LEVEL, RELIEF, HINDSIGHT, REFINED = range(7)
+PROVISIONAL, DISMISSED, CONFIRMED, LEVEL, RELIEF, HINDSIGHT = range(6)
 
 # Places in `n`.
 COUNT = 0  # samples seen
@@ -51,16 +51,17 @@ IS_LEARNING, IS_HEALTHY, IS_SLOW = range(3)
 # Places in `x`.
 REFERENCE, HERE, NOISE, UP, DOWN = range(5)
 LOGS = 5
-WIDTH = 4  # of what is written to `out`: kind, place, level, place of certainty
+WIDTH = 5  # of what is written to `out`: kind, place, level, place of certainty, and the log that is usual
 
 
 @allocating_kernel
-def tell(out: Floats, told: int, kind: int, place: int, level: float, sure: int) -> int:
+def tell(out: Floats, told: int, kind: int, place: int, level: float, sure: int, usual: float) -> int:
     """Write down what happened; gives how many such things there are now."""
     out[WIDTH * told] = kind
     out[WIDTH * told + 1] = place
     out[WIDTH * told + 2] = level
     out[WIDTH * told + 3] = sure
+    out[WIDTH * told + 4] = usual
     return told + 1
 
 
@@ -177,12 +178,12 @@ def suspect(n: Ints, x: Floats, y: float, place: int, sure: int, out: Floats, to
     if n[SUSPECT] == 0:
         if n[STREAK] >= SUSPICIOUS:
             n[SUSPECT], n[DOUBT] = 1, 0
-            told = tell(out, told, PROVISIONAL, place - SUSPICIOUS + 1, y - x[REFERENCE], sure)
+            told = tell(out, told, PROVISIONAL, place - SUSPICIOUS + 1, y - x[REFERENCE], sure, x[REFERENCE])
         return told
     n[DOUBT] = max(n[DOUBT] - 1, 0) if is_slow else n[DOUBT] + 1
     if n[DOUBT] >= DOUBTS:
         n[SUSPECT] = 0
-        told = tell(out, told, DISMISSED, place, y - x[REFERENCE], sure)
+        told = tell(out, told, DISMISSED, place, y - x[REFERENCE], sure, x[REFERENCE])
     return told
 
 
@@ -228,7 +229,7 @@ def go_up(n: Ints, x: Floats, buffer: Floats, place: int, sure: int, level: floa
     x[HERE] = level
     reset_sums(n, x)
     n[STAY] = length
-    return tell(out, told, kind, place - length + 1, level - x[REFERENCE], sure)
+    return tell(out, told, kind, place - length + 1, level - x[REFERENCE], sure, x[REFERENCE])
 
 
 @allocating_kernel
@@ -237,11 +238,6 @@ def go_down(n: Ints, x: Floats, buffer: Floats, place: int, sure: int, level: fl
     base, state = x[HERE], n[STATE]
     border = min((base + level) / 2, base - 0.5 * SLOW)
     length = start_of(buffer, n[END], min(n[STAY], n[END], WINDOW), border, -1.0)
-    before = min(n[STAY], n[END], WINDOW) - length
-    if state == IS_SLOW and before > 0:  # how slow it was in the end, now that all of it is known
-        end = n[END] - length
-        middle = sorted(buffer[end - before : end])[before // 2]
-        told = tell(out, told, REFINED, place, middle - x[REFERENCE], sure)
     kind, severity = LEVEL, level - x[REFERENCE]
     if state == IS_HEALTHY:
         kind, severity = HINDSIGHT, -severity
@@ -252,7 +248,7 @@ def go_down(n: Ints, x: Floats, buffer: Floats, place: int, sure: int, level: fl
     x[HERE] = level
     reset_sums(n, x)
     n[STAY] = length
-    return tell(out, told, kind, place - length + 1, severity, sure)
+    return tell(out, told, kind, place - length + 1, severity, sure, x[REFERENCE])
 
 
 @allocating_kernel

@@ -6,7 +6,8 @@ from math import exp
 from typing import Literal
 
 from ...schemas.detection import Episode
-from .rcusum import CONFIRMED, DISMISSED, HINDSIGHT, LEVEL, PROVISIONAL, REFINED, RELIEF, WIDTH
+from .medians import Medians
+from .rcusum import CONFIRMED, DISMISSED, HINDSIGHT, LEVEL, PROVISIONAL, RELIEF, WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,20 @@ class Change:
 
 
 class Story:
-    """The episodes of a series, told from beginning to end."""
+    """The episodes of a series, told from beginning to end.
 
-    def __init__(self) -> None:
+    An episode's severity is the median of its samples, as many as there are so far, over the usual time.
+
+    Args:
+        medians: of the series, up to the sample that the detector took last.
+    """
+
+    def __init__(self, medians: Medians) -> None:
+        self._medians = medians
         self._past: list[Episode] = []
         self._open: Episode | None = None
         self._suspicion: Episode | None = None
-        self._levels: list[tuple[int, float]] = []  # since which sample, and its log over the usual one
+        self._usual = 0.0  # the log of what is usual beside the episode that is not over
         self._raised: int | None = None  # the place of the last suspicion
         self._relieved = 0
 
@@ -39,14 +47,16 @@ class Story:
     def episodes(self) -> tuple[Episode, ...]:
         """All of them in the order of onset, the open one and a suspicion included."""
         rest = (episode for episode in (self._open, self._suspicion) if episode is not None)
-        return (*self._past, *rest)
+        return (*self._past, *(self._judged(episode, self._medians.end) for episode in rest))
 
     def tell(self, out: Sequence[float], told: int) -> tuple[Change, ...]:
         """Go on with what a detector wrote down."""
         return tuple(
             change
             for start in range(0, WIDTH * told, WIDTH)
-            for change in self._go_on(int(out[start]), int(out[start + 1]), float(out[start + 2]), int(out[start + 3]))
+            for change in self._go_on(
+                int(out[start]), int(out[start + 1]), float(out[start + 2]), int(out[start + 3]), float(out[start + 4])
+            )
         )
 
     def dismiss(self) -> tuple[Change, ...]:
@@ -54,61 +64,49 @@ class Story:
         suspicion, self._suspicion = self._suspicion, None
         return () if suspicion is None else (Change("dismissed", suspicion),)
 
-    def _go_on(self, kind: int, place: int, level: float, sure: int) -> Iterator[Change]:
+    def _go_on(self, kind: int, place: int, level: float, sure: int, usual: float) -> Iterator[Change]:
         if kind == PROVISIONAL:
-            self._raised = sure
-            self._suspicion = Episode(place, sure, None, None, exp(level))
+            self._raised, self._usual = sure, usual
+            self._suspicion = self._judged(Episode(place, sure, None, None, 1.0), sure + 1)
             yield Change("provisional", self._suspicion)
         elif kind == DISMISSED:
             yield from self.dismiss()
         elif kind == CONFIRMED:
-            yield self._confirm(place, level, sure)
+            self._usual = usual
+            yield self._confirm(place, sure)
         elif kind == HINDSIGHT:
-            yield from self._look_back(place, level, sure)
-        elif self._open is not None:
-            yield from self._change_level(kind, place, level)
+            self._usual = usual
+            yield from self._look_back(place, sure)
+        elif self._open is not None and kind == LEVEL:
+            yield Change("level", replace(self._open, severity=exp(level)))
+        elif self._open is not None and kind == RELIEF:
+            yield self._relieve(self._open, place)
 
-    def _confirm(self, onset: int, level: float, sure: int) -> Change:
+    def _confirm(self, onset: int, sure: int) -> Change:
         onset = max(onset, self._relieved)
         provisional = sure if self._suspicion is None or self._raised is None else max(self._raised, onset)
         self._suspicion = None
-        self._levels = [(onset, level)]
-        self._open = Episode(onset, provisional, sure, None, exp(level))
+        self._medians.forget(onset)
+        self._open = self._judged(Episode(onset, provisional, sure, None, 1.0), sure + 1)
         return Change("confirmed", self._open)
 
-    def _look_back(self, relief: int, level: float, sure: int) -> Iterator[Change]:
+    def _look_back(self, relief: int, sure: int) -> Iterator[Change]:
         """It was slow from the start on, or since the last relief."""
         yield from self.dismiss()
         if relief <= self._relieved:
             return  # a relief to less than the usual time: an episode that ends there has been told already
-        self._open = Episode(self._relieved, None, sure, None, exp(level))
+        self._open = self._judged(Episode(self._relieved, None, sure, None, 1.0), relief)
         yield Change("confirmed", self._open)
         yield self._relieve(self._open, relief)
 
-    def _change_level(self, kind: int, place: int, level: float) -> Iterator[Change]:
-        assert self._open is not None
-        if kind == REFINED:
-            self._levels[-1] = (self._levels[-1][0], level)
-        elif kind == LEVEL:
-            self._levels.append((place, level))
-            self._open = replace(self._open, severity=exp(self._usual_level(place)))
-            yield Change("level", replace(self._open, severity=exp(level)))
-        elif kind == RELIEF:
-            yield self._relieve(replace(self._open, severity=exp(self._usual_level(place))), place)
-
-    def _usual_level(self, end: int) -> float:
-        """The median over the samples of an episode of the level that they are at."""
-        ends = [start for start, _ in self._levels[1:]] + [end]
-        lengths = sorted((level, stop - start) for (start, level), stop in zip(self._levels, ends, strict=True))
-        half = sum(length for _, length in lengths) / 2
-        for level, length in lengths:
-            half -= length
-            if half <= 0:
-                return level
-        return lengths[-1][0]
+    def _judged(self, episode: Episode, stop: int) -> Episode:
+        """An episode as its samples before one have it, in as many digits as are known."""
+        severity = exp(self._medians.of(episode.onset, stop) - self._usual)
+        return replace(episode, severity=float(f"{severity:.5g}"))
 
     def _relieve(self, episode: Episode, relief: int) -> Change:
-        whole = replace(episode, relief=relief)
+        whole = replace(self._judged(episode, relief), relief=relief)
         self._past.append(whole)
         self._open, self._relieved = None, relief
+        self._medians.forget(relief)
         return Change("relief", whole)

@@ -13,6 +13,7 @@ from ...schemas.detection import Episode
 from ...schemas.errors import InvalidInputError
 from ...schemas.kernels import compiled, pays
 from .bocd import BOCD
+from .medians import GrowingSeries, WholeSeries
 from .method import Method
 from .rcusum import IS_LEARNING, RCUSUM, REFERENCE, STATE, WIDTH
 from .telling import Change as Change
@@ -47,7 +48,8 @@ class Tracker:
         self._out = [0.0] * (ROOM * WIDTH)
         self._method.set_up(self._n, _checked(shortest))
         self._take = self._method.take
-        self._story = Story()
+        self._series = GrowingSeries()
+        self._story = Story(self._series)
         self.samples = 0
 
     @property
@@ -71,7 +73,9 @@ class Tracker:
         """
         if not 0.0 < time_s < inf:
             raise _no_time(self.samples, time_s)
-        told = self._take(log(time_s), self._n, self._x, self._buffer, self._out, 0)
+        y = log(time_s)
+        self._series.note(y)
+        told = self._take(y, self._n, self._x, self._buffer, self._out, 0)
         self.samples += 1
         return self._story.tell(self._out, told) if told else ()
 
@@ -101,8 +105,8 @@ def track_compiled(times_s: Sequence[float], mode: Mode = "robust", shortest: in
     """What `track` finds, in machine code in any case; needs numba."""
     import numpy as np
 
-    method, story = _method_of(mode), Story()
-    logs = np.array(_logs(times_s))
+    method, logs = _method_of(mode), np.array(_logs(times_s))
+    story = Story(WholeSeries(logs))
     n: Any = np.zeros(method.counts, dtype=np.int64)
     x: Any = np.zeros(method.numbers)
     buffer: Any = np.zeros(method.buffered)

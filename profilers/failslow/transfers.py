@@ -7,7 +7,9 @@ reported and taken back in `hysteresis.py`; numbers are those of three iteration
   of an iteration, in both directions; their mean, where both are known, does not depend on how far the clocks of two
   hosts are apart. It is slow when it is `least_s` more than usual: than what the job's first plan expects of it, or
   than the best that was seen, of the link itself or, if that is less, of the middle one of all links (of three or more,
-  for a link may be slow from the start).
+  for a link may be slow from the start). What was seen counts up to `MARGIN` times `least_s` above the plan only, once
+  a link has been measured `SETTLED` times: so links are found that are slow from the start, a lone one or all of them.
+  Where operations take longer than planned, the plan is wrong for everything: then both count as many times as much.
 * **Links of peers.** The sum of a group lasts from when its last worker began until its first one had it. In a group of
   two, what it lasts longer than usual is 2(n-1) = 2 delays of a ring. Larger groups do not tell which of their pairs it
   is: they are suspects (suspicion.py) until they are examined (examination.py). A link that is found so is well again
@@ -33,6 +35,8 @@ from .hysteresis import GOOD, Hysteresis
 from .suspicion import GROUPS_KEPT, Group, GroupSums, group_sums_s
 from .whole import WholeIterations
 
+SETTLED = 5  # measurements after which the best one is no chance of a beginning
+MARGIN = 3  # of what makes a message late; by so much a plan may be wrong about all links
 DIGITS_S = 6
 DIGITS = 2
 
@@ -61,6 +65,7 @@ class LiveMonitor:
         self._links: dict[Pair, Hysteresis] = {}
         self._workers: dict[str, Hysteresis] = {}
         self._best_delay_s: dict[Pair, float] = {}
+        self._seen: dict[Pair, int] = {}  # in how many iterations a delay was measured
         self._best_sum_s: dict[Pair, float] = {}
         self._sums = GroupSums(expected, GROUPS_KEPT * len(self._names))
         self._whole = WholeIterations()
@@ -91,6 +96,7 @@ class LiveMonitor:
         self._suspects = tuple(group for group in self._suspects if worker not in group)
         self._links = _without(worker, self._links)
         self._best_delay_s = _without(worker, self._best_delay_s)
+        self._seen = _without(worker, self._seen)
         self._best_sum_s = _without(worker, self._best_sum_s)
         if self._said is not None:
             self._said = self._conditions()  # whoever is told of the worker's end forgets as much
@@ -129,10 +135,12 @@ class LiveMonitor:
         self._keep_best(self._best_sum_s, sums_s)
         bests_s = self._best_delay_s.values()
         middle_s = median(bests_s) if len(bests_s) >= FEWEST else None
+        pace = max(1.0, median([one.pace for one in reports.values() if one.pace is not None] or [1.0]))
+        self._seen.update((pair, self._seen.get(pair, 0) + 1) for pair in delays_s)
         for pair in {*self._links, *delays_s, *sums_s}:
             link = self._links.setdefault(pair, Hysteresis())
             if pair in delays_s:
-                link.note(iteration, delays_s[pair], self._usual_delay_s(pair, middle_s), self._expected.least_s)
+                link.note(iteration, delays_s[pair], self._usual_delay_s(pair, middle_s, pace), self._expected.least_s)
             elif pair in sums_s:
                 usual_s = max(self._expected.sum_s(*pair), self._best_sum_s.get(pair, 0.0))
                 link.note(iteration, max(0.0, sums_s[pair] - usual_s) / 2, 0.0, self._expected.least_s)
@@ -142,9 +150,19 @@ class LiveMonitor:
             else:
                 link.pass_by(iteration)
 
-    def _usual_delay_s(self, pair: Pair, middle_s: float | None) -> float:
+    def _usual_delay_s(self, pair: Pair, middle_s: float | None, pace: float) -> float:
+        """What is expected of a link, or what was seen.
+
+        Args:
+            pair: its ends.
+            middle_s: the best that was seen of the middle link, in s; None: there are too few.
+            pace: how many times as long as planned operations take, 1 at least.
+        """
+        planned_s = self._expected.delay_s(*pair)
         known_s = [best_s for best_s in (self._best_delay_s.get(pair), middle_s) if best_s is not None]
-        return max(self._expected.delay_s(*pair), min(known_s, default=0.0))
+        if known_s and self._seen.get(pair, 0) >= SETTLED:
+            known_s.append(pace * (planned_s + MARGIN * self._expected.least_s))
+        return max(planned_s, min(known_s, default=0.0))
 
     def _keep_best(self, best_s: dict[Pair, float], measured_s: Mapping[Pair, float]) -> None:
         """Note the best values; what is first measured of a link that has been found slow is not usual for it."""

@@ -60,8 +60,15 @@ class Circumstances:
         """A worker has lost touch, with that peer if it knows with whom."""
         self._suspicions[worker] = peer
 
+    def acquit(self) -> None:
+        """Whoever was accused since the epoch began: somebody else was to blame."""
+        self._suspicions.clear()
+
     def break_links(self, members: Mapping[str, int]) -> tuple[Pair, ...]:
         """Have those who live and miss each other, or one the other, who misses nobody, go over to another network.
+
+        Who has lost touch leaves its groups, which closes its connections: whoever complains of somebody who complains
+        of others, or does not know of whom, may only have noticed that.
 
         Args:
             members: who lives, and on how many other networks each has an address; those with the same number meet.
@@ -72,7 +79,7 @@ class Circumstances:
         found = {
             pair_of(worker, peer)
             for worker, peer in self._suspicions.items()
-            if peer is not None and {worker, peer} <= members.keys() and self._suspicions.get(peer) in (worker, None)
+            if peer is not None and {worker, peer} <= members.keys() and self._suspicions.get(peer, worker) == worker
         }
         self._suspicions.clear()  # each counts once
         new = tuple(sorted(found - {*self.now.broken_links}))

@@ -11,7 +11,7 @@ from typing import Protocol
 from ...schemas.errors import InvalidInputError
 from .addresses import format_address
 from .lines import Lines
-from .messages import MEMBER_BYTES, STRANGER_BYTES
+from .messages import STRANGER_BYTES
 
 
 class Phase(Enum):
@@ -112,11 +112,10 @@ class Connection(asyncio.Protocol):
         """What was written and not taken yet."""
         return self._transport.get_write_buffer_size()
 
-    def join(self, number: int, worker: str) -> None:
-        """From now on this connection is a member's."""
+    def admit(self, limit_bytes: int) -> None:
+        """From now on this connection is a member's, which may say longer lines."""
         self.phase = Phase.MEMBER
-        self.number, self.worker = number, worker
-        self._lines.limit_bytes = MEMBER_BYTES
+        self._lines.limit_bytes = limit_bytes
         if self._timer is not None:
             self._timer.cancel()
 

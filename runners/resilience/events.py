@@ -14,7 +14,7 @@ from ...schemas.documents import canonical
 from ...schemas.fields import STRICT, Index
 from ...schemas.plan import Plan, name_of
 from ...schemas.protocols import Hand, Replanned
-from .messages import FromCoordinator, Hello, Leaving, Published, Ready, Saved, Suspect, Vote
+from .messages import FromCoordinator, Hello, Leaving, Published, Ready, Saved, Suspect, Vote, Whereabouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Said:
 
     now_s: float
     connection: Index
-    message: Annotated[Ready | Vote | Suspect | Leaving | Saved | Published, Discriminator("kind")]
+    message: Annotated[Ready | Vote | Suspect | Whereabouts | Leaving | Saved | Published, Discriminator("kind")]
     kind: Literal["said"] = "said"
 
     __pydantic_config__ = STRICT

@@ -17,6 +17,8 @@ class Job:
         heartbeat_limit_s: how long a worker may be silent.
         checkpoint: the folder for checkpoints.
         checkpoint_every: iterations between them; 0 for none but the last.
+        stall_limit_s: how long nothing may be committed until all are asked where they are; None: what the plan's
+            iterations, and those so far, say (standstill.py).
         newcomers: workers that must wait for a place before the job starts (those that a scripted trace will need).
     """
 
@@ -28,3 +30,4 @@ class Job:
     checkpoint: str | None = None
     checkpoint_every: int = 0
     newcomers: int = 0
+    stall_limit_s: float | None = None

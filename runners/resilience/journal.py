@@ -10,14 +10,14 @@ import fcntl
 import json
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from ...schemas.errors import InvalidInputError
-from .events import Event, decode_event, encode_event
+from ...schemas.errors import InvalidInputError, RtkError
+from .events import Event, Instruction, decode_event, encode_event
 
 FORMAT = "rtk.journal"
 FORMAT_VERSION = "1.0"
@@ -56,6 +56,27 @@ class Journal:
             InvalidInputError: a line is none.
         """
         return read_events(self.path)
+
+    def replayed(
+        self, handle: Callable[[Event], Sequence[Instruction]]
+    ) -> Iterator[tuple[Event, Sequence[Instruction]]]:
+        """The events from the first on, each with what follows from it.
+
+        Args:
+            handle: the rules.
+
+        Raises:
+            InvalidInputError: a line is no event, or tells what cannot have happened after those before it.
+        """
+        for number, event in enumerate(self.events(), 2):
+            try:
+                found = handle(event)
+            except Exception as error:
+                # Lines are missing, doubled or changed: whatever the rules stumble over follows from that.
+                why = error.what if isinstance(error, RtkError) else f"{type(error).__name__}: {error}"
+                what = f"that cannot have happened then ({why})"
+                raise damaged(what, self.path, number) from error
+            yield event, found
 
     def abandon(self) -> None:
         """Mark the log as one from which no coordinator can go on, for an event is missing; append no more."""
@@ -113,11 +134,16 @@ def read_events(path: str | Path) -> Iterator[Event]:
             try:
                 yield decode_event(line)
             except ValidationError as error:
-                raise InvalidInputError(
-                    f"the coordinator's log is damaged: {error.errors(include_url=False)[0]['msg']}",
-                    where=f"{path}, line {number}",
-                    fix="remove it and start the job again from its last checkpoint (--resume)",
-                ) from None
+                raise damaged(error.errors(include_url=False)[0]["msg"], path, number) from None
+
+
+def damaged(what: str, path: str | Path, line: int) -> InvalidInputError:
+    """The error for a log that no coordinator has written so."""
+    return InvalidInputError(
+        f"the coordinator's log is damaged: {what}",
+        where=f"{path}, line {line}",
+        fix="remove it and start the job again from its last checkpoint (--resume)",
+    )
 
 
 def _header(plan: str, job: dict[str, Any]) -> bytes:
@@ -178,13 +204,15 @@ def _check_header(path: Path, first: bytes, header: bytes) -> None:
     try:
         theirs = json.loads(first)
         is_log = theirs["format"] == FORMAT
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         is_log = False
     if not is_log:
         raise InvalidInputError("this file is no coordinator's log", where=f"{path}, line 1", fix="name another file")
     ours = json.loads(header)
     different = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
-    if different == ["job"] and isinstance(theirs["job"], dict):
+    if not different:  # written in another way
+        return
+    if different == ["job"] and isinstance(theirs.get("job"), dict):
         mine, other = ours["job"], theirs["job"]
         different = sorted(f"job/{key}" for key in mine.keys() | other.keys() if mine.get(key) != other.get(key))
     raise InvalidInputError(

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from ...schemas.errors import InvalidInputError, RuntimeFailedError
+from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from .addresses import format_address, parse_address
 from .lines import Lines
 from .messages import (
@@ -27,6 +27,7 @@ from .messages import (
     FromWorker,
     Halt,
     Hello,
+    Inquiry,
     Leaving,
     Publish,
     Published,
@@ -36,6 +37,7 @@ from .messages import (
     Saved,
     Vote,
     Welcome,
+    Whereabouts,
     encode,
     from_coordinator,
 )
@@ -62,7 +64,9 @@ class Link:
         hello: (proof, what it knows if it was in an epoch before) -> its Hello; called anew for each connection, in
             the thread that reads.
         patience_s: how long to look for a coordinator.
-        on_interrupt: called in the thread that reads, before the message can be received; wakes who is blocked.
+        on_interrupt: called in the thread that reads, before the message can be received; wakes who is blocked. Where
+            no coordinator is found, or it refuses us, it is given an End that `receive` does not give.
+        on_inquiry: called in the thread that reads; says where the training thread is.
 
     Raises:
         InvalidInputError: an address is none.
@@ -76,12 +80,14 @@ class Link:
         *,
         patience_s: float = 60.0,
         on_interrupt: Callable[[Interrupt], None] = lambda message: None,
+        on_inquiry: Callable[[Inquiry], Whereabouts] | None = None,
     ) -> None:
         self._addresses = [parse_address(address) for address in addresses]
         self._secret = secret
         self._hello = hello
         self._patience_s = patience_s
         self._on_interrupt = on_interrupt
+        self._on_inquiry = on_inquiry
         self._inbox: queue.SimpleQueue[FromCoordinator | Exception] = queue.SimpleQueue()
         self._lock = threading.Lock()  # of writing, and of the next three
         self._socket: socket.socket | None = None
@@ -171,7 +177,12 @@ class Link:
                 wire, welcome = self._find()
                 self._take_up(wire, welcome)
         except Exception as error:
-            self._inbox.put(error)
+            try:
+                if isinstance(error, RtkError) and not (self._is_over or self._closed.is_set()):
+                    # Nothing more will be heard: who computes must not wait for others that hear nothing, either.
+                    self._on_interrupt(End(error.exit_code, error.what))
+            finally:
+                self._inbox.put(error)
 
     def _listen(self, wire: "_Wire") -> None:
         # Until the connection is lost.
@@ -180,6 +191,10 @@ class Link:
                 message = wire.next()
                 if isinstance(message, Refused):
                     _heed(message)
+                if isinstance(message, Inquiry):
+                    if self._on_inquiry is not None:
+                        self.send(self._on_inquiry(message))
+                    continue
                 self._note(message)
                 if isinstance(message, Interrupt):
                     self._on_interrupt(message)

@@ -37,6 +37,16 @@ class Returning:
 
 
 @dataclass(frozen=True, slots=True)
+class Cores:
+    """The cores that a worker may use, `usable` by their numbers, of a `machine` by a name that no other one has."""
+
+    machine: Name
+    usable: tuple[Index, ...]
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """A worker, warmed up and ready to be seated.
 
@@ -50,6 +60,7 @@ class Hello:
         pid: its process, for people.
         not_before: the first iteration that it wants to take part in.
         returning: set when it comes back to a coordinator that was gone.
+        cores: those that it may use, alone or with other workers; None: it does not say.
     """
 
     proof: str
@@ -61,6 +72,7 @@ class Hello:
     not_before: Index = 0
     returning: Returning | None = None
     others: tuple[Name, ...] = ()
+    cores: Cores | None = None
     kind: Literal["hello"] = "hello"
 
     __pydantic_config__ = STRICT
@@ -213,6 +225,16 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
+class Inquiry:
+    """Coordinator: nothing is committed any more, or somebody has lost touch; where is your training thread?"""
+
+    number: Index
+    kind: Literal["inquiry"] = "inquiry"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """Coordinator: the job is over, or over for this worker."""
 
@@ -283,6 +305,35 @@ class Suspect:
     __pydantic_config__ = STRICT
 
 
+Doing = Literal["computing", "waiting", "joining", "preparing", "listening"]
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """Where a worker's training thread is; another thread answers for it, whatever it is in.
+
+    Attributes:
+        inquiry: the number of the Inquiry.
+        epoch: that the training thread is in; 0 before the first.
+        doing: `computing`; `waiting` for others' messages or sums; `joining` an epoch: connecting, and copying state;
+            `preparing`, which may take minutes: building a stage, reading or writing a checkpoint; or `listening` to
+            the coordinator, with nothing else to do.
+        what: the operation, or the instruction, for people.
+        idle_s: for how long it has been there; while the process was stopped no time has passed.
+        peers: the workers that it waits for.
+    """
+
+    inquiry: Index
+    epoch: Index
+    doing: Doing
+    what: str
+    idle_s: Seconds
+    peers: tuple[str, ...] = ()
+    kind: Literal["whereabouts"] = "whereabouts"
+
+    __pydantic_config__ = STRICT
+
+
 @dataclass(frozen=True, slots=True)
 class Leaving:
     """A worker was told to go (SIGTERM) and will, at the next commit."""
@@ -348,9 +399,9 @@ class Bye:
 
 
 FromWorker = (
-    Hello | Beat | Ready | Vote | Suspect | Leaving | Saved | Published | Spans | Failed | Bye
+    Hello | Beat | Ready | Vote | Suspect | Whereabouts | Leaving | Saved | Published | Spans | Failed | Bye
 )  # what a coordinator reads
-FromCoordinator = Challenge | Welcome | Refused | Epoch | Commit | Halt | Publish | End  # what a worker reads
+FromCoordinator = Challenge | Welcome | Refused | Epoch | Commit | Halt | Publish | Inquiry | End  # what a worker reads
 
 _FROM_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[FromWorker, Discriminator("kind")])
 _FROM_COORDINATOR: TypeAdapter[Any] = TypeAdapter(Annotated[FromCoordinator, Discriminator("kind")])

@@ -10,6 +10,9 @@ epoch begins with the same plan and seats), happen between two iterations: the c
 last one of the epoch. With a staggered optimizer stages overlap by one iteration, so that commit n announces the end
 after n + 1.
 
+Nobody is lost for what others say of it. Where nothing is committed any more, or somebody has lost touch, all are asked
+where they are, and standstill.py settles who is to blame.
+
 The rules are level-triggered: an event changes the state, and `_advance` does whatever the state calls for; a second
 death during a change, or a plan that arrives too late, needs no rule of its own.
 
@@ -63,11 +66,13 @@ from .messages import (
     Saver,
     Suspect,
     Vote,
+    Whereabouts,
 )
 from .questions import Crew, Questions, held_by, seats_of
 from .routes import unreachable
 from .saving import Saving
 from .seating import Member, Newcomer, Seats, coming, copies, layers_at, live_places, savers
+from .standstill import FUTILE_EPOCHS, HUNG, SPLIT, UNEXPLAINED, Judgement, Standstill
 from .tally import Tally
 from .telling import epoch_fields
 
@@ -99,6 +104,8 @@ class Rules:
         self._spare: set[str] = set()  # newcomers for all of whom together there is no use as things are
         self._questions = Questions()
         self._circumstances = Circumstances()
+        self._standstill = Standstill(job)
+        self._watches = 0  # how often the watch for a standstill has begun
         self._tally = Tally(job.plan)
         self._saving: Saving | None = None
         self._is_last_saved = False
@@ -201,6 +208,7 @@ class Rules:
         self._awaited.discard(member.name)
         self._spare.clear()
         self._circumstances.forget(member.name)
+        self._standstill.forget(member.name)
         if member.connection is not None:
             del self._by_connection[member.connection]
         if self._saving is not None:
@@ -209,14 +217,16 @@ class Rules:
     def _elapse(self, timer: str) -> None:
         kind, _, number = timer.partition("/")
         if kind == "suspect" and self.phase == "running" and int(number) == self.epoch and self._is_suspected:
-            self._must_reform = True
-            self._chronicle.change.note("workers lost touch with each other", self._now_s)
-            self._break_links()
+            self._settle()
+        elif kind == "stall" and int(number) == self._watches:
+            self._watch()
         elif kind == "return":
             for name in sorted(self._awaited):
                 self._lose_member(self.members[name], "did not come back to the restarted coordinator")
         elif kind == "halt" and self._saving is not None:
             self._saving.give_up("it took too long")
+            if not self._saving.is_over:  # whoever is to discard it, or publish what is there, may hang as well
+                self._out.append(Wake(HALT_S, "halt"))
 
     def _restart(self) -> None:
         """Connections are gone; members that are alive will be back."""
@@ -232,7 +242,9 @@ class Rules:
             self._saving.give_up("the coordinator was restarted")
         if self.phase == "halting":
             self._saving = None
+        self._is_suspected = False  # what was to follow from it is forgotten
         if self.phase == "running":
+            self._begin_watch()
             self._out.append(Wake(self.job.heartbeat_limit_s, "return"))
             self._announce("restarted", epoch=self.epoch, iteration=self.committed + 1)
 
@@ -241,21 +253,18 @@ class Rules:
     def _listen(self, event: Said) -> None:
         member = self._by_connection.get(event.connection)
         if member is None:
-            newcomer = self.newcomers.get(event.connection)
-            if newcomer is not None and isinstance(event.message, Leaving):
-                del self.newcomers[event.connection]
-                self._dismiss(event.connection, End(0, "left as asked, before it had a place"))
+            self._listen_to_newcomer(event)
             return
         match event.message:
             case Vote() as vote if vote.epoch == self.epoch and self.phase == "running":
                 self._tally.add(member.place, vote)
                 self._commit_what_is_complete()
-            case Ready() as ready if ready.epoch == self.epoch:
-                self._note_ready(member, ready)
             case Ready() as ready:
-                self._note_late(member, ready)
+                self._note_ready(member, ready)
             case Suspect() as suspect if suspect.epoch == self.epoch:
                 self._suspect(member, suspect)
+            case Whereabouts() as answer:
+                self._note_whereabouts(member, answer)
             case Leaving():
                 member.is_leaving = True
             case Saved() as saved if self._saving is not None:
@@ -263,24 +272,119 @@ class Rules:
             case Published() as published if self._saving is not None:
                 self._saving.end(published)
 
+    def _listen_to_newcomer(self, event: Said) -> None:
+        if event.connection in self.newcomers and isinstance(event.message, Leaving):
+            del self.newcomers[event.connection]
+            self._dismiss(event.connection, End(0, "left as asked, before it had a place"))
+
     def _suspect(self, member: Member, suspect: Suspect) -> None:
         """Usually the reason is a death that is known, or will be in a moment."""
         self._circumstances.suspect(member.name, suspect.peer)
-        if not self._is_suspected:
+        self._standstill.complain(member.name)
+        if not self._is_suspected and self.phase == "running":
             self._is_suspected = True
+            self._ask_all()
             self._out.append(Wake(self.job.heartbeat_limit_s, f"suspect/{self.epoch}"))
 
-    def _break_links(self) -> None:
+    # Who holds the job up
+
+    def _begin_watch(self) -> None:
+        """From now on somebody looks whether anything is committed; timers of before count no more."""
+        self._watches += 1
+        self._out.append(Wake(self._limit_s, f"stall/{self._watches}"))
+
+    def _watch(self) -> None:
+        """Nothing may have been committed for too long: then all are asked, and asked again while it lasts."""
+        if self.phase != "running":
+            return
+        if self._stands_still and not self._awaited:
+            self._settle()  # though somebody has not answered
+            self._ask_all()
+        left_s = self._standstill.left_s(self._now_s, self._limit_s)
+        self._out.append(Wake(max(left_s, self.job.heartbeat_limit_s), f"stall/{self._watches}"))
+
+    @property
+    def _stands_still(self) -> bool:
+        """Whether nothing has been committed for too long, and nobody has said why."""
+        return not self._is_suspected and self._standstill.left_s(self._now_s, self._limit_s) == 0.0
+
+    @property
+    def _limit_s(self) -> float:
+        return self._standstill.limit_s(self._chronicle.iteration_time_s())
+
+    @property
+    def _present(self) -> list[str]:
+        """Members that can answer: all, but after a restart of the coordinator."""
+        return [name for name, member in self.members.items() if member.connection is not None]
+
+    def _ask_all(self) -> None:
+        self._tell_all(self._standstill.ask())
+
+    def _note_whereabouts(self, member: Member, answer: Whereabouts) -> None:
+        self._standstill.note(member.name, answer)
+        if self._standstill.is_complete(self._present) and self._stands_still:
+            self._settle()
+
+    def _settle(self) -> None:
+        """From what all say together: give up who hangs; else go other ways, or begin anew."""
+        if self._must_change:
+            return
+        found = self._standstill.judge(self._present, self.epoch, self._limit_s)
+        hung = [one for one in found.hung if self._can_spare(found.hung) or self._standstill.has_hung_long(one[0])]
+        if hung:
+            self._circumstances.acquit()
+            for name, reason in hung:
+                self._expel(self.members[name], reason, HUNG)
+        elif found.is_busy or found.hung:  # an epoch that somebody cannot enter yet would come to nothing
+            if self._is_suspected:
+                self._ask_all()
+                self._out.append(Wake(self.job.heartbeat_limit_s, f"suspect/{self.epoch}"))
+        elif self.committed < self.job.iterations - 1:
+            if self._is_suspected or found.is_still:
+                self._begin_anew(found)
+        elif found.is_still and self._saving is not None:
+            self._saving.give_up("who saves it stands still")
+
+    def _can_spare(self, hung: tuple[tuple[str, str], ...]) -> bool:
+        """Whether the others hold all layers."""
+        names = {name for name, _ in hung}
+        return not missing_layers(self._layers, held_by(hand for hand in self._crew() if hand.worker not in names))
+
+    def _begin_anew(self, found: Judgement) -> None:
+        """Nobody hangs, and the epoch comes to nothing: its messages go other ways, or the same ones once more."""
+        self._must_reform = True
+        was_lost = "lost touch with each other" if self._is_suspected else "wait for each other"
+        self._chronicle.change.note(f"workers {was_lost}", self._now_s)
+        if self._break_links() or found.is_anybody_absent:
+            return
+        futile = self._standstill.count_futile()
+        if futile == UNEXPLAINED:
+            for pair in self._standstill.lost_between():
+                self._circumstances.suspect(*pair)
+            self._break_links()
+        elif futile == SPLIT:
+            for name in self._standstill.outsiders(self._present):
+                self._expel(self.members[name], f"it is not where the others are, for {futile} epochs", HUNG)
+        elif futile == FUTILE_EPOCHS:
+            self._halt(f"{futile} epochs before iteration {self.committed + 1} came to nothing, and nobody says why")
+
+    def _break_links(self) -> bool:
         """All live, and miss each other: they go other ways from now on; where none is left, a worker is given up."""
-        for ends in self._circumstances.break_links({name: len(one.others) for name, one in self.members.items()}):
+        broken = self._circumstances.break_links({name: len(one.others) for name, one in self.members.items()})
+        for ends in broken:
             self._announce("broken_link", link="-".join(ends), iteration=self.committed + 1)
         for _, other in unreachable(self._circumstances.now, list(self._seats.values())):
             if other in self.members:
                 self._expel(self.members[other], "no way leads to it from a worker that it works with")
+        return bool(broken)
 
     def _note_ready(self, member: Member, ready: Ready) -> None:
+        if ready.epoch != self.epoch:
+            self._note_late(member, ready)
+            return
         member.holds = ready.layers
         self._chronicle.note_ready(self._now_s)
+        self._standstill.move(member.name, self._now_s)
         assert self._epoch_message is not None
         for source, target in self._checksums.add(member.name, ready, self._epoch_message):
             if target in self.members:
@@ -294,9 +398,9 @@ class Rules:
             self._must_reform = True
             self._chronicle.change.note(f"worker {member.name} had changed its stage already", self._now_s)
 
-    def _expel(self, member: Member, reason: str) -> None:
+    def _expel(self, member: Member, reason: str, exit_code: int = FAILED) -> None:
         if member.connection is not None:
-            self._dismiss(member.connection, End(FAILED, reason))
+            self._dismiss(member.connection, End(exit_code, reason))
         self._lose_member(member, reason)
 
     # Votes and commits
@@ -311,6 +415,7 @@ class Rules:
 
     def _commit(self, iteration: int) -> None:
         self.committed = iteration
+        self._standstill.commit(self._now_s)
         self._was_skipped = not self._tally.is_finite(iteration)
         loss = self._tally.loss(iteration)
         self._tally.forget(iteration)
@@ -407,6 +512,7 @@ class Rules:
             self._announce("start", live_workers=len(wanted), iterations=job.iterations, iteration=job.first_iteration)
             self._chronicle.change.note("all workers are there", self._now_s)
             self._begin_epoch(canonical(self.job.plan).decode(), wanted)
+            self._begin_watch()
 
     def _refuse_superfluous(self) -> None:
         """A newcomer whose time has come, and whose name is still there, has no place."""
@@ -423,14 +529,18 @@ class Rules:
             return
         if self._awaited:
             return  # who is there is known in a moment; an epoch with somebody who is gone would only have to be redone
-        lost = any(name not in self.members for name in self._seats.values())
-        if lost or self._must_reform:
-            self._prepare_change(at_once=True)
-        elif self._is_draining and self.committed >= self._last:
-            # Also where those who wanted it are gone: workers wait for the epoch that was announced.
+        if self._must_change:
             self._prepare_change(at_once=True)
         elif self._wants_change(self.committed + 1) or self._circumstances.have_changed:
             self._prepare_change(at_once=False)
+
+    @property
+    def _must_change(self) -> bool:
+        """Whether the running epoch is over, and another one is to begin as soon as there is a plan for it."""
+        if self._must_reform or any(name not in self.members for name in self._seats.values()):
+            return True
+        # Also where those who wanted it are gone: workers wait for the epoch that was announced.
+        return self._is_draining and self.committed >= self._last
 
     def _end_well(self) -> None:
         """All iterations are done; the job ends once the last state is saved, where that is wanted."""
@@ -533,6 +643,7 @@ class Rules:
         self.epoch += 1
         self._last, self._is_draining = self.job.iterations - 1, False
         self._must_reform = self._is_suspected = False
+        self._standstill.begin_epoch(list(seats.values()), self._now_s)
         self._checksums = Checksums()
         arrived, self._seats = coming(self.newcomers, self.committed + 1), dict(sorted(seats.items()))
         waiting = self._stand_by()

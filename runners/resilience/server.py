@@ -38,9 +38,9 @@ from .events import (
 )
 from .journal import Journal
 from .messages import (
+    MEMBER_BYTES,
     Beat,
     Bye,
-    Challenge,
     End,
     Failed,
     FromCoordinator,
@@ -54,7 +54,7 @@ from .messages import (
     from_worker,
 )
 from .planner import Planner
-from .secret import is_proof
+from .strangers import HELLO_S, MOST, Strangers
 
 BEATS_PER_LIMIT = 8
 
@@ -107,8 +107,8 @@ class Limits:
     """
 
     heartbeat_s: float = 2.0
-    hello_s: float = 10.0
-    strangers: int = 256
+    hello_s: float = HELLO_S
+    strangers: int = MOST
     unread_bytes: int = 256 * 1024 * 1024
     linger_s: float = 5.0
     finish_s: float = 5.0
@@ -152,7 +152,6 @@ class Server:
     ) -> None:
         self._brain = brain
         self._journal = journal
-        self._secret = secret
         self._around = surroundings
         self._limits = limits or Limits()
         self._listener = listen(host, port)
@@ -160,7 +159,13 @@ class Server:
         self._log = RationedLog(surroundings.log, self._limits.log_lines, self._limits.log_every_s)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open: set[Connection] = set()  # also those that we have parted with and that have not closed yet
-        self._strangers: dict[Connection, None] = {}  # by arrival
+        self._strangers = Strangers(
+            secret,
+            lambda stranger, reason: self.refuse(stranger, reason, retry=True),
+            hello_s=self._limits.hello_s,
+            most=self._limits.strangers,
+            nonce=surroundings.nonce,
+        )
         self._members: dict[int, Connection] = {}
         self._next_number = 0
         self._now_s = 0.0
@@ -217,12 +222,12 @@ class Server:
     def _replay(self) -> bool:
         # Whether the job was over already; the coordinator may have died before it could tell the workers.
         count = 0
-        for event in self._journal.events() if self._journal else ():
+        for event, instructions in self._journal.replayed(self._brain.handle) if self._journal else ():
             count += 1
             self._now_s = max(self._now_s, event.now_s)
             if isinstance(event, Arrived):
                 self._next_number = max(self._next_number, event.connection + 1)
-            for instruction in self._brain.handle(event):
+            for instruction in instructions:
                 if isinstance(instruction, Finish):
                     self._end(Finished(instruction.exit_code, instruction.reason))
         if count and self._finished is None:
@@ -326,20 +331,8 @@ class Server:
 
     def met(self, connection: Connection) -> None:
         """Somebody has connected."""
-        if len(self._strangers) >= self._limits.strangers:
-            self._make_room()
         self._open.add(connection)
-        self._strangers[connection] = None
-        connection.nonce = self._around.nonce()
-        connection.write(encode(Challenge(connection.nonce)))
-        connection.after(self._limits.hello_s, lambda: self.refuse(connection, "it said nothing in time", retry=True))
-
-    def _make_room(self) -> None:
-        oldest = next(iter(self._strangers))
-        if oldest.phase is Phase.STRANGER:
-            self.refuse(oldest, "too many others are waiting to say hello", retry=True)
-        del self._strangers[oldest]
-        oldest.abort()
+        self._strangers.challenge(connection)
 
     def refuse(self, stranger: Connection, reason: str, *, retry: bool = False, shown: bytes = b"") -> None:
         """Do not let a stranger in."""
@@ -355,15 +348,16 @@ class Server:
             return self.refuse(stranger, "what it said is no message of ours", shown=line)
         if not isinstance(hello, Hello):
             return self.refuse(stranger, f"it said {hello.kind} before it said hello")
-        if not is_proof(hello.proof, self._secret, stranger.nonce):
+        if not self._strangers.has_proven(stranger, hello.proof):
             return self.refuse(stranger, "it does not know the job's secret")
         return self._admit(stranger, hello)
 
     # Members.
 
     def _admit(self, member: Connection, hello: Hello) -> None:
-        del self._strangers[member]
-        member.join(self._next_number, hello.worker)
+        self._strangers.forget(member)
+        member.admit(MEMBER_BYTES)
+        member.number, member.worker = self._next_number, hello.worker
         self._next_number += 1
         self._members[member.number] = member
         arrived = Arrived(self._now(), member.number, hello)
@@ -439,7 +433,7 @@ class Server:
         connection.abort()
         if connection in self._strangers:
             self._log(f"refused {connection.peer}: {reason}")
-            del self._strangers[connection]
+            self._strangers.forget(connection)
         else:
             self._leave(connection, reason)
 
@@ -451,7 +445,7 @@ class Server:
     def closed(self, connection: Connection) -> None:
         """A connection is closed on both sides."""
         self.hung_up(connection)
-        self._strangers.pop(connection, None)
+        self._strangers.forget(connection)
         self._open.discard(connection)
 
     def _leave(self, member: Connection, reason: str) -> None:

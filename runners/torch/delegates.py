@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ...schemas.errors import RuntimeFailedError
-from .lost_touch import LostTouchError
+from .lost_touch import LostTouchError, StalledError
 from .staging import Pending, Staging
 from .transport import Transport
 
@@ -151,7 +151,7 @@ class Delegates:
         self._hurry(inbox, tag)
         with self._lock:
             if not self._changed.wait_for(lambda: tag in inbox.there or self._is_broken(), self._stall_s):
-                raise LostTouchError(source, f"a message has not come for {self._stall_s:g} s")
+                raise StalledError(source, f"a message has not come for {self._stall_s:g} s")
             if tag not in inbox.there:
                 raise self._error()
             pending = inbox.there.pop(tag)

@@ -13,12 +13,16 @@ class Interruption:
 
     Only groups of an older epoch are woken: a fresh transport must not be interrupted by the very message that it was
     made for.
+
+    Attributes:
+        end: how the job, or this worker's part in it, has ended; None while it has not.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._epoch = 0
         self._newest: float = 0
+        self.end: End | None = None
         self._superseded: Future[None] = Future()
         self._transport: Transport | None = None
         self._waking: Future[None] | None = None
@@ -49,6 +53,7 @@ class Interruption:
         number = message.epoch if isinstance(message, Epoch) else float("inf")
         assert isinstance(message, Epoch | Halt | End)
         with self._lock:
+            self.end = message if isinstance(message, End) else self.end
             self._newest = max(self._newest, number)
             if number <= self._epoch or self._superseded.done():
                 return

@@ -55,6 +55,7 @@ class Rank:
         true_slowdown: of a paced worker, instead of the plan's, which may be only what its planner reckons with.
         before: called before each compute operation with its place in the order, from 0; what it raises ends the
             iteration.
+        executing: called before each instruction.
         delegated: the ranks that `transport` reaches by delegates.
         transfers: is told of all messages; it begins each iteration before the messages are announced.
     """
@@ -72,6 +73,7 @@ class Rank:
     slowdown: float = 1.0
     true_slowdown: float | None = None
     before: Callable[[int], None] | None = None
+    executing: Callable[[Instruction], None] | None = None
     delegated: frozenset[int] = frozenset()
     transfers: Transfers | None = None
 
@@ -180,6 +182,8 @@ class Iteration:
         Messages sent may still be on their way; `transport.flush` waits for them.
         """
         for instruction in self.rank.instructions:
+            if self.rank.executing is not None:
+                self.rank.executing(instruction)
             self._execute(instruction)
 
     def meet(self) -> None:
@@ -282,7 +286,7 @@ class Iteration:
         return lambda place: seed_randomness(rank.held.device, rank.seed, self.number, microbatch, first + place)
 
     def _all_reduce(self, reduction: AllReduce) -> None:
-        """Sum each part over its holders, in ascending order of layers on all ranks: so none wait for each other."""
+        """Sum each part over its holders, as soon as they all are there (program.py says in which order)."""
         gradients = self.rank.held.gradients
         if len(reduction.group) > 1:
             with self._timed("allreduce", reduction.duration_s) as timed:

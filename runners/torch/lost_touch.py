@@ -20,6 +20,10 @@ class LostTouchError(RuntimeFailedError):
         self.peer = peer
 
 
+class StalledError(LostTouchError):
+    """Nothing has come from one rank for long, though nothing broke: it may wait for others itself."""
+
+
 @contextmanager
 def reaching(peer: int) -> Iterator[None]:
     """What fails inside failed with this rank, unless the error names one itself."""

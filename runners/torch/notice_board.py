@@ -2,7 +2,7 @@
 
 Torch's own TCPStore asks the name server about every address that connects to it, also on loopback, where one that is
 silent costs 5 s each time; it cannot be told to give up a wait, and prints a stack trace where a host dies. This one
-knows addresses only as numbers.
+knows addresses only as numbers, and listens only to those who know the job's secret, proven as to a coordinator.
 """
 
 import asyncio
@@ -10,15 +10,67 @@ import json
 import socket
 import threading
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from annotated_types import MaxLen
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.fields import Index
+from ..resilience.connection import Connection, Phase
 from ..resilience.lines import Lines
+from ..resilience.messages import Challenge, Refused, encode, from_coordinator
+from ..resilience.secret import prove
+from ..resilience.strangers import Strangers
 from .c10d import Store
 
-LINE_BYTES = 1024 * 1024
+PURPOSE = "notice board "  # of a worker's proof, which would be no good at the coordinator
 BOARDS_KEPT = 8  # epochs whose keys are still of use to a worker that is late
+LINE_BYTES = 1024 * 1024
+# A value of gloo's has 154 bytes, and 8 for each rank of its group.
+VALUE_BYTES = 64 * 1024
+KEY_LENGTH = 16 * 1024
+KEYS_AT_ONCE = 16 * 1024
+HELD_BYTES = 256 * 1024 * 1024
+UNREAD_BYTES = 1024 * 1024
+LINGER_S = 1.0
+
+
+def _each_once(keys: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(keys)) < len(keys):
+        raise ValueError("a key is asked for twice")
+    return keys
+
+
+Key = Annotated[str, MaxLen(KEY_LENGTH)]
+Keys = Annotated[tuple[Key, ...], MaxLen(KEYS_AT_ONCE), AfterValidator(_each_once)]
+Value = Annotated[str, MaxLen(2 * VALUE_BYTES), Field(pattern="^([0-9a-f]{2})*$")]
+
+# What a visitor may say, the first of it first and once. `get` waits for the key and is answered with its value; `see`
+# and `wait`, for all of them, with which keys are there.
+Proving = tuple[Literal["prove"], Annotated[str, MaxLen(64)]]
+Setting = tuple[Literal["set"], Index, Key, Value]
+Getting = tuple[Literal["get"], Index, Key]
+Looking = tuple[Literal["see", "wait"], Index, Keys]
+_SAYING: TypeAdapter[Any] = TypeAdapter(Proving | Setting | Getting | Looking, config=ConfigDict(strict=True))
+
+
+@dataclass
+class _Page:
+    # The notices of an epoch.
+    notices: dict[str, str] = field(default_factory=dict)
+    size_bytes: int = 0
+
+    def put(self, key: str, value: str) -> None:
+        self.size_bytes += len(key) + len(value) - len(self.notices.get(key, ""))
+        self.notices[key] = value
+
+
+class TurnedAwayError(RuntimeError):
+    """A board has parted with us before it knew us: with many at once it may have no room, and another try has."""
 
 
 class NoticeBoard:
@@ -26,12 +78,17 @@ class NoticeBoard:
 
     Args:
         listener: bound and listening; taken over.
+        secret: the job's, which visitors are to know.
     """
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, secret: bytes) -> None:
         self._listener = listener
-        self._notices: dict[int, dict[str, str]] = {}
-        self._visitors: set[_Visitor] = set()
+        self._pages: dict[int, _Page] = {}
+        self._open: set[Connection] = set()
+        self._strangers = Strangers(secret, partial(self._refuse, retry=True), purpose=PURPOSE)
+        self._waiting: dict[
+            Connection, tuple[int, set[str], Getting | Looking]
+        ] = {}  # epoch, what is not there, what for
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="notice board", daemon=True)
@@ -43,86 +100,114 @@ class NoticeBoard:
             self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join()
 
-    def of(self, epoch: int) -> dict[str, str]:
-        """The notices of an epoch; those of much older ones are thrown away."""
-        for old in [one for one in self._notices if one <= epoch - BOARDS_KEPT]:
-            del self._notices[old]
-        return self._notices.setdefault(epoch, {})
-
-    def post(self, epoch: int, key: str, value: str) -> None:
-        """Put up a notice, and tell those who wait for it."""
-        self.of(epoch)[key] = value
-        for visitor in list(self._visitors):
-            visitor.look()
-
-    def enter(self, visitor: "_Visitor") -> None:
-        """Somebody connects."""
-        self._visitors.add(visitor)
-
-    def leave(self, visitor: "_Visitor") -> None:
-        """Somebody is gone."""
-        self._visitors.discard(visitor)
-
     def _run(self) -> None:
         with suppress(OSError):
             self._loop.run_until_complete(self._serve())
         self._loop.close()
 
     async def _serve(self) -> None:
-        server = await self._loop.create_server(lambda: _Visitor(self), sock=self._listener)
+        server = await self._loop.create_server(lambda: Connection(self, self._loop), sock=self._listener)
         await self._over.wait()
         server.close()
-        for visitor in list(self._visitors):
-            visitor.abort()
+        for visitor in list(self._open):
+            self.hung_up(visitor)
         await asyncio.sleep(0)  # the loop closes the sockets in its next round
         await asyncio.sleep(0)
 
+    # Who comes and goes.
 
-class _Visitor(asyncio.Protocol):
-    # One connection, which says [epoch, "set", key, value], or [epoch, "see" or "await", keys] and gets the values.
+    def met(self, connection: Connection) -> None:
+        """Somebody connects."""
+        self._open.add(connection)
+        self._strangers.challenge(connection)
 
-    def __init__(self, board: NoticeBoard) -> None:
-        self._board = board
-        self._lines = Lines(LINE_BYTES)
-        self._awaits: tuple[int, list[str]] | None = None
+    def lose(self, connection: Connection, reason: str) -> None:
+        """Part with one that is none of us, at once."""
+        connection.phase = Phase.GONE
+        connection.abort()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._board.enter(self)
+    def hung_up(self, connection: Connection) -> None:
+        """Somebody will say nothing more."""
+        self.lose(connection, "connection closed")
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._board.leave(self)
+    def closed(self, connection: Connection) -> None:
+        """Somebody is gone."""
+        self._strangers.forget(connection)
+        self._waiting.pop(connection, None)
+        self._open.discard(connection)
 
-    def data_received(self, data: bytes) -> None:
+    def _refuse(self, stranger: Connection, reason: str, *, retry: bool = False) -> None:
+        stranger.write(encode(Refused(reason, retry)))
+        stranger.part(LINGER_S)
+
+    # What is said.
+
+    def said(self, connection: Connection, line: bytes) -> None:
+        """Somebody says something; who says anything else is none of us."""
         try:
-            for line in self._lines.feed(data):
-                self._do(*json.loads(line))
-        except (InvalidInputError, ValueError, TypeError, OverflowError, RecursionError):
-            self.abort()  # it is none of us
+            self._heed(connection, _SAYING.validate_json(line))
+        except ValidationError:
+            self.lose(connection, "said something that is no message")
 
-    def abort(self) -> None:
-        self._transport.abort()
+    def _heed(self, connection: Connection, saying: Proving | Setting | Getting | Looking) -> None:
+        match saying:
+            case ("prove", proof) if connection in self._strangers:
+                self._admit(connection, proof)
+            case _ if connection.phase is not Phase.MEMBER:
+                self._refuse(connection, "it has not shown that it knows the job's secret")
+            case ("set", epoch, key, value):
+                self._set(connection, epoch, key, value)
+            case ("see", _, _):
+                self._answer(connection, saying)
+            case ("get" | "wait", epoch, names):
+                missing = {names} if isinstance(names, str) else set(names)
+                self._waiting[connection] = epoch, missing.difference(self._of(epoch)), saying
+                self._look(connection)
+            case _:
+                self.lose(connection, "said who it is twice")
 
-    def look(self) -> None:
-        # Answer what is waited for, once it is all there.
-        if self._awaits is not None and self._board.of(self._awaits[0]).keys() >= set(self._awaits[1]):
-            (epoch, keys), self._awaits = self._awaits, None
-            self._answer(epoch, keys)
-
-    def _do(self, epoch: int, what: str, name: Any, value: str = "") -> None:
-        if what == "set":
-            self._board.post(int(epoch), str(name), str(value))
-        elif what == "await":
-            self._awaits = int(epoch), [str(key) for key in name]
-            self.look()
+    def _admit(self, visitor: Connection, proof: str) -> None:
+        if self._strangers.has_proven(visitor, proof):
+            self._strangers.forget(visitor)
+            visitor.admit(LINE_BYTES)
         else:
-            self._answer(int(epoch), [str(key) for key in name])
+            self._refuse(visitor, "it does not know the job's secret")
 
-    def _answer(self, epoch: int, keys: list[str]) -> None:
-        notices = self._board.of(epoch)
-        self._transport.write(json.dumps([notices.get(key) for key in keys]).encode() + b"\n")
+    def _set(self, visitor: Connection, epoch: int, key: str, value: str) -> None:
+        """Put up a notice, and tell those who wait for it."""
+        if not self._has_room(epoch, len(key) + len(value)):
+            self.lose(visitor, "there is no room for more")
+        elif epoch > max(self._pages, default=epoch) - BOARDS_KEPT:
+            self._pages.setdefault(epoch, _Page()).put(key, value)
+        for other, (awaited, missing, _) in list(self._waiting.items()):
+            if awaited == epoch:
+                missing.discard(key)
+                self._look(other)
+
+    def _has_room(self, epoch: int, size_bytes: int) -> bool:
+        """Whether there is room, once the notices of much older epochs, and if need be of all older ones, are gone."""
+        for old in sorted(self._pages):
+            held_bytes = sum(page.size_bytes for page in self._pages.values())
+            if old <= epoch - BOARDS_KEPT or (old < epoch and held_bytes + size_bytes > HELD_BYTES):
+                del self._pages[old]
+        return sum(page.size_bytes for page in self._pages.values()) + size_bytes <= HELD_BYTES
+
+    def _look(self, visitor: Connection) -> None:
+        """Answer somebody who waits, once it is all there."""
+        _, missing, saying = self._waiting[visitor]
+        if not missing:
+            del self._waiting[visitor]
+            self._answer(visitor, saying)
+
+    def _answer(self, visitor: Connection, saying: Getting | Looking) -> None:
+        notices, names = self._of(saying[1]), saying[2]
+        answer = notices[names] if isinstance(names, str) else [key in notices for key in names]
+        visitor.write(json.dumps(answer).encode() + b"\n")
+        if visitor.unread_bytes > UNREAD_BYTES:
+            self.lose(visitor, "does not read what it is told")
+
+    def _of(self, epoch: int) -> dict[str, str]:
+        return self._pages[epoch].notices if epoch in self._pages else {}
 
 
 class BoardStore(Store):
@@ -132,28 +217,49 @@ class BoardStore(Store):
 
     Args:
         connection: to the board; taken over.
+        secret: the job's.
         epoch: whose keys.
         limit: for waits that bring no limit of their own.
     """
 
-    def __init__(self, connection: socket.socket, epoch: int, limit: timedelta) -> None:
+    def __init__(self, connection: socket.socket, secret: bytes, epoch: int, limit: timedelta) -> None:
         super().__init__()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection, self._epoch, self._limit = connection, epoch, limit
+        self._connection, self._secret, self._epoch, self._limit = connection, secret, epoch, limit
         self._lines = Lines(LINE_BYTES)
 
     def greet(self) -> None:
-        """See that the board answers.
+        """Show that this worker knows the secret, and see that the board answers.
 
         Raises:
-            RuntimeError: it does not, within the limit.
+            TurnedAwayError: it has parted with us.
+            RuntimeError: it does not answer within the limit, or refuses.
         """
-        self._ask("see", [], self._limit)
+        try:
+            said = from_coordinator(self._hear(self._limit))
+            if isinstance(said, Challenge):
+                self._say("prove", prove(self._secret, said.nonce, PURPOSE))
+                self._say("see", self._epoch, [])
+                answer = self._hear(self._limit)
+                if answer == b"[]":
+                    return
+                said = from_coordinator(answer)
+        except InvalidInputError:
+            raise RuntimeError("this is no meeting place") from None
+        if isinstance(said, Refused):
+            raise (TurnedAwayError if said.retry else RuntimeError)(f"it refuses this worker: {said.reason}")
+        raise RuntimeError("this is no meeting place")
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Put up a notice."""
+        """Put up a notice.
+
+        Raises:
+            RuntimeError: it is longer than a board takes, or the board is gone.
+        """
         data = value.encode() if isinstance(value, str) else value
-        self._say("set", key, data.hex())
+        if len(data) > VALUE_BYTES or len(key) > KEY_LENGTH:
+            raise RuntimeError(f"a notice of {len(data)} bytes: a meeting place takes {VALUE_BYTES}")
+        self._say("set", self._epoch, key, data.hex())
 
     def get(self, key: str) -> bytes:
         """A key's value, once it is there.
@@ -161,7 +267,7 @@ class BoardStore(Store):
         Raises:
             RuntimeError: it is not within the limit, or the board is gone.
         """
-        return bytes.fromhex(self._ask("await", [key], self._limit)[0] or "")
+        return bytes.fromhex(self._ask(self._limit, "get", self._epoch, key))
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys are there.
@@ -169,31 +275,38 @@ class BoardStore(Store):
         Raises:
             RuntimeError: they are not within the limit, or the board is gone.
         """
-        self._ask("await", keys, timeout or self._limit)
+        self._ask(timeout or self._limit, "wait", self._epoch, list(dict.fromkeys(keys)))
 
     def check(self, keys: list[str]) -> bool:
         """Whether all keys are there."""
-        return None not in self._ask("see", keys, self._limit)
+        return all(self._ask(self._limit, "see", self._epoch, list(dict.fromkeys(keys))))
 
     def _say(self, *words: Any) -> None:
         try:
-            self._connection.sendall(json.dumps([self._epoch, *words]).encode() + b"\n")
+            self._connection.sendall(json.dumps(words).encode() + b"\n")
         except OSError as error:
-            raise RuntimeError(f"the meeting place is gone: {error.strerror or error}") from None
+            raise TurnedAwayError(f"the meeting place is gone: {error.strerror or error}") from None
 
-    def _ask(self, what: str, keys: list[str], limit: timedelta) -> list[str | None]:
+    def _ask(self, limit: timedelta, *words: Any) -> Any:
+        self._say(*words)
+        try:
+            return json.loads(self._hear(limit))
+        except (ValueError, InvalidInputError) as error:
+            raise RuntimeError(f"this is no meeting place: {error}") from None
+
+    def _hear(self, limit: timedelta) -> bytes:
+        """The next line; there is none beyond the answer to what was asked."""
         self._connection.settimeout(max(limit.total_seconds(), 0.001))
-        self._say(what, keys)
         try:
             while True:
                 data = self._connection.recv(65536)
                 if not data:
-                    raise RuntimeError("the meeting place is gone")
+                    raise TurnedAwayError("the meeting place is gone")
                 for line in self._lines.feed(data):
-                    return list(json.loads(line))
+                    return line
         except TimeoutError:
             # What is answered later would be taken for the answer to something else.
             self._connection.close()
             raise RuntimeError(f"no answer in {limit.total_seconds():g} s") from None
-        except (OSError, ValueError, InvalidInputError) as error:
-            raise RuntimeError(f"the meeting place is gone: {error}") from None
+        except OSError as error:
+            raise TurnedAwayError(f"the meeting place is gone: {error.strerror or error}") from None

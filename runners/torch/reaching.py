@@ -54,18 +54,18 @@ def reach(
     )
 
 
-def see_everybody(epoch: Epoch, rank: int) -> None:
+def see_everybody(task: Task, epoch: Epoch, rank: int) -> None:
     """Raise LostTouchError with the first worker that ought to be reached directly and is not."""
     apart = {other for one, two, _ in epoch.detours if rank in (one, two) for other in (one, two)} - {rank}
     aside = _networks(epoch, rank)
     places = [seat.others[aside[i] - 1] if i in aside else seat.store for i, seat in enumerate(epoch.seats)]
-    all_answer(places, apart)
+    all_answer(places, task.secret, apart)
 
 
 def _gloo(task: Task, epoch: Epoch, groups: set[tuple[int, ...]], rank: int, apart: Sequence[RankPair]) -> Transport:
     """All meet at the meeting place of the first rank, or where some do not reach it, each group at its first's."""
     addresses = [seat.store for seat in epoch.seats]
-    store = meetings(addresses, epoch.epoch) if apart else meet(addresses[0], epoch.epoch)
+    store = meetings(addresses, task.secret, epoch.epoch) if apart else meet(addresses[0], task.secret, epoch.epoch)
     sidesteps = {other: _sidestep(task, epoch, rank, other, at) for other, at in _networks(epoch, rank).items()}
     return GlooTransport(store, rank, len(addresses), groups, hostname=task.hostname, apart=apart, sidesteps=sidesteps)
 
@@ -73,7 +73,7 @@ def _gloo(task: Task, epoch: Epoch, groups: set[tuple[int, ...]], rank: int, apa
 def _sidestep(task: Task, epoch: Epoch, rank: int, other: int, network: int) -> Sidestep:
     """The way to a rank on another network, where the two meet at the lower one's meeting place."""
     place = epoch.seats[min(rank, other)].others[network - 1]
-    return Sidestep(task.others[network - 1], partial(meet, place, epoch.epoch))
+    return Sidestep(task.others[network - 1], partial(meet, place, task.secret, epoch.epoch))
 
 
 def _networks(epoch: Epoch, rank: int) -> Mapping[int, int]:

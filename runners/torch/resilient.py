@@ -17,7 +17,7 @@ stage begins no second step before the first is committed, so one copy is enough
 import json
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from functools import lru_cache
@@ -40,6 +40,7 @@ from ..resilience.messages import (
     Epoch,
     FromCoordinator,
     Halt,
+    Inquiry,
     Publish,
     Ready,
     Saver,
@@ -47,7 +48,9 @@ from ..resilience.messages import (
     Suspect,
     Vote,
     Welcome,
+    Whereabouts,
 )
+from .activity import Activity, Watch
 from .checkpoint import read_state
 from .connecting import SupersededError, connect, in_thread
 from .examination import examine
@@ -55,7 +58,7 @@ from .held_stage import HeldStage
 from .injection import Injection
 from .interruption import Interruption
 from .iteration import Iteration, Rank, splits_backward
-from .lost_touch import LostTouchError
+from .lost_touch import LostTouchError, StalledError
 from .offload import hosted
 from .plane import Plane
 from .reaching import reach, see_everybody
@@ -87,6 +90,8 @@ class ResilientWorker:
         self._held = self._build(layers, task.plan, task.worker())
         self._warm_up()
         self._interruption = Interruption()
+        self._activity = Activity()
+        self._watch = Watch(self._activity, self._interruption, task.name)
         self._closing: list[Future[None]] = []
         self._injection = Injection(())
         self._spans: list[Span] = []
@@ -113,12 +118,19 @@ class ResilientWorker:
         """For the link, in its thread: an epoch, a halt or the end has been announced."""
         self._interruption.announce(message)
 
-    def run(self, link: Link, welcome: Welcome) -> End:
+    def answer(self, inquiry: Inquiry) -> Whereabouts:
+        """For the link, in its thread: where the training thread is."""
+        return self._watch.answer(inquiry)
+
+    def run(
+        self, link: Link, welcome: Welcome, on_stuck: Callable[[int, str], None] = lambda exit_code, reason: None
+    ) -> End:
         """Do what the coordinator says until it says that the job, or this worker's part in it, is over.
 
         Args:
             link: connected.
             welcome: what it was greeted with.
+            on_stuck: as of `Watch`, in whose thread it is called; should end this process.
 
         Returns:
             How it ended.
@@ -131,6 +143,17 @@ class ResilientWorker:
         self._clock_ahead_s = 0.0 if welcome.host == socket.gethostname() else welcome.now_s - time.perf_counter()
         events = type_adapter(tuple[TraceEvent, ...]).validate_json(json.dumps(welcome.inject))
         self._injection = Injection(events, self._task.name)
+        self._watch.on_stuck = on_stuck
+        self._watch.start()
+        try:
+            return self._obey()
+        finally:  # whatever it ends by
+            self._watch.close()
+            wait(self._closing, CLOSING_S)
+            self._interruption.wait(CLOSING_S)
+
+    def _obey(self) -> End:
+        """Do what is said, one thing after the other, until it is the end."""
         message = self._receive()
         while not isinstance(message, End):
             match message:
@@ -143,14 +166,13 @@ class ResilientWorker:
                     self._note(message)
                     message = self._receive()
         self._send_spans()
-        wait(self._closing, CLOSING_S)
-        self._interruption.wait(CLOSING_S)
         return message
 
     # An epoch
 
     def _live_through(self, epoch: Epoch) -> FromCoordinator:
         """Train until the epoch is over; gives the message that ends it."""
+        self._activity.enter(epoch.epoch, [seat.worker for seat in epoch.seats])
         superseded = self._interruption.begin(epoch.epoch)
         self._settle(epoch.iteration, epoch.skipped)
         number = next((rank for rank, seat in enumerate(epoch.seats) if seat.worker == self._task.name), None)
@@ -175,8 +197,9 @@ class ResilientWorker:
     def _lost(self, epoch: Epoch, number: int, error: RuntimeFailedError, superseded: "Future[None]") -> str | None:
         """With which worker communication broke, if the error knows, or it is found out before the epoch is over."""
         found: BaseException | None = error
-        if not isinstance(error, LostTouchError):
-            probing = in_thread(lambda: see_everybody(epoch, number), "probing")
+        if not isinstance(error, LostTouchError) or isinstance(error, StalledError):
+            self._activity.be("joining", "a look at the others")
+            probing = in_thread(lambda: see_everybody(self._task, epoch, number), "probing")
             wait([probing, superseded], return_when=FIRST_COMPLETED)
             found = probing.exception() if probing.done() else None
         return epoch.seats[found.peer].worker if isinstance(found, LostTouchError) else None
@@ -200,10 +223,11 @@ class ResilientWorker:
         self._epoch, self._place = epoch, epoch.seats[number].place
         self._committed, self._last = epoch.iteration - 1, epoch.last
         held = self._fitting(epoch, program, number)
+        self._activity.be("joining", "connecting", range(len(epoch.seats)))
         plane = connect(
             lambda: reach(self._task, epoch, program, number, self._injection, self._now_s),
             superseded,
-            lambda: see_everybody(epoch, number),
+            lambda: see_everybody(self._task, epoch, number),
         )
         try:
             self._interruption.guard(plane.transport)
@@ -244,13 +268,18 @@ class ResilientWorker:
 
     def _take_state(self, epoch: Epoch, rank: int, transport: Transport, held: HeldStage) -> None:
         """Have the state of the layers of `held`: as it is, made anew, from the stage held so far, or from others."""
+        self._activity.be("preparing", "its state")
         before = self._held if self._has_state else None
         copied: set[int] = set()
+        sources = {copy.source for copy in epoch.copies if copy.target == rank}
         if epoch.nothing_committed:
             if held is not before:
                 self._start_from(epoch, held)
         else:
-            copied = take_over(epoch.copies, rank, transport, before, held)
+            copied = take_over(
+                epoch.copies, rank, transport, before, held, lambda: self._activity.be("joining", "copies", sources)
+            )
+        self._activity.be("preparing", "checksums")
         sums: dict[int, str] = {}
         if copied:
             sums = held.checksums(copied) | (before.checksums(copied) if before not in (None, held) else {})
@@ -279,6 +308,7 @@ class ResilientWorker:
             self._task.seed,
             true_slowdown=self._task.worker().slowdown or 1.0,
             before=self._injection.before,
+            executing=self._activity.execute,
             delegated=plane.delegated,
             transfers=plane.transfers,
         )
@@ -295,6 +325,7 @@ class ResilientWorker:
             number += 1
         while self._committed < self._last:
             self._hear_commit()
+        self._activity.be("waiting", "messages sent")
         rank.transport.flush()
         return self._next_turn()
 
@@ -302,12 +333,15 @@ class ResilientWorker:
         """The pause before an epoch's first iteration in which suspicious groups are examined, with its faults."""
         self._begin_faults(rank, epoch.iteration)
         names = [seat.worker for seat in epoch.seats]
+        others = {number for group in epoch.examine if rank.number in group for number in group}
+        self._activity.be("waiting", "the examination", others)
         return examine(self._slowed(rank), epoch.examine, names, plane.direct)
 
     def _run_synchronous(self, epoch: Epoch, rank: Rank, plane: Plane, number: int) -> None:
         """Reduce, vote, and step once everybody has."""
         self._reduce(epoch, rank, plane, number)
         self._complete(self._hear_commit())
+        self._activity.be("waiting", "messages sent")
         rank.transport.flush()  # everybody has received everything: nothing to wait for
 
     def _run_staggered(self, epoch: Epoch, rank: Rank, plane: Plane, number: int) -> None:
@@ -315,8 +349,10 @@ class ResilientWorker:
         self._reduce(epoch, rank, plane, number)
         if self._committed < number - 1:
             self._confirm(self._hear_commit())
+        self._activity.be("waiting", "messages sent")
         # Those of the iteration before have been taken, or it would not be committed; this one's need not be yet.
         rank.transport.flush(but=sum(isinstance(one, Send) for one in rank.instructions))
+        self._activity.be("computing", "step")
         if self._held.is_finite():
             self._held.keep()
             self._kept_for = number
@@ -326,11 +362,13 @@ class ResilientWorker:
 
     def _reduce(self, epoch: Epoch, rank: Rank, plane: Plane, number: int) -> None:
         """Everything but the step, and the vote on it."""
+        self._activity.be("computing", f"data of iteration {number}")
         self._begin_faults(rank, number)
         self._reduced = None
         plane.begin(number)
         iteration = Iteration(self._slowed(rank), number, self._task.batch(number))
         iteration.reduce()
+        self._activity.be("computing", "vote")
         losses = tuple((n, loss if _is_number(loss) else None) for n, loss in sorted(iteration.losses.items()))
         is_finite = self._held.is_finite()
         self._reduced = iteration
@@ -386,8 +424,10 @@ class ResilientWorker:
     def _receive(self) -> FromCoordinator:
         """The coordinator's next message."""
         message, self._next = self._next, None
+        self._activity.be("listening", "the coordinator")
         while message is None:
             message = self._link.receive()
+        self._activity.be("computing", message.kind)
         return message
 
     def _heed(self, commit: Commit) -> None:
@@ -412,6 +452,7 @@ class ResilientWorker:
                 self._heed(commit)
                 self._complete(commit)
             case Publish():
+                self._activity.be("preparing", "a checkpoint")
                 self._link.send(publish_whole(self._task, len(self._boundaries) - 1, message))
 
     def _settle(self, iteration: int, skipped: bool) -> None:
@@ -444,6 +485,7 @@ class ResilientWorker:
         self._save(halt.savers, halt.save, halt.iteration)
 
     def _save(self, savers: Sequence[Saver], folder: str | None, iteration: int) -> None:
+        self._activity.be("preparing", "its part of a checkpoint" if savers else "the next iteration")
         saved = save_share(self._task.name, self._held, savers, folder, iteration)
         if saved is not None:
             self._link.send(saved)

@@ -1,6 +1,6 @@
 """The state of layers from the workers that have it to those that lack it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -17,7 +17,12 @@ PACKED_BYTES = 1 << 20
 
 
 def take_over(
-    copies: Sequence[Copy], rank: int, transport: Transport, given: HeldStage | None, taken: HeldStage
+    copies: Sequence[Copy],
+    rank: int,
+    transport: Transport,
+    given: HeldStage | None,
+    taken: HeldStage,
+    waits: Callable[[], None] = lambda: None,
 ) -> set[int]:
     """Take part in the copies of an epoch: send what this worker held until now, then complete what it is to hold.
 
@@ -29,6 +34,7 @@ def take_over(
         transport: the epoch's.
         given: what this worker held until now; None where it has no state.
         taken: what it holds from now on: the same stage, or another one that takes over what both have.
+        waits: called before each message that is waited for.
 
     Returns:
         The layers that were sent or received.
@@ -52,7 +58,8 @@ def take_over(
             both = _common(given, taken)
             taken.load_layers(both, given.state_of(both))
     for copy in received:
-        taken.load_layers(copy.layers, _received(copy, taken.state_of(copy.layers), transport))
+        taken.load_layers(copy.layers, _received(copy, taken.state_of(copy.layers), transport, waits))
+    waits()
     transport.flush()
     return {layer for copy in (*sent, *received) for layer in range(*copy.layers)}
 
@@ -71,12 +78,15 @@ def _common(one: HeldStage, other: HeldStage) -> Layers:
     return first, max(first, min(one.layers_range[1], other.layers_range[1]))
 
 
-def _received(copy: Copy, likes: dict[str, torch.Tensor], transport: Transport) -> dict[str, torch.Tensor]:
+def _received(
+    copy: Copy, likes: dict[str, torch.Tensor], transport: Transport, waits: Callable[[], None]
+) -> dict[str, torch.Tensor]:
     messages = _messages(likes)
     for number, names in enumerate(messages):
         transport.post_receive(_tag(copy, number), copy.source, _packed([likes[name] for name in names]))
     found: dict[str, torch.Tensor] = {}
     for number, names in enumerate(messages):
+        waits()
         packed = transport.receive(_tag(copy, number), copy.source).reshape(-1)
         parts = torch.split(packed, [likes[name].numel() for name in names])
         found |= {name: part.view_as(likes[name]) for name, part in zip(names, parts, strict=True)}

@@ -1,7 +1,7 @@
 """What a worker of a resilient run trains, and how."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ class Task:
         optimizer: makes the optimizer of a stage's parameters.
         batch: the micro-batches of an iteration.
         settings: what must be the same for all workers; kept in checkpoints.
+        secret: the job's, by which its workers know each other.
         device: where to compute.
         hostname: the interface on which other workers reach this one.
         others: its addresses on other networks, in the order of its meeting places there.
@@ -41,6 +42,7 @@ class Task:
     optimizer: OptimizerFactory
     batch: Callable[[int], Batch]
     settings: dict[str, Any]
+    secret: bytes = field(repr=False)
     device: torch.device | str = "cpu"
     hostname: str = "127.0.0.1"
     others: tuple[str, ...] = ()

@@ -13,9 +13,10 @@ from itertools import count
 from typing import Literal
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.fields import MOST_NODES
 from ...schemas.trace import TraceEvent
 from .lines import Source
-from .told import MOST_NODES, Told, parse_time_s
+from .told import Told, parse_time_s
 
 Leaving = Literal["random", "newest"]
 

@@ -12,9 +12,10 @@ from itertools import chain, takewhile
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.fields import MOST_NODES
 from ...schemas.trace import TraceEvent
 from .lasting import Lasting
-from .told import LONGEST_S, MOST_NODES
+from .told import LONGEST_S
 
 if TYPE_CHECKING:
     from numpy.random import SeedSequence

@@ -1,16 +1,12 @@
 """Files as streams: their lines, or the items of one JSON array, one by one, so that no trace is too long."""
 
 import codecs
-import gzip
 import json
-import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
-from ...schemas.documents import STANDARD_STREAM, source_of, unique_keys
+from ...schemas.documents import opened, source_of, unique_keys
 from ...schemas.errors import InvalidInputError
 
 LONGEST_BYTES = 1 << 20  # of a line, or of an item of an array
@@ -90,24 +86,14 @@ class Source:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Source]:
-    """Open a file for one reading, through gzip when its name ends in `.gz`; `-` is standard input.
+def source_at(path: str) -> Iterator[Source]:
+    """Open a file for one reading; `-` is standard input.
 
     Raises:
-        InvalidInputError: it cannot be read, or is damaged; also later, while it is read.
+        InvalidInputError: it cannot be read, is damaged or too large; also later, while it is read.
     """
-    name = source_of(path)
-    try:
-        if path == STANDARD_STREAM:
-            yield Source(name, cast(BinaryIO, sys.stdin.buffer))
-            return
-        with Path(path).open("rb") as stream:
-            yield Source(name, cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if path.endswith(".gz") else stream)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InvalidInputError(f"the gzip data is damaged or cut short ({error})", where=name) from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InvalidInputError(f"cannot read the file: {reason}", where=name, fix="check the path") from error
+    with opened(path) as stream:
+        yield Source(source_of(path), stream)
 
 
 def _fed(chunks: Iterator[str], text: str, name: str) -> str:

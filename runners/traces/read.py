@@ -11,7 +11,7 @@ from .counts import Leaving, populated, samples, steps
 from .faults import faults, struck_nodes, whole_cluster
 from .formats import UNITS_S, Format, named, recognised
 from .ledger import checked
-from .lines import Source, opened
+from .lines import Source, source_at
 from .moments import from_start, moments
 from .own import of_nodes, own_csv, own_json
 from .spot import parcae, spot
@@ -70,7 +70,7 @@ def read_events(path: str, reading: Reading | None = None) -> Iterator[Told]:
 
 
 def _read(path: str, reading: Reading) -> Iterator[Told]:
-    with opened(path) as source:
+    with source_at(path) as source:
         kind = recognised(source) if reading.format is None else named(reading.format)
         found = _told(source, kind, reading)
         if kind is Format.FAULTS:
@@ -114,7 +114,7 @@ def _cluster(path: str, reading: Reading) -> tuple[str, ...]:
         raise InvalidInputError(
             "a list of faults is read twice", where="standard input", fix="write it into a file, and give that"
         )
-    with opened(path) as source:
+    with source_at(path) as source:
         struck = struck_nodes(source)
         size = reading.nodes if reading.nodes is None or isinstance(reading.nodes, int) else len(reading.nodes)
         return whole_cluster(struck, size, reading.seed, source.name)

@@ -8,7 +8,6 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.trace import TraceEvent
 
 LONGEST_S = 1e11  # in days, too, it is below what `Seconds` of schemas/fields.py allows
-MOST_NODES = 100_000  # at once, where a number stands for them: more is a slip of the pen, and fills the memory
 
 
 @dataclass(frozen=True, slots=True)

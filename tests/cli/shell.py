@@ -66,7 +66,7 @@ def _surroundings(stdin: str | None, cwd: Path | None, environment: Mapping[str,
     """Input, folder, environment, settings and warnings of a process; threads that it leaves are waited for."""
     before = set(threading.enumerate())
     variables = mock.patch.dict(os.environ, {**_clean_environment(), **(environment or {})}, clear=True)
-    settings = mock.patch.multiple(SETTINGS, quiet=False, debug=False)
+    settings = mock.patch.multiple(SETTINGS, quiet=False, debug=False, trains=False)
     with mock.patch.object(sys, "stdin", _Stream(stdin or "")), variables, settings, warnings.catch_warnings():
         with chdir(cwd or Path.cwd()):
             yield

@@ -12,10 +12,12 @@ from rtk.cli.adapting import UNKNOWN_COPYING, WORTH_IT, Adapting
 from rtk.cli.policy import Policy, answers_for
 from rtk.cli.replanning import Rerouting, replan_from
 from rtk.planners.joint import plan as joint
+from rtk.planners.joint.plan import plan_joint
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.scheduling.evaluate import evaluate
+from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
-from rtk.planners.slipstream.cluster import Request, opening
+from rtk.planners.slipstream.cluster import Request, Technique, opening
 from rtk.schemas.check import check_plan
 from rtk.schemas.conditions import HEALTHY, Conditions, LinkPlace, SlowLink, SlowWorker, pair_of, under_conditions
 from rtk.schemas.documents import digest
@@ -120,6 +122,26 @@ def test_what_does_not_matter_changes_nothing(conditions: Conditions) -> None:
     for dead in ((), ("1/1",)):
         crew = crew_of(WIDE, *dead)
         assert adapting(WIDE)(WIDE, crew, conditions) == usual(WIDE, crew, HEALTHY)
+
+
+@pytest.mark.parametrize("technique", ["adaptive", "decoupled", "staggered"])
+def test_a_job_keeps_its_optimizer_and_whether_it_splits_backwards(technique: Technique) -> None:
+    """What is adapted to a slow worker counts what the running plan counts, its period or its makespan: by a joint plan
+    that is better at that; so does what then follows on a death."""
+    plan = plan_joint(COSTS, Shape(4, 3, 8), [(2, 0)], {}, Effort("rules"), technique)
+    replan, crew = adapting(plan), crew_of(plan)
+    found = replan(plan, crew, slow_worker("1/3", 2.0))
+    assert found.plan.planner.name == "joint"
+    assert found.plan.planner.options["technique"] == technique
+    promised = found.plan.prediction
+    assert promised is not None
+    assert promised.iteration_time_s == pytest.approx(evaluate(found.plan).iteration_time_s)
+    assert promised.iteration_time_s < lasts_s(plan, {}, {"1/3": 2.0}) * (1 - WORTH_IT)
+    later = replan(found.plan, tuple(hand for hand in crew_after(found) if hand.worker != "0/0"), HEALTHY)
+    for one in (found, later):
+        assert one.plan.optimizer == plan.optimizer
+        kinds = {token[0] for worker in one.plan.live_workers() for token in (worker.order or "").split()}
+        assert ("I" in kinds) == (technique != "adaptive")
 
 
 def test_all_at_once() -> None:

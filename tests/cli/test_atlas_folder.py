@@ -28,6 +28,10 @@ from ..strategies import hand_plan
 PLAN = hand_plan({"0/0": "F0 F1.0 B0 B1.0", "1/0": None}, 1)
 RULES = SlotRules((1,), (1,), (0.0,), (1,), (0,))
 PREDICTION = Prediction(3.0, 3.0, 3.0, 3.0, 0.0, "optimal", 0.0, (1.0,))
+OPTIONS = {
+    "pp": 1, "dp": 4, "microbatches": 1, "technique": "adaptive", "solver": "auto", "seed": 0, "time_limit_s": 0.0,
+    "cost": "heuristic", "slow": {}, "link_delay_s": {}, "network": None,
+}  # fmt: skip
 STORED = 1  # the entry of the small atlas whose plan is stored
 
 
@@ -37,7 +41,7 @@ def small_atlas(most_failures: int = 3) -> Atlas:
         Recipe(stored=digest(PLAN)) if f == STORED else Recipe((1,), RULES, "slots") for f in range(most_failures + 1)
     ]
     return Atlas(
-        planner=Planner("slipstream", "1", {"solver": "auto", "seed": 0}),
+        planner=Planner("slipstream", "1", OPTIONS),
         template=PLAN.templates[0],
         dp=4,
         microbatches=1,
@@ -180,7 +184,7 @@ def test_atlas_of_other_inputs_is_refused(tmp_path: Path, finish: bool) -> None:
     if finish:
         folder.finish(atlas)
     before = contents(tmp_path / "a")
-    planner = replace(atlas.planner, options={"solver": "milp", "seed": 1})
+    planner = replace(atlas.planner, options=OPTIONS | {"solver": "milp", "seed": 1})
     other = replace(atlas, planner=planner, dp=5, microbatches=2, inputs={"profile": "1" * 64})
     error = refused(folder.begin, other)
     assert error.what == (

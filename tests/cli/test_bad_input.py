@@ -1,5 +1,6 @@
 """Bad input ends in one clear error: what, where, what to do; the right exit code; nothing written."""
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -198,6 +199,7 @@ def test_wrong_usage_is_one_clear_error(arguments: tuple[str, ...], code: int, w
     assert not (tmp_path / "made.json").exists()
 
 
+KNOWN = "a secret for one test only"
 COORDINATE = ("coordinate", "plan.json", "--secret-file", "secret")
 JOIN = ("run", "plan.json", "--model", "gpt-tiny", "--secret-file", "secret", "--coordinator", "127.0.0.1:1")
 INJECT = ("run", "plan.json", "--model", "gpt-tiny", "--inject", "trace.jsonl")
@@ -234,6 +236,8 @@ def test_a_trace_that_cannot_be_injected_is_refused(case: str, tmp_path: Path) -
         ((*COORDINATE, "--listen", "203.0.113.7:0"), "cannot listen", "203.0.113.7:0"),
         ((*COORDINATE[:-1], "short"), "a secret of 5 bytes is too easy to guess", "short"),
         (COORDINATE[:2], "the job's secret is missing", "RTK_SECRET"),
+        ((*COORDINATE[:-1], "open"), "others than its owner can read or change the job's secret (mode 644)", "open"),
+        ((*JOIN[:5], "open", *JOIN[6:], "--worker", "0/0"), "others than its owner", "open"),
         ((*COORDINATE, "--standby"), "a standby waits for a log", "--standby"),
         ((*COORDINATE, "--log", "plan.json"), "no coordinator's log", "plan.json, line 1"),
         ((*COORDINATE, "--resume", "nowhere"), "there is no such folder", "nowhere"),
@@ -251,8 +255,9 @@ def test_a_job_that_cannot_be_led_or_joined_is_one_clear_error(
 ) -> None:
     """`rtk coordinate` and its workers end with 2 before they do anything, and say what is wrong, where and the fix."""
     (tmp_path / "plan.json").write_text((GOLDEN / "plan-two-stages.json").read_text())
-    (tmp_path / "secret").write_text("a secret for one test only")
-    (tmp_path / "short").write_text("short")
+    for name, text, mode in (("secret", KNOWN, 0o600), ("short", "short", 0o600), ("open", KNOWN, 0o644)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(mode)
     (tmp_path / "empty").mkdir()
     done = rtk(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
@@ -269,7 +274,8 @@ def test_a_log_that_is_not_this_job_s_is_left_alone(tmp_path: Path) -> None:
     from rtk.runners.resilience.journal import take
 
     (tmp_path / "plan.json").write_text((GOLDEN / "plan-two-stages.json").read_text())
-    (tmp_path / "secret").write_text("a secret for one test only")
+    (tmp_path / "secret").touch(0o600)
+    (tmp_path / "secret").write_text(KNOWN)
     held = take(tmp_path / "job.log", plan="of another job", job={"iterations": 3})
     before = (tmp_path / "job.log").read_bytes()
     for what in ("another coordinator has this log", "this is the log of another job: "):
@@ -300,3 +306,68 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert ("Traceback" in plain.stderr, "Traceback" in done.stderr) == (False, True)
     assert done.stderr.startswith(plain.stderr)
     assert done.returncode == plain.returncode == 2
+
+
+def test_a_bug_never_ends_as_a_finding_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What rtk does not expect ends with 70 and one error; with --debug its traceback is there; no memory is 5."""
+    (tmp_path / "plan.json").write_text((GOLDEN / "plan-two-stages.json").read_text())
+    monkeypatch.setattr("rtk.schemas.check.check_plan", lambda plan: plan.nothing)
+    done = rtk("verify", "plan.json", cwd=tmp_path)
+    assert done.returncode == 70
+    assert done.stderr.startswith("error: this is a bug of rtk (AttributeError: ")
+    assert "do: report it" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in rtk("verify", "plan.json", "--debug", cwd=tmp_path).stderr
+
+    def fill(plan: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("rtk.schemas.check.check_plan", fill)
+    done = rtk("verify", "plan.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (5, "error: there is not enough memory")
+
+
+READERS: dict[str, tuple[str, ...]] = {
+    "verify": ("big.gz",),
+    "verify --timeline": ("plan.json", "--timeline", "big.gz"),
+    "simulate": ("plan.json", "--inject", "big.gz"),
+    "simulate --cluster": ("plan.json", "--cluster", "big.gz"),
+    "viz": ("big.gz", "-o", "out.html"),
+    "diff": ("plan.json", "big.gz"),
+    "import": ("big.gz", "--from", "torch-csv", "--profile", "p.json", "-o", "out.json"),
+    "profile model": (
+        "big.json",
+        "--analytic",
+        "--gpu",
+        "h100-sxm",
+        "--microbatch-size",
+        "1",
+        "--sequence-length",
+        "8",
+    ),
+    "profile compare": ("big.gz", "p.json"),
+    "plan templates": ("big.gz", "--nodes", "4", "--gpus-per-node", "1"),
+    "plan slipstream": ("--from", "atlas", "--failures", "1"),
+    "detect": ("big.gz",),
+    "detect --format operations": ("big.gz", "--format", "operations"),
+    "trace show": ("trace.gz",),
+    "replay": ("--profile", "p.json", "--pp", "2", "--dp", "2", "--microbatches", "2", "--trace", "trace.gz"),
+    "sweep": ("big.gz", "-o", "out"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_no_command_reads_a_file_without_a_bound(reader: str, tmp_path: Path) -> None:
+    """What unpacks to more than `--max-input` is refused with its name, whoever reads it, and nothing is written."""
+    (tmp_path / "plan.json").write_text((GOLDEN / "plan-two-stages.json").read_text())
+    (tmp_path / "p.json").write_text((GOLDEN / "profile-slots4.json").read_text())
+    (tmp_path / "atlas").mkdir()
+    numbers = b"1000000,2000000\n" * (1 << 13)
+    for name in ("big.gz", "big.json", "atlas/atlas.json"):
+        (tmp_path / name).write_bytes(gzip.compress(numbers))
+    (tmp_path / "trace.gz").write_bytes(gzip.compress(b"".join(b"0,add,node%d\n" % n for n in range(1 << 13))))
+    verb = [word for word in reader.split() if not word.startswith("--") and word != "operations"]
+    done = rtk("--max-input", "100KiB", *verb, *READERS[reader], cwd=tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert "there are more than 102,400 bytes in the file, unpacked" in done.stderr
+    assert not list(tmp_path.glob("out*"))

@@ -32,6 +32,8 @@ def tiny():
 """
 TRAINED = ("--model", "model.py:tiny", "--data", "text.txt")
 SECRET = ("--secret-file", "secret")
+# Be a command that may use one core only, the same for all of them.
+PINNED = "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +171,7 @@ def test_workers_outlive_their_coordinators_and_strangers_stay_out(shell: Shell)
     wait_for(lambda: len(standby.named("iteration")) > 3, f"the standby takes over; {standby.errors}")
     assert [len(standby.named(event)) for event in ("restarted", "returned", "epoch", "failure")] == [1, 2, 0, 0]
 
+    (shell.folder / "wrong").touch(0o600)
     (shell.folder / "wrong").write_text("this is not the secret")
     where = ("--coordinator", f"127.0.0.1:{ports[1]}")
     strangers = {
@@ -196,6 +199,50 @@ def test_workers_outlive_their_coordinators_and_strangers_stay_out(shell: Shell)
     assert {n: losses[n] for n in range(20) if n in losses} == pytest.approx(
         {n: loss for n, loss in enumerate(expected) if n in losses}, rel=1e-6
     )
+
+
+def test_workers_without_a_coordinator_say_so_with_their_exit_code(shell: Shell) -> None:
+    """The coordinator is killed for good amidst training: once they are out of patience all workers end with 5, which
+    job scripts leave alone, and not by a signal, after which these would start them again.
+
+    Meanwhile the two have shared a core, and said so.
+    """
+    port = free_port()
+    (shell.folder / "known").touch(0o600)
+    (shell.folder / "known").write_text("a secret for one test only")
+    led = ("coordinate", "two-stages.json", "--iterations", "100000", "--secret-file", "known", "--json")
+    leader = shell.rtk("killed", *led, "--listen", f"127.0.0.1:{port}")
+    work = ("run", "two-stages.json", *TRAINED, "--coordinator", f"127.0.0.1:{port}", "--secret-file", "known")
+    pinned = (sys.executable, "-c", PINNED, *RTK, *work, "--patience", "1", "--worker")
+    workers = [shell.start("left-0", *pinned, "0/0"), shell.start("left-1", *pinned, "0/1")]
+    wait_for(lambda: len(leader.named("iteration")) > 3, f"training begins; {leader.errors}")
+    assert "there are more workers than cores, and they take turns" in leader.errors
+    leader.kill()
+    assert [worker.ended() for worker in workers] == [5, 5], workers[0].errors
+    assert all("no coordinator for 1 s" in worker.errors for worker in workers)
+
+
+def test_a_worker_of_a_plain_run_whose_peer_dies_says_so_with_its_exit_code(shell: Shell) -> None:
+    """Under torchrun without a coordinator, too, a worker ends with 5, and not by a signal."""
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    work = ("run", "two-stages.json", *TRAINED, "--iterations", "100000", "--json")
+    left, killed = (shell.rtk(f"rank-{rank}", *work, RANK=str(rank), **job) for rank in (0, 1))
+    wait_for(lambda: len(killed.named("iteration")) > 3, f"training begins; {killed.errors}")
+    killed.kill()
+    assert left.ended() == 5, left.errors
+    assert "error: lost touch with rank 1" in left.errors
+
+
+def test_a_run_that_is_killed_leaves_nothing(shell: Shell, tmp_path: Path) -> None:
+    """`rtk run` ends by SIGKILL: its workers end as well, and nothing of it is left in the temporary folder."""
+    work = ("run", "two-pipelines.json", *TRAINED, "--iterations", "100000", "--json")
+    run = shell.rtk("run", *work, TMPDIR=str(tmp_path))
+    wait_for(lambda: run.named("iteration"), f"training begins; {run.errors}")
+    workers = children(run.pid)
+    assert len(workers) == 2
+    run.kill()
+    wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), "the workers end")
+    assert [path for path in tmp_path.rglob("*") if not path.name.startswith("torchinductor")] == []
 
 
 def undisturbed(folder: Path, iterations: int) -> list[float]:

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.cli.hostlists import MOST_NODES, expand, fold
+from rtk.cli.hostlists import expand, fold
 from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.fields import MOST_NODES
 
 NAMES = st.from_regex(r"[a-z]{1,2}[-.]?[0-9]{0,3}(-?[a-z][0-9]{0,2})?", fullmatch=True)
 # Names that lie close together, so that there is something to fold.

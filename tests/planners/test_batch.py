@@ -111,6 +111,30 @@ def test_no_split_with_shared_numbers_is_better(
     assert_best(case, objective)
 
 
+@settings(max_examples=80)
+@given(
+    lines=st.lists(paces, min_size=1, max_size=4),
+    steps=st.lists(st.lists(seconds, max_size=12), min_size=4, max_size=4),
+    multiple_of=st.integers(1, 3),
+    more=st.integers(0, 18),
+)
+def test_no_split_is_better_where_times_are_on_no_line(
+    lines: list[Pace], steps: list[list[float]], multiple_of: int, more: int
+) -> None:
+    """Few micro-batches may take any rising times up to where the line begins."""
+    pipelines = []
+    for line, rises in zip(lines, steps, strict=False):
+        top_s = line.fixed_s + (len(rises) + 1) * line.per_microbatch_s
+        first_s = tuple(top_s - sum(rises[n:]) for n in range(len(rises)))
+        pipelines.append(Pace(line.fixed_s, line.per_microbatch_s, first_s))
+    units = len(pipelines) + more
+    found = distribute(pipelines, units * multiple_of, multiple_of)
+    assert is_split(found, units * multiple_of, multiple_of)
+    ways = splits([1] * len(pipelines), units) * multiple_of
+    slowest_s = [max(pace.time_s(int(n)) for pace, n in zip(pipelines, way, strict=True)) for way in ways]
+    assert found.slowest_s == min(slowest_s)
+
+
 @settings(max_examples=60)
 @given(pipelines=st.lists(paces, min_size=1, max_size=60), multiple_of=st.integers(1, 4), more=st.integers(0, 5000))
 def test_the_slowest_pipeline_has_its_certificate(pipelines: list[Pace], multiple_of: int, more: int) -> None:

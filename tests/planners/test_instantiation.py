@@ -1,7 +1,8 @@
 """Instantiation: the pace of a pipeline, and pipelines as fast as the best of all sets (a few seconds in all)."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,12 +21,12 @@ from rtk.planners.oobleck.instantiation import (
     require_covered,
 )
 from rtk.planners.oobleck.knapsack import Knapsack
-from rtk.planners.oobleck.pace import paces_of, warm_ups_of
+from rtk.planners.oobleck.pace import paces_of, stage_ends_s, warm_ups_of
 from rtk.planners.oobleck.plan import plan_of
 from rtk.planners.pipeline.one_forward_one_backward import one_forward_one_backward
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.schemas.errors import InfeasibleError
-from rtk.schemas.plan import Link, Stage
+from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
 from rtk.schemas.profile import Connection, Network
 from rtk.schemas.templates import PipelineTemplate, Templates
 
@@ -36,24 +37,63 @@ def _stages(times_s: list[float]) -> tuple[Stage, ...]:
     return tuple(Stage((i, i + 1), time_s, time_s, time_s) for i, time_s in enumerate(times_s))
 
 
-def _makespan_s(templates: Templates, microbatches: int) -> float:
-    """What the evaluator says of one pipeline of the smallest template, without the optimizer's step."""
-    return evaluate(plan_of(templates, [templates.smallest], [microbatches])).makespan_s - 0.5
+def _makespan_s(stages: Sequence[Stage], links: Sequence[Link], microbatches: int) -> float:
+    """What the evaluator says of one pipeline."""
+    rows = one_forward_one_backward(stages, links, microbatches)
+    plan = Plan(
+        planner=Planner("test", "1", {}),
+        templates=(Template("only", tuple(replace(stage, optimizer_s=0.0) for stage in stages), tuple(links)),),
+        pipelines=(Pipeline("only", microbatches),),
+        optimizer="synchronous",
+        workers=tuple(Worker(0, i, " ".join(f"{kind}{j}" for kind, j in row)) for i, row in enumerate(rows)),
+    )
+    return evaluate(plan).makespan_s
 
 
-@settings(max_examples=25)
-@given(st.integers(1, 5), st.integers(10, 30), st.sampled_from([0.0, 0.1, 1.0, 20.0]), st.integers(0, 99))
-def test_pace_is_what_the_evaluator_says(depth: int, microbatches: int, delay_s: float, seed: int) -> None:
-    """At 2 and 6 micro-batches a stage the pace is exact; else it misses no more than a round trip of the links."""
-    chance = random.Random(seed)
-    times_s = [chance.choice([1.0, chance.uniform(0.5, 2.0)]) for _ in range(depth)]
-    templates = even_templates(depth, depth, depth, 0, times_s=times_s, delay_s=delay_s)
-    pace = paces_of(templates.templates)[0]
-    for exact in (2 * depth, 6 * depth):
-        assert pace.time_s(exact) == pytest.approx(_makespan_s(templates, exact))
-    for other in (depth, microbatches):
-        missed_s = abs(pace.time_s(other) - _makespan_s(templates, other))
-        assert missed_s <= 2 * (depth - 1) * delay_s + 1e-9
+@st.composite
+def _pipelines(draw: st.DrawFn) -> tuple[list[Stage], list[Link]]:
+    """Stages alike, nearly alike or not, whose links and memory may hold them back."""
+    depth = draw(st.integers(1, 6))
+    times_s = st.one_of(st.just(1.0), st.floats(1.0, 1.02), st.floats(0.1, 3.0))
+    limit_bytes = draw(st.sampled_from([None, None, 2.0, 3.0]))
+    stages = [
+        Stage(
+            (i, i + 1),
+            draw(times_s),
+            draw(times_s),
+            draw(times_s),
+            activation_bytes=1.0,
+            memory_limit_bytes=limit_bytes,
+        )
+        for i in range(depth)
+    ]
+    links = [Link(draw(st.sampled_from([0.0, 0.0, 0.1, 1.0, 20.0]))) for _ in range(depth - 1)]
+    return stages, links
+
+
+NO_BOUND = 10**9  # nodes with which an iteration might end at once
+
+
+@settings(max_examples=60, deadline=None)
+@given(_pipelines(), st.integers(1, 60))
+def test_pace_is_what_the_evaluator_says(pipeline: tuple[list[Stage], list[Link]], most: int) -> None:
+    """With any number of micro-batches up to those that are there, whatever links and memory do."""
+    stages, links = pipeline
+    (pace,) = paces_of([PipelineTemplate(len(stages), 1.0, 4, tuple(stages), tuple(links))], most, NO_BOUND)
+    for microbatches in {1, 2, len(stages), most // 2 or 1, most}:
+        assert pace.time_s(microbatches) == pytest.approx(_makespan_s(stages, links, microbatches), rel=1e-9)
+    assert pace.per_microbatch_s >= max(stage.work_s for stage in stages) * (1 - 1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(_pipelines())
+def test_a_long_pipeline_goes_on_as_it_did(pipeline: tuple[list[Stage], list[Link]]) -> None:
+    """Beyond the numbers that are timed the line misses no more than what a burst through the links is."""
+    stages, links = pipeline
+    (pace,) = paces_of([PipelineTemplate(len(stages), 1.0, 4, tuple(stages), tuple(links))], 1, NO_BOUND)
+    missed_s = pace.time_s(2000) - max(stage_ends_s(stages, links, 2000))
+    round_trip_s = sum(stage.work_s for stage in stages) + 2 * sum(link.delay_s for link in links)
+    assert abs(missed_s) <= round_trip_s + 1e-9
 
 
 @given(st.lists(st.sampled_from([None, 1.0, 2.0, 3.0, 9.0]), min_size=1, max_size=6))
@@ -75,8 +115,9 @@ def test_pace_is_the_same_compiled() -> None:
         )
         for _ in range(30)
     ]  # fmt: skip
-    interpreted = [paces_of([one]) for one in deep[:2]]  # first: once machine code is loaded, it is used for all
-    assert interpreted == [[one] for one in paces_of(deep)[:2]]
+    # First: once machine code is loaded, it is used for all.
+    interpreted = [paces_of([one], 300, NO_BOUND) for one in deep[:2]]
+    assert interpreted == [[one] for one in paces_of(deep, 300, NO_BOUND)[:2]]
 
 
 def _sets(nodes: int, sizes: range, largest: int) -> Iterator[tuple[int, ...]]:
@@ -87,6 +128,48 @@ def _sets(nodes: int, sizes: range, largest: int) -> Iterator[tuple[int, ...]]:
         if size <= min(nodes, largest):
             for rest in _sets(nodes - size, sizes, size):
                 yield (size, *rest)
+
+
+def _shares(microbatches: int, pipelines: int) -> Iterator[tuple[int, ...]]:
+    """All ways to share micro-batches, one at least each."""
+    if pipelines == 1:
+        yield (microbatches,)
+        return
+    for first in range(1, microbatches - pipelines + 2):
+        for rest in _shares(microbatches - first, pipelines - 1):
+            yield (first, *rest)
+
+
+@settings(max_examples=40, deadline=None)
+@given(_pipelines(), st.integers(0, 1), st.integers(2, 7), st.integers(0, 9))
+def test_no_pipelines_and_no_shares_are_faster(
+    pipeline: tuple[list[Stage], list[Link]], fault_tolerance: int, nodes: int, more: int
+) -> None:
+    """The slowest pipeline is as fast as that of the best set of templates with the best shares, by the evaluator."""
+    stages, links = pipeline
+    times_s, delay_s = [stage.work_s for stage in stages], max((link.delay_s for link in links), default=0.0)
+    largest = min(len(stages), max(1, nodes - fault_tolerance))
+    templates = even_templates(len(stages), 1, largest, fault_tolerance, times_s=times_s, delay_s=delay_s)
+    microbatches = fewest_pipelines(templates, nodes) + more
+    if nodes <= fault_tolerance:
+        return
+    known: dict[tuple[int, int], float] = {}
+
+    def lasts_s(size: int, count: int) -> float:
+        if (size, count) not in known:
+            template = templates.templates[size - 1]
+            known[size, count] = _makespan_s(template.stages, template.links, count)
+        return known[size, count]
+
+    least_s = min(
+        max(map(lasts_s, sizes, counts))
+        for sizes in _sets(nodes, range(1, largest + 1), largest)
+        if fault_tolerance < len(sizes) <= microbatches
+        for counts in _shares(microbatches, len(sizes))
+    )
+    found = instantiate(templates, nodes, microbatches)
+    assert found.slowest_s == pytest.approx(least_s, rel=1e-9)
+    assert max(map(lasts_s, found.sizes, found.microbatches)) == pytest.approx(least_s, rel=1e-9)
 
 
 NO_ENDING = Ending(1, Connection(), (0.0,) * 3, (0.0,) * 3)

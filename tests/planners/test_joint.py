@@ -70,7 +70,7 @@ def test_a_joint_plan_is_no_worse_than_any_single_technique(plan: Plan) -> None:
     """Nor than all of them one after the other."""
     promise, found = _promise(replan_joint(plan)), situation(plan)
     for single in single_techniques(found):
-        single_s = value_s(single.problem, single.orders(found))
+        single_s = value_s(*single.made())
         assert promise.iteration_time_s <= single_s * (1 + ROUNDING), single.name
 
 
@@ -139,7 +139,7 @@ def test_options_say_what_was_decided() -> None:
     """Who executes how much, which links carry nothing, and what the schedule is; the orders agree."""
     plan = replan_joint(troubled(alike(4, 4, 16), frozenset({(1, 2)}), {(3, 1): 1.5}, {(2, 0): 0.06}))
     said, problem = plan.planner.options, problem_of(plan)
-    assert (plan.planner.name, said["technique"], said["avoided_jobs"]) == ("joint", "joint", 0)
+    assert (plan.planner.name, said["made_by"], said["avoided_jobs"]) == ("joint", "joint", 0)
     assert (said["failed"], said["slow"], said["bypassed_links"]) == (["1/2"], {"3/1": 1.5}, ["2/0"])
     assert ((2, 0), (2, 1)) not in _hops(plan)
     assert list(said["loads"].values()) == problem.job_counts.tolist()

@@ -1,6 +1,7 @@
 """The parts of a joint plan: loads, who takes which micro-batch, swaps around slow pairs, and warm-ups."""
 
 from itertools import product
+from random import Random
 
 import numpy as np
 from hypothesis import given
@@ -8,8 +9,9 @@ from hypothesis import strategies as st
 
 from rtk.planners.adaptra.adaptation import algorithm_2
 from rtk.planners.joint.bypass import bypassed, crossing
+from rtk.planners.joint.shifting import shifts
 from rtk.planners.joint.warmups import joint_rules, remaining_delays_s, warmups_of
-from rtk.planners.joint.water_fill import handed_out, least_loads, water_filled
+from rtk.planners.joint.water_fill import handed_out, in_turns, job_s, least_loads, routed, water_filled
 from rtk.schemas.plan import Link, Plan
 
 from .troubled import alike, situation, troubled, troubled_plans
@@ -40,6 +42,40 @@ def test_everybody_keeps_its_own_first(room: list[int], chance: object) -> None:
     assert np.bincount(taker, minlength=len(room)).tolist() == rotated.tolist()
     kept = np.bincount(owner[taker == owner], minlength=len(room))
     assert kept.tolist() == np.minimum(room, rotated).tolist()
+
+
+@given(troubled_plans())
+def test_turns_keep_loads_and_peers_in_step(plan: Plan) -> None:
+    """Of the first jobs of a stage, however many, everybody has its share but for less than two."""
+    home = situation(plan).home
+    loads = water_filled(home).job_counts.reshape(job_s(home).shape)
+    turns = in_turns(home, loads)
+    assert turns.job_counts.tolist() == loads.ravel().tolist()
+    for stage, executors in enumerate(turns.executor.T):
+        taken = (executors[:, None] // loads.shape[1] == np.arange(len(loads))).cumsum(axis=0)
+        share = np.arange(1, home.jobs + 1)[:, None] * loads[:, stage] / home.jobs
+        assert (np.abs(taken - share) < 2).all()
+
+
+@given(troubled_plans(), st.randoms(use_true_random=False))
+def test_a_shift_takes_from_who_ends_last_and_gives_to_a_live_peer_that_ends_earlier(
+    plan: Plan, chance: Random
+) -> None:
+    """One micro-batch at each of some stages, so the loads of a stage still add up, and can be routed."""
+    home = situation(plan).home
+    each_s, loads = job_s(home), water_filled(home).job_counts.reshape(job_s(home).shape)
+    ends_s = np.where(loads > 0, np.array([chance.uniform(0, 9) for _ in loads.flat]).reshape(loads.shape), 0.0)
+    for other in shifts(loads, ends_s, each_s):
+        assert routed(home, other).job_counts.tolist() == other.ravel().tolist()
+        assert in_turns(home, other).job_counts.tolist() == other.ravel().tolist()
+        changed = (other != loads).any(axis=0)
+        assert changed.any()
+        for moved, load, end_s, live in zip((other - loads).T, loads.T, ends_s.T, np.isfinite(each_s).T, strict=True):
+            if moved.any():
+                late, early = int(moved.argmin()), int(moved.argmax())
+                assert sorted(moved.tolist()) == [-1, *[0] * (len(moved) - 2), 1]
+                assert live[early]
+                assert end_s[late] == end_s[load > 0].max() > end_s[early]
 
 
 @given(troubled_plans(), st.data())

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.profilers.failslow.calls.files import findings_of, is_call_file
-from rtk.profilers.failslow.calls.flight_recorder import read_flight_recorder, unpickled
+from rtk.profilers.failslow.calls.flight_recorder import read_flight_recorder
+from rtk.profilers.failslow.calls.plain_pickle import unpickled
 from rtk.schemas.errors import InvalidInputError
 
 ITERATIONS = 12
@@ -184,10 +185,38 @@ def test_plain_data_come_back(value: Any, protocol: int) -> None:
     assert unpickled(pickle.dumps(value, protocol), "dump") == value
 
 
-def test_a_pickle_that_asks_for_much_memory_is_refused() -> None:
-    """A memo of four thousand million places is no dump's."""
-    with pytest.raises(InvalidInputError, match="LONG_BINPUT"):
-        unpickled(b"\x80\x02]r\xff\xff\xff\xff.", "dump")
+def nested(depth: int, inner: Callable[[Any], Any]) -> Any:
+    """A text in something, which is in something, and so on."""
+    value: Any = "x"
+    for _ in range(depth):
+        value = inner(value)
+    return value
+
+
+def itself() -> list[Any]:
+    """A list that holds itself."""
+    one: list[Any] = ["x"]
+    one.append({"it": one})
+    return one
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (nested(40, lambda inner: [inner, inner]), "once it is unfolded"),
+        (nested(40, lambda inner: {"one": inner, "other": (inner,)}), "once it is unfolded"),
+        (nested(400, lambda inner: [inner]), "once it is unfolded"),
+        ([[nested(3, lambda inner: [inner] * 10_000)]] * 2, "once it is unfolded"),
+        (itself(), "holds itself"),
+        ({nested(24, lambda inner: (inner, inner)): 1}, "a key is a list, a tuple"),
+    ],
+)
+def test_a_pickle_that_unfolds_without_end_is_refused_at_once(value: Any, what: str) -> None:
+    """One list in many places, and that in many others, fill no memory: what goes through it never sees it."""
+    with pytest.raises(InvalidInputError, match=what):
+        unpickled(pickle.dumps(value), "dump")
+    many = [["x"] * 100_000] * 500
+    assert unpickled(pickle.dumps(many), "dump") == many  # as often in several places as data may be
 
 
 DAMAGES: list[tuple[bytes, str]] = [

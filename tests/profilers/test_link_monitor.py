@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rtk.profilers.failslow.expected import Expected
 from rtk.profilers.failslow.hysteresis import FLAPPING_WITHIN, GOOD, MOST_GOOD, UNSEEN, Hysteresis
-from rtk.profilers.failslow.transfers import LiveMonitor
+from rtk.profilers.failslow.transfers import MARGIN, SETTLED, LiveMonitor
 from rtk.schemas.conditions import HEALTHY, Conditions, Pair, SlowLink, SlowWorker
 from rtk.schemas.protocols import Examined, Measured
 
@@ -64,6 +64,43 @@ def history(watch: LiveMonitor, delays_s: Iterable[float], begin: int = 0) -> It
         found = told(watch, reports(iteration, slow_last(delay_s)))
         if found is not None:
             yield iteration, found
+
+
+@given(st.integers(1, 3), st.floats(0, 0.05), st.floats(4.01, 50), st.integers(0, 30))
+def test_links_that_are_slow_from_the_start_are_found(links: int, planned_s: float, times: float, relief: int) -> None:
+    """A lone one or all of them: the plan is the yardstick, and they are found once it is no chance of a beginning."""
+    watch, slow_s = monitor(NAMES[: links + 1], delay_s=lambda one, other: planned_s), planned_s + times * LEAST_S
+    said: dict[int, Conditions] = {}
+    for iteration in range(60):
+        delay_s = slow_s if iteration < SETTLED + 2 + relief else planned_s
+        names = NAMES[: links + 1]
+        found = told(watch, reports(iteration, lambda *_, now_s=delay_s: now_s, LINKS[:links], names=names))
+        if found is not None:
+            said[iteration] = found
+    (first, slow), (last, relieved) = said.items()
+    assert first == SETTLED + 1 and SETTLED + 2 + relief <= last
+    assert {one.ends for one in slow.slow_links} == {*LINKS[:links]}
+    assert all(one.delay_s == pytest.approx(slow_s, abs=1e-5) for one in slow.slow_links)
+    assert relieved == HEALTHY
+
+
+@given(
+    st.integers(1, 3), st.floats(0, 0.05), st.floats(1.0, 20.0), st.floats(0, 1), st.lists(st.floats(0, 1), max_size=9)
+)
+def test_a_plan_that_is_wrong_for_everything_accuses_no_link(
+    links: int, planned_s: float, pace: float, share: float, noise: list[float]
+) -> None:
+    """Links that are as much slower than planned as operations are, and a little more, are as usual."""
+    names = NAMES[: links + 1]
+    watch = monitor(names, delay_s=lambda one, other: planned_s)
+    for iteration in range(30):
+        late_s = (
+            pace * (planned_s + MARGIN * share * LEAST_S) + (noise[iteration % len(noise)] if noise else 0) * LEAST_S
+        )
+        paces = dict.fromkeys(names, pace)
+        assert (
+            told(watch, reports(iteration, lambda *_, now_s=late_s: now_s, LINKS[:links], paces, names=names)) is None
+        )
 
 
 JITTER_S = st.floats(0, LEAST_S * 0.99)

@@ -92,7 +92,7 @@ def single_process(iterations: int, microbatches: int, skip: Sequence[int] = ())
 
 def task_of(plan: Plan, name: str, batch: Batches, loss: Any = language_model_loss) -> Task:
     """What a worker trains."""
-    return Task(name, plan, layers, loss, lambda ones: torch.optim.AdamW(ones, lr=1e-4), batch, {"lr": 1e-4})
+    return Task(name, plan, layers, loss, lambda ones: torch.optim.AdamW(ones, lr=1e-4), batch, {"lr": 1e-4}, SECRET)
 
 
 def nobody_plans(plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
@@ -200,7 +200,7 @@ class ThreadJob:
             return microbatches(iteration)
 
         link: Link | None = None
-        meeting = MeetingPlace()
+        meeting = MeetingPlace(SECRET)
         try:
             task = replace(task_of(self.plan, name, microbatches, self.loss), batch=batch, **self.changes)
             worker = ResilientWorker(task)
@@ -208,7 +208,14 @@ class ThreadJob:
             def hello(proof: str, returning: Returning | None) -> Hello:
                 return Hello(proof, name, meeting.address, digest(self.plan), {}, 1, not_before, returning)
 
-            link = Link([self.server.address], SECRET, hello, patience_s=30, on_interrupt=worker.announce)
+            link = Link(
+                [self.server.address],
+                SECRET,
+                hello,
+                patience_s=30,
+                on_interrupt=worker.announce,
+                on_inquiry=worker.answer,
+            )
             welcome = link.start()
             self.workers[name] = worker
             worker.run(link, welcome)

@@ -38,6 +38,7 @@ if __name__ != "worker":  # which knows no package of tests
     from .processes import fork
     from .test_transport_epochs import SOON_S, assert_back_to, close_all, held, in_background, in_ranks
 
+SECRET = b"a secret for one test only"
 LIMIT = timedelta(seconds=5)
 
 
@@ -258,12 +259,12 @@ def test_errors_name_the_rank_that_was_lost() -> None:
 
 def test_ranks_meet_where_they_reach_each_other() -> None:
     """Every group meets at its lowest rank's place, so nobody asks at a place that it does not reach."""
-    places, asked = [MeetingPlace() for _ in range(4)], []
+    places, asked = [MeetingPlace(SECRET) for _ in range(4)], []
     detours = detours_around(4, [(0, 1), (2, 3)])
     assert len(detours) == 2
 
     def make(rank: int) -> Detours:
-        at = meetings([place.address for place in places], 1)
+        at = meetings([place.address for place in places], SECRET, 1)
 
         def noted(other: int) -> Any:
             asked.append((min(rank, other), max(rank, other)))
@@ -282,18 +283,20 @@ def test_ranks_meet_where_they_reach_each_other() -> None:
 
 def test_a_place_that_does_not_answer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several meeting places, the first that is gone is named, and ends a wait for connections that do not come."""
-    places = [MeetingPlace() for _ in range(3)]
+    places = [MeetingPlace(SECRET) for _ in range(3)]
     addresses = [place.address for place in places]
-    all_answer(addresses)
+    all_answer(addresses, SECRET)
     places[1].close()
     monkeypatch.setattr(connecting, "DOUBT_S", 0.1)
     short = timedelta(seconds=0.5)
     with pytest.raises(LostTouchError) as caught:
         connecting.connect(
-            lambda: GlooTransport(HashStore(), 0, 2, [], connect_limit=short), Future(), lambda: all_answer(addresses)
+            lambda: GlooTransport(HashStore(), 0, 2, [], connect_limit=short),
+            Future(),
+            lambda: all_answer(addresses, SECRET),
         )
     assert caught.value.peer == 1
-    all_answer(addresses, but={1})
+    all_answer(addresses, SECRET, but={1})
     for place in places:
         place.close()
 
@@ -308,14 +311,14 @@ def work(namespace: str, host: str, rank: int, folder: Path) -> None:
     """One rank in its node: connect, exchange messages with everybody, sum, and write down what came of it."""
     enter(namespace)
     torch.set_num_threads(1)
-    place = MeetingPlace(host)
+    place = MeetingPlace(SECRET, host)
     (folder / f"part-{rank}").write_text(place.address)
     (folder / f"part-{rank}").rename(folder / f"address-{rank}")
     files = [folder / f"address-{other}" for other in range(SIZE)]
     while not all(file.exists() for file in files):
         time.sleep(0.01)
     own = [group for group in GROUPS if rank in group]
-    at = meetings([file.read_text() for file in files], 1)
+    at = meetings([file.read_text() for file in files], SECRET, 1)
     inner = GlooTransport(at, rank, SIZE, own, hostname=host, connect_limit=LIMIT, apart=CUT)
     transport = Detours(inner, ((0, 1, 2), (0, 3, 2)), rank)
     others = [other for other in range(SIZE) if other != rank]

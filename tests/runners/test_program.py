@@ -4,6 +4,7 @@ from collections import Counter
 from itertools import pairwise
 
 from hypothesis import given
+from hypothesis import strategies as st
 
 from rtk.runners.program import AllReduce, Compute, Message, Part, Receive, Send, Step, lower
 from rtk.schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
@@ -111,18 +112,40 @@ def test_failed_workers_have_no_rank() -> None:
 
 @given(unlike_plans())
 def test_every_layer_is_summed_over_all_that_hold_it(plan: Plan) -> None:
-    """The parts of a rank's all-reduce tile its stage in order, each as long as can be, and name all live holders."""
+    """The parts of a rank's all-reduce tile its stage from its end to its beginning, each as long as can be, and name
+    all live holders."""
     program = lower(plan)
     held = [plan.stage_of(worker).layers for worker in program.workers]
     for rank, (first, stop) in enumerate(held):
         (reduce,) = (one for one in program.instructions[rank] if isinstance(one, AllReduce))
-        boundaries = [part.layers[0] for part in reduce.parts] + [stop]
-        assert [part.layers for part in reduce.parts] == list(pairwise(boundaries))
-        assert boundaries[0] == first
+        boundaries = [stop] + [part.layers[0] for part in reduce.parts]
+        assert [part.layers[::-1] for part in reduce.parts] == list(pairwise(boundaries))
+        assert boundaries[-1] == first
         for part in reduce.parts:
             for layer in range(*part.layers):
                 assert part.ranks == tuple(n for n, (start, end) in enumerate(held) if start <= layer < end)
         assert all(a.ranks != b.ranks for a, b in pairwise(reduce.parts))
+
+
+@given(plan=unlike_plans(), data=st.data())
+def test_a_sum_begins_when_the_last_of_its_holders_has_ended(plan: Plan, data: st.DataObject) -> None:
+    """Where in each pipeline a stage ends no sooner than the next one, as backward passes do, and sums take no time:
+    whoever has ended waits for nobody but the holders of the layers to be summed."""
+    program = lower(plan)
+    ended_s: dict[int, float] = {}
+    for rank in sorted(range(len(program.workers)), key=lambda rank: program.workers[rank].stage, reverse=True):
+        worker = program.workers[rank]
+        behind = [ended_s[n] for n in ended_s if program.workers[n].pipeline == worker.pipeline]
+        ended_s[rank] = max(behind, default=0.0) + data.draw(st.floats(0, 10))
+    parts = [list(program.reduction(rank).parts) for rank in range(len(program.workers))]
+    free_s = dict(ended_s)
+    while any(parts):
+        part = next(own[0] for own in parts if own and all(parts[n] and parts[n][0] == own[0] for n in own[0].ranks))
+        begun_s = max(free_s[rank] for rank in part.ranks)
+        assert begun_s == max(ended_s[rank] for rank in part.ranks)
+        for rank in part.ranks:
+            free_s[rank] = begun_s
+            parts[rank].pop(0)
 
 
 @given(unlike_plans())
@@ -163,9 +186,9 @@ def test_a_program_of_unlike_cuts_reads_as_written() -> None:
     everyone = (0, 1, 2, 3, 4)
     parts = [
         (Part((0, 2), (0, 3)),),
-        (Part((2, 3), (1, 3)), Part((3, 4), (1, 4))),
+        (Part((3, 4), (1, 4)), Part((2, 3), (1, 3))),
         (Part((4, 6), (2, 4)),),
-        (Part((0, 2), (0, 3)), Part((2, 3), (1, 3))),
-        (Part((3, 4), (1, 4)), Part((4, 6), (2, 4))),
+        (Part((2, 3), (1, 3)), Part((0, 2), (0, 3))),
+        (Part((4, 6), (2, 4)), Part((3, 4), (1, 4))),
     ]
     assert [one[-2] for one in lower(plan).instructions] == [AllReduce(everyone, 4, own) for own in parts]

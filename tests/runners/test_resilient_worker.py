@@ -38,6 +38,7 @@ from rtk.schemas.documents import canonical
 from rtk.schemas.plan import Place, Plan
 
 from .scripted import (
+    SECRET,
     ThreadJob,
     batches,
     layers,
@@ -84,7 +85,7 @@ def alone(staggered: bool = False) -> tuple[ResilientWorker, Plan]:
 @cache
 def meeting() -> MeetingPlace:
     """Where a worker meets nobody."""
-    return MeetingPlace()
+    return MeetingPlace(SECRET)
 
 
 def epoch(plan: Plan, number: int, iteration: int, skipped: bool = False) -> Epoch:

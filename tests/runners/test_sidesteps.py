@@ -29,7 +29,7 @@ from rtk.schemas.plan import Plan  # noqa: E402
 
 if __name__ != "worker":  # which knows no package of tests
     from .processes import ProcessJob, fork
-    from .test_detours import LIMIT, world
+    from .test_detours import LIMIT, SECRET, world
     from .test_slow_network import within
     from .test_survival import FOREVER, TRAINING, plan_of, single_process
     from .test_transport_epochs import SOON_S, assert_back_to, close_all, held, in_background
@@ -78,9 +78,9 @@ def test_5_epochs_with_sidesteps_leave_nothing_behind() -> None:
 @pytest.mark.parametrize("hostname", ["127.0.0.2", "192.0.2.1"])
 def test_a_network_that_is_broken_too_is_told_at_once(hostname: str) -> None:
     """Nobody answers at the other place, or this machine has no such address: touch is lost with that rank."""
-    place = MeetingPlace("127.0.0.2")
+    place = MeetingPlace(SECRET, "127.0.0.2")
     place.close()
-    aside = {0: Sidestep(hostname, lambda: meet(place.address, 1))}
+    aside = {0: Sidestep(hostname, lambda: meet(place.address, SECRET, 1))}
     building: Future[Any] = in_background(
         lambda: GlooTransport(HashStore(), 1, 2, [], connect_limit=LIMIT, apart=[(0, 1)], sidesteps=aside)
     )

@@ -270,6 +270,27 @@ def test_a_stage_down_to_its_last_worker_and_beyond(tmp_path: Path) -> None:
     assert [tuple(layers) for layers in manifest.missing] == [(5, 10)]
 
 
+def test_a_stage_that_is_told_to_go_is_saved_and_goes_on_elsewhere(tmp_path: Path) -> None:
+    """All workers of a stage get SIGTERM: the iteration is finished, the whole state is saved, and everybody ends with
+    5; what resumes from there, in other processes, trains as if nothing had happened."""
+    plan, saved = plan_of(2, 2, 1), str(tmp_path)
+    with ProcessJob(plan, Conduct(FOREVER, heartbeat_limit_s=HEARTBEAT_S, checkpoint=saved), TRAINING) as job:
+        job.wait_for_iteration(2)
+        for name in ("0/1", "1/1"):
+            job.signal(name, signal.SIGTERM)
+        assert job.result().exit_code == 5
+        for process in job.processes.values():
+            process.join(60)
+        assert {process.exitcode for process in job.processes.values()} == {5}
+    done = job.losses()
+    manifest = read_manifest(Path(Story(job).await_event("checkpoint", 0)["path"]))
+    assert (manifest.iteration, manifest.missing) == (len(done), ())
+    assert not [one for one in job.said if one["event"] == "failure"]
+    with ProcessJob(plan, Conduct(len(done) + 3, resume=saved), TRAINING) as rest:
+        assert rest.result().exit_code == 0
+    assert done + rest.losses() == pytest.approx(single_process(plan, len(done) + 3), abs=1e-6)
+
+
 def test_unlike_pipelines_lose_nothing() -> None:
     """Of pipelines of 3, 2 and 2 workers two are killed at once and replaced: every loss is that of one process."""
     layer = Layer((LayerCost(0.002, 0.002, 0.002),), state_bytes=1.0)

@@ -35,6 +35,7 @@ from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 if __name__ != "worker":  # which knows no package of tests
     from .processes import fork
 
+SECRET = b"a secret for one test only"
 SOON_S = 60.0  # on the busiest machine; a blocked wait would last longer than a test may
 SHORT = timedelta(seconds=2)
 
@@ -356,7 +357,7 @@ class Member:
         os._exit(0)
 
     def run(self) -> None:
-        place = MeetingPlace()
+        place = MeetingPlace(SECRET)
         threading.Thread(target=self.control, daemon=True).start()
         self.answer(address=place.address, held=held())
         while True:
@@ -379,7 +380,7 @@ class Member:
         limit = timedelta(seconds=order.get("limit_s", SOON_S))
         self.transport = transport = connect(
             lambda: GlooTransport(
-                meet(order["address"], epoch, limit),
+                meet(order["address"], SECRET, epoch, limit),
                 rank,
                 len(members),
                 {everyone},
@@ -470,7 +471,7 @@ def cluster() -> Iterator[tuple[str, Any]]:
     yield "second", there.expect(5, "total", 2)
 
     # Member 4 finds the others there, publishes where it listens, and dies before any of them connects.
-    meeting = meet(there.addresses[0], 3)
+    meeting = meet(there.addresses[0], SECRET, 3)
     third = PrefixStore("rtk/world", meeting)
     for rank in range(5):
         third.set(f"here/{rank}", "")

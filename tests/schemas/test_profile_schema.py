@@ -54,7 +54,7 @@ def test_costs_are_all_that_is_needed() -> None:
         ({"microbatch_size": 0}, "greater than or equal to 1", "/microbatch_size"),
         (
             {"network": {"inter_node": {"bandwidth_bytes_per_s": 0}}},
-            "greater than 0",
+            "greater than or equal to 0.001",
             "/network/inter_node/bandwidth_bytes_per_s",
         ),
         ({"device": {"memory_gb": 80}}, "unknown key 'memory_gb'", "/device/memory_gb"),

@@ -32,6 +32,8 @@ REFINEMENT = 2**4
 class CpSatSolver:
     """The ExactSolver by CP-SAT; with one thread, so equal seeds give equal orders unless time runs out."""
 
+    most_operations = MOST_OPERATIONS
+
     def improve(self, problem: Problem, start: Orders, bound_s: float, *, time_limit_s: float, seed: int) -> Attempt:
         """Look for better orders than `start`; as ExactSolver says."""
         deadline = monotonic() + time_limit_s

@@ -47,6 +47,8 @@ MARGIN = 1e-6
 class MilpSolver:
     """The ExactSolver by the MILP: HiGHS solves it, or CBC where HiGHS cannot be loaded."""
 
+    most_operations = MOST_OPERATIONS
+
     def improve(self, problem: Problem, start: Orders, bound_s: float, *, time_limit_s: float, seed: int) -> Attempt:
         """Look for better orders than `start`; as ExactSolver says."""
         deadline = monotonic() + time_limit_s

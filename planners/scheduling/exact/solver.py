@@ -25,7 +25,13 @@ class Attempt:
 
 
 class ExactSolver(Protocol):
-    """Searches all orders of a problem, from given ones, until a proof or a time limit."""
+    """Searches all orders of a problem, from given ones, until a proof or a time limit.
+
+    Attributes:
+        most_operations: of larger problems it proves nothing.
+    """
+
+    most_operations: int
 
     def improve(self, problem: Problem, start: Orders, bound_s: float, *, time_limit_s: float, seed: int) -> Attempt:
         """Look for better orders than `start`.

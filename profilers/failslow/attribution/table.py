@@ -1,21 +1,23 @@
 """A table of single operations, read from Parquet or CSV and checked; nothing of it is interpreted yet."""
 
 import csv
-import gzip
-import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ....schemas.documents import opened
 from ....schemas.errors import InvalidInputError
+from ....schemas.streams import BOUND
 from .kinds import KNOWN
 
 PARQUET_MAGIC = b"PAR1"
-GZIP_MAGIC = b"\x1f\x8b"
+NUMBER_BYTES = 8
 
 # As in the tables that ByteDance's StragglerAnalysis published.
 WHOLE = ("dp_rank", "stage", "rank", "step", "seq_id", "mc", "mb_id", "gmc")
@@ -57,7 +59,7 @@ def looks_like_one(path: Path) -> bool:
     try:
         with _opened(path) as text:
             return "optype" in [name.strip() for name in text.readline(4096).split(",")]
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error):
+    except (UnicodeDecodeError, InvalidInputError):
         return False
 
 
@@ -103,6 +105,7 @@ def _read_parquet(path: Path) -> Raw:
     try:
         file = parquet.ParquetFile(path)
         there = [name for name in COLUMNS if name in file.schema_arrow.names]
+        _require_room(file.metadata.num_rows * len(there), path)
         table = file.read(columns=there)
     except (arrow.ArrowException, OSError) as error:
         raise InvalidInputError(
@@ -111,11 +114,21 @@ def _read_parquet(path: Path) -> Raw:
     return {name: table[name].to_numpy(zero_copy_only=False) for name in there}
 
 
+def _require_room(values: int, path: Path) -> None:
+    """Equal values pack without end: as with other files, the bound is on what they unpack to."""
+    if values * NUMBER_BYTES > BOUND.most_bytes:
+        raise InvalidInputError(
+            f"the table has {values:,} values, which unpack to more than {BOUND.most_bytes:,.0f} bytes",
+            where=str(path),
+            fix="give fewer steps, or if you trust it allow more: rtk --max-input 4GiB …",
+        )
+
+
 def _read_csv(path: Path) -> Raw:
     try:
         with _opened(path) as text:
             rows = list(_rows_of(text, str(path)))
-    except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidInputError(f"the table cannot be read: {error}", where=str(path), fix="write it again") from None
     if not rows:
         raise InvalidInputError("the file is empty", where=str(path), fix="record at least one step")
@@ -139,12 +152,10 @@ def _rows_of(text: TextIO, where: str) -> Iterator[list[str]]:
         yield row
 
 
-def _opened(path: Path) -> TextIO:
-    with path.open("rb") as file:
-        is_gzip = file.read(2) == GZIP_MAGIC
-    if is_gzip:
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
-    return path.open("rt", encoding="utf-8", newline="")
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    with opened(str(path)) as stream:
+        yield TextIOWrapper(stream, encoding="utf-8", newline="")
 
 
 def _times(column: NDArray[Any], name: str, where: str) -> Times:

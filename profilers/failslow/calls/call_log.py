@@ -7,14 +7,13 @@
 
 import json
 from collections.abc import Iterator
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from ....schemas.errors import InvalidInputError
 from ..readers.lines import lines_of
 from .call import LINK, Call, CallLog
-from .words import plain_op
+from .words import LARGEST, plain_op
 
 KIND = "call log"
 MOST_S = 1e10  # the year 2286, or 10 s after a host's start in ns
@@ -97,9 +96,9 @@ def _number(row: dict[str, Any], key: str, where: str, missing: float | None = N
     value = row.get(key, missing)
     if value is None and key in row:
         value = missing
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
         raise InvalidInputError(
-            f"{key!r} is {value!r} instead of a number", where=where, fix=f"write {key} as a number"
+            f"{key!r} is {repr(value)[:40]} instead of a number", where=where, fix=f"write {key} as a number"
         )
     return value
 

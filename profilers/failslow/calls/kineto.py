@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from ....schemas.errors import InvalidInputError
 from .call import LINK, Call, CallLog
 from .sources import Document
-from .words import bytes_of, group_name, plain_op, ranks_of, size_bytes
+from .words import bytes_of, finite, group_name, plain_op, ranks_of, size_bytes, whole
 
 KIND = "kineto trace"
 STEP = "ProfilerStep#"
@@ -41,7 +41,7 @@ class _Seen:
         if category == "kernel" and "nccl" in name.lower():
             self.kernels.append(event)
         elif category == "user_annotation" and name.startswith(STEP):
-            self.steps[int(name.removeprefix(STEP))] = (float(event["ts"]) / 1e6, float(event["dur"]) / 1e6)
+            self.steps[whole(name.removeprefix(STEP))] = (finite(event["ts"]) / 1e6, finite(event["dur"]) / 1e6)
         elif category == "user_annotation" and name.startswith("gloo:"):
             self.gloo.append(event)
         elif category == "cpu_op" and name == COMMS:
@@ -66,9 +66,9 @@ def read_kineto(path: Path) -> CallLog:
     job = job if isinstance(job, dict) else {}
     rank = job.get("rank")
     rank = rank if isinstance(rank, int) else -1
-    base_s = float(document.rest.get("baseTimeNanoseconds") or 0) / 1e9
     groups = dict(_groups(job))
     try:
+        base_s = finite(document.rest.get("baseTimeNanoseconds") or 0) / 1e9
         found = sorted(_calls(seen, rank, base_s, groups), key=lambda one: one[0].t_s)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise _odd(path, None, error) from error
@@ -99,12 +99,12 @@ Found: TypeAlias = tuple[Call, tuple[int, ...]]  # a call, and its group's ranks
 def _calls(seen: _Seen, rank: int, base_s: float, groups: dict[str, tuple[int, ...]]) -> Iterator[Found]:
     for event in seen.kernels or seen.gloo or seen.comms or seen.c10d:
         arguments = event.get("args") or {}
-        at_s = base_s + float(event["ts"]) / 1e6
+        at_s = base_s + finite(event["ts"]) / 1e6
         if event.get("cat") == "kernel" or event["name"] == COMMS:
-            took_s = float(event["dur"]) / 1e6 if event.get("cat") == "kernel" else None
+            took_s = finite(event["dur"]) / 1e6 if event.get("cat") == "kernel" else None
             yield _of_nccl(event["name"], arguments, rank, at_s, took_s, groups)
         else:
-            took_s = float(event["dur"]) / 1e6 if event.get("cat") == "user_annotation" else None
+            took_s = finite(event["dur"]) / 1e6 if event.get("cat") == "user_annotation" else None
             yield _of_tensors(event["name"], arguments, rank, at_s, took_s)
 
 
@@ -122,12 +122,12 @@ def _of_nccl(
     ranks = groups.get(group) or ranks_of(arguments.get("Process Group Ranks"))
     ends = None
     if "Dst Rank" in arguments:
-        ends = (rank, int(arguments["Dst Rank"]))
+        ends = (rank, whole(arguments["Dst Rank"]))
     elif "Src Rank" in arguments:
-        ends = (int(arguments["Src Rank"]), rank)
-    size = max(int(arguments.get("In msg nelems") or 0), 0) * size_bytes(dtype)
+        ends = (whole(arguments["Src Rank"]), rank)
+    size = max(whole(arguments.get("In msg nelems") or 0), 0) * size_bytes(dtype)
     title = LINK.join(map(str, ends)) if ends else group_name(group, ranks)
-    return Call(at_s, rank, op, title, size, dtype, took_s, int(arguments.get("Seq", -1))), ends or ranks
+    return Call(at_s, rank, op, title, size, dtype, took_s, whole(arguments.get("Seq", -1))), ends or ranks
 
 
 def _op_of_kernel(name: str) -> str:

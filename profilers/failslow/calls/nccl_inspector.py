@@ -13,7 +13,7 @@ from typing import Any
 from ....schemas.errors import InvalidInputError
 from .call import LINK, Call, CallLog
 from .call_log import rows_of
-from .words import plain_op
+from .words import finite, plain_op, ranks_up_to, whole
 
 KIND = "nccl inspector"
 
@@ -35,7 +35,7 @@ def read_nccl_inspector(path: Path) -> tuple[CallLog, ...]:
             continue
         try:
             call = _call(kind, row[f"{kind}_perf"], header, metadata)
-            ranks = tuple(range(int(header["n_ranks"])))
+            ranks = ranks_up_to(header["n_ranks"])
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(
                 f"the operation lacks {error}, or has it in another form",
@@ -51,18 +51,18 @@ def read_nccl_inspector(path: Path) -> tuple[CallLog, ...]:
 
 
 def _call(kind: str, done: dict[str, Any], header: dict[str, Any], metadata: dict[str, Any]) -> Call:
-    rank, op = int(header["rank"]), plain_op(str(done[kind]))
+    rank, op = whole(header["rank"]), plain_op(str(done[kind]))
     group = str(header["id"])
     if kind == "p2p":
-        peer = int(done["p2p_peer"])
+        peer = whole(done["p2p_peer"])
         group = f"{rank}{LINK}{peer}" if op == "send" else f"{peer}{LINK}{rank}"
     began_us = (done.get("event_trace_ts") or {}).get(f"{kind}_start_ts", metadata.get("dump_timestamp_us", 0))
     return Call(
-        t_s=float(began_us) / 1e6,
+        t_s=finite(began_us) / 1e6,
         rank=rank,
         op=op,
         group=group,
-        bytes=int(done[f"{kind}_msg_size_bytes"]),
-        duration_s=float(done[f"{kind}_exec_time_us"]) / 1e6,
-        number=int(done.get(f"{kind}_sn", -1)),
+        bytes=whole(done[f"{kind}_msg_size_bytes"]),
+        duration_s=finite(done[f"{kind}_exec_time_us"]) / 1e6,
+        number=whole(done.get(f"{kind}_sn", -1)),
     )

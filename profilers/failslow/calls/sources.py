@@ -1,44 +1,24 @@
 """Files that are read as a whole, with a limit, and big JSON documents that are read part by part."""
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from ....schemas.documents import opened
 from ....schemas.errors import InvalidInputError
 
 MOST_BYTES = 256 << 20  # of a file that is read as a whole, and of one part of a document
 CHUNK_BYTES = 1 << 20
 PEEKED_BYTES = 4096
-_GZIP = b"\x1f\x8b"
 _AFTER_A_VALUE = tuple(" \t\r\n,:]}")
-_DAMAGES = (EOFError, gzip.BadGzipFile, zlib.error)
-
-
-def opened(path: Path) -> BufferedIOBase:
-    """A file's bytes, unpacked if it is compressed with gzip.
-
-    Raises:
-        InvalidInputError: it cannot be read.
-    """
-    try:
-        stream = path.open("rb")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InvalidInputError(f"cannot read the file: {reason}", where=str(path), fix="check the path") from error
-    if stream.peek(2)[:2] == _GZIP:
-        return cast(BufferedIOBase, gzip.GzipFile(fileobj=stream, mode="rb"))
-    return stream
 
 
 def beginning_of(path: Path, most: int) -> bytes:
     """The first bytes of a file; fewer where it is shorter or damaged."""
     data = b""
-    with opened(path) as stream, suppress(*_DAMAGES, OSError):
+    with opened(str(path)) as stream, suppress(InvalidInputError):
         while len(data) < most and (part := stream.read1(PEEKED_BYTES)):
             data += part
     return data
@@ -50,8 +30,8 @@ def whole_of(path: Path, most: int = MOST_BYTES) -> bytes:
     Raises:
         InvalidInputError: it is damaged, or larger than `most`.
     """
-    with opened(path) as stream:
-        data = _read(stream, most + 1, str(path))
+    with opened(str(path)) as stream:
+        data = stream.read(most + 1)
     if len(data) > most:
         raise InvalidInputError(
             f"the file is larger than {most >> 20} MiB",
@@ -59,15 +39,6 @@ def whole_of(path: Path, most: int = MOST_BYTES) -> bytes:
             fix="record fewer calls (TORCH_FR_BUFFER_SIZE)",
         )
     return data
-
-
-def _read(stream: BufferedIOBase, most: int, where: str) -> bytes:
-    try:
-        return stream.read(most)
-    except _DAMAGES as error:
-        raise InvalidInputError(
-            f"the gzip data is damaged or cut short ({error})", where=where, fix="compress the file again"
-        ) from error
 
 
 class Document:
@@ -95,7 +66,7 @@ class Document:
         Raises:
             InvalidInputError: the file is damaged, is no JSON, or one item or one other value is too large.
         """
-        with opened(self._path) as self._stream:
+        with opened(str(self._path)) as self._stream:
             if self._next() == "[":
                 yield from self._list()
                 return
@@ -138,8 +109,8 @@ class Document:
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._at)
-            except (json.JSONDecodeError, RecursionError) as error:
-                if isinstance(error, RecursionError) or not self._more():
+            except (ValueError, RecursionError) as error:  # also a number of more digits than Python reads
+                if not isinstance(error, json.JSONDecodeError) or not self._more():
                     raise self._damage("a value is no JSON, or cut short") from error
                 continue
             if self._text[end : end + 1] in _AFTER_A_VALUE or not self._more():  # a number may go on in the next part
@@ -151,7 +122,7 @@ class Document:
         if self._is_at_end:
             return False
         grown = max(CHUNK_BYTES, len(self._text) - self._at)  # doubles, so that a long value is not tried too often
-        data = self._left + _read(self._stream, grown, str(self._path))
+        data = self._left + self._stream.read(grown)
         self._is_at_end = len(data) - len(self._left) < grown
         text = self._decoded(data)
         self._text, self._at = self._text[self._at :] + text, 0

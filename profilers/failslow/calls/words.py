@@ -3,8 +3,10 @@
 import re
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from ....schemas.errors import InvalidInputError
+from ....schemas.fields import MOST_WORKERS
 
 _ENDINGS = re.compile(r"(_base|_into_tensor|_tensor|_coalesced|_single|_v|_)+$")
 _SPLIT = re.compile(r"(all|reduce)_?(reduce|gather|scatter|to_?all)")
@@ -15,6 +17,7 @@ _SIZES_BYTES = {
     "complexdouble": 16,
 }  # fmt: skip
 _RANKS = re.compile(r"\d+")
+LARGEST = 2.0**63
 MOST_NAMED = 8  # ranks in a group's name
 
 
@@ -36,7 +39,32 @@ def bytes_of(sizes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> int:
     """Of tensors of these sizes; the last type holds for all that have none of their own."""
     known = list(dtypes) or [""]
     pairs = zip(sizes, [*known, *[known[-1]] * len(sizes)], strict=False)
-    return sum(prod(size) * size_bytes(dtype) for size, dtype in pairs)
+    return whole(sum(prod(map(whole, size)) * size_bytes(dtype) for size, dtype in pairs))
+
+
+def finite(value: Any) -> float:
+    """A number that a file says, such as a time in µs.
+
+    Raises:
+        ValueError: it is none, or larger than 64 bits.
+        TypeError: it is no number at all.
+    """
+    if not abs(value if isinstance(value, int) else float(value)) < LARGEST:
+        raise ValueError("a number of 64 bits")
+    return float(value)
+
+
+def whole(value: Any) -> int:
+    """A whole number that a file says, such as a rank; errors as for `finite`."""
+    finite(value)
+    return int(value)
+
+
+def text_of(value: Any) -> str:
+    """A name that a file says; a list or a mapping in its place is a TypeError."""
+    if not isinstance(value, str | int):
+        raise TypeError(f"a text where it has a {type(value).__name__}")
+    return str(value)
 
 
 def ranks_of(value: object) -> tuple[int, ...]:
@@ -45,7 +73,14 @@ def ranks_of(value: object) -> tuple[int, ...]:
         return tuple(rank for rank in value if isinstance(rank, int))
     if not isinstance(value, str) or "..." in value:
         return ()
-    return tuple(int(number) for number in _RANKS.findall(value))
+    return tuple(whole(number) for number in _RANKS.findall(value))
+
+
+def ranks_up_to(count: Any) -> tuple[int, ...]:
+    """So many ranks, from 0 on; errors as for `whole`, also for more than any job has."""
+    if whole(count) > MOST_WORKERS:
+        raise ValueError(f"{count}, more ranks than {MOST_WORKERS}")
+    return tuple(range(whole(count)))
 
 
 def group_name(name: str, ranks: Sequence[int]) -> str:

@@ -1,20 +1,16 @@
 """The lines of files, of files that still grow, and of standard input: one by one, so that no log is too long."""
 
-import gzip
 import os
 import stat
-import sys
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, NamedTuple
 
-from ....schemas.documents import STANDARD_STREAM, source_of
+from ....schemas.documents import STANDARD_STREAM, opened, source_of
 from ....schemas.errors import InvalidInputError
+from ....schemas.streams import unreadable
 
 LONGEST_LINE_BYTES = 4 << 20
-_GZIP = b"\x1f\x8b"
 
 
 class Line(NamedTuple):
@@ -24,27 +20,21 @@ class Line(NamedTuple):
     is_cut: bool
 
 
-def lines_of(path: str) -> Iterator[Line]:
+def lines_of(path: str, *, is_endless: bool = False) -> Iterator[Line]:
     """The lines of a file; what is compressed with gzip is unpacked, whatever its name. `-` is standard input.
+
+    Args:
+        path: the file.
+        is_endless: the bound on what is read does not hold.
 
     Raises:
         InvalidInputError: the file cannot be read, is damaged, binary, or has a line that is none.
     """
-    number = 0
-    source = source_of(path)
-    try:
-        with _opened(path) as stream:
-            while data := stream.readline(LONGEST_LINE_BYTES + 1):
-                number += 1
-                yield Line(_checked(data, source, number), not data.endswith(b"\n"))
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InvalidInputError(
-            f"the gzip data is damaged or cut short ({error})",
-            where=f"{source}, after line {number}",
-            fix="compress the log again, or unpack what can be saved (zcat) and give that",
-        ) from error
-    except OSError as error:
-        raise _unreadable(source, error) from error
+    with opened(path, is_endless=is_endless) as stream:
+        number = 0
+        while data := stream.readline(LONGEST_LINE_BYTES + 1):
+            number += 1
+            yield Line(_checked(data, source_of(path), number), not data.endswith(b"\n"))
 
 
 def growing_lines(path: str, wait: Callable[[], bool], say: Callable[[str], None]) -> Iterator[Line]:
@@ -62,7 +52,7 @@ def growing_lines(path: str, wait: Callable[[], bool], say: Callable[[str], None
         InvalidInputError: as for `lines_of`; or the file is compressed.
     """
     if path == STANDARD_STREAM or _is_special(path):
-        yield from lines_of(path)
+        yield from lines_of(path, is_endless=True)
         return
     if path.endswith(".gz"):
         raise InvalidInputError(
@@ -82,12 +72,12 @@ def _on_and_on(path: str, wait: Callable[[], bool], say: Callable[[str], None]) 
                 yield from _until_replaced(stream, path, wait, say)
         except FileNotFoundError as error:
             if not Path(path).parent.is_dir():
-                raise _unreadable(path, error) from error
+                raise unreadable(path, error) from error
             if not is_told:
                 say(f"{path}: not there yet, waiting for it")
             is_told = True
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise unreadable(path, error) from error
         if not wait():
             return
 
@@ -136,22 +126,6 @@ def _is_special(path: str) -> bool:
     return not stat.S_ISREG(mode)
 
 
-@contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
-    if path == STANDARD_STREAM:
-        yield _unpacked(cast(BinaryIO, sys.stdin.buffer), False)
-        return
-    with Path(path).open("rb") as stream:
-        yield _unpacked(stream, path.endswith(".gz"))
-
-
-def _unpacked(stream: BinaryIO, is_gzip: bool) -> BinaryIO:
-    peek = getattr(stream, "peek", None)
-    if is_gzip or (peek is not None and peek(2)[:2] == _GZIP):
-        return cast(BinaryIO, gzip.GzipFile(fileobj=stream, mode="rb"))
-    return stream
-
-
 def _checked(data: bytes, source: str, number: int) -> bytes:
     if len(data) > LONGEST_LINE_BYTES:
         raise InvalidInputError(
@@ -166,9 +140,3 @@ def _checked(data: bytes, source: str, number: int) -> bytes:
             fix="give a log in UTF-8, or a table whose name ends in .parquet",
         )
     return data
-
-
-def _unreadable(source: str, error: OSError) -> InvalidInputError:
-    reason = error.strerror or str(error)
-    fix = "give the files in it" if isinstance(error, IsADirectoryError) else "check the path"
-    return InvalidInputError(f"cannot read the file: {reason}", where=source, fix=fix)

@@ -1,14 +1,13 @@
 """Oobleck's tables and its figure."""
 
 import json
-from functools import cache
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.cli.reproductions import catalogue, oobleck_table_2, oobleck_table_4
+from rtk.cli.reproductions import oobleck_policies, oobleck_table_2, oobleck_table_4
 from rtk.cli.reproductions.oobleck_stalls import (
     INTERVALS_S,
     MODELS,
@@ -19,46 +18,78 @@ from rtk.cli.reproductions.oobleck_stalls import (
     per_node,
     replayed,
 )
-from rtk.cli.reproductions.reproduction import Reproduction
+from rtk.cli.reproductions.reproduction import Basis, Row
 
 from ..shell import rtk
+from .making import forget, made, names_of, require_on_page, require_truth
 
-NAMES = ("oobleck-table-2", "oobleck-table-4", "oobleck-figure-10")
-
-
-@cache
-def made(name: str) -> Reproduction:
-    """One, made once."""
-    return catalogue.reproduce(name)
+NAMES = names_of("oobleck")
+STALLED = ("oobleck-table-2", "oobleck-table-4", "oobleck-figure-10")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_that_is_judged_holds(name: str) -> None:
-    """Every claim is true, and all rows are within their tolerance but one: three iterations in a time of 9,000 s."""
-    one = made(name)
-    assert one.name == name
-    missed = ["GPT-3 6.7b, 10 min, no ckpt, rolled back"] if name == "oobleck-table-4" else []
-    assert [row.what for row in one.rows if row.holds is False] == missed
+def test_rows_say_how_they_came_about(name: str) -> None:
+    """Planned rows ask the planner, simulated ones the replay."""
+    require_truth(name)
+
+
+@pytest.mark.checkout
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_is_up_to_date(name: str) -> None:
+    """docs/reproductions.md has what is made now."""
+    require_on_page(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_that_is_judged_holds_but_for_what_is_told(name: str) -> None:
+    """Every claim; all rows with stalls of the papers but one, three iterations in a time of 9,000 s; and of Oobleck by
+    policy all: what is missed is Varuna's, whose costs nobody prints, and Bamboo's.
+    """
+    one = made(name).reproduction
+    missed = [row for row in one.rows if row.holds is False]
+    rolled_back = [row.what for row in missed if "by policy" not in row.what and "Bamboo" not in row.what]
+    assert rolled_back == (["GPT-3 6.7b, 10 min, no ckpt, rolled back"] if name == "oobleck-table-4" else [])
+    assert not [row.what for row in missed if row.what.startswith("Oobleck, ")]
+    assert all(row.note for row in missed)
     assert [claim.what for claim in one.claims if not claim.holds] == []
+
+
+def test_only_what_is_simulated_depends_on_the_planner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On other GPUs rtk's policies have other throughputs; what rests on the papers' stalls stays to the last bit."""
+    before = {row.what: row for row in made("oobleck-table-4").reproduction.rows}
+    forget()
+    monkeypatch.setattr(oobleck_policies, "GPU", "a100-sxm")
+    after = oobleck_table_4.reproduce().rows
+    forget()
+    assert {row.what for row in after} == set(before)
+    for row in after:
+        assert (row.ours != before[row.what].ours) == (row.basis is Basis.SIMULATED), row.what
 
 
 def test_what_was_asked_for_is_judged() -> None:
     """Oobleck's ten ratios within 2.5 % by the models' size and 0.1 % by stalls of their own, Varuna's within 5 %,
     except GPT-3 6.7b at 1 h."""
-    tolerances = [(row.what.partition(",")[0], row.tolerance) for row in made("oobleck-table-2").rows]
+    tolerances = [(row.what.partition(",")[0], row.tolerance) for row in _by_stalls("oobleck-table-2")]
     assert tolerances.count(("Oobleck", 0.025)) == tolerances.count(("Oobleck", 0.001)) == 10
     assert tolerances.count(("Varuna", 0.05)) == 10
-    assert [row.what for row in made("oobleck-table-2").rows if row.tolerance is None] == [
+    assert [row.what for row in _by_stalls("oobleck-table-2") if row.tolerance is None] == [
         "Varuna, GPT-3 6.7b, 1 h, own s"
     ]
 
 
+def _by_stalls(name: str) -> list[Row]:
+    return [row for row in made(name).reproduction.rows if row.basis is Basis.COMPUTED]
+
+
 def test_what_is_fitted_is_named_so() -> None:
     """Stalls are fitted, by size or of their own, and so is what rests on them; only what no stall is in is not."""
-    bases = {row.what: row.basis for name in NAMES[:2] for row in made(name).rows}
-    others = {what for what, basis in bases.items() if basis != "fitted"}
+    others = [row.what for name in STALLED[:2] for row in _by_stalls(name) if not row.fitted]
     assert all(what.endswith(("one checkpoint", "saved for nothing")) for what in others)
-    assert not any(row.basis in ("fitted", "exact") for row in made("oobleck-figure-10").rows)
+    figure = _by_stalls("oobleck-figure-10")
+    assert not any(row.fitted for row in figure)
+    assert all(row.borrowed or "between preemptions" in row.what for row in figure)
+    assert not any(row.fitted or row.borrowed for name in STALLED for row in made(name).reproduction.rows
+                   if row.basis is Basis.SIMULATED)  # fmt: skip
 
 
 @given(st.floats(1, 1e5), st.floats(10, 1e5), st.floats(0, 2))
@@ -105,9 +136,9 @@ def test_the_first_interval_of_the_artifact_would_not_do() -> None:
 
 def test_the_same_bytes_each_time() -> None:
     """The JSON document has no times in it, and is what the rows say."""
-    once, again = (rtk("reproduce", *NAMES[1:], "--json", "--exit-code") for _ in range(2))
+    once, again = (rtk("reproduce", "oobleck-table-4", "--json", "--exit-code") for _ in range(2))
     assert once.returncode == 1, once.stderr  # a row of oobleck-table-4 does not hold
     assert once.stdout == again.stdout
     told = json.loads(once.stdout)["reproductions"]
-    assert [one["name"] for one in told] == list(NAMES[1:])
-    assert [row["paper"] for row in told[0]["rows"]] == [row.paper for row in made(NAMES[1]).rows]
+    rows = made("oobleck-table-4").reproduction.rows
+    assert [(row["paper"], row["ours"]) for row in told[0]["rows"]] == [(row.paper, row.ours) for row in rows]

@@ -240,14 +240,18 @@ def test_what_is_answered_is_not_said_again() -> None:
 
 
 def test_dropped_for_good() -> None:
-    """When patience is over, whoever receives hears it, each time, and sending does nothing."""
-    with running() as server, link(server.address, patience_s=0.3) as joined:
+    """When patience is over, who is blocked is woken, whoever receives hears it each time, and sending does nothing."""
+    woken: list[FromCoordinator] = []
+    with running() as server, link(server.address, patience_s=0.3, on_interrupt=woken.append) as joined:
         joined.start()
         joined.send(Suspect(0, "fail"))  # the coordinator breaks down
         for _ in range(2):
             with pytest.raises(RuntimeFailedError, match=r"no coordinator for 0\.3 s"):
                 joined.receive(SOON_S)
         joined.send(Vote(0, 0, True, ()))
+        (end,) = woken
+        assert isinstance(end, End)
+        assert end.exit_code == RuntimeFailedError.exit_code
 
 
 def test_killed_and_restarted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.resilience import connection
+from rtk.runners.resilience import server as server_module
 from rtk.runners.resilience.addresses import format_address, parse_address
 from rtk.runners.resilience.connection import RationedLog
 from rtk.runners.resilience.events import Arrived, Lost, Restarted, Said
@@ -235,7 +236,7 @@ def test_who_says_nothing_is_sent_away() -> None:
 )
 def test_lost_for_what_was_said(data: bytes, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that says what it must not, or that it goes, is lost once, with the reason."""
-    monkeypatch.setattr(connection, "MEMBER_BYTES", 1_000_000)
+    monkeypatch.setattr(server_module, "MEMBER_BYTES", 1_000_000)
     with running() as server, member(server.address) as worker:
         try:
             worker.socket.sendall(data)
@@ -490,6 +491,7 @@ def test_secrets(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     secret = make_secret()
     assert secret != make_secret()
+    file.touch(0o600)
     file.write_bytes(secret + b"\n")
     assert read_secret(file) == secret
     assert is_proof(prove(secret, "n"), secret, "n")
@@ -500,3 +502,19 @@ def test_secrets(tmp_path: Path) -> None:
         read_secret(file)
     with pytest.raises(InvalidInputError, match="cannot be read"):
         read_secret(tmp_path / "none")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o777])
+def test_a_secret_that_others_can_read_is_none(mode: int, tmp_path: Path) -> None:
+    """Group or others may neither read nor write it: refused, and what to do is a command."""
+    file = tmp_path / "the secret"
+    file.write_bytes(make_secret())
+    for allowed in (0o600, 0o400, 0o700, 0o611):
+        file.chmod(allowed)
+        assert read_secret(file)
+    file.chmod(mode)
+    with pytest.raises(InvalidInputError, match="others than its owner") as refused:
+        read_secret(file)
+    assert refused.value.fix is not None
+    subprocess.run(refused.value.fix.partition(",")[0], shell=True, check=True)
+    assert read_secret(file)

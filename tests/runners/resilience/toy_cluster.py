@@ -1,5 +1,8 @@
 """A job of toy workers around the real rules: every message in its order, everything else in any order.
 
+Its training thread may hang while its process lives: then it says where it is when it is asked, or nothing at all. Who
+waits in vain complains at times; whoever complains leaves its epoch, and others miss it.
+
 A toy worker keeps no tensors but, for each of its layers, the list of iterations whose optimizer step it has taken,
 which all who hold a layer must agree on. It obeys the protocol as the torch worker does, and moves when the test's
 random generator says so.
@@ -9,7 +12,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from rtk.runners.resilience.events import (
     Announce,
@@ -38,6 +41,7 @@ from rtk.runners.resilience.messages import (
     Epoch,
     Halt,
     Hello,
+    Inquiry,
     Leaving,
     Publish,
     Published,
@@ -47,7 +51,9 @@ from rtk.runners.resilience.messages import (
     Saved,
     Saver,
     Seat,
+    Suspect,
     Vote,
+    Whereabouts,
 )
 from rtk.runners.resilience.rules import Rules
 from rtk.runners.resilience.seating import layers_at
@@ -57,6 +63,12 @@ from rtk.schemas.documents import digest, parse_document
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Layers, Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker, place_of
 from rtk.schemas.protocols import Hand, Replan, Replanned
+
+# How a training thread hangs: in an operation, or in a wait that nothing wakes; or where nobody answers for it.
+Hang = Literal["computing", "waiting", "mute"]
+AGES_S = 1e6
+# Of 100 times that something else can happen, how often a timer of the coordinator elapses, or a worker loses patience.
+RARE = 2
 
 # What the toy planner makes nothing of, and what it cannot plan for.
 TOLERATED_S, HOPELESS = 1.0, 9.0
@@ -190,6 +202,9 @@ class ToyWorker:
     ended: End | None = None
     refused: bool = False
     wants_to_leave: bool = False
+    hangs: Hang | None = None
+    unread: list[Any] = field(default_factory=list)  # what the training thread was told while it hung
+    has_complained: bool = False  # of others in its epoch, which it has left
 
     @property
     def suspects(self) -> list[str]:
@@ -223,6 +238,7 @@ class ToyCluster:
         self.log: list[bytes] = []
         self.workers: list[ToyWorker] = []
         self.to_coordinator: deque[Event] = deque()  # plans and timers
+        self.watch: tuple[float, str] | None = None  # when the coordinator looks whether anything happens
         self.announced: list[dict[str, Any]] = []
         self.finished: Finish | None = None
         self.connections = 0
@@ -249,6 +265,32 @@ class ToyCluster:
         worker.is_alive = False
         worker.outbox.append(None)
 
+    def hang(self, worker: ToyWorker, how: Hang) -> None:
+        """Its training thread does nothing any more, and its process lives."""
+        worker.hangs = how
+
+    def go_on(self, worker: ToyWorker) -> None:
+        """A training thread that hung does what it was told."""
+        worker.hangs = None
+        worker.inbox.extendleft(reversed(worker.unread))
+        worker.unread.clear()
+
+    def cut_off(self, worker: ToyWorker) -> None:
+        """It was silent for too long, as a process that was stopped; now it is back, and what it was told is lost."""
+        self._feed(Lost(self._tick(), worker.connection, "silent"))
+        worker.inbox.clear()
+        worker.outbox.clear()
+        self.connections += 1
+        worker.connection = self.connections
+        returning = Returning(worker.epoch.epoch, worker.committed) if worker.epoch else None
+        worker.outbox.append(self._hello(worker, 0, returning))
+
+    def complain(self, worker: ToyWorker, peer: str | None) -> None:
+        """It has waited in vain, or lost touch with somebody who has left; it leaves its epoch."""
+        assert worker.epoch is not None
+        worker.has_complained = True
+        worker.outbox.append(Suspect(worker.epoch.epoch, "connection closed", peer))
+
     def notice(self, conditions: Conditions) -> None:
         """A monitor has found out what is slow."""
         self._feed(Noticed(self._tick(), conditions))
@@ -259,6 +301,7 @@ class ToyCluster:
         for line in self.log:
             self.rules.handle(decode_event(line))
         self.to_coordinator.clear()
+        self.watch = None
         for worker in self.workers:
             worker.inbox.clear()
             worker.outbox.clear()
@@ -287,13 +330,12 @@ class ToyCluster:
 
     def step(self) -> bool:
         """One random thing that can happen now happens; False when nothing can."""
-        actions: list[tuple[Any, ...]] = [("hear", w) for w in self.workers if w.outbox]
-        actions += [("tell", w) for w in self.workers if w.inbox and w.is_alive]
-        actions += [("work", w) for w in self.live() if self._can_work(w)]
-        is_timer = bool(self.to_coordinator) and isinstance(self.to_coordinator[0], Elapsed)
-        if self.to_coordinator and not (is_timer and self.timers_are_slow and actions):
-            actions.append(("event",))
-        if not actions or self.finished is not None:
+        if self.finished is not None:
+            return False
+        actions = self._actions()
+        if not actions or self.rng.randrange(100) < RARE:
+            actions = [*actions, *self._rare_actions()]
+        if not actions:
             return False
         kind, *rest = self.rng.choice(actions)
         if kind == "hear":
@@ -302,10 +344,44 @@ class ToyCluster:
             self._obey(rest[0], rest[0].inbox.popleft())
         elif kind == "work":
             self._work(rest[0])
+        elif kind == "complain":
+            self.complain(*rest)
+        elif kind == "watch":
+            assert self.watch is not None
+            (due_s, timer), self.watch = self.watch, None
+            self.now_s = max(self.now_s, due_s)
+            self._feed(Elapsed(self._tick(), timer))
         else:
             event = self.to_coordinator.popleft()
             self._feed(replace(event, now_s=self._tick()))
         return True
+
+    def _actions(self) -> list[tuple[Any, ...]]:
+        """What can happen now; timers, where they are slow, after everything else."""
+        actions: list[tuple[Any, ...]] = [("hear", w) for w in self.workers if w.outbox]
+        actions += [("tell", w) for w in self.workers if w.inbox and w.is_alive]
+        actions += [("work", w) for w in self.live() if self._can_work(w)]
+        is_timer = bool(self.to_coordinator) and isinstance(self.to_coordinator[0], Elapsed)
+        if self.to_coordinator and not (is_timer and self.timers_are_slow and actions):
+            actions.append(("event",))
+        return actions
+
+    def _rare_actions(self) -> list[tuple[Any, ...]]:
+        """What takes so long that mostly nothing else can happen: somebody loses patience, or touch, or looks."""
+        actions: list[tuple[Any, ...]] = [("watch",)] if self.watch is not None else []
+        for worker in self.live() if any(worker.hangs for worker in self.live()) else ():
+            if self._is_waiting(worker):
+                actions.append(("complain", worker, None))
+                actions += [("complain", worker, peer.name) for peer in self._peers(worker) if peer.has_complained]
+        return actions
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing happens, but that somebody is asked and answers."""
+        asked = (Inquiry, Whereabouts)
+        workers = [w for w in self.workers if w.is_alive]
+        said = [message for w in workers for message in (*w.outbox, *w.inbox) if not isinstance(message, asked)]
+        return not said and not self.to_coordinator and not any(self._can_work(w) for w in self.live())
 
     # The wires
 
@@ -338,14 +414,20 @@ class ToyCluster:
                     self.to_coordinator.append(planned(number, self.replan(plan, crew, conditions)))
                 except InfeasibleError as error:
                     self.to_coordinator.append(planned(number, None, error.what))
-            case Wake(_, timer):
-                self.to_coordinator.append(Elapsed(0.0, timer))
+            case Wake():
+                self._set_timer(instruction)
             case Announce(fields):
                 self.announced.append(fields)
             case Finish():
                 self.finished = instruction
             case Drop():
                 pass
+
+    def _set_timer(self, wake: Wake) -> None:
+        if wake.timer.startswith("stall"):
+            self.watch = (self.now_s + wake.after_s, wake.timer)
+        else:
+            self.to_coordinator.append(Elapsed(0.0, wake.timer))
 
     def _tick(self) -> float:
         self.now_s += 1.0
@@ -354,7 +436,12 @@ class ToyCluster:
     # What a worker does
 
     def _obey(self, worker: ToyWorker, message: Any) -> None:
+        if worker.hangs is not None and not isinstance(message, Inquiry | End):
+            worker.unread.append(message)
+            return
         match message:
+            case Inquiry() if worker.hangs != "mute":
+                worker.outbox.append(self._whereabouts(worker, message))
             case Epoch():
                 self._enter(worker, message)
             case Commit():
@@ -374,7 +461,7 @@ class ToyCluster:
         assert worker.epoch is None or epoch.epoch > worker.epoch.epoch or epoch == worker.epoch
         self._roll_back(worker, epoch.iteration, epoch.skipped)
         worker.epoch, worker.last = epoch, epoch.last
-        worker.is_ready = worker.is_examined = False
+        worker.is_ready = worker.is_examined = worker.has_complained = False
         worker.in_iteration, worker.voted = epoch.iteration - 1, epoch.iteration - 1
         worker.rank = next((r for r, seat in enumerate(epoch.seats) if seat.worker == worker.name), -1)
         if worker.rank < 0:  # there is no place for it at present
@@ -394,6 +481,30 @@ class ToyCluster:
                 assert worker.applied == epoch.iteration - 1, "the source has gone on"
                 self.mail[epoch.epoch, copy] = {layer: list(worker.state[layer]) for layer in range(*copy.layers)}
 
+    def _whereabouts(self, worker: ToyWorker, inquiry: Inquiry) -> Whereabouts:
+        """What a thread beside the training thread says."""
+        epoch = worker.epoch.epoch if worker.epoch else 0
+        idle_s = AGES_S if worker.hangs or self.is_quiet else 0.0
+        if worker.hangs == "waiting" or self._is_waiting(worker):
+            doing = "waiting" if worker.is_ready else "joining"
+            idle_s = idle_s if worker.is_ready or worker.hangs else 0.0
+        elif worker.hangs == "computing":
+            doing = "computing"
+        else:
+            doing = "computing" if self._can_work(worker) else "listening"
+        return Whereabouts(inquiry.number, epoch, doing, "toys", idle_s, ())  # type: ignore[arg-type]
+
+    def _is_waiting(self, worker: ToyWorker) -> bool:
+        """Whether it waits for other workers, and not for the coordinator."""
+        if worker.epoch is None or worker.place is None or worker.has_complained or worker.hangs:
+            return False
+        is_at_rest = worker.is_ready and worker.voted == worker.in_iteration and worker.applied != worker.in_iteration
+        return not is_at_rest and worker.in_iteration < worker.last and not self._can_work(worker)
+
+    def _peers(self, worker: ToyWorker) -> list[ToyWorker]:
+        """The others that are in its epoch, or have been."""
+        return [w for w in self.live() if w is not worker and w.epoch == worker.epoch]
+
     def _roll_back(self, worker: ToyWorker, iteration: int, skipped: bool) -> None:
         """Be as after iteration - 1; a step taken on its own is undone."""
         if worker.state is None:
@@ -412,12 +523,16 @@ class ToyCluster:
 
     def _seated(self, seat: Seat, epoch: Epoch) -> ToyWorker | None:
         found = [
-            w for w in self.live() if w.name == seat.worker and w.epoch is not None and w.epoch.epoch == epoch.epoch
+            w
+            for w in self.live()
+            if w.name == seat.worker and w.epoch is not None and w.epoch.epoch == epoch.epoch and not w.has_complained
         ]
         return found[0] if found else None
 
     def _can_work(self, worker: ToyWorker) -> bool:
-        if worker.place is None or (worker.inbox and isinstance(worker.inbox[-1], Epoch | Halt | End)):
+        if worker.place is None or worker.hangs or worker.has_complained:
+            return False
+        if worker.inbox and isinstance(worker.inbox[-1], Epoch | Halt | End):
             return False
         if not worker.is_ready:
             return self._peers_entered(worker) and self._can_take_state(worker)

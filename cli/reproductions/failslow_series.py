@@ -25,7 +25,7 @@ BETWEEN = 2
 
 
 @dataclass(frozen=True)
-class Event:
+class LabelledEvent:
     """A fail-slow.
 
     Attributes:
@@ -40,15 +40,15 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobSeries:
     """A series, and what is in it."""
 
     kind: str
     times_s: Floats
-    events: tuple[Event, ...]
+    events: tuple[LabelledEvent, ...]
 
 
-def computation_jobs(seed: int) -> Iterator[Job]:
+def computation_jobs(seed: int) -> Iterator[JobSeries]:
     """392 jobs, 6 of them with a computation fail-slow, as in Table 3."""
     chance = default_rng([seed, 1])
     jobs, positive = COMPUTATION
@@ -56,7 +56,7 @@ def computation_jobs(seed: int) -> Iterator[Job]:
         yield _job("computation", chance, _single if number < positive else _none)
 
 
-def communication_jobs(seed: int) -> Iterator[Job]:
+def communication_jobs(seed: int) -> Iterator[JobSeries]:
     """107 jobs, 43 of them with communication fail-slows, one of which in steps below 10 %, as in Table 4."""
     chance = default_rng([seed, 2])
     jobs, positive = COMMUNICATION
@@ -65,7 +65,7 @@ def communication_jobs(seed: int) -> Iterator[Job]:
         yield _job("communication", chance, shapes[number] if number < positive else _none)
 
 
-def hard_jobs(seed: int) -> Iterator[Job]:
+def hard_jobs(seed: int) -> Iterator[JobSeries]:
     """16 jobs of each hard kind, with and without fail-slows."""
     chance = default_rng([seed, 3])
     kinds: dict[str, tuple[Shape, dict[str, Any]]] = {
@@ -93,7 +93,7 @@ def _job(
     bursts: float = 1.0,
     longest: int = 5,
     modes: float = 0.0,
-) -> Job:
+) -> JobSeries:
     samples = int(chance.integers(500, 2000))
     level = shape(chance, samples)
     is_calm = not noise and bursts == 1.0 and chance.random() < 0.33
@@ -102,7 +102,7 @@ def _job(
         logs += np.log(1 + modes) * (chance.random(samples) < 0.3)
     factor = np.ones(samples) if is_calm else _jitter(chance, samples, bursts, int(longest))
     usual_s = float(np.exp(chance.uniform(np.log(0.2), np.log(20))))
-    return Job(kind, usual_s * np.exp(logs) * factor, _events(level))
+    return JobSeries(kind, usual_s * np.exp(logs) * factor, _events(level))
 
 
 def _noise(chance: Generator, samples: int, sigma: float) -> Floats:
@@ -138,13 +138,13 @@ def _jitter(chance: Generator, samples: int, bursts: float, longest: int) -> Flo
     return factor
 
 
-def _events(level: Floats) -> tuple[Event, ...]:
+def _events(level: Floats) -> tuple[LabelledEvent, ...]:
     events, place = [], 0
     for is_slow, run in groupby(level >= LEAST - 1e-9):
         length = len(list(run))
         if is_slow and length >= SHORTEST:
             before = np.flatnonzero(level[:place] <= 1.0)
-            events.append(Event(int(before[-1]) + 1 if len(before) else 0, place, place + length))
+            events.append(LabelledEvent(int(before[-1]) + 1 if len(before) else 0, place, place + length))
         place += length
     return tuple(events)
 

@@ -1,0 +1,134 @@
+"""Where a worker's training thread is, noted by itself, and read by threads that speak for it while it cannot.
+
+Most of the time it is inside torch, where nothing reaches it. So it notes what it is about to do, and a watch beside it
+counts for how long it has been doing that. The watch also ends the process where it would otherwise stay in the way of
+others: a wait for other workers, in an epoch that is over, is woken within milliseconds (`Interruption`); who is still
+in it after seconds was not (gloo loses a wake-up now and then, docs/developing.md), and nothing else will wake it.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from ..program import AllReduce, Compute, Instruction, Receive
+from ..resilience.messages import Doing, Inquiry, Whereabouts
+from ..resilience.standstill import HUNG, LET_GO_S
+from .interruption import Interruption
+
+TICK_S = 0.25
+
+
+@dataclass(frozen=True, eq=False)
+class Stay:
+    """A place that the training thread is in; another one each time that it moves.
+
+    Attributes:
+        epoch: as in Whereabouts.
+        doing: as in Whereabouts.
+        what: what it executes, or the words for it.
+        peers: the ranks that it waits for.
+        names: of the epoch's workers, by rank.
+    """
+
+    epoch: int
+    doing: Doing
+    what: Instruction | str
+    peers: Collection[int] = ()
+    names: Sequence[str] = ()
+
+
+class Activity:
+    """What the training thread notes; nothing that takes time, and no lock."""
+
+    def __init__(self) -> None:
+        self.stay = Stay(0, "preparing", "its stage")
+
+    def enter(self, epoch: int, names: Sequence[str]) -> None:
+        """The thread is in an epoch, whose workers are known by rank, and makes its stage ready."""
+        self.stay = Stay(epoch, "preparing", "its stage", (), names)
+
+    def be(self, doing: Doing, what: Instruction | str, peers: Collection[int] = ()) -> None:
+        """The thread is about to do something, for which it may wait for the ranks `peers`."""
+        last = self.stay
+        self.stay = Stay(last.epoch, doing, what, peers, last.names)
+
+    def execute(self, instruction: Instruction) -> None:
+        """The thread is about to execute an instruction of its program."""
+        match instruction:
+            case Receive(_, source):
+                self.be("waiting", instruction, (source,))
+            case AllReduce(group):
+                self.be("waiting", instruction, group)
+            case _:
+                self.be("computing", instruction)
+
+
+class Watch:
+    """Counts for how long the training thread has been where it is; while this process is stopped no time passes.
+
+    Args:
+        activity: of the training thread.
+        interruption: of its epochs.
+        worker: its name.
+
+    Attributes:
+        on_stuck: called once, with the exit code and the reason for which this process is to end: the thread does not
+            let go of an epoch that is over, or the process has been told to end and it does not heed that.
+    """
+
+    def __init__(self, activity: Activity, interruption: Interruption, worker: str) -> None:
+        self._activity, self._interruption, self._worker = activity, interruption, worker
+        self.on_stuck: Callable[[int, str], None] = lambda exit_code, reason: None
+        self._seen = activity.stay
+        self._idle_s = 0.0
+        self._over_s = 0.0  # for how long it has been there since it was to let go
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._thread.start()
+
+    def answer(self, inquiry: Inquiry) -> Whereabouts:
+        """For the link, in its thread: where the training thread is."""
+        stay = self._activity.stay
+        idle_s = self._idle_s if stay is self._seen else 0.0
+        peers = tuple(name for name in (stay.names[rank] for rank in stay.peers) if name != self._worker)
+        return Whereabouts(inquiry.number, stay.epoch, stay.doing, words_of(stay.what), idle_s, peers)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._is_closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_closed.wait(TICK_S):
+            stay = self._activity.stay
+            is_same, self._seen = stay is self._seen, stay
+            self._idle_s = self._idle_s + TICK_S if is_same else 0.0
+            self._over_s = self._over_s + TICK_S if is_same and self._is_to_let_go(stay) else 0.0
+            if self._over_s >= LET_GO_S:
+                end = self._interruption.end
+                over = "its part in the job" if end else f"epoch {stay.epoch}"
+                self.on_stuck(end.exit_code if end else HUNG, f"its training thread does not let go of {over}")
+                return
+
+    def _is_to_let_go(self, stay: Stay) -> bool:
+        """Whether the thread is where it cannot stay: in a wait of an epoch that is over, or at work at the end."""
+        if self._interruption.end is not None:
+            return stay.doing in ("computing", "waiting", "joining")
+        return self._interruption.is_over and stay.doing in ("waiting", "joining")
+
+
+def words_of(what: Instruction | str) -> str:
+    """An instruction in a few words."""
+    match what:
+        case str():
+            return what
+        case Compute(operation):
+            return f"{operation.kind}{operation.pipeline}.{operation.microbatch}"
+        case Receive(message):
+            return f"{message.kind} {message.pipeline}.{message.microbatch}"
+        case AllReduce():
+            return "all-reduce"
+    return type(what).__name__.lower()

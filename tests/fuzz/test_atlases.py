@@ -1,0 +1,12 @@
+"""Atlases, timelines, schedules, clusters and configurations, damaged."""
+
+import pytest
+
+from .slice import wrong_cases
+
+pytestmark = pytest.mark.checkout
+
+
+def test_damaged_files_are_answered_or_refused() -> None:
+    """Never a traceback, a hang or a full memory, and nothing is written where something failed."""
+    assert wrong_cases("atlases") == []
