@@ -42,7 +42,7 @@ from .rerouting import (
 )
 from .rotation_search import RotationSchedule
 from .selective_decoupling import decoupled_where_it_helps
-from .slot_search import SlotSearch
+from .slot_search import SlotSchedule, SlotSearch
 
 Units = frozenset[Place]
 
@@ -114,12 +114,14 @@ class Replanner:
         contenders = self._placement.contenders(failures)
         vector, slots = contenders[0]
         dead = self.grid.stage_failures(vector)
-        rotated = None if slots.optimal else self._best_rotated(failures, effort)
-        better = rotated is not None and rotated.value_s < slots.value_s * (1 - ROUNDING)
-        if rotated is not None and better and (rotated.optimal or self._placement.shares):
+        shared = self._placement.shares
+        if slots.optimal and (shared or is_exact(self.search, dead, slots)):
+            return self._slot_entry(failures, dead, slots), None
+        rotated = self._best_rotated(failures, effort)
+        if rotated is not None and rotated.value_s < slots.value_s * (1 + ROUNDING) and (rotated.optimal or shared):
             return self._rotated_entry(failures, rotated), None
-        if self._placement.shares or is_exact(self.search, dead, slots):
-            return AtlasEntry(failures, dead, promise_of_slots(self.search, dead, slots), slot_recipe(slots)), None
+        if shared:
+            return self._slot_entry(failures, dead, slots), None
         vector, found = self._best_rerouted([vector for vector, _ in contenders], effort)
         dead, units = self.grid.stage_failures(vector), self.grid.last_units(vector)
         promise = promise_of_orders(found.problem, found.orders, found.bound_s)
@@ -219,6 +221,9 @@ class Replanner:
     def _rerouted(self, units: Units, effort: Effort) -> Rerouting:
         dead = self.grid.stage_failures(self.grid.column_failures(units))
         return reroute_alike(self._home(units), self.search, dead, effort)
+
+    def _slot_entry(self, failures: int, dead: tuple[int, ...], slots: SlotSchedule) -> AtlasEntry:
+        return AtlasEntry(failures, dead, promise_of_slots(self.search, dead, slots), slot_recipe(slots))
 
     def _rotated_entry(self, failures: int, rotated: RotationSchedule) -> AtlasEntry:
         dead = tuple((self.grid.pipelines - rotated.live).tolist())
