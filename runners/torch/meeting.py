@@ -1,6 +1,7 @@
 """Where the workers of an epoch find each other: every worker hosts a board, and any of them can serve an epoch."""
 
 import socket
+import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import wait
 from datetime import timedelta
@@ -10,11 +11,13 @@ from ...schemas.errors import RuntimeFailedError
 from ..resilience.addresses import format_address, parse_address
 from .connecting import in_thread
 from .lost_touch import LostTouchError, reaching
-from .notice_board import BoardStore, NoticeBoard
+from .notice_board import BoardStore, NoticeBoard, TurnedAwayError
 
 # How long a living meeting place may take to answer; one that is gone refuses at once, whatever this limit.
 MEET_LIMIT = timedelta(seconds=10)
 PROBE_LIMIT = timedelta(seconds=1)
+# How soon to knock again at one that has parted with us: where it is gone, that fails at once.
+AGAIN_S = 0.05
 
 
 class MeetingPlace:
@@ -64,15 +67,23 @@ def meet(address: str, secret: bytes, epoch: int, limit: timedelta = MEET_LIMIT)
         RuntimeFailedError: nobody answers there, or another secret is wanted.
         InvalidInputError: not an address.
     """
-    host, port = parse_address(address)
-    try:
-        store = BoardStore(socket.create_connection((host, port), limit.total_seconds()), secret, epoch, limit)
-        store.greet()
-    except (OSError, RuntimeError) as error:
-        raise RuntimeFailedError(
-            f"cannot reach the worker whose meeting place is {address}: {error}",
-            fix="look at that worker's own error; start the run again",
-        ) from error
+    deadline_s = time.monotonic() + limit.total_seconds()
+    while True:
+        try:
+            return _greeted(address, secret, epoch, limit)
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, TurnedAwayError) and time.monotonic() + AGAIN_S < deadline_s:
+                time.sleep(AGAIN_S)
+                continue
+            raise RuntimeFailedError(
+                f"cannot reach the worker whose meeting place is {address}: {error}",
+                fix="look at that worker's own error; start the run again",
+            ) from error
+
+
+def _greeted(address: str, secret: bytes, epoch: int, limit: timedelta) -> BoardStore:
+    store = BoardStore(socket.create_connection(parse_address(address), limit.total_seconds()), secret, epoch, limit)
+    store.greet()
     return store
 
 

@@ -12,6 +12,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from annotated_types import MaxLen
@@ -68,6 +69,10 @@ class _Page:
         self.notices[key] = value
 
 
+class TurnedAwayError(RuntimeError):
+    """A board has parted with us before it knew us: with many at once it may have no room, and another try has."""
+
+
 class NoticeBoard:
     """Hosts keys and values on a listening socket, in a thread of its own, until it is closed.
 
@@ -80,7 +85,7 @@ class NoticeBoard:
         self._listener = listener
         self._pages: dict[int, _Page] = {}
         self._open: set[Connection] = set()
-        self._strangers = Strangers(secret, self._refuse, purpose=PURPOSE)
+        self._strangers = Strangers(secret, partial(self._refuse, retry=True), purpose=PURPOSE)
         self._waiting: dict[
             Connection, tuple[int, set[str], Getting | Looking]
         ] = {}  # epoch, what is not there, what for
@@ -131,8 +136,8 @@ class NoticeBoard:
         self._waiting.pop(connection, None)
         self._open.discard(connection)
 
-    def _refuse(self, stranger: Connection, reason: str) -> None:
-        stranger.write(encode(Refused(reason)))
+    def _refuse(self, stranger: Connection, reason: str, *, retry: bool = False) -> None:
+        stranger.write(encode(Refused(reason, retry)))
         stranger.part(LINGER_S)
 
     # What is said.
@@ -227,16 +232,23 @@ class BoardStore(Store):
         """Show that this worker knows the secret, and see that the board answers.
 
         Raises:
-            RuntimeError: it does not, within the limit, or refuses.
+            TurnedAwayError: it has parted with us.
+            RuntimeError: it does not answer within the limit, or refuses.
         """
         try:
-            challenge = from_coordinator(self._hear(self._limit))
+            said = from_coordinator(self._hear(self._limit))
+            if isinstance(said, Challenge):
+                self._say("prove", prove(self._secret, said.nonce, PURPOSE))
+                self._say("see", self._epoch, [])
+                answer = self._hear(self._limit)
+                if answer == b"[]":
+                    return
+                said = from_coordinator(answer)
         except InvalidInputError:
-            challenge = None
-        if not isinstance(challenge, Challenge):
-            raise RuntimeError("this is no meeting place")
-        self._say("prove", prove(self._secret, challenge.nonce, PURPOSE))
-        self._ask(self._limit, "see", self._epoch, [])
+            raise RuntimeError("this is no meeting place") from None
+        if isinstance(said, Refused):
+            raise (TurnedAwayError if said.retry else RuntimeError)(f"it refuses this worker: {said.reason}")
+        raise RuntimeError("this is no meeting place")
 
     def set(self, key: str, value: str | bytes) -> None:
         """Put up a notice.
@@ -273,17 +285,14 @@ class BoardStore(Store):
         try:
             self._connection.sendall(json.dumps(words).encode() + b"\n")
         except OSError as error:
-            raise RuntimeError(f"the meeting place is gone: {error.strerror or error}") from None
+            raise TurnedAwayError(f"the meeting place is gone: {error.strerror or error}") from None
 
     def _ask(self, limit: timedelta, *words: Any) -> Any:
         self._say(*words)
         try:
-            answer = json.loads(self._hear(limit))
-        except ValueError as error:
+            return json.loads(self._hear(limit))
+        except (ValueError, InvalidInputError) as error:
             raise RuntimeError(f"this is no meeting place: {error}") from None
-        if isinstance(answer, dict):
-            raise RuntimeError(f"the meeting place refuses this worker: {answer.get('reason')}")
-        return answer
 
     def _hear(self, limit: timedelta) -> bytes:
         """The next line; there is none beyond the answer to what was asked."""
@@ -292,12 +301,12 @@ class BoardStore(Store):
             while True:
                 data = self._connection.recv(65536)
                 if not data:
-                    raise RuntimeError("the meeting place is gone")
+                    raise TurnedAwayError("the meeting place is gone")
                 for line in self._lines.feed(data):
                     return line
         except TimeoutError:
             # What is answered later would be taken for the answer to something else.
             self._connection.close()
             raise RuntimeError(f"no answer in {limit.total_seconds():g} s") from None
-        except (OSError, InvalidInputError) as error:
-            raise RuntimeError(f"the meeting place is gone: {error}") from None
+        except OSError as error:
+            raise TurnedAwayError(f"the meeting place is gone: {error.strerror or error}") from None

@@ -15,12 +15,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rtk.runners.resilience.addresses import format_address, parse_address  # noqa: E402
-from rtk.runners.resilience.messages import Challenge, from_coordinator  # noqa: E402
+from rtk.runners.resilience.messages import Challenge, Refused, encode, from_coordinator  # noqa: E402
 from rtk.runners.resilience.secret import prove  # noqa: E402
 from rtk.runners.torch import notice_board  # noqa: E402
 from rtk.runners.torch.gloo import GlooTransport  # noqa: E402
 from rtk.runners.torch.meeting import MeetingPlace, meet  # noqa: E402
-from rtk.runners.torch.notice_board import KEY_LENGTH, KEYS_AT_ONCE, PURPOSE, VALUE_BYTES  # noqa: E402
+from rtk.runners.torch.notice_board import KEY_LENGTH, KEYS_AT_ONCE, PURPOSE, VALUE_BYTES, NoticeBoard  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 
 SECRET = b"a secret for one test only"
@@ -224,6 +224,26 @@ def test_a_proof_that_was_overheard_opens_nothing(place: MeetingPlace) -> None:
     assert one.hears() == []
     one.close()
     stranger.close()
+
+
+@pytest.mark.parametrize("said", [b"", encode(Refused("too many others are waiting to say hello", retry=True))])
+def test_who_is_turned_away_knocks_again(said: bytes) -> None:
+    """Where many come at once, those who wait make room for each other; the next try finds some."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = format_address(*listener.getsockname())
+
+    boards: list[NoticeBoard] = []
+
+    def turn_two_away() -> None:
+        for _ in range(2):
+            connection, _ = listener.accept()
+            connection.sendall(said)
+            connection.close()
+        boards.append(NoticeBoard(listener, SECRET))
+
+    threading.Thread(target=turn_two_away).start()
+    assert meet(address, SECRET, 1).check([])
+    boards[0].close()
 
 
 TOO_MUCH = [
