@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ class Story:
     def _strike_all(self, job: ProcessJob) -> None:
         for fault in self.faults:
             try:
-                job.wait_for(lambda one, at=fault.iteration: is_commit(one, at) or one["event"] == "end", MOST_S)
+                job.wait_for(partial(is_commit_or_end, fault.iteration), MOST_S)
             except AssertionError:
                 return
             time.sleep(fault.after_s)
@@ -191,9 +192,9 @@ class Story:
         return bool(is_whole and is_fair and ended and codes <= expected)
 
 
-def is_commit(one: dict[str, Any], iteration: int) -> bool:
-    """Whether an announcement is of an iteration, or of a later one."""
-    return one["event"] == "iteration" and one["iteration"] >= iteration
+def is_commit_or_end(iteration: int, one: dict[str, Any]) -> bool:
+    """Whether an announcement is of an iteration, or of a later one, or the last of all."""
+    return bool(one["event"] == "end" or (one["event"] == "iteration" and one["iteration"] >= iteration))
 
 
 def vars_of(fault: Fault) -> dict[str, Any]:

@@ -57,8 +57,8 @@ class Activity:
         match instruction:
             case Receive(_, source):
                 self.be("waiting", instruction, (source,))
-            case AllReduce(group):
-                self.be("waiting", instruction, group)
+            case AllReduce(parts=parts):
+                self.be("waiting", instruction, sorted({rank for part in parts for rank in part.ranks}))
             case _:
                 self.be("computing", instruction)
 

@@ -2,6 +2,7 @@
 
 import random
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from rtk.schemas.conditions import Conditions, SlowLink, SlowWorker, pair_of
 from rtk.schemas.plan import Plan
 from rtk.schemas.protocols import Hand, Replanned
 
+from . import toy_cluster
 from .toy_cluster import HOPELESS, TOLERATED_S, Hang, ToyCluster, ToyWorker, toy_plan
 
 STEPS = 6000
@@ -159,7 +161,7 @@ def test_who_hangs_is_given_up_alone(
 def stop(cluster: ToyCluster, fault: str, victim: ToyWorker) -> None:
     """A training thread hangs, or all that do go on, or a worker is cut off and returns."""
     if fault in HANGS:
-        cluster.hang(victim, fault)  # type: ignore[arg-type]
+        cluster.hang(victim, fault)
     elif fault == "cut off":
         cluster.cut_off(victim)
     else:
@@ -389,6 +391,42 @@ def test_the_log_replays_to_the_same_state() -> None:
         "_commit_message",
     )
     assert {name: vars(again)[name] for name in parts} == {name: vars(cluster.rules)[name] for name in parts}
+
+
+def test_logs_of_before_inquiries_are_read() -> None:
+    """A log of rules that asked nobody where he is (4b2d519) leads to the same broken link, losses and end."""
+    rules = Rules(Job(toy_plan(2, 2, 2, False), iterations=16))
+    lines = (Path(__file__).parent / "before_inquiries.jsonl").read_bytes().splitlines()
+    out = [one for line in lines for one in rules.handle(decode_event(line))]
+    said = [one.fields for one in out if isinstance(one, Announce) and one.fields["event"] != "iteration"]
+    assert [(one["event"], one["epoch"]) for one in said] == [
+        ("start", 0),
+        ("epoch", 1),
+        ("broken_link", 1),
+        ("epoch", 2),
+        ("recovered", 2),
+        ("restarted", 2),
+        ("returned", 2),
+        *[("failure", 2)] * 3,
+        ("end", 2),
+    ]
+    assert said[-1]["reason"] == "nobody is left who holds layer 0"
+
+
+def test_the_last_that_holds_a_layer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose training thread hangs, and without whom nobody could go on, is not given up for minutes; it may go on."""
+    monkeypatch.setattr(toy_cluster, "AGES_S", 60.0)
+    cluster = ToyCluster(Job(toy_plan(2, 1, 2, False), iterations=9), random.Random(2), timers_are_slow=True)
+    while cluster.rules.committed < 3:
+        cluster.step()
+    cluster.hang(cluster.workers[0], "computing")
+    for _ in range(STEPS):
+        cluster.step()
+    assert cluster.finished is None and not [one for one in cluster.announced if one["event"] == "failure"]
+    cluster.go_on(cluster.workers[0])
+    run(cluster)
+    check_states(cluster, 9)
+    assert cluster.finished is not None and cluster.finished.exit_code == 0
 
 
 def test_a_notice_loses_nothing() -> None:
