@@ -35,7 +35,7 @@ from .failslow.calls.sources import Document
 from .failslow.calls.words import finite, ranks_of, whole
 
 STEP = "step"
-_ACTION = re.compile(r"PP:(\d{1,9})([FIWB])(\d{1,9})")
+_ACTION = re.compile(r"PP:(\d{1,5})([FIWB])(\d{1,9})")  # no pipeline has 100,000 stages
 _OPTIMIZER = "Optimizer.step#"
 _ITERATION = "ProfilerStep#"
 _MEGATRON = re.compile(r".*pipeline_parallel/schedules\.py\(\d+\): (forward|backward)_step")
