@@ -51,9 +51,10 @@ def test_turns_keep_loads_and_peers_in_step(plan: Plan) -> None:
     loads = water_filled(home).job_counts.reshape(job_s(home).shape)
     turns = in_turns(home, loads)
     assert turns.job_counts.tolist() == loads.ravel().tolist()
-    for stage, executors in enumerate(turns.executor.T):
-        taken = (executors[:, None] // loads.shape[1] == np.arange(len(loads))).cumsum(axis=0)
-        share = np.arange(1, home.jobs + 1)[:, None] * loads[:, stage] / home.jobs
+    stages = home.executor.shape[1]
+    for stage in range(stages):
+        taken = (turns.executor[:, [stage]] // stages == np.arange(len(loads))).cumsum(axis=0)
+        share = np.outer(np.arange(1, home.jobs + 1), loads[:, stage]) / home.jobs
         assert (np.abs(taken - share) < 2).all()
 
 
