@@ -163,7 +163,7 @@ class Story:
             "stall_limit_s": self.stall_limit_s,
             "exit_code": None if result is None else result.exit_code,
             "reason": None if result is None else result.reason,
-            "epochs": job.said[-1]["epoch"],
+            "epochs": max(one.get("epoch", 0) for one in job.said),
             "failures": [{"worker": one["worker"], "reason": one["reason"]} for one in failures],
             "joins": sum(is_event("join")(one) for one in job.said),
             "broken_links": sum(is_event("broken_link")(one) for one in job.said),

@@ -1,6 +1,7 @@
 """The part of the coordinator's rules that settles who holds a job up; standstill.py says by what.
 
-Nobody is lost for what others say of it: where nothing is committed any more, or somebody has lost touch, all are asked.
+Nobody is lost for what others say of it: where nothing is committed any more, or somebody has lost touch, all are
+asked where they are.
 """
 
 from abc import ABC, abstractmethod
