@@ -103,7 +103,7 @@ class RoutingBound:
         )
         self._path = _Path(self._work_s, reach_s, return_s, turn_s)
         # After an I, the last operation of some stage before it, or its own, ends the iteration: when, by its end at 0.
-        self._memory = _memory_of(workers, split)
+        self._memory = _memory_of(workers, split, jobs)
         self._limited = bool((self._memory.room < jobs).any())
         self._counted = Counted(self._work_s, np.append(hop_s, 0.0), *self._memory)
         self._unit_s = _unit_s([*self._work_s.flat, *hop_s, *self._reduce_s, *self._step_s])
@@ -225,21 +225,23 @@ class RoutingBound:
         return np.where(inside, fixed_s, -np.inf), np.where(inside, each_s, 0.0)
 
 
-def _memory_of(workers: Workers, split: Flags) -> _Memory:
-    """What a worker of each stage holds at most, counted in activations."""
+def _memory_of(workers: Workers, split: Flags, jobs: int) -> _Memory:
+    """What a worker of each stage holds at most of so many micro-batches, counted in activations."""
     held = workers.activation_bytes > 0
     each_bytes = np.where(held, workers.activation_bytes, 1.0)
     stash = np.where(split & held, workers.stash_bytes / each_bytes, 0.0)
     limit = np.where(held, workers.limit_bytes * (1 + ROUNDING) / each_bytes, np.inf)
     room = np.maximum(np.floor(limit), 1.0)
     pairs = zip(room.tolist(), limit.tolist(), stash.tolist(), strict=True)
-    return _Memory(room, np.array([_capacity(*pair) for pair in pairs]), stash)
+    return _Memory(room, np.array([_capacity(*pair, jobs) for pair in pairs]), stash)
 
 
-def _capacity(room: float, limit: float, stash: float) -> float:
+def _capacity(room: float, limit: float, stash: float, jobs: int) -> float:
     """The most that a limit admits of whole micro-batches and stashes together, in activations."""
-    if not stash or np.isinf(limit):
+    if not stash:
         return room
+    if room >= jobs:
+        return limit  # all micro-batches at once: it may be billions, and never matters
     return max(whole + (limit - whole) // stash * stash for whole in range(int(room) + 1))
 
 
