@@ -431,6 +431,8 @@ class Rules(Settling):
     @property
     def _must_change(self) -> bool:
         """Whether the running epoch is over, and another one is to begin as soon as there is a plan for it."""
+        if self.committed >= self.job.iterations - 1:
+            return False  # no epoch follows the last iteration
         if self._must_reform or any(name not in self.members for name in self._seats.values()):
             return True
         # Also where those who wanted it are gone: workers wait for the epoch that was announced.

@@ -112,7 +112,7 @@ class Settling(ABC):
         """From what all say together: give up who hangs; else go other ways, or begin anew."""
         if self._must_change:
             return
-        found = self._standstill.judge(self._present, self.epoch, self._limit_s)
+        found = self._standstill.judge(self._present, self.epoch, self._limit_s, is_suspected=self._is_suspected)
         hung = [one for one in found.hung if self._can_spare(found.hung) or self._standstill.has_hung_long(one[0])]
         if hung:
             self._circumstances.acquit()

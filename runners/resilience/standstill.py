@@ -76,6 +76,7 @@ class Standstill:
         self._moved_s = 0.0
         self._number = 0
         self._answers: dict[str, Whereabouts] = {}
+        self._is_asked = False  # in this epoch, since the last commit
         self._spoke: set[str] = set()  # whose training threads have said something in the running epoch
         self._absences: dict[str, list[int]] = {}  # the epochs that others entered
         self._futile = 0
@@ -87,6 +88,7 @@ class Standstill:
         """Everybody is to be there anew; where it is not who was there before, all may be well now."""
         self._futile = self._futile if self._names == [*names] else 0
         self._names, self._moved_s = [*names], now_s
+        self._is_asked = False
         self._answers.clear()
         self._spoke.clear()
 
@@ -97,7 +99,7 @@ class Standstill:
 
     def commit(self, now_s: float) -> None:
         """An iteration is committed: nothing is held against anybody."""
-        self._moved_s, self._futile = now_s, 0
+        self._moved_s, self._futile, self._is_asked = now_s, 0, False
         self._absences.clear()
 
     def complain(self, worker: str) -> None:
@@ -130,6 +132,7 @@ class Standstill:
     def ask(self) -> Inquiry:
         """The next inquiry; answers to earlier ones do not count any more."""
         self._number += 1
+        self._is_asked = True
         self._answers.clear()
         return Inquiry(self._number)
 
@@ -144,15 +147,18 @@ class Standstill:
 
     # Settling
 
-    def judge(self, names: Collection[str], epoch: int, limit_s: float) -> Judgement:
-        """What the answers to the last inquiry come to; nothing where nobody has answered it, as in logs of before.
+    def judge(self, names: Collection[str], epoch: int, limit_s: float, *, is_suspected: bool) -> Judgement:
+        """What the answers to the last inquiry come to.
+
+        Nothing where nobody was asked; and where somebody has lost touch and nobody has answered, as in logs of before.
 
         Args:
             names: the members of the running epoch.
             epoch: its number.
             limit_s: `limit_s`.
+            is_suspected: whether somebody has lost touch.
         """
-        if not self._answers:
+        if not self._answers and (is_suspected or not self._is_asked):
             return Judgement()
         states = {name: self._state(name, epoch, limit_s) for name in names}
         hung = [(name, self._words(name, epoch)) for name, state in states.items() if state == "hangs"]

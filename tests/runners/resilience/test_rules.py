@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rtk.runners.resilience.events import Announce, Said, decode_event
@@ -54,6 +54,8 @@ def check_states(cluster: ToyCluster, iterations: int) -> None:
     regroups=st.booleans(),
     networks=st.integers(0, 2),
 )
+@example(127, 1, 1, False, ["mute"], frozenset(), False, False, 0)  # the only worker, and nobody answers
+@example(2337123245, 3, 1, True, ["waiting", "kill", "join"], frozenset({3, 7}), True, False, 1)  # hangs at the end
 @settings(max_examples=300, deadline=None)
 def test_no_committed_iteration_is_lost_and_nothing_hangs(
     seed: int,
