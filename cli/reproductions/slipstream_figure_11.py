@@ -61,8 +61,9 @@ METHOD = (
     "it ever holds."
 )
 UNSAID = (
-    "All numbers: the figure is only drawn. What the text says of it holds here: later stages of 1F1B use less memory, "
-    "SlipStream uses nearly all of it, and none is exhausted.",
+    "All numbers: the figure is only drawn. What the text says of it holds here, later stages of 1F1B use less memory, "
+    "and none is exhausted, but for one thing: SlipStream does not use nearly all of it. Within limits rtk plans such "
+    "unlike stages in rotation, which puts fewer micro-batches off for the same time, or less.",
     "Numbers of bytes, checkpointing, sequence length and what the framework itself holds: assumed as in the method, "
     "and nothing for the framework, the allocator's gaps and NCCL.",
     "Which number of failures is drawn. Filled “uniformly” is only the most over all numbers: with any one of them "

@@ -42,7 +42,8 @@ def promise_of_rotation(search: SlotSearch, found: RotationSchedule) -> Predicti
     scheduler.run(found.live, found.targets)
     whole_work_s = work_s(search.of_pipeline) * search.pipelines
     bubbles = bubble_ratio(whole_work_s, int(found.live.sum()), found.value_s)
-    return promise(scheduler.times_s, search.staggered, found.bound_s, bubbles, scheduler.peaks_bytes)
+    made = promise(scheduler.times_s, search.staggered, found.bound_s, bubbles, scheduler.peaks_bytes)
+    return replace(made, proof_scope="all-routings")
 
 
 def is_exact(search: SlotSearch, dead: Sequence[int], found: SlotSchedule) -> bool:
