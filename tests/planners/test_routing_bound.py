@@ -183,6 +183,20 @@ def test_an_operation_that_takes_no_time_holds_its_memory_in_its_order() -> None
     assert ["holds up to 1.5 bytes" in problem.message for problem in check_plan(refused)] == [True]
 
 
+def test_a_stash_that_just_fits_beside_a_whole_micro_batch_fits() -> None:
+    """In binary 1.4 - 1 is less than 0.4: still, the worker of stage 1 is never idle, as its orders can have it."""
+    stages = (
+        Stage((0, 1), 1.0, 1.0, 1.0, activation_bytes=1.0, weight_stash_bytes=0.4, memory_limit_bytes=3.0),
+        Stage((1, 2), 2.0, 2.0, 2.0, activation_bytes=1.0, weight_stash_bytes=0.4, memory_limit_bytes=1.5),
+    )
+    cluster = Cluster(Template("t0", stages, (Link(0.0),)), 1, 4, (True, True), frozenset())
+    orders = ("F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3", "F0 I0 W0 F1 I1 F2 I2 W1 F3 I3 W2 W3")
+    workers = [replace(worker, order=order) for worker, order in zip(cluster.plan.workers, orders, strict=True)]
+    plan = replace(cluster.plan, workers=tuple(workers))
+    assert check_plan(plan) == []
+    assert _bound_s(cluster, True) <= evaluate(plan).period_s == 24
+
+
 @pytest.mark.checkout  # the model is that of benchmarks/
 @settings(max_examples=25)
 @given(st.integers(0, 2**32))
