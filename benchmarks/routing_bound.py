@@ -7,7 +7,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from random import Random
 from statistics import mean
 from typing import Any
@@ -87,14 +87,25 @@ def drawn_cluster(chance: Random, most_jobs: int = 5) -> Case:
 
 
 class Model:
-    """All routings and orders of a case."""
+    """All routings and orders of a case.
+
+    By the contract, memory goes by the order, also of operations that take no time. Here it goes by intervals, and
+    those of no length hold nothing. This makes a difference where F and I of a stage both take no time: else, what
+    ends at a moment can be ordered before what begins then. In such cases, each operation that takes no time takes one
+    tick, and a unit of time has so many ticks that all of them together do not matter.
+    """
 
     def __init__(self, case: Case) -> None:
         self.case, self.model = case, cp_model.CpModel()
         self.jobs, self.stages = range(case.microbatches * case.pipelines), range(len(case.times))
-        horizon = len(self.jobs) * sum(map(sum, case.times)) + 1
+        blind = any(not f and not i for f, i, _ in case.times)
+        self.empty = len(self.jobs) * sum(own.count(0) for own in case.times) if blind else 0
+        # The least period of an order is a sum of durations over a number of stages: a multiple of 1 / stages, or more.
+        self.ticks = (self.empty + 1) * (len(self.stages) + 1) if self.empty else 1
+        self.lasting = [[time * self.ticks or int(blind) for time in own] for own in case.times]
+        self.horizon = len(self.jobs) * sum(map(sum, self.lasting)) + 1
         self.start = {
-            (j, i, kind): self.model.new_int_var(0, horizon, "")
+            (j, i, kind): self.model.new_int_var(0, self.horizon, "")
             for j in self.jobs
             for i in self.stages
             for kind in range(3)
@@ -103,13 +114,13 @@ class Model:
             self._route(i)
         for j in self.jobs:
             self._follow(j)
-        self.value = self.model.new_int_var(0, horizon, "")
+        self.value = self.model.new_int_var(0, self.horizon, "")
         for i in self.stages:
-            self._end(i, horizon)
+            self._end(i)
         self.model.minimize(self.value)
 
     def _ends(self, j: int, i: int, kind: int) -> Any:
-        return self.start[j, i, kind] + self.case.times[i][kind]
+        return self.start[j, i, kind] + self.lasting[i][kind]
 
     def _route(self, i: int) -> None:
         """Every micro-batch has one worker at a stage, with one operation at a time and room for what it holds."""
@@ -119,7 +130,7 @@ class Model:
         for w in range(self.case.live[i]):
             operations = [
                 self.model.new_optional_fixed_size_interval_var(
-                    self.start[j, i, k], self.case.times[i][k], chosen[j, w], ""
+                    self.start[j, i, k], self.lasting[i][k], chosen[j, w], ""
                 )
                 for j in self.jobs
                 for k in range(3)
@@ -129,7 +140,7 @@ class Model:
             for j in self.jobs:
                 for first, last, size in ((0, 1, HALVES), (1, 2, self.case.stash)):
                     begin = self.start[j, i, 0] if first == 0 else self._ends(j, i, 1)
-                    lasts = self.model.new_int_var(0, 10_000, "")
+                    lasts = self.model.new_int_var(0, self.horizon, "")
                     end = self._ends(j, i, last)
                     held.append(self.model.new_optional_interval_var(begin, lasts, end, chosen[j, w], ""))
                     sizes.append(size)
@@ -145,8 +156,8 @@ class Model:
         if j:
             self.model.add(self.start[j, 0, 0] >= self.start[j - 1, 0, 0])
 
-    def _end(self, i: int, horizon: int) -> None:
-        first = self.model.new_int_var(0, horizon, "") if self.case.staggered else 0
+    def _end(self, i: int) -> None:
+        first = self.model.new_int_var(0, self.horizon, "") if self.case.staggered else 0
         for j in self.jobs:
             if self.case.staggered:
                 self.model.add(first <= self.start[j, i, 0])
@@ -158,7 +169,10 @@ class Model:
         solver.parameters.num_workers, solver.parameters.max_deterministic_time = 1, PATIENCE_S
         status = solver.solve(self.model)
         known = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-        return (solver.objective_value if known else inf), status == cp_model.OPTIMAL
+        if not known:
+            return inf, False
+        unrounded = (round(solver.objective_value) - (self.empty + 1 if self.empty else 0)) / self.ticks
+        return float(max(0, ceil(unrounded))), status == cp_model.OPTIMAL
 
 
 def rows(draw: Any, count: int) -> Iterator[dict[str, Any]]:

@@ -16,11 +16,11 @@ from .bounds.lower_bound import lower_bound
 from .evaluate import evaluate
 from .problem import BACKWARD, FORWARD, KINDS, problem_of, with_orders
 from .proof import ROUNDING
-from .retime import Retimer
-from .windows import stage_windows
+from .retime import windows_of
 
 if TYPE_CHECKING:
     from .problem import Floats, Orders, Problem
+    from .windows import Windows
 
 
 class BrokenPlanError(AssertionError):
@@ -46,7 +46,12 @@ def with_prediction(plan: Plan, bound_s: float = 0.0) -> Plan:
 
 
 def with_orders_and_prediction(
-    plan: Plan, problem: Problem, orders: Orders, bound_s: float, scope: ProofScope | None = None
+    plan: Plan,
+    problem: Problem,
+    orders: Orders,
+    bound_s: float,
+    scope: ProofScope | None = None,
+    windows: Windows | None = None,
 ) -> Plan:
     """The plan with orders given as operation codes, and what they promise: `with_prediction` for a million operations.
 
@@ -56,25 +61,25 @@ def with_orders_and_prediction(
         orders: operation codes of each worker.
         bound_s: a proven lower bound on the iteration time, in s.
         scope: what that is over, where there are several routings.
+        windows: by these orders, where they have been timed.
 
     Raises:
         BrokenPlanError: as `with_prediction`.
     """
-    prediction = replace(prediction_of(problem, orders, bound_s), proof_scope=scope)
+    prediction = replace(prediction_of(problem, orders, bound_s, windows), proof_scope=scope)
     return checked(replace(with_orders(plan, problem, orders), prediction=prediction))
 
 
-def prediction_of(problem: Problem, orders: Orders, bound_s: float) -> Prediction:
+def prediction_of(problem: Problem, orders: Orders, bound_s: float, windows: Windows | None = None) -> Prediction:
     """What orders promise, given as operation codes.
 
     Args:
         problem: what was ordered.
         orders: operation codes of each worker.
         bound_s: a proven lower bound on the iteration time, in s.
+        windows: by these orders, where they have been timed.
     """
-    retimer = Retimer(problem)
-    retimer.value_s(orders)
-    windows = stage_windows(problem, *retimer.spans_s)
+    windows = windows or windows_of(problem, orders)
     times_s = windows.makespan_s, windows.period_s
     bubbles = bubble_ratio(work_s(problem), int(problem.workers.live.sum()), times_s[problem.staggered])
     return promise(times_s, problem.staggered, bound_s, bubbles, peaks_bytes(problem, orders).tolist())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -129,7 +129,7 @@ class Problem:
 
 
 CODE_OF_KIND: dict[Kind, int] = {"F": FORWARD, "I": BACKWARD, "B": BACKWARD, "W": WEIGHT}
-Orders = Sequence[Sequence[int]]  # operation codes of each worker
+Orders = Sequence[Sequence[int]]  # operation codes of each worker: lists, or numpy arrays in large plans
 Tokens = tuple[
     Any, Any
 ]  # arrays of texts of all codes: in orders of a micro-batch's own pipeline, and in those of others
@@ -214,7 +214,7 @@ def with_orders(plan: Plan, problem: Problem, orders: Orders) -> Plan:
 
 def _tokens_by_stage(problem: Problem) -> Iterator[Tokens]:
     """For each stage, how its operation codes are written."""
-    tokens = cache(partial(_tokens, problem))
+    tokens = partial(_tokens, problem.origin.tobytes(), problem.microbatch.tobytes(), len(problem.depth) == 1)
     for split in problem.split.T:
         if split.all() or not split.any():
             yield tokens("I" if split[0] else "B")
@@ -224,13 +224,14 @@ def _tokens_by_stage(problem: Problem) -> Iterator[Tokens]:
             yield own, foreign
 
 
-def _tokens(problem: Problem, backward: Kind) -> Tokens:
-    """How operation codes are written where the backward is I, or B."""
+@lru_cache(maxsize=2)  # for I and for B: a running job writes the same ones in every plan
+def _tokens(origin: bytes, microbatch: bytes, single: bool, backward: Kind) -> Tokens:
+    """How operation codes are written where the backward is I, or B; `single` if there is one pipeline."""
     kinds: tuple[Kind, ...] = ("F", backward, "W")
-    places = zip(problem.origin.tolist(), problem.microbatch.tolist(), strict=True)
+    places = zip(*(np.frombuffer(each, dtype=np.int64).tolist() for each in (origin, microbatch)), strict=True)
     operations = [Operation(kind, k, j) for k, j in places for kind in kinds]
     own = np.array([print_operation(operation, operation.pipeline) for operation in operations], dtype=object)
-    if len(problem.depth) == 1:
+    if single:
         return own, own
     return own, np.array([print_operation(operation, NO_PIPELINE) for operation in operations], dtype=object)
 

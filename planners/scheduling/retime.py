@@ -9,6 +9,7 @@ import numpy as np
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from .problem import KINDS, Orders, Problem
 from .tables import Tables
+from .windows import Windows, stage_windows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +22,13 @@ NONE = -1
 def value_s(problem: Problem, orders: Orders, runs: int = 1) -> float:
     """The makespan, or period, of given orders in s; infinite where they deadlock. About so many `runs` are to come."""
     return Retimer(problem, runs).value_s(orders)
+
+
+def windows_of(problem: Problem, orders: Orders) -> Windows:
+    """The windows of a problem's components, by orders without a deadlock."""
+    retimer = Retimer(problem)
+    retimer.value_s(orders)
+    return stage_windows(problem, *retimer.spans_s)
 
 
 class Retimer:

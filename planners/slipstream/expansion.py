@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import MutableSequence, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def expanded(home: Problem, slots: Slots, stage_orders: Sequence[Ints]) -> tuple
     """
     live = home.workers.live.reshape(len(home.depth), -1)
     executor = route(live, slots)
-    orders: list[list[int]] = [[] for _ in home.workers.live]
+    orders: list[Sequence[int]] = [[] for _ in home.workers.live]
     for stage, order in enumerate(stage_orders):
         for worker, codes in _played(executor[:, stage], slots.slot_of(np.arange(slots.jobs), stage), order):
             orders[worker] = codes
@@ -94,7 +94,7 @@ def fill(
             first = stop
 
 
-def _played(executor: Ints, slot_of: Ints, order: Ints) -> list[tuple[int, list[int]]]:
+def _played(executor: Ints, slot_of: Ints, order: Ints) -> list[tuple[int, Any]]:
     """The order of each worker of a stage that has micro-batches: the stage's, without the slots it skips."""
     workers, row = np.unique(executor, return_inverse=True)
     job = np.full((len(workers), int(slot_of[-1]) + 1), -1)
@@ -102,4 +102,4 @@ def _played(executor: Ints, slot_of: Ints, order: Ints) -> list[tuple[int, list[
     slot, kind = np.divmod(order, KINDS)
     played = job[:, slot]
     codes = KINDS * played + kind
-    return [(int(worker), codes[at][played[at] >= 0].tolist()) for at, worker in enumerate(workers)]
+    return [(int(worker), codes[at][played[at] >= 0]) for at, worker in enumerate(workers)]

@@ -41,7 +41,7 @@ from .rerouting import (
     slot_recipe,
 )
 from .rotation_search import RotationSchedule
-from .selective_decoupling import decoupled_where_it_helps
+from .selective_decoupling import decoupled_and_timed, decoupled_where_it_helps
 from .slot_search import SlotSchedule, SlotSearch
 
 Units = frozenset[Place]
@@ -301,4 +301,5 @@ class Replanner:
         own = {"failed": [name_of(place) for place in failed], "normalization": said}
         plan = replace(plan, planner=replace(plan.planner, options=plan.planner.options | own))
         scope: ProofScope = "all-routings" if self._alike else "routing"
-        return with_orders_and_prediction(plan, *decoupled_where_it_helps(problem, orders), bound_s, scope)
+        problem, orders, windows = decoupled_and_timed(problem, orders)
+        return with_orders_and_prediction(plan, problem, orders, bound_s, scope, windows)

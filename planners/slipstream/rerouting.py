@@ -73,7 +73,7 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
     if found.optimal:
         return _in_slots(home, search, found)
     rotated = in_rotation(search, dead, effort)
-    bound_s = proven_s(search, dead)
+    bound_s = proven_s(search, dead) if rotated is None else rotated.bound_s
     slots = replace(search.widest(dead), remainder_first=True)
     runs = min(FIRST_LOOK, max(FEWEST_RUNS, WORKER_OPERATIONS // home.operations))
     best = Rerouting(home, [], inf, bound_s, None)

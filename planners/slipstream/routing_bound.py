@@ -277,8 +277,9 @@ def _arguments(path: _Path, memory: _Memory, reach_s: Floats, ends_s: Floats, la
     limited = np.isfinite(memory.room)
     places = np.where(limited, memory.room, 1.0)
     stashing = limited & (memory.stash > 0)
-    beside = memory.capacity * (1 + ROUNDING) - 1  # activations' worth of stashes beside one micro-batch
-    behind_s = np.where(stashing, 1 + np.floor(beside / np.where(stashing, memory.stash, 1.0)), 0) * weight_s
+    # A stash that fits but for rounding fits.
+    beside = np.where(stashing, (memory.capacity - 1) / np.where(stashing, memory.stash, 1.0), 0.0)
+    behind_s = np.where(stashing, 1 + np.floor(beside + ROUNDING), 0) * weight_s
     early_s = input_head_s - places * forward_s
     tight = [
         (limited, early_s + last_s, forward_s + back_s + weight_s),

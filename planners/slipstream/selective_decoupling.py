@@ -23,12 +23,12 @@ import numpy as np
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from ..scheduling.forms import Form, pays
-from ..scheduling.retime import Retimer
+from ..scheduling.retime import windows_of
 from ..scheduling.tables import INTERPRETED_OPERATIONS
-from ..scheduling.windows import Windows, stage_windows
 
 if TYPE_CHECKING:
     from ..scheduling.problem import Orders, Problem
+    from ..scheduling.windows import Windows
 
 
 F, I, W, B = 0, 1, 2, 3  # noqa: E741 - the field's letters
@@ -48,20 +48,19 @@ def decoupled_where_it_helps(problem: Problem, orders: Orders) -> tuple[Problem,
     Returns:
         The problem with fewer split backwards, and its orders.
     """
+    return decoupled_and_timed(problem, orders)[:2]
+
+
+def decoupled_and_timed(problem: Problem, orders: Orders) -> tuple[Problem, Orders, Windows]:
+    """What `decoupled_where_it_helps` gives, and its windows."""
+    before = windows_of(problem, orders)
     if not problem.split.any():
-        return problem, orders
-    before = _windows(problem, orders)
+        return problem, orders, before
     coupled, found = _with_early_weights(problem, orders, before)
     # What starts a window may start earlier now, where a W was ahead of it: then the period would be longer.
-    after = _windows(coupled, found)
+    after = windows_of(coupled, found)
     worse = after.makespan_s > before.makespan_s * (1 + ROUNDING) or after.period_s > before.period_s * (1 + ROUNDING)
-    return (problem, orders) if worse else (coupled, found)
-
-
-def _windows(problem: Problem, orders: Orders) -> Windows:
-    retimer = Retimer(problem)
-    retimer.value_s(orders)
-    return stage_windows(problem, *retimer.spans_s)
+    return (problem, orders, before) if worse else (coupled, found, after)
 
 
 def _with_early_weights(problem: Problem, orders: Orders, windows: Windows) -> tuple[Problem, Orders]:
@@ -86,9 +85,9 @@ def _with_early_weights(problem: Problem, orders: Orders, windows: Windows) -> t
         *ends_s, form.float_space(workers), *numbers, form.int_space(cells), joined, found, taken,
     )  # fmt: skip
     split = problem.split & (np.asarray(joined).reshape(problem.split.shape) == 0)
-    codes = np.asarray(found)
+    codes: Any = np.asarray(found)
     stops = start + np.asarray(taken)
-    return replace(problem, split=split), [codes[a:b].tolist() for a, b in zip(start, stops, strict=True)]
+    return replace(problem, split=split), [codes[a:b] for a, b in zip(start, stops, strict=True)]
 
 
 def _tables(form: Form, problem: Problem, orders: Orders, counts: Any, start: Any) -> tuple[Any, ...]:

@@ -7,10 +7,11 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.scheduling.bounds.lower_bound import lower_bound
+from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.list_schedule import ListScheduler
 from rtk.planners.scheduling.problem import Problem
 from rtk.planners.scheduling.retime import value_s
@@ -21,6 +22,7 @@ from rtk.planners.slipstream.arrival_bound import arrival_bound_s
 from rtk.planners.slipstream.routing import block, round_robin
 from rtk.planners.slipstream.routing_bound import RoutingBound
 from rtk.planners.slipstream.slot_search import SlotSearch
+from rtk.schemas.check import check_plan
 from rtk.schemas.plan import Link, Plan, Stage, Template
 
 from .equal_pipelines import Cluster, clusters, routed
@@ -159,9 +161,46 @@ def test_the_running_example(split: bool, staggered: bool, failed_s: float, whol
     assert _bound_s(_cluster(times, 3, 6, set(), split=split), staggered) == whole_s
 
 
+def test_an_operation_that_takes_no_time_holds_its_memory_in_its_order() -> None:
+    """One micro-batch fits at stage 1, whose F and I take no time: the second waits for the W of the first.
+
+    All orders of all routings say so, and the checker counts memory as they do.
+    """
+    cluster = _cluster([(0.0, 3.0, 2.0), (0.0, 0.0, 1.0)], 2, 1, {(0, 1)})
+    stages = [
+        replace(stage, weight_stash_bytes=0.5, memory_limit_bytes=limit)
+        for stage, limit in zip(cluster.template.stages, (2.0, 1.0), strict=True)
+    ]
+    cluster = replace(cluster, template=replace(cluster.template, stages=tuple(stages)))
+    found = [run for problem in _routings(cluster) for run in all_orders(_with_any_orders(cluster, problem))]
+    assert min(run.makespan_s for run in found) == _bound_s(cluster, False) == 6.0
+    assert not any(check_plan(run.plan) for run in found)
+    quick = _with_any_orders(cluster, round_robin(cluster.home))
+    late = "F0.0 I0.0 F1.0 I1.0 W0.0 W1.0"
+    workers = [replace(worker, order=late) if worker.place == (1, 1) else worker for worker in quick.workers]
+    refused = replace(quick, workers=tuple(workers))
+    assert evaluate(refused).makespan_s == 5.0
+    assert ["holds up to 1.5 bytes" in problem.message for problem in check_plan(refused)] == [True]
+
+
+def test_a_stash_that_just_fits_beside_a_whole_micro_batch_fits() -> None:
+    """In binary 1.4 - 1 is less than 0.4: still, the worker of stage 1 is never idle, as its orders can have it."""
+    stages = (
+        Stage((0, 1), 1.0, 1.0, 1.0, activation_bytes=1.0, weight_stash_bytes=0.4, memory_limit_bytes=3.0),
+        Stage((1, 2), 2.0, 2.0, 2.0, activation_bytes=1.0, weight_stash_bytes=0.4, memory_limit_bytes=1.5),
+    )
+    cluster = Cluster(Template("t0", stages, (Link(0.0),)), 1, 4, (True, True), frozenset())
+    orders = ("F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3", "F0 I0 W0 F1 I1 F2 I2 W1 F3 I3 W2 W3")
+    workers = [replace(worker, order=order) for worker, order in zip(cluster.plan.workers, orders, strict=True)]
+    plan = replace(cluster.plan, workers=tuple(workers))
+    assert check_plan(plan) == []
+    assert _bound_s(cluster, True) <= evaluate(plan).period_s == 24
+
+
 @pytest.mark.checkout  # the model is that of benchmarks/
 @settings(max_examples=25)
 @given(st.integers(0, 2**32))
+@example(532)  # F and I of a stage take no time: the model has to count their memory in their order
 def test_no_optimum_is_below_the_bound(seed: int) -> None:
     """Nor are the exact optima over all routings and orders of small clusters with random limits."""
     from rtk.benchmarks.routing_bound import Model, drawn_cluster
