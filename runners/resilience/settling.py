@@ -113,7 +113,11 @@ class Settling(ABC):
         if self._must_change:
             return
         found = self._standstill.judge(self._present, self.epoch, self._limit_s, is_suspected=self._is_suspected)
-        hung = [one for one in found.hung if self._can_spare(found.hung) or self._standstill.has_hung_long(one[0])]
+        hung = [
+            one
+            for one in found.hung
+            if self._can_spare(found.hung) or self._standstill.has_hung_long(one[0], self._limit_s)
+        ]
         if hung:
             self._circumstances.acquit()
             for name, reason in hung:

@@ -32,9 +32,10 @@ STILL_ITERATIONS, FLOOR_S = 5, 10.0
 MOST_OF_IT = 0.8
 # Waits for other workers are woken when their epoch is over, which takes milliseconds.
 LET_GO_S = 5.0
-# What may take long: building a stage, copying one, reading and writing checkpoints. A job whose last holder of some
-# layers hangs waits as long for it.
+# What may take long: building a stage, copying one, reading and writing checkpoints.
 LONG_S = 600.0
+# A job whose last holder of some layers hangs waits for it for so many limits, but no longer than for such a thing.
+LIMITS_OF_THE_LAST = 10
 ABSENCES = 2  # epochs that others entered
 # Epochs of the same workers without a commit or anything new about links: after two those are blamed whose words do not
 # fit together, after three those who keep silent, or complain, alone; after four nobody knows what else to do.
@@ -171,9 +172,10 @@ class Standstill:
             is_still=not {"moves", "busy"} & {*states.values()},
         )
 
-    def has_hung_long(self, worker: str) -> bool:
-        """Whether it has been in one place for longer than anything may take."""
-        return worker not in self._answers or self._answers[worker].idle_s >= LONG_S
+    def has_hung_long(self, worker: str, limit_s: float) -> bool:
+        """Whether it has been in one place for longer than even the last holder of some layers is waited for."""
+        most_s = max(limit_s, min(LONG_S, LIMITS_OF_THE_LAST * limit_s))
+        return worker not in self._answers or self._answers[worker].idle_s >= most_s
 
     def count_futile(self) -> int:
         """An epoch ends without a commit, and nobody is to blame; gives how many have, one after the other."""
