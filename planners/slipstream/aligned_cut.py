@@ -14,7 +14,7 @@ from ...schemas.atlas import NarrowSlots
 from .slots import Slots
 
 
-class Cut(NamedTuple):
+class AlignedCut(NamedTuple):
     """How slots are aligned.
 
     Attributes:
@@ -29,7 +29,7 @@ class Cut(NamedTuple):
     share: float
 
 
-def aligned(jobs: int, live: Sequence[int], most: Sequence[int], cut: Cut) -> Slots:
+def aligned(jobs: int, live: Sequence[int], most: Sequence[int], cut: AlignedCut) -> Slots:
     """Cut the ranks.
 
     Args:

@@ -22,7 +22,7 @@ from ..scheduling.problem import KINDS
 from ..scheduling.proof import Proven
 from ..scheduling.rules import Priority, Rules
 from ..scheduling.tables import INTERPRETED_OPERATIONS
-from .aligned_cut import Cut, aligned
+from .aligned_cut import AlignedCut, aligned
 from .rotation_search import RotationSearch
 from .routing_bound import RoutingBound
 from .slot_scheduler import SlotScheduler, SlotTimes
@@ -40,14 +40,14 @@ BUDGET_OPERATIONS = 50_000_000
 SEARCHED_OPERATIONS = 1_000
 # Aligned cuts and what their workers prefer, chosen on half of the cases of benchmarks/slipstream_capped.py.
 ALIGNED = (
-    (Cut(False, 12, 0.5), Priority.INPUT_FIRST),
-    (Cut(False, 12, 0.0), Priority.ALTERNATE),
-    (Cut(True, 6, 0.25), Priority.INPUT_FIRST),
-    (Cut(False, 6, 0.0), Priority.INPUT_FIRST),
-    (Cut(False, -2, 0.0), Priority.INPUT_FIRST),
-    (Cut(True, 0, 0.5), Priority.INPUT_FIRST),
-    (Cut(False, -2, 0.0), Priority.ALTERNATE),
-    (Cut(True, 12, 1.0), Priority.ALTERNATE),
+    (AlignedCut(False, 12, 0.5), Priority.INPUT_FIRST),
+    (AlignedCut(False, 12, 0.0), Priority.ALTERNATE),
+    (AlignedCut(True, 6, 0.25), Priority.INPUT_FIRST),
+    (AlignedCut(False, 6, 0.0), Priority.INPUT_FIRST),
+    (AlignedCut(False, -2, 0.0), Priority.INPUT_FIRST),
+    (AlignedCut(True, 0, 0.5), Priority.INPUT_FIRST),
+    (AlignedCut(False, -2, 0.0), Priority.ALTERNATE),
+    (AlignedCut(True, 12, 1.0), Priority.ALTERNATE),
 )
 
 
@@ -183,7 +183,7 @@ class SlotSearch:
         first = [min(2 * (stages - i) - 1 if warmup is None else warmup, room[i], most) for i in range(stages)]
         return Rules(first, [most] * stages, [0.0] * stages, [most] * stages, [priority] * stages)
 
-    def cut(self, dead: Sequence[int], bound_s: float, cut: Cut) -> Slots:
+    def cut(self, dead: Sequence[int], bound_s: float, cut: AlignedCut) -> Slots:
         """The aligned cut for so many dead workers of each stage whose iteration takes `bound_s` at least."""
         within_s = bound_s - cut.margin * float(self.of_pipeline.workers.forward_s.mean())
         most = self.bound.rounds_within(within_s, self.staggered)

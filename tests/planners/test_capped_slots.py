@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream import placement, slot_search
-from rtk.planners.slipstream.aligned_cut import Cut, aligned
+from rtk.planners.slipstream.aligned_cut import AlignedCut, aligned
 from rtk.planners.slipstream.cluster import Request, opening, single_pipeline
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.planners.slipstream.routing_bound import RoutingBound
@@ -23,7 +23,7 @@ from rtk.schemas.check import check_plan
 from .equal_pipelines import Cluster, clusters
 from .running_plans import profile
 
-CUTS = st.builds(Cut, st.booleans(), st.sampled_from([-2, 0, 6, 12]), st.floats(0, 1))
+CUTS = st.builds(AlignedCut, st.booleans(), st.sampled_from([-2, 0, 6, 12]), st.floats(0, 1))
 
 
 def _opening(pp: int, dp: int, microbatches: int, limits: list[float], optimizer: str = "staggered") -> Atlas:
