@@ -79,13 +79,15 @@ def _print_version(value: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
     max_input: str = typer.Option(
         "1GiB", "--max-input", metavar="SIZE", help="Read no more of a file, unpacked; before the command's name."
     ),
 ) -> None:
     """Plan, simulate and run large-model training that keeps going when workers fail or slow down."""
-    BOUND.most_bytes = parse_bytes(max_input, "--max-input")
+    usual_bytes, BOUND.most_bytes = BOUND.most_bytes, parse_bytes(max_input, "--max-input")
+    context.call_on_close(lambda: setattr(BOUND, "most_bytes", usual_bytes))  # it is this command's, not the process's
 
 
 @ends_itself()
