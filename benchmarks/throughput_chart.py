@@ -18,7 +18,6 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rtk.runners.resilience.telling import words_of_circumstance
 from rtk.schemas.documents import read_document
 from rtk.schemas.timeline import Timeline
 
@@ -117,8 +116,13 @@ def _points(done: Iterable[tuple[int, float]]) -> tuple[Point, ...]:
 
 def _words(fields: dict[str, Any]) -> str:
     match fields["event"]:
-        case "slow_link" | "slow_worker" | "relief" | "broken_link":
-            return words_of_circumstance(fields)
+        case "slow_link":
+            return f"link {fields['link']} is slow: {1000 * fields['delay_s']:.3g} ms"
+        case "slow_worker":
+            return f"worker {fields['worker']} is slow: {fields['factor']:.3g} times as long as planned"
+        case "relief" | "broken_link":
+            who = f"link {fields['link']}" if fields.get("link") else f"worker {fields['worker']}"
+            return f"{who} is {'broken' if fields['event'] == 'broken_link' else 'well again'}"
         case "epoch":
             return f"epoch {fields['epoch']}"
         case "restart":

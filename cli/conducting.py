@@ -18,6 +18,7 @@ from .plans import read_valid_trace
 from .policy import Answers, Policy, answers_if_any, remedies_of
 
 if TYPE_CHECKING:
+    from ..runners.resilience.announcements import Announcement
     from ..runners.resilience.crowding import Crowding
     from ..runners.resilience.job import Job
     from ..runners.resilience.journal import Journal
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 LATE = 0.2
 LATE_S = 0.003
 
-Announcements = Callable[[dict[str, Any]], None]
+Announcements = Callable[["Announcement"], None]
 
 Iterations = Annotated[int, typer.Option("--iterations", min=1, help="How many, those before --resume included.")]
 TimelineOption = Annotated[str | None, typer.Option("--timeline", help="Write the measured timeline here.")]
@@ -111,7 +112,7 @@ class Conductor:
             _ = self._answers  # refused now or never
         self._spans: list[tuple[str, str, float, float, int]] = []
         self._planned: list[Plan] = []
-        self._happened: list[tuple[float, dict[str, Any]]] = []
+        self._happened: list[tuple[float, Announcement]] = []
         self.has_begun = False
         self.restarts_at: int | None = None
         self._saved: str | None = None
@@ -163,9 +164,9 @@ class Conductor:
         from ..runners.resilience.rules import Rules
         from ..runners.resilience.server import Limits, Server, Surroundings
 
-        def note(fields: dict[str, Any]) -> None:
-            self._note(fields)
-            announce(fields)
+        def note(what: "Announcement") -> None:
+            self._note(what)
+            announce(what)
 
         slows = self.trace is not None and any(event.kind.startswith("slow") for event in self.trace.events)
         monitor = self._monitor(is_resumed=journal is not None) if is_watchful or slows else None
@@ -209,17 +210,19 @@ class Conductor:
         if self.how.timeline is not None:
             write_document(self.how.timeline, self._timeline())
 
-    def _note(self, fields: dict[str, Any]) -> None:
+    def _note(self, what: "Announcement") -> None:
         """Something has happened."""
-        if fields["event"] != "end" or not self.may_go_on:
-            self._happened.append((time.perf_counter(), fields))
-        match fields["event"]:
-            case "start":
+        from ..runners.resilience.announcements import CheckpointSaved, JobEnded, JobRestarting, JobStarted
+
+        if not isinstance(what, JobEnded) or not self.may_go_on:
+            self._happened.append((time.perf_counter(), what))
+        match what:
+            case JobStarted():
                 self.has_begun = True
-            case "restart":
-                self.restarts_at = fields["iteration"]
-            case "checkpoint" if fields.get("path") and not fields.get("error"):
-                self._saved = fields["path"]
+            case JobRestarting():
+                self.restarts_at = what.iteration
+            case CheckpointSaved() if what.path and not what.error:
+                self._saved = what.path
 
     def _monitor(self, is_resumed: bool) -> "Monitor":
         return escalating(monitor_of(self.plan, is_resumed), self.plan, self._remedies, lambda: self._answers)
@@ -244,7 +247,7 @@ class Conductor:
         self._spans.extend((place, *span) for span in spans)
 
     def _timeline(self) -> "Timeline":
-        from ..runners.resilience.telling import timeline_events
+        from ..runners.resilience.announcements import timeline_events
         from ..schemas.documents import digest
         from ..schemas.timeline import Span, Timeline, memory_of_workers
 
@@ -254,7 +257,7 @@ class Conductor:
             "measured",
             tuple(sorted(spans, key=lambda span: (span.start_s, span.worker))),
             memory_of_workers(self.plan, *self._planned),
-            events=timeline_events((max(0.0, at_s - origin_s), fields) for at_s, fields in self._happened),
+            events=timeline_events((max(0.0, at_s - origin_s), what) for at_s, what in self._happened),
             plan=digest(self.plan),
             paced=self._is_paced,
         )

@@ -52,6 +52,7 @@ from .training import (
 )
 
 if TYPE_CHECKING:
+    from ..runners.resilience.announcements import Announcement
     from ..runners.resilience.server import Finished, Server
     from ..schemas.plan import Plan
 
@@ -216,16 +217,17 @@ def _start_workers(workers: Workers, conductor: Conductor, arguments: list[str],
 def _hear(report: Announcements, conductor: Conductor, workers: Workers) -> Announcements:
     """Hand everything that happens to the report, but the end of a job that starts again; a trace's `recover` lets a
     stopped process go on."""
+    from ..runners.resilience.announcements import IterationCommitted, JobEnded
+
     events = conductor.trace.events if conductor.trace else ()
     recovering = [(event.iteration, event.worker) for event in events if event.kind == "recover"]
 
-    def hear(fields: dict[str, object]) -> None:
-        if fields["event"] != "end" or not conductor.may_go_on:
-            report(fields)
-        if fields["event"] == "iteration":
-            assert isinstance(fields["iteration"], int)
+    def hear(what: "Announcement") -> None:
+        if not isinstance(what, JobEnded) or not conductor.may_go_on:
+            report(what)
+        if isinstance(what, IterationCommitted):
             for iteration, name in recovering:
-                if iteration == fields["iteration"] + 1 and name is not None:
+                if iteration == (what.iteration or 0) + 1 and name is not None:
                     workers.resume(name)
 
     return hear

@@ -5,16 +5,17 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from ..schemas.errors import InvalidInputError
 from .console import remark
 from .run_story import RunFacts, RunStory, printable
 
 if TYPE_CHECKING:
+    from ..runners.resilience.announcements import Announcement
     from .live_view import LiveView
 
 
@@ -53,10 +54,10 @@ class RunReport:
         is_live = (wants_live_view() if live is None else live) and not as_json and not quiet
         self._view = self._live_view() if is_live else None
 
-    def report(self, fields: Mapping[str, Any]) -> None:
-        """Say one announcement; at the run's `end` the live view stays, with its last state."""
+    def report(self, what: "Announcement") -> None:
+        """Say one announcement; at the run's end the live view stays, with its last state."""
         now_s = self._now()
-        said, words = self._story.tell(fields, now_s)
+        said, words = self._story.tell(what, now_s)
         line = ""
         if self._as_json or self._metrics is not None:
             line = json.dumps({**said, "unix_time_s": now_s}, sort_keys=True, allow_nan=False)

@@ -181,6 +181,7 @@ def _tell(story: "Story", iterations: int, jitter: float, timeline: str | None, 
     Raises:
         RuntimeFailedError: the job could not go on.
     """
+    from ..runners.resilience.announcements import JobRestarting
     from ..schemas.documents import canonical
 
     _write(timeline, story.timeline)
@@ -194,21 +195,23 @@ def _tell(story: "Story", iterations: int, jitter: float, timeline: str | None, 
         raise RuntimeFailedError(
             f"the job ended after {len(story.committed_s)} of {iterations} iterations: {story.reason}",
             fix="a stage needs one worker that lives; let one join before the last one fails"
-            if not any(fields["event"] == "restart" for _, fields in story.announced)
+            if not any(isinstance(one, JobRestarting) for _, one in story.announced)
             else "`rtk run --checkpoint` goes on from there with new processes",
         )
 
 
 def _print_story(story: "Story") -> None:
     """What happened, one line each, and what came of it."""
+    from ..runners.resilience.announcements import Recovered
+
     rows = [
         (f"{event.time_s:.6g} s", " ".join(part for part in (event.kind, event.worker) if part), event.message)
         for event in story.timeline.events
     ]
     lost = [
-        (f"{at_s:.6g} s", "recovered", f"iteration {fields['iteration']} done, {fields['lost_s']:.6g} s lost")
-        for at_s, fields in story.announced
-        if fields["event"] == "recovered"
+        (f"{at_s:.6g} s", "recovered", f"iteration {one.iteration} done, {one.lost_s:.6g} s lost")
+        for at_s, one in story.announced
+        if isinstance(one, Recovered)
     ]
     for at, what, words in sorted([*rows, *lost], key=lambda row: float(row[0].split()[0])):
         print(f"{at:>12}  {what:<18}  {words}")

@@ -59,17 +59,22 @@ def work_under_torchrun(plan: "Plan", training: Training, how: Conduct, as_json:
 
 def _report_all(runner: "PlanRunner", batch: "Callable[[int], ByteBatch]", iterations: int, report: RunReport) -> None:
     """Run all iterations, and say what each gave; it lasts from the end of the one before it."""
+    from ..runners.resilience.announcements import IterationCommitted, JobEnded, JobStarted
+
     live = len(runner.plan.live_workers())
-    report.report({"event": "start", "epoch": 0, "live_workers": live, "iterations": iterations, "iteration": 0})
+    report.report(JobStarted(epoch=0, live_workers=live, iterations=iterations, iteration=0))
     times_s, last_end_s = [], None
     for iteration in range(iterations):
         result = runner.step(batch(iteration))
         times_s.append(result.end_s - (result.start_s if last_end_s is None else last_end_s))
         last_end_s = result.end_s
-        fields = {"iteration": iteration, "loss": result.loss, "iteration_time_s": times_s[-1], "live_workers": live}
-        report.report({"event": "iteration", "epoch": 0, **fields})
-    fields = {"iterations": iterations, "iteration_time_s": median(times_s)}
-    report.report({"event": "end", "epoch": 0, "exit_code": 0, "reason": "all iterations are done", **fields})
+        report.report(
+            IterationCommitted(
+                epoch=0, iteration=iteration, loss=result.loss, iteration_time_s=times_s[-1], live_workers=live
+            )
+        )
+    done = "all iterations are done"
+    report.report(JobEnded(epoch=0, exit_code=0, reason=done, iterations=iterations, iteration_time_s=median(times_s)))
 
 
 def _refuse_resilience(how: Conduct) -> None:

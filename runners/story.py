@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
-from typing import Any
 
 from ..schemas.documents import canonical, digest, parse_document
 from ..schemas.errors import InfeasibleError, InvalidInputError
@@ -39,6 +38,7 @@ from .examining import pause
 from .machines import Machines, Staging, Standing, broken_links, slow_links
 from .measuring import measured
 from .program import Compute, Program
+from .resilience.announcements import Announcement, Recovered, timeline_events
 from .resilience.events import (
     Announce,
     Arrived,
@@ -57,7 +57,6 @@ from .resilience.events import Event as RulesEvent
 from .resilience.job import Job
 from .resilience.messages import Commit, Copy, End, Epoch, Hello, Ready, Refused, Suspect, Vote
 from .resilience.rules import Rules
-from .resilience.telling import timeline_events
 from .sending import RankPair, Sending, rank_pair
 from .simulator import Cuts, Execution, Pauses, execute, is_computed, simulate
 
@@ -113,7 +112,7 @@ class Story:
     """
 
     timeline: Timeline
-    announced: tuple[tuple[float, dict[str, Any]], ...]
+    announced: tuple[tuple[float, Announcement], ...]
     committed_s: tuple[float, ...]
     total_s: float
     lost_s: float
@@ -211,7 +210,7 @@ class _World:
         self.by_connection = {process.connection: process for process in self.cast}
         self.act: Act | None = None
         self.acts: list[Act] = []
-        self.announced: list[tuple[float, dict[str, Any]]] = []
+        self.announced: list[tuple[float, Announcement]] = []
         self.played: list[Event] = []
         self.marked: set[int] = set()
         self.snapped: set[int] = set()  # events by which a link has broken in the midst of an iteration
@@ -257,7 +256,7 @@ class _World:
             announced=tuple(self.announced),
             committed_s=tuple(self.committed_s),
             total_s=total_s,
-            lost_s=sum(fields["lost_s"] for _, fields in self.announced if fields["event"] == "recovered"),
+            lost_s=sum(one.lost_s for _, one in self.announced if isinstance(one, Recovered)),
             exit_code=self.end.exit_code,
             reason=self.end.reason,
             plans=tuple(act.plan for act in self.acts) or (self.plan,),
@@ -310,8 +309,8 @@ class _World:
                 self._make_plan(instruction)
             case Wake(after_s, timer) if not timer.startswith("stall"):  # nobody hangs in a story
                 self._at(self.now_s + after_s, _LOST, lambda: self._feed(Elapsed(self.now_s, timer)))
-            case Announce(fields):
-                self.announced.append((self.now_s, fields))
+            case Announce(what):
+                self.announced.append((self.now_s, what))
             case Finish():
                 self.end = instruction
                 self._break_off()

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+
+from .announcements import Recovered
 
 # Of so many iterations the median is what one usually takes.
 RECENT = 5
@@ -55,13 +56,12 @@ class Chronicle:
         """A worker has joined the epoch; with the last one it is formed."""
         self._formed_s = now_s
 
-    def note_commit(self, now_s: float) -> tuple[float, dict[str, Any] | None]:
+    def note_commit(self, now_s: float) -> tuple[float, Recovered | None]:
         """An iteration is committed.
 
         Returns:
             What it took, counted from the commit before or from when the epoch was formed; and, if it is the first of
-            an epoch, what the change before it has cost: `seconds` since it was noticed, and `lost_s`, the time between
-            two commits less what an iteration usually takes.
+            an epoch, what the change before it has cost.
         """
         begun_s = max((s for s in (self._committed_s, self._formed_s) if s is not None), default=now_s)
         recovery = self._recovery(now_s)
@@ -74,13 +74,13 @@ class Chronicle:
         """The median of all iterations."""
         return median(self._times_s) if self._times_s else None
 
-    def _recovery(self, now_s: float) -> dict[str, Any] | None:
+    def _recovery(self, now_s: float) -> Recovered | None:
         change = self._recovering
         if change is None or change.since_s is None or self._committed_s is None:
             return None
         usual_s = median(self._times_s[-RECENT:])
-        return {
-            "reason": change.reason,
-            "seconds": now_s - change.since_s,
-            "lost_s": max(0.0, now_s - self._committed_s - usual_s),
-        }
+        return Recovered(
+            reason=change.reason,
+            seconds=now_s - change.since_s,
+            lost_s=max(0.0, now_s - self._committed_s - usual_s),
+        )

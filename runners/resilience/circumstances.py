@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...schemas.conditions import HEALTHY, Conditions, Pair, pair_of
+from .announcements import Announcement, LinkSlowed, Relieved, WorkerSlowed
 from .examinations import Examinations
 from .routes import Ways
 
@@ -37,7 +38,7 @@ class Circumstances:
         """Whether nobody has asked yet what to make of things as they are."""
         return self.now != self.reckoned
 
-    def note(self, found: Conditions) -> Iterator[dict[str, Any]]:
+    def note(self, found: Conditions) -> Iterator[Announcement]:
         """What a monitor has found; gives what is new, for people."""
         before, self.now = self.now, replace(found, broken_links=self.now.broken_links, suspects=())
         if before.level < self.now.level:
@@ -45,15 +46,14 @@ class Circumstances:
         had, has = ({link.ends: link.delay_s for link in one.slow_links} for one in (before, self.now))
         for ends in sorted({*had, *has}):
             if had.get(ends) != has.get(ends):
-                event, link = "slow_link" if ends in has else "relief", "-".join(ends)
+                link = "-".join(ends)
                 self._news.append(f"link {link} is {'slow' if ends in has else 'well again'}")
-                yield {"event": event, "link": link, "delay_s": has.get(ends)}
+                yield LinkSlowed(link=link, delay_s=has[ends]) if ends in has else Relieved(link=link)
         was, now = ({one.worker: one.factor for one in c.slow_workers} for c in (before, self.now))
         for worker in sorted({*was, *now}):
             if was.get(worker) != now.get(worker):
-                event = "slow_worker" if worker in now else "relief"
                 self._news.append(f"worker {worker} is {'slow' if worker in now else 'well again'}")
-                yield {"event": event, "worker": worker, "factor": now.get(worker)}
+                yield WorkerSlowed(worker=worker, factor=now[worker]) if worker in now else Relieved(worker=worker)
         yield from self.examinations.note(found.suspects, sorted(has), sorted(now))
 
     def suspect(self, worker: str, peer: str | None) -> None:

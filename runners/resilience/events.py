@@ -14,6 +14,7 @@ from ...schemas.documents import canonical
 from ...schemas.fields import STRICT, Index
 from ...schemas.plan import Plan, name_of
 from ...schemas.protocols import Hand, Replanned
+from .announcements import Announcement
 from .messages import FromCoordinator, Hello, Leaving, Published, Ready, Saved, Suspect, Vote, Whereabouts
 
 
@@ -142,9 +143,9 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Something for people and for metrics: one JSON line, with an `event`."""
+    """Something for people and for metrics."""
 
-    fields: dict[str, Any]
+    what: Announcement
 
 
 @dataclass(frozen=True, slots=True)

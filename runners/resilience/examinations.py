@@ -7,9 +7,9 @@ group comes under suspicion.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
 
 from ...schemas.conditions import Pair
+from .announcements import Announcement, GroupExamined
 
 Group = tuple[str, ...]
 
@@ -28,13 +28,13 @@ class Examinations:
 
     def note(
         self, suspects: tuple[Group, ...], links: Iterable[Pair], workers: Sequence[str]
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[Announcement]:
         """What a monitor suspects now, and what it has found slow with that; gives what is new, for people."""
         for group in self._done:
             if group not in suspects:
                 slow = ["-".join(ends) for ends in links if {*ends} <= {*group}]
                 slow += [worker for worker in workers if worker in group]
-                yield {"event": "examined", "workers": list(group), "found": slow}
+                yield GroupExamined(workers=group, found=tuple(slow))
         self._done = tuple(group for group in self._done if group in suspects)
         self._wanted = tuple(group for group in suspects if group not in self._done)
 

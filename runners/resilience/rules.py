@@ -20,6 +20,7 @@ torchft's `should_commit` is the vote. We vote, and roll back only where the opt
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 from ...schemas.checkpoint import missing_layers, print_layers
@@ -27,6 +28,21 @@ from ...schemas.documents import canonical, digest, parse_document
 from ...schemas.plan import Layers, Place, Plan, name_of, place_of
 from ...schemas.protocols import Hand
 from .admission import refusal_of_double, stranger_to
+from .announcements import (
+    Announcement,
+    CoordinatorRestarted,
+    IterationCommitted,
+    JobEnded,
+    JobRestarting,
+    JobStarted,
+    PlanKept,
+    WorkerFailed,
+    WorkerLeft,
+    WorkerRefused,
+    WorkerReturned,
+    WorkerWaiting,
+    announcements_of,
+)
 from .checksums import Checksums
 from .chronicle import Chronicle
 from .circumstances import Circumstances
@@ -71,7 +87,6 @@ from .seating import Member, Newcomer, Seats, coming, copies, layers_at, live_pl
 from .settling import FAILED, Settling
 from .standstill import Standstill
 from .tally import Tally
-from .telling import epoch_fields
 
 HALT_S = 60.0  # how long the last workers may take to save what they hold
 
@@ -132,8 +147,8 @@ class Rules(Settling):
             case Planned():
                 self._questions.note(event)
             case Noticed():
-                for fields in self._circumstances.note(event.conditions):
-                    self._announce(**fields, iteration=self.committed + 1)
+                for found in self._circumstances.note(event.conditions):
+                    self._announce(found, self.committed + 1)
             case Elapsed():
                 self._elapse(event.timer)
             case Restarted():
@@ -150,7 +165,7 @@ class Rules(Settling):
         if refusal is not None:
             self._tell(event.connection, refusal)
             self._out.append(Drop(event.connection))
-            self._announce("refused", worker=hello.worker, reason=refusal.reason)
+            self._announce(WorkerRefused(worker=hello.worker, reason=refusal.reason))
         elif returning is not None and hello.returning is not None:
             self._take_back(returning, event.connection, hello)
         else:
@@ -180,12 +195,12 @@ class Rules(Settling):
             self._tell(connection, self._commit_message)
         if self._halt_message is not None:
             self._tell(connection, self._halt_message)
-        self._announce("returned", worker=member.name)
+        self._announce(WorkerReturned(worker=member.name))
 
     def _lose(self, connection: int, reason: str) -> None:
         newcomer = self.newcomers.pop(connection, None)
         if newcomer is not None and self.phase == "running":
-            self._announce("failure", worker=newcomer.name, place=None, reason=f"{reason} while joining")
+            self._announce(WorkerFailed(worker=newcomer.name, reason=f"{reason} while joining"))
         member = self._by_connection.get(connection)
         if member is not None:
             self._lose_member(member, reason)
@@ -195,8 +210,8 @@ class Rules(Settling):
         if self.phase == "running":
             self._chronicle.change.note(f"worker {member.name} failed: {reason}", self._now_s)
         if self.phase in ("running", "halting"):
-            place = name_of(member.place)
-            self._announce("failure", worker=member.name, place=place, reason=reason, iteration=self.committed + 1)
+            failure = WorkerFailed(worker=member.name, place=name_of(member.place), reason=reason)
+            self._announce(failure, self.committed + 1)
 
     def _forget(self, member: Member) -> None:
         del self.members[member.name]
@@ -241,7 +256,7 @@ class Rules(Settling):
         if self.phase == "running":
             self._begin_watch()
             self._out.append(Wake(self.job.heartbeat_limit_s, "return"))
-            self._announce("restarted", epoch=self.epoch, iteration=self.committed + 1)
+            self._announce(CoordinatorRestarted(), self.committed + 1)
 
     # What members say
 
@@ -403,7 +418,7 @@ class Rules(Settling):
         if is_there and len(self.newcomers) >= len(wanted) + self.job.newcomers:
             self.phase = "running"
             job = self.job
-            self._announce("start", live_workers=len(wanted), iterations=job.iterations, iteration=job.first_iteration)
+            self._announce(JobStarted(live_workers=len(wanted), iterations=job.iterations), job.first_iteration)
             self._chronicle.change.note("all workers are there", self._now_s)
             self._begin_epoch(canonical(self.job.plan).decode(), wanted)
             self._begin_watch()
@@ -415,7 +430,7 @@ class Rules(Settling):
             if name in self.members and newcomer.not_before <= self.committed + 1:
                 del self.newcomers[connection]
                 self._dismiss(connection, Refused(f"worker {name} is there already"))
-                self._announce("refused", worker=name, reason=f"worker {name} is there already")
+                self._announce(WorkerRefused(worker=name, reason=f"worker {name} is there already"))
 
     def _go_on(self) -> None:
         if self.committed >= self.job.iterations - 1:
@@ -478,7 +493,7 @@ class Rules(Settling):
             gone = sorted(self._names - {hand.worker for hand in crew})
             self._halt(f"there is no plan without {', '.join(gone)}: {answer.reason}")
         elif at_once and answer.restart:
-            self._announce("restart", reason=answer.restart, iteration=self.committed + 1)
+            self._announce(JobRestarting(reason=answer.restart), self.committed + 1)
             self._halt(answer.restart)
         elif at_once and answer.plan is not None:
             self._go_over(crew, answer.plan, {place_of(place): worker for worker, place in answer.seats})
@@ -501,7 +516,7 @@ class Rules(Settling):
 
     def _say_if_none(self, answer: Planned) -> None:
         if answer.plan is None:
-            self._announce("kept", reason=f"no other plan: {answer.reason}", iteration=self.committed + 1)
+            self._announce(PlanKept(reason=f"no other plan: {answer.reason}"), self.committed + 1)
 
     def _go_over(self, crew: Crew, plan: str, seats: Seats) -> None:
         lost = missing_layers(self._layers, held_by(hand for hand in crew if hand.worker in seats.values()))
@@ -578,13 +593,13 @@ class Rules(Settling):
             assert member.connection is not None, "an epoch begins once it is known who is there"
             self._forget(member)
             self.newcomers[member.connection] = Newcomer(member.name, member.store, 0, self._now_s, member.others)
-            self._announce("wait", worker=member.name, place=name_of(member.place), iteration=self.committed + 1)
+            self._announce(WorkerWaiting(worker=member.name, place=name_of(member.place)), self.committed + 1)
             waiting[member.name] = member.connection
         return waiting
 
     def _dismiss_leavers(self) -> None:
         for member in [member for member in self.members.values() if member.is_leaving]:
-            self._announce("leave", worker=member.name, place=name_of(member.place), iteration=self.committed + 1)
+            self._announce(WorkerLeft(worker=member.name, place=name_of(member.place)), self.committed + 1)
             self._chronicle.change.note(f"worker {member.name} left", self._now_s)
             if member.connection is not None:
                 self._tell(member.connection, End(0, "left as asked"))
@@ -656,7 +671,7 @@ class Rules(Settling):
             self._tell(publisher.connection, publish)
         if saving.is_over:
             self._saving = None
-            self._announce("checkpoint", **saving.outcome(self._now_s))
+            self._announce(saving.outcome(self._now_s))
 
     def _finish(self) -> None:
         assert self._end is not None
@@ -664,8 +679,15 @@ class Rules(Settling):
         # Not dropped: they may have something to say yet, such as what they executed last.
         for connection in [*self.newcomers, *self._connections()]:
             self._tell(connection, self._end)
-        progress = {"iterations": self.committed + 1, "iteration_time_s": self._chronicle.iteration_time_s()}
-        self._announce("end", exit_code=self._end.exit_code, reason=self._end.reason, epochs=self.epoch, **progress)
+        self._announce(
+            JobEnded(
+                exit_code=self._end.exit_code,
+                reason=self._end.reason,
+                iterations=self.committed + 1,
+                iteration_time_s=self._chronicle.iteration_time_s(),
+                epochs=self.epoch,
+            )
+        )
         self._out.append(Finish(self._end.exit_code, self._end.reason))
 
     # Saying it
@@ -684,17 +706,20 @@ class Rules(Settling):
         self._tell(connection, message)
         self._out.append(Drop(connection))
 
-    def _announce(self, event: str, **fields: Any) -> None:
-        self._out.append(Announce({"event": event, "epoch": self.epoch, **fields}))
+    def _announce(self, what: Announcement, iteration: int | None = None) -> None:
+        dated = replace(what, epoch=self.epoch, iteration=what.iteration if iteration is None else iteration)
+        self._out.append(Announce(dated))
 
     def _announce_epoch(self, joining: list[str]) -> None:
         assert self._epoch_message is not None
-        for fields in epoch_fields(self._epoch_message, self.plan, joining):
-            self._announce(**fields)
+        for one in announcements_of(self._epoch_message, self.plan, joining):
+            self._announce(one)
 
     def _announce_iteration(self, iteration: int, loss: float | None) -> None:
         time_s, recovery = self._chronicle.note_commit(self._now_s)
-        fields = {"loss": loss, "iteration_time_s": time_s, "live_workers": len(self._seats)}
-        self._announce("iteration", iteration=iteration, skipped=self._was_skipped, **fields)
+        committed = IterationCommitted(
+            loss=loss, iteration_time_s=time_s, live_workers=len(self._seats), skipped=self._was_skipped
+        )
+        self._announce(committed, iteration)
         if recovery is not None:
-            self._announce("recovered", iteration=iteration, **recovery)
+            self._announce(recovery, iteration)

@@ -1,8 +1,7 @@
 """A checkpoint under way: savers write a part each, then one worker makes the whole visible."""
 
-from typing import Any
-
 from ...schemas.checkpoint import CheckpointFile
+from .announcements import CheckpointSaved
 from .messages import Publish, Published, Saved, Saver
 
 
@@ -70,7 +69,8 @@ class Saving:
             self._path, self._error = published.path, self._error or published.error
             self.is_over = True
 
-    def outcome(self, now_s: float) -> dict[str, Any]:
-        """For people: what came of it."""
-        said: dict[str, Any] = {"iteration": self._iteration, "path": self._path, "seconds": now_s - self._begun_s}
-        return {**said, "error": self._error} if self._error else said
+    def outcome(self, now_s: float) -> CheckpointSaved:
+        """What came of it."""
+        return CheckpointSaved(
+            iteration=self._iteration, path=self._path, seconds=now_s - self._begun_s, error=self._error
+        )

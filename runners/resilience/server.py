@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from ...schemas.errors import InvalidInputError
 from ...schemas.protocols import Measured, Monitor, Replan
 from .addresses import format_address
+from .announcements import Announcement, LogLost, WorkerGaveUp
 from .connection import Connection, Phase, RationedLog, listen
 from .events import (
     Announce,
@@ -83,7 +84,7 @@ class Surroundings:
 
     make_plan: Replan
     welcome: Callable[[Hello], Welcome] = lambda hello: Welcome(1.0, 0.0, "")
-    announce: Callable[[dict[str, Any]], None] = lambda fields: None
+    announce: Callable[[Announcement], None] = lambda what: None
     on_spans: Callable[[str, str, tuple[tuple[str, float, float, int], ...]], None] = lambda worker, place, spans: None
     monitor: Monitor | None = None
     log: Callable[[str], None] = lambda line: None
@@ -272,7 +273,7 @@ class Server:
             # Training is worth more than the possibility of another coordinator.
             text = f"the coordinator's log is lost ({error.strerror}): training goes on, but not without this process"
             self._log.always(text)
-            self._call(self._around.announce, {"event": "log_lost", "reason": text})
+            self._call(self._around.announce, LogLost(reason=text))
             with suppress(OSError):
                 self._journal.abandon()
             self._journal = None
@@ -292,7 +293,7 @@ class Server:
                 assert self._loop is not None
                 self._loop.call_later(instruction.after_s, self._elapse, instruction.timer)
             case Announce():
-                self._call(self._around.announce, instruction.fields)
+                self._call(self._around.announce, instruction.what)
             case Finish():
                 self._end(Finished(instruction.exit_code, instruction.reason))
 
@@ -417,8 +418,8 @@ class Server:
                 self._happen(Noticed(self._now(), found))
 
     def _fail(self, member: Connection, failed: Failed) -> None:
-        fields = {"event": "failed", "worker": member.worker, "exit_code": failed.exit_code, "message": failed.message}
-        self._call(self._around.announce, fields)
+        gave_up = WorkerGaveUp(worker=member.worker, exit_code=failed.exit_code, message=failed.message)
+        self._call(self._around.announce, gave_up)
         if failed.exit_code == InvalidInputError.exit_code:
             # Wrong input is as wrong for all others; no plan without this worker would help.
             self._forget(member)

@@ -5,9 +5,10 @@ asked where they are.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from typing import Literal
 
 from ...schemas.checkpoint import missing_layers
+from .announcements import Announcement, LinkBroken
 from .chronicle import Chronicle
 from .circumstances import Circumstances
 from .events import Instruction, Wake
@@ -60,7 +61,7 @@ class Settling(ABC):
     def _tell_all(self, message: FromCoordinator) -> None: ...
 
     @abstractmethod
-    def _announce(self, event: str, **fields: Any) -> None: ...
+    def _announce(self, what: Announcement, iteration: int | None = None) -> None: ...
 
     def _suspect(self, member: Member, suspect: Suspect) -> None:
         """Usually the reason is a death that is known, or will be in a moment."""
@@ -159,7 +160,7 @@ class Settling(ABC):
         """All live, and miss each other: they go other ways from now on; where none is left, a worker is given up."""
         broken = self._circumstances.break_links({name: len(one.others) for name, one in self.members.items()})
         for ends in broken:
-            self._announce("broken_link", link="-".join(ends), iteration=self.committed + 1)
+            self._announce(LinkBroken(link="-".join(ends)), self.committed + 1)
         for _, other in unreachable(self._circumstances.now, list(self._seats.values())):
             if other in self.members:
                 self._expel(self.members[other], "no way leads to it from a worker that it works with")

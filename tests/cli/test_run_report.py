@@ -19,6 +19,30 @@ from rich.console import Console
 from rtk.cli.live_view import RunView, sparkline
 from rtk.cli.run_report import RunReport, wants_live_view
 from rtk.cli.run_story import RunFacts, RunStory
+from rtk.runners.resilience.announcements import (
+    Announcement,
+    CheckpointSaved,
+    CoordinatorRestarted,
+    EpochBegun,
+    ExaminationBegun,
+    GroupExamined,
+    IterationCommitted,
+    JobEnded,
+    JobStarted,
+    LayersCopied,
+    LinkBroken,
+    LinkSlowed,
+    PlanKept,
+    Recovered,
+    Relieved,
+    WorkerFailed,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerRefused,
+    WorkerReturned,
+    WorkerSlowed,
+    WorkerWaiting,
+)
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Prediction, Stage, Template, Worker
 
@@ -39,45 +63,53 @@ def facts(pipelines: int = 2, stages: int = 2) -> RunFacts:
     return RunFacts(made_plan(pipelines, stages), "gpt-tiny", tokens=1000, paced=True)
 
 
-def epoch(
-    number: int, iteration: int, workers: dict[str, str], failed: Iterable[str] = (), **more: Any
-) -> dict[str, Any]:
+def epoch(number: int, iteration: int, workers: dict[str, str], failed: Iterable[str] = (), **more: Any) -> EpochBegun:
     """What the rules say when an epoch begins."""
-    told = {"iteration": iteration, "live_workers": len(workers), "workers": workers, "failed": list(failed)}
-    return {"event": "epoch", "epoch": number, **told, "reason": "", "predicted_iteration_time_s": 0.1, **more}
+    told = {"predicted_iteration_time_s": 0.1, **more}
+    return EpochBegun(
+        epoch=number, iteration=iteration, live_workers=len(workers), workers=workers, failed=tuple(failed), **told
+    )
 
 
-def iteration(epoch: int, number: int, loss: float | None, time_s: float = 0.11, live: int = 4) -> dict[str, Any]:
+def iteration(epoch: int, number: int, loss: float | None, time_s: float = 0.11, live: int = 4) -> IterationCommitted:
     """What the rules say when an iteration is committed."""
-    told = {"iteration": number, "loss": loss, "iteration_time_s": time_s, "live_workers": live}
-    return {"event": "iteration", "epoch": epoch, **told, "skipped": loss is None}
+    return IterationCommitted(
+        epoch=epoch,
+        iteration=number,
+        loss=loss,
+        iteration_time_s=time_s,
+        live_workers=live,
+        skipped=loss is None,
+    )
 
 
 ALL = {place: place for place in ("0/0", "0/1", "1/0", "1/1")}
 THREE = {"0/0": "0/0", "0/1": "0/1", "1/0": "1/0"}
-STORY: list[dict[str, Any]] = [
-    {"event": "start", "epoch": 0, "live_workers": 4, "iterations": 4, "iteration": 0},
+START = JobStarted(epoch=0, live_workers=4, iterations=4, iteration=0)
+FAILURE = WorkerFailed(epoch=1, worker="1/1", place="1/1", reason="connection closed", iteration=1)
+STORY: list[Announcement] = [
+    START,
     epoch(1, 0, ALL),
     iteration(1, 0, 5.0),
-    {"event": "failure", "epoch": 1, "worker": "1/1", "place": "1/1", "reason": "connection closed", "iteration": 1},
+    FAILURE,
     epoch(2, 1, THREE, ["1/1"], predicted_iteration_time_s=0.125),
     iteration(2, 1, 4.5, 0.13, live=3),
-    {"event": "recovered", "epoch": 2, "iteration": 1, "reason": "…", "seconds": 0.34, "lost_s": 0.21},
-    {"event": "checkpoint", "epoch": 2, "iteration": 2, "path": "saved/2", "seconds": 0.5},
-    {"event": "join", "epoch": 3, "worker": "1/1", "place": "1/1", "source": "0/1", "iteration": 2},
+    Recovered(epoch=2, iteration=1, reason="…", seconds=0.34, lost_s=0.21),
+    CheckpointSaved(epoch=2, iteration=2, path="saved/2", seconds=0.5),
+    WorkerJoined(epoch=3, worker="1/1", place="1/1", source="0/1", layers="layer 1", iteration=2),
     epoch(3, 2, ALL),
     iteration(3, 2, 4.0),
-    {"event": "recovered", "epoch": 3, "iteration": 2, "reason": "…", "seconds": 0.2, "lost_s": 0.05},
+    Recovered(epoch=3, iteration=2, reason="…", seconds=0.2, lost_s=0.05),
     iteration(3, 3, 3.5),
 ]
-END = {"event": "end", "epoch": 3, "exit_code": 0, "reason": "all iterations are done", "iterations": 4, "epochs": 3}
+END = JobEnded(epoch=3, exit_code=0, reason="all iterations are done", iterations=4, epochs=3)
 SUMMARY = (
     "4 iterations, loss 3.5000 · 1 failure, 1 join, 3 epochs · 0.26 s lost (36.1%) · "
     "median iteration 0.1100 s (paced), predicted 0.1000 s (+10.0%)"
 )
 
 
-def tell(events: Iterable[dict[str, Any]], told: RunFacts | None = None, **options: Any) -> None:
+def tell(events: Iterable[Announcement], told: RunFacts | None = None, **options: Any) -> None:
     """Have a report say these events, a second apart."""
     clock = iter(range(10_000))
     with RunReport(told or facts(), now=lambda: NOON_S + next(clock), **options) as report:
@@ -96,9 +128,9 @@ def test_json_lines_are_the_announcements_completed(capsys: pytest.CaptureFixtur
     """With --json every announcement is a line, in order, with all that it said and what the run's facts add."""
     tell([*STORY, END], as_json=True)
     said = lines_of(capsys.readouterr().out)
-    assert [line["event"] for line in said] == [event["event"] for event in [*STORY, END]]
     for line, event in zip(said, [*STORY, END], strict=True):
-        assert line | event == line
+        told = {name: value for name, value in event.as_json().items() if value is not None}
+        assert line | json.loads(json.dumps(told)) == line
     assert [said[0][key] for key in ("model", "paced", "tokens", "live_workers")] == ["gpt-tiny", True, 1000, 4]
     assert said[2]["tokens_per_s"] == pytest.approx(1000 / 0.11)
     assert said[2]["paced"] is True
@@ -110,9 +142,10 @@ def test_json_lines_are_the_announcements_completed(capsys: pytest.CaptureFixtur
 
 def test_a_run_without_a_coordinator_says_what_it_always_said(capsys: pytest.CaptureFixture[str]) -> None:
     """The few announcements of the plain runner are enough: the rest comes from the plan and from what was said."""
-    iterations = [{"event": "iteration", "iteration": i, "loss": 5.0 - i, "iteration_time_s": 0.1} for i in range(3)]
-    tell([{"event": "start"}, *iterations, {"event": "end"}], as_json=True)
-    start, first, _, last, end = lines_of(capsys.readouterr().out)
+    iterations = [replace(iteration(0, i, 5.0 - i, 0.1), epoch=None) for i in range(3)]
+    end = JobEnded(exit_code=0, reason="all iterations are done", iterations=3, iteration_time_s=0.1)
+    tell([START, *iterations, end], as_json=True)
+    start, first, _, last, ended = lines_of(capsys.readouterr().out)
     assert {"live_workers": 4, "model": "gpt-tiny", "paced": True, "tokens": 1000, "epoch": 0}.items() <= start.items()
     assert {
         "iteration": 0,
@@ -122,7 +155,7 @@ def test_a_run_without_a_coordinator_says_what_it_always_said(capsys: pytest.Cap
         "paced": True,
     }.items() <= first.items()
     expected = {"iterations": 3, "loss": last["loss"], "iteration_time_s": 0.1, "predicted_iteration_time_s": 0.1}
-    assert expected.items() <= end.items()
+    assert expected.items() <= ended.items()
 
 
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,28 +180,21 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_rare_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    """Moves, copies, waits, refusals, restarts and the like have words of their own; what is new is passed over."""
+    """Moves, copies, waits, refusals, restarts and the like have words of their own."""
     moved = {"0/0": "0/0", "0/1": "1/0", "1/1": "1/1"}
     tell(
         [
-            {"event": "restarted", "epoch": 4, "iteration": 7},
-            {"event": "returned", "epoch": 4, "worker": "0/0"},
+            CoordinatorRestarted(epoch=4, iteration=7),
+            WorkerReturned(epoch=4, worker="0/0"),
             epoch(4, 7, ALL),
-            {"event": "leave", "epoch": 4, "worker": "0/1", "place": "0/1", "iteration": 8},
-            {"event": "copy", "epoch": 5, "worker": "1/0", "place": "0/1", "source": "1/1", "layers": "layer 1"},
-            {"event": "copy", "epoch": 5, "worker": "0/0", "place": "0/0", "source": "1/1", "layers": "layers 1-2"},
-            {"event": "wait", "epoch": 5, "worker": "1/1", "place": "1/1", "iteration": 8},
+            WorkerLeft(epoch=4, worker="0/1", place="0/1", iteration=8),
+            LayersCopied(epoch=5, worker="1/0", place="0/1", source="1/1", layers="layer 1"),
+            LayersCopied(epoch=5, worker="0/0", place="0/0", source="1/1", layers="layers 1-2"),
+            WorkerWaiting(epoch=5, worker="1/1", place="1/1", iteration=8),
             epoch(5, 8, moved, ["1/0"]),
-            {"event": "refused", "epoch": 5, "worker": "9/9\x1b[2J", "reason": "the plan has no worker 9/9"},
-            {
-                "event": "failure",
-                "epoch": 5,
-                "worker": "1/0",
-                "place": None,
-                "reason": "connection closed while joining",
-            },
-            {"event": "checkpoint", "epoch": 5, "iteration": 8, "path": None, "seconds": 1, "error": "No space left"},
-            {"event": "of a later version", "epoch": 5},
+            WorkerRefused(epoch=5, worker="9/9\x1b[2J", reason="the plan has no worker 9/9"),
+            WorkerFailed(epoch=5, worker="1/0", reason="connection closed while joining"),
+            CheckpointSaved(epoch=5, iteration=8, path=None, seconds=1, error="No space left"),
         ]
     )
     assert capsys.readouterr().out.splitlines() == [
@@ -189,9 +215,9 @@ def test_the_rare_lines(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_cost_of_a_change_goes_to_what_caused_it() -> None:
     """Of two deaths in one change the second line says what both cost; one that an epoch did not yet answer waits."""
     story, now_s = RunStory(facts()), NOON_S
-    first, second = ({**STORY[3], "worker": worker, "place": worker} for worker in ("1/1", "1/0"))
+    first, second = (replace(FAILURE, worker=worker, place=worker) for worker in ("1/1", "1/0"))
     two = {"0/0": "0/0", "0/1": "0/1"}
-    cost = {"event": "recovered", "iteration": 2, "seconds": 0.3, "lost_s": 0.5}
+    cost = Recovered(iteration=2, seconds=0.3, lost_s=0.5)
     # The first dead worker had voted already: the iteration is committed, and the change comes after it.
     for event in (
         first,
@@ -204,27 +230,28 @@ def test_the_cost_of_a_change_goes_to_what_caused_it() -> None:
     ):
         story.tell(event, now_s)
     assert [one.cost for one in story.happenings] == ["", " · iteration 2 redone · 0.50 s lost"]
-    story.tell({**cost, "reason": "workers lost touch with each other"}, now_s)
+    story.tell(replace(cost, reason="workers lost touch with each other"), now_s)
     assert str(story.happenings[-1]).endswith("workers lost touch with each other · iteration 2 redone · 0.50 s lost")
 
 
 def test_a_move_is_no_join(capsys: pytest.CaptureFixture[str]) -> None:
     """Who copies a state because it changes its place was there already, and is not counted as a join."""
-    tell([epoch(1, 0, ALL), STORY[3], {"event": "copy", "worker": "1/0", "place": "0/1"}, END], as_json=True)
+    copy = LayersCopied(worker="1/0", place="0/1", source="1/1", layers="layer 1")
+    tell([epoch(1, 0, ALL), FAILURE, copy, END], as_json=True)
     assert lines_of(capsys.readouterr().out)[-1]["joins"] == 0
 
 
-ILL: list[dict[str, Any]] = [
+ILL: list[Announcement] = [
     epoch(1, 0, ALL),
-    {"event": "slow_link", "epoch": 1, "link": "0/0-0/1", "delay_s": 0.03, "iteration": 3},
-    {"event": "slow_link", "epoch": 1, "link": "0/0-0/1", "delay_s": 0.06, "iteration": 4},
-    epoch(2, 5, ALL, delegated=["0/0-0/1"], predicted_iteration_time_s=0.125, reason="link 0/0-0/1 is slow"),
-    {"event": "slow_worker", "epoch": 2, "worker": "1/1", "factor": 1.5, "iteration": 6},
-    {"event": "kept", "epoch": 2, "reason": "no other plan: it does not fit into memory", "iteration": 7},
-    {"event": "broken_link", "epoch": 2, "link": "0/1-1/1", "iteration": 8},
-    epoch(3, 8, ALL, delegated=["0/0-0/1"], detours={"0/1-1/1": "1/0"}, reason="workers lost touch with each other"),
-    {"event": "relief", "epoch": 3, "link": "0/0-0/1", "delay_s": None, "iteration": 9},
-    {"event": "relief", "epoch": 3, "worker": "1/1", "factor": None, "iteration": 9},
+    LinkSlowed(epoch=1, link="0/0-0/1", delay_s=0.03, iteration=3),
+    LinkSlowed(epoch=1, link="0/0-0/1", delay_s=0.06, iteration=4),
+    epoch(2, 5, ALL, delegated=("0/0-0/1",), predicted_iteration_time_s=0.125, reason="link 0/0-0/1 is slow"),
+    WorkerSlowed(epoch=2, worker="1/1", factor=1.5, iteration=6),
+    PlanKept(epoch=2, reason="no other plan: it does not fit into memory", iteration=7),
+    LinkBroken(epoch=2, link="0/1-1/1", iteration=8),
+    epoch(3, 8, ALL, delegated=("0/0-0/1",), detours={"0/1-1/1": "1/0"}, reason="workers lost touch with each other"),
+    Relieved(epoch=3, link="0/0-0/1", iteration=9),
+    Relieved(epoch=3, worker="1/1", iteration=9),
     epoch(4, 10, ALL, detours={"0/1-1/1": "1/0"}, reason="link 0/0-0/1 is well again; worker 1/1 is well again"),
 ]
 
@@ -253,13 +280,12 @@ def test_what_is_slow_or_broken(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_who_is_examined(capsys: pytest.CaptureFixture[str]) -> None:
     """A pause is said, and what was found in it; of many workers only the first ones and the last."""
-    group, many = ["0/0", "1/0", "2/0"], [f"{k}/0" for k in range(9)]
-    examined = {"event": "examined", "epoch": 2, "iteration": 5}
+    group, many = ("0/0", "1/0", "2/0"), tuple(f"{k}/0" for k in range(9))
     tell(
         [
-            {"event": "examine", "epoch": 2, "workers": group, "iteration": 4},
-            {**examined, "workers": group, "found": ["0/0-1/0", "2/0"]},
-            {**examined, "workers": many, "found": []},
+            ExaminationBegun(epoch=2, workers=group, iteration=4),
+            GroupExamined(epoch=2, iteration=5, workers=group, found=("0/0-1/0", "2/0")),
+            GroupExamined(epoch=2, iteration=5, workers=many, found=()),
         ]
     )
     assert [line[10:] for line in capsys.readouterr().out.splitlines()] == [
@@ -281,17 +307,16 @@ def test_a_broken_link_whose_workers_meet_on_another_network(capsys: pytest.Capt
 def test_the_view_of_what_is_slow() -> None:
     """The view names what is slow now, and says of a broken link who passes on its messages, and what that cost."""
     assert "slow       0/0-0/1 60 ms, 1/1 x 1.5" in rendered(facts(), ILL[:6], 100)
-    cost = {"event": "recovered", "iteration": 8, "seconds": 2.3, "lost_s": 2.25}
+    cost = Recovered(iteration=8, seconds=2.3, lost_s=2.25)
     view = rendered(facts(), [*ILL, iteration(4, 8, 4.0), cost], 120)
     assert "slow       0/1-1/1 broken" in view
     assert "link 0/1-1/1 is broken: 1/0 passes on its messages · iteration 8 redone · 2.25 s lost" in view
-    gone = {"event": "failure", "worker": "1/1", "place": "1/1", "reason": "connection closed"}
-    assert "slow  " not in rendered(facts(), [*ILL, gone], 120)
+    assert "slow  " not in rendered(facts(), [*ILL, replace(FAILURE, epoch=None)], 120)
 
 
 def test_a_run_that_failed_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     """An end with another exit code than 0 says the reason before the summary, also if nothing was done."""
-    tell([{"event": "end", "exit_code": 5, "reason": "nobody is left who holds layer 1", "iterations": 0, "epochs": 1}])
+    tell([JobEnded(exit_code=5, reason="nobody is left who holds layer 1", iterations=0, epochs=1)])
     assert capsys.readouterr().out.splitlines() == [
         "ended with 5: nobody is left who holds layer 1",
         "0 iterations, loss -",
@@ -301,7 +326,7 @@ def test_a_run_that_failed_says_why(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("loss", [None, math.nan, math.inf])
 def test_a_loss_that_is_no_number(loss: float | None, capsys: pytest.CaptureFixture[str]) -> None:
     """A loss that is missing or not finite is null in JSON, a dash for people, and no bar."""
-    event = {**iteration(1, 3, loss), "skipped": True}
+    event = replace(iteration(1, 3, loss), skipped=True)
     tell([event], as_json=True)
     tell([event])
     line, words = capsys.readouterr().out.splitlines()
@@ -358,7 +383,7 @@ def test_metrics_that_cannot_be_opened_are_refused(tmp_path: Path) -> None:
 # The live view
 
 
-def rendered(told: RunFacts, events: Iterable[dict[str, Any]], width: int = 80, height: int = 24) -> str:
+def rendered(told: RunFacts, events: Iterable[Announcement], width: int = 80, height: int = 24) -> str:
     """The view after these events, as text."""
     story = RunStory(told)
     for second, event in enumerate(events):
@@ -395,7 +420,7 @@ def test_the_view() -> None:
 @pytest.mark.parametrize(("pipelines", "stages"), [(1, 1), (3, 2), (8, 8), (8, 20), (32, 16), (64, 100)])
 def test_the_view_fits(pipelines: int, stages: int, width: int) -> None:
     """At every width and for every plan the view fits a terminal of 24 lines, and its frame is straight."""
-    long = {"event": "refused", "worker": "0/0", "reason": "so it is " * 40}
+    long = WorkerRefused(worker="0/0", reason="so it is " * 40)
     lines = rendered(facts(pipelines, stages), [*STORY[:4], *[long] * 9], width).splitlines()
     assert {len(line) for line in lines} == {min(width, 120)}
     assert len(lines) < 24

@@ -13,6 +13,7 @@ from typing import Any
 
 from rtk.cli.conducting import Conduct, Conductor
 from rtk.cli.training import Training
+from rtk.runners.resilience.announcements import Announcement
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import RtkError
 from rtk.schemas.plan import Plan
@@ -128,9 +129,9 @@ class ProcessJob:
     def _lead(self) -> None:
         self._finished = self.server.run()
 
-    def _hear(self, fields: dict[str, Any]) -> None:
+    def _hear(self, what: Announcement) -> None:
         with self._changed:
-            self.said.append({**fields, "at_s": time.perf_counter()})
+            self.said.append({**what.as_json(), "at_s": time.perf_counter()})
             self._changed.notify_all()
 
 

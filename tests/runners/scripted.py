@@ -15,6 +15,7 @@ from rtk.cli.replanning import with_newcomers
 from rtk.planners.pipeline.plan import Schedule, plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
+from rtk.runners.resilience.announcements import Announcement
 from rtk.runners.resilience.job import Job
 from rtk.runners.resilience.link import Link
 from rtk.runners.resilience.messages import Hello, Returning
@@ -234,9 +235,9 @@ class ThreadJob:
         except BaseException as error:
             self.failures.append(error)
 
-    def _hear(self, fields: dict[str, Any]) -> None:
+    def _hear(self, what: Announcement) -> None:
         with self._changed:
-            self.said.append({**fields, "at_s": time.perf_counter()})
+            self.said.append({**what.as_json(), "at_s": time.perf_counter()})
             self._changed.notify_all()
 
 

@@ -105,7 +105,7 @@ def test_any_slow_link_of_peers_is_named_and_relieved(
         simulate_story(plan, trace, 45, staying, monitor=monitor_of(plan), transport=transport) for _ in range(2)
     )
     assert one == again
-    found = [fields for _, fields in one.announced if fields["event"] in ("examine", "slow_link", "relief")]
+    found = [told.as_json() for _, told in one.announced if told.event in ("examine", "slow_link", "relief")]
     assert [fields["event"] for fields in found] == ["examine", "slow_link", "relief"]
     assert (found[1]["link"], found[1]["delay_s"]) == (link, pytest.approx(delay_s, abs=1e-4))
     assert found[1]["iteration"] <= first + 15
@@ -195,7 +195,7 @@ def test_the_slow_link_of_three_peers_is_named(tmp_path: Path) -> None:
     """Within 15 iterations, after a pause; in a real run as on the virtual clock."""
     plan, iterations = plan_of(2, 3, 0.02), 12
     story = simulate_story(plan, Trace((SLOW,)), iterations, staying, SwitchCosts(), monitor=monitor_of(plan))
-    fields = [one for _, one in story.announced]
+    fields = [one.as_json() for _, one in story.announced]
     wanted = [("examine", 8), ("slow_link", 9), ("examined", 9)]
     assert told(fields) == wanted
     (link,) = (one for one in fields if one["event"] == "slow_link")

@@ -86,7 +86,8 @@ def at(iteration: int, kind: str, worker: str | None = None, **more: object) -> 
 
 def said(story: Story, event: str) -> list[tuple[float, int]]:
     """When something was announced, and with which iteration."""
-    return [(at_s, fields.get("iteration", -1)) for at_s, fields in story.announced if fields["event"] == event]
+    found = [(at_s, one.iteration) for at_s, one in story.announced if one.event == event]
+    return [(at_s, -1 if iteration is None else iteration) for at_s, iteration in found]
 
 
 def counted_once(story: Story) -> bool:

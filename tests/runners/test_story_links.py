@@ -12,6 +12,7 @@ from rtk.runners.cast import check_trace
 from rtk.runners.machines import Machines, Staging, Standing, delay_at_home_s
 from rtk.runners.measuring import measured
 from rtk.runners.program import AllReduce, Send, lower
+from rtk.runners.resilience.announcements import EpochBegun, WorkerFailed, WorkerSlowed
 from rtk.runners.sending import Sending
 from rtk.runners.simulator import execute, simulate
 from rtk.runners.story import Story, SwitchCosts, simulate_story
@@ -110,7 +111,7 @@ def on(iteration: int, kind: EventKind, link: str, **more: float) -> TraceEvent:
 
 
 def told(story: Story, *events: str) -> list[tuple[str, int]]:
-    return [(fields["event"], fields["iteration"]) for _, fields in story.announced if fields["event"] in events]
+    return [(one.event, one.iteration or 0) for _, one in story.announced if one.event in events]
 
 
 def times_s(story: Story) -> list[float]:
@@ -131,7 +132,8 @@ def test_a_slow_link_is_found_adapted_to_and_relieved(optimizer: str) -> None:
     assert [[w.order for w in one.workers] for one in story.plans] == [
         list(orders.values()) for orders in (LATE, EARLY, LATE)
     ]
-    assert [epoch["delegated"] for _, epoch in story.announced if epoch["event"] == "epoch"] == [[], ["0/1-0/2"], []]
+    delegated = [one.delegated for _, one in story.announced if isinstance(one, EpochBegun)]
+    assert delegated == [(), ("0/1-0/2",), ()]
     ((relief, relieved),) = told(story, "relief")
     assert (relief, 10 < relieved <= 13) == ("relief", True)
     assert (story.exit_code, len(story.committed_s)) == (0, 18)
@@ -195,8 +197,8 @@ def test_a_slow_worker_is_found() -> None:
 
     trace = Trace((TraceEvent("slow_compute", iteration=1, worker="0/1", factor=3.0),))
     story = simulate_story(first, trace, 8, reckoning, COSTS, monitor=Watching())
-    (slow,) = (fields for _, fields in story.announced if fields["event"] == "slow_worker")
-    assert (slow["worker"], slow["factor"], slow["iteration"]) == ("0/1", 3.0, 3)
+    (slow,) = (one for _, one in story.announced if isinstance(one, WorkerSlowed))
+    assert (slow.worker, slow.factor, slow.iteration) == ("0/1", 3.0, 3)
     assert [worker.slowdown for worker in story.plans[-1].workers] == [None, 3.0, None]
     slow_s = simulate(under_conditions(first, {"0/1": 3.0}, {})).iteration_time_s
     assert times_s(story)[1:4] == [slow_s] * 3
@@ -232,7 +234,7 @@ def test_a_detour_that_breaks_is_replaced() -> None:
     trace = Trace((on(1, "fail", "0/1-0/2"), on(2, "fail", "0/0-0/1")))
     story = simulate_story(plan, trace, 5, staying, COSTS)
     assert (story.exit_code, len(story.committed_s)) == (0, 5)
-    detours = [fields["detours"] for _, fields in story.announced if fields["event"] == "epoch"]
+    detours = [one.detours for _, one in story.announced if isinstance(one, EpochBegun)]
     assert detours == [{}, {"0/1-0/2": "0/0"}, {"0/0-0/1": "0/3", "0/1-0/2": "0/3"}]
 
 
@@ -266,7 +268,7 @@ def test_with_nobody_between_a_worker_is_lost() -> None:
     """Where no third worker is there, one of the two has to go."""
     story = simulate_story(hand_plan({"0/0": "F0 B0", "0/1": "F0 B0"}, 1), _broken(1), 4, helpless, COSTS)
     assert (story.exit_code, len(story.committed_s)) == (5, 1)
-    assert [fields["worker"] for _, fields in story.announced if fields["event"] == "failure"] == ["0/1"]
+    assert [one.worker for _, one in story.announced if isinstance(one, WorkerFailed)] == ["0/1"]
 
 
 def _broken(iteration: int) -> Trace:

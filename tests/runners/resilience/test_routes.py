@@ -91,7 +91,7 @@ def test_what_is_new_is_told_once() -> None:
     """Every change of a finding is one line; what a worker that is gone had to do with is forgotten."""
     seen = Circumstances()
     link = SlowLink(("0/0", "0/1"), 0.03)
-    assert [one["event"] for one in seen.note(Conditions((link,)))] == ["slow_link"]
+    assert [one.event for one in seen.note(Conditions((link,)))] == ["slow_link"]
     assert [*seen.note(Conditions((link,)))] == []
-    assert [one["event"] for one in seen.note(Conditions())] == ["relief"]
+    assert [one.event for one in seen.note(Conditions())] == ["relief"]
     assert not seen.have_changed

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from rtk.runners.resilience import server as server_module
 from rtk.runners.resilience.addresses import format_address, parse_address
+from rtk.runners.resilience.announcements import Announcement, LogLost, PlanKept, WorkerGaveUp
 from rtk.runners.resilience.connection import RationedLog
 from rtk.runners.resilience.events import Arrived, Lost, Restarted, Said
 from rtk.runners.resilience.journal import read_events, take
@@ -285,7 +286,7 @@ def test_silence(forward_s: list[float]) -> None:
 def test_the_coordinators_own_stall(forward_s: list[float]) -> None:
     """Time in which the coordinator itself did not run is not counted as a member's silence."""
 
-    def stall(fields: dict[str, Any]) -> None:
+    def stall(what: Announcement) -> None:
         forward_s[0] += 1000.0
 
     surroundings = {"announce": stall}
@@ -351,7 +352,7 @@ def test_plans(error: Exception, reason: str) -> None:
         worker.votes(0)  # while the planner works
         go.set()
         wait_for(lambda: server.announced)
-        assert server.announced == [{"event": "planned", "plan": None, "reason": reason}]
+        assert server.announced == [PlanKept(reason=reason)]
 
 
 def test_timers() -> None:
@@ -359,7 +360,7 @@ def test_timers() -> None:
     with running() as server, member(server.address) as worker:
         worker.say(Suspect(0, "wake"))
         wait_for(lambda: server.announced)
-        assert server.announced == [{"event": "elapsed", "timer": "snooze"}]
+        assert server.announced == [LogLost(reason="snooze")]
 
 
 def test_spans_do_not_reach_the_rules() -> None:
@@ -398,7 +399,7 @@ def test_wrong_input_ends_the_job() -> None:
         other.close()
         worker.close()
         assert server.join() == Finished(2, "no such file")
-        assert server.announced[0] == {"event": "failed", "worker": "0/0", "exit_code": 2, "message": "no such file"}
+        assert server.announced[0] == WorkerGaveUp(worker="0/0", exit_code=2, message="no such file")
 
 
 def test_an_end_from_outside() -> None:
@@ -456,7 +457,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         worker.votes(0)
         worker.votes(1)
         assert len(server.lines) == 1
-        assert [fields["event"] for fields in server.announced] == ["log_lost"]
+        assert [one.event for one in server.announced] == ["log_lost"]
     journal.close()
     with pytest.raises(InvalidInputError, match="misses events"):
         take(tmp_path / "log", plan=PLAN, job=JOB)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rtk.runners.resilience.announcements import Announcement, LogLost, PlanKept
 from rtk.runners.resilience.events import (
     Announce,
     Arrived,
@@ -71,9 +72,9 @@ class Toy:
             case Said():
                 return self._hear(event)
             case Planned():
-                return [Announce({"event": "planned", "plan": event.plan, "reason": event.reason})]
+                return [Announce(PlanKept(reason=event.reason if event.plan is None else "another one"))]
             case Elapsed():
-                return [Announce({"event": "elapsed", "timer": event.timer})]
+                return [Announce(LogLost(reason=event.timer))]
             case Restarted():
                 self.live.clear()
         return []
@@ -119,7 +120,7 @@ class Toy:
             case "big":
                 return [Tell(number, End(0, "x" * 1_000_000))] * 20
             case _:
-                return [Announce({"event": wish})]
+                return [Announce(LogLost(reason=wish))]
 
 
 class Running:
@@ -127,7 +128,7 @@ class Running:
 
     def __init__(self, toy: Toy, **options: Any) -> None:
         self.toy = toy
-        self.announced: list[dict[str, Any]] = []
+        self.announced: list[Announcement] = []
         self.spans: list[tuple[Any, ...]] = []
         self.lines: list[str] = []
         surroundings = {

@@ -416,8 +416,8 @@ class ToyCluster:
                     self.to_coordinator.append(planned(number, None, error.what))
             case Wake():
                 self._set_timer(instruction)
-            case Announce(fields):
-                self.announced.append(fields)
+            case Announce(what):
+                self.announced.append(what.as_json())
             case Finish():
                 self.finished = instruction
             case Drop():
