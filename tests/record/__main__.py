@@ -1,4 +1,4 @@
-"""`python -m rtk.tests.record [FOLDER]`: rewrite the record of behaviour, or write all outputs in full into a folder."""
+"""`python -m rtk.tests.record [FOLDER]`: rewrite the record of behaviour, or write all outputs out into a folder."""
 
 import sys
 import tempfile

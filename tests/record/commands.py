@@ -7,13 +7,13 @@ plan pipeline p.json --pp 2 --dp 2 --microbatches 4 --schedule zero-bubble -o ou
 plan pipeline - --pp 4 --microbatches 6 --json < four.json
 plan pipeline p.json --pp 4 --microbatches 8 --schedule zero-bubble --memory-limit 40,30,20,20
 plan pipeline p.json --pp 2 --dp 2 --microbatches 4 --schedule gpipe --memory-limit 100,100
-plan pipeline p.json --pp 2 --dp 2 --microbatches 4 --link-delay 0=0.5 --link-delay 1/0=2s
+plan pipeline p.json --pp 2 --dp 2 --microbatches 4 --link-delay 0=0.5 --link-delay 1/0=2
 plan pipeline p.json --pp 2 --dp 2 --microbatches 4 --cluster c.yaml -o out.json
 plan pipeline p.json --pp 2 --dp 2 --microbatches 4 --cluster 2x2 -o out.json
 plan pipeline p.json --pp 4 --microbatches 4 --schedule zero-bubble --memory-limit 1 --json
-plan adaptra four.json --pp 4 --microbatches 8 --technique initial --link-delay 1=15ms
-plan adaptra four.json --pp 4 --microbatches 8 --technique adapted --link-delay 1=15ms
-plan adaptra four.json --pp 4 --microbatches 8 --link-delay 1=60ms -o out.json
+plan adaptra four.json --pp 4 --microbatches 8 --technique initial --link-delay 1=0.015
+plan adaptra four.json --pp 4 --microbatches 8 --technique adapted --link-delay 1=0.015
+plan adaptra four.json --pp 4 --microbatches 8 --link-delay 1=0.06 -o out.json
 plan adaptra p.json --pp 2 --dp 2 --microbatches 4 --link-delay 0=0.5 -o out.json
 plan slipstream p.json --pp 2 --dp 2 --microbatches 4 --failed 0/1 --technique adaptive
 plan slipstream p.json --pp 2 --dp 2 --microbatches 4 --failed 0/1 --technique decoupled
@@ -46,7 +46,7 @@ plan templates p.json --nodes 5 --gpus-per-node 2 --microbatches 6 -o out.json
 plan templates p.json --cluster c.yaml --json
 plan templates p.json --nodes 1
 plan oobleck templates.json --nodes 4 --global-batch 8 --microbatch-size 1
-plan oobleck templates.json --nodes 3 --global-batch 8 --microbatch-size 2 --objective variance -o out.json
+plan oobleck templates.json --nodes 3 --global-batch 8 --microbatch-size 1 --objective variance -o out.json
 plan oobleck templates.json --nodes 4 --global-batch 9 --microbatch-size 2
 plan reconfigure unlike.json --failed 0/0
 plan reconfigure unlike.json --failed 0/0 --join 2 -o out.json
@@ -57,7 +57,7 @@ plan mitigate --costs 5,60,1200
 plan mitigate --costs S3=60,S4=1200 --left S3=0.2 --revert-cost 30 --json
 plan mitigate --costs 5,60,1200 --left 0.6,0.2,0 -o out.json
 profile gpt3-175b --analytic --gpu h100-sxm --microbatch-size 1 -o out.json
-profile model config.json --analytic --gpu a100-sxm-80gb --microbatch-size 1 --sequence-length 32 --tp 1,2,4 --json
+profile model config.json --analytic --gpu a100-sxm --microbatch-size 1 --sequence-length 32 --tp 1,2,4 --json
 profile gpt2.json --analytic --gpu h100-sxm --sequence-length 32 --checkpointing --efficiency 0.4
 profile llama3-8b --analytic --cluster c.yaml -o out.json
 profile gpt3-13b --analytic --gpu h100-sxn
@@ -113,12 +113,17 @@ trace convert samples.csv --leaving newest
 trace convert counts.csv --trace-format counts-s -o out.jsonl.gz
 trace convert node-faults.json --nodes 9 --slow-faults --seed 1
 trace convert faults.jsonl --iteration-time 2s
+trace show own.csv --quiet
 trace generate --nodes 8 --days 3 --mtbf 2d --repair 4h --seed 1
-trace generate --nodes 8 --days 5 --mtbf 2d --distribution weibull --shape 0.7 --repair-distribution lognormal --repair 4h
-trace generate --nodes 8 --days 2 --rack-size 4 --rack-mtbf 1d --rack-repair 2h --slow-every 1d --slow-link-every 1d -o out.csv
+trace generate --nodes 8 --days 5 --mtbf 2d --distribution weibull --shape 0.7 --repair-distribution fixed --repair 4h
+trace generate --nodes 8 --days 2 --rack-size 4 --rack-mtbf 1d --rack-repair 2h --slow-every 1d -o out.csv
+trace generate --nodes 4 --days 2 --mtbf 1d --repair 2h --repair-distribution lognormal --slow-link-every 1d
 trace generate --nodes 8 --days 2
 reproduce list
 reproduce --json list
+reproduce slipstream-table-2 greyhound-table-5
+reproduce adaptra-figure-5 --json
+reproduce adaptra-figure-14 --markdown out.md --exit-code
 run plan.json --model gpt-tiny --policy fastest
 run missing.json --model gpt-tiny
 run plan.json
@@ -229,6 +234,6 @@ simulate --json
 )
 
 GROUPS = {
-    group: tuple(lines.split("\n")[1:-1] if lines.startswith("\n") else ())
+    group: tuple(lines.strip().split("\n"))
     for group, lines in (("planning", _PLANNING), ("running", _RUNNING), ("looking", _LOOKING), ("help", _HELP))
 }

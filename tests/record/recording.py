@@ -40,7 +40,7 @@ def run(line: str, folder: Path) -> tuple[int, Outputs]:
     stdin = (folder / given).read_text() if given else None
     done = rtk(*command.split(), stdin=stdin, cwd=folder, environment=SURROUNDINGS)
     written = {name: data for name, data in _contents(folder).items() if before.get(name) != data}
-    gone = {name: b"(removed)" for name in before.keys() - _contents(folder).keys()}
+    gone = dict.fromkeys(before.keys() - _contents(folder).keys(), b"(removed)")
     streams = {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
     outputs = {name: steady(data, name, folder) for name, data in {**streams, **written, **gone}.items() if data}
     return done.returncode, outputs
