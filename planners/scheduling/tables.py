@@ -10,10 +10,8 @@ import numpy as np
 
 from ...schemas.kernels import kernel
 from .forms import Form, pays
-from .problem import KINDS, Orders, Problem
+from .problem import INTERPRETED_OPERATIONS, KINDS, Orders, Problem
 
-# Plain Python schedules so many operations while the machine code is loaded (about half a second).
-INTERPRETED_OPERATIONS = 150_000
 INFINITY = float("inf")
 
 
