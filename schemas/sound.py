@@ -194,33 +194,36 @@ def follow(
             number -= 1
             mine = waiting[number]
             i = stage[mine]
-            while row[mine] < stop[mine]:
-                at = row[mine]
+            at, last, now_s = row[mine], stop[mine], free_s[mine]
+            while at < last:
                 k, what = pipeline[at], kind[at]
+                if what == WEIGHT:  # it waits for nobody, and nobody for it
+                    start_s[at] = now_s
+                    now_s += duration_s[4 * mine + WEIGHT]
+                    end_s[at] = now_s
+                    at += 1
+                    continue
                 here = k * stages + i
-                cell = first[here] + microbatch[at]
                 # The neighbours of its stage: whose message it waits for, and who waits for its own.
                 before, behind = (i - 1, i + 1) if what == FORWARD else (i + 1, i - 1)
                 rows = forward if what == FORWARD else backward
-                sends = what != WEIGHT and 0 <= behind < depth[k]
-                ready_s = free_s[mine]
-                if what != WEIGHT and 0 <= before < depth[k]:
-                    sent = cell + first[here + before - i] - first[here]
+                if 0 <= before < depth[k]:
+                    sent = first[here + before - i] + microbatch[at]
                     sender = runs[sent]
                     if row[sender] <= rows[sent]:
                         break
                     link = min(i, before)
-                    if home[sender] == home[mine]:
-                        delay_s = inside_s[home[mine] * stages + link]
-                    else:
-                        delay_s = between_s[k * stages + link]
-                    ready_s = max(ready_s, end_s[rows[sent]] + delay_s)
-                start_s[at] = ready_s
-                end_s[at] = ready_s + duration_s[4 * mine + what]
-                free_s[mine] = end_s[at]
-                row[mine] += 1
-                if sends:
-                    awaited = cell + first[here + behind - i] - first[here]
+                    own = home[mine]
+                    delay_s = inside_s[own * stages + link] if home[sender] == own else between_s[k * stages + link]
+                    now_s = max(now_s, end_s[rows[sent]] + delay_s)
+                start_s[at] = now_s
+                now_s += duration_s[4 * mine + what]
+                end_s[at] = now_s
+                at += 1
+                if 0 <= behind < depth[k]:
+                    awaited = first[here + behind - i] + microbatch[at - 1]
                     if row[runs[awaited]] == rows[awaited]:
                         waiting[number] = runs[awaited]
                         number += 1
+            row[mine] = at
+            free_s[mine] = now_s
