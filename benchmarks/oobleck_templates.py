@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 from rtk.benchmarks.common import write_result
+from rtk.cli.reproductions.oobleck_table_3 import LAYERS, PAPER_S
 from rtk.planners.oobleck.mapping import Mapper
 from rtk.planners.oobleck.objective import Objective
 from rtk.planners.oobleck.shortest_paths import Mapping, Request
@@ -39,19 +40,6 @@ from rtk.tests.planners.oobleck_reference import (
     time_of,
 )
 
-LAYERS = (24, 32, 64, 96)
-# Seconds of Table 3, by nodes and GPUs of a node, for these numbers of layers.
-TABLE_3 = {
-    (8, 1): (0.28, 0.71, 9.65, 68.50),
-    (8, 4): (0.41, 1.15, 11.58, 74.56),
-    (8, 8): (0.54, 1.50, 20.98, 109.76),
-    (16, 1): (3.37, 7.45, 66.35, 540.36),
-    (16, 4): (4.56, 10.41, 108.10, 649.67),
-    (16, 8): (4.90, 11.78, 176.04, 1213.63),
-    (24, 1): (11.35, 30.11, 262.47, 1477.54),
-    (24, 4): (14.78, 45.80, 472.53, 2153.84),
-    (24, 8): (15.59, 49.25, 520.08, 3297.92),
-}
 ALLREDUCE_S = {1: 0.0, 2: 0.1, 4: 0.15, 8: 0.2}  # of a layer's forward, and of its backward, at each degree
 REPEATS = 3
 LARGEST = (24, 8, 96)
@@ -101,7 +89,7 @@ def table_3() -> list[dict[str, Any]]:
     """One template of so many nodes, and all up to it; median of a few, the machine code loaded before."""
     plan(unlike_layers(32, 8), 8, [8])
     rows = []
-    for (nodes, gpus), published_s in TABLE_3.items():
+    for (nodes, gpus), published_s in PAPER_S.items():
         for layers, paper_s in zip(LAYERS, published_s, strict=True):
             profile = unlike_layers(layers, gpus)
             one_s = seconds(profile, gpus, [nodes])

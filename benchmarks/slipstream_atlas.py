@@ -15,21 +15,13 @@ import numpy as np
 from rtk.benchmarks.instances import Times
 from rtk.benchmarks.scheduling import timed
 from rtk.benchmarks.slipstream_clusters import STAGE_MS, TECHNIQUES, profile_of, quarter, replanner
+from rtk.cli.reproductions.slipstream_table_3 import PAPER_S, PP_DEGREES, paper_s
 from rtk.planners.slipstream.cluster import Technique
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.atlas import AtlasEntry
 from rtk.schemas.documents import write_document
 
 EXAMPLE: list[Times] = [(1000.0, 1000.0, 1000.0)] * 4
-PP_DEGREES = (2, 4, 8, 16, 32, 64)
-# Table 3 of the paper: seconds on 96 cores with Gurobi, by DP, then by PP.
-PAPER_S = {
-    2: (5.24, 5.41, 15.48, 42.73, 129.57, 459.57),
-    4: (7.65, 8.62, 24.48, 59.75, 190.54, 719.4),
-    8: (8.56, 9.57, 30.74, 81.42, 294.21, 1038.2),
-    16: (11.84, 13.8, 51.53, 116.8, 452.98, 1721.45),
-    32: (11.71, 14.87, 67.24, 278.64, 942.42, 3153.07),
-}
 CALLED_OUT = ((8, 8), (32, 16), (32, 64))  # DP, PP
 # So many of the failure counts are planned for where all of them take minutes, evenly spread.
 SAMPLE = 24
@@ -96,7 +88,7 @@ def atlas_row(technique: Technique, dp: int, pp: int, rounds: int) -> dict[str, 
         "planned": len(counts),
         "best_s": min(times_s) * most / len(counts),
         "median_s": median(times_s) * most / len(counts),
-        "paper_s": PAPER_S[dp][PP_DEGREES.index(pp)],
+        "paper_s": paper_s(pp, dp),
         **quality(job, entries),
     }
 

@@ -12,8 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from rtk.benchmarks.scheduling import timed
-from rtk.benchmarks.slipstream_atlas import PAPER_S, PP_DEGREES, whole_atlas
+from rtk.benchmarks.slipstream_atlas import whole_atlas
 from rtk.benchmarks.slipstream_clusters import quarter, random_units, replanner
+from rtk.cli.reproductions.slipstream_table_3 import PAPER_S, PP_DEGREES, paper_s
 from rtk.planners.slipstream.cluster import Technique
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.atlas import AtlasEntry
@@ -55,7 +56,7 @@ def capped_atlas_row(dp: int, pp: int, memory: Memory) -> dict[str, Any]:
         "dp": dp,
         "pp": pp,
         "took_s": took_s,
-        "paper_s": PAPER_S[dp][PP_DEGREES.index(pp)],
+        "paper_s": paper_s(pp, dp),
         "different_recipes": len({entry.recipe for entry in entries}),
         "stored": sum(entry.recipe.stored is not None for entry in entries),
         **gaps(entries),

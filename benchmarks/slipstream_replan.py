@@ -19,6 +19,7 @@ from rtk.schemas.check import check_plan
 from rtk.schemas.plan import Plan
 
 PP, DP, MICROBATCHES = 64, 32, 256
+STASH = 0.5  # of an activation, until W
 FAILURES = (20, 100, 204, 512)
 EQUAL = 1 + 1e-9
 OBJECTIVES: tuple[tuple[str, Technique], ...] = (("makespan", "decoupled"), ("period", "staggered"))
@@ -26,15 +27,16 @@ OBJECTIVES: tuple[tuple[str, Technique], ...] = (("makespan", "decoupled"), ("pe
 
 def replan(seeds: int = 3, rounds: int = 3) -> list[dict[str, Any]]:
     """Failures at random places: how long each part of a plan takes; medians over seeds and rounds."""
-    job = replanner(PP, DP, MICROBATCHES, "staggered")
-    job.in_place(frozenset({(0, 0)}))
     rows = []
-    for failures in FAILURES:
+    for limit, failures in product((None, float(PP)), FAILURES):
+        job = large_job(limit)
+        job.in_place(frozenset({(0, 0)}))
         drawn = [random_units(PP, DP, failures, seed) for seed in range(seeds)]
-        measured = [parts_of(job, units, rounds) for units in drawn if units is not None]
+        measured = [parts_of(job, large_job(limit), units, rounds) for units in drawn if units is not None]
         times_s = {name: median(part["times_s"][name] for part in measured) for name in measured[0]["times_s"]}
         rows.append(
             {
+                "limit_activations": limit,
                 "failures": failures,
                 "seeds": list(range(seeds)),
                 "largest_gap": max(part["gap"] for part in measured),
@@ -45,13 +47,19 @@ def replan(seeds: int = 3, rounds: int = 3) -> list[dict[str, Any]]:
     return rows
 
 
-def parts_of(job: Replanner, units: Units, rounds: int) -> dict[str, Any]:
+def large_job(limit: float | None) -> Replanner:
+    """A job whose workers hold so many activations at most, with a stash of a half until W."""
+    return replanner(PP, DP, MICROBATCHES, "staggered", limit=limit, stash=0.0 if limit is None else STASH)
+
+
+def parts_of(job: Replanner, new: Replanner, units: Units, rounds: int) -> dict[str, Any]:
     """Decide, expand, write, check, and all that at once; medians of rounds in s, and the plan's gap.
 
-    `decided_first` is with numbers of slots that are new; `one_schedule` is the best of those that deciding tries.
+    `decided_first` is with numbers of slots that are new to the job; `one_schedule` is the best of those that deciding
+    tries.
     """
     dead = job.grid.stage_failures(job.grid.column_failures(units))
-    fresh = replanner(PP, DP, MICROBATCHES, "staggered").search
+    fresh = new.search
     fresh.look([0] * PP)
     found, first_s = timed(fresh.look, dead)
     home = home_of(job, units)

@@ -16,8 +16,10 @@ import numpy as np
 
 from .documents import digest
 from .errors import InvalidInputError
-from .orders import KINDS, parse_columns
+from .kernels import pays
+from .orders import KINDS, NONE, Columns, parse_columns
 from .plan import Layers, Optimizer, Plan, Prediction
+from .sound import Run, Shape, follow, run_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,12 +30,13 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 FORWARD, INPUT, WEIGHT, FULL = range(4)
-NONE = -1
 # What an operation adds to the micro-batches that a worker holds whole, and to those of which it holds the stash for W.
 WHOLE, STASHED = np.array([1, -1, 0, -1]), np.array([0, 1, -1, 0])
 # Predictions may come from another summation order: this much relative difference is rounding, not a lie.
 ROUNDING = 1e-9
 MOST_NAMED = 100_000
+# Up to so many operations numpy has judged while the machine code would be loaded.
+NUMPY_OPERATIONS = 500_000
 
 
 @dataclass(frozen=True)
@@ -84,13 +87,18 @@ class _Table:
     @cached_property
     def duration_s(self) -> Floats:
         """Each operation's duration in s; array of n."""
+        place = np.repeat(np.arange(len(self.durations_s)) * len(KINDS), self.counts) + self.kind
+        return self.durations_s.ravel().take(place)
+
+    @cached_property
+    def durations_s(self) -> Floats:
+        """What each kind of operation takes on each worker in s; array of workers x kinds."""
         plan = self.plan
         table = [
             [stage.duration_s(kind) * (worker.slowdown or 1.0) for kind in KINDS]
             for worker, stage in zip(plan.workers, map(plan.stage_of, plan.workers), strict=True)
         ]
-        place = np.repeat(np.arange(len(table)) * len(KINDS), self.counts) + self.kind
-        return np.array(table, dtype=np.float64).ravel().take(place)
+        return np.array(table, dtype=np.float64)
 
     def place(self, row: int) -> int:
         """The place of an operation in its worker's order, from 0."""
@@ -163,6 +171,9 @@ def check_plan(plan: Plan) -> list[Problem]:
     """
     table = _tabulate(plan)
     cells = _number_cells(table)
+    run = _run(cells) if pays(follow, len(table.kind), NUMPY_OPERATIONS) else None
+    if run is not None:
+        return _over_limit(plan, run.peaks) + _wrong_prediction(table, _Times(run.start_s, run.end_s), run.peaks)
     problems = _foreign(table, cells) or _too_few(cells) or _incomplete(cells)
     if problems:
         return problems
@@ -190,6 +201,30 @@ def deadlock_free_times(plan: Plan) -> tuple[Floats, Floats]:
 def _tabulate(plan: Plan) -> _Table:
     texts = [worker.order or "" for worker in plan.workers]
     return _Table(plan, *parse_columns(texts, [worker.pipeline for worker in plan.workers]))
+
+
+def _run(cells: _Cells) -> Run | None:
+    """What the orders of a large plan take, if they are sound."""
+    table, plan = cells.table, cells.table.plan
+    stages = [plan.stage_of(worker) for worker in plan.workers]
+    home, stage = np.array([worker.place for worker in plan.workers]).T
+    layers, (inside_s, between_s) = _layers(plan), _link_delays(plan)
+    shape = Shape(
+        home=home,
+        stage=stage,
+        held=layers[home, stage],
+        duration_s=table.durations_s,
+        activation_bytes=np.array([own.activation_bytes for own in stages], dtype=np.float64),
+        stash_bytes=np.array([own.weight_stash_bytes for own in stages], dtype=np.float64),
+        microbatches=np.array([own.microbatches for own in plan.pipelines], dtype=np.int64),
+        depth=np.count_nonzero(cells.first != NONE, axis=1),
+        first=cells.first,
+        layers=layers,
+        inside_s=inside_s,
+        between_s=between_s,
+        cells=cells.number,
+    )
+    return run_of(Columns(table.counts, table.kind, table.pipeline, table.microbatch), shape)
 
 
 def _number_cells(table: _Table) -> _Cells:
@@ -336,15 +371,21 @@ def _messages(cells: _Cells, forward: Ints, backward: Ints) -> tuple[Ints, Float
 def _hops(cells: _Cells, forward: Ints) -> Iterator[Floats]:
     """Delay of each micro-batch's hops, both ways, for each pipeline: array of (stages - 1) x micro-batches, in s."""
     plan = cells.table.plan
-    links = [plan.template_of(k).links if own.links is None else own.links for k, own in enumerate(plan.pipelines)]
-    inside_s = np.zeros((len(links), max(len(template.stages) for template in plan.templates)))
-    for k, own in enumerate(links):
-        inside_s[k, : len(own)] = [link.delay_s for link in own]
+    inside_s, between_s = _link_delays(plan)
     home = np.array([worker.pipeline for worker in plan.workers])[cells.table.worker[forward]]
     for k, pipelines in enumerate(cells.blocks(home)):
-        between_s = np.array([[link.delay_s] for link in plan.template_of(k).links]).reshape(-1, 1)
-        here, above = pipelines[:-1], pipelines[1:]
-        yield np.where(here == above, inside_s[here, np.arange(len(here))[:, None]], between_s)
+        here, above, links = pipelines[:-1], pipelines[1:], np.arange(len(pipelines) - 1)[:, None]
+        yield np.where(here == above, inside_s[here, links], between_s[k, links])
+
+
+def _link_delays(plan: Plan) -> tuple[Floats, Floats]:
+    """Delay of each link inside a pipeline, and to others: arrays of pipelines x stages of the deepest, in s."""
+    inside_s = np.zeros((len(plan.pipelines), max(len(template.stages) for template in plan.templates)))
+    between_s = np.zeros_like(inside_s)
+    for k in range(len(plan.pipelines)):
+        for delay_s, links in ((inside_s, plan.links_of(k)), (between_s, plan.template_of(k).links)):
+            delay_s[k, : len(links)] = [link.delay_s for link in links]
+    return inside_s, between_s
 
 
 def _deadlock(table: _Table, blocked: Ints, source: Ints) -> Problem:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...schemas.check import check_plan
 from ...schemas.errors import InvalidInputError
 from ...schemas.fields import LARGEST_BYTES, LONGEST_S
+from ...schemas.kernels import Floats as Reals
+from ...schemas.kernels import Ints, MutableFloats, compiled, kernel
 from ...schemas.plan import Plan, Prediction, ProofScope
 from .bounds.lower_bound import lower_bound
 from .evaluate import evaluate
-from .problem import BACKWARD, FORWARD, KINDS, problem_of, with_orders
+from .forms import pays
+from .problem import BACKWARD, FORWARD, INTERPRETED_OPERATIONS, KINDS, problem_of, with_orders
 from .proof import ROUNDING
 from .retime import windows_of
 
@@ -89,6 +92,14 @@ def peaks_bytes(problem: Problem, orders: Orders) -> Floats:
     """The most activation bytes that each worker holds at once, by its order."""
     workers, counts = problem.workers, np.array([len(order) for order in orders])
     codes = np.concatenate([np.asarray(order, dtype=np.int64) for order in orders])
+    if pays(most_held, len(codes), INTERPRETED_OPERATIONS):
+        peaks = np.zeros(len(counts))
+        add_up: Any = compiled(most_held)
+        add_up(
+            problem.executor.shape[1], workers.stage, problem.split.ravel().view(np.int8), counts, codes,
+            workers.activation_bytes, workers.stash_bytes, peaks,
+        )  # fmt: skip
+        return peaks
     owner = np.repeat(np.arange(len(counts)), counts)
     kind, split = codes % KINDS, problem.split[codes // KINDS, workers.stage[owner]]
     # A worker ends with what it began with, nothing, so sums need not begin anew with each.
@@ -99,6 +110,41 @@ def peaks_bytes(problem: Problem, orders: Orders) -> Floats:
     busy = counts > 0
     peaks[busy] = np.maximum.reduceat(held, np.cumsum(counts)[busy] - counts[busy])
     return peaks
+
+
+@kernel
+def most_held(
+    stages: int,
+    stage: Ints,
+    split: Ints,
+    counts: Ints,
+    codes: Ints,
+    activation_bytes: Reals,
+    stash_bytes: Reals,
+    peaks: MutableFloats,
+) -> None:
+    """The most bytes that each worker holds, into `peaks`, which are 0 at first.
+
+    Args:
+        stages: of the deepest pipeline.
+        stage, activation_bytes, stash_bytes: of each worker.
+        split: of each job at each stage.
+        counts, codes: how many operations each worker has, and all of them behind each other.
+    """
+    row = 0
+    for worker in range(len(counts)):
+        whole, stashed = 0, 0
+        for _ in range(counts[worker]):
+            job, kind = codes[row] // KINDS, codes[row] % KINDS
+            if kind == FORWARD:
+                whole += 1
+            elif kind == BACKWARD:
+                whole -= 1
+                stashed += split[job * stages + stage[worker]]
+            else:
+                stashed -= 1
+            peaks[worker] = max(peaks[worker], whole * activation_bytes[worker] + stashed * stash_bytes[worker])
+            row += 1
 
 
 def work_s(problem: Problem) -> float:

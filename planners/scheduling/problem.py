@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...schemas.kernels import MutableInts, compiled, kernel
 from ...schemas.orders import Kind, Operation, Token, print_operation
 from ...schemas.plan import Plan, Stage, Worker
 from .components import components
+from .forms import pays
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2  # kinds in operation codes; BACKWARD is I where split, B otherwise
 KINDS = 3
+# Plain Python does with so many operations what has to be done while the machine code is loaded (about half a second).
+INTERPRETED_OPERATIONS = 150_000
+LETTER_F, LETTER_I, LETTER_W, LETTER_B, DOT, SPACE, ZERO = b"FIWB. 0"
 NO_WORKER = NO_PIPELINE = -1
 
 
@@ -197,6 +202,17 @@ def in_jobs(orders: Orders, jobs: Sequence[int]) -> Orders:
 
 def with_orders(plan: Plan, problem: Problem, orders: Orders) -> Plan:
     """The plan with orders given as operation codes; failed workers keep none."""
+    large = pays(write_orders, problem.operations, INTERPRETED_OPERATIONS)
+    texts = _written(problem, orders) if large else _joined(plan, problem, orders)
+    workers = tuple(
+        worker if worker.failed else replace(worker, order=text)
+        for worker, text in zip(plan.workers, texts, strict=True)
+    )
+    return replace(plan, workers=workers, prediction=None)
+
+
+def _joined(plan: Plan, problem: Problem, orders: Orders) -> list[str]:
+    """The text of each worker's order, from those of its operations."""
     home = np.repeat(problem.origin, KINDS)
     tokens = list(_tokens_by_stage(problem))
 
@@ -205,11 +221,86 @@ def with_orders(plan: Plan, problem: Problem, orders: Orders) -> Plan:
         codes = np.asarray(order, dtype=np.int64)
         return " ".join(np.where(home[codes] == worker.pipeline, own[codes], foreign[codes]).tolist())
 
-    workers = tuple(
-        worker if worker.failed else replace(worker, order=text(worker, order))
-        for worker, order in zip(plan.workers, orders, strict=True)
-    )
-    return replace(plan, workers=workers, prediction=None)
+    return [text(worker, order) for worker, order in zip(plan.workers, orders, strict=True)]
+
+
+def _written(problem: Problem, orders: Orders) -> list[str]:
+    """The same by machine code, character by character."""
+    workers, counts = problem.workers, np.array([len(order) for order in orders])
+    codes = np.concatenate([np.asarray(order, dtype=np.int64) for order in orders])
+    digits = sum(len(str(int(numbers.max(initial=0)))) for numbers in (problem.origin, problem.microbatch))
+    text = np.empty((digits + len("F. ")) * len(codes), dtype=np.uint8)
+    stops = np.zeros(len(counts), dtype=np.int64)
+    split = np.ascontiguousarray(problem.split, dtype=np.int8).ravel()
+    write: Any = compiled(write_orders)
+    write(
+        problem.executor.shape[1], workers.pipeline, workers.stage, problem.origin, problem.microbatch, split,
+        counts, codes, text, stops,
+    )  # fmt: skip
+    whole = text[: stops.max(initial=0)].tobytes().decode("ascii")
+    starts = [0, *stops.tolist()[:-1]]
+    # A space stands behind each operation.
+    return [whole[start : max(start, stop - 1)] for start, stop in zip(starts, stops.tolist(), strict=True)]
+
+
+@kernel
+def put_number(number: int, at: int, text: MutableInts) -> int:
+    """Write a decimal number from a place on; returns the place behind it."""
+    stop = at + 1
+    rest = number // 10
+    while rest > 0:
+        stop += 1
+        rest //= 10
+    for place in range(stop - 1, at - 1, -1):
+        text[place] = ZERO + number % 10
+        number //= 10
+    return stop
+
+
+@kernel
+def write_orders(
+    stages: int,
+    home: Sequence[int],
+    stage: Sequence[int],
+    origin: Sequence[int],
+    microbatch: Sequence[int],
+    split: Sequence[int],
+    counts: Sequence[int],
+    codes: Sequence[int],
+    text: MutableInts,
+    stops: MutableInts,
+) -> None:
+    """Write the orders of all workers behind each other, as schemas/orders.py reads them.
+
+    Args:
+        stages: of the deepest pipeline.
+        home, stage: the pipeline and the stage of each worker.
+        origin, microbatch, split: as `Problem` has them.
+        counts, codes: how many operations each worker has, and all of them behind each other.
+        text: receives the characters, with a space behind each operation.
+        stops: receives where each worker's order ends.
+    """
+    at = 0
+    row = 0
+    for worker in range(len(counts)):
+        for _ in range(counts[worker]):
+            job, kind = codes[row] // KINDS, codes[row] % KINDS
+            if kind == FORWARD:
+                text[at] = LETTER_F
+            elif kind == WEIGHT:
+                text[at] = LETTER_W
+            else:
+                text[at] = LETTER_I if split[job * stages + stage[worker]] else LETTER_B
+            at += 1
+            if origin[job] != home[worker]:
+                at = put_number(origin[job], at, text)
+                text[at] = DOT
+                at += 1
+            at = put_number(microbatch[job], at, text)
+            text[at] = SPACE
+            at += 1
+            row += 1
+        stops[worker] = at
 
 
 def _tokens_by_stage(problem: Problem) -> Iterator[Tokens]:

@@ -26,9 +26,13 @@ def value_s(problem: Problem, orders: Orders, runs: int = 1) -> float:
 
 def windows_of(problem: Problem, orders: Orders) -> Windows:
     """The windows of a problem's components, by orders without a deadlock."""
-    retimer = Retimer(problem)
-    retimer.value_s(orders)
-    return stage_windows(problem, *retimer.spans_s)
+    return timed(problem, orders)[1]
+
+
+def timed(problem: Problem, orders: Orders, runs: int = 1) -> tuple[float, Windows]:
+    """What `value_s` gives, and the windows of the problem's components; they mean nothing where orders deadlock."""
+    retimer = Retimer(problem, runs)
+    return retimer.value_s(orders), stage_windows(problem, *retimer.spans_s)
 
 
 class Retimer:

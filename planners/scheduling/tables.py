@@ -10,10 +10,8 @@ import numpy as np
 
 from ...schemas.kernels import kernel
 from .forms import Form, pays
-from .problem import KINDS, Orders, Problem
+from .problem import INTERPRETED_OPERATIONS, KINDS, Orders, Problem
 
-# Plain Python schedules so many operations while the machine code is loaded (about half a second).
-INTERPRETED_OPERATIONS = 150_000
 INFINITY = float("inf")
 
 
@@ -73,9 +71,8 @@ class Tables(Form):
         """Least time from a decision at stage i to F's arrival at i+1, and from one at i+1 to I's arrival at i."""
         workers = self.problem.workers
         up, down = [], []
-        for link, (below, above) in enumerate(pairwise(by_stage)):
-            passing = self.problem.executor[:, link + 1] >= 0
-            delay_s = float(hop_s[passing, link].min(initial=np.inf))
+        least_s = np.where(self.problem.executor[:, 1:] >= 0, hop_s, np.inf).min(axis=0, initial=np.inf).tolist()
+        for delay_s, (below, above) in zip(least_s, pairwise(by_stage), strict=True):
             up.append(float(workers.forward_s[below].min(initial=np.inf)) + delay_s)
             down.append(float(workers.input_s[above].min(initial=np.inf)) + delay_s)
         return self.floats([*up, np.inf]), self.floats([*down, np.inf])

@@ -80,12 +80,12 @@ class Replanner:
         if not self._alike:
             self.grid.require_live_stages(failed_units)
             found = reroute_unlike(self._home(failed_units), self._effort)
-            return self._assembled(failed_units, found.problem, found.orders, found.bound_s, None)
+            return self._assembled(failed_units, found, None)
         found, said = self._rerouted(failed_units, self._effort), None
         if compared:
             entry, _ = self._entry(len(failed_units), self._quick)
             _, said = self._compared(failed_units, found, entry)
-        return self._assembled(failed_units, found.problem, found.orders, found.bound_s, said)
+        return self._assembled(failed_units, found, said)
 
     def entry(self, failures: int) -> tuple[AtlasEntry, Plan | None]:
         """The atlas's entry for so many failed units, and its plan where a search has made it instead of a recipe.
@@ -127,7 +127,7 @@ class Replanner:
         promise = promise_of_orders(found.problem, found.orders, found.bound_s)
         if found.recipe is not None:
             return AtlasEntry(failures, dead, promise, found.recipe), None
-        plan = self._assembled(units, found.problem, found.orders, found.bound_s, self._unplaced(vector))
+        plan = self._assembled(units, found, self._unplaced(vector))
         return AtlasEntry(failures, dead, promise, Recipe(stored=digest(plan))), plan
 
     def outcome(self, column_failures: Vector) -> tuple[float, tuple[float, ...]]:
@@ -174,10 +174,12 @@ class Replanner:
             units = moved.failed_units
         if entry.recipe.stored is not None or (failed_units is not None and not moved.copies):
             found = self._rerouted(units, self._effort)
-            return self._assembled(units, found.problem, found.orders, found.bound_s, said)
+            return self._assembled(units, found, said)
         problem, orders = follow(self._home(units), self.search, entry.recipe)
+        promised = entry.prediction
+        found = Rerouting(problem, orders, promised.iteration_time_s, promised.lower_bound_s, entry.recipe)
         try:
-            plan = self._assembled(units, problem, orders, entry.prediction.lower_bound_s, said)
+            plan = self._assembled(units, found, said)
         except BrokenPlanError as error:
             raise contradiction(str(error), f"/plans/{entry.failed_units}") from error
         assert plan.prediction is not None
@@ -293,13 +295,11 @@ class Replanner:
         return {"most_copies": sum(vector) * grid.unit_pipelines * grid.unit_stages,
                 "most_copied_bytes": sum(vector) * max(columns)}  # fmt: skip
 
-    def _assembled(
-        self, units: Units, problem: Problem, orders: Orders, bound_s: float, said: Mapping[str, Any] | None
-    ) -> Plan:
+    def _assembled(self, units: Units, found: Rerouting, said: Mapping[str, Any] | None) -> Plan:
         failed = sorted(place for unit in units for place in self.grid.places(unit))
         plan = plan_with_failures(self.common, set(failed))
         own = {"failed": [name_of(place) for place in failed], "normalization": said}
         plan = replace(plan, planner=replace(plan.planner, options=plan.planner.options | own))
         scope: ProofScope = "all-routings" if self._alike else "routing"
-        problem, orders, windows = decoupled_and_timed(problem, orders)
-        return with_orders_and_prediction(plan, problem, orders, bound_s, scope, windows)
+        problem, orders, windows = decoupled_and_timed(found.problem, found.orders, found.windows)
+        return with_orders_and_prediction(plan, problem, orders, found.bound_s, scope, windows)

@@ -14,7 +14,7 @@ from ..scheduling.bounds.lower_bound import lower_bound
 from ..scheduling.hold_back import hold_back
 from ..scheduling.list_schedule import ListScheduler
 from ..scheduling.proof import Proven
-from ..scheduling.retime import value_s
+from ..scheduling.retime import timed
 from ..scheduling.rules import Priority, Rules
 from ..scheduling.solve import Effort, solve
 from .arrival_bound import arrival_bound_s
@@ -26,6 +26,7 @@ from .slots import Slots
 
 if TYPE_CHECKING:
     from ..scheduling.problem import Orders, Problem
+    from ..scheduling.windows import Windows
 
 T = TypeVar("T")
 
@@ -45,7 +46,8 @@ HELD_OPERATIONS, FEWEST_HELD, MOST_HELD = 20_000_000, 12, 60
 class Rerouting(Proven):
     """Orders for the live workers, their makespan or period, and the bound on it, in s.
 
-    `recipe` says how they were made; None where a search has found them.
+    `recipe` says how they were made; None where a search has found them. `windows` are those of the orders; None where
+    these have not been timed one by one.
     """
 
     problem: Problem
@@ -53,6 +55,7 @@ class Rerouting(Proven):
     value_s: float
     bound_s: float
     recipe: Recipe | None
+    windows: Windows | None = None
 
 
 def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort: Effort) -> Rerouting:
@@ -67,12 +70,13 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
     rotation, rotated = search.rotation, None
     if rotation is not None and rotation.leads:
         rotated = in_rotation(search, dead, effort if rotation.suffices else None)
-        if rotated is not None and rotation_settles(search, rotated):
+        if rotated is not None and (rotated.optimal or rotation.suffices):
             return _rotated(home, search, rotated)
     found = search.look(dead)
     if found.optimal:
         return _in_slots(home, search, found)
-    rotated = in_rotation(search, dead, effort)
+    if rotation is not None and not rotation.suffices:  # else it has been searched already, in vain
+        rotated = in_rotation(search, dead, effort)
     bound_s = proven_s(search, dead) if rotated is None else rotated.bound_s
     slots = replace(search.widest(dead), remainder_first=True)
     runs = min(FIRST_LOOK, max(FEWEST_RUNS, WORKER_OPERATIONS // home.operations))
@@ -111,11 +115,6 @@ def in_rotation(search: SlotSearch, dead: Sequence[int], effort: Effort | None) 
     if effort is None:
         return search.rotation.look(live, bound_s)
     return search.rotation.search(live, bound_s, effort.seed, quick=effort.solver == "rules")
-
-
-def rotation_settles(search: SlotSearch, rotated: RotationSchedule) -> bool:
-    """Whether nothing else need be tried."""
-    return rotated.optimal or (search.rotation is not None and search.rotation.suffices)
 
 
 def reroute_unlike(home: Problem, effort: Effort) -> Rerouting:
@@ -167,8 +166,10 @@ def _in_slots(home: Problem, search: SlotSearch, found: SlotSchedule) -> Rerouti
     """A slot schedule's orders; where it leaves a gap they may take less time than the slots."""
     recipe = slot_recipe(found)
     problem, orders = follow(home, search, recipe)
-    taken_s = found.value_s if found.optimal else value_s(problem, orders, runs=search.searches)
-    return Rerouting(problem, orders, taken_s, found.bound_s, recipe)
+    if found.optimal:
+        return Rerouting(problem, orders, found.value_s, found.bound_s, recipe)
+    taken_s, windows = timed(problem, orders, runs=search.searches)
+    return Rerouting(problem, orders, taken_s, found.bound_s, recipe, windows)
 
 
 def _rotated(home: Problem, search: SlotSearch, found: RotationSchedule) -> Rerouting:
@@ -201,7 +202,7 @@ def _by_workers(home: Problem, slots: Slots, candidates: Sequence[Rules], best: 
         return best
     recipe = Recipe(slots.group_sizes, _recorded(rules), "workers")
     scheduler.run(_of_workers(problem, rules))
-    return replace(best, problem=problem, orders=scheduler.orders(), value_s=found_s, recipe=recipe)
+    return Rerouting(problem, scheduler.orders(), found_s, best.bound_s, recipe)
 
 
 def _searched(best: Rerouting, routings: Sequence[Problem], effort: Effort) -> Rerouting:
@@ -210,7 +211,7 @@ def _searched(best: Rerouting, routings: Sequence[Problem], effort: Effort) -> R
     for problem in routings:
         solution = solve(problem, share)
         if solution.value_s < best.value_s:
-            best = replace(best, problem=problem, orders=solution.orders, value_s=solution.value_s, recipe=None)
+            best = Rerouting(problem, solution.orders, solution.value_s, best.bound_s, recipe=None)
             if best.optimal:
                 break
     return best

@@ -35,8 +35,7 @@ import numpy as np
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from ..scheduling.forms import Form, pays
-from ..scheduling.problem import KINDS
-from ..scheduling.tables import INTERPRETED_OPERATIONS
+from ..scheduling.problem import INTERPRETED_OPERATIONS, KINDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

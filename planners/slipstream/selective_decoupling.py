@@ -23,8 +23,9 @@ import numpy as np
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from ..scheduling.forms import Form, pays
+from ..scheduling.problem import INTERPRETED_OPERATIONS
 from ..scheduling.retime import windows_of
-from ..scheduling.tables import INTERPRETED_OPERATIONS
+from ..scheduling.windows import stage_windows
 
 if TYPE_CHECKING:
     from ..scheduling.problem import Orders, Problem
@@ -51,19 +52,20 @@ def decoupled_where_it_helps(problem: Problem, orders: Orders) -> tuple[Problem,
     return decoupled_and_timed(problem, orders)[:2]
 
 
-def decoupled_and_timed(problem: Problem, orders: Orders) -> tuple[Problem, Orders, Windows]:
-    """What `decoupled_where_it_helps` gives, and its windows."""
-    before = windows_of(problem, orders)
+def decoupled_and_timed(
+    problem: Problem, orders: Orders, windows: Windows | None = None
+) -> tuple[Problem, Orders, Windows]:
+    """What `decoupled_where_it_helps` gives, and its windows; `windows` are by `orders`, where they have been timed."""
+    before = windows or windows_of(problem, orders)
     if not problem.split.any():
         return problem, orders, before
-    coupled, found = _with_early_weights(problem, orders, before)
+    coupled, found, after = _with_early_weights(problem, orders, before)
     # What starts a window may start earlier now, where a W was ahead of it: then the period would be longer.
-    after = windows_of(coupled, found)
     worse = after.makespan_s > before.makespan_s * (1 + ROUNDING) or after.period_s > before.period_s * (1 + ROUNDING)
     return (problem, orders, before) if worse else (coupled, found, after)
 
 
-def _with_early_weights(problem: Problem, orders: Orders, windows: Windows) -> tuple[Problem, Orders]:
+def _with_early_weights(problem: Problem, orders: Orders, windows: Windows) -> tuple[Problem, Orders, Windows]:
     """The two passes: latest starts, then W before whatever can wait for it."""
     form = Form(pays(latest, problem.operations, INTERPRETED_OPERATIONS))
     counts = np.array([len(order) for order in orders])
@@ -78,16 +80,20 @@ def _with_early_weights(problem: Problem, orders: Orders, windows: Windows) -> t
         *late_s, *limits_s,
     )  # fmt: skip
     ends_s = [form.floats(np.full(cells, UNKNOWN)) for _ in range(2)]
+    first_s, free_s = form.float_space(workers), form.float_space(workers)
     numbers = [form.int_space(workers) for _ in range(3)]
-    joined, found, taken = form.int_space(cells), form.int_space(places), form.int_space(workers)
+    weighed, joined = (form.ints(np.zeros(cells), np.int8) for _ in range(2))
+    found, taken = form.ints(np.zeros(places), np.int32), form.int_space(workers)
     form.kernel(pull)(
         *tables, form.ints(counts), form.floats(deadlines_s), *limits_s, windows.makespan_s * ROUNDING, *late_s,
-        *ends_s, form.float_space(workers), *numbers, form.int_space(cells), joined, found, taken,
+        *ends_s, first_s, free_s, *numbers, weighed, joined, found, taken,
     )  # fmt: skip
     split = problem.split & (np.asarray(joined).reshape(problem.split.shape) == 0)
     codes: Any = np.asarray(found)
     stops = start + np.asarray(taken)
-    return replace(problem, split=split), [codes[a:b] for a, b in zip(start, stops, strict=True)]
+    # Each starts as soon as it can, so these are the times of the new orders.
+    after = stage_windows(problem, np.asarray(first_s), np.asarray(free_s))
+    return replace(problem, split=split), [codes[a:b] for a, b in zip(start, stops, strict=True)], after
 
 
 def _tables(form: Form, problem: Problem, orders: Orders, counts: Any, start: Any) -> tuple[Any, ...]:
@@ -97,11 +103,11 @@ def _tables(form: Form, problem: Problem, orders: Orders, counts: Any, start: An
     hop_s = np.zeros(problem.executor.shape)
     hop_s[:, :-1] = problem.hop_s
     durations = np.stack((workers.forward_s, workers.input_s, workers.weight_s, workers.full_s), axis=1)
-    order = np.concatenate([np.asarray(codes, dtype=np.int64) for codes in orders])
+    order = np.concatenate([np.asarray(codes, dtype=np.int32) for codes in orders])
     return (
         stages, form.ints(by_stage[counts[by_stage] > 0]), form.ints(workers.stage),
         form.ints(problem.depth[problem.origin] - 1), form.ints(problem.split.ravel(), np.int8),
-        form.floats(hop_s.ravel()), form.floats(durations.ravel()), form.ints(start), form.ints(order),
+        form.floats(hop_s.ravel()), form.floats(durations.ravel()), form.ints(start), form.ints(order, np.int32),
     )  # fmt: skip
 
 
@@ -286,6 +292,7 @@ def pull(
     late_backward_s: Floats,
     forward_s: MutableFloats,
     backward_s: MutableFloats,
+    first_s: MutableFloats,
     free_s: MutableFloats,
     done: MutableInts,
     oldest: MutableInts,
@@ -302,7 +309,7 @@ def pull(
         message_s, end_s, late_forward_s, late_backward_s: what `latest` has found.
         slack_s: a start this much too late is rounding.
         forward_s, backward_s: receive the ends of F and of I or B, at `job * stages + stage`.
-        free_s: when each worker has ended what it did; 0 at first.
+        first_s, free_s: receive when each worker starts, and ends; 0 at first.
         done: how many places of its old order a worker is through with; 0 at first.
         oldest: the place in its old order before which a worker has no pending W; 0 at first.
         ahead: how many W a worker has done whose places are ahead; 0 at first.
@@ -354,6 +361,8 @@ def pull(
                         joined[cell] = 1
                         weighed[cell] = 1
                         ahead[worker] += 1
+                if taken[worker] == 0:
+                    first_s[worker] = begin_s
                 free_s[worker] = begin_s + duration_s[4 * worker + (B if whole and kind == I else kind)]
                 record(kind, cell, free_s[worker], forward_s, backward_s, weighed)
                 found[first + taken[worker]] = code

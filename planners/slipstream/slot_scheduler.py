@@ -11,9 +11,8 @@ import numpy as np
 
 from ...schemas.kernels import kernel, pays
 from ..scheduling.forms import Form
-from ..scheduling.problem import KINDS
+from ..scheduling.problem import INTERPRETED_OPERATIONS, KINDS
 from ..scheduling.sweep import sweep
-from ..scheduling.tables import INTERPRETED_OPERATIONS
 from .slots import Slots, open_slots
 
 if TYPE_CHECKING:

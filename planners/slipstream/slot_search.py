@@ -18,10 +18,9 @@ import numpy as np
 from ..scheduling.limits import rooms
 from ..scheduling.local_search import anneal
 from ..scheduling.portfolio import portfolio
-from ..scheduling.problem import KINDS
+from ..scheduling.problem import INTERPRETED_OPERATIONS, KINDS
 from ..scheduling.proof import Proven
 from ..scheduling.rules import Priority, Rules
-from ..scheduling.tables import INTERPRETED_OPERATIONS
 from .aligned_cut import AlignedCut, aligned
 from .rotation_search import RotationSearch
 from .routing_bound import RoutingBound
@@ -170,17 +169,16 @@ class SlotSearch:
             self._candidates[most] = repeated, list(portfolio(repeated))
         return self._candidates[most]
 
-    def zero_bubble(self, slots: Slots, priority: Priority, warmup: int | None = None) -> Rules:
-        """Rules that are the same at all stages but for the warm-up: that of zero bubble unless said.
+    def zero_bubble(self, slots: Slots, priority: Priority) -> Rules:
+        """Rules that are the same at all stages but for the warm-up, which is that of zero bubble.
 
         Args:
             slots: what is scheduled.
             priority: what workers prefer.
-            warmup: of all stages.
         """
         stages, most = len(slots.group_sizes), int(slots.counts.max())
         room = self._room
-        first = [min(2 * (stages - i) - 1 if warmup is None else warmup, room[i], most) for i in range(stages)]
+        first = [min(2 * (stages - i) - 1, room[i], most) for i in range(stages)]
         return Rules(first, [most] * stages, [0.0] * stages, [most] * stages, [priority] * stages)
 
     def cut(self, dead: Sequence[int], bound_s: float, cut: AlignedCut) -> Slots:

@@ -15,8 +15,8 @@ from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.plan import Plan
 from rtk.schemas.protocols import Measured, Monitor
 
-from ..runners.processes import ProcessJob
-from ..runners.test_survival import TRAINING, plan_of, single_process
+from ..runners.processes import ProcessJob, single_process
+from ..runners.test_survival import TRAINING, plan_of
 
 SLOW = Conditions(slow_workers=(SlowWorker("1/0", 8.0),))
 Findings = dict[int, Conditions]
@@ -75,7 +75,7 @@ def test_a_slow_worker_computes_less_until_it_is_well_again(tmp_path: Path, told
     kinds = [one["event"] for one in job.said]
     assert (kinds.count("slow_worker"), kinds.count("relief"), kinds.count("epoch")) == (1, 1, 3)
     assert not {"copy", "join", "failure"}.intersection(kinds)
-    assert job.losses() == pytest.approx(single_process(plan, iterations), abs=1e-5)
+    assert job.losses() == pytest.approx(single_process(plan, TRAINING, iterations), abs=1e-5)
 
 
 def test_workers_of_a_slow_link_change_places_and_go_back(tmp_path: Path, told: list[Findings]) -> None:
@@ -99,7 +99,7 @@ def test_workers_of_a_slow_link_change_places_and_go_back(tmp_path: Path, told: 
     assert stage_of["0/1"] != stage_of["1/1"]
     kinds = [one["event"] for one in job.said]
     assert (kinds.count("copy"), kinds.count("failure"), kinds.count("join")) == (4, 0, 0)
-    assert job.losses() == pytest.approx(single_process(plan, iterations), abs=1e-5)
+    assert job.losses() == pytest.approx(single_process(plan, TRAINING, iterations), abs=1e-5)
 
 
 def test_a_job_that_is_slow_for_long_is_saved_and_goes_on_with_other_processes(
@@ -126,4 +126,4 @@ def test_a_job_that_is_slow_for_long_is_saved_and_goes_on_with_other_processes(
         assert second.result(60).exit_code == 0
     assert not second.conductor.may_go_on
     assert rest.job.first_iteration == first.conductor.restarts_at
-    assert first.losses() + second.losses() == pytest.approx(single_process(plan, iterations), abs=1e-4)
+    assert first.losses() + second.losses() == pytest.approx(single_process(plan, TRAINING, iterations), abs=1e-4)

@@ -1,17 +1,32 @@
 """Pipelines one by one: a plan of each alone, and its orders among those of the others."""
 
 from dataclasses import replace
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.planners.pipeline.one_forward_one_backward import one_forward_one_backward
 from rtk.planners.pipeline.plan import plan_pipeline
-from rtk.planners.scheduling.problem import alone, coded, home_problem, in_jobs, with_orders
+from rtk.planners.scheduling import assemble
+from rtk.planners.scheduling import problem as problem_module
+from rtk.planners.scheduling.assemble import peaks_bytes
+from rtk.planners.scheduling.evaluate import evaluate
+from rtk.planners.scheduling.problem import (
+    alone,
+    coded,
+    codes_of,
+    home_problem,
+    in_jobs,
+    problem_of,
+    with_orders,
+)
 from rtk.planners.shape import Shape
 from rtk.schemas.conditions import LinkPlace
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
+
+from ..strategies import any_plans
 
 COSTS = Profile((Layer((LayerCost(1.0, 2.0, 3.0),)),) * 4)
 
@@ -41,3 +56,16 @@ def test_a_pipeline_alone_keeps_its_links_and_its_slow_workers(pp: int, dp: int)
     assert [worker.place for worker in one.workers] == [(0, i) for i in range(pp)]
     assert problem.workers.forward_s.tolist() == whole.workers.forward_s[-pp:].tolist()
     assert problem.hop_s.tolist() == [[5.0] * (pp - 1)] * 3
+
+
+@given(any_plans(), st.booleans())
+def test_orders_are_written_and_weighed_alike_in_both_ways(plan: Plan, by_machine_code: bool) -> None:
+    """Codes become the very texts that they were read from, and hold what the evaluator says, by machine code too."""
+    problem = problem_of(plan)
+    codes = codes_of(plan, problem)
+    with (
+        patch.object(problem_module, "pays", lambda *_: by_machine_code),
+        patch.object(assemble, "pays", lambda *_: by_machine_code),
+    ):
+        assert with_orders(plan, problem, codes).workers == plan.workers
+        assert peaks_bytes(problem, codes).tolist() == list(evaluate(plan).peak_memory_bytes)

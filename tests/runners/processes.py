@@ -12,7 +12,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
 from rtk.cli.conducting import Conduct, Conductor
-from rtk.cli.training import Training
+from rtk.cli.training import Training, load_training
 from rtk.runners.resilience.announcements import Announcement
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import RtkError
@@ -36,6 +36,27 @@ def fork(file: str, *arguments: Any) -> ForkServerProcess:
     process = forking().Process(target=runpy.run_path, args=(file, {"ARGUMENTS": arguments}, "worker"), daemon=True)
     process.start()
     return process
+
+
+def single_process(plan: Plan, training: Training, iterations: int) -> list[float]:
+    """The losses of all micro-batches one after the other through the whole model, then AdamW."""
+    import torch
+
+    model, corpus = load_training(plan, training)
+    whole = torch.nn.Sequential(*model.layers)
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=training.learning_rate)
+    losses, total = [], plan.total_microbatches()
+    torch.set_num_threads(training.threads)
+    for iteration in range(iterations):
+        optimizer.zero_grad()
+        batch, parts = corpus.batch(iteration), []
+        for inputs, targets in (batch[number] for number in range(total)):
+            loss = model.loss(whole(inputs), targets) / total
+            loss.backward()  # type: ignore[no-untyped-call]
+            parts.append(loss.item())
+        losses.append(sum(parts))
+        optimizer.step()
+    return losses
 
 
 def work(plan: bytes, training: Training, name: str, addresses: list[str], secret: bytes, not_before: int) -> None:

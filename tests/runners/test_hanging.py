@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rtk.cli.conducting import Conduct  # noqa: E402
-from rtk.cli.training import Training, load_training  # noqa: E402
+from rtk.cli.training import Training  # noqa: E402
 from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners.program import AllReduce, Compute, Message, Part, Receive  # noqa: E402
@@ -23,31 +23,12 @@ from rtk.runners.torch import activity  # noqa: E402
 from rtk.runners.torch.activity import Activity, Watch  # noqa: E402
 from rtk.runners.torch.interruption import Interruption  # noqa: E402
 from rtk.schemas.orders import Operation  # noqa: E402
-from rtk.schemas.plan import Plan  # noqa: E402
 from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
 
-from .processes import ProcessJob  # noqa: E402
+from .processes import ProcessJob, single_process  # noqa: E402
 
 TRAINING = Training("gpt-tiny", (), 1e-4, 1, 16, threads=1, paced=False, seed=0)
 STALL_LIMIT_S = 3.0
-
-
-def single_process(plan: Plan, training: Training, iterations: int) -> list[float]:
-    """The losses of all micro-batches one after the other through the whole model, then AdamW; in float64."""
-    model, corpus = load_training(plan, training)
-    whole = torch.nn.Sequential(*model.layers)
-    optimizer = torch.optim.AdamW(whole.parameters(), lr=training.learning_rate)
-    losses, total = [], plan.total_microbatches()
-    for iteration in range(iterations):
-        optimizer.zero_grad()
-        batch, parts = corpus.batch(iteration), []
-        for inputs, targets in (batch[number] for number in range(total)):
-            loss = model.loss(whole(inputs), targets) / total
-            loss.backward()  # type: ignore[no-untyped-call]
-            parts.append(loss.item())
-        losses.append(sum(parts))
-        optimizer.step()
-    return losses
 
 
 def wait_for(job: ProcessJob, event: str, since: int, **fields: Any) -> dict[str, Any]:

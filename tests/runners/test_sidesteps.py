@@ -28,10 +28,10 @@ from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 from rtk.schemas.plan import Plan  # noqa: E402
 
 if __name__ != "worker":  # which knows no package of tests
-    from .processes import ProcessJob, fork
+    from .processes import ProcessJob, fork, single_process
     from .test_detours import LIMIT, SECRET, world
     from .test_slow_network import within
-    from .test_survival import FOREVER, TRAINING, plan_of, single_process
+    from .test_survival import FOREVER, TRAINING, plan_of
     from .test_transport_epochs import SOON_S, assert_back_to, close_all, held, in_background
 
 
@@ -144,7 +144,7 @@ def test_a_link_that_is_cut_is_left_for_another_network_and_then_for_a_detour() 
         assert job.result().exit_code == 0
     assert [one["event"] for one in job.said if one["event"] in ("failure", "broken_link")] == ["broken_link"] * 2
     losses = job.losses()
-    assert losses == pytest.approx(single_process(plan, len(losses)), abs=1e-4)
+    assert losses == pytest.approx(single_process(plan, TRAINING, len(losses)), abs=1e-4)
 
 
 if __name__ == "worker":

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rtk.cli.conducting import Conduct  # noqa: E402
-from rtk.cli.training import Training, load_training  # noqa: E402
+from rtk.cli.training import Training  # noqa: E402
 from rtk.planners.oobleck.plan import plan_oobleck  # noqa: E402
 from rtk.planners.oobleck.templates import plan_templates  # noqa: E402
 from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
@@ -24,7 +24,7 @@ from rtk.runners.torch.gloo import CONNECT_LIMIT  # noqa: E402
 from rtk.schemas.plan import Plan  # noqa: E402
 from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
 
-from .processes import ProcessJob  # noqa: E402
+from .processes import ProcessJob, single_process  # noqa: E402
 
 HEARTBEAT_S = 2.0
 # Of a learning rate that is low: rounding, which differs with who executes what, grows in AdamW by a factor of 1e3 in a
@@ -37,26 +37,6 @@ def plan_of(pp: int, dp: int, microbatches: int = 2, seconds: float = 0.002) -> 
     """1F1B of gpt-tiny's ten layers."""
     layer = Layer((LayerCost(seconds, seconds, seconds),), activation_bytes=2, weight_stash_bytes=1)
     return plan_pipeline(Profile((layer,) * 10), Shape(pp, dp, microbatches), "1f1b")
-
-
-def single_process(plan: Plan, iterations: int) -> list[float]:
-    """The losses of all micro-batches one after the other through the whole model, then AdamW."""
-    model, corpus = load_training(plan, TRAINING)
-    whole = torch.nn.Sequential(*model.layers)
-    optimizer = torch.optim.AdamW(whole.parameters(), lr=TRAINING.learning_rate)
-    losses, total = [], plan.total_microbatches()
-    torch.set_num_threads(TRAINING.threads)
-    for iteration in range(iterations):
-        optimizer.zero_grad()
-        batch, parts = corpus.batch(iteration), []
-        for number in range(total):
-            inputs, targets = batch[number]
-            loss = model.loss(whole(inputs), targets) / total
-            loss.backward()  # type: ignore[no-untyped-call]
-            parts.append(loss.item())
-        losses.append(sum(parts))
-        optimizer.step()
-    return losses
 
 
 def kept_by(pid: int) -> tuple[int, int]:
@@ -240,7 +220,7 @@ def test_what_was_trained(story: Story, kept: tuple[int, int]) -> None:
     job.server.finish(0, "enough")
     job.result()
     losses = job.losses()
-    assert losses == pytest.approx(single_process(job.plan, len(losses)), abs=1e-6)
+    assert losses == pytest.approx(single_process(job.plan, TRAINING, len(losses)), abs=1e-6)
 
 
 def test_a_stage_down_to_its_last_worker_and_beyond(tmp_path: Path) -> None:
@@ -262,7 +242,7 @@ def test_a_stage_down_to_its_last_worker_and_beyond(tmp_path: Path) -> None:
             job.processes[name].join(60)
             assert job.processes[name].exitcode == 5
     losses = job.losses()
-    assert losses == pytest.approx(single_process(plan, len(losses)), abs=1e-6)
+    assert losses == pytest.approx(single_process(plan, TRAINING, len(losses)), abs=1e-6)
     saved = story.await_event("checkpoint", 0)
     manifest = read_manifest(Path(saved["path"]))
     assert manifest.iteration == len(losses)
@@ -288,7 +268,7 @@ def test_a_stage_that_is_told_to_go_is_saved_and_goes_on_elsewhere(tmp_path: Pat
     assert not [one for one in job.said if one["event"] == "failure"]
     with ProcessJob(plan, Conduct(len(done) + 3, resume=saved), TRAINING) as rest:
         assert rest.result().exit_code == 0
-    assert done + rest.losses() == pytest.approx(single_process(plan, len(done) + 3), abs=1e-6)
+    assert done + rest.losses() == pytest.approx(single_process(plan, TRAINING, len(done) + 3), abs=1e-6)
 
 
 def test_unlike_pipelines_lose_nothing() -> None:
@@ -311,4 +291,4 @@ def test_unlike_pipelines_lose_nothing() -> None:
     assert [one["event"] for one in job.said].count("join") == 2
     assert "copy" in [one["event"] for one in job.said]
     losses = job.losses()
-    assert losses == pytest.approx(single_process(plan, len(losses)), abs=1e-6)
+    assert losses == pytest.approx(single_process(plan, TRAINING, len(losses)), abs=1e-6)

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rtk.schemas import orders as orders_module
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.orders import (
     KINDS,
@@ -41,11 +43,12 @@ def test_accepted_text_is_canonical(text: str) -> None:
     assert print_order(operations, 9999) == text.replace("9999.", "")
 
 
-@given(st.lists(st.tuples(st.lists(OPERATIONS, max_size=8), st.integers(0, 12)), max_size=5))
-def test_columns_hold_what_the_orders_hold(orders: list[tuple[list[Operation], int]]) -> None:
+@given(st.lists(st.tuples(st.lists(OPERATIONS, max_size=8), st.integers(0, 12)), max_size=5), st.booleans())
+def test_columns_hold_what_the_orders_hold(orders: list[tuple[list[Operation], int]], by_machine_code: bool) -> None:
     """Many orders read at once, empty ones among them, hold the operations that they hold one by one."""
     texts, pipelines = [print_order(*order) for order in orders], [pipeline for _, pipeline in orders]
-    counts, *columns = parse_columns(texts, pipelines)
+    with patch.object(orders_module, "pays", lambda *_: by_machine_code):
+        counts, *columns = parse_columns(texts, pipelines)
     found = [Operation(KINDS[kind], k, j) for kind, k, j in zip(*(column.tolist() for column in columns), strict=True)]
     parsed = [parse_order(text, pipeline) for text, pipeline in zip(texts, pipelines, strict=True)]
     assert counts.tolist() == [len(operations) for operations in parsed]
@@ -61,11 +64,16 @@ def _refusal(parse: Callable[[], object]) -> tuple[str, str | None] | None:
     return None
 
 
-@given(st.lists(st.text(alphabet="FIWB01239. x٣\n", max_size=7), max_size=4))
-def test_columns_refuse_what_orders_refuse(texts: list[str]) -> None:
+@given(st.lists(st.text(alphabet="FIWB01239. x٣\n", max_size=7), max_size=4), st.booleans())
+@example(["F0", "F1.0 W0123"], True)
+@example(["F0 ", "F0"], True)
+@example(["", " ", "F0"], True)
+@example(["F1234567890"], True)
+def test_columns_refuse_what_orders_refuse(texts: list[str], by_machine_code: bool) -> None:
     """Orders read at once are refused as the first of them that is refused alone, in the same words."""
     alone = [_refusal(partial(parse_order, text, 0)) for text in texts]
-    together = _refusal(partial(parse_columns, texts, [0] * len(texts)))
+    with patch.object(orders_module, "pays", lambda *_: by_machine_code):
+        together = _refusal(partial(parse_columns, texts, [0] * len(texts)))
     assert together == next((refusal for refusal in alone if refusal), None)
 
 
