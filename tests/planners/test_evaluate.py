@@ -5,9 +5,12 @@ from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.evaluate import Evaluation, Timed, evaluate
+from rtk.planners.scheduling.problem import codes_of, problem_of
+from rtk.planners.scheduling.retime import value_s, windows_of
 from rtk.runners.program import lower
 from rtk.runners.simulator import execute, is_computed, simulate
 from rtk.schemas.check import check_plan, check_timeline, deadlock_free_times
@@ -37,6 +40,17 @@ def test_three_readings_agree_to_the_last_bit(plan: Plan) -> None:
     assert simulation.bubble_ratio == pytest.approx(evaluation.bubble_ratio, abs=1e-9)
     assert check_plan(plan) == []
     assert check_timeline(plan, simulation.timeline) == []
+
+
+@settings(max_examples=60)
+@given(any_plans(), st.booleans())
+def test_the_kernels_say_what_the_evaluator_says(plan: Plan, staggered: bool) -> None:
+    """What searches minimize and replays time is what a plan predicts, to the last bit, also with unlike cuts."""
+    problem = problem_of(plan).with_objective(staggered)
+    orders, evaluation = codes_of(plan, problem), evaluate(plan)
+    windows = windows_of(problem, orders)
+    assert (windows.makespan_s, windows.period_s) == (evaluation.makespan_s, evaluation.period_s)
+    assert value_s(problem, orders) == (evaluation.period_s if staggered else evaluation.makespan_s)
 
 
 @given(plans())
