@@ -1,11 +1,12 @@
 """What a plan of unlike pipelines says of its all-reduce, against sums layer by layer, as the torch runner makes them.
 
 `python benchmarks/unlike_sums.py [--plans N] [--seed S] [-o FILE]`. Random models, networks and nodes, plans by
-`plan_oobleck`, of unlike templates. A plan says that a component is summed from its last worker's end on, in its
-longest `allreduce_s`. Here each run of layers with the same holders begins when all of them have ended and are through
-with the runs before it, and takes its share of `allreduce_s`, by layers, of the holder for whom that is longest. Two
-orders: from the first layers up, as the runner did, and from the last layers down. Each figure is the iteration, of
-what is stated.
+`plan_oobleck`, of unlike templates. Figures are of iterations as a runner makes them, the last layers first:
+
+* *as one*: how long they take, of what plans stated when they had a component summed from its last worker's end on, in
+  its longest `allreduce_s`;
+* *part by part*: of what plans state now;
+* *first layers first*: how long they would take in the other order, of what they take in this one.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from statistics import median
 from rtk.benchmarks.common import write_result
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
+from rtk.planners.scheduling.components import components
 from rtk.planners.scheduling.evaluate import Evaluation, evaluate
 from rtk.runners.program import lower
 from rtk.schemas.errors import RtkError
@@ -42,23 +44,30 @@ def random_plan(chance: random.Random) -> Plan | None:
     return plan if len({pipeline.template for pipeline in plan.pipelines}) > 1 else None
 
 
-def iteration_s(evaluation: Evaluation, is_descending: bool) -> float:
-    """How long an iteration takes whose layers are summed part by part, in s."""
+def run_s(evaluation: Evaluation, is_descending: bool) -> float:
+    """How long an iteration takes whose layers are summed part by part, in s, as the program of a runner has it."""
     plan, program = evaluation.plan, lower(evaluation.plan)
-    stages = [plan.stage_of(worker) for worker in program.workers]
     free_s = [row[-1].end_s for row in evaluation.operations if row]
-    parts = {part for rank in range(len(stages)) for part in program.reduction(rank).parts}
+    parts = {part for rank in range(len(program.workers)) for part in program.reduction(rank).parts}
     for part in sorted(parts, key=lambda one: one.layers, reverse=is_descending):
-        end_s = max(free_s[rank] for rank in part.ranks) + max(
-            stages[rank].allreduce_s * _length(part.layers) / _length(stages[rank].layers) for rank in part.ranks
-        )
+        end_s = max(free_s[rank] for rank in part.ranks) + part.duration_s
         for rank in part.ranks:
             free_s[rank] = end_s
-    return max(free_s) + max(stage.optimizer_s for stage in stages)
+    return max(free_s) + max(plan.stage_of(worker).optimizer_s for worker in program.workers)
 
 
-def _length(layers: tuple[int, int]) -> int:
-    return layers[1] - layers[0]
+def as_one_s(evaluation: Evaluation) -> float:
+    """How long an iteration takes whose components are summed as one, in s."""
+    plan = evaluation.plan
+    pairs = zip(plan.workers, evaluation.operations, strict=True)
+    workers = [(plan.stage_of(worker), row[-1].end_s) for worker, row in pairs if row]
+    component_of = components(stage.layers for stage, _ in workers)
+    summed_s = [
+        max(end_s for stage, end_s in workers if component_of[stage.layers] == component)
+        + max(stage.allreduce_s for stage, _ in workers if component_of[stage.layers] == component)
+        for component in set(component_of.values())
+    ]
+    return max(summed_s) + max(stage.optimizer_s for stage, _ in workers)
 
 
 def main() -> None:
@@ -68,18 +77,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", default="-")
     arguments = parser.parse_args()
-    chance, found = random.Random(arguments.seed), list[tuple[float, float]]()
+    chance, found = random.Random(arguments.seed), list[tuple[float, ...]]()
     while len(found) < arguments.plans:
         plan = random_plan(chance)
         if plan is not None:
             evaluation = evaluate(plan)
-            up_s, down_s = iteration_s(evaluation, False), iteration_s(evaluation, True)
-            found.append((up_s / evaluation.makespan_s, down_s / evaluation.makespan_s))
-    orders = zip(("first layers first", "last layers first"), zip(*found, strict=True), strict=True)
-    figures = {name: {"least": min(ones), "median": median(ones), "most": max(ones)} for name, ones in orders}
-    write_result(
-        {"plans": arguments.plans, "seed": arguments.seed, "of the stated iteration": figures}, arguments.output
-    )
+            down_s, up_s = run_s(evaluation, True), run_s(evaluation, False)
+            found.append((down_s / as_one_s(evaluation), down_s / evaluation.makespan_s, up_s / down_s))
+    ways = zip(("as one", "part by part", "first layers first"), zip(*found, strict=True), strict=True)
+    figures = {name: {"least": min(ones), "median": median(ones), "most": max(ones)} for name, ones in ways}
+    write_result({"plans": arguments.plans, "seed": arguments.seed, "ratios of iterations": figures}, arguments.output)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..schemas.plan import Plan
+from ..schemas.plan import Layers, Plan
 from ..schemas.protocols import Examined
 from ..schemas.timeline import Span
 from .cast import Process
@@ -104,11 +104,10 @@ def half_way_s(program: Program, execution: Execution, rank: int) -> float | Non
 
 
 def stages_of(program: Program, alive: Sequence[int]) -> list[list[int]]:
-    """The living ranks of each stage, or of stages that reduce together, that has any."""
-    stages: dict[tuple[int, ...], list[int]] = {}
+    """The living ranks that hold the same layers, and so sum and step together."""
+    stages: dict[Layers, list[int]] = {}
     for rank in alive:
-        group = program.reduction(rank).group
-        stages.setdefault(group, []).append(rank)
+        stages.setdefault(program.plan.stage_of(program.workers[rank]).layers, []).append(rank)
     return list(stages.values())
 
 

@@ -228,16 +228,14 @@ def _stretched(program: Program, distances: _Distances) -> Program:
     """A program with true delays."""
     sums = [program.reduction(rank) for rank in range(len(program.workers))]
     around_s = {ranks: distances.around_s(ranks) for ranks in {part.ranks for one in sums for part in one.parts}}
-    more_s = dict.fromkeys((one.group for one in sums), 0.0)
-    for one in sums:
-        more_s[one.group] = max(more_s[one.group], sum(around_s[part.ranks] for part in one.parts))
 
     def true(rank: int, one: Instruction) -> Instruction:
         if isinstance(one, Send):
             delay_s = distances.between_s(rank, one.to, one.message.pipeline)
             return one if delay_s == one.delay_s else replace(one, delay_s=delay_s)
-        if isinstance(one, AllReduce) and more_s[one.group]:
-            return replace(one, duration_s=one.duration_s + more_s[one.group])
+        if isinstance(one, AllReduce) and any(around_s[part.ranks] for part in one.parts):
+            parts = (replace(part, duration_s=part.duration_s + around_s[part.ranks]) for part in one.parts)
+            return AllReduce(tuple(parts))
         return one
 
     own = (tuple(true(rank, one) for one in instructions) for rank, instructions in enumerate(program.instructions))

@@ -6,7 +6,7 @@ operation that needs the message; a runner may post them earlier. Sends never bl
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Literal
 
 from ..schemas.orders import Operation
@@ -49,31 +49,35 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Consecutive layers [first, stop) of a stage that the same ranks hold; the gradients are summed over these."""
+    """Consecutive layers [first, stop) of a stage that the same ranks hold; the gradients are summed over these.
+
+    It takes `duration_s` once all of them are there: of each rank's all-reduce its share of the layers, of the slowest.
+    """
 
     layers: Layers
     ranks: tuple[int, ...]
+    duration_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """Sum the gradients of a stage's layers over all that hold them; takes duration_s once all of `group` are there.
+    """Sum the gradients of a stage's layers over all that hold them.
 
     A sum over holders needs no weights: every gradient is one of micro-batches' losses, each divided by the number of
     micro-batches of all pipelines, so who has executed more of them counts for more by itself.
 
     Attributes:
-        group: the ranks of the stage's component (docs/semantics.md), ascending: where all pipelines cut the layers
-            alike, its peers.
-        duration_s: of the slowest of them.
         parts: what is to be summed with whom, one after the other, the last layers first, for backward passes end with
             the first: so who has ended does not wait for somebody who still computes. All ranks go through the layers
             in this order, so none wait for each other. One part where all cut alike.
     """
 
-    group: tuple[int, ...]
-    duration_s: float
     parts: tuple[Part, ...]
+
+    @property
+    def duration_s(self) -> float:
+        """All parts, without waiting for anybody."""
+        return sum(part.duration_s for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +183,9 @@ def _reductions(plan: Plan, workers: Sequence[Worker]) -> Iterator[AllReduce]:
     """The all-reduce of each rank."""
     stages = [plan.stage_of(worker) for worker in workers]
     runs = _runs_of_layers(stages)
-    components = _components([run.ranks for run in runs])
-    slowest_s = {group: max(stages[rank].allreduce_s for rank in group) for group in set(components.values())}
     at = {run.layers[0]: place for place, run in enumerate(runs)}
-    for rank, (first, stop) in enumerate(stage.layers for stage in stages):
-        own = runs[at[first] : at.get(stop, len(runs))]
-        yield AllReduce(components[rank], slowest_s[components[rank]], tuple(_joined(own))[::-1])
+    for first, stop in (stage.layers for stage in stages):
+        yield AllReduce(tuple(runs[at[first] : at.get(stop, len(runs))])[::-1])
 
 
 def _runs_of_layers(stages: Sequence[Stage]) -> list[Part]:
@@ -195,29 +196,12 @@ def _runs_of_layers(stages: Sequence[Stage]) -> list[Part]:
     for rank, (first, stop) in enumerate(stage.layers for stage in stages):
         for place in range(at[first], at[stop]):
             held[place].append(rank)
-    return [Part(layers, tuple(ranks)) for layers, ranks in zip(pairwise(cuts), held, strict=False)]
+    return [_part(stages, layers, ranks) for layers, ranks in zip(pairwise(cuts), held, strict=False)]
 
 
-def _components(holders: Sequence[tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
-    """For each rank, those whose stages hang together with its own by common layers, ascending.
-
-    Stages are consecutive layers, so a component ends where no rank holds both what is ahead and what follows.
-
-    Args:
-        holders: the ranks that hold each run of layers, in ascending order of layers.
-    """
-    found: list[set[int]] = []
-    ahead: tuple[int, ...] = ()
-    for ranks in holders:
-        if set(ranks).isdisjoint(ahead):
-            found.append(set())
-        found[-1].update(ranks)
-        ahead = ranks
-    return {rank: group for group in (tuple(sorted(one)) for one in found) for rank in group}
-
-
-def _joined(runs: Sequence[Part]) -> Iterator[Part]:
-    """Neighbouring runs of layers with the same ranks as one."""
-    for ranks, group in groupby(runs, key=lambda run: run.ranks):
-        same = list(group)
-        yield Part((same[0].layers[0], same[-1].layers[1]), ranks)
+def _part(stages: Sequence[Stage], layers: Layers, ranks: Sequence[int]) -> Part:
+    """The layers that these ranks hold, and how long the slowest of them needs for its share."""
+    length = layers[1] - layers[0]
+    holders = (stages[rank] for rank in ranks)
+    shares_s = (stage.allreduce_s * (length / (stage.layers[1] - stage.layers[0])) for stage in holders)
+    return Part(layers, tuple(ranks), max(shares_s, default=0.0))

@@ -9,15 +9,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import combinations
+from operator import add
 from typing import TYPE_CHECKING
 
 from ..schemas.documents import digest
 from ..schemas.errors import InvalidInputError
 from ..schemas.orders import print_operation
-from ..schemas.plan import Plan, Worker
+from ..schemas.plan import Layers, Plan, Worker
 from ..schemas.report import Report
 from ..schemas.timeline import Span, Timeline, memory_of_workers
-from .program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, lower
+from .program import AllReduce, Compute, Instruction, Message, Part, Program, Receive, Send, Step, lower
 from .sending import RankPair, Sending, pairs_of, rank_pair
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ class _Machine:
     spans: list[Span] = field(default_factory=list)
     whole: int = 0
     stashed: int = 0
+    summed: int = 0
     peak_bytes: float = 0.0
     busy_s: float = 0.0
     ready_s: float = math.inf
@@ -245,11 +247,9 @@ class _Clock:
                 else:
                     self.waiting[instruction.message] = (now_s, rank)
             case AllReduce():
-                machine.ready_s = now_s
-                self._gather(("allreduce", instruction.group[0]), len(instruction.group), rank, now_s)
+                self._sum(rank, machine, instruction, now_s)
             case Step():
-                meeting, size = (0, len(self.machines)) if instruction.everyone else (rank, 1)
-                self._gather(("step", meeting), size, rank, now_s)
+                self._step(rank, instruction, now_s)
 
     def _go_on(self, rank: int, at_s: float) -> None:
         if math.isfinite(at_s):
@@ -304,49 +304,63 @@ class _Clock:
         lost_s = max(now_s, self.cuts[pair])
         self.lost_s[pair] = min(lost_s, self.lost_s.get(pair, math.inf))
 
-    def _gather(self, meeting: tuple[str, int], size: int, rank: int, now_s: float) -> None:
-        """An all-reduce or a step begins when the last of its group is there; `meeting` names it by its first rank."""
-        present = self.gathered.setdefault(meeting, [])
-        present.append((now_s, rank))
-        if len(present) < size:
+    def _sum(self, rank: int, machine: _Machine, instruction: AllReduce, now_s: float) -> None:
+        """Sum the next part of a rank's gradients; it begins when all its holders have come to it."""
+        if not machine.summed:
+            machine.ready_s = now_s
+        part = instruction.parts[machine.summed]
+        present = self._gathered(("allreduce", part.layers[0]), len(part.ranks), rank, now_s)
+        start_s = max((since_s for since_s, _ in present), default=now_s)
+        if not present or self._is_torn(part, start_s):
             return
-        start_s = max(since_s for since_s, _ in self.gathered.pop(meeting))
-        if self._is_torn([member for _, member in present], start_s):
-            return
+        # Nobody's gradients are reduced before everybody's are.
+        end_s = max(self._end_s(one, start_s, part.duration_s) for one in part.ranks)
+        for _, member in present:
+            self._add_sum(member, part, start_s, end_s)
+
+    def _add_sum(self, rank: int, part: Part, start_s: float, end_s: float) -> None:
+        """A rank's part is summed: what follows is the next one, or its step."""
+        machine = self.machines[rank]
+        reduction = machine.instructions[machine.next]
+        assert isinstance(reduction, AllReduce)
+        machine.summed += 1
+        if part.duration_s:
+            machine.spans.append(Span(machine.worker.name, "allreduce", start_s, end_s))
+        if machine.summed == len(reduction.parts):
+            machine.reduced_s = end_s
+            self._go_on(rank, end_s)
+        elif math.isfinite(end_s):
+            heappush(self.moments, (end_s, rank))
+
+    def _step(self, rank: int, instruction: Step, now_s: float) -> None:
+        """Step the optimizer, each worker its own; with a synchronous one, once all are there."""
+        meeting, size = (0, len(self.machines)) if instruction.everyone else (rank, 1)
+        present = self._gathered(("step", meeting), size, rank, now_s)
+        start_s = max((since_s for since_s, _ in present), default=now_s)
         for _, member in present:
             machine = self.machines[member]
-            instruction = machine.instructions[machine.next]
-            assert isinstance(instruction, AllReduce | Step)
-            # Nobody's gradients are reduced before everybody's are; a step is each worker's own.
-            involved = [one for _, one in present] if isinstance(instruction, AllReduce) else [member]
-            end_s = max(self._end_s(one, start_s, instruction.duration_s) for one in involved)
-            self._finish(machine, instruction, start_s, end_s)
-            self._go_on(member, end_s)
+            own = machine.instructions[machine.next]
+            assert isinstance(own, Step)
+            machine.done_s = self._end_s(member, start_s, own.duration_s)
+            if own.duration_s:
+                machine.spans.append(Span(machine.worker.name, "step", start_s, machine.done_s))
+            self._go_on(member, machine.done_s)
 
-    def _is_torn(self, members: list[int], start_s: float) -> bool:
+    def _gathered(self, meeting: tuple[str, int], size: int, rank: int, now_s: float) -> list[tuple[float, int]]:
+        """Who is there and since when, once the last of those who meet is; until then nobody."""
+        present = self.gathered.setdefault(meeting, [])
+        present.append((now_s, rank))
+        return self.gathered.pop(meeting) if len(present) == size else []
+
+    def _is_torn(self, part: Part, start_s: float) -> bool:
         """Whether some who sum gradients do not reach each other before they have the sum; it then never comes."""
         if not self.cuts:
             return False
-        sums = [self.machines[one].instructions[self.machines[one].next] for one in members]
-        together = {
-            (pair, one.duration_s)
-            for one in sums
-            if isinstance(one, AllReduce)
-            for part in one.parts
-            for pair in combinations(part.ranks, 2)
-        }
-        torn = [pair for pair, duration_s in together if self._is_cut(pair, start_s, start_s + duration_s)]
+        end_s = start_s + part.duration_s
+        torn = [pair for pair in combinations(part.ranks, 2) if self._is_cut(pair, start_s, end_s)]
         for pair in torn:
             self._lose(pair, start_s)
         return bool(torn)
-
-    def _finish(self, machine: _Machine, instruction: AllReduce | Step, start_s: float, end_s: float) -> None:
-        if isinstance(instruction, AllReduce):
-            name, machine.reduced_s = "allreduce", end_s
-        else:
-            name, machine.done_s = "step", end_s
-        if instruction.duration_s:
-            machine.spans.append(Span(machine.worker.name, name, start_s, end_s))
 
 
 def is_computed(span: Span) -> bool:
@@ -363,14 +377,7 @@ def _jitter_streams(plan: Plan, jitter: float, seed: int) -> "list[np.random.Gen
 
 
 def _summary(plan: Plan, clock: _Clock, options: dict[str, float]) -> Simulation:
-    components: dict[tuple[int, ...], list[_Machine]] = {}
-    for machine in clock.machines:
-        (group,) = (one.group for one in machine.instructions if isinstance(one, AllReduce))
-        components.setdefault(group, []).append(machine)
-    windows = [_window(plan, machines) for machines in components.values()]
-    reduced_s = max((last + allreduce for _, last, allreduce, _ in windows), default=0.0)
-    makespan_s = reduced_s + max((optimizer for _, _, _, optimizer in windows), default=0.0)
-    period_s = max((last - first + allreduce + optimizer for first, last, allreduce, optimizer in windows), default=0.0)
+    makespan_s, period_s = _makespan_and_period(clock)
     iteration_s = period_s if plan.optimizer == "staggered" else makespan_s
     room_s = len(clock.machines) * iteration_s
     busy_s = sum(machine.busy_s for machine in clock.machines)
@@ -385,16 +392,30 @@ def _summary(plan: Plan, clock: _Clock, options: dict[str, float]) -> Simulation
     )
 
 
-def _window(plan: Plan, members: list[_Machine]) -> tuple[float, float, float, float]:
-    """Of one component: first start, last end, and the slowest all-reduce and optimizer of its workers, in s."""
-    computed = [[span for span in machine.spans if is_computed(span)] for machine in members]
-    stages = [plan.stage_of(machine.worker) for machine in members]
-    return (
-        min((spans[0].start_s for spans in computed if spans), default=math.inf),
-        max((spans[-1].end_s for spans in computed if spans), default=0.0),
-        max(stage.allreduce_s for stage in stages),
-        max(stage.optimizer_s for stage in stages),
+def _makespan_and_period(clock: _Clock) -> tuple[float, float]:
+    """What an iteration takes whose sums begin when the operations are over, whatever sends hold workers up."""
+    spans = [[span for span in machine.spans if is_computed(span)] for machine in clock.machines]
+    begun_s = [own[-1].end_s if own else 0.0 for own in spans]
+    sums_s = [0.0] * len(spans)
+    sums = (one for machine in clock.machines for one in machine.instructions if isinstance(one, AllReduce))
+    parts = {part for one in sums for part in one.parts}
+    for part in sorted(parts, key=lambda one: one.layers, reverse=True):
+        start_s = max(begun_s[rank] + sums_s[rank] for rank in part.ranks)
+        for rank in part.ranks:
+            begun_s[rank], sums_s[rank] = start_s, part.duration_s
+    stages = [clock.plan.stage_of(machine.worker) for machine in clock.machines]
+    makespan_s = max(map(add, begun_s, sums_s), default=0.0) + max((stage.optimizer_s for stage in stages), default=0.0)
+    alike: dict[Layers, list[int]] = {}
+    for rank, stage in enumerate(stages):
+        alike.setdefault(stage.layers, []).append(rank)
+    windows_s = (
+        begun_s[ranks[0]]
+        - min((spans[rank][0].start_s for rank in ranks if spans[rank]), default=math.inf)
+        + sums_s[ranks[0]]
+        + max(stages[rank].optimizer_s for rank in ranks)
+        for ranks in alike.values()
     )
+    return makespan_s, max(windows_s, default=0.0)
 
 
 def _timeline(plan: Plan, clock: _Clock, options: dict[str, float]) -> Timeline:

@@ -18,7 +18,7 @@ from .documents import digest
 from .errors import InvalidInputError
 from .kernels import pays
 from .orders import KINDS, NONE, Columns, parse_columns
-from .plan import Layers, Optimizer, Plan, Prediction
+from .plan import Optimizer, Plan, Prediction
 from .sound import Run, Shape, follow, run_of
 
 if TYPE_CHECKING:
@@ -475,40 +475,39 @@ def _wrong_bound(prediction: Prediction, iteration: float) -> list[Problem]:
     return problems
 
 
-def _stage_windows(table: _Table, times: _Times) -> tuple[Floats, Floats, Floats, Floats]:
-    """For each component, over all its workers: first start, last end, and slowest all-reduce and optimizer, in s."""
-    plan = table.plan
-    live = [number for number, worker in enumerate(plan.workers) if not worker.failed]
-    stages = [plan.stage_of(plan.workers[number]) for number in live]
-    component = _components([stage.layers for stage in stages])
-    groups = int(component.max()) + 1
-    group = np.full(len(plan.workers), NONE, dtype=np.int64)
-    group[live] = component
-    first, last = np.full(groups, np.inf), np.zeros(groups)
-    rows, busy = table.first[table.busy], group[table.busy]
-    np.minimum.at(first, busy, np.minimum.reduceat(times.start_s, rows))
-    np.maximum.at(last, busy, np.maximum.reduceat(times.end_s, rows))
-    allreduce, optimizer = np.zeros(groups), np.zeros(groups)
-    np.maximum.at(allreduce, group[live], [stage.allreduce_s for stage in stages])
-    np.maximum.at(optimizer, group[live], [stage.optimizer_s for stage in stages])
-    return first, last, allreduce, optimizer
-
-
-def _components(held: Sequence[Layers]) -> Ints:
-    """The number of each stage's component, from its layers: the next begins where no stage crosses a boundary."""
-    boundaries, places = np.unique(np.array(held), return_inverse=True)
-    starts, stops = places.reshape(-1, 2).T
-    crossing = np.zeros(len(boundaries) + 1, dtype=np.int64)
-    np.add.at(crossing, starts + 1, 1)
-    np.add.at(crossing, stops, -1)
-    component: Ints = np.cumsum(np.cumsum(crossing)[:-1] == 0)[starts] - 1
-    return component
-
-
 def _makespan_and_period(table: _Table, times: _Times) -> tuple[float, float]:
-    first, last, allreduce, optimizer = _stage_windows(table, times)
-    makespan = float((last + allreduce).max() + optimizer.max())
-    return makespan, float((last - first + allreduce + optimizer).max())
+    """When all gradients are summed, layer by layer from the last on, and all have stepped; and the longest window.
+
+    Where nobody's stage begins or ends there is nothing between two layers: they are summed as one.
+    """
+    plan = table.plan
+    live = np.array([not worker.failed for worker in plan.workers])
+    stages = [plan.stage_of(worker) for worker in plan.workers]
+    layers = np.array([stage.layers for stage in stages])
+    reduce_s, step_s = (
+        np.array([getattr(stage, name) for stage in stages], dtype=np.float64)
+        for name in ("allreduce_s", "optimizer_s")
+    )
+    first_s, begun_s, sum_s = np.full(len(stages), np.inf), np.zeros(len(stages)), np.zeros(len(stages))
+    rows = table.first[table.busy]
+    first_s[table.busy] = np.minimum.reduceat(times.start_s, rows)
+    begun_s[table.busy] = np.maximum.reduceat(times.end_s, rows)
+    boundaries = np.unique(layers[live])
+    for start, stop in zip(boundaries[-2::-1], boundaries[:0:-1], strict=True):
+        holders = np.flatnonzero(live & (layers[:, 0] <= start) & (stop <= layers[:, 1]))
+        if len(holders):
+            begun_s[holders] = (begun_s[holders] + sum_s[holders]).max()
+            held = layers[holders, 1] - layers[holders, 0]
+            sum_s[holders] = (reduce_s[holders] * ((stop - start) / held)).max()
+    _, alike = np.unique(layers[live], axis=0, return_inverse=True)
+    alike = alike.reshape(-1)
+    groups = int(alike.max()) + 1
+    began_s, steps_s, done_s, lasts_s = np.full(groups, np.inf), *(np.zeros(groups) for _ in range(3))
+    np.minimum.at(began_s, alike, first_s[live])
+    np.maximum.at(steps_s, alike, step_s[live])
+    done_s[alike], lasts_s[alike] = begun_s[live], sum_s[live]
+    makespan = float((done_s + lasts_s).max() + steps_s.max())
+    return makespan, float((done_s - began_s + lasts_s + steps_s).max())
 
 
 def _close(a: float, b: float) -> bool:

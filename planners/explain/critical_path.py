@@ -75,7 +75,8 @@ class CriticalPath:
         start_s: where it starts: 0, or the start of the deciding stage's window in a staggered plan.
         stretches: its parts, without a gap between them.
         stage: the deciding stage, whose all-reduce and optimizer step follow.
-        allreduce_s, optimizer_s: of that stage; a synchronous plan's step is that of the slowest stage.
+        allreduce_s: all sums of gradients from the path's end on.
+        optimizer_s: of that stage; a synchronous plan's step is that of the slowest stage.
         by_place: the iteration by worker, by link, and what follows; the shares add up to 1.
         by_kind: the same by kind of operation, `delay` for all links.
     """
@@ -107,9 +108,9 @@ def critical_path(evaluation: Evaluation, names: Sequence[str]) -> CriticalPath:
         names: what to call the plan's workers, `k/i`.
     """
     plan, path = evaluation.plan, evaluation.critical_path()
-    deciding = [w for w in plan.live_workers() if evaluation.component_of(w) in evaluation.deciding_components]
-    ends = plan.workers[path[-1].worker] if path else deciding[0]
-    window = evaluation.windows[evaluation.component_of(ends)]
+    window = evaluation.decided_by(path)
+    deciding = (worker for worker in plan.live_workers() if evaluation.window_of(worker) is window)
+    ends = plan.workers[path[-1].worker] if path else next(deciding)
     staggered = plan.optimizer == "staggered"
     start_s = window.start_s if staggered else 0.0
     steps_s = [window.optimizer_s] if staggered else [other.optimizer_s for other in evaluation.windows.values()]

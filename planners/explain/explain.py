@@ -244,11 +244,11 @@ def _busiest(evaluation: Evaluation, preferred: int, names: list[str]) -> Busies
     most_s = max(work_s) * (1 - ROUNDING)
     number = preferred if work_s[preferred] >= most_s else next(n for n, s in enumerate(work_s) if s >= most_s)
     row, worker = evaluation.operations[number], plan.workers[number]
-    window = evaluation.windows[evaluation.component_of(worker)]
+    window, sums_s = evaluation.window_of(worker), evaluation.own_sums_s(worker)
     start_s = window.start_s if plan.optimizer == "staggered" else 0.0
     gaps = list(_gaps(evaluation, number))
     before_s = row[0].start_s - start_s
-    used_s = row[-1].end_s - start_s + window.allreduce_s + window.optimizer_s
+    used_s = row[-1].end_s - start_s + sums_s + window.optimizer_s
     return Busiest(
         worker=names[number],
         compute_s=work_s[number],
@@ -256,7 +256,7 @@ def _busiest(evaluation: Evaluation, preferred: int, names: list[str]) -> Busies
         waiting_s=fsum(waiting for waiting, _ in gaps),
         travelling_s=fsum(travelling for _, travelling in gaps),
         after_s=max(evaluation.iteration_time_s - used_s, 0.0),
-        allreduce_s=window.allreduce_s,
+        allreduce_s=sums_s,
         optimizer_s=window.optimizer_s,
     )
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from ...schemas.plan import Place, Plan
 from ..scheduling.assemble import peaks_bytes
+from ..scheduling.components import components
 from ..scheduling.problem import Problem, Workers, codes_of, problem_of
 from ..scheduling.retime import Retimer
-from .slowness import Troubles
+from .slowness import Troubles, share_layers
 
 if TYPE_CHECKING:
     from ..scheduling.problem import Floats, Orders
@@ -62,14 +63,17 @@ class Retimed:
 def _slowed(workers: Workers, troubles: Troubles, number: Mapping[Place, int]) -> Workers:
     """Workers whose operations, and sums of gradients, take as long as the troubles have it."""
     factor, slowest_s = np.ones(len(workers.stage)), np.zeros(len(workers.stage))
+    held, component_of = workers.parts.held, components(workers.parts.held)
     for place, times in troubles.factors:
         factor[number[place]] = times
     for (one, other), delay_s in troubles.across_s.items():
-        group = workers.group[number[one]]
-        if group == workers.group[number[other]]:
-            members = workers.live & (workers.group == group)
+        groups = workers.group[[number[one], number[other]]].tolist()
+        if share_layers(*(held[group] for group in groups)):
+            summing = [component_of[layers] == component_of[held[groups[0]]] for layers in held]
+            members = workers.live & np.array(summing)[workers.group]
             steps = 2 * (len(set(workers.pipeline[members].tolist())) - 1)
-            slowest_s[members] = np.maximum(slowest_s[members], steps * delay_s)
+            slower = workers.live & np.isin(workers.group, groups)
+            slowest_s[slower] = np.maximum(slowest_s[slower], steps * delay_s)
     return replace(
         workers,
         forward_s=workers.forward_s * factor,

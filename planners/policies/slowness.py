@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -85,8 +85,9 @@ def under_troubles(plan: Plan, troubles: Troubles) -> Plan:
     """The plan as it is with these troubles, its orders as they are.
 
     A slow link between two workers who sum gradients delays each of the 2 (n - 1) steps of the ring, as in
-    `greyhound/plan.py`. One between stages of different pipelines, which only re-routed micro-batches take, no plan can
-    express: it does no harm here.
+    `greyhound/plan.py`: so much longer takes the all-reduce of both stages, of which each part has its share. One
+    between stages of different pipelines, which only re-routed micro-batches take, no plan can express: it does no harm
+    here.
 
     Args:
         plan: nothing in it is slow.
@@ -98,12 +99,17 @@ def under_troubles(plan: Plan, troubles: Troubles) -> Plan:
         (k, i): max(delay_s, plan.links_of(k)[i].delay_s) for (k, i), delay_s in troubles.hops_s.items()
     }
     factors = {name_of(place): factor for place, factor in troubles.factors}
-    summed = replace(_with_sums(plan, dict(_sums_s(plan, troubles))), prediction=None)
+    summed = replace(_with_sums(plan, _sums_s(plan, troubles)), prediction=None)
     return under_conditions(summed, factors, hops_s)
 
 
-def _sums_s(plan: Plan, troubles: Troubles) -> Iterator[tuple[Layers, float]]:
-    """How much longer the sums of components take, by their layers."""
+def share_layers(one: Layers, other: Layers) -> bool:
+    """Whether some layers are in both stages."""
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def _sums_s(plan: Plan, troubles: Troubles) -> dict[Layers, float]:
+    """How much longer the all-reduces of stages take, by their layers."""
     layers = {worker.place: plan.stage_of(worker).layers for worker in plan.live_workers()}
     component_of = components(layers.values())
     pipelines: defaultdict[Layers, set[int]] = defaultdict(set)
@@ -111,18 +117,18 @@ def _sums_s(plan: Plan, troubles: Troubles) -> Iterator[tuple[Layers, float]]:
         pipelines[component_of[found]].add(k)
     slowest_s: dict[Layers, float] = {}
     for (one, other), delay_s in troubles.across_s.items():
-        component = component_of[layers[one]]
-        if component == component_of[layers[other]]:
-            slowest_s[component] = max(delay_s, slowest_s.get(component, 0.0))
-    return ((component, 2 * (len(pipelines[component]) - 1) * delay_s) for component, delay_s in slowest_s.items())
+        held = layers[one], layers[other]
+        if share_layers(*held):
+            steps = 2 * (len(pipelines[component_of[held[0]]]) - 1)
+            slowest_s |= {stage: max(steps * delay_s, slowest_s.get(stage, 0.0)) for stage in held}
+    return slowest_s
 
 
 def _with_sums(plan: Plan, more_s: Mapping[Layers, float]) -> Plan:
-    """The plan with sums of gradients that take longer, by components."""
+    """The plan with all-reduces that take longer, by the layers of stages."""
 
     def longer(stage: Stage) -> Stage:
-        first = stage.layers[0]
-        added_s = sum(delay_s for (start, stop), delay_s in more_s.items() if start <= first < stop)
+        added_s = more_s.get(stage.layers, 0.0)
         return replace(stage, allreduce_s=stage.allreduce_s + added_s) if added_s else stage
 
     templates = (replace(one, stages=tuple(map(longer, one.stages))) for one in plan.templates)

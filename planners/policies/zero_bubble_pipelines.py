@@ -20,7 +20,7 @@ from ..scheduling.bounds.lower_bound import lower_bound
 from ..scheduling.problem import home_problem, with_orders
 from ..scheduling.proof import ROUNDING
 from .retimed import Retimed
-from .slowness import HEALTHY, Troubles, under_troubles
+from .slowness import HEALTHY, Troubles, share_layers, under_troubles
 from .unlike_pipelines import Shape, UnlikePipelines
 
 FULL, LONG = 3, 6  # micro-batches a stage at which a pipeline is timed
@@ -100,13 +100,13 @@ class ZeroBubblePipelines:
             each_s = (max(self._ends_s(long, troubles)) - full_s) / (long.microbatches - full.microbatches)
         return Pace(max(0.0, full_s - full.microbatches * each_s), each_s)
 
-    def _slower_sum_s(self, kinds: Sequence[Kind], troubles: Troubles, part: Layers) -> float:
-        """How much longer the sum of these layers takes."""
-
-        def is_in(place: tuple[int, int]) -> bool:
-            return part[0] <= self._stage(kinds, place).layers[0] < part[1]
-
-        delays_s = (delay_s for (one, other), delay_s in troubles.across_s.items() if is_in(one) and is_in(other))
+    def _slower_sum_s(self, kinds: Sequence[Kind], troubles: Troubles, layers: Layers) -> float:
+        """How much longer the all-reduce of the stages of these layers takes."""
+        ends = (
+            ([self._stage(kinds, place).layers for place in pair], delay_s)
+            for pair, delay_s in troubles.across_s.items()
+        )
+        delays_s = (delay_s for pair, delay_s in ends if layers in pair and share_layers(*pair))
         return 2 * (len(kinds) - 1) * max(delays_s, default=0.0)
 
     def _stage(self, kinds: Sequence[Kind], place: tuple[int, int]) -> Stage:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Operation
 from ...schemas.plan import Layers, Plan, Worker
-from .components import components
+from .sums import Parts, parts_of
 
 # Sums of the same times in another order differ by less than this, relatively.
 ROUNDING = 1e-12
@@ -34,26 +34,37 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A component's first start and last end, and its all-reduce and optimizer times: those of its slowest worker."""
+    """From the first start of the workers of some layers to their optimizer step, that of the slowest of them.
+
+    Attributes:
+        start_s: their first start.
+        last: the layer up to which those hold whose end is waited for last: theirs where all pipelines cut alike.
+        end_s: when these have ended; sums of gradients follow each other from then on.
+        begun_s, sum_s: when the last of their sums begins, that of the first layers, and how long it takes.
+        optimizer_s: their optimizer step.
+    """
 
     start_s: float
+    last: int
     end_s: float
-    allreduce_s: float
+    begun_s: float
+    sum_s: float
     optimizer_s: float
 
     @property
-    def length_s(self) -> float:
-        """From the first start to the end of the component's own optimizer step."""
-        return self.end_s - self.start_s + self.allreduce_s + self.optimizer_s
+    def allreduce_s(self) -> float:
+        """All sums from the end that is waited for last to that of their own gradients."""
+        return self.begun_s - self.end_s + self.sum_s
 
-    def joined(self, other: "Window") -> "Window":
-        """The window of the workers of both."""
-        return Window(
-            min(self.start_s, other.start_s),
-            max(self.end_s, other.end_s),
-            max(self.allreduce_s, other.allreduce_s),
-            max(self.optimizer_s, other.optimizer_s),
-        )
+    @property
+    def reduced_s(self) -> float:
+        """When their gradients are summed."""
+        return self.begun_s + self.sum_s
+
+    @property
+    def length_s(self) -> float:
+        """From the first start to the end of their own optimizer step."""
+        return self.begun_s - self.start_s + self.sum_s + self.optimizer_s
 
 
 @dataclass(frozen=True)
@@ -67,12 +78,12 @@ class Evaluation:
     def makespan_s(self) -> float:
         """End of the iteration when every worker starts at 0, all-reduce and optimizer included."""
         windows = self.windows.values()
-        reduced = max((window.end_s + window.allreduce_s for window in windows), default=0.0)
+        reduced = max((window.reduced_s for window in windows), default=0.0)
         return reduced + max((window.optimizer_s for window in windows), default=0.0)
 
     @cached_property
     def period_s(self) -> float:
-        """Smallest T at which the schedule repeats when each component steps its optimizer on its own."""
+        """Smallest T at which the schedule repeats when each worker steps its optimizer on its own."""
         return max((window.length_s for window in self.windows.values()), default=0.0)
 
     @property
@@ -106,52 +117,89 @@ class Evaluation:
             curve.append((moment, whole * stage.activation_bytes + stashed * stage.weight_stash_bytes))
         return curve
 
-    def component_of(self, worker: Worker) -> Layers:
-        """The layers of the component that a live worker's stage is in: where all cut alike, the stage's own."""
-        return self._components[self.plan.stage_of(worker).layers]
+    def window_of(self, worker: Worker) -> Window:
+        """The window of a live worker."""
+        return self.windows[self.plan.stage_of(worker).layers]
+
+    def own_sums_s(self, worker: Worker) -> float:
+        """How long the sums of a live worker's own gradients take, without waiting for each other, in s."""
+        return self._parts.own_s(self._sums_s)[self._parts.number[self.plan.stage_of(worker).layers]]
 
     @cached_property
-    def _components(self) -> dict[Layers, Layers]:
-        return components(self.plan.stage_of(worker).layers for worker in self.plan.live_workers())
+    def _parts(self) -> Parts:
+        return parts_of(self.plan.stage_of(worker).layers for worker in self.plan.live_workers())
+
+    @cached_property
+    def _sums_s(self) -> list[float]:
+        """How long the sum of each part takes."""
+        reduce_s = [0.0] * len(self._parts.held)
+        for stage in map(self.plan.stage_of, self.plan.live_workers()):
+            number = self._parts.number[stage.layers]
+            reduce_s[number] = max(reduce_s[number], stage.allreduce_s)
+        return self._parts.lasts_s(reduce_s)
 
     @cached_property
     def windows(self) -> dict[Layers, Window]:
-        """The window of each component over all its live workers, by the component's layers."""
-        windows: dict[Layers, Window] = {}
+        """The window of all live workers of the same layers, by these."""
+        parts, sums_s = self._parts, self._sums_s
+        groups = len(parts.held)
+        starts_s, ends_s, steps_s = [math.inf] * groups, [0.0] * groups, [0.0] * groups
         for worker, row in zip(self.plan.workers, self.operations, strict=True):
             if not worker.failed:
-                stage, component = self.plan.stage_of(worker), self.component_of(worker)
+                stage = self.plan.stage_of(worker)
+                number = parts.number[stage.layers]
                 start_s, end_s = (row[0].start_s, row[-1].end_s) if row else (math.inf, 0.0)
-                own = Window(start_s, end_s, stage.allreduce_s, stage.optimizer_s)
-                windows[component] = own.joined(windows.get(component, own))
-        return windows
-
-    @property
-    def deciding_components(self) -> frozenset[Layers]:
-        """Those that decide the iteration time: their all-reduce ends last, or their window is the longest."""
-        staggered = self.plan.optimizer == "staggered"
-        lasts_s = {
-            layers: window.length_s if staggered else window.end_s + window.allreduce_s
-            for layers, window in self.windows.items()
+                starts_s[number] = min(starts_s[number], start_s)
+                ends_s[number] = max(ends_s[number], end_s)
+                steps_s[number] = max(steps_s[number], stage.optimizer_s)
+        begun_s = parts.begun_s(sums_s, ends_s)
+        last_ends = self._last_ends(ends_s, begun_s)
+        return {
+            layers: Window(starts_s[number], *last_ends[part], begun_s[part], sums_s[part], steps_s[number])
+            for number, (layers, part) in enumerate(zip(parts.held, parts.foremost, strict=True))
         }
-        longest_s = max(lasts_s.values()) * (1 - ROUNDING)
-        return frozenset(layers for layers, last_s in lasts_s.items() if last_s >= longest_s)
+
+    def _last_ends(self, ends_s: Sequence[float], begun_s: Sequence[float]) -> list[tuple[int, float]]:
+        """For each part, up to which layer those hold whose end is waited for last, and when that is."""
+        joining: dict[int, tuple[int, float]] = {}
+        for (_, stop), part, end_s in zip(self._parts.held, self._parts.hindmost, ends_s, strict=True):
+            joining[part] = max(joining.get(part, (stop, 0.0)), (stop, end_s))
+        found: list[tuple[int, float]] = []
+        for part in reversed(range(len(begun_s))):
+            waits = part not in joining or joining[part][1] < begun_s[part]
+            found.append(found[-1] if waits and found else joining[part])
+        return found[::-1]
+
+    @cached_property
+    def deciding(self) -> tuple[Window, ...]:
+        """The windows that decide the iteration time: their all-reduce ends last, or they are the longest."""
+        staggered = self.plan.optimizer == "staggered"
+        lasts_s = [window.length_s if staggered else window.reduced_s for window in self.windows.values()]
+        longest_s = max(lasts_s) * (1 - ROUNDING)
+        pairs = zip(self.windows.values(), lasts_s, strict=True)
+        return tuple(window for window, last_s in pairs if last_s >= longest_s)
 
     def critical_path(self) -> list[Timed]:
-        """Operations that follow each other without slack up to the last one of a deciding component, first to last.
+        """Operations that follow each other without slack up to the last end that a deciding window waits for.
 
         Where worker and message are ready at the same time, the path stays on the worker; of several paths it is one
-        that changes workers least often. Empty where the deciding component executes nothing.
+        that changes workers least often. Empty where nothing is executed that is waited for.
         """
-        deciding = self.deciding_components
         ends = [
-            row[-1]
-            for worker, row in zip(self.plan.workers, self.operations, strict=True)
-            if row and (component := self.component_of(worker)) in deciding
-            if row[-1].end_s >= self.windows[component].end_s * (1 - ROUNDING)
+            row[-1] for row in self.operations if row and any(self._waits_for(one, row[-1]) for one in self.deciding)
         ]
         paths = [_back_from(end, self.before) for end in ends]
         return min(paths, key=_changes_of_worker, default=[])
+
+    def decided_by(self, path: Sequence[Timed]) -> Window:
+        """The deciding window that a critical path leads to."""
+        found = (window for window in self.deciding if not path or self._waits_for(window, path[-1]))
+        return next(found)
+
+    def _waits_for(self, window: Window, end: Timed) -> bool:
+        """Whether it is the end of this operation that a window waits for last."""
+        stage = self.plan.stage_of(self.plan.workers[end.worker])
+        return stage.layers[1] == window.last and end.end_s >= window.end_s * (1 - ROUNDING)
 
     @cached_property
     def before(self) -> dict[Timed, Timed]:

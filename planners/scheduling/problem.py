@@ -6,7 +6,6 @@ order, micro-batch j of every pipeline before j+1 of any. In solutions an operat
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
@@ -17,8 +16,8 @@ import numpy as np
 from ...schemas.kernels import MutableInts, compiled, kernel
 from ...schemas.orders import Kind, Operation, Token, print_operation
 from ...schemas.plan import Plan, Stage, Worker
-from .components import components
 from .forms import pays
+from .sums import Parts, parts_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +40,8 @@ class Workers:
 
     Attributes:
         pipeline, stage: the worker's place.
-        group: number of the component (stages that share layers, chained), by ascending layers; peers share it.
+        parts: in which gradients are summed.
+        group: number of the worker's layers among those that live workers hold, ascending; peers share it.
         live: whether it has not failed.
         forward_s, input_s, weight_s, full_s: durations of F, I, W and B.
         allreduce_s, optimizer_s: what follows a stage's last operation.
@@ -51,6 +51,7 @@ class Workers:
 
     pipeline: Ints
     stage: Ints
+    parts: Parts
     group: Ints
     live: Flags
     forward_s: Floats
@@ -62,6 +63,23 @@ class Workers:
     activation_bytes: Floats
     stash_bytes: Floats
     limit_bytes: Floats
+
+    @cached_property
+    def sums_s(self) -> list[float]:
+        """How long the sum of each part's gradients takes, in s."""
+        return self.parts.lasts_s(self._most(self.allreduce_s))
+
+    @cached_property
+    def steps_s(self) -> list[float]:
+        """What each group's slowest optimizer step takes, in s."""
+        return self._most(self.optimizer_s)
+
+    def _most(self, times_s: Floats) -> list[float]:
+        """The largest of each group's live workers."""
+        most_s = np.zeros(len(self.parts.held))
+        np.maximum.at(most_s, self.group[self.live], times_s[self.live])
+        found: list[float] = most_s.tolist()
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,11 +370,13 @@ def _workers(plan: Plan) -> Workers:
     stages = [plan.stage_of(worker) for worker in plan.workers]
     slow = np.array([worker.slowdown or 1.0 for worker in plan.workers])
     f, i, w, b = (np.array([stage.duration_s(kind) for stage in stages]) * slow for kind in "FIWB")
+    parts = parts_of(stage.layers for worker, stage in zip(plan.workers, stages, strict=True) if not worker.failed)
     limits = [np.inf if stage.memory_limit_bytes is None else stage.memory_limit_bytes for stage in stages]
     return Workers(
         pipeline=np.array([worker.pipeline for worker in plan.workers]),
         stage=np.array([worker.stage for worker in plan.workers]),
-        group=np.array(_groups(plan, stages)),
+        parts=parts,
+        group=np.array([_group(parts, stage) for stage in stages]),
         live=np.array([not worker.failed for worker in plan.workers]),
         forward_s=f,
         input_s=i,
@@ -370,9 +390,8 @@ def _workers(plan: Plan) -> Workers:
     )
 
 
-def _groups(plan: Plan, stages: Sequence[Stage]) -> list[int]:
-    """The number of each worker's component; a failed worker joins none, and counts to that of its first layer."""
-    live = [stage.layers for worker, stage in zip(plan.workers, stages, strict=True) if not worker.failed]
-    found = sorted(set(components(live).values()))
-    stops = [stop for _, stop in found]
-    return [min(bisect_right(stops, stage.layers[0]), len(found) - 1) for stage in stages]
+def _group(parts: Parts, stage: Stage) -> int:
+    """The number of a worker's layers; where nobody alive holds just these, that of others, for it executes nothing."""
+    if stage.layers in parts.number:
+        return parts.number[stage.layers]
+    return min(sum(stop <= stage.layers[0] for _, stop in parts.held), len(parts.held) - 1)

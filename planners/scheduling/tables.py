@@ -45,10 +45,7 @@ class Tables(Form):
         self.up_s, self.down_s = self._margins(by_stage, problem.hop_s)
         self.start = self.ints(np.concatenate([[0], np.cumsum(np.repeat(sizes, KINDS))])[:-1])
         self.count = self.ints(self._operations())
-        self.groups = int(workers.group.max()) + 1
         self.group = self.ints(workers.group)
-        self.allreduce_s = self.floats(np.where(workers.live, workers.allreduce_s, 0.0))
-        self.optimizer_s = self.floats(np.where(workers.live, workers.optimizer_s, 0.0))
 
     def orders(self, order: Any) -> Orders:
         """The order of each worker, cut from the flat one."""
@@ -58,9 +55,14 @@ class Tables(Form):
 
     def objective(self) -> Any:
         """A function of first starts and last ends that gives the makespan or period in s."""
-        function, window = self.kernel(objective), self.float_space(4 * self.groups)
-        fixed = (self.problem.staggered, self.groups, self.group, self.count, self.allreduce_s, self.optimizer_s)
-        return lambda first_s, free_s: float(function(*fixed, first_s, free_s, window))
+        workers, parts = self.problem.workers, self.problem.workers.parts
+        function = self.kernel(objective)
+        fixed = (
+            self.problem.staggered, self.group, self.count, self.ints(parts.foremost), self.ints(parts.hindmost),
+            self.ints(parts.linked), self.floats(workers.sums_s), self.floats(workers.steps_s),
+        )  # fmt: skip
+        space = self.float_space(len(parts.held)), self.float_space(len(parts.linked))
+        return lambda first_s, free_s: float(function(*fixed, first_s, free_s, *space))
 
     def _operations(self) -> Any:
         """Operations of each worker."""
@@ -81,37 +83,49 @@ class Tables(Form):
 @kernel
 def objective(
     staggered: bool,
-    groups: int,
     group: Sequence[int],
     count: Sequence[int],
-    allreduce_s: Sequence[float],
-    optimizer_s: Sequence[float],
+    foremost: Sequence[int],
+    hindmost: Sequence[int],
+    linked: Sequence[int],
+    sum_s: Sequence[float],
+    step_s: Sequence[float],
     first_s: Sequence[float],
     free_s: Sequence[float],
-    window: MutableSequence[float],
+    begin_s: MutableSequence[float],
+    begun_s: MutableSequence[float],
 ) -> float:
-    """The makespan, or the period, in s; `window` is work space of 4 a group, `count` the operations of each worker."""
-    for number in range(groups):
-        window[4 * number] = INFINITY
-        window[4 * number + 1] = 0.0
-        window[4 * number + 2] = 0.0
-        window[4 * number + 3] = 0.0
+    """The makespan, or the period, in s.
+
+    Args:
+        staggered: which of them.
+        group, count: of each worker, its group and how many operations it has.
+        foremost, hindmost: of each group, its first and its last part.
+        linked: whether a part's sum waits for that of the part behind it.
+        sum_s: how long each part's sum takes.
+        step_s: how long each group's optimizer step takes.
+        first_s, free_s: first start and last end of each worker.
+        begin_s, begun_s: work space, one for each group and for each part.
+    """
+    for number in range(len(begin_s)):
+        begin_s[number] = INFINITY
+    for part in range(len(begun_s)):
+        begun_s[part] = 0.0
     for worker in range(len(group)):
-        at = 4 * group[worker]
+        number = group[worker]
         if count[worker] > 0:
-            window[at] = min(window[at], first_s[worker])
-            window[at + 1] = max(window[at + 1], free_s[worker])
-        window[at + 2] = max(window[at + 2], allreduce_s[worker])
-        window[at + 3] = max(window[at + 3], optimizer_s[worker])
+            begin_s[number] = min(begin_s[number], first_s[worker])
+            begun_s[hindmost[number]] = max(begun_s[hindmost[number]], free_s[worker])
+    for part in range(len(begun_s) - 2, -1, -1):
+        if linked[part]:
+            begun_s[part] = max(begun_s[part], begun_s[part + 1] + sum_s[part + 1])
     longest_s = 0.0
-    step_s = 0.0
-    for number in range(groups):
-        begin_s, end_s, reduce_s, own_step_s = (
-            window[4 * number], window[4 * number + 1], window[4 * number + 2], window[4 * number + 3],
-        )  # fmt: skip
+    last_step_s = 0.0
+    for number in range(len(begin_s)):
+        part = foremost[number]
         if staggered:
-            longest_s = max(longest_s, end_s - begin_s + reduce_s + own_step_s)
+            longest_s = max(longest_s, begun_s[part] - begin_s[number] + sum_s[part] + step_s[number])
         else:
-            longest_s = max(longest_s, end_s + reduce_s)
-            step_s = max(step_s, own_step_s)
-    return longest_s + step_s
+            longest_s = max(longest_s, begun_s[part] + sum_s[part])
+            last_step_s = max(last_step_s, step_s[number])
+    return longest_s + last_step_s

@@ -288,7 +288,7 @@ class Iteration:
     def _all_reduce(self, reduction: AllReduce) -> None:
         """Sum each part over its holders, as soon as they all are there (program.py says in which order)."""
         gradients = self.rank.held.gradients
-        if len(reduction.group) > 1:
+        if any(len(part.ranks) > 1 for part in reduction.parts):
             with self._timed("allreduce", reduction.duration_s) as timed:
                 for part in reduction.parts:
                     if len(part.ranks) > 1:

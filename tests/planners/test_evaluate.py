@@ -5,15 +5,19 @@ from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.evaluate import Evaluation, Timed, evaluate
-from rtk.runners.simulator import simulate
+from rtk.planners.scheduling.problem import codes_of, problem_of
+from rtk.planners.scheduling.retime import value_s, windows_of
+from rtk.runners.program import lower
+from rtk.runners.simulator import execute, is_computed, simulate
 from rtk.schemas.check import check_plan, check_timeline, deadlock_free_times
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Link, Optimizer, Pipeline, Plan, Stage, Template, Worker
 
-from ..strategies import BY_HAND, any_plans, hand_plan, plans
+from ..strategies import BY_HAND, any_plans, hand_plan, plans, unlike_plans
 
 
 @settings(max_examples=120)
@@ -38,6 +42,17 @@ def test_three_readings_agree_to_the_last_bit(plan: Plan) -> None:
     assert check_timeline(plan, simulation.timeline) == []
 
 
+@settings(max_examples=60)
+@given(any_plans(), st.booleans())
+def test_the_kernels_say_what_the_evaluator_says(plan: Plan, staggered: bool) -> None:
+    """What searches minimize and replays time is what a plan predicts, to the last bit, also with unlike cuts."""
+    problem = problem_of(plan).with_objective(staggered)
+    orders, evaluation = codes_of(plan, problem), evaluate(plan)
+    windows = windows_of(problem, orders)
+    assert (windows.makespan_s, windows.period_s) == (evaluation.makespan_s, evaluation.period_s)
+    assert value_s(problem, orders) == (evaluation.period_s if staggered else evaluation.makespan_s)
+
+
 @given(plans())
 def test_operations_start_as_soon_as_they_can(plan: Plan) -> None:
     """Every operation starts at 0, at the end of the one ahead of it on its worker, or when its message arrives."""
@@ -49,11 +64,11 @@ def test_operations_start_as_soon_as_they_can(plan: Plan) -> None:
 
 @given(any_plans())
 def test_critical_path_spans_the_schedule_without_slack(plan: Plan) -> None:
-    """The critical path starts at 0, ends as its component does, and each step starts when the one before lets it."""
+    """The critical path starts at 0, ends as sums begin, and each step starts when the one before lets it."""
     evaluation = evaluate(plan)
     path = evaluation.critical_path()
     assert path[0].start_s == 0
-    window = evaluation.windows[evaluation.component_of(plan.workers[path[-1].worker])]
+    window = evaluation.decided_by(path)
     assert path[-1].end_s == pytest.approx(window.end_s, rel=1e-9)
     if plan.optimizer == "staggered":
         assert window.length_s == pytest.approx(evaluation.period_s, rel=1e-9)
@@ -145,18 +160,18 @@ def test_slowest_peer_decides_a_stages_allreduce_and_optimizer() -> None:
 @pytest.mark.parametrize(
     ("second", "optimizer", "expected_s"),
     [
-        # Layers 0-1 and 2-5 are components: the first runs from 0 to 9, the other from 1 to 7 and reduces for 20 s.
-        ((0, 2, 6), "synchronous", 7 + 20 + 3),
-        ((0, 2, 6), "staggered", 6 + 20 + 3),
-        # All stages hang together by 0-2 and 3-5: one component from 0 to 9, with the longest all-reduce.
-        ((0, 3, 6), "synchronous", 9 + 20 + 3),
-        ((0, 3, 6), "staggered", 9 + 20 + 3),
+        # Layers 4-5 are summed from 5 to 15, for 10 s each of 0/2 and of half of 1/1; then 2-3 until 35; 0-1 at 9.
+        ((0, 2, 6), "synchronous", 35 + 3),
+        # The longest windows are those of 0/1 and 1/1, from 1 on.
+        ((0, 2, 6), "staggered", 35 + 3 - 1),
+        # Layers 4-5 from 5 to 15, layer 3 until 25, layer 2 until 35, half of 20 s each; then 0-1 in no time.
+        ((0, 3, 6), "synchronous", 35 + 3),
+        ((0, 3, 6), "staggered", 35 + 3),
     ],
 )
-def test_stages_that_share_layers_end_together(
-    second: tuple[int, ...], optimizer: Optimizer, expected_s: float
-) -> None:
-    """With unlike cuts the all-reduce waits for all stages that hang together by common layers, in all readings."""
+def test_layers_are_summed_part_by_part(second: tuple[int, ...], optimizer: Optimizer, expected_s: float) -> None:
+    """With unlike cuts each run of layers with the same holders is summed once these have ended and are through with
+    the runs behind it, in its share of the longest all-reduce, in all readings."""
 
     def template(name: str, cuts: tuple[int, ...]) -> Template:
         held = list(pairwise(cuts))
@@ -169,6 +184,21 @@ def test_stages_that_share_layers_end_together(
     assert evaluate(plan).iteration_time_s == expected_s
     assert simulate(plan).iteration_time_s == expected_s
     assert check_plan(with_prediction(plan)) == []
+
+
+@given(unlike_plans())
+def test_the_period_is_the_smallest_time_after_which_iterations_repeat(plan: Plan) -> None:
+    """On the virtual clock, begun again after every period, workers of the same layers begin when the slowest of them
+    could have stepped, none sooner; some begin just then."""
+    found = execute(lower(replace(plan, optimizer="staggered", prediction=None)))
+    slack_s = []
+    for layers in {plan.stage_of(worker).layers for worker in plan.live_workers()}:
+        ranks = [n for n, worker in enumerate(plan.live_workers()) if plan.stage_of(worker).layers == layers]
+        step_s = max(plan.stage_of(plan.live_workers()[rank]).optimizer_s for rank in ranks)
+        stepped_s = max(found.reduced_s[rank] for rank in ranks) + step_s
+        starts_s = [span.start_s for rank in ranks for span in found.spans[rank] if is_computed(span)]
+        slack_s += [min(starts_s) + evaluate(plan).period_s - stepped_s] if starts_s else []
+    assert min(slack_s) == pytest.approx(0, abs=1e-9 * max(1.0, evaluate(plan).period_s))
 
 
 def test_deadlocking_orders_are_refused() -> None:

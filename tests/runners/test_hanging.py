@@ -126,7 +126,7 @@ def test_where_a_thread_is_is_told_while_it_is_there(monkeypatch: pytest.MonkeyP
             time.sleep(0.01)
         assert (said.inquiry, said.epoch, said.doing, said.what) == (7, 3, "waiting", "activation 1.2")
         assert said.peers == ("0/0",)
-        thread.execute(AllReduce((0, 1), 0.0, (Part((0, 1), (0, 1)),)))
+        thread.execute(AllReduce((Part((0, 1), (0, 1)),)))
         said = watch.answer(Inquiry(8))
         assert (said.doing, said.what, said.peers, said.idle_s) == ("waiting", "all-reduce", ("0/0",), 0.0)
         thread.execute(Compute(Operation("F", 1, 0)))

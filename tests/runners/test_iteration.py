@@ -266,6 +266,6 @@ def test_what_a_program_needs() -> None:
     """Whether a rank splits its backward pass, and over which groups it sums, is read off its instructions."""
     peers = lower(plan_pipeline(Profile((Layer((LayerCost(1.0, 1.0, 1.0),)),) * 2), Shape(2, 2, 2), "zero-bubble"))
     assert [groups_of(one) for one in peers.instructions] == [{(0, 2)}, {(1, 3)}, {(0, 2)}, {(1, 3)}]
-    assert groups_of((AllReduce((0, 1, 2), 0.0, (Part((0, 1), (0, 2)), Part((1, 3), (0, 1)))),)) == {(0, 2), (0, 1)}
+    assert groups_of((AllReduce((Part((0, 1), (0, 2)), Part((1, 3), (0, 1)))),)) == {(0, 2), (0, 1)}
     assert splits_backward(lower(make_plan("zero-bubble")).instructions[0])
     assert not splits_backward(lower(make_plan("1f1b")).instructions[0])

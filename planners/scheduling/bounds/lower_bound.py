@@ -5,11 +5,18 @@ and delays that must come first), lasts p_j, and is followed by a chain of at le
 can end. Whatever the schedule, the worker runs these operations one at a time, so the iteration is no shorter than the
 best one-machine schedule of (r_j, p_j, q_j), with pre-emption. The makespan bound is the largest over all workers.
 
-For the period, a component's window (a stage's, where all pipelines cut alike) runs from the first start to the last
-end over its workers. Drop all stages before it (that can only shorten the window), let the window start at 0, and the
-same argument bounds its length: heads are chains from the window's start, tails chains to the last operation of the
-window's own stages. F and I of later stages lie inside the window too, so their workers bound it as well. Of one
-pipeline a component may hold several stages; each of their operations counts once.
+What follows a worker's last operation are the sums of gradients of its layers, part by part, the last layers first
+(scheduling/sums.py). A part's sum begins no earlier than each holder's end, and no earlier than the sum of the part
+behind has ended if somebody holds both; it takes what it takes. So the makespan has all of a worker's own parts in its
+tails, one after the other. And since somebody holds both of two neighbouring parts of a component, the sums of all
+parts ahead wait for them in turn; they are in the tails too.
+
+For the period, the workers of the same layers (a stage's, where all pipelines cut alike) share all their sums, and step
+when these are done. Their window runs from their first start to the end of their step; that is, by the argument above,
+no less than to the last end over them, with their own sums and the step after it. Drop all stages before it (that can
+only shorten the window), let the window start at 0, and the same argument bounds its length: heads are chains from the
+window's start, tails chains to the last operation of the window's own stage. F and I of later stages lie inside the
+window too, so their workers bound it as well.
 
 Memory limits raise heads and tails where they bind one chain of identical micro-batches (all of a fault-free pipeline),
 or one worker with all its micro-batches. What a worker's limit does to one chain because of another one's micro-batches
@@ -21,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,9 +37,6 @@ from .chains import Chain, Route, routes_of
 from .machines import Machines, Part
 from .one_machine import most_binding
 from .room import fits
-
-if TYPE_CHECKING:
-    from ..problem import Floats
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,8 @@ class Bound:
     Attributes:
         value_s: no orders have a smaller makespan or period, in s.
         worker: number of the worker whose operations are critical.
-        window: number of the group (component of stages) whose window is bounded, from whose first start heads are
-            counted; None for the makespan.
+        window: number of the group (the workers of the same layers) whose window is bounded, from whose first start
+            heads are counted; None for the makespan.
         head_s, work_s, tail_s: of the critical operations.
         unlimited_s: what the value would be without memory limits.
     """
@@ -110,7 +113,9 @@ def _period_bound(problem: Problem) -> Bound:
 
 def _whole_iteration(problem: Problem, routes: Sequence[Route]) -> Machines:
     """Heads from 0, tails to the end of the last all-reduce."""
-    reduce_s = _of_slowest_peer(problem, problem.workers.allreduce_s)
+    workers = problem.workers
+    follows_s = workers.parts.following_s(workers.sums_s)
+    reduce_s = [follows_s[group] for group in workers.group.tolist()]
     machines = Machines()
     for route in routes:
         kind = machines.kind(route.chain, tuple(reduce_s[worker] for worker in route.workers))
@@ -120,48 +125,36 @@ def _whole_iteration(problem: Problem, routes: Sequence[Route]) -> Machines:
 
 
 def _windows(problem: Problem, routes: Sequence[Route]) -> Machines:
-    """Heads from the first start of a component, tails to the end of its optimizer step.
+    """Heads from the first start of a group, tails to the end of its optimizer step.
 
-    The window of a component contains F and I at all later stages. So what one says of later workers, one before it
+    The window of a group contains F and I at all later stages. So what one says of later workers, one before it
     says too, with longer heads and tails, unless what follows its own last operation takes longer.
     """
-    columns = (problem.workers.allreduce_s, problem.workers.optimizer_s)
-    after_s = [sum(both) for both in zip(*(_of_slowest_peer(problem, column) for column in columns), strict=True)]
-    group = problem.workers.group.tolist()
+    workers = problem.workers
+    after_s = [sum(both) for both in zip(workers.parts.own_s(workers.sums_s), workers.steps_s, strict=True)]
+    group = workers.group.tolist()
     machines = Machines()
-    views: dict[tuple[Chain, tuple[float, ...], tuple[int, ...]], list[tuple[int, int, int]]] = {}
+    views: dict[tuple[Chain, tuple[float, ...]], list[tuple[int, int]]] = {}
     for route in routes:
-        ends_s = tuple(after_s[worker] for worker in route.workers)
-        groups = tuple(group[worker] for worker in route.workers)
-        if (route.chain, ends_s, groups) not in views:
-            views[route.chain, ends_s, groups] = list(_views(machines, route.chain, ends_s, groups))
-        for first, kind, stages in views[route.chain, ends_s, groups]:
-            for stage in range(stages):
-                machines.add((groups[first], route.workers[first + stage]), Part(kind, stage, route.count))
+        ends_s = tuple(after_s[group[worker]] for worker in route.workers)
+        if (route.chain, ends_s) not in views:
+            views[route.chain, ends_s] = list(_views(machines, route.chain, ends_s))
+        for first, (kind, stages) in enumerate(views[route.chain, ends_s]):
+            window = group[route.workers[first]]
+            for stage, worker in enumerate(route.workers[first : first + stages]):
+                machines.add((window, worker), Part(kind, stage, route.count))
     return machines
 
 
-def _views(
-    machines: Machines, chain: Chain, ends_s: tuple[float, ...], groups: tuple[int, ...]
-) -> Iterator[tuple[int, int, int]]:
-    """From each component's window on: its first stage in a chain, the kind of the chain's micro-batches from there,
-    and how many stages it says most of. The stages of a component follow each other."""
+def _views(machines: Machines, chain: Chain, ends_s: tuple[float, ...]) -> Iterator[tuple[int, int]]:
+    """From each stage's window on: the kind of the chain's micro-batches from there, and how many stages it says most
+    of."""
     longest_s = -inf
-    for window in sorted(set(groups)):
-        first, own = groups.index(window), groups.count(window)
+    for first, end_s in enumerate(ends_s):
         rest = chain.depth - first
-        kind = machines.kind(chain.from_stage(first), (*ends_s[first : first + own], *[-inf] * (rest - own)))
-        yield first, kind, rest if ends_s[first] > longest_s else own
-        longest_s = max(longest_s, ends_s[first])
-
-
-def _of_slowest_peer(problem: Problem, times_s: Floats) -> list[float]:
-    """For each worker the largest time among peers that have operations."""
-    group, busy = problem.workers.group, problem.job_counts > 0
-    longest_s = np.zeros(int(group.max()) + 1)
-    np.maximum.at(longest_s, group[busy], times_s[busy])
-    found: list[float] = longest_s[group].tolist()
-    return found
+        kind = machines.kind(chain.from_stage(first), (end_s, *[-inf] * (rest - 1)))
+        yield kind, rest if end_s > longest_s else 1
+        longest_s = max(longest_s, end_s)
 
 
 def _largest(problem: Problem, machines: Machines, step_s: float) -> Bound:
