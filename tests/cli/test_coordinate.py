@@ -123,6 +123,7 @@ def test_workers_outlive_their_coordinators_and_strangers_stay_out(shell: Shell)
     )
 
 
+@pytest.mark.wheel("coordinate")
 def test_workers_without_a_coordinator_say_so_with_their_exit_code(shell: Shell) -> None:
     """The coordinator is killed for good amidst training: once they are out of patience all workers end with 5, which
     job scripts leave alone, and not by a signal, after which these would start them again.

@@ -92,6 +92,7 @@ def test_run_spawns_workers_trains_and_writes_a_timeline(folder: Path, run_of_fo
     assert (checked.returncode, checked.stdout) == (0, "plan22.json: valid\n")
 
 
+@pytest.mark.wheel("run")
 def test_run_under_torchrun_loses_the_same(folder: Path, run_of_two: Done) -> None:
     """Under torchrun the same plan gives the same losses."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", *RTK]
@@ -188,6 +189,7 @@ ADAPTRA = ("plan", "adaptra", "p.json", "--pp", "4", "--microbatches", "12", "--
 
 
 @pytest.mark.parametrize(("technique", "makespan_s"), [("initial", 0.44), ("adapted", 0.41), ("best", 0.41)])
+@pytest.mark.wheel("plan adaptra", "verify", "simulate")
 def test_adaptra_plans_for_a_slow_link(technique: str, makespan_s: float, folder: Path) -> None:
     """`rtk plan adaptra` predicts what `simulate` finds, and says what its orders tolerate."""
     done = rtk(*ADAPTRA, "--technique", technique, "--json", "-o", "adaptra.json", cwd=folder)
@@ -253,6 +255,7 @@ def test_simulate_under_conditions_is_slower(folder: Path) -> None:
     assert worse["lower_bound_s"] <= worse["iteration_time_s"]
 
 
+@pytest.mark.wheel("quickstart")
 def test_quickstart_ends_with_predicted_against_measured(tmp_path: Path) -> None:
     """`rtk quickstart` leaves a profile, a plan, two timelines and three pictures, and compares the times."""
     done = rtk_forked("quickstart", "-o", "out", "--json", cwd=tmp_path)

@@ -23,6 +23,7 @@ def test_sizes_that_are_none_are_refused(sizes: str) -> None:
     assert (done.returncode, "--sizes" in done.stderr) == (2, True)
 
 
+@pytest.mark.wheel("probe")
 def test_probe_starts_ranks_here(tmp_path: Path) -> None:
     """With --processes all ranks are processes of this machine, and one document tells of all."""
     file = tmp_path / "probe.json"
