@@ -1,4 +1,4 @@
-"""`rtk` in processes of their own that know torch already: forked, where others import it for three seconds of a core.
+"""Programs in processes of their own that know torch already: forked, where importing it would take three seconds.
 
 The processes are real: each has its identity, streams, folder, environment and exit code, and signals reach it. What
 only an interpreter that starts anew can show, such as how its modules are found, is for `subprocess`.
@@ -24,6 +24,7 @@ from unittest import mock
 
 PRELOAD = [
     "torch._dynamo",
+    "torch.distributed.run",
     "rtk.cli.main",
     "rtk.runners.torch.resilient",
     "rtk.runners.torch.meeting",
@@ -49,21 +50,31 @@ def fork(file: str, *arguments: Any) -> ForkServerProcess:
 
 
 class Warm:
-    """`rtk ARGUMENTS` in a process that knows torch already, at the head of a session of its own.
+    """`python -m MODULE ARGUMENTS` in a process that knows torch already, at the head of a session of its own.
 
-    Workers that it starts on this machine are its children, as always, and forked from it.
+    Workers that `rtk` starts on this machine are its children, as always, and forked from it.
 
     Args:
-        arguments: the command line behind `rtk`.
+        module: `rtk.cli.main`, or another program.
+        arguments: its command line.
         cwd: its folder.
         env: its environment.
         streams: its standard input, output and error.
+        cores: on which it may run; none: on all.
     """
 
-    def __init__(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], streams: Sequence[IO[Any]]) -> None:
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        streams: Sequence[IO[Any]],
+        cores: Collection[int] = (),
+    ) -> None:
         self.args = arguments
         handed = [Connection(os.dup(stream.fileno())) for stream in streams]  # what multiprocessing hands on
-        self._process = fork(__file__, list(arguments), str(cwd), dict(env), handed)
+        self._process = fork(__file__, module, list(arguments), str(cwd), dict(env), handed, tuple(cores))
         for stream in handed:
             stream.close()
 
@@ -95,17 +106,27 @@ class Warm:
         self.send_signal(signal.SIGKILL)
 
 
-def _be_rtk(arguments: list[str], folder: str, environment: dict[str, str], streams: list[Connection]) -> None:
+def _be(
+    module: str,
+    arguments: list[str],
+    folder: str,
+    environment: dict[str, str],
+    streams: list[Connection],
+    cores: tuple[int, ...],
+) -> None:
     """What a forked process does."""
     os.setsid()
+    if cores:
+        os.sched_setaffinity(0, cores)
     os.chdir(folder)
     for number, stream in enumerate(streams):
         os.dup2(stream.fileno(), number)
-    _become(arguments, environment)
+    _become(module, arguments, environment)
 
 
-def _become(arguments: list[str], environment: Mapping[str, str], keep: Collection[int] = ()) -> None:
-    """Be `rtk` with the standard streams that are there, and end as it ends; of other files only `keep` stay open."""
+def _become(module: str, arguments: list[str], environment: Mapping[str, str], keep: Collection[int] = ()) -> None:
+    """Be the program with the standard streams that are there, and end as it ends; of other files only `keep` stay
+    open."""
     from rtk.cli import launch
     from rtk.cli.console import SETTINGS, Settings
     from rtk.cli.main import main
@@ -121,11 +142,15 @@ def _become(arguments: list[str], environment: Mapping[str, str], keep: Collecti
     vars(SETTINGS).update(vars(Settings()))
     sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
-    sys.argv = ["rtk", *arguments]
+    sys.argv = [module, *arguments]
     code: object = 1
     with mock.patch.object(launch, "subprocess", SimpleNamespace(Popen=_fork_from_here, PIPE=subprocess.PIPE)):
         try:
-            main(arguments)
+            if module == main.__module__:  # which knows what it is, and need not be read again
+                main(arguments)
+            else:
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
+            code = 0
         except SystemExit as end:
             code = end.code
         except BaseException as error:
@@ -141,9 +166,9 @@ def _fork_from_here(
 ) -> "subprocess.Popen[bytes]":
     """What `subprocess.Popen` does for a launcher's `python -m rtk.cli.main ARGUMENTS`, but nothing is loaded anew: the
     child becomes `rtk` before it would execute the command, and so never does."""
-    become = partial(_become, list(command[3:]), env, tuple(pass_fds))
+    become = partial(_become, command[2], list(command[3:]), env, tuple(pass_fds))
     return subprocess.Popen(command, stdin=stdin, pass_fds=pass_fds, preexec_fn=become)
 
 
 if __name__ == "worker":
-    _be_rtk(*globals()["ARGUMENTS"])
+    _be(*globals()["ARGUMENTS"])

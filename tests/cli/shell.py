@@ -11,11 +11,11 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 from unittest import mock
 
 from rtk.cli.console import SETTINGS
@@ -65,19 +65,28 @@ def rtk_forked(
         given.write(stdin or "")
         given.seek(0)
         variables = {**_clean_environment(), **(environment or {})}
-        code = Warm(arguments, cwd or Path.cwd(), variables, (given, out, err)).wait(170)
+        code = Warm("rtk.cli.main", arguments, cwd or Path.cwd(), variables, (given, out, err)).wait(170)
         for stream in (out, err):
             stream.seek(0)
         return subprocess.CompletedProcess(arguments, code, out.read(), err.read())
 
 
 class Command:
-    """A command that runs beside the test, with its output in files."""
+    """A program that runs beside the test in a process that knows torch already, with its output in files."""
 
-    def __init__(self, folder: Path, name: str, start: Callable[[IO[Any], IO[Any]], "subprocess.Popen[bytes] | Warm"]):
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        cores: Collection[int] = (),
+    ) -> None:
         self._said, self._errors = folder / f"{name}.out", folder / f"{name}.err"
-        with self._said.open("w") as out, self._errors.open("w") as err:
-            self.process = start(out, err)
+        variables = {**_clean_environment(), **environment}
+        with Path(os.devnull).open() as nothing, self._said.open("w") as out, self._errors.open("w") as err:
+            self.process = Warm(module, arguments, folder, variables, (nothing, out, err), cores)
 
     @property
     def pid(self) -> int:
@@ -128,27 +137,17 @@ class Shell:
                 os.killpg(command.pid, signal.SIGKILL)
             command.process.wait()
 
-    def rtk(self, name: str, *arguments: str, **environment: str) -> Command:
-        """Start `rtk`, in a process that knows torch already."""
+    def rtk(self, name: str, *arguments: str, cores: Collection[int] = (), **environment: str) -> Command:
+        """Start `rtk`, in a process that knows torch already, on these cores only if there are any."""
+        return self._begun(Command(self.folder, name, "rtk.cli.main", arguments, environment, cores))
 
-        def start(out: IO[Any], err: IO[Any]) -> Warm:
-            with Path(os.devnull).open() as nothing:
-                return Warm(arguments, self.folder, {**_clean_environment(), **environment}, (nothing, out, err))
+    def torchrun(self, name: str, *arguments: str, **environment: str) -> Command:
+        """Start an agent of torchrun, in a process that knows torch already; its workers are started anew."""
+        return self._begun(Command(self.folder, name, "torch.distributed.run", arguments, environment))
 
-        self._commands.append(Command(self.folder, name, start))
-        return self._commands[-1]
-
-    def start(self, name: str, *command: str, **environment: str) -> Command:
-        """Start anything."""
-
-        def start(out: IO[Any], err: IO[Any]) -> "subprocess.Popen[bytes]":
-            everything = {**_clean_environment(), **environment}
-            return subprocess.Popen(
-                command, stdout=out, stderr=err, cwd=self.folder, env=everything, start_new_session=True
-            )
-
-        self._commands.append(Command(self.folder, name, start))
-        return self._commands[-1]
+    def _begun(self, command: Command) -> Command:
+        self._commands.append(command)
+        return command
 
 
 def wait_for(look: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:

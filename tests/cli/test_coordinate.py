@@ -1,9 +1,8 @@
-"""A job whose coordinator and workers are started by hand, by torchrun or by anybody else: real commands only."""
+"""A job whose coordinator and workers are started by hand, by torchrun or by anybody else: real processes only."""
 
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,8 +27,6 @@ def tiny():
 """
 TRAINED = ("--model", "model.py:tiny", "--data", "text.txt")
 SECRET = ("--secret-file", "secret")
-# Be a command that may use one core only, the same for all of them.
-PINNED = "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +133,8 @@ def test_workers_without_a_coordinator_say_so_with_their_exit_code(shell: Shell)
     led = ("coordinate", "two-stages.json", "--iterations", "100000", "--secret-file", "known", "--json")
     leader = shell.rtk("killed", *led, "--listen", f"127.0.0.1:{port}")
     work = ("run", "two-stages.json", *TRAINED, "--coordinator", f"127.0.0.1:{port}", "--secret-file", "known")
-    pinned = (sys.executable, "-c", PINNED, *RTK, *work, "--patience", "1", "--worker")
-    workers = [shell.start("left-0", *pinned, "0/0"), shell.start("left-1", *pinned, "0/1")]
+    one_core = [min(os.sched_getaffinity(0))]
+    workers = [shell.rtk(f"left-{n}", *work, "--patience", "1", "--worker", f"0/{n}", cores=one_core) for n in (0, 1)]
     wait_for(lambda: len(leader.named("iteration")) > 3, f"training begins; {leader.errors}")
     assert "there are more workers than cores, and they take turns" in leader.errors
     leader.kill()
@@ -193,10 +190,10 @@ def test_one_agent_a_worker_replaces_a_dead_worker_alone(shell: Shell) -> None:
     known = {"RTK_SECRET": "a secret for one test only"}
     leader = shell.rtk("leader", *led, "--listen", f"127.0.0.1:{port}", **known)
     known["RTK_COORDINATOR"] = f"127.0.0.1:{port}"
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=3")
+    nodes = ("--nnodes=2", "--nproc-per-node=1", "--max-restarts=3")
     rendezvous = ("--master-addr=127.0.0.1", f"--master-port={master}", "--no-python")
     work = (*rendezvous, *RTK, "run", "two-pipelines.json", *TRAINED, "--paced")
-    agents = [shell.start(f"agent-{rank}", *torchrun, f"--node-rank={rank}", *work, **known) for rank in (0, 1)]
+    agents = [shell.torchrun(f"agent-{rank}", *nodes, f"--node-rank={rank}", *work, **known) for rank in (0, 1)]
     wait_for(lambda: len(leader.named("iteration")) > 2, f"training begins; {leader.errors}")
     (kept,), (killed,) = (children(agent.pid) for agent in agents)
     os.kill(killed, signal.SIGKILL)

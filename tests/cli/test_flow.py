@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,18 +93,13 @@ def test_run_spawns_workers_trains_and_writes_a_timeline(folder: Path, run_of_fo
 @pytest.mark.wheel("run")
 def test_run_under_torchrun_loses_the_same(folder: Path, run_of_two: Done) -> None:
     """Under torchrun the same plan gives the same losses."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", *RTK]
-    done = subprocess.run(
-        [*command, "run", "plan.json", *RUN, "--iterations", "2", "--json"],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == run_of_two.returncode == 0, done.stderr + run_of_two.stderr
-    assert losses(done.stdout) == losses(run_of_two.stdout)
-    assert len(losses(done.stdout)) == 2
+    with Shell(folder) as shell:
+        work = (*RTK, "run", "plan.json", *RUN, "--iterations", "2", "--json")
+        done = shell.torchrun("torchrun", "--nproc-per-node", "2", "--no-python", *work)
+        assert done.ended(100) == run_of_two.returncode == 0, done.errors + run_of_two.stderr
+    found = [event["loss"] for event in done.named("iteration")]
+    assert found == losses(run_of_two.stdout)
+    assert len(found) == 2
 
 
 def test_a_stage_without_workers_ends_the_run_with_5(folder: Path) -> None:
