@@ -26,7 +26,7 @@ PACKAGING = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["tool"]
 
 def test_the_command_is_there() -> None:
     """`rtk` is installed beside Python, and says its version."""
-    command = [Path(sys.executable).with_name("rtk"), "--version"]
+    command = [str(Path(sys.executable).with_name("rtk")), "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
     assert done.stdout == f"rtk {rtk.__version__}\n"
 

@@ -137,12 +137,16 @@ class Shell:
                 os.killpg(command.pid, signal.SIGKILL)
             command.process.wait()
 
-    def rtk(self, name: str, *arguments: str, cores: Collection[int] = (), **environment: str) -> Command:
-        """Start `rtk`, in a process that knows torch already, on these cores only if there are any."""
-        return self._begun(Command(self.folder, name, "rtk.cli.main", arguments, environment, cores))
+    def rtk(self, name: str, *arguments: str, **environment: str) -> Command:
+        """Start `rtk`."""
+        return self._begun(Command(self.folder, name, "rtk.cli.main", arguments, environment))
+
+    def rtk_on(self, cores: Collection[int], name: str, *arguments: str) -> Command:
+        """Start `rtk` on these cores only."""
+        return self._begun(Command(self.folder, name, "rtk.cli.main", arguments, {}, cores))
 
     def torchrun(self, name: str, *arguments: str, **environment: str) -> Command:
-        """Start an agent of torchrun, in a process that knows torch already; its workers are started anew."""
+        """Start an agent of torchrun, whose workers are started anew."""
         return self._begun(Command(self.folder, name, "torch.distributed.run", arguments, environment))
 
     def _begun(self, command: Command) -> Command:

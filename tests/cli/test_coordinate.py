@@ -134,7 +134,7 @@ def test_workers_without_a_coordinator_say_so_with_their_exit_code(shell: Shell)
     leader = shell.rtk("killed", *led, "--listen", f"127.0.0.1:{port}")
     work = ("run", "two-stages.json", *TRAINED, "--coordinator", f"127.0.0.1:{port}", "--secret-file", "known")
     one_core = [min(os.sched_getaffinity(0))]
-    workers = [shell.rtk(f"left-{n}", *work, "--patience", "1", "--worker", f"0/{n}", cores=one_core) for n in (0, 1)]
+    workers = [shell.rtk_on(one_core, f"left-{n}", *work, "--patience", "1", "--worker", f"0/{n}") for n in (0, 1)]
     wait_for(lambda: len(leader.named("iteration")) > 3, f"training begins; {leader.errors}")
     assert "there are more workers than cores, and they take turns" in leader.errors
     leader.kill()
