@@ -30,7 +30,8 @@ from rtk.schemas.documents import canonical
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.protocols import Measured
-from rtk.tests.runners.processes import ProcessJob, fork, work
+from rtk.tests.runners.processes import ProcessJob, work
+from rtk.tests.warm import fork
 
 SMALL = Path(__file__).parent / "small_model.py"
 WARM = 5  # iterations before anything is counted

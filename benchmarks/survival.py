@@ -39,7 +39,8 @@ from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
-from rtk.tests.runners.processes import ProcessJob, forking, work
+from rtk.tests.runners.processes import ProcessJob, work
+from rtk.tests.warm import forking
 
 LAYERS = 10  # of gpt-tiny
 FOREVER = 10**6

@@ -1,19 +1,27 @@
-"""Running `rtk` as a user does: in this process, which is quick, or in one of its own, which is the real thing."""
+"""Running `rtk` as a user does: in this process, which is quick; in one of its own that is forked from one that knows
+torch, which is quick as well; or in one that is started anew, which is the real thing."""
 
 import io
+import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
 from unittest import mock
 
 from rtk.cli.console import SETTINGS
 from rtk.cli.main import main
+
+from ..warm import Warm
 
 RTK = [sys.executable, "-m", "rtk.cli.main"]
 
@@ -25,7 +33,7 @@ def rtk(
 ) -> Done:
     """Run a command in this process and give its exit code and output, a traceback included, as a process would.
 
-    Not for commands that start processes or set up this one for good: those want `rtk_process`.
+    Not for commands that start processes or set up this one for good: those want `rtk_forked`.
     """
     out, err = _Stream(), _Stream()
     with redirect_stdout(out), redirect_stderr(err), _surroundings(stdin, cwd, environment):
@@ -36,7 +44,7 @@ def rtk(
 def rtk_process(
     *arguments: str, stdin: str | None = None, cwd: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Done:
-    """Run a command in a process of its own and give its exit code and output."""
+    """Run a command in a process of its own that is started anew, and give its exit code and output."""
     return subprocess.run(
         [*RTK, *arguments],
         input=stdin,
@@ -47,6 +55,117 @@ def rtk_process(
         timeout=170,
         check=False,
     )
+
+
+def rtk_forked(
+    *arguments: str, stdin: str | None = None, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Done:
+    """Run a command in a process of its own that knows torch already, and give its exit code and output."""
+    with TemporaryFile("w+") as given, TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+        given.write(stdin or "")
+        given.seek(0)
+        variables = {**_clean_environment(), **(environment or {})}
+        code = Warm("rtk.cli.main", arguments, cwd or Path.cwd(), variables, (given, out, err)).wait(170)
+        for stream in (out, err):
+            stream.seek(0)
+        return subprocess.CompletedProcess(arguments, code, out.read(), err.read())
+
+
+class Command:
+    """A program that runs beside the test in a process that knows torch already, with its output in files."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        cores: Collection[int] = (),
+    ) -> None:
+        self._said, self._errors = folder / f"{name}.out", folder / f"{name}.err"
+        variables = {**_clean_environment(), **environment}
+        with Path(os.devnull).open() as nothing, self._said.open("w") as out, self._errors.open("w") as err:
+            self.process = Warm(module, arguments, folder, variables, (nothing, out, err), cores)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.poll() is None
+
+    @property
+    def errors(self) -> str:
+        """What it has said on standard error."""
+        return self._errors.read_text()
+
+    def events(self) -> list[dict[str, Any]]:
+        """What it has said on standard output, as JSON lines; the last one may be under way."""
+        return [json.loads(line) for line in self._said.read_text().splitlines(True) if line.endswith("\n")]
+
+    def named(self, event: str) -> list[dict[str, Any]]:
+        """The events of one kind."""
+        return [one for one in self.events() if one["event"] == event]
+
+    def kill(self) -> None:
+        """Kill it, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def ended(self, timeout_s: float = 60.0) -> int:
+        """Wait for its end, and give its exit code."""
+        return self.process.wait(timeout_s)
+
+
+class Shell:
+    """Starts commands in a folder, each in a session of its own; at its end those that are left are killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._commands: list[Command] = []
+
+    def __enter__(self) -> "Shell":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for command in self._commands:
+            with suppress(ProcessLookupError):
+                os.killpg(command.pid, signal.SIGKILL)
+            command.process.wait()
+
+    def rtk(self, name: str, *arguments: str, **environment: str) -> Command:
+        """Start `rtk`."""
+        return self._begun(Command(self.folder, name, "rtk.cli.main", arguments, environment))
+
+    def rtk_on(self, cores: Collection[int], name: str, *arguments: str) -> Command:
+        """Start `rtk` on these cores only."""
+        return self._begun(Command(self.folder, name, "rtk.cli.main", arguments, {}, cores))
+
+    def torchrun(self, name: str, *arguments: str, **environment: str) -> Command:
+        """Start an agent of torchrun, whose workers are started anew."""
+        return self._begun(Command(self.folder, name, "torch.distributed.run", arguments, environment))
+
+    def _begun(self, command: Command) -> Command:
+        self._commands.append(command)
+        return command
+
+
+def wait_for(look: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+    """What is seen once it is true."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (seen := look()):
+        assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.02)
+    return seen
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class _Stream(io.TextIOWrapper):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .shell import rtk, rtk_process
+from .shell import rtk, rtk_forked, rtk_process
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 Change = Callable[[dict[str, Any]], object]
@@ -140,7 +140,7 @@ def test_a_wrong_world_size_is_refused(tmp_path: Path) -> None:
     tree["templates"][0]["stages"][0]["layers"], tree["templates"][0]["stages"][1]["layers"] = [0, 5], [5, 10]
     (tmp_path / "plan.json").write_text(json.dumps(tree))
     job = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    done = rtk_process("run", "plan.json", "--model", "gpt-tiny", cwd=tmp_path, environment=job)
+    done = rtk_forked("run", "plan.json", "--model", "gpt-tiny", cwd=tmp_path, environment=job)
     assert done.returncode == 2
     assert "2 live workers, this job has 3 processes" in done.stderr
 
@@ -279,7 +279,7 @@ def test_a_log_that_is_not_this_job_s_is_left_alone(tmp_path: Path) -> None:
     held = take(tmp_path / "job.log", plan="of another job", job={"iterations": 3})
     before = (tmp_path / "job.log").read_bytes()
     for what in ("another coordinator has this log", "this is the log of another job: "):
-        done = rtk_process(*COORDINATE, "--log", "job.log", cwd=tmp_path)
+        done = rtk_forked(*COORDINATE, "--log", "job.log", cwd=tmp_path)
         assert done.returncode == 2
         assert what in done.stderr
         assert "at: job.log" in done.stderr

@@ -161,6 +161,7 @@ def test_templates_for_the_whole_nodes(folder: Path) -> None:
     assert json.loads(overlay.stdout) == made
 
 
+@pytest.mark.wheel("plan slipstream")
 def test_slipstream_and_its_atlas(folder: Path) -> None:
     """What the overlay calls failed is as if --failed said so, one of each unit; an atlas is asked in the same way."""
     (folder / "failed.yaml").write_text("failed: [node1, node2:1]\n")

@@ -1,15 +1,10 @@
-"""A job whose coordinator and workers are started by hand, by torchrun or by anybody else: real commands only."""
+"""A job whose coordinator and workers are started by hand, by torchrun or by anybody else: real processes only."""
 
 import contextlib
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +17,7 @@ from rtk.schemas.profile import Layer, LayerCost, Profile
 
 from ..ports import free_port
 from ..runners.ranks import run_ranks
-from .shell import RTK, rtk
+from .shell import RTK, Command, Shell, children, rtk, wait_for
 
 FACTORY = """
 from torch import nn
@@ -32,8 +27,6 @@ def tiny():
 """
 TRAINED = ("--model", "model.py:tiny", "--data", "text.txt")
 SECRET = ("--secret-file", "secret")
-# Be a command that may use one core only, the same for all of them.
-PINNED = "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 @pytest.fixture(scope="module")
@@ -55,85 +48,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-class Command:
-    """A command that runs beside the test, with its output in files."""
-
-    def __init__(self, folder: Path, name: str, command: list[str], environment: dict[str, str]) -> None:
-        self._said, self._errors = folder / f"{name}.out", folder / f"{name}.err"
-        clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
-        with self._said.open("w") as out, self._errors.open("w") as err:
-            self.process = subprocess.Popen(
-                command, stdout=out, stderr=err, cwd=folder, env={**clean, **environment}, start_new_session=True
-            )
-
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self.process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has not ended."""
-        return self.process.poll() is None
-
-    @property
-    def errors(self) -> str:
-        """What it has said on standard error."""
-        return self._errors.read_text()
-
-    def events(self) -> list[dict[str, Any]]:
-        """What it has said on standard output, as JSON lines; the last one may be under way."""
-        return [json.loads(line) for line in self._said.read_text().splitlines(True) if line.endswith("\n")]
-
-    def named(self, event: str) -> list[dict[str, Any]]:
-        """The events of one kind."""
-        return [one for one in self.events() if one["event"] == event]
-
-    def kill(self) -> None:
-        """Kill it, and wait until it is gone."""
-        self.process.kill()
-        self.process.wait()
-
-    def ended(self, timeout_s: float = 60.0) -> int:
-        """Wait for its end, and give its exit code."""
-        return self.process.wait(timeout_s)
-
-
-class Shell:
-    """Starts commands, and ends those that are left."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.commands: list[Command] = []
-
-    def rtk(self, name: str, *arguments: str, **environment: str) -> Command:
-        """Start `rtk`."""
-        return self.start(name, *RTK, *arguments, **environment)
-
-    def start(self, name: str, *command: str, **environment: str) -> Command:
-        """Start anything."""
-        self.commands.append(Command(self.folder, name, list(command), environment))
-        return self.commands[-1]
-
-
 @pytest.fixture
 def shell(folder: Path) -> Iterator[Shell]:
     """A shell in the folder; what was started in it ends with the test."""
-    shell = Shell(folder)
-    yield shell
-    for command in shell.commands:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(command.pid, signal.SIGKILL)
-        command.process.wait()
-
-
-def wait_for(look: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
-    """What is seen once it is true."""
-    deadline_s = time.monotonic() + timeout_s
-    while not (seen := look()):
-        assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.02)
-    return seen
+    with Shell(folder) as shell:
+        yield shell
 
 
 def committed(*coordinators: Command) -> dict[int, float]:
@@ -201,6 +120,7 @@ def test_workers_outlive_their_coordinators_and_strangers_stay_out(shell: Shell)
     )
 
 
+@pytest.mark.wheel("coordinate")
 def test_workers_without_a_coordinator_say_so_with_their_exit_code(shell: Shell) -> None:
     """The coordinator is killed for good amidst training: once they are out of patience all workers end with 5, which
     job scripts leave alone, and not by a signal, after which these would start them again.
@@ -213,8 +133,8 @@ def test_workers_without_a_coordinator_say_so_with_their_exit_code(shell: Shell)
     led = ("coordinate", "two-stages.json", "--iterations", "100000", "--secret-file", "known", "--json")
     leader = shell.rtk("killed", *led, "--listen", f"127.0.0.1:{port}")
     work = ("run", "two-stages.json", *TRAINED, "--coordinator", f"127.0.0.1:{port}", "--secret-file", "known")
-    pinned = (sys.executable, "-c", PINNED, *RTK, *work, "--patience", "1", "--worker")
-    workers = [shell.start("left-0", *pinned, "0/0"), shell.start("left-1", *pinned, "0/1")]
+    one_core = [min(os.sched_getaffinity(0))]
+    workers = [shell.rtk_on(one_core, f"left-{n}", *work, "--patience", "1", "--worker", f"0/{n}") for n in (0, 1)]
     wait_for(lambda: len(leader.named("iteration")) > 3, f"training begins; {leader.errors}")
     assert "there are more workers than cores, and they take turns" in leader.errors
     leader.kill()
@@ -270,10 +190,10 @@ def test_one_agent_a_worker_replaces_a_dead_worker_alone(shell: Shell) -> None:
     known = {"RTK_SECRET": "a secret for one test only"}
     leader = shell.rtk("leader", *led, "--listen", f"127.0.0.1:{port}", **known)
     known["RTK_COORDINATOR"] = f"127.0.0.1:{port}"
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=3")
+    nodes = ("--nnodes=2", "--nproc-per-node=1", "--max-restarts=3")
     rendezvous = ("--master-addr=127.0.0.1", f"--master-port={master}", "--no-python")
     work = (*rendezvous, *RTK, "run", "two-pipelines.json", *TRAINED, "--paced")
-    agents = [shell.start(f"agent-{rank}", *torchrun, f"--node-rank={rank}", *work, **known) for rank in (0, 1)]
+    agents = [shell.torchrun(f"agent-{rank}", *nodes, f"--node-rank={rank}", *work, **known) for rank in (0, 1)]
     wait_for(lambda: len(leader.named("iteration")) > 2, f"training begins; {leader.errors}")
     (kept,), (killed,) = (children(agent.pid) for agent in agents)
     os.kill(killed, signal.SIGKILL)
@@ -288,8 +208,3 @@ def test_one_agent_a_worker_replaces_a_dead_worker_alone(shell: Shell) -> None:
     assert saved["path"] == str(shell.folder / "saved" / "step-00000040")
     (join,) = leader.named("join")
     assert (join["worker"], join["place"], join["source"]) == ("1/0", "1/0", "0/0")
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -46,6 +46,7 @@ def document(out: str) -> dict[str, Any]:
     return tree
 
 
+@pytest.mark.wheel("detect")
 def test_a_fail_slow_in_a_log_is_a_document_and_a_table(log: Path) -> None:
     """Onset, confirmation within 15 iterations, relief and severity, as JSON and as a table; exit code 0."""
     done = rtk("detect", str(log), "--json")

@@ -3,10 +3,7 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.timeline import Timeline
 
-from .shell import RTK, Done, rtk, rtk_process
+from .shell import RTK, Command, Done, Shell, children, rtk, rtk_forked, rtk_process, wait_for
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FACTORY = """
@@ -74,7 +71,7 @@ def run_of_two(folder: Path) -> Done:
 @pytest.fixture(scope="module")
 def run_of_four(folder: Path) -> Done:
     """A run of plan22.json on four workers."""
-    return rtk_process("run", "plan22.json", *RUN, "--iterations", "6", "--json", "--timeline", "t.json", cwd=folder)
+    return rtk_forked("run", "plan22.json", *RUN, "--iterations", "6", "--json", "--timeline", "t.json", cwd=folder)
 
 
 def test_run_spawns_workers_trains_and_writes_a_timeline(folder: Path, run_of_four: Done) -> None:
@@ -93,51 +90,45 @@ def test_run_spawns_workers_trains_and_writes_a_timeline(folder: Path, run_of_fo
     assert (checked.returncode, checked.stdout) == (0, "plan22.json: valid\n")
 
 
+@pytest.mark.wheel("run")
 def test_run_under_torchrun_loses_the_same(folder: Path, run_of_two: Done) -> None:
     """Under torchrun the same plan gives the same losses."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", *RTK]
-    done = subprocess.run(
-        [*command, "run", "plan.json", *RUN, "--iterations", "2", "--json"],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == run_of_two.returncode == 0, done.stderr + run_of_two.stderr
-    assert losses(done.stdout) == losses(run_of_two.stdout)
-    assert len(losses(done.stdout)) == 2
+    with Shell(folder) as shell:
+        work = (*RTK, "run", "plan.json", *RUN, "--iterations", "2", "--json")
+        done = shell.torchrun("torchrun", "--nproc-per-node", "2", "--no-python", *work)
+        assert done.ended(100) == run_of_two.returncode == 0, done.errors + run_of_two.stderr
+    found = [event["loss"] for event in done.named("iteration")]
+    assert found == losses(run_of_two.stdout)
+    assert len(found) == 2
 
 
 def test_a_stage_without_workers_ends_the_run_with_5(folder: Path) -> None:
     """When a stage's last worker is killed the others end too, no process stays, and the exit code is 5."""
     with _running(folder, until="iteration") as run:  # before the first commit all know every layer
-        workers = _children(run.pid)
+        workers = sorted(children(run.pid))
         os.kill(workers[1], signal.SIGKILL)
-        said, errors = run.communicate(timeout=100)
-    assert run.returncode == 5
-    assert [event["event"] for event in events(said)][-2:] == ["failure", "end"]
-    assert "error: nobody is left who holds layers 2-3" in errors
-    assert "Traceback" not in errors
+        assert run.ended() == 5
+    assert [event["event"] for event in run.events()][-2:] == ["failure", "end"]
+    assert "error: nobody is left who holds layers 2-3" in run.errors
+    assert "Traceback" not in run.errors
     assert _gone(workers)
 
 
 def test_a_worker_that_dies_before_the_start_ends_the_run_with_5(folder: Path) -> None:
     """Nobody waits for a worker that will not come: the run says which one is missing, and no process stays."""
     with _running(folder, until="") as run:
-        workers = _wait_for(lambda: len(found := _children(run.pid)) == 2 and found)
+        workers = wait_for(lambda: len(found := sorted(children(run.pid))) == 2 and found, "two workers are there")
         os.kill(workers[0], signal.SIGKILL)
-        _, errors = run.communicate(timeout=100)
-    assert run.returncode == 5
-    assert "error: worker 0/0 was ended by signal 9" in errors
-    assert "Traceback" not in errors
+        assert run.ended() == 5
+    assert "error: worker 0/0 was ended by signal 9" in run.errors
+    assert "Traceback" not in run.errors
     assert _gone(workers)
 
 
 def test_workers_end_with_their_launcher(folder: Path) -> None:
     """When the launcher itself is killed, its workers notice and end."""
     with _running(folder) as run:
-        workers = _children(run.pid)
+        workers = children(run.pid)
         run.kill()
     assert _gone(workers)
 
@@ -145,11 +136,10 @@ def test_workers_end_with_their_launcher(folder: Path) -> None:
 def test_an_interrupted_run_exits_with_130(folder: Path) -> None:
     """Ctrl-C, which a terminal sends to all processes, ends a run with 130 and without noise; no process stays."""
     with _running(folder) as run:
-        workers = _children(run.pid)
+        workers = children(run.pid)
         os.killpg(run.pid, signal.SIGINT)
-        _, errors = run.communicate(timeout=100)
-    assert run.returncode == 130
-    assert "Traceback" not in errors
+        assert run.ended() == 130
+    assert "Traceback" not in run.errors
     assert _gone(workers)
 
 
@@ -158,7 +148,7 @@ def test_a_run_survives_what_is_injected(folder: Path, run_of_four: Done) -> Non
     faults = [{"iteration": 2, "kind": "fail", "worker": "1/1"}, {"iteration": 4, "kind": "join", "worker": "1/1"}]
     (folder / "faults.jsonl").write_text("".join(json.dumps(fault) + "\n" for fault in faults))
     inject = ("--inject", "faults.jsonl", "--iterations", "6", "--json")
-    done = rtk_process("run", "plan22.json", *RUN, *inject, "--paced", "--timeline", "story.json", cwd=folder)
+    done = rtk_forked("run", "plan22.json", *RUN, *inject, "--paced", "--timeline", "story.json", cwd=folder)
     assert done.returncode == 0, done.stderr
     names = [event["event"] for event in events(done.stdout) if event["event"] != "recovered"]
     two = ["iteration"] * 2
@@ -192,6 +182,7 @@ ADAPTRA = ("plan", "adaptra", "p.json", "--pp", "4", "--microbatches", "12", "--
 
 
 @pytest.mark.parametrize(("technique", "makespan_s"), [("initial", 0.44), ("adapted", 0.41), ("best", 0.41)])
+@pytest.mark.wheel("plan adaptra", "verify", "simulate")
 def test_adaptra_plans_for_a_slow_link(technique: str, makespan_s: float, folder: Path) -> None:
     """`rtk plan adaptra` predicts what `simulate` finds, and says what its orders tolerate."""
     done = rtk(*ADAPTRA, "--technique", technique, "--json", "-o", "adaptra.json", cwd=folder)
@@ -257,9 +248,10 @@ def test_simulate_under_conditions_is_slower(folder: Path) -> None:
     assert worse["lower_bound_s"] <= worse["iteration_time_s"]
 
 
+@pytest.mark.wheel("quickstart")
 def test_quickstart_ends_with_predicted_against_measured(tmp_path: Path) -> None:
     """`rtk quickstart` leaves a profile, a plan, two timelines and three pictures, and compares the times."""
-    done = rtk_process("quickstart", "-o", "out", "--json", cwd=tmp_path)
+    done = rtk_forked("quickstart", "-o", "out", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["predicted_iteration_time_s"] > 0
@@ -269,33 +261,14 @@ def test_quickstart_ends_with_predicted_against_measured(tmp_path: Path) -> None
 
 
 @contextmanager
-def _running(folder: Path, until: str = "start") -> Iterator["subprocess.Popen[str]"]:
+def _running(folder: Path, until: str = "start") -> Iterator[Command]:
     """A run without end of two workers, in a process group of its own, from when it has said an event."""
-    command = [*RTK, "run", "plan.json", *RUN, "--iterations", "100000", "--json"]
-    with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as run:
-        try:
-            assert run.stdout is not None
-            while until and json.loads(run.stdout.readline())["event"] != until:
-                pass
-            yield run
-        finally:
-            run.kill()
-
-
-def _children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return sorted(int(child) for child in text.split())
+    with Shell(folder) as shell:
+        run = shell.rtk("endless", "run", "plan.json", *RUN, "--iterations", "100000", "--json")
+        wait_for(lambda: not until or run.named(until), f"{until}; {run.errors}")
+        yield run
 
 
 def _gone(pids: list[int]) -> bool:
-    return bool(_wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids)))
-
-
-def _wait_for(look: Callable[[], Any]) -> Any:
-    """What is seen once it is true; the last thing that was seen where that takes longer than a minute."""
-    deadline_s = time.monotonic() + 60
-    while not (seen := look()) and time.monotonic() < deadline_s:
-        time.sleep(0.02)
-    return seen
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the workers end")
+    return True

@@ -58,6 +58,7 @@ def test_unchanged_scripts_are_watched_and_compute_the_same(tmp_path: Path) -> N
     assert ITERATIONS - 3 <= first["samples"] <= ITERATIONS + 1
 
 
+@pytest.mark.wheel("monitor")
 def test_slow_rank_of_an_unchanged_script_is_found() -> None:
     """Which rank is slow, from when on, and that it computes: in one of three turns, for a core may be taken away."""
     for _ in range(TURNS):

@@ -59,6 +59,7 @@ def test_the_techniques_are_slipstreams(
     assert {token[0] for worker in tree["workers"] for token in worker.get("order", "").split()} == set(kinds)
 
 
+@pytest.mark.wheel("plan joint", "explain")
 def test_it_is_explained(folder: Path) -> None:
     """`rtk explain` says who took over, which link carries nothing, and what the best single technique takes."""
     told = " ".join(rtk("explain", "plan.json", cwd=folder).stdout.split())

@@ -41,6 +41,7 @@ def _pipelines(plan: dict[str, Any]) -> list[tuple[str, int]]:
     return [(pipeline["template"], pipeline["microbatches"]) for pipeline in plan["pipelines"]]
 
 
+@pytest.mark.wheel("plan templates", "plan oobleck", "plan reconfigure")
 def test_plan_follows_plan(folder: Path) -> None:
     """A node is lost, then another while one joins: valid plans of 13 nodes, the copies said in words and in JSON."""
     done = reconfigure("plan.json", "--failed", "0/1", "-o", "b.json", "--json", cwd=folder)

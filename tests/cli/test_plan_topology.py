@@ -26,6 +26,7 @@ def plan(*arguments: str, cwd: Path) -> Done:
     return rtk("plan", "topology", "p.json", *arguments, cwd=cwd)
 
 
+@pytest.mark.wheel("plan topology")
 def test_who_is_slow_moves(folder: Path) -> None:
     """The plan is valid, lasts as long as it says, and names who moved; in words, too, what slow links carry."""
     done = plan(*SHAPE, *TROUBLES, "--json", "-o", "t.json", cwd=folder)
@@ -72,6 +73,7 @@ def test_what_cannot_be_planned(arguments: tuple[str, ...], code: int, says: str
     assert (done.returncode, says in done.stderr) == (code, True), done.stderr
 
 
+@pytest.mark.wheel("plan mitigate")
 def test_switches(folder: Path) -> None:
     """Three switches and the ratio 2.083, as JSON and in a file; a table for people."""
     done = rtk("plan", "mitigate", "--costs", "5,60,1200", "--json", "-o", "m.json", cwd=folder)

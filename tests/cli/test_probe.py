@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .shell import rtk, rtk_process
+from .shell import rtk, rtk_forked
 
 
 def test_probe_tells_who_must_start_it() -> None:
@@ -23,11 +23,12 @@ def test_sizes_that_are_none_are_refused(sizes: str) -> None:
     assert (done.returncode, "--sizes" in done.stderr) == (2, True)
 
 
+@pytest.mark.wheel("probe")
 def test_probe_starts_ranks_here(tmp_path: Path) -> None:
     """With --processes all ranks are processes of this machine, and one document tells of all."""
     file = tmp_path / "probe.json"
     options = ("--sizes", "0.01,0.02", "--gemm", "8", "--repeat", "1", "--pairs", "all", "--json", "-o", str(file))
-    done = rtk_process("probe", "--processes", "2", *options)
+    done = rtk_forked("probe", "--processes", "2", *options)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert json.loads(file.read_text()) == told

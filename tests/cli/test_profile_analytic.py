@@ -16,6 +16,7 @@ from .shell import rtk
 LLAMA = ("profile", "llama3-70b", "--analytic", "--gpu", "h100-sxm")  # in bf16, which suits it
 
 
+@pytest.mark.wheel("profile", "profile model", "plan pipeline")
 def test_llama_is_planned(tmp_path: Path) -> None:
     """Llama-3 70B on H100s is computed, with a table that says so, and planned; the plan says so, too."""
     path, plan = tmp_path / "p.json", tmp_path / "plan.json"

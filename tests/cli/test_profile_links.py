@@ -77,6 +77,7 @@ def test_wrong_use_is_refused_before_anything_is_measured(
     assert what in done.stderr
 
 
+@pytest.mark.wheel("profile links")
 def test_ranks_started_here_get_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """With --processes every rank is called as this command was, but for that option."""
     started: list[tuple[int, list[str]]] = []

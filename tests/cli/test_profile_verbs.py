@@ -63,6 +63,7 @@ def forward_s(profile: Profile) -> list[float]:
     return [layer.costs[0].forward_s for layer in profile.layers]
 
 
+@pytest.mark.wheel("profile refine")
 def test_a_timeline_and_its_plan_refine_a_profile(folder: Path) -> None:
     """All times double; people see each stage's, and that a single iteration may be no good measure."""
     given = ("--timeline", "timeline.json", "--plan", "plan.json")
@@ -219,6 +220,7 @@ def test_sizes_and_settings_are_told(tmp_path: Path) -> None:
     assert "  layer 3 (3 Block) is gone" in words
 
 
+@pytest.mark.wheel("profile compare")
 def test_documents_for_scripts_and_pull_requests(tmp_path: Path) -> None:
     """JSON has every time with its ratio and noise; Markdown a row for each change."""
     times_s = [time_s * (1.2 if n == 1 else 1) for n, time_s in enumerate(TIMES_S)]

@@ -74,6 +74,7 @@ def test_every_combination_is_asked_once(folder: Path) -> None:
     assert [one.digest for one in read_sweep(str(folder / "spec.yaml"))] == [one.digest for one in found]
 
 
+@pytest.mark.wheel("replay", "sweep")
 def test_a_report_is_that_of_rtk_replay(folder: Path) -> None:
     """What a sweep writes of a combination is what `rtk replay` says of the same."""
     rtk("sweep", "spec.yaml", "-o", "out", cwd=folder)

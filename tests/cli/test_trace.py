@@ -18,6 +18,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.wheel("trace convert")
 def test_convert_writes_our_own_format(tmp_path: Path) -> None:
     """A log of spot instances becomes JSON lines from 0 on, which rtk reads; with `-` on standard output."""
     (tmp_path / "log.csv").write_text(SPOT)
@@ -51,6 +52,7 @@ def test_convert_takes_what_a_trace_does_not_say(tmp_path: Path) -> None:
     assert (shown["lasts_s"], shown["nodes_at_start"]) == (6.0, 2)
 
 
+@pytest.mark.wheel("trace generate")
 def test_generate_says_by_its_seed_what_happens(tmp_path: Path) -> None:
     """The same options and seed give the same bytes; another seed others; the trace is as long as asked for."""
     options = ("trace", "generate", "--nodes", "8", "--days", "30", "--mtbf", "10d", "--repair", "4h")
@@ -67,6 +69,7 @@ def test_generate_says_by_its_seed_what_happens(tmp_path: Path) -> None:
     assert {factor for moment in moments for factor in moment.fleet.slow.values()} == {1.5}
 
 
+@pytest.mark.wheel("trace show")
 def test_show_tells_a_trace_in_numbers() -> None:
     """A table for people, one JSON document for programs."""
     table = rtk("trace", "show", "-", stdin=SPOT).stdout

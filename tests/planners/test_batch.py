@@ -336,6 +336,7 @@ def test_the_command_says_who_gets_what(tmp_path: Path) -> None:
         (("--multiple-of", "4"), 3, "take 40"),
     ],
 )
+@pytest.mark.wheel("plan batch")
 def test_the_command_refuses_in_one_error(options: tuple[str, ...], code: int, said: str) -> None:
     """What, where and what to do on standard error; nothing on standard output, also with --json."""
     done = rtk("plan", "batch", "--times", "7,3,2,4", "--microbatches", "39", *options, "--json")

@@ -1,14 +1,11 @@
 """A job of real processes, forked from one that has imported torch: a worker is there in a fraction of a second."""
 
-import multiprocessing
 import os
-import runpy
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
 from rtk.cli.conducting import Conduct, Conductor
@@ -18,24 +15,8 @@ from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import RtkError
 from rtk.schemas.plan import Plan
 
-PRELOAD = ["torch._dynamo", "rtk.runners.torch.resilient", "rtk.runners.torch.meeting", "rtk.profilers.models.load"]
-
-
-def forking() -> ForkServerContext:
-    """The context whose processes know torch already; it has one server, which all tests share."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    return context
-
-
-def fork(file: str, *arguments: Any) -> ForkServerProcess:
-    """Run a file of tests as `worker` in a process that knows torch already; it finds its arguments as `ARGUMENTS`.
-
-    pytest imports test files under names that another process does not find.
-    """
-    process = forking().Process(target=runpy.run_path, args=(file, {"ARGUMENTS": arguments}, "worker"), daemon=True)
-    process.start()
-    return process
+if __name__ != "worker":
+    from ..warm import fork
 
 
 def single_process(plan: Plan, training: Training, iterations: int) -> list[float]:

@@ -35,7 +35,7 @@ from rtk.schemas.conditions import Conditions, pair_of  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 
 if __name__ != "worker":  # which knows no package of tests
-    from .processes import fork
+    from ..warm import fork
     from .test_transport_epochs import SOON_S, assert_back_to, close_all, held, in_background, in_ranks
 
 SECRET = b"a secret for one test only"

@@ -18,7 +18,7 @@ from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
 
 if __name__ != "worker":
-    from .processes import fork
+    from ..warm import fork
 
 RANKS = 4
 INTRA, INTER = Connection(1e-5, 1e10), Connection(1e-4, 1e9)

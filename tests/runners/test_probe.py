@@ -17,7 +17,7 @@ from rtk.runners.torch import probe
 from rtk.runners.torch.probe import Bench, Product, Readings, Trials, meeting, take_readings
 
 if __name__ != "worker":
-    from .processes import fork
+    from ..warm import fork
 
 SIDE, SIZE, RANKS = 8, 5000, 4
 USUAL_S, SLOW_WORKER_S, SLOW_LINK_S = 1.0, 2.5, 4.0

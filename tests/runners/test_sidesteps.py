@@ -28,7 +28,8 @@ from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 from rtk.schemas.plan import Plan  # noqa: E402
 
 if __name__ != "worker":  # which knows no package of tests
-    from .processes import ProcessJob, fork, single_process
+    from ..warm import fork
+    from .processes import ProcessJob, single_process
     from .test_detours import LIMIT, SECRET, world
     from .test_slow_network import within
     from .test_survival import FOREVER, TRAINING, plan_of

@@ -170,7 +170,7 @@ def test_nothing_is_left_of_a_launcher_that_is_killed(number: signal.Signals) ->
         "from rtk.runners.slow_network.network import SlowNetwork\n"
         "with SlowNetwork(('a', 'b')) as network:\n"
         "    print(network.namespace('a'), flush=True)\n"
-        "    network.run('a', ['sleep', '99'], start_new_session=True).wait()\n"
+        "    network.run('a', ['sh', '-c', 'echo up; exec sleep 99'], start_new_session=True).wait()\n"
     )
     launcher = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -178,6 +178,7 @@ def test_nothing_is_left_of_a_launcher_that_is_killed(number: signal.Signals) ->
     assert launcher.stdout is not None
     namespace = Path(launcher.stdout.readline().strip())
     assert namespace.exists()
+    assert launcher.stdout.readline() == "up\n"
     launcher.send_signal(number)
     launcher.wait(SOON_S)
     deadline_s = time.monotonic() + SOON_S
@@ -185,6 +186,7 @@ def test_nothing_is_left_of_a_launcher_that_is_killed(number: signal.Signals) ->
         time.sleep(0.01)
     assert not namespace.exists()
     assert launcher.stdout.read() == ""  # nor has the sleeper, which had it too, outlived it
+    assert time.monotonic() < deadline_s
 
 
 def test_a_machine_that_does_not_allow_it_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

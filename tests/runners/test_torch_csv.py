@@ -227,6 +227,7 @@ def run(capsys: pytest.CaptureFixture[str], module: ModuleType, *arguments: str)
     return captured.out, captured.err
 
 
+@pytest.mark.wheel("export")
 def test_export_writes_a_file_and_says_what_it_leaves_out(
     capsys: pytest.CaptureFixture[str], files: SimpleNamespace
 ) -> None:
@@ -246,6 +247,7 @@ def test_export_to_standard_output(capsys: pytest.CaptureFixture[str], files: Si
     assert json.loads(out) == {"csv": ONE_F_ONE_B, "format": "torch-csv", "ranks": 2}
 
 
+@pytest.mark.wheel("import")
 def test_import_makes_a_plan(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
     """The plan takes its costs and its cut from the profile, and says what it was made from."""
     run(capsys, import_, files.csv, "--from", "torch-csv", "--profile", files.profile, "--dp", "2", "-o", files.out)

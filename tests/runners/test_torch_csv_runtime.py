@@ -23,7 +23,7 @@ from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 
 if __name__ != "worker":  # which knows no package of tests
-    from .processes import fork
+    from ..warm import fork
 
 STAGES, MICROBATCHES, WIDTH = 4, 8, 8
 PROFILE = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(STAGES)))

@@ -33,7 +33,7 @@ from rtk.runners.torch.transport import Transport  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 
 if __name__ != "worker":  # which knows no package of tests
-    from .processes import fork
+    from ..warm import fork
 
 SECRET = b"a secret for one test only"
 SOON_S = 60.0  # on the busiest machine; a blocked wait would last longer than a test may

@@ -41,6 +41,7 @@ def run(capsys: pytest.CaptureFixture[str], module: ModuleType, *arguments: str)
 @pytest.mark.parametrize(
     ("ending", "start"), [(".html", b"<!DOCTYPE html>"), (".svg", b"<svg "), (".json", b"{"), (".json.gz", b"{")]
 )
+@pytest.mark.wheel("viz")
 def test_the_ending_chooses_the_picture(
     capsys: pytest.CaptureFixture[str], files: SimpleNamespace, ending: str, start: bytes
 ) -> None:
@@ -116,6 +117,7 @@ def test_other_documents_are_refused(capsys: pytest.CaptureFixture[str], files: 
         run(capsys, viz, files.after)
 
 
+@pytest.mark.wheel("diff")
 def test_diff_in_three_forms(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
     """`rtk diff` says the same in words, as a table and as JSON."""
     assert "  worker 1/1 failed\n" in run(capsys, diff, files.before, files.after)[1]

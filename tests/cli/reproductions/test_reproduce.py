@@ -50,6 +50,7 @@ def cells(text: str, what: str) -> list[str]:
     return next(line.split() for line in text.splitlines() if line.startswith(what))
 
 
+@pytest.mark.wheel("reproduce")
 def test_the_list_names_all_and_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a name, or by `list`, each name stands with its module's first line, and nothing is computed."""
     monkeypatch.setattr(catalogue, "reproduce", None)

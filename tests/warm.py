@@ -1,0 +1,174 @@
+"""Programs in processes of their own that know torch already: forked, where importing it would take three seconds.
+
+The processes are real: each has its identity, streams, folder, environment and exit code, and signals reach it. What
+only an interpreter that starts anew can show, such as how its modules are found, is for `subprocess`.
+"""
+
+import atexit
+import gc
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
+from unittest import mock
+
+PRELOAD = [
+    "torch._dynamo",
+    "torch.distributed.run",
+    "rtk.cli.main",
+    "rtk.runners.torch.resilient",
+    "rtk.runners.torch.meeting",
+    "rtk.profilers.models.load",
+]
+
+
+def forking() -> ForkServerContext:
+    """The context whose processes know torch already; it has one server, which all tests share."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
+
+
+def fork(file: str, *arguments: Any) -> ForkServerProcess:
+    """Run a file of tests as `worker` in a process that knows torch already; it finds its arguments as `ARGUMENTS`.
+
+    pytest imports test files under names that another process does not find.
+    """
+    process = forking().Process(target=runpy.run_path, args=(file, {"ARGUMENTS": arguments}, "worker"), daemon=True)
+    process.start()
+    return process
+
+
+class Warm:
+    """`python -m MODULE ARGUMENTS` in a process that knows torch already, at the head of a session of its own.
+
+    Workers that `rtk` starts on this machine are its children, as always, and forked from it.
+
+    Args:
+        module: `rtk.cli.main`, or another program.
+        arguments: its command line.
+        cwd: its folder.
+        env: its environment.
+        streams: its standard input, output and error.
+        cores: on which it may run; none: on all.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        streams: Sequence[IO[Any]],
+        cores: Collection[int] = (),
+    ) -> None:
+        self.args = arguments
+        handed = [Connection(os.dup(stream.fileno())) for stream in streams]  # what multiprocessing hands on
+        self._process = fork(__file__, module, list(arguments), str(cwd), dict(env), handed, tuple(cores))
+        for stream in handed:
+            stream.close()
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, and give its exit code."""
+        self._process.join(timeout)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it has not ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it, if it has not ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _be(
+    module: str,
+    arguments: list[str],
+    folder: str,
+    environment: dict[str, str],
+    streams: list[Connection],
+    cores: tuple[int, ...],
+) -> None:
+    """What a forked process does."""
+    os.setsid()
+    if cores:
+        os.sched_setaffinity(0, cores)
+    os.chdir(folder)
+    for number, stream in enumerate(streams):
+        os.dup2(stream.fileno(), number)
+    _become(module, arguments, environment)
+
+
+def _become(module: str, arguments: list[str], environment: Mapping[str, str], keep: Collection[int] = ()) -> None:
+    """Be the program with the standard streams that are there, and end as it ends; of other files only `keep` stay
+    open."""
+    from rtk.cli import launch
+    from rtk.cli.console import SETTINGS, Settings
+    from rtk.cli.main import main
+
+    for number in [int(file.name) for file in Path("/proc/self/fd").iterdir()]:
+        if number > 2 and number not in keep:
+            with suppress(OSError):  # that of the listing itself is closed already
+                os.close(number)
+    gc.enable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(environment)
+    vars(SETTINGS).update(vars(Settings()))
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.argv = [module, *arguments]
+    code: object = 1
+    with mock.patch.object(launch, "subprocess", SimpleNamespace(Popen=_fork_from_here, PIPE=subprocess.PIPE)):
+        try:
+            if module == main.__module__:  # which knows what it is, and need not be read again
+                main(arguments)
+            else:
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
+            code = 0
+        except SystemExit as end:
+            code = end.code
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+    with suppress(OSError):
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _fork_from_here(
+    command: Sequence[str], env: Mapping[str, str], stdin: int, pass_fds: Collection[int]
+) -> "subprocess.Popen[bytes]":
+    """What `subprocess.Popen` does for a launcher's `python -m rtk.cli.main ARGUMENTS`, but nothing is loaded anew: the
+    child becomes `rtk` before it would execute the command, and so never does."""
+    become = partial(_become, command[2], list(command[3:]), env, tuple(pass_fds))
+    return subprocess.Popen(command, stdin=stdin, pass_fds=pass_fds, preexec_fn=become)
+
+
+if __name__ == "worker":
+    _be(*globals()["ARGUMENTS"])
