@@ -2,7 +2,8 @@
 
 It shares no code with the planners' evaluator (a longest path by worker sweeps) nor with the simulator (a virtual clock
 over the lowered program): here the operations are a table of numpy columns, completeness is counting, and times are
-topological waves over the table, as in Kahn's algorithm. Tests hold the three readings equal, to the last bit.
+topological waves over the table, as in Kahn's algorithm. Large plans are judged by machine code first (sound.py); what
+that refuses is judged here. Tests hold all readings equal, to the last bit.
 """
 
 from __future__ import annotations

@@ -222,8 +222,8 @@ def with_orders(plan: Plan, problem: Problem, orders: Orders) -> Plan:
     """The plan with orders given as operation codes; failed workers keep none."""
     large = pays(write_orders, problem.operations, INTERPRETED_OPERATIONS)
     texts = _written(problem, orders) if large else _joined(plan, problem, orders)
-    workers = tuple(
-        worker if worker.failed else replace(worker, order=text)
+    workers = tuple(  # `replace` would take ten times as long
+        worker if worker.failed else Worker(worker.pipeline, worker.stage, text, worker.slowdown)
         for worker, text in zip(plan.workers, texts, strict=True)
     )
     return replace(plan, workers=workers, prediction=None)

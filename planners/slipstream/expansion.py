@@ -96,7 +96,10 @@ def fill(
 
 def _played(executor: Ints, slot_of: Ints, order: Ints) -> list[tuple[int, Any]]:
     """The order of each worker of a stage that has micro-batches: the stage's, without the slots it skips."""
-    workers, row = np.unique(executor, return_inverse=True)
+    workers = np.flatnonzero(np.bincount(executor))
+    row_of = np.zeros(int(workers[-1]) + 1, dtype=np.int64)
+    row_of[workers] = np.arange(len(workers))
+    row = row_of[executor]
     job = np.full((len(workers), int(slot_of[-1]) + 1), -1)
     job[row, slot_of] = np.arange(len(executor))
     slot, kind = np.divmod(order, KINDS)
