@@ -206,8 +206,8 @@ schema plam
 
 _HELP = """
 --help
---max-input 100 verify plan.json
---max-input 100 --help
+--max-input 1KiB verify plan.json
+--max-input 1KiB --help
 frobnicate
 plan
 plan pipelin
