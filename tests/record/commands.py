@@ -15,6 +15,8 @@ plan adaptra four.json --pp 4 --microbatches 8 --technique initial --link-delay 
 plan adaptra four.json --pp 4 --microbatches 8 --technique adapted --link-delay 1=0.015
 plan adaptra four.json --pp 4 --microbatches 8 --link-delay 1=0.06 -o out.json
 plan adaptra p.json --pp 2 --dp 2 --microbatches 4 --link-delay 0=0.5 -o out.json
+plan adaptra four.json --pp 4 --microbatches 8 --technique initial --link-delay 1=0.03 --require-optimal --time-limit 0
+plan adaptra p.json --pp 2 --microbatches 2 --solver milp --time-limit 60
 plan slipstream p.json --pp 2 --dp 2 --microbatches 4 --failed 0/1 --technique adaptive
 plan slipstream p.json --pp 2 --dp 2 --microbatches 4 --failed 0/1 --technique decoupled
 plan slipstream p.json --pp 2 --dp 2 --microbatches 4 --failed 0/1 --technique staggered -o out.json
@@ -22,7 +24,7 @@ plan slipstream p.json --pp 2 --dp 3 --microbatches 4 --failures 2 --json
 plan slipstream p.json --pp 2 --dp 3 --microbatches 4 --failures 2 --failed 0/1 --failed 1/0 --cost scheduler
 plan slipstream p.json --pp 2 --dp 2 --microbatches 4 --failed 0/1 --memory-limit 64 -o out.json
 plan slipstream p.json --pp 2 --dp 2 --microbatches 4 --failed 0/1 --slow 1/0=1.5 --link-delay 0=0.2
-plan slipstream p.json --pp 2 --dp 2 --microbatches 3 --failed 0/1 --solver milp --time-limit 60 --require-optimal
+plan slipstream p.json --pp 2 --dp 2 --microbatches 4 --failed 0/1 --require-optimal --time-limit 0
 plan slipstream p.json --pp 2 --dp 2 --microbatches 4 --failed 0/1 --failed 1/1
 plan slipstream p.json --pp 2 --dp 2 --microbatches 4 --max-failures 2 -o out
 plan slipstream p.json --pp 2 --dp 3 --microbatches 4 --max-failures 50% --technique adaptive -o out
@@ -206,8 +208,8 @@ schema plam
 
 _HELP = """
 --help
---max-input 100 verify plan.json
---max-input 100 --help
+--max-input 1KiB verify plan.json
+--max-input 1KiB --help
 frobnicate
 plan
 plan pipelin

@@ -11,8 +11,10 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from rtk import __version__
 
@@ -38,7 +40,10 @@ def run(line: str, folder: Path) -> tuple[int, Outputs]:
     before = _contents(folder)
     command, _, given = line.partition(" < ")
     stdin = (folder / given).read_text() if given else None
-    done = rtk(*command.split(), stdin=stdin, cwd=folder, environment=SURROUNDINGS)
+    # Usage errors name the program after these two: it is to be `rtk`, whether pytest or `python -m` runs us.
+    program = (patch.object(sys, "argv", ["rtk"]), patch.object(sys.modules["__main__"], "__package__", None))
+    with program[0], program[1]:
+        done = rtk(*command.split(), stdin=stdin, cwd=folder, environment=SURROUNDINGS)
     written = {name: data for name, data in _contents(folder).items() if before.get(name) != data}
     gone = dict.fromkeys(before.keys() - _contents(folder).keys(), b"(removed)")
     streams = {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
