@@ -18,6 +18,7 @@ from rtk.schemas.errors import RtkError
 from rtk.schemas.plan import Plan
 
 PRELOAD = ["torch._dynamo", "rtk.runners.torch.resilient", "rtk.runners.torch.meeting", "rtk.profilers.models.load"]
+PATIENCE_S = 60.0  # as `--patience` of `rtk run`
 
 
 def forking() -> ForkServerContext:
@@ -44,7 +45,7 @@ def work(plan: bytes, training: Training, name: str, addresses: list[str], secre
 
     os.environ[NOT_BEFORE] = str(not_before)
     try:
-        be_worker(parse_document(plan, Plan, "the plan"), training, name, addresses, secret, 60.0)
+        be_worker(parse_document(plan, Plan, "the plan"), training, name, addresses, secret, PATIENCE_S)
     except RtkError as error:
         print(f"worker {name}: {error.what}", file=sys.stderr)
         sys.exit(error.exit_code)
