@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from .errors import InvalidInputError
-from .fields import STRICT, Bytes, Index, Seconds
+from .fields import STRICT, Bytes, Index, Name, Seconds
 from .plan import Place, Plan
 
 
@@ -13,7 +13,7 @@ class Span:
     """One operation on one worker `k/i`: a token of its order, or `allreduce` or `step`."""
 
     worker: str
-    op: str
+    op: Name
     start_s: Seconds
     end_s: Seconds
     iteration: Index = 0

@@ -18,6 +18,8 @@ from rtk.schemas.plan import Plan
 if __name__ != "worker":
     from ..warm import fork
 
+PATIENCE_S = 60.0  # as `--patience` of `rtk run`
+
 
 def single_process(plan: Plan, training: Training, iterations: int) -> list[float]:
     """The losses of all micro-batches one after the other through the whole model, then AdamW."""
@@ -47,7 +49,7 @@ def work(plan: bytes, training: Training, name: str, addresses: list[str], secre
 
     os.environ[NOT_BEFORE] = str(not_before)
     try:
-        be_worker(parse_document(plan, Plan, "the plan"), training, name, addresses, secret, 60.0)
+        be_worker(parse_document(plan, Plan, "the plan"), training, name, addresses, secret, PATIENCE_S)
     except RtkError as error:
         print(f"worker {name}: {error.what}", file=sys.stderr)
         sys.exit(error.exit_code)

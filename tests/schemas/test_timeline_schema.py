@@ -45,10 +45,11 @@ def test_timelines_and_reports_round_trip(plan: Plan, paced: bool) -> None:
             "greater than or equal to 0",
             "/spans/0/iteration",
         ),
+        ({"worker": "0/0", "op": "", "start_s": 0, "end_s": 1}, "at least 1 character", "/spans/0/op"),
     ],
 )
 def test_bad_span_is_refused_at_its_place(span: dict[str, object], what: str, where: str) -> None:
-    """A span that runs backwards or is incomplete is one error with its JSON pointer."""
+    """A span that runs backwards, is incomplete or is of no operation is one error with its JSON pointer."""
     tree = {"format": "rtk.timeline", "format_version": "1.0", "source": "measured", "spans": [span]}
     with pytest.raises(InvalidInputError) as caught:
         parse_document(json.dumps(tree).encode(), Timeline, "t.json")
