@@ -55,7 +55,7 @@ def _rules(draw: st.DrawFn, problem: Problem) -> Rules:
     return Rules(each(counts), each(counts), waits, each(counts), priorities)
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(_cases())
 def test_orders_are_valid_under_any_rules_routing_and_limits(case: tuple[Plan, Rules]) -> None:
     """Every order is complete, deadlock-free, under its memory limit, and no worker has more in flight than it may."""
@@ -68,7 +68,7 @@ def test_orders_are_valid_under_any_rules_routing_and_limits(case: tuple[Plan, R
         assert max(flight, default=0) <= most
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(_cases())
 def test_the_kernels_predict_what_the_evaluator_does(case: tuple[Plan, Rules]) -> None:
     """Retimed orders have the evaluator's makespan and period to the last bit; the sweep, which waits for nothing

@@ -65,7 +65,7 @@ def _check_heads_and_tails(evaluation: Evaluation, known: HeadsAndTails) -> None
                 assert (left_s >= known.tails_s[kind, stage] - slack_s).all()
 
 
-@settings(max_examples=60)
+@settings(max_examples=200)
 @given(st.integers(1, 7), BYTES, st.sampled_from([0.0, 0.1, 0.3, 0.5, 1.0]), st.integers(0, 8), st.integers(0, 8))
 def test_room_admits_all_that_the_checker_admits(
     count: int, activation_bytes: float, share: float, whole: int, stashed: int

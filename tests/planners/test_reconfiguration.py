@@ -234,7 +234,7 @@ RANGES = st.tuples(st.integers(0, 5), st.integers(1, 4)).map(lambda pair: (pair[
 WEIGHTS = st.lists(st.sampled_from([0.0, 1.0, 1.0, 2.0, 5.0, 0.3]), min_size=6, max_size=6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=150)
 @given(st.lists(st.none() | RANGES, min_size=5, max_size=6), st.lists(RANGES, min_size=6, max_size=6), WEIGHTS)
 def test_no_seating_keeps_more(held: list[Range | None], places: list[Range], weights: list[float]) -> None:
     """Against all permutations: nodes with any layers, in any places, keep as many bytes as can be."""

@@ -126,7 +126,7 @@ def test_slots_wait_for_the_first_slot_that_ends_at_their_highest_rank_or_later(
             assert found == _opened(ends[stage], ends[other], before)
 
 
-@settings(max_examples=60)
+@settings(max_examples=120)
 @given(_slot_cases())
 def test_expanded_slots_are_a_valid_plan_that_takes_no_longer(case: tuple[Cluster, Slots, Rules]) -> None:
     """Any slots, rules, limits and places: the checker accepts the plan, and neither makespan nor period is longer."""
@@ -161,7 +161,7 @@ def test_live_workers_keep_their_own_and_share_the_rest_evenly(case: tuple[Clust
         assert executed["W"] == executed["I"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=80)
 @given(clusters(limits=False))
 def test_the_widest_slots_give_the_busiest_worker_the_least_that_it_must_have(cluster: Cluster) -> None:
     """With groups as large as the live workers are many, nobody has more than ceil(M / L) micro-batches."""
@@ -172,7 +172,7 @@ def test_the_widest_slots_give_the_busiest_worker_the_least_that_it_must_have(cl
     assert most.tolist() == [-(-cluster.jobs // live) for live in cluster.live]
 
 
-@settings(max_examples=60)
+@settings(max_examples=120)
 @given(clusters())
 def test_slots_at_their_bound_are_exact(cluster: Cluster) -> None:
     """Where slots reach the bound on all routings, the expanded plan has their makespan, or period, to the last bit."""
