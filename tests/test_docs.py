@@ -2,13 +2,13 @@
 
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rtk.cli.main import app
+
+from .cli.shell import Shell
 
 pytestmark = pytest.mark.checkout
 
@@ -53,16 +53,9 @@ def test_the_example_trains_under_torchrun(tmp_path: Path) -> None:
 
     profile = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(4)))
     write_document(str(tmp_path / "plan.json"), plan_pipeline(profile, Shape(2, 1, 4), "zero-bubble"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, str(ROOT / "docs" / "example_train.py"), "plan.json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    losses = [float(found) for found in re.findall(r"loss (\S+),", done.stdout)]
+    with Shell(tmp_path) as shell:
+        done = shell.torchrun("torchrun", "--nproc-per-node", "2", str(ROOT / "docs" / "example_train.py"), "plan.json")
+        assert done.ended(100) == 0, done.errors
+    losses = [float(found) for found in re.findall(r"loss (\S+),", done.output)]
     assert len(losses) == 5
     assert losses[-1] < losses[0] / 2

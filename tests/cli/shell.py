@@ -103,9 +103,14 @@ class Command:
         """What it has said on standard error."""
         return self._errors.read_text()
 
+    @property
+    def output(self) -> str:
+        """What it has said on standard output."""
+        return self._said.read_text()
+
     def events(self) -> list[dict[str, Any]]:
         """What it has said on standard output, as JSON lines; the last one may be under way."""
-        return [json.loads(line) for line in self._said.read_text().splitlines(True) if line.endswith("\n")]
+        return [json.loads(line) for line in self.output.splitlines(True) if line.endswith("\n")]
 
     def named(self, event: str) -> list[dict[str, Any]]:
         """The events of one kind."""

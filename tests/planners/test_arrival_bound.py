@@ -23,7 +23,7 @@ def _bound_s(cluster: Cluster) -> float:
     return arrival_bound_s(cluster.pipeline, cluster.jobs, np.array(cluster.live))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(routed())
 def test_no_rules_undercut_the_bound_whatever_the_routing(case: tuple[Cluster, Problem, Rules]) -> None:
     """The makespan of any list schedule of any routing is no less than the bound."""

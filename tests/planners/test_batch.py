@@ -94,7 +94,7 @@ def assert_best(case: tuple[list[Pace], list[int], int, int], objective: Objecti
 
 
 @either_objective
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(case=cases())
 def test_no_split_is_better(objective: Objective, case: tuple[list[Pace], list[int], int, int]) -> None:
     """Each pipeline with a number of its own: the best of all splits, min-max to the last bit of a float."""
@@ -102,7 +102,7 @@ def test_no_split_is_better(objective: Objective, case: tuple[list[Pace], list[i
 
 
 @either_objective
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(case=cases(most_count=4))
 def test_no_split_with_shared_numbers_is_better(
     objective: Objective, case: tuple[list[Pace], list[int], int, int]
@@ -111,7 +111,7 @@ def test_no_split_with_shared_numbers_is_better(
     assert_best(case, objective)
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(
     lines=st.lists(paces, min_size=1, max_size=4),
     steps=st.lists(st.lists(seconds, max_size=12), min_size=4, max_size=4),
@@ -189,7 +189,7 @@ def test_oobleck_sized_groups_are_split_at_once() -> None:
     assert variance(values["variance"], [1] * 56)[0] <= variance(values["min-max"], [1] * 56)[0]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(1, 7), st.integers(1, 4), st.integers(0, 3) | st.none()), min_size=1, max_size=3),
     st.integers(1, 3),

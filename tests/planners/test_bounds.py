@@ -22,7 +22,7 @@ from .examples import running_example
 ROUNDING = 1 + 1e-9
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(any_plans(), st.booleans())
 def test_bounds_never_exceed_what_random_plans_reach(plan: Plan, limited: bool) -> None:
     """Makespan and period of random valid plans lie on or above their bounds, also with limits that they just keep."""
@@ -33,7 +33,7 @@ def test_bounds_never_exceed_what_random_plans_reach(plan: Plan, limited: bool) 
     assert lower_bound(problem) == (period_bound(problem) if problem.staggered else makespan_bound(problem))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(limited_pipelines())
 def test_bounds_never_exceed_the_best_of_all_orders(plan: Plan) -> None:
     """On tiny pipelines the least makespan and period over every order within the limits are on or above the bounds."""

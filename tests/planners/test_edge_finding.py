@@ -21,7 +21,7 @@ from ..strategies import hand_plan, limited_to_its_peaks, plans
 ROUNDING = 1 + 1e-9
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans(), st.floats(1.0, 3.0), st.booleans())
 def test_no_makespan_of_valid_orders_is_refuted(plan: Plan, above: float, tight: bool) -> None:
     """Whatever routing, costs, delays, overheads and limits, what random valid orders reach is above the bound."""

@@ -20,7 +20,7 @@ from rtk.schemas.plan import Link, Optimizer, Pipeline, Plan, Stage, Template, W
 from ..strategies import BY_HAND, any_plans, hand_plan, plans, unlike_plans
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(any_plans())
 def test_three_readings_agree_to_the_last_bit(plan: Plan) -> None:
     """Starts, ends, makespan, period and memory of evaluator, simulator and checker are equal for any valid plan."""

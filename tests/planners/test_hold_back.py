@@ -31,7 +31,7 @@ def _held(draw: st.DrawFn) -> tuple[Cluster, Rules]:
     return cluster, replace(draw(rules(count)), held_back=held)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(_held())
 def test_orders_are_valid_however_far_workers_are_held_back(case: tuple[Cluster, Rules]) -> None:
     """Orders are valid and take what the scheduler says, interpreted or compiled; or the value is infinite, for limits

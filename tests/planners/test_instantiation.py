@@ -205,7 +205,7 @@ def _paced(draw: st.DrawFn) -> tuple[Templates, list[Pace], Ending, int]:
     return templates, paces, draw(_endings(templates)), nodes
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_paced(), st.integers(0, 30), st.integers(1, 3))
 def test_the_fastest_of_all_sets(paced: tuple[Templates, list[Pace], Ending, int], more: int, multiple_of: int) -> None:
     """The chosen pipelines, all-reduce and optimizer included, end as early as the best of all sets.
@@ -245,7 +245,7 @@ def test_fewer_pipelines_where_the_all_reduce_is_slow() -> None:
     assert promised.iteration_time_s == pytest.approx(found.slowest_s + ending_of(slow).lasts_s(found.sizes))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), st.lists(st.integers(0, 12), min_size=1, max_size=7), st.integers(1, 7), st.integers(0, 40))
 def test_no_pipelines_have_more_room(smallest: int, room: list[int], pipelines: int, more: int) -> None:
     """Of so many pipelines that fill the nodes, those found have the most room; or none has enough."""
