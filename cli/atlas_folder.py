@@ -26,7 +26,7 @@ from ..schemas.documents import (
 )
 from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Plan
-from .words import listed
+from ..schemas.text import listed
 
 ATLAS, JOURNAL, PLANS = "atlas.json", "unfinished.jsonl", "plans"
 

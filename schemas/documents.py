@@ -1,6 +1,5 @@
 """Reading and writing the JSON documents: validation at the border, canonical bytes, `.gz` and `-`."""
 
-import difflib
 import gzip
 import hashlib
 import json
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, TypeVar, ca
 
 from .errors import InvalidInputError
 from .streams import bounded, unreadable
+from .text import near
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -363,8 +363,8 @@ def _suggest(key: str, kind: type[Document]) -> str:
     names = sorted(_all_field_names(kind))
     stem = key.rpartition("_")[0]
     same_quantity = [name for name in names if stem and name.rpartition("_")[0] == stem]
-    near = same_quantity or difflib.get_close_matches(key, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else "remove it (rtk schema prints what a file holds)"
+    meant = same_quantity[0] if same_quantity else near(key, names)
+    return f"did you mean {meant!r}?" if meant else "remove it (rtk schema prints what a file holds)"
 
 
 def _all_field_names(kind: type[Document]) -> set[str]:
