@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..schemas.detection import FailSlow, FileFindings
-from ..schemas.documents import source_of
+from ..schemas.files import source_of
 from ..schemas.text import counted
 from ..viz.detection import words_of_attribution
 from ..viz.units import print_time

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM
 from ..schemas.text import counted, listed
 from .cluster import ClusterOption, OverlayOption, Site, read_site
 from .console import Debug, Json, Output, Quiet, Seed, emit, print_document, progress, remark

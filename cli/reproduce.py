@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.documents import write_bytes
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import write_bytes
 from ..schemas.text import did_you_mean
 from .console import Debug, Json, Quiet, print_json, print_table, progress, remark
 

@@ -7,8 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..schemas.documents import pointer, read_bytes, source_of
+from ..schemas.documents import pointer
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import read_bytes, source_of
 from ..schemas.text import near
 
 if TYPE_CHECKING:

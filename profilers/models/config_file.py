@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ...schemas.documents import read_bytes, unique_keys
+from ...schemas.documents import unique_keys
 from ...schemas.errors import InvalidInputError
+from ...schemas.files import read_bytes
 
 FAMILIES = ("gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "olmo2", "mixtral")
 
