@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from statistics import median, quantiles
 from typing import Any
 
-from rtk.schemas.documents import canonical_json, write_bytes
+from rtk.schemas.documents import canonical_json
+from rtk.schemas.files import write_bytes
 
 
 def machine() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 * series: jobs shaped like Greyhound's Tables 3 and 4 and hard ones (`failslow_series.py` in `cli/reproductions/`), on
   seeds that nothing was tuned on: right, falsely alarmed and missed jobs, delays and cost, for a sliding window, BOCD,
   BOCD with verification as published, and the two modes of `rtk detect`.
-* cost: microseconds of CPU a sample, sample by sample in plain Python and whole series in machine code, in turns.
+* cost: microseconds of CPU a sample.
 * labelled: TCPD and NAB (`failslow_labelled.py`; their folder is `--data`), beside ruptures and river, which
   `pip install 'rtk[peers]'` brings.
 
@@ -15,7 +15,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rtk.benchmarks.common import in_turns, spread, write_result
 from rtk.benchmarks.failslow_labelled import Anomalous, Changing, anomaly_f1, mean_change_point_f1, read_nab, read_tcpd
@@ -23,7 +23,7 @@ from rtk.benchmarks.failslow_peers import best_settings, default_settings
 from rtk.benchmarks.failslow_views import anomalies, changes
 from rtk.cli.reproductions.failslow_detectors import DETECTORS, score
 from rtk.cli.reproductions.failslow_series import JobSeries, communication_jobs, computation_jobs, hard_jobs
-from rtk.profilers.failslow.tracker import Mode, Tracker, track_compiled
+from rtk.profilers.failslow.tracker import Mode, track
 
 SEEDS = (401, 402, 403)  # tuning saw 1 to 16, and 101 to 103, 201 to 203, 301 to 303
 TABLES = {"computation": computation_jobs, "communication": communication_jobs, "hard": hard_jobs}
@@ -32,8 +32,6 @@ TABLES = {"computation": computation_jobs, "communication": communication_jobs, 
 def section_series(quick: bool, data: Path) -> dict[str, Any]:
     """All detectors on all tables."""
     seeds = SEEDS[:1] if quick else SEEDS
-    for detector in DETECTORS.values():  # machine code is made ready
-        detector(next(computation_jobs(0)).times_s)
     tables = {
         table: {name: score(_all(jobs, seeds), detector).as_json() for name, detector in DETECTORS.items()}
         for table, jobs in TABLES.items()
@@ -51,7 +49,7 @@ def section_cost(quick: bool, data: Path) -> dict[str, Any]:
     rows = {}
     for table, jobs in TABLES.items():
         series = [job.times_s.tolist() for job, _ in zip(jobs(SEEDS[0]), range(40), strict=False)]
-        sides = {f"{mode}, {way.__name__}": _timed(way, series, mode) for mode in ("robust", "paper") for way in WAYS}
+        sides = {mode: _timed(series, mode) for mode in get_args(Mode)}
         turns = in_turns(sides, rounds=2 if quick else 5, repeats=1)
         rows[table] = {name: spread([v for turn in values for v in turn]) for name, values in turns.items()}
         for name, values in turns.items():
@@ -59,27 +57,11 @@ def section_cost(quick: bool, data: Path) -> dict[str, Any]:
     return {"us_per_sample": rows}
 
 
-def plain(times_s: Sequence[float], mode: Mode) -> None:
-    """Sample by sample."""
-    tracker = Tracker(mode)
-    for time_s in times_s:
-        tracker.note(time_s)
-    tracker.finish()
-
-
-def machine_code(times_s: Sequence[float], mode: Mode) -> None:
-    """A whole series."""
-    track_compiled(times_s, mode)
-
-
-WAYS = (plain, machine_code)
-
-
-def _timed(way: Callable[[Sequence[float], Mode], None], series: list[list[float]], mode: Any) -> Callable[[], float]:
+def _timed(series: list[list[float]], mode: Mode) -> Callable[[], float]:
     def measure() -> float:
         started = time.process_time()
         for times_s in series:
-            way(times_s, mode)
+            track(times_s, mode)
         return (time.process_time() - started) / sum(map(len, series)) * 1e6
 
     return measure

@@ -13,10 +13,8 @@ for so many deviations of its noise; and, to see what falls as well, the same wi
 import numpy as np
 
 from rtk.benchmarks.failslow_labelled import MARGIN, Detector, Floats
-from rtk.profilers.failslow.method import Floats as Numbers
-from rtk.profilers.failslow.method import Method
-from rtk.profilers.failslow.rcusum import CONFIRMED, HINDSIGHT, LEVEL, RELIEF, SLOW, WIDTH
-from rtk.profilers.failslow.tracker import METHODS, SHORTEST, Mode
+from rtk.profilers.failslow.detector import SLOW, Kind
+from rtk.profilers.failslow.tracker import Mode, detector_of
 
 CHANGE, ANOMALY = 2.0, 3.0
 LEARNED = 0.15
@@ -34,8 +32,8 @@ def changes(mode: Mode) -> Detector:
 
     def detect(values: Floats) -> list[int]:
         logs = (values - np.median(values)) / noise_of(values) * SLOW / CHANGE
-        kinds = {CONFIRMED, LEVEL, RELIEF, HINDSIGHT}
-        return _apart(_places(logs, METHODS[mode], kinds) + _places(-logs, METHODS[mode], kinds))
+        kinds: set[Kind] = {"confirmed", "level", "relief", "hindsight"}
+        return _apart(_places(logs, mode, kinds) + _places(-logs, mode, kinds))
 
     return detect
 
@@ -46,21 +44,16 @@ def anomalies(mode: Mode) -> Detector:
     def detect(values: Floats) -> list[int]:
         first = values[: int(LEARNED * len(values))]
         logs = (values - np.median(first)) / max(float(first.std()), 1e-9) * SLOW / ANOMALY
-        return sorted(_places(logs, METHODS[mode], {CONFIRMED}) + _places(-logs, METHODS[mode], {CONFIRMED}))
+        return sorted(_places(logs, mode, {"confirmed"}) + _places(-logs, mode, {"confirmed"}))
 
     return detect
 
 
-def _places(logs: Floats, method: Method, kinds: set[int]) -> list[int]:
-    """Where a detector writes that something of these kinds has happened."""
-    n, x, buffer = [0] * method.counts, [0.0] * method.numbers, [0.0] * method.buffered
-    out: Numbers = [0.0] * 4096
-    method.set_up(n, SHORTEST)
-    places = []
-    for y in [*logs.tolist(), None]:
-        told = method.finish(n, x, buffer, out) if y is None else method.take(y, n, x, buffer, out, 0)
-        places += [int(out[WIDTH * k + 1]) for k in range(told) if out[WIDTH * k] in kinds]
-    return places
+def _places(logs: Floats, mode: Mode, kinds: set[Kind]) -> list[int]:
+    """Where a detector says that something of these kinds has happened."""
+    detector = detector_of(mode)
+    findings = [finding for y in logs.tolist() for finding in detector.update(y)]
+    return [finding.place for finding in (*findings, *detector.finish()) if finding.kind in kinds]
 
 
 def _apart(places: list[int]) -> list[int]:

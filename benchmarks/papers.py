@@ -24,7 +24,8 @@ from rtk.benchmarks.common import machine
 from rtk.cli.reproductions import greyhound_table_5, slipstream_table_3
 from rtk.cli.reproductions.measured import FILE
 from rtk.planners.batch.distribute import distribute
-from rtk.schemas.documents import canonical_json, write_bytes
+from rtk.schemas.documents import canonical_json
+from rtk.schemas.files import write_bytes
 
 RESULTS = Path(__file__).with_name("results")
 RECORDED = Path(__file__).parents[1] / "cli" / "reproductions" / FILE

@@ -15,18 +15,17 @@ from typing import Any
 from ..schemas.atlas import Atlas, AtlasEntry
 from ..schemas.documents import (
     FORMAT_VERSION,
-    STANDARD_STREAM,
     parse_document,
     pointer,
-    read_bytes,
     read_document,
     to_tree,
     type_adapter,
     write_document,
 )
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM, read_bytes
 from ..schemas.plan import Plan
-from .words import listed
+from ..schemas.text import listed
 
 ATLAS, JOURNAL, PLANS = "atlas.json", "unfinished.jsonl", "plans"
 

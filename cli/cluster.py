@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ..schemas.errors import InfeasibleError, InvalidInputError
+from ..schemas.text import listed
 from .console import remark
-from .words import listed
 
 if TYPE_CHECKING:
     from ..schemas.atlas import Atlas

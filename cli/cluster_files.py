@@ -1,6 +1,5 @@
 """Clusters and overlays out of YAML files, and clusters out of the environment of a SLURM job."""
 
-import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -9,6 +8,7 @@ from ..schemas.cluster import Cluster, Overlay, SlowPath, Spot
 from ..schemas.errors import InvalidInputError
 from ..schemas.fields import MOST_NODES
 from ..schemas.profile import Connection, Network
+from ..schemas.text import did_you_mean
 from .hostlists import expand, fold
 from .quantities import parse_bytes, parse_speed, parse_time_s
 from .yaml_values import Value, read_yaml
@@ -188,8 +188,7 @@ def _named_spots(text: str, value: Value, cluster: Cluster) -> list[Spot]:
         raise value.wrong(f"{text!r} names no GPU", "write node004:2 for the third GPU of node004")
     for node in expand(hosts, value.where):
         if node not in cluster.nodes:
-            near = difflib.get_close_matches(node, cluster.nodes, n=1)
-            fix = f"did you mean {near[0]}?" if near else f"its nodes are {fold(cluster.nodes)}"
+            fix = did_you_mean(node, cluster.nodes, f"its nodes are {fold(cluster.nodes)}")
             raise value.wrong(f"the cluster has no node {node}", fix)
         if colon and int(number) >= cluster.gpus_per_node:
             raise value.wrong(

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM, Document, canonical, canonical_json, write_document
+from ..schemas.documents import Document, canonical, canonical_json, write_document
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM
 
 if TYPE_CHECKING:
     from rich.console import Console

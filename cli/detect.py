@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM, write_bytes
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM, write_bytes
 from .console import Debug, Json, Quiet, picture_ending, print_document, remark
 from .detect_formats import Format
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..profilers.failslow.readers.lines import Line, growing_lines, lines_of
 from ..profilers.failslow.readers.watch import Watch
 from ..schemas.detection import FileFindings
-from ..schemas.documents import STANDARD_STREAM, source_of
+from ..schemas.files import STANDARD_STREAM, source_of
 from ..viz.thinning import Point, Thinned
 from .console import remark
 from .detect_formats import Format

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..schemas.detection import FailSlow, FileFindings
-from ..schemas.documents import source_of
+from ..schemas.files import source_of
+from ..schemas.text import counted
 from ..viz.detection import words_of_attribution
 from ..viz.units import print_time
 from .console import ends_quietly
-from .words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -9,8 +9,8 @@ from ..planners.explain.critical_path import CriticalPath, Leg, Share, Stretch
 from ..planners.explain.explain import BindingBound, BindingLimit, Busiest, Explanation
 from ..planners.explain.troubles import DelayedLink, Troubles, UnevenStage
 from ..planners.explain.what_if import Effect, WhatIf
+from ..schemas.text import counted
 from ..viz.units import print_bytes, print_percent, print_time
-from .words import counted
 
 WIDTH = 98
 INDENT, GAP = "  ", 2

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM
+from ..schemas.files import STANDARD_STREAM
 from .console import Debug, Json, Output, Quiet, print_json, remark
 
 NAME = "export"
@@ -32,7 +32,7 @@ def command(
     left out, and named.
     """
     from ..runners.torch_csv import not_carried, to_torch_csv
-    from ..schemas.documents import write_bytes
+    from ..schemas.files import write_bytes
     from .plans import read_valid_plan
 
     read = read_valid_plan(plan)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM
 from .console import Debug, Json, Output, Quiet, emit, remark
 from .export import ForeignFormat
 
@@ -32,7 +32,8 @@ def command(
     from ..planners.pipeline.plan import plan_from_orders
     from ..planners.shape import Shape
     from ..runners.torch_csv import from_torch_csv
-    from ..schemas.documents import read_bytes, read_document, source_of
+    from ..schemas.documents import read_document
+    from ..schemas.files import read_bytes, source_of
     from ..schemas.profile import Profile
     from .planning import summary
 

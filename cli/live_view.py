@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..schemas.plan import name_of
+from ..schemas.text import counted, listed
 from .run_story import Happening, RunStory, clock, print_loss, printable
-from .words import counted, listed
 
 LEAST_BETWEEN_S = 0.25  # between two refreshes; what matters more than an iteration is shown at once
 WIDEST = 120

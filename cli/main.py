@@ -10,7 +10,7 @@ import typer
 
 from .. import __version__
 from ..schemas.errors import BugError, InvalidInputError, RtkError, RuntimeFailedError
-from ..schemas.streams import BOUND
+from ..schemas.files import BOUND
 from . import (
     coordinate,
     detect,

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..schemas.documents import STANDARD_STREAM, digest, read_document, source_of
+from ..schemas.documents import digest, read_document
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM, source_of
 
 if TYPE_CHECKING:
     from ..profilers.stage_readings import Run, Seat

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ..schemas.errors import InvalidInputError
+from ..schemas.text import listed
 from .cluster import ClusterOption, OverlayOption, read_site
 from .console import Debug, Json, Output, Quiet, Seed, emit, remark
 from .parsing import (
@@ -28,7 +29,6 @@ from .plan_slipstream import slipstream
 from .plan_templates import templates
 from .plan_topology import topology
 from .planning import Microbatches, Pipelines, ProfileFile, Stages, own_proof, require_proof, summary
-from .words import listed
 
 app = typer.Typer(no_args_is_help=True, help="Make a plan from a profile.")
 

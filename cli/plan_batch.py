@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM, canonical_json, write_bytes
+from ..schemas.documents import canonical_json
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM, write_bytes
 from .console import Debug, Json, Output, Quiet, print_json, remark
 from .parsing import USUAL_TIME_LIMIT_S
 

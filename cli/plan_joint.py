@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from ..schemas.text import listed
 from .cluster import ClusterOption, OverlayOption, read_site
 from .console import Debug, Json, Output, Quiet, Seed, emit, remark
 from .parsing import (
@@ -31,7 +32,6 @@ from .planning import (
     require_proof,
     summary,
 )
-from .words import listed
 
 
 def joint(

@@ -7,10 +7,10 @@ import typer
 from ..schemas.checkpoint import print_layers
 from ..schemas.errors import InvalidInputError
 from ..schemas.fields import MOST_NODES
+from ..schemas.text import listed
 from .console import Debug, Json, Output, Quiet, emit, remark
 from .parsing import parse_places
 from .planning import summary
-from .words import listed
 
 if TYPE_CHECKING:
     from ..planners.oobleck.reconfiguration import Reconfiguration

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM
+from ..schemas.text import counted, listed
 from .cluster import ClusterOption, OverlayOption, Site, read_site
 from .console import Debug, Json, Output, Quiet, Seed, emit, print_document, progress, remark
 from .parsing import (
@@ -28,7 +29,6 @@ from .parsing import (
     parse_slow_places,
 )
 from .planning import Technique, TechniqueOption, demand_proof, own_proof, require_proof, summary
-from .words import counted, listed
 
 if TYPE_CHECKING:
     from ..schemas.atlas import Atlas

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.documents import digest, read_document, source_of
+from ..schemas.documents import digest, read_document
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import source_of
 
 if TYPE_CHECKING:
     from ..schemas.plan import Plan

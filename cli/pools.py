@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ..schemas.errors import RuntimeFailedError
-from ..schemas.streams import BOUND
+from ..schemas.files import BOUND
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

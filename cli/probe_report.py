@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..profilers.failslow.slow_parts import SlowParts, slow_parts
 from ..schemas.conditions import Pair, pair_of
-from ..schemas.documents import canonical_json, write_bytes
+from ..schemas.documents import canonical_json
+from ..schemas.files import write_bytes
 from .console import print_json, print_table
 from .ranks import crowded_hosts
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM, read_document
+from ..schemas.documents import read_document
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM
 from .console import Debug, Json, Quiet, print_json, print_table
 
 if TYPE_CHECKING:

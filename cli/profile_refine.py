@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM, read_document
+from ..schemas.documents import read_document
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM
 from .console import Debug, Json, Output, Quiet, emit, print_table, remark
 
 if TYPE_CHECKING:

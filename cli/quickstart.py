@@ -85,7 +85,7 @@ def _run(plan: "Plan", timeline: str, paced: bool, seed: int) -> None:
 
 
 def _draw(place: Path, simulated: "Timeline", measured: "Timeline") -> list[str]:
-    from ..schemas.documents import write_bytes
+    from ..schemas.files import write_bytes
     from ..viz.gantt import gantt_html
 
     last = max(span.iteration for span in measured.spans)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM, opened, source_of
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM, opened, source_of
 from .cluster import ClusterOption
 from .console import Debug, Json, Quiet, Seed, emit, picture_ending, print_table, progress, remark
 from .parsing import MemoryLimit, parse_memory_limit
@@ -239,7 +239,7 @@ def _most(report: "ReplayReport") -> Sequence[str]:
 
 
 def _write_page(report: "ReplayReport", path: str) -> None:
-    from ..schemas.documents import write_bytes
+    from ..schemas.files import write_bytes
     from ..viz.replay_page import replay_html
 
     write_bytes(path, replay_html(report).encode())

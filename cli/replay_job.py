@@ -1,14 +1,13 @@
 """The job of a replay, put together from what options or a sweep's file say."""
 
-import difflib
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.fields import MOST_NODES
+from ..schemas.text import counted, did_you_mean
 from .cluster import Site, read_site_or_count
-from .words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,8 +110,7 @@ def parse_cost(name: str, text: str, where: str) -> float:
 
     kinds = {one.name: one.type for one in fields(Costs)}
     if name not in kinds:
-        near = difflib.get_close_matches(name, kinds, n=1)
-        fix = f"did you mean {near[0]}?" if near else f"costs are {', '.join(kinds)}"
+        fix = did_you_mean(name, kinds, f"costs are {', '.join(kinds)}")
         raise InvalidInputError(f"there is no cost {name!r}", where=where, fix=fix)
     is_whole, is_rate = kinds[name] is int, name.endswith("_bytes_per_s")
     most = float("inf") if is_rate else MOST

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.documents import write_bytes
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import write_bytes
+from ..schemas.text import did_you_mean
 from .console import Debug, Json, Quiet, print_json, print_table, progress, remark
 
 if TYPE_CHECKING:
@@ -76,15 +77,13 @@ def _chosen(names: list[str]) -> tuple[str, ...]:
 
 
 def _unknown(name: str) -> InvalidInputError:
-    from difflib import get_close_matches
-
     from .reproductions import catalogue
 
-    near = get_close_matches(name, [*catalogue.names(), LIST, ALL], n=1, cutoff=0.4)
+    known = [*catalogue.names(), LIST, ALL]
     return InvalidInputError(
         f"there is no reproduction {name!r}",
         where="NAME",
-        fix=f"did you mean {near[0]}?" if near else "`rtk reproduce list` names them all",
+        fix=did_you_mean(name, known, "`rtk reproduce list` names them all", least=0.4),
     )
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM, canonical
+from ..schemas.documents import canonical
 from ..schemas.errors import InvalidInputError, RuntimeFailedError
+from ..schemas.files import STANDARD_STREAM
 from .conducting import (
     Announcements,
     CheckpointEvery,

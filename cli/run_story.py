@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from .words import counted, listed
+from ..schemas.text import counted, listed
 
 if TYPE_CHECKING:
     from ..runners.resilience.announcements import (

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..schemas.documents import canonical_json, read_document, write_bytes, write_document
+from ..schemas.documents import canonical_json, read_document, write_document
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import write_bytes
 from ..schemas.replay_report import ReplayReport
 from .sweep_spec import Combination
 

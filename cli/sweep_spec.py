@@ -7,7 +7,8 @@ from itertools import product
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..schemas.documents import STANDARD_STREAM, read_document
+from ..schemas.documents import read_document
+from ..schemas.files import STANDARD_STREAM
 from .cluster import Site
 from .parsing import parse_memory_limit
 from .quantities import parse_time_s

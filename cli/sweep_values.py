@@ -1,6 +1,5 @@
 """Values of a sweep's file: lists in which every item is tried, words, numbers, and errors that name their place."""
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from itertools import product
 from typing import TypeVar
 
 from ..schemas.errors import RtkError
+from ..schemas.text import did_you_mean
 from .yaml_values import Value
 
 Named = TypeVar("Named", bound=StrEnum)
@@ -68,9 +68,7 @@ def word(value: Value, kind: type[Named]) -> Named:
     """
     text = value.text()
     if text not in list(kind):
-        near = difflib.get_close_matches(text, list(kind), n=1)
-        fix = f"did you mean {near[0]}?" if near else f"write one of {', '.join(kind)}"
-        raise value.wrong(f"{text!r} is not known here", fix)
+        raise value.wrong(f"{text!r} is not known here", did_you_mean(text, kind, f"write one of {', '.join(kind)}"))
     return kind(text)
 
 

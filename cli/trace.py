@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runners.traces.formats import Format
-from ..schemas.documents import STANDARD_STREAM, source_of
 from ..schemas.fields import MOST_NODES
+from ..schemas.files import STANDARD_STREAM, source_of
 from .console import Debug, Json, Output, Quiet, Seed, print_json, print_table, remark
 from .quantities import parse_time_s
 from .trace_generate import DAY_S, generate

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM
 from ..schemas.errors import InvalidInputError
 from ..schemas.fields import MOST_NODES
+from ..schemas.files import STANDARD_STREAM
 from .console import Debug, Output, Quiet, Seed, remark
 from .quantities import parse_time_s
 

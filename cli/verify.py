@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.documents import source_of
+from ..schemas.files import source_of
 from .console import Debug, Json, Quiet, print_json
 from .planning import quality
 from .plans import ProfileOption, check_profile

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from ..schemas.documents import STANDARD_STREAM, parse_document, read_bytes, sniff_format, source_of, write_bytes
+from ..schemas.documents import parse_document, sniff_format
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM, read_bytes, source_of, write_bytes
 from .console import Debug, Json, Quiet, ends_quietly, picture_ending, print_json, remark
 
 if TYPE_CHECKING:

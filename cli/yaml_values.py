@@ -3,13 +3,14 @@
 Nothing is constructed: scalars stay the text that stands there, so `4:2` is not the number 242, nor `no` a falsehood.
 """
 
-import difflib
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..schemas.documents import pointer, read_bytes, source_of
+from ..schemas.documents import pointer
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import read_bytes, source_of
+from ..schemas.text import near
 
 if TYPE_CHECKING:
     from yaml.nodes import Node
@@ -111,8 +112,8 @@ def read_yaml(path: str) -> Value:
 
 def _suggestion(word: str, known: Collection[str]) -> str:
     """What may have been meant, or what there is."""
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+    meant = near(word, known)
+    return f"did you mean {meant!r}?" if meant else f"there are {', '.join(sorted(known))}"
 
 
 def _not_yaml(error: Any, source: str) -> InvalidInputError:

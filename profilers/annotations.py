@@ -31,7 +31,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.timeline import Span, Timeline
-from .failslow.calls.sources import Document
+from .failslow.calls.sources import odd, read_trace
 from .failslow.calls.words import finite, ranks_of, whole
 
 STEP = "step"
@@ -173,34 +173,24 @@ def read_annotations(paths: Sequence[Path]) -> Timeline:
 
 def _holders(path: Path) -> Iterator[_Holder]:
     """The ranks of a trace."""
-    document, seen = Document(path, "traceEvents"), _Seen()
-    for place, event in enumerate(document.items()):
-        try:
-            seen.note(event)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise _odd(f"an event lacks {error}", f"{path}, /traceEvents/{place}") from error
-    job = document.rest.get("distributedInfo")
-    job = job if isinstance(job, dict) else {}
+    seen = _Seen()
+    rest = read_trace(path, seen.note)
+    job = rest["distributedInfo"]
     if seen.calls and not any(window.label.kind != STEP for window in seen.on_cpu + seen.on_gpu):
         seen.on_cpu += _megatron_windows(seen, job, path)
     if not any(window.label.kind != STEP for window in seen.on_cpu + seen.on_gpu):
         return
-    windows, clock = _measured(seen, bool(document.rest.get("deviceProperties")), path)
+    windows, clock = _measured(seen, bool(rest.get("deviceProperties")), path)
     try:
-        base_ns = whole(document.rest.get("baseTimeNanoseconds") or 0)
+        base_ns = whole(rest.get("baseTimeNanoseconds") or 0)
     except (TypeError, ValueError) as error:
-        raise _odd(f"the trace lacks {error}", f"{path}, /baseTimeNanoseconds") from error
+        raise odd(f"the trace lacks {error}", f"{path}, /baseTimeNanoseconds") from error
     processes: dict[Process, list[_Window]] = defaultdict(list)
     for window in windows:
         processes[window.thread[0]].append(window)
     for process, own in sorted(processes.items(), key=lambda item: str(item[0]).zfill(20)):
         rank = job.get("rank") if len(processes) == 1 else _rank_of(seen.names.get(process, ""), process)
         yield _Holder(rank if isinstance(rank, int) else None, _on_main_thread(own), base_ns, clock)
-
-
-def _odd(what: str, where: str) -> InvalidInputError:
-    fix = "give a trace as torch's profiler wrote it"
-    return InvalidInputError(f"{what}, or has it in another form", where=where, fix=fix)
 
 
 def _label(name: str) -> _Label | None:

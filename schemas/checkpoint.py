@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Index, Name
 from .plan import Layers
+from .text import joined
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -82,8 +83,8 @@ def print_layers(ranges: Iterable[Layers]) -> str:
     names = [str(first) if stop == first + 1 else f"{first}-{stop - 1}" for first, stop in ranges]
     if not names:
         return "no layers"
-    joined = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return f"layer {joined}" if joined.isdigit() else f"layers {joined}"
+    told = joined(names)
+    return f"layer {told}" if told.isdigit() else f"layers {told}"
 
 
 def file_name(layers: Layers) -> str:

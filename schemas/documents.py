@@ -1,25 +1,18 @@
-"""Reading and writing the JSON documents: validation at the border, canonical bytes, `.gz` and `-`."""
+"""Reading and writing the JSON documents: validation at the border, canonical bytes."""
 
-import difflib
-import gzip
 import hashlib
 import json
 import math
-import os
 import re
-import sys
-import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
-from io import BufferedReader
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from .errors import InvalidInputError
-from .streams import bounded, unreadable
+from .files import read_bytes, source_of, write_bytes
+from .text import near
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -27,7 +20,6 @@ if TYPE_CHECKING:
 
 FORMAT_MAJOR, FORMAT_MINOR = 1, 0
 FORMAT_VERSION = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
-STANDARD_STREAM = "-"
 # Beside seconds, the numbers without a unit that may be fractions.
 FLOATS = frozenset({"bubble_ratio", "factor", "gap", "slowdown", "weight_wait"})
 
@@ -63,44 +55,6 @@ def read_document(path: str, kind: type[D]) -> D:
         InvalidInputError: the file cannot be read, is not JSON, or breaks the format; says where.
     """
     return parse_document(read_bytes(path), kind, source_of(path))
-
-
-def source_of(path: str) -> str:
-    """What a file that is read is called in messages."""
-    return "standard input" if path == STANDARD_STREAM else path
-
-
-def read_bytes(path: str) -> bytes:
-    """Read all bytes of a file, as `opened` gives them."""
-    with opened(path) as stream:
-        return stream.read()
-
-
-@contextmanager
-def opened(path: str, *, is_endless: bool = False, is_packed: bool = False) -> Iterator[BufferedReader]:
-    """Open a file for one reading: the one way in for whatever rtk reads of other people.
-
-    What ends in `.gz`, or begins as gzip does, is unpacked. No more is read than the bound of `streams.py` admits. A
-    pipe that nobody writes to is waited for.
-
-    Args:
-        path: `-` is standard input.
-        is_endless: a log that is followed as it grows has no bound.
-        is_packed: give the bytes as they stand there.
-
-    Raises:
-        InvalidInputError: it cannot be read, is damaged or too large; also later, while it is read.
-    """
-    is_gzip = False if is_packed else True if path.endswith(".gz") else None
-    if path == STANDARD_STREAM:
-        yield bounded(cast(BinaryIO, sys.stdin.buffer), source_of(path), is_gzip=is_gzip, is_endless=is_endless)
-        return
-    try:
-        stream = Path(path).open("rb")  # noqa: SIM115 (what whoever reads it raises is not ours to explain)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    with stream:
-        yield bounded(stream, path, is_gzip=is_gzip, is_endless=is_endless)
 
 
 def parse_document(data: bytes, kind: type[D], source: str) -> D:
@@ -149,46 +103,6 @@ def digest(document: Document) -> str:
 def write_document(path: str, document: Document) -> None:
     """Write a document's canonical bytes to a file (gzip by `.gz`) or to standard output (`-`)."""
     write_bytes(path, canonical(document))
-
-
-def write_bytes(path: str, data: bytes) -> None:
-    """Write bytes under a temporary name and rename, so that a reader never sees half a file.
-
-    Args:
-        path: where to; compressed when it ends in `.gz`, with no time stamp in it, so equal data are equal bytes;
-            `-` is standard output.
-        data: what to write.
-
-    Raises:
-        InvalidInputError: the place cannot be written.
-    """
-    if path == STANDARD_STREAM:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-        return
-    packed = gzip.compress(data, mtime=0) if path.endswith(".gz") else data
-    with whole_file(path) as stream:
-        stream.write(packed)
-
-
-@contextmanager
-def whole_file(path: str) -> Iterator[BinaryIO]:
-    """A new file under a temporary name, which takes the path's place once it is whole.
-
-    Pipes and devices, such as /dev/stdout and /dev/null, cannot be renamed over: they are written straight away.
-
-    Raises:
-        InvalidInputError: the place cannot be written.
-    """
-    target = Path(path)
-    try:
-        with target.open("wb") if target.exists() and not target.is_file() else _renamed(target) as stream:
-            yield stream
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InvalidInputError(
-            f"cannot write the file: {reason}", where=path, fix="check the path and its permissions"
-        ) from error
 
 
 def to_tree(value: Any, key: str = "") -> Any:
@@ -363,8 +277,8 @@ def _suggest(key: str, kind: type[Document]) -> str:
     names = sorted(_all_field_names(kind))
     stem = key.rpartition("_")[0]
     same_quantity = [name for name in names if stem and name.rpartition("_")[0] == stem]
-    near = same_quantity or difflib.get_close_matches(key, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else "remove it (rtk schema prints what a file holds)"
+    meant = same_quantity[0] if same_quantity else near(key, names)
+    return f"did you mean {meant!r}?" if meant else "remove it (rtk schema prints what a file holds)"
 
 
 def _all_field_names(kind: type[Document]) -> set[str]:
@@ -375,22 +289,3 @@ def _all_field_names(kind: type[Document]) -> set[str]:
         return set().union(*(names(value) for value in tree)) if isinstance(tree, list) else set()
 
     return {"format", "format_version"} | names(type_adapter(kind).json_schema())
-
-
-@contextmanager
-def _renamed(target: Path) -> Iterator[BinaryIO]:
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -24,7 +24,7 @@ MutableFloats = MutableSequence[float]
 # Where nothing is allocated: without numba's reference counts and calls kernels run ten times as fast.
 LEAN: dict[str, Any] = {"_nrt": False, "forceinline": True}  # the first is a private option
 
-_kernels: dict[str, dict[FunctionType, dict[str, Any]]] = {}
+_kernels: dict[str, list[FunctionType]] = {}
 _compiled: dict[str, dict[str, Any]] = {}
 
 
@@ -33,12 +33,9 @@ def kernel(function: Kernel) -> Kernel:
 
     Inside it only kernels of its own module, defined before it, may be called.
     """
-    return _marked(function, LEAN)
-
-
-def allocating_kernel(function: Kernel) -> Kernel:
-    """Mark a function as compilable that may also slice and call `sorted`."""
-    return _marked(function, {})
+    assert isinstance(function, FunctionType)
+    _kernels.setdefault(function.__module__, []).append(function)
+    return function
 
 
 def pays(function: Callable[..., Any], steps: int, most_interpreted: int) -> bool:
@@ -60,21 +57,13 @@ def compiled(function: Kernel) -> Kernel:
     return cast(Kernel, _compiled[name][function.__name__])
 
 
-def _marked(function: Kernel, options: dict[str, Any]) -> Kernel:
-    assert isinstance(function, FunctionType)
-    _kernels.setdefault(function.__module__, {})[function] = options
-    return function
-
-
 def _compile_module(name: str) -> dict[str, Any]:
     """The module's names, with its kernels replaced by compiled twins that call each other."""
-    import numpy as np
     from numba import njit
 
     names = dict(vars(sys.modules[name]))
-    names["sorted"] = njit(lambda values: np.sort(values))  # Python's own knows lists only
-    for function, options in _kernels[name].items():
+    for function in _kernels[name]:
         twin = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
         twin.__qualname__ = function.__qualname__
-        names[function.__name__] = njit(cache=True, error_model="numpy", **options)(twin)
+        names[function.__name__] = njit(cache=True, error_model="numpy", **LEAN)(twin)
     return names

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
-from .documents import pointer, read_bytes, source_of, to_tree, type_adapter, unique_keys
+from .documents import pointer, to_tree, type_adapter, unique_keys
 from .errors import InvalidInputError
 from .fields import STRICT, Factor, Index, Name, Seconds
+from .files import read_bytes, source_of
 
 # `end`: nothing happens; so long the trace goes on.
 EventKind = Literal["fail", "stop", "join", "slow_compute", "slow_link", "recover", "end"]

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ...profilers.failslow import bocd
-from ...profilers.failslow.rcusum import END, LEARNING
-from ...profilers.failslow.tracker import Mode, track_compiled
-from ...schemas.kernels import compiled
+from ...profilers.failslow.bocd import SHORT, ChangePoints
+from ...profilers.failslow.detector import LEARNING
+from ...profilers.failslow.tracker import Mode, track
 from .failslow_series import Floats, JobSeries, LabelledEvent
 
 RENEWED = 10  # samples after which a sliding window's median is taken again
@@ -93,7 +92,7 @@ def episodes_of(mode: Mode) -> Detector:
     def detect(times_s: Floats) -> list[Alarm]:
         return [
             Alarm(e.onset, e.confirmed, e.relief if e.relief is not None else len(times_s), e.provisional)
-            for e in track_compiled(times_s.tolist(), mode)
+            for e in track(times_s.tolist(), mode)
             if e.confirmed is not None
         ]
 
@@ -117,18 +116,12 @@ def sliding_window(width: int, middle: Callable[..., Floats]) -> Detector:
 
 def change_points(times_s: Floats) -> list[tuple[int, int]]:
     """BOCD on the logs of times as they are: each change-point, and when it was sure."""
-    logs: Any = np.log(times_s)
-    n: Any = np.zeros(bocd.COUNTS, dtype=np.int64)
-    x: Any = np.zeros(bocd.NUMBERS)
-    first = min(LEARNING, len(logs))
-    n[END] = first
-    room: Any = np.concatenate([logs[:first], np.zeros(first)])
-    bocd.start(n, x, room)
-    standard, observe = compiled(bocd.standard), compiled(bocd.observe)
+    logs: list[float] = np.log(times_s).tolist()
+    change_points = ChangePoints(logs[:LEARNING])
     found, last = [], -1
-    for place, y in enumerate(logs.tolist()):
-        ago = observe(standard(y, x), n, x)
-        if ago >= 0 and place - ago > max(last, bocd.SHORT):
+    for place, y in enumerate(logs):
+        ago = change_points.update(y)
+        if ago is not None and place - ago > max(last, SHORT):
             last = place - ago
             found.append((last, place))
     return found

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ...schemas.errors import InfeasibleError, InvalidInputError
+from ...schemas.text import joined
 
 MOST_NAMED = 8  # numbers in an error
 
@@ -134,7 +135,7 @@ def _ways_out(possible: NodeSpecification) -> str:
         ways.insert(0, f"--fault-tolerance {tolerance}")
     if not possible.uncovered():
         ways.insert(0, f"--largest {largest}")
-    return " or ".join([", ".join(ways[:-1]), ways[-1]] if len(ways) > 1 else ways)
+    return joined(ways, "or")
 
 
 def _least_largest(wanted: NodeSpecification) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.protocols import Policy
+from ...schemas.text import did_you_mean
 from .job import Job
 
 if TYPE_CHECKING:
@@ -54,9 +54,8 @@ def require_name(name: str) -> None:
     """Raise InvalidInputError, with the nearest name, if there is no such policy."""
     if name in _CLASSES:
         return
-    near = get_close_matches(name, NAMES, n=1)
     raise InvalidInputError(
         f"there is no policy {name!r}",
         where="--policies",
-        fix=f"did you mean {near[0]}?" if near else f"take some of {', '.join(NAMES)}",
+        fix=did_you_mean(name, NAMES, f"take some of {', '.join(NAMES)}"),
     )

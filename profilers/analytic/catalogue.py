@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.text import did_you_mean
 from ..models.config_file import is_config
 from .configuration import read_configuration
 from .shape import DecoderShape
@@ -38,11 +38,8 @@ def known_model(name: str) -> KnownModel:
             where="--analytic",
             fix="measure it, without --analytic, or give a config.json",
         )
-    near = get_close_matches(name, MODELS, n=1)
-    suggestion = f"did you mean {near[0]}? " if near else ""
-    raise InvalidInputError(
-        f"there is no model {name!r}", fix=f"{suggestion}known are {', '.join(MODELS)}, and a config.json's path"
-    )
+    known = f"known are {', '.join(MODELS)}, and a config.json's path"
+    raise InvalidInputError(f"there is no model {name!r}", fix=f"{did_you_mean(name, MODELS)} {known}".lstrip())
 
 
 def _gpt(blocks: int, width: int, heads: int, vocabulary: int, positions: int, is_tied: bool) -> DecoderShape:

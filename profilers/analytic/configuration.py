@@ -7,11 +7,11 @@ none. What says nothing of shapes (token numbers, rope_scaling, initial deviatio
 
 import json
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.fields import MOST_LAYERS
+from ...schemas.text import did_you_mean
 from ..models.config_file import read_config
 from .elementwise import ACTIVATIONS
 from .shape import DecoderShape
@@ -40,11 +40,10 @@ def shape_of(values: Mapping[str, Any], where: str) -> DecoderShape:
     """
     kind = values.get("model_type")
     if kind not in FAMILIES:
-        near = get_close_matches(str(kind), FAMILIES, n=1)
         raise InvalidInputError(
             f"the architecture {kind!r} is not supported",
             where=f"{where}, /model_type",
-            fix=f"{f'did you mean {near[0]}? ' if near else ''}known are {', '.join(FAMILIES)}",
+            fix=f"{did_you_mean(str(kind), FAMILIES)} known are {', '.join(FAMILIES)}".lstrip(),
         )
     shape = FAMILIES[kind](Keys(values, where))
     _check(shape, Keys(values, where))

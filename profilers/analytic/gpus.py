@@ -11,10 +11,10 @@ there have the share of those of their generation.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.profile import Connection
+from ...schemas.text import near
 from ..models.form import DataType
 
 # Copies and sums of large tensors reach 80 to 90 % of a memory's bandwidth (BabelStream on A100 and H100: 85 to 93 %).
@@ -62,8 +62,9 @@ def gpu(name: str) -> Gpu:
     known = {_plain(one): found for one, found in GPUS.items()}
     if wanted in known:
         return known[wanted]
-    near = get_close_matches(wanted, known, n=1, cutoff=0.5)
-    alike = [one for one in GPUS if wanted and _plain(one).startswith(wanted)] or [known[one].name for one in near]
+    alike = [one for one in GPUS if wanted and _plain(one).startswith(wanted)]
+    if not alike and (nearest := near(wanted, known, least=0.5)) is not None:
+        alike = [known[nearest].name]
     known_names = f"known are {', '.join(GPUS)}"
     suggestion = f"did you mean {' or '.join(alike)}? " if alike else ""
     raise InvalidInputError(f"there is no GPU {name!r}", where="--gpu", fix=f"{suggestion}{known_names}")

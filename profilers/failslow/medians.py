@@ -1,61 +1,19 @@
-"""Medians of stretches of a series, counted in bins of a 10,000th: of a whole one, or of one that comes bit by bit."""
+"""Medians of stretches of a series that grows, counted in bins of a 10,000th."""
 
 from collections import Counter, deque
 from itertools import islice
 from math import floor
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 BIN = 1e-4  # of a log
 ROOM = 800  # samples that are remembered one by one: as many as any detector looks back on
 
 
-class Medians(Protocol):
-    """Of a series of logs."""
+class Medians:
+    """Of the logs of a series, in bounded memory: stretches begin at what was not forgotten, or lately.
 
-    @property
-    def end(self) -> int:
-        """How many samples there are."""
-        ...
-
-    def of(self, start: int, stop: int) -> float:
-        """The median of the samples from one up to another, to half a bin."""
-        ...
-
-    def forget(self, place: int) -> None:
-        """Nobody will ask for samples before this one; it is one of the last."""
-        ...
-
-
-class WholeSeries:
-    """Medians of a series that is there.
-
-    Args:
-        logs: shape (samples,).
+    Attributes:
+        end: how many samples there are.
     """
-
-    def __init__(self, logs: "NDArray[np.float64]") -> None:
-        import numpy as np
-
-        self._bins = np.floor(logs / BIN)
-        self.end = len(logs)
-
-    def of(self, start: int, stop: int) -> float:
-        """As `Medians.of`."""
-        import numpy as np
-
-        half = (stop - start) // 2
-        return (float(np.partition(self._bins[start:stop], half)[half]) + 0.5) * BIN
-
-    def forget(self, place: int) -> None:
-        """Nothing is gained by it."""
-
-
-class GrowingSeries:
-    """Medians of a series that grows, in bounded memory: stretches begin at what was not forgotten, or lately."""
 
     def __init__(self) -> None:
         self._first = self.end = 0
@@ -70,7 +28,10 @@ class GrowingSeries:
         self.end += 1
 
     def of(self, start: int, stop: int) -> float:
-        """As `Medians.of`; of a stretch that began long ago, and not where memory begins, what is known singly."""
+        """The median of the samples from one up to another, to half a bin.
+
+        Of a stretch that began long ago, and not where memory begins, it is that of what is known singly.
+        """
         counts = (
             self._counts - Counter(self._since(stop)) if start == self._first else Counter(self._between(start, stop))
         )
@@ -82,7 +43,7 @@ class GrowingSeries:
         raise AssertionError("there is no such stretch")
 
     def forget(self, place: int) -> None:
-        """As `Medians.forget`."""
+        """Nobody will ask for samples before this one; it is one of the last."""
         self._first, self._counts = place, Counter(self._since(place))
 
     def _since(self, place: int) -> list[int]:

@@ -2,99 +2,222 @@
 
 Where the paper (section 4.2) compares the segments on both sides of a change-point, this compares with a reference that
 only a verified drop or 200 healthy samples move, and only downwards. So small steps and ramps add up, and cannot hide.
-
-Kernels over `n` (counts) and `x` (logs of times), see `method.py`; the names of their places stand below. `buffer`
-holds the last samples, the newest at `n[END] - 1`; `out` takes five numbers for each thing that happened.
 """
 
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
 from math import log, sqrt
 
-from ...schemas.kernels import allocating_kernel
-from .method import Floats, Ints, Method
+from .detector import RELIEVED, SLOW, Detector
 
-SLOW = log(1.1)  # what counts as slow, as the paper has it
 DRIFT = SLOW / 2
 CLIP = 1.5 * DRIFT  # no single sample says more
 CAP = 60 * CLIP  # evidence beyond the trigger that is kept
-RELIEVED = 0.6 * SLOW  # at this and below it is as usual again
 LEAST_EVIDENCE = 20.0  # nats
 WINDOW = 400
 HEALTHY_WINDOW = 200
-LEARNING, WARM_UP = 30, 10
-FARTHEST = 1e3  # more than the log of any two numbers differ
+WARM_UP = 10
 BARS = (DRIFT, 3 * DRIFT, 8 * DRIFT)  # how often healthy samples are above each of them is learned
 LONGEST_BURST = 30
 MODES = 1.5  # noises that a drop must exceed: two modes look like noise as large as their distance
 LONGER = 3  # than any burst that there was
-DOUBTS = 3
-SUSPICIOUS = 3  # slow samples in a row
-
-PROVISIONAL, DISMISSED, CONFIRMED, LEVEL, RELIEF, HINDSIGHT = range(6)
-
-# Places in `n`.
-COUNT = 0  # samples seen
-END = 1  # of the buffer's filled part
-STATE = 2
-STAY = 3  # samples since the state or the level began
-UP_AGE, DOWN_AGE = 4, 5  # samples since the sums left 0
-STREAK = 6  # slow samples in a row
-DOUBT = 7
-SUSPECT = 8
-SHORTEST = 9  # as it was asked for
-NEEDED = 10  # as bursts have taught
-HEALTHY_FOR = 11
-SEEN = 12  # healthy samples, and behind it those of them above each bar
-NEW_SEEN = SEEN + 1 + len(BARS)  # the same while it is open whether they are healthy
-COUNTS = NEW_SEEN + 1 + len(BARS)
-IS_LEARNING, IS_HEALTHY, IS_SLOW = range(3)
-
-# Places in `x`.
-REFERENCE, HERE, NOISE, UP, DOWN = range(5)
-LOGS = 5
-WIDTH = 5  # of what is written to `out`: kind, place, level, place of certainty, and the log that is usual
 
 
-@allocating_kernel
-def tell(out: Floats, told: int, kind: int, place: int, level: float, sure: int, usual: float) -> int:
-    """Write down what happened; gives how many such things there are now."""
-    out[WIDTH * told] = kind
-    out[WIDTH * told + 1] = place
-    out[WIDTH * told + 2] = level
-    out[WIDTH * told + 3] = sure
-    out[WIDTH * told + 4] = usual
-    return told + 1
+class Rcusum(Detector):
+    """Follows a series by what adds up above and below its level.
+
+    Args:
+        shortest: how many slow samples confirm, as long as no bursts teach better.
+    """
+
+    KEPT = 2 * WINDOW
+
+    def __init__(self, shortest: int) -> None:
+        super().__init__()
+        self._needed = shortest
+        self._noise = 0.0
+        # Healthy samples, and those of them above each bar; and the same while it is open whether they are healthy.
+        self._usual, self._open = [0] * (1 + len(BARS)), [0] * (1 + len(BARS))
+        self._reset()
+
+    def _reset(self) -> None:
+        """Begin a state or a level: nothing speaks for leaving it yet."""
+        self._up = self._down = 0.0  # the sums
+        self._up_age = self._down_age = 0  # samples since they left 0
+        self._stay = 0  # samples since the state or the level began
+        self._healthy_for = 0
+        self._streak, self._is_suspect, self._doubts = 0, False, 0
+        self._open = [0] * len(self._open)
+
+    def _follow(self, y: float, place: int) -> None:
+        away = y - self._level
+        self._stay += 1
+        trigger = self._needed * DRIFT
+        up = min(self._up + min(max(away - DRIFT, -CLIP), CLIP), trigger + CAP)
+        down = min(self._down + min(max(-away - DRIFT, -CLIP), CLIP), trigger + CAP)
+        self._up, self._up_age = (up, self._up_age + 1) if up > 0.0 else (0.0, 0)
+        self._down, self._down_age = (down, self._down_age + 1) if down > 0.0 else (0.0, 0)
+        needed, is_healthy = self._needed, not self.is_slow
+        if is_healthy:
+            if away > SLOW or self._streak > 0 or self._is_suspect:
+                self._suspect(y, place)
+            self._count_healthy(y)
+        if up >= trigger and away > DRIFT:
+            level = self._verified(self._up_age, 1, needed)
+            if level != self._level:
+                self._go_up(level, place)
+                return
+        if down >= trigger and away < -DRIFT:
+            level = self._verified(self._down_age, -1, 3 * needed if is_healthy else needed)
+            if level != self._level:
+                self._go_down(level, place)
+                return
+        if is_healthy and up < trigger:
+            self._learn_reference()
+
+    def _suspect(self, y: float, place: int) -> None:
+        if y <= self.reference + SLOW:
+            self._needed = max(self._needed, min(self._streak + LONGER, LONGEST_BURST))
+        super()._suspect(y, place)
+
+    def _count_healthy(self, y: float) -> None:
+        """How usual slow samples are; those of a suspicion count only once it has come to nothing."""
+        self._open[0] += 1
+        for place, bar in enumerate(BARS, start=1):
+            if y <= self.reference + bar:
+                break
+            self._open[place] += 1
+        if self._up_age == 0:
+            for place, count in enumerate(self._open):
+                self._usual[place] += count
+                self._open[place] = 0
+
+    def _learn_reference(self) -> None:
+        """Every 200 healthy samples: their noise, and half of the way down to their median."""
+        self._healthy_for += 1
+        if self._healthy_for < HEALTHY_WINDOW:
+            return
+        self._healthy_for = 0
+        window = sorted(self._logs[-HEALTHY_WINDOW:])
+        middle = window[HEALTHY_WINDOW // 2]
+        self._noise = middle - window[HEALTHY_WINDOW * 16 // 100]
+        if middle < self.reference:
+            self.reference = self._level = (self.reference + middle) / 2
+        if self._usual[0] > 10 * HEALTHY_WINDOW:
+            self._usual = [count // 2 for count in self._usual]
+
+    def _verified(self, age: int, sign: int, fewest: int) -> float:
+        """The level that is verified at any of three scales: since the sum left 0, the last 4 n, and the last n + 2."""
+        needed = self._needed
+        longest = min(self._stay, len(self._logs))
+        for scale, size in enumerate((min(age, WINDOW), 4 * needed, needed + 2)):
+            if size > longest or size < fewest or (scale > 0 and size > age + 2):
+                continue
+            if scale < 2 and age > 4 * needed and age % (size // 16 + 1):
+                continue  # a long suspicion is not looked at in full with each sample
+            window = sorted(self._logs[-size:])
+            level = self._shift_up(window) if sign > 0 else self._shift_down(window)
+            if level != self._level:
+                return level
+        return self._level
+
+    def _shift_up(self, window: Sequence[float]) -> float:
+        """The level of a window of samples, in order of size, if it is verified to be a step up; else the old one."""
+        size = len(window)
+        middle, quarter = window[size // 2], window[size // 4]
+        base = self._level
+        border = (base + middle) / 2 if size > 4 * self._needed else max((base + middle) / 2, base + 0.7 * SLOW)
+        if quarter <= border or not _is_far_enough(middle - base, size, self._noise):
+            return base
+        pauses = 0 if size < 2 * self._needed else size // 10
+        if size < 4 * self._needed and self._noise < (middle - base) / 4 and window[pauses] <= (base + middle) / 2:
+            return base  # bursts, and pauses between them: where so little noise is, slowness has none
+        return middle if self.is_slow or self._is_no_chance(window) else base
+
+    def _shift_down(self, window: Sequence[float]) -> float:
+        """The level of a window of samples, in order of size, if it is verified to be a step down; else the old one."""
+        size = len(window)
+        middle, quarter = window[size // 2], window[size - 1 - size // 4]
+        base = self._level
+        if quarter >= (base + middle) / 2:
+            return base
+        if self.is_slow and middle < self.reference + RELIEVED:
+            return middle
+        if not self.is_slow and base - middle < MODES * self._noise:
+            return base  # it was there before, as the lower of two modes
+        return middle if _is_far_enough(base - middle, size, self._noise) else base
+
+    def _is_no_chance(self, window: Sequence[float]) -> bool:
+        """Whether more of a window's samples are above one of the bars than is usual in a healthy job."""
+        size, seen = len(window), self._usual[0]
+        for bar, usual in zip(BARS, self._usual[1:], strict=True):
+            above = size - bisect_right(window, self.reference + bar)
+            if _speaks_for_it(above / size, size, (1 + usual + sqrt(usual)) / (10 + seen)):  # as many as may be usual
+                return True
+        return False
+
+    def _go_up(self, level: float, place: int) -> None:
+        """It is slow, or slower than it was."""
+        base = self._level
+        length = self._length_beyond(max((base + level) / 2, base + 0.85 * SLOW), 1)
+        self._tell("level" if self.is_slow else "confirmed", place - length + 1, level - self.reference)
+        self.is_slow, self._level = True, level
+        self._reset()
+        self._stay = length
+
+    def _go_down(self, level: float, place: int) -> None:
+        """It is as usual again, less slow than it was, or was slow all the time."""
+        base = self._level
+        length = self._length_beyond(min((base + level) / 2, base - 0.5 * SLOW), -1)
+        begun, severity = place - length + 1, level - self.reference
+        if not self.is_slow:
+            self.reference = level
+            self._tell("hindsight", begun, -severity)
+        elif severity < RELIEVED:
+            self.is_slow, level = False, self.reference
+            self._tell("relief", begun, severity)
+        else:
+            self._tell("level", begun, severity)
+        self._level = level
+        self._reset()
+        self._stay = length
+
+    def _length_beyond(self, border: float, sign: int) -> int:
+        """How many of the last samples belong to a shift across a border: from where they speak for it most."""
+        total = best = 0.0
+        length = 1
+        for back in range(1, min(self._stay, len(self._logs), WINDOW) + 1):
+            total += min(max(sign * (self._logs[-back] - border), -CLIP), CLIP)
+            if total >= best:
+                best, length = total, back
+        return length
+
+    def _learn(self, logs: Sequence[float]) -> int:
+        """Reference, noise and share of slow samples, out of the first ones, a part of which may be slow already."""
+        first = min(WARM_UP, len(logs) // 5)
+        warm = logs[first:]
+        size, by_size = len(warm), sorted(warm)
+        middle, noise = by_size[size // 2], _scatter(warm)
+        off = 0.8 * noise  # what the least median of a block is below the others
+        least = _least_block(warm)
+        is_mixed = middle - least > SLOW / 3 + off
+        self.reference = self._level = min(middle, least + off)
+        self._noise = noise if is_mixed else max(noise, middle - by_size[size * 16 // 100])
+        borders = [self.reference + bar for bar in BARS]
+        # Twice those of the half that has fewer: the other may be slow already.
+        halves = warm[: size // 2], warm[size // 2 :]
+        fewer = (min(sum(y > border for y in half) for half in halves) for border in borders)
+        self._usual = [size, *(2 * count for count in fewer)]
+        return first
 
 
-@allocating_kernel
-def reset_sums(n: Ints, x: Floats) -> None:
-    """Begin a state or a level: nothing speaks for leaving it yet."""
-    x[UP] = x[DOWN] = 0.0
-    for place in (UP_AGE, DOWN_AGE, STAY, SUSPECT, STREAK, DOUBT, HEALTHY_FOR):
-        n[place] = 0
-    for place in range(NEW_SEEN, COUNTS):
-        n[place] = 0
-
-
-@allocating_kernel
-def start_of(buffer: Floats, end: int, longest: int, border: float, sign: float) -> int:
-    """How many of the last samples belong to a shift across a border: from where they speak for it most."""
-    total = best = 0.0
-    length = 1
-    for back in range(1, longest + 1):
-        total += min(max(sign * (buffer[end - back] - border), -CLIP), CLIP)
-        if total >= best:
-            best, length = total, back
-    return length
-
-
-@allocating_kernel
-def is_far_enough(shift: float, size: int, noise: float) -> bool:
+def _is_far_enough(shift: float, size: int, noise: float) -> bool:
     """Whether a median that is so far from the reference is 10 % away, not by chance of its own noise."""
     return shift >= SLOW + 2.25 * 1.2533 * noise / sqrt(size)
 
 
-@allocating_kernel
-def speaks_for_it(share: float, size: int, usual: float) -> bool:
+def _speaks_for_it(share: float, size: int, usual: float) -> bool:
     """Whether so large a share of slow samples is no chance, if a healthy job has the usual one."""
     if share <= usual:
         return False
@@ -104,295 +227,14 @@ def speaks_for_it(share: float, size: int, usual: float) -> bool:
     return size * nats >= LEAST_EVIDENCE
 
 
-@allocating_kernel
-def is_no_chance(window: Floats, n: Ints, x: Floats) -> bool:
-    """Whether more of a window's samples are above one of the bars than is usual in a healthy job."""
-    size = len(window)
-    above = size
-    for bar in range(len(BARS)):
-        while above > 0 and window[size - above] <= x[REFERENCE] + BARS[bar]:
-            above -= 1
-        usual = n[SEEN + 1 + bar]
-        if speaks_for_it(above / size, size, (1 + usual + sqrt(usual)) / (10 + n[SEEN])):  # as many as may be usual
-            return True
-    return False
-
-
-@allocating_kernel
-def shift_up(window: Floats, n: Ints, x: Floats) -> float:
-    """The level of a window of samples, in order of size, if it is verified to be a step up; else the old one."""
-    size = len(window)
-    middle, quarter = window[size // 2], window[size // 4]
-    base = x[HERE]
-    border = (base + middle) / 2 if size > 4 * n[NEEDED] else max((base + middle) / 2, base + 0.7 * SLOW)
-    if quarter <= border or not is_far_enough(middle - base, size, x[NOISE]):
-        return base
-    pauses = 0 if size < 2 * n[NEEDED] else size // 10
-    if size < 4 * n[NEEDED] and x[NOISE] < (middle - base) / 4 and window[pauses] <= (base + middle) / 2:
-        return base  # bursts, and pauses between them: where so little noise is, slowness has none
-    return middle if n[STATE] == IS_SLOW or is_no_chance(window, n, x) else base
-
-
-@allocating_kernel
-def shift_down(window: Floats, n: Ints, x: Floats) -> float:
-    """The level of a window of samples, in order of size, if it is verified to be a step down; else the old one."""
-    size = len(window)
-    middle, quarter = window[size // 2], window[size - 1 - size // 4]
-    base = x[HERE]
-    if quarter >= (base + middle) / 2:
-        return base
-    if n[STATE] == IS_SLOW and middle < x[REFERENCE] + RELIEVED:
-        return middle
-    if n[STATE] == IS_HEALTHY and base - middle < MODES * x[NOISE]:
-        return base  # it was there before, as the lower of two modes
-    return middle if is_far_enough(base - middle, size, x[NOISE]) else base
-
-
-@allocating_kernel
-def verified(n: Ints, x: Floats, buffer: Floats, age: int, sign: float, fewest: int) -> float:
-    """The level that is verified at any of three scales: since the sum left 0, the last 4 n, and the last n + 2."""
-    needed, end = n[NEEDED], n[END]
-    longest = min(n[STAY], end)
-    for scale in range(3):
-        size = min(age, WINDOW) if scale == 0 else (4 * needed if scale == 1 else needed + 2)
-        if size > longest or size < fewest or (scale > 0 and size > age + 2):
-            continue
-        if scale < 2 and age > 4 * needed and age % (size // 16 + 1):
-            continue  # a long suspicion is not looked at in full with each sample
-        window = sorted(buffer[end - size : end])
-        level = shift_up(window, n, x) if sign > 0 else shift_down(window, n, x)
-        if level != x[HERE]:
-            return level
-    return x[HERE]
-
-
-@allocating_kernel
-def suspect(n: Ints, x: Floats, y: float, place: int, sure: int, out: Floats, told: int) -> int:
-    """The first tier: three slow samples in a row, until three that are not outweigh the slow ones."""
-    is_slow = y > x[REFERENCE] + SLOW
-    if is_slow:
-        n[STREAK] += 1
-    else:
-        n[NEEDED] = max(n[NEEDED], min(n[STREAK] + LONGER, LONGEST_BURST))
-        n[STREAK] = 0
-    if n[SUSPECT] == 0:
-        if n[STREAK] >= SUSPICIOUS:
-            n[SUSPECT], n[DOUBT] = 1, 0
-            told = tell(out, told, PROVISIONAL, place - SUSPICIOUS + 1, y - x[REFERENCE], sure, x[REFERENCE])
-        return told
-    n[DOUBT] = max(n[DOUBT] - 1, 0) if is_slow else n[DOUBT] + 1
-    if n[DOUBT] >= DOUBTS:
-        n[SUSPECT] = 0
-        told = tell(out, told, DISMISSED, place, y - x[REFERENCE], sure, x[REFERENCE])
-    return told
-
-
-@allocating_kernel
-def learn_reference(n: Ints, x: Floats, buffer: Floats) -> None:
-    """Every 200 healthy samples: their noise, and half of the way down to their median."""
-    n[HEALTHY_FOR] += 1
-    if n[HEALTHY_FOR] < HEALTHY_WINDOW:
-        return
-    n[HEALTHY_FOR] = 0
-    window = sorted(buffer[n[END] - HEALTHY_WINDOW : n[END]])
-    middle = window[HEALTHY_WINDOW // 2]
-    x[NOISE] = middle - window[HEALTHY_WINDOW * 16 // 100]
-    if middle < x[REFERENCE]:
-        x[REFERENCE] = x[HERE] = (x[REFERENCE] + middle) / 2
-    if n[SEEN] > 10 * HEALTHY_WINDOW:
-        for place in range(SEEN, NEW_SEEN):
-            n[place] //= 2
-
-
-@allocating_kernel
-def count_healthy(n: Ints, x: Floats, y: float) -> None:
-    """How usual slow samples are; those of a suspicion count only once it has come to nothing."""
-    n[NEW_SEEN] += 1
-    for bar in range(len(BARS)):
-        if y <= x[REFERENCE] + BARS[bar]:
-            break
-        n[NEW_SEEN + 1 + bar] += 1
-    if n[UP_AGE] == 0:
-        for place in range(SEEN, NEW_SEEN):
-            n[place] += n[place + NEW_SEEN - SEEN]
-            n[place + NEW_SEEN - SEEN] = 0
-
-
-@allocating_kernel
-def go_up(n: Ints, x: Floats, buffer: Floats, place: int, sure: int, level: float, out: Floats, told: int) -> int:
-    """It is slow, or slower than it was."""
-    base = x[HERE]
-    border = max((base + level) / 2, base + 0.85 * SLOW)
-    length = start_of(buffer, n[END], min(n[STAY], n[END], WINDOW), border, 1.0)
-    kind = CONFIRMED if n[STATE] == IS_HEALTHY else LEVEL
-    n[STATE] = IS_SLOW
-    x[HERE] = level
-    reset_sums(n, x)
-    n[STAY] = length
-    return tell(out, told, kind, place - length + 1, level - x[REFERENCE], sure, x[REFERENCE])
-
-
-@allocating_kernel
-def go_down(n: Ints, x: Floats, buffer: Floats, place: int, sure: int, level: float, out: Floats, told: int) -> int:
-    """It is as usual again, less slow than it was, or was slow all the time."""
-    base, state = x[HERE], n[STATE]
-    border = min((base + level) / 2, base - 0.5 * SLOW)
-    length = start_of(buffer, n[END], min(n[STAY], n[END], WINDOW), border, -1.0)
-    kind, severity = LEVEL, level - x[REFERENCE]
-    if state == IS_HEALTHY:
-        kind, severity = HINDSIGHT, -severity
-        x[REFERENCE] = level
-    elif severity < RELIEVED:
-        kind, level = RELIEF, x[REFERENCE]
-    n[STATE] = IS_SLOW if kind == LEVEL else IS_HEALTHY
-    x[HERE] = level
-    reset_sums(n, x)
-    n[STAY] = length
-    return tell(out, told, kind, place - length + 1, severity, sure, x[REFERENCE])
-
-
-@allocating_kernel
-def follow(n: Ints, x: Floats, buffer: Floats, place: int, sure: int, out: Floats, told: int) -> int:
-    """Look at the newest sample of the buffer; gives how many things happened."""
-    y = buffer[n[END] - 1]
-    away = y - x[HERE]
-    n[STAY] += 1
-    needed = n[NEEDED]
-    trigger = needed * DRIFT
-    up = min(x[UP] + min(max(away - DRIFT, -CLIP), CLIP), trigger + CAP)
-    down = min(x[DOWN] + min(max(-away - DRIFT, -CLIP), CLIP), trigger + CAP)
-    if up > 0.0:
-        x[UP], n[UP_AGE] = up, n[UP_AGE] + 1
-    else:
-        x[UP], n[UP_AGE] = 0.0, 0
-    if down > 0.0:
-        x[DOWN], n[DOWN_AGE] = down, n[DOWN_AGE] + 1
-    else:
-        x[DOWN], n[DOWN_AGE] = 0.0, 0
-    is_healthy = n[STATE] == IS_HEALTHY
-    if is_healthy:
-        if away > SLOW or n[STREAK] > 0 or n[SUSPECT] > 0:
-            told = suspect(n, x, y, place, sure, out, told)
-        count_healthy(n, x, y)
-    if up >= trigger and away > DRIFT:
-        level = verified(n, x, buffer, n[UP_AGE], 1, needed)
-        if level != x[HERE]:
-            return go_up(n, x, buffer, place, sure, level, out, told)
-    if down >= trigger and away < -DRIFT:
-        level = verified(n, x, buffer, n[DOWN_AGE], -1, 3 * needed if is_healthy else needed)
-        if level != x[HERE]:
-            return go_down(n, x, buffer, place, sure, level, out, told)
-    if is_healthy and up < trigger:
-        learn_reference(n, x, buffer)
-    return told
-
-
-@allocating_kernel
-def scatter(buffer: Floats, first: int, end: int) -> float:
+def _scatter(logs: Sequence[float]) -> float:
     """The noise of samples, from the differences of neighbours, which no step matters to."""
-    size = end - first - 1
-    if size < 1:
-        return 0.0
-    for place in range(size):  # there is room behind them while so few are known
-        buffer[end + place] = abs(buffer[first + place + 1] - buffer[first + place])
-    return sorted(buffer[end : end + size])[size // 2] / 0.954
+    steps = sorted(abs(after - before) for before, after in pairwise(logs))
+    return steps[len(steps) // 2] / 0.954 if steps else 0.0
 
 
-@allocating_kernel
-def least_block(buffer: Floats, first: int, end: int) -> float:
+def _least_block(logs: Sequence[float]) -> float:
     """The least median of a quarter of the samples in a row."""
-    block = max((end - first) // 4, 1)
-    least = buffer[first] + FARTHEST
-    for start in range(first, end - block + 1, max(block // 2, 1)):
-        least = min(least, sorted(buffer[start : start + block])[block // 2])
-    return least
-
-
-@allocating_kernel
-def count_above(buffer: Floats, first: int, end: int, border: float) -> int:
-    """How many samples are above a border."""
-    above = 0
-    for place in range(first, end):
-        if buffer[place] > border:
-            above += 1
-    return above
-
-
-@allocating_kernel
-def measure(n: Ints, x: Floats, buffer: Floats, first: int, end: int) -> None:
-    """Reference, noise and the share of slow samples, out of the first ones, a part of which may be slow already."""
-    logs = sorted(buffer[first:end])
-    size = end - first
-    middle, least, noise = logs[size // 2], least_block(buffer, first, end), scatter(buffer, first, end)
-    off = 0.8 * noise  # what the least median of a block is below the others
-    is_mixed = middle - least > SLOW / 3 + off
-    x[REFERENCE] = x[HERE] = min(middle, least + off)
-    x[NOISE] = noise if is_mixed else max(noise, middle - logs[size * 16 // 100])
-    n[SEEN] = size
-    half = first + size // 2
-    for bar in range(len(BARS)):  # twice those of the half that has fewer: the other may be slow already
-        border = x[REFERENCE] + BARS[bar]
-        n[SEEN + 1 + bar] = 2 * min(count_above(buffer, first, half, border), count_above(buffer, half, end, border))
-
-
-@allocating_kernel
-def begin(n: Ints, x: Floats, buffer: Floats) -> int:
-    """Make a reference out of the first samples; gives the first one to look at again with it."""
-    first = min(WARM_UP, n[END] // 5)
-    measure(n, x, buffer, first, n[END])
-    n[STATE], n[NEEDED] = IS_HEALTHY, n[SHORTEST]
-    reset_sums(n, x)
-    return first
-
-
-@allocating_kernel
-def look(n: Ints, x: Floats, buffer: Floats, first: int, out: Floats, told: int) -> int:
-    """Look at the samples of the buffer from one on; gives how many things happened."""
-    end, sure = n[END], n[COUNT] - 1
-    for place in range(first, end):
-        n[END] = place + 1
-        told = follow(n, x, buffer, sure - end + 1 + place, sure, out, told)
-    return told
-
-
-@allocating_kernel
-def take(y: float, n: Ints, x: Floats, buffer: Floats, out: Floats, told: int) -> int:
-    """The log of another time; gives how many things happened so far."""
-    if n[END] == len(buffer):  # the older half is not needed any more
-        half = n[END] // 2
-        for place in range(half):
-            buffer[place] = buffer[place + half]
-        n[END] = half
-    buffer[n[END]] = y
-    n[END] += 1
-    n[COUNT] += 1
-    first = n[END] - 1
-    if n[STATE] == IS_LEARNING:
-        first = begin(n, x, buffer) if n[COUNT] == LEARNING else n[END]
-    return look(n, x, buffer, first, out, told)
-
-
-@allocating_kernel
-def take_all(ys: Floats, first: int, n: Ints, x: Floats, buffer: Floats, out: Floats, most: int) -> tuple[int, int]:
-    """Take samples until `out` could overflow; gives the next one to take, and how many things happened."""
-    told = 0
-    place = first
-    while place < len(ys) and told + 4 < most:
-        told = take(ys[place], n, x, buffer, out, told)
-        place += 1
-    return place, told
-
-
-def finish(n: Ints, x: Floats, buffer: Floats, out: Floats) -> int:
-    """The series is over: one that is too short for a whole reference gets it from what there is."""
-    if n[STATE] != IS_LEARNING or n[COUNT] == 0:
-        return 0
-    return look(n, x, buffer, begin(n, x, buffer), out, 0)
-
-
-def set_up(n: Ints, shortest: int) -> None:
-    """Make zeros a state that has seen nothing."""
-    n[SHORTEST] = n[NEEDED] = shortest
-
-
-RCUSUM = Method(COUNTS, LOGS, 2 * WINDOW, set_up, take, take_all, finish, 200_000)
+    block = max(len(logs) // 4, 1)
+    starts = range(0, len(logs) - block + 1, max(block // 2, 1))
+    return min(sorted(logs[start : start + block])[block // 2] for start in starts)

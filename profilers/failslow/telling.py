@@ -1,13 +1,13 @@
-"""From what a detector writes down to episodes, and to what changed with a sample."""
+"""From what a detector finds to episodes, and to what changed with a sample."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import exp
 from typing import Literal
 
 from ...schemas.detection import Episode
+from .detector import Finding
 from .medians import Medians
-from .rcusum import CONFIRMED, DISMISSED, HINDSIGHT, LEVEL, PROVISIONAL, RELIEF, WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,53 +49,48 @@ class Story:
         rest = (episode for episode in (self._open, self._suspicion) if episode is not None)
         return (*self._past, *(self._judged(episode, self._medians.end) for episode in rest))
 
-    def tell(self, out: Sequence[float], told: int) -> tuple[Change, ...]:
-        """Go on with what a detector wrote down."""
-        return tuple(
-            change
-            for start in range(0, WIDTH * told, WIDTH)
-            for change in self._go_on(
-                int(out[start]), int(out[start + 1]), float(out[start + 2]), int(out[start + 3]), float(out[start + 4])
-            )
-        )
+    def tell(self, findings: Iterable[Finding]) -> tuple[Change, ...]:
+        """Go on with what a detector has found."""
+        return tuple(change for finding in findings for change in self._go_on(finding))
 
     def dismiss(self) -> tuple[Change, ...]:
         """A suspicion, if there is one, comes to nothing."""
         suspicion, self._suspicion = self._suspicion, None
         return () if suspicion is None else (Change("dismissed", suspicion),)
 
-    def _go_on(self, kind: int, place: int, level: float, sure: int, usual: float) -> Iterator[Change]:
-        if kind == PROVISIONAL:
-            self._raised, self._usual = sure, usual
-            self._suspicion = self._judged(Episode(place, sure, None, None, 1.0), sure + 1)
+    def _go_on(self, finding: Finding) -> Iterator[Change]:
+        kind, place, level, certain, usual = finding
+        if kind == "provisional":
+            self._raised, self._usual = certain, usual
+            self._suspicion = self._judged(Episode(place, certain, None, None, 1.0), certain + 1)
             yield Change("provisional", self._suspicion)
-        elif kind == DISMISSED:
+        elif kind == "dismissed":
             yield from self.dismiss()
-        elif kind == CONFIRMED:
+        elif kind == "confirmed":
             self._usual = usual
-            yield self._confirm(place, sure)
-        elif kind == HINDSIGHT:
+            yield self._confirm(place, certain)
+        elif kind == "hindsight":
             self._usual = usual
-            yield from self._look_back(place, sure)
-        elif self._open is not None and kind == LEVEL:
+            yield from self._look_back(place, certain)
+        elif self._open is not None and kind == "level":
             yield Change("level", replace(self._open, severity=exp(level)))
-        elif self._open is not None and kind == RELIEF:
+        elif self._open is not None and kind == "relief":
             yield self._relieve(self._open, place)
 
-    def _confirm(self, onset: int, sure: int) -> Change:
+    def _confirm(self, onset: int, certain: int) -> Change:
         onset = max(onset, self._relieved)
-        provisional = sure if self._suspicion is None or self._raised is None else max(self._raised, onset)
+        provisional = certain if self._suspicion is None or self._raised is None else max(self._raised, onset)
         self._suspicion = None
         self._medians.forget(onset)
-        self._open = self._judged(Episode(onset, provisional, sure, None, 1.0), sure + 1)
+        self._open = self._judged(Episode(onset, provisional, certain, None, 1.0), certain + 1)
         return Change("confirmed", self._open)
 
-    def _look_back(self, relief: int, sure: int) -> Iterator[Change]:
+    def _look_back(self, relief: int, certain: int) -> Iterator[Change]:
         """It was slow from the start on, or since the last relief."""
         yield from self.dismiss()
         if relief <= self._relieved:
             return  # a relief to less than the usual time: an episode that ends there has been told already
-        self._open = self._judged(Episode(self._relieved, None, sure, None, 1.0), relief)
+        self._open = self._judged(Episode(self._relieved, None, certain, None, 1.0), relief)
         yield Change("confirmed", self._open)
         yield self._relieve(self._open, relief)
 

@@ -4,12 +4,12 @@ Imports no torch: `rtk profile --analytic` reads by it, too.
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...schemas.documents import read_bytes, unique_keys
+from ...schemas.documents import unique_keys
 from ...schemas.errors import InvalidInputError
+from ...schemas.files import read_bytes
 
 FAMILIES = ("gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "olmo2", "mixtral")
 
@@ -41,12 +41,12 @@ def read_config(name: str) -> tuple[dict[str, Any], str]:
     return told, file
 
 
-def unsupported(what: str, file: str, place: str, near: Sequence[str] = ()) -> InvalidInputError:
+def unsupported(what: str, file: str, place: str, near: str | None = None) -> InvalidInputError:
     """The error for a config that says something sensible which rtk cannot make."""
     return InvalidInputError(
         f"unsupported architecture: {what}",
         where=f"{file}, {place}",
-        fix=f"did you mean {near[0]}?" if near else f"families that are known to work: {', '.join(FAMILIES)}",
+        fix=f"did you mean {near}?" if near else f"families that are known to work: {', '.join(FAMILIES)}",
     )
 
 

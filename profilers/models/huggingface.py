@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.text import near
 from ..sharding import transformers_plan
 from .checkpointed import with_checkpoints
 from .config_file import read_config, unsupported
@@ -99,8 +99,8 @@ def _config(told: dict[str, Any], file: str) -> Any:
 
     kind = told["model_type"]
     if kind not in CAUSAL or kind not in CONFIG_MAPPING:
-        near = get_close_matches(kind, CAUSAL, n=1)
-        raise unsupported(f"{kind} is no causal language model that transformers knows", file, "/model_type", near)
+        what = f"{kind} is no causal language model that transformers knows"
+        raise unsupported(what, file, "/model_type", near(kind, CAUSAL))
     # How a checkpoint's numbers are packed does not matter to random ones.
     plain = {name: value for name, value in told.items() if name not in ("quantization_config", "torch_dtype", "dtype")}
     try:

@@ -1,8 +1,7 @@
 """From a model's name to its layers, its loss, and examples to feed it with."""
 
-from difflib import get_close_matches
-
 from ...schemas.errors import InvalidInputError
+from ...schemas.text import did_you_mean
 from ..analytic.catalogue import MODELS as COMPUTED
 from .checkpointed import with_checkpoints
 from .config_file import is_config
@@ -59,11 +58,8 @@ def _unknown(name: str) -> InvalidInputError:
             f"{name} is known by its shape only",
             fix="compute its profile: --analytic --gpu NAME; or give a config.json",
         )
-    near = get_close_matches(name, PRESETS, n=1)
     known = f"{', '.join(PRESETS)}, file.py:factory, or a Hugging Face config.json"
-    return InvalidInputError(
-        f"there is no model {name!r}", fix=f"did you mean {near[0]}?" if near else f"the models are {known}"
-    )
+    return InvalidInputError(f"there is no model {name!r}", fix=did_you_mean(name, PRESETS, f"the models are {known}"))
 
 
 def _load_preset(

@@ -1,11 +1,11 @@
 """The formats of traces, and how a file is recognised by its first line."""
 
-import difflib
 import re
 from enum import StrEnum
 from pathlib import PurePath
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.text import did_you_mean
 from .lines import Source
 
 
@@ -46,8 +46,7 @@ def named(name: str) -> Format:
     try:
         return Format(name)
     except ValueError:
-        near = difflib.get_close_matches(name, list(Format), n=1)
-        fix = f"did you mean {near[0]}?" if near else f"the formats are {', '.join(Format)}"
+        fix = did_you_mean(name, Format, f"the formats are {', '.join(Format)}")
         raise InvalidInputError(f"traces have no format {name!r}", where="--trace-format", fix=fix) from None
 
 

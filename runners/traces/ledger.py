@@ -1,11 +1,11 @@
 """Who is there, and what is slow, after each event; what cannot have happened is refused."""
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.replay import Fleet, NodePair
+from ...schemas.text import did_you_mean
 from ...schemas.trace import TraceEvent
 from .told import Told
 
@@ -95,8 +95,8 @@ class Ledger:
         if node in self._gone:
             what, fix = f"{node} is {becomes}, but has gone already", "remove the event, or add the node again before"
         else:
-            near = difflib.get_close_matches(node, self._nodes, n=1)
-            what = f"{node} is {becomes}, but never came" + (f" (did you mean {near[0]}?)" if near else "")
+            meant = did_you_mean(node, self._nodes)
+            what = f"{node} is {becomes}, but never came" + (f" ({meant})" if meant else "")
             fix = "add it before, or say which nodes there are at the start (--nodes or --cluster)"
         raise InvalidInputError(what, where=where, fix=fix)
 

@@ -1,13 +1,14 @@
 """Files as streams: their lines, or the items of one JSON array, one by one, so that no trace is too long."""
 
 import codecs
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, BinaryIO
 
-from ...schemas.documents import opened, source_of, unique_keys
+from ...schemas.documents import unique_keys
 from ...schemas.errors import InvalidInputError
+from ...schemas.files import JsonStream, opened, source_of
 
 LONGEST_BYTES = 1 << 20  # of a line, or of an item of an array
 CHUNK_BYTES = 1 << 16
@@ -41,22 +42,15 @@ class Source:
 
     def items(self) -> Iterator[tuple[str, Any]]:
         """The items of the one JSON array that the file is, each with its place."""
-        chunks, decoder = self._chunks(), json.JSONDecoder(object_pairs_hook=unique_keys)
-        text = _fed(chunks, _fed(chunks, "", self.name).removeprefix("["), self.name)
-        index = 0
-        while index or not text.startswith("]"):
-            where = f"{self.name}, /{index}"
-            item, text = _decoded_item(decoder, chunks, text, where)
-            yield where, item
-            index += 1
-            text = _fed(chunks, text, self.name)
-            if text.startswith("]"):
-                break
-            if not text.startswith(","):
-                raise InvalidInputError("not valid JSON: a comma is missing", where=where)
-            text = _fed(chunks, text.removeprefix(","), self.name)
-        if text[1:].strip() or any(chunk.strip() for chunk in chunks):
-            raise InvalidInputError("not valid JSON: something follows the array", where=self.name)
+        stream = JsonStream(
+            chain([self._head], iter(lambda: self._stream.read(CHUNK_BYTES), b"")),
+            self.name,
+            most_bytes=LONGEST_BYTES,
+            fix="fetch the file again",
+            hook=unique_keys,
+        )
+        for index, item in enumerate(stream.items()):
+            yield f"{self.name}, /{index}", item
 
     def _raw(self) -> Iterator[bytes]:
         """The next lines as they stand there."""
@@ -72,18 +66,6 @@ class Source:
         """Whether an array begins here that may well stand in one line."""
         return self._number == 1 and line.removeprefix(_BOM).lstrip().startswith(b"[")
 
-    def _chunks(self) -> Iterator[str]:
-        """All of the file, the first line included, in pieces."""
-        decoder = codecs.getincrementaldecoder("utf-8")()
-        try:
-            for start in range(0, len(self._head), CHUNK_BYTES):
-                yield decoder.decode(self._head[start : start + CHUNK_BYTES])
-            while data := self._stream.read(CHUNK_BYTES):
-                yield decoder.decode(data)
-            yield decoder.decode(b"", final=True)
-        except UnicodeDecodeError as error:
-            raise _no_text(self.name) from error
-
 
 @contextmanager
 def source_at(path: str) -> Iterator[Source]:
@@ -96,37 +78,10 @@ def source_at(path: str) -> Iterator[Source]:
         yield Source(source_of(path), stream)
 
 
-def _fed(chunks: Iterator[str], text: str, name: str) -> str:
-    """The text without white space ahead, and more of it where nothing is left."""
-    while not (text := text.lstrip()):
-        chunk = next(chunks, None)
-        if chunk is None:
-            raise InvalidInputError("the array is cut short", where=name, fix="fetch the file again")
-        text = chunk
-    return text
-
-
-def _decoded_item(decoder: json.JSONDecoder, chunks: Iterator[str], text: str, where: str) -> tuple[Any, str]:
-    """The next item, and the text after it; more of the file is fetched until it is whole."""
-    while True:
-        try:
-            item, end = decoder.raw_decode(text)
-            return item, text[end:]
-        except json.JSONDecodeError as error:
-            chunk = next(chunks, None)
-            if chunk is None or len(text) > LONGEST_BYTES:
-                raise InvalidInputError(f"not valid JSON: {error.msg}", where=where) from error
-            text += chunk
-        except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"not valid JSON: {error}", where=where) from error
-
-
 def _decoded(line: bytes, where: str) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _no_text(where) from error
-
-
-def _no_text(where: str) -> InvalidInputError:
-    return InvalidInputError("the file is not UTF-8 text", where=where, fix="unpack it, or convert it to UTF-8")
+        raise InvalidInputError(
+            "the file is not UTF-8 text", where=where, fix="unpack it, or convert it to UTF-8"
+        ) from error

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ...schemas.documents import STANDARD_STREAM
 from ...schemas.errors import InvalidInputError
+from ...schemas.files import STANDARD_STREAM
 from ...schemas.replay import Moment
 from .counts import Leaving, populated, samples, steps
 from .faults import faults, struck_nodes, whole_cluster

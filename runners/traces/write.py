@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, cast
 
-from ...schemas.documents import STANDARD_STREAM, to_tree, whole_file
+from ...schemas.documents import to_tree
+from ...schemas.files import STANDARD_STREAM, whole_file
 from ...schemas.trace import TraceEvent, print_event
 
 COLUMNS = ("time_s", "kind", "node", "peer", "factor", "delay_s")  # of events by time and of nodes

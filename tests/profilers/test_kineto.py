@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rtk.profilers.failslow.calls import sources
 from rtk.profilers.failslow.calls.call import Call
 from rtk.profilers.failslow.calls.files import findings_of, is_call_file
 from rtk.profilers.failslow.calls.kineto import read_kineto
-from rtk.profilers.failslow.calls.sources import Document
 from rtk.schemas.errors import InvalidInputError
 
 
@@ -98,35 +95,12 @@ def test_the_profilers_own_steps(tmp_path: Path) -> None:
     assert (event.cause, event.scope.names) == ("computation", ("rank 1",))  # the calls take no longer
 
 
-VALUES: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=20)
-@given(st.lists(VALUES, max_size=4), st.dictionaries(st.sampled_from("abé"), VALUES), st.integers(1, 40), st.booleans())
-def test_a_document_is_read_part_by_part(
-    tmp_path: Path, items: list[Any], rest: dict[str, Any], chunk: int, is_spaced: bool
-) -> None:
-    """As `json` reads it as a whole, wherever the parts end."""
-    text = json.dumps({**rest, "list": items}, ensure_ascii=False, indent=1 if is_spaced else None)
-    path = tmp_path / "document.json"
-    path.write_bytes(text.encode())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "CHUNK_BYTES", chunk)
-        document = Document(path, "list")
-        assert list(document.items()) == items
-        assert document.rest == rest
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (json.dumps(trace([kernel(1.0)]))[:-60], "cut short|too early"),
-        ('{"traceEvents": ', "cut short|too early"),
-        ('{"traceEvents": [{"ph": "X"} {"ph": "X"}]}', "no communication calls"),
+        (json.dumps(trace([kernel(1.0)]))[:-60], "cut short"),
+        ('{"traceEvents": ', "cut short"),
+        ('{"traceEvents": [{"ph": "X"} {"ph": "X"}]}', "a comma is missing"),
         ('{"traceEvents": [nonsense]}', "no JSON"),
         ('{"traceEvents": [3]}', "another form"),
         ('{"traceEvents": []}', "no communication calls"),

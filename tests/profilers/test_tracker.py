@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.tracker import SHORTEST, Change, Mode, Tracker, track, track_compiled
+from rtk.profilers.failslow.tracker import SHORTEST, Change, Mode, Tracker, track
 from rtk.schemas.detection import Episode
 from rtk.schemas.errors import InvalidInputError
 
@@ -42,15 +42,6 @@ def series(draw: st.DrawFn) -> list[float]:
         if place < len(times_s):
             times_s[place] *= draw(st.floats(0.1, 30.0))
     return times_s
-
-
-@settings(max_examples=60, deadline=None)
-@given(series(), modes, st.integers(3, 20))
-def test_machine_code_finds_the_same(times_s: list[float], mode: Mode, shortest: int) -> None:
-    """A series in machine code has the episodes of a tracker that is fed one by one, to the last bit."""
-    tracker, _ = followed(times_s, mode, shortest)
-    tracker.finish()
-    assert track_compiled(times_s, mode, shortest) == tracker.episodes == track(times_s, mode, shortest)
 
 
 @settings(max_examples=40, deadline=None)
@@ -161,9 +152,8 @@ def test_what_is_no_time_is_refused(mode: Mode, time_s: float) -> None:
     for one in times_s[90:]:
         changes += tracker.note(one)
     assert changes == followed(times_s, mode)[1]
-    for whole in (track, track_compiled):
-        with pytest.raises(InvalidInputError, match="nan" if isnan(time_s) else "is no iteration time"):
-            whole([1.0, time_s], mode)
+    with pytest.raises(InvalidInputError, match="nan" if isnan(time_s) else "is no iteration time"):
+        track([1.0, time_s], mode)
 
 
 def test_wrong_settings_are_refused() -> None:
@@ -246,7 +236,7 @@ def test_generated_jobs_are_judged_right() -> None:
     from rtk.cli.reproductions.failslow_series import communication_jobs, computation_jobs, hard_jobs
 
     for job in [*islice(computation_jobs(7), 12), *islice(communication_jobs(7), 50), *hard_jobs(7)]:
-        found = [(e.onset, e.relief or len(job.times_s)) for e in track_compiled(job.times_s.tolist())]
+        found = [(e.onset, e.relief or len(job.times_s)) for e in track(job.times_s.tolist())]
         for event in job.events:
             assert any(onset < event.end and relief > event.onset for onset, relief in found), job.kind
         for onset, relief in found:

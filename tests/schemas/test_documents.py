@@ -21,14 +21,13 @@ from rtk.schemas.documents import (
     digest,
     parse_document,
     pointer,
-    read_bytes,
     read_document,
     sniff_format,
     to_tree,
-    write_bytes,
     write_document,
 )
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, RtkError, RuntimeFailedError
+from rtk.schemas.files import read_bytes, write_bytes
 from rtk.schemas.plan import Plan, Worker
 from rtk.schemas.profile import Profile
 

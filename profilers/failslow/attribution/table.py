@@ -11,9 +11,8 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ....schemas.documents import opened
 from ....schemas.errors import InvalidInputError
-from ....schemas.streams import BOUND
+from ....schemas.files import BOUND, opened
 from .kinds import KNOWN
 
 PARQUET_MAGIC = b"PAR1"

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ....schemas.errors import InvalidInputError
 from .call import LINK, Call, CallLog
-from .sources import Document
+from .sources import ODD, odd, read_trace
 from .words import bytes_of, finite, group_name, plain_op, ranks_of, size_bytes, whole
 
 KIND = "kineto trace"
@@ -56,34 +55,20 @@ def read_kineto(path: Path) -> CallLog:
     Raises:
         InvalidInputError: the file is damaged or no trace, or an event lacks what its kind has.
     """
-    document, seen = Document(path, "traceEvents"), _Seen()
-    for place, event in enumerate(document.items()):
-        try:
-            seen.note(event)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise _odd(path, place, error) from error
-    job = document.rest.get("distributedInfo")
-    job = job if isinstance(job, dict) else {}
+    seen = _Seen()
+    rest = read_trace(path, seen.note)
+    job = rest["distributedInfo"]
     rank = job.get("rank")
     rank = rank if isinstance(rank, int) else -1
     groups = dict(_groups(job))
     try:
-        base_s = finite(document.rest.get("baseTimeNanoseconds") or 0) / 1e9
+        base_s = finite(rest.get("baseTimeNanoseconds") or 0) / 1e9
         found = sorted(_calls(seen, rank, base_s, groups), key=lambda one: one[0].t_s)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise _odd(path, None, error) from error
+    except ODD as error:
+        raise odd(f"an event lacks {error}", str(path)) from error
     members = {call.group: ranks for call, ranks in found if ranks}
     steps = tuple((base_s + begin_s, time_s) for _, (begin_s, time_s) in sorted(seen.steps.items()))
     return CallLog(str(path), KIND, rank, tuple(call for call, _ in found), members, steps)
-
-
-def _odd(path: Path, place: int | None, error: Exception) -> InvalidInputError:
-    where = str(path) if place is None else f"{path}, /traceEvents/{place}"
-    return InvalidInputError(
-        f"an event lacks {error}, or has it in another form",
-        where=where,
-        fix="give a trace as torch's profiler wrote it",
-    )
 
 
 def _groups(job: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from ....schemas.documents import STANDARD_STREAM, opened, source_of
 from ....schemas.errors import InvalidInputError
-from ....schemas.streams import unreadable
+from ....schemas.files import STANDARD_STREAM, opened, source_of, unreadable
 
 LONGEST_LINE_BYTES = 4 << 20
 

@@ -34,7 +34,6 @@ DOORS = {
     ),
     Basis.DETECTED: (
         "profilers.failslow.tracker:track",
-        "profilers.failslow.tracker:track_compiled",
         "profilers.failslow.calls.iterations:Periods.note",
     ),
 }
