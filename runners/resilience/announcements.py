@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from ...schemas.checkpoint import print_layers
 from ...schemas.plan import Plan
+from ...schemas.text import counted
 from ...schemas.timeline import Event
 from .messages import Epoch
 
@@ -554,7 +555,7 @@ class CheckpointSaved(Announcement):
     @property
     def sentence(self) -> str:
         """After how many iterations, and where it is, or why not."""
-        after = f"checkpoint after {self.iteration} iteration{'' if self.iteration == 1 else 's'}"
+        after = f"checkpoint after {counted(self.iteration or 0, 'iteration')}"
         return f"{after} failed: {self.error}" if self.error else f"{after} in {self.seconds:.2f} s: {self.path}"
 
 
