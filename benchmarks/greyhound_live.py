@@ -23,10 +23,10 @@ from typing import Any
 
 from rtk.benchmarks.common import write_result
 from rtk.cli.conducting import Conduct
-from rtk.cli.policy import Policy
 from rtk.cli.training import Training
 from rtk.planners.joint.plan import replan_joint
 from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.shape import Shape
 from rtk.runners.simulator import simulate
 from rtk.schemas.conditions import under_conditions
@@ -156,7 +156,7 @@ def s2(plan: Plan, slow: dict[str, float], quick: bool, stop: int, keep: str | N
     for number in range(1 if quick else ROUNDS):
         ran = run(plan, Conduct(iterations), events, keep if number == 0 else None)
         found.append(times(ran, first, stop, iterations))
-        left = run(plan, Conduct(iterations, policy=Policy.SLIPSTREAM), events, keep and f"{keep}-left")
+        left = run(plan, Conduct(iterations, policy=PolicyName.SLIPSTREAM), events, keep and f"{keep}-left")
         phases["healthy_s"] += [*ran.times_s(WARM, first), *left.times_s(WARM, first)]
         phases["slow_s"] += left.times_s(first + 1, stop)
         phases["adapted_s"] += ran.times_s(first + found[-1]["answered_after_iterations"] + 1, stop)

@@ -21,9 +21,9 @@ from typing import Any
 
 from rtk.benchmarks.common import spread, write_result
 from rtk.cli.conducting import Conduct
-from rtk.cli.policy import Policy
 from rtk.cli.training import Training
 from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.shape import Shape
 from rtk.runners.resilience.messages import Vote, encode, from_worker
 from rtk.schemas.documents import canonical
@@ -148,7 +148,7 @@ def turn(case: Case, mode: str) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         job = WatchedJob(
-            case.plan(), Conduct(case.iterations, policy=Policy.SLIPSTREAM), replace(case.training, paced=True)
+            case.plan(), Conduct(case.iterations, policy=PolicyName.SLIPSTREAM), replace(case.training, paced=True)
         )
         job.training, job.mode, job.folder = case.training, mode, folder
         surroundings = job.server._around

@@ -26,10 +26,10 @@ from typing import Any
 
 from rtk.benchmarks.common import write_result
 from rtk.cli.conducting import Conduct, monitor_of
-from rtk.cli.policy import Policy, answers_for
 from rtk.cli.training import Training
 from rtk.planners.adaptra.plan import plan_adaptra
 from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.recovery.answers import PolicyName, answers_for
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.runners.sending import Sending
@@ -112,12 +112,12 @@ def run(
     transport: Sending,
     events: Sequence[TraceEvent] = (),
     *,
-    policy: Policy = Policy.SLIPSTREAM,
+    policy: PolicyName = PolicyName.SLIPSTREAM,
     timeline: str | None = None,
     model: Path = MODEL,
     paced: bool = True,
 ) -> Ran:
-    """A job of real processes; by `Policy.SLIPSTREAM` nobody adapts the plan to what is slow."""
+    """A job of real processes; by `PolicyName.SLIPSTREAM` nobody adapts the plan to what is slow."""
     with tempfile.TemporaryDirectory() as folder:
         inject = Path(folder) / "trace.jsonl"
         inject.write_bytes(print_trace(Trace(tuple(events))))
@@ -225,7 +225,7 @@ def loop(metrics: str | None = None, timeline: str | None = None) -> dict[str, A
     """A link of four stages slows down at iteration 15 and recovers at 40, under the loop and without it."""
     plan, delay_s = zero_bubble(4, 12), 3 * OPERATION_S
     events = slow(2, delay_s, 15, 40)
-    ran = run(plan, 60, "auto", events, policy=Policy.JOINT, timeline=timeline)
+    ran = run(plan, 60, "auto", events, policy=PolicyName.JOINT, timeline=timeline)
     left = run(plan, 60, "direct", events)
     if metrics is not None:
         for name, one in (("loop", ran), ("left", left)):
@@ -259,7 +259,7 @@ def replan(rounds: int = 20) -> dict[str, Any]:
     for stages, pipelines, microbatches in ((4, 1, 12), (8, 1, 32), (4, 4, 16), (8, 8, 32)):
         profile = even_profile(stages)
         plan = plan_adaptra(profile, Shape(stages, pipelines, microbatches), "adapted", Effort())
-        answers = answers_for(plan, Policy.JOINT, None, 100)
+        answers = answers_for(plan, PolicyName.JOINT, None, 100)
         answers.warm_up()
         crew = tuple(Hand(w.name, (w.pipeline, w.stage), plan.stage_of(w).layers) for w in plan.workers)
         times_s = []
@@ -289,15 +289,15 @@ def paper_trace(scale: float, operation_s: float) -> list[TraceEvent]:
     return sorted([*events, card], key=lambda event: event.iteration or 0)
 
 
-def contenders() -> dict[str, tuple[Plan, Sending, Policy]]:
+def contenders() -> dict[str, tuple[Plan, Sending, PolicyName]]:
     """Whose iterations are compared: plan, transport, policy."""
     frozen = zero_bubble(8, 16, TRACE_OPERATION_S)
     one_f_one_b = plan_pipeline(even_profile(8, TRACE_OPERATION_S), Shape(8, 1, 16), "1f1b")
     return {
-        "1f1b": (one_f_one_b, "direct", Policy.SLIPSTREAM),
-        "zero-bubble": (frozen, "direct", Policy.SLIPSTREAM),
-        "zero-bubble delegated": (frozen, "auto", Policy.SLIPSTREAM),
-        "adaptra": (frozen, "auto", Policy.JOINT),
+        "1f1b": (one_f_one_b, "direct", PolicyName.SLIPSTREAM),
+        "zero-bubble": (frozen, "direct", PolicyName.SLIPSTREAM),
+        "zero-bubble delegated": (frozen, "auto", PolicyName.SLIPSTREAM),
+        "adaptra": (frozen, "auto", PolicyName.JOINT),
     }
 
 
@@ -347,7 +347,7 @@ def loss(iterations: int = 40) -> dict[str, Any]:
     events = [*slow(2, delay_s, 5, 20), *card]
     sides = {
         "undelayed": run(plan, iterations, "direct", model=DOUBLE),
-        "loop": run(plan, iterations, "auto", events, policy=Policy.JOINT, model=DOUBLE),
+        "loop": run(plan, iterations, "auto", events, policy=PolicyName.JOINT, model=DOUBLE),
         "direct": run(plan, iterations, "direct", events[:2], model=DOUBLE),
     }
     losses = {name: [one["loss"] for one in ran.said if one["event"] == "iteration"] for name, ran in sides.items()}

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..planners.recovery.answers import Answers, PolicyName, answers_if_any, remedies_of
+from ..planners.recovery.escalation import Remedies, escalating
 from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from .console import remark
-from .escalation import Remedies, escalating
 from .plans import read_valid_trace
-from .policy import Answers, Policy, answers_if_any, remedies_of
 
 if TYPE_CHECKING:
     from ..runners.resilience.announcements import Announcement
@@ -67,7 +67,7 @@ class Conduct:
 
     iterations: int
     timeline: str | None = None
-    policy: Policy | None = None
+    policy: PolicyName | None = None
     atlas: str | None = None
     normalize_within: int = 100
     host_memory: float = 0.0

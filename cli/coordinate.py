@@ -23,9 +23,8 @@ from .conducting import (
     raise_for,
 )
 from .console import Debug, Json, Quiet, remark
-from .escalation import MitigateOption
 from .plans import ProfileOption, read_valid_plan
-from .policy import AtlasOption, HostMemory, NormalizeWithin, PolicyOption
+from .policy import AtlasOption, HostMemory, MitigateOption, NormalizeWithin, PolicyOption
 from .resilient_worker import SECRET, secret_of
 from .run_report import RunReport
 from .run_story import RunFacts

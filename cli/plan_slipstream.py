@@ -185,8 +185,8 @@ def _plan_for(common: "Atlas", units: "frozenset[Place]", failures: int | None) 
 
 def _plan_from(path: str, profile: str | None, places: "Sequence[Place]", failures: int | None, site: Site) -> "Plan":
     """A plan out of an atlas, for a number of failures or for places."""
+    from ..planners.slipstream.atlas_folder import of_atlas, read_atlas, stored_plan
     from ..planners.slipstream.replanner import Replanner
-    from .atlas_folder import of_atlas, read_atlas, stored_plan
 
     atlas = read_atlas(path)
     if profile is not None:
@@ -280,8 +280,8 @@ def _size(size_bytes: float) -> str:
 def _emit_atlas(
     common: "Atlas", max_failures: str | None, jobs: int, output: str, as_json: bool, require_optimal: bool
 ) -> None:
+    from ..planners.slipstream.atlas_folder import AtlasFolder
     from .atlas_entries import atlas_entries
-    from .atlas_folder import AtlasFolder
 
     most = _most_failures(common, max_failures, output)
     folder = AtlasFolder(output)

@@ -1,31 +1,13 @@
-"""How a running job answers failures, newcomers and slow links: by one of the planners behind its `Replan`."""
+"""Options of how a running job answers failures, newcomers and slow parts; planners/recovery/ has the answers."""
 
-import math
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import Annotated
 
 import typer
 
-from ..schemas.errors import InfeasibleError, InvalidInputError
-from ..schemas.protocols import Replan
-from .escalation import Mover, Remedies, parse_mitigate
-
-if TYPE_CHECKING:
-    from ..schemas.conditions import Conditions
-    from ..schemas.plan import Plan
-    from ..schemas.protocols import Hand, Replanned
-
-
-class Policy(StrEnum):
-    """Whose answer."""
-
-    JOINT = "joint"
-    SLIPSTREAM = "slipstream"
-    OOBLECK = "oobleck"
-
+from ..planners.recovery.answers import PolicyName
 
 PolicyOption = Annotated[
-    Policy | None,
+    PolicyName | None,
     typer.Option(
         "--policy",
         help="What follows: slipstream re-routes a dead worker's micro-batches to its peers, joint does so too and "
@@ -52,93 +34,13 @@ HostMemory = Annotated[
         help="Bytes of activations that a worker may hold beyond its memory limit, on the host, under an adapted plan.",
     ),
 ]
-
-
-class Answers(Replan, Mover, Protocol):
-    """A planner for a running job, which can be made ready ahead, and knows what it costs to move workers."""
-
-    def warm_up(self) -> None:
-        """Load now what the first answer would have to wait for."""
-        ...
-
-
-def answers_for(
-    plan: "Plan", policy: Policy | None, atlas: str | None, normalize_within: int, host_memory_bytes: float = 0.0
-) -> Answers:
-    """What plans for the failures of a running plan, and for what becomes slow.
-
-    Args:
-        plan: the plan that the job starts with, valid.
-        policy: by which method; None: Oobleck's where it has made the plan, else jointly.
-        atlas: a folder of plans made ahead, for re-routing; or None.
-        normalize_within: iterations within which moves, or new pipelines, must have paid for their copies.
-        host_memory_bytes: what a worker may hold beyond its limit under a plan that is adapted to slow links.
-
-    Raises:
-        InvalidInputError: the policy or the atlas does not fit the plan.
-    """
-    method = policy or _default(plan)
-    if method is not Policy.OOBLECK:
-        from .replanning import replan_from
-
-        rerouting = replan_from(plan, atlas, normalize_within)
-        if method is Policy.SLIPSTREAM:
-            return rerouting
-        from .adapting import Adapting
-
-        return Adapting(rerouting, normalize_within, host_memory_bytes)
-    if atlas is not None:
-        raise InvalidInputError("an atlas is for re-routing", where="--atlas", fix="leave it out, or --policy joint")
-    from .reconfiguring import Regrouping
-
-    return Regrouping(plan, normalize_within)
-
-
-def answers_if_any(
-    plan: "Plan", policy: Policy | None, atlas: str | None, normalize_within: int, host_memory_bytes: float = 0.0
-) -> Answers:
-    """As `answers_for`, but a plan whose failures nobody can plan for can be run all the same; a failure ends it.
-
-    Raises:
-        InvalidInputError: the policy or the atlas that was asked for does not fit the plan.
-    """
-    try:
-        return answers_for(plan, policy, atlas, normalize_within, host_memory_bytes)
-    except InvalidInputError as error:
-        if atlas is not None or policy is not None:
-            raise
-        return _NoAnswer(error.what)
-
-
-def remedies_of(text: str | None, plan: "Plan", policy: Policy | None) -> Remedies:
-    """What `--mitigate` says.
-
-    Raises:
-        InvalidInputError: it says nothing that can be read, or the job's policy does not heed what is slow.
-    """
-    if text is not None and (policy or _default(plan)) is not Policy.JOINT:
-        raise InvalidInputError(
-            "only the policy joint heeds what is slow", where="--mitigate", fix="leave it out, or --policy joint"
-        )
-    return parse_mitigate(text)
-
-
-def _default(plan: "Plan") -> Policy:
-    return Policy.OOBLECK if plan.planner.name == Policy.OOBLECK.value else Policy.JOINT
-
-
-class _NoAnswer:
-    """Stands in where failures cannot be planned for."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def __call__(self, plan: "Plan", crew: "tuple[Hand, ...]", conditions: "Conditions") -> "Replanned":
-        raise InfeasibleError(self._reason)
-
-    def moving_s(self, usual_s: float) -> float:
-        """Nobody moves."""
-        return math.inf
-
-    def warm_up(self) -> None:
-        """Nothing is to be loaded."""
+MitigateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mitigate",
+        metavar="S3=SECONDS,S4=SECONDS",
+        help="What costly remedies for slow workers and links cost, each taken once being slow has cost as much: S3, "
+        "workers change places (by default the copies' time, there and back); S4, the job is saved and starts again "
+        "on other workers (never, unless given).",
+    ),
+]

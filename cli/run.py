@@ -28,10 +28,9 @@ from .conducting import (
     raise_for,
 )
 from .console import SETTINGS, Debug, Json, Quiet, Seed
-from .escalation import MitigateOption
 from .launch import Workers
 from .plans import ProfileOption, read_valid_plan
-from .policy import AtlasOption, HostMemory, NormalizeWithin, PolicyOption
+from .policy import AtlasOption, HostMemory, MitigateOption, NormalizeWithin, PolicyOption
 from .resilient_worker import COORDINATOR, NOT_BEFORE, SECRET, name_of_rank, secret_of, work
 from .run_report import RunReport
 from .run_story import RunFacts

@@ -6,22 +6,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..planners.recovery.answers import answers_for, remedies_of
+from ..planners.recovery.escalation import Remedies, escalating
 from ..schemas.errors import RuntimeFailedError
 from .cluster import ClusterOption, OverlayOption, Site, read_site
 from .console import Debug, Json, Quiet, Seed, print_document, print_table
-from .escalation import MitigateOption, Remedies, escalating
 from .parsing import LinkDelays, Slow, parse_link_delays, parse_slow
 from .plans import ProfileOption, read_valid_plan, read_valid_trace
-from .policy import AtlasOption, HostMemory, NormalizeWithin, PolicyOption, answers_for, remedies_of
+from .policy import AtlasOption, HostMemory, MitigateOption, NormalizeWithin, PolicyOption
 from .training import Transport
 
 if TYPE_CHECKING:
+    from ..planners.recovery.answers import Answers
     from ..runners.story import Story, SwitchCosts
     from ..schemas.plan import Place, Plan
     from ..schemas.report import Report
     from ..schemas.timeline import Timeline
     from ..schemas.trace import Trace
-    from .policy import Answers
 
 NAME = "simulate"
 SUMMARY = "Execute a plan on a virtual clock."

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from rtk.cli.replanning import with_newcomers
 from rtk.planners.pipeline.plan import Schedule, plan_pipeline
+from rtk.planners.recovery.rerouting import with_newcomers
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.runners.resilience.announcements import Announcement

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from rtk.cli.conducting import Conduct, monitor_of  # noqa: E402
-from rtk.cli.policy import Policy  # noqa: E402
 from rtk.cli.training import Training  # noqa: E402
 from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
+from rtk.planners.recovery.answers import PolicyName  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners import passes  # noqa: E402
 from rtk.runners.examining import COMPUTE_S, ROUNDS, exchanges_of, pause  # noqa: E402
@@ -216,7 +216,7 @@ def faulty(plan: Plan, iterations: int, event: TraceEvent, folder: Path) -> Proc
     """A job of real processes in which something becomes slow, and which adapts to nothing."""
     inject = folder / "trace.jsonl"
     inject.write_bytes(print_trace(Trace((event,))))
-    return ProcessJob(plan, Conduct(iterations, policy=Policy.SLIPSTREAM, inject=str(inject)), PACED)
+    return ProcessJob(plan, Conduct(iterations, policy=PolicyName.SLIPSTREAM, inject=str(inject)), PACED)
 
 
 @pytest.mark.checkout  # trains a model of benchmarks/

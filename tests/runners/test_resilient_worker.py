@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from rtk.cli.replanning import replan_from
+from rtk.planners.recovery.rerouting import replan_from
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import Request, opening

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rtk.cli.reconfiguring import Regrouping
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
+from rtk.planners.recovery.reconfiguring import Regrouping
 from rtk.runners.resilience.job import Job
 from rtk.schemas.plan import Plan
 

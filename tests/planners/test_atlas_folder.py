@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.cli.atlas_folder import AtlasFolder, plan_path, read_atlas, stored_plan
+from rtk.planners.slipstream.atlas_folder import AtlasFolder, plan_path, read_atlas, stored_plan
 from rtk.schemas.atlas import Atlas, AtlasEntry, Recipe, SlotRules
 from rtk.schemas.documents import digest, read_document, write_document
 from rtk.schemas.errors import InvalidInputError
@@ -120,7 +120,7 @@ def test_cut_anywhere_the_journal_gives_its_whole_entries(atlas: Atlas, data: st
 ENDLESS = """
 import sys
 from dataclasses import replace
-from rtk.cli.atlas_folder import AtlasFolder
+from rtk.planners.slipstream.atlas_folder import AtlasFolder
 from rtk.schemas.documents import read_document
 from rtk.schemas.atlas import Atlas
 from rtk.schemas.plan import Plan

@@ -18,32 +18,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import typer
-
-from ..schemas.conditions import HEALTHY, Conditions
-from ..schemas.errors import InvalidInputError
-from ..schemas.protocols import Measured, Monitor
+from ...schemas.conditions import HEALTHY, Conditions
+from ...schemas.errors import InvalidInputError
+from ...schemas.protocols import Measured, Monitor
 
 if TYPE_CHECKING:
-    from ..schemas.plan import Plan
+    from ...schemas.plan import Plan
 
 # Of so many iterations while nothing was slow the median is what one usually takes.
 RECENT = 20
 # An iteration that takes so many times as long as usual was slow, also before anybody knew what was.
 SLOW = 1.1
 
-MitigateOption = Annotated[
-    str | None,
-    typer.Option(
-        "--mitigate",
-        metavar="S3=SECONDS,S4=SECONDS",
-        help="What costly remedies for slow workers and links cost, each taken once being slow has cost as much: S3, "
-        "workers change places (by default the copies' time, there and back); S4, the job is saved and starts again "
-        "on other workers (never, unless given).",
-    ),
-]
 Costs = Callable[[float], tuple[float, ...]]
 
 

@@ -8,17 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..planners.break_even import pays_within
-from ..planners.slipstream.cluster import alike
-from ..planners.slipstream.replanner import Replanner, Units
-from ..planners.slipstream.standing import opening_of
-from ..schemas.atlas import Atlas, AtlasEntry
-from ..schemas.check import require_valid
-from ..schemas.conditions import Conditions
-from ..schemas.errors import InfeasibleError, InvalidInputError
-from ..schemas.plan import Place, Plan, Template, place_of
-from ..schemas.protocols import Hand, Replanned
-from .atlas_folder import plan_path, read_atlas, stored_plan
+from ...schemas.atlas import Atlas, AtlasEntry
+from ...schemas.check import require_valid
+from ...schemas.conditions import Conditions
+from ...schemas.errors import InfeasibleError, InvalidInputError
+from ...schemas.plan import Place, Plan, Template, place_of
+from ...schemas.protocols import Hand, Replanned
+from ..break_even import pays_within
+from ..slipstream.atlas_folder import plan_path, read_atlas, stored_plan
+from ..slipstream.cluster import alike
+from ..slipstream.replanner import Replanner, Units
+from ..slipstream.standing import opening_of
 
 
 @dataclass(frozen=True)

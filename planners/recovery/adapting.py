@@ -1,6 +1,6 @@
 """What the coordinator answers when links or workers of a running job are slow: another plan, or the one that runs.
 
-Whoever is dead is re-routed as ever (`replanning.py`). On top of that, the cheapest thing that helps ("Greyhound",
+Whoever is dead is re-routed as ever (`rerouting.py`). On top of that, the cheapest thing that helps ("Greyhound",
 section 5); how far that may go is the `level` of the conditions (`escalation.py`):
 
 1. At once (S2), the dead, the slow workers and the slow links are planned for jointly (planners/joint/): micro-batches
@@ -19,16 +19,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ..planners.break_even import pays_within
-from ..planners.greyhound.exchange import PlacePair, Swap, are_neighbours, are_peers, best_swap
-from ..planners.scheduling.problem import codes_of, problem_of
-from ..planners.scheduling.retime import value_s
-from ..planners.slipstream.cluster import alike, connection_of
-from ..schemas.conditions import Conditions, LinkPlace, Pair, SlowLink, SlowWorker, pair_of, under_conditions
-from ..schemas.errors import InfeasibleError
-from ..schemas.plan import Place, Plan, Stage, name_of, place_of
-from ..schemas.protocols import Hand, Replanned
-from .replanning import Rerouting, empty_places
+from ...schemas.conditions import Conditions, LinkPlace, Pair, SlowLink, SlowWorker, pair_of, under_conditions
+from ...schemas.errors import InfeasibleError
+from ...schemas.plan import Place, Plan, Stage, name_of, place_of
+from ...schemas.protocols import Hand, Replanned
+from ..break_even import pays_within
+from ..greyhound.exchange import PlacePair, Swap, are_neighbours, are_peers, best_swap
+from ..scheduling.problem import codes_of, problem_of
+from ..scheduling.retime import value_s
+from ..slipstream.cluster import alike, connection_of
+from .rerouting import Rerouting, empty_places
 
 WORTH_IT = 0.02
 # Copies, and even more so a restart, are made only for what makes iterations so much shorter ("Greyhound", section 5.1,
@@ -92,7 +92,7 @@ class Adapting:
 
     def warm_up(self) -> None:
         """Plan for a failure, and for a slow worker and slow links, so that all is loaded when the first is found."""
-        from ..planners.joint.plan import warm_up
+        from ..joint.plan import warm_up
 
         self._base.warm_up()
         with suppress(InfeasibleError):
@@ -114,7 +114,7 @@ class Adapting:
         return next((one for one in serving if task.time_s(one) <= enough_s), joint)
 
     def _joint(self, task: "_Task") -> Plan:
-        from ..planners.joint.plan import replan_joint  # late: most jobs never ask
+        from ..joint.plan import replan_joint  # late: most jobs never ask
 
         return replan_joint(_with_stages(task.plan, self._lifted), task.avoid)
 

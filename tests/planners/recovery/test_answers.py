@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rtk.cli.policy import Policy, answers_for, answers_if_any
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
 from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.recovery.answers import PolicyName, answers_for, answers_if_any
 from rtk.planners.shape import Shape
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink
 from rtk.schemas.documents import read_document, write_document
@@ -19,7 +19,7 @@ from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
 from rtk.schemas.protocols import Hand
 from rtk.schemas.timeline import Timeline
 
-from .shell import rtk
+from ...cli.shell import rtk
 
 LAYER = Layer((LayerCost(0.01, 0.01, 0.01),), state_bytes=1000.0)
 PROFILE = Profile((LAYER,) * 6, network=Network(inter_node=Connection(0.0, 1000.0)))
@@ -49,7 +49,7 @@ def test_each_plan_has_its_policy() -> None:
     rerouted = answers_for(plain, None, None, 100)(plain, crew_of(plain, "0/0"), HEALTHY)
     assert [worker.name for worker in rerouted.plan.workers if worker.failed] == ["0/0"]
     assert answers_for(plain, None, None, 100)(plain, crew_of(plain), SLOW).plan.planner.name == "joint"
-    assert answers_for(plain, Policy.SLIPSTREAM, None, 100)(plain, crew_of(plain), SLOW).plan is plain
+    assert answers_for(plain, PolicyName.SLIPSTREAM, None, 100)(plain, crew_of(plain), SLOW).plan is plain
 
 
 def test_oobleck_does_not_heed_what_is_slow() -> None:
@@ -63,20 +63,20 @@ def test_oobleck_does_not_heed_what_is_slow() -> None:
 def test_pipelines_that_are_alike_may_be_rerouted_whoever_planned_them() -> None:
     """A plan of two equal pipelines by Oobleck takes slipstream's answer when it is asked for."""
     made = unlike(4)
-    found = answers_for(made, Policy.SLIPSTREAM, None, 0)(made, crew_of(made, "0/0"), HEALTHY)
+    found = answers_for(made, PolicyName.SLIPSTREAM, None, 0)(made, crew_of(made, "0/0"), HEALTHY)
     assert len(found.plan.live_workers()) == len(found.seats) == 3
 
 
 @pytest.mark.parametrize(
     ("plan", "policy", "atlas", "where"),
     [
-        (plan_pipeline(PROFILE, Shape(2, 2, 4), "1f1b"), Policy.OOBLECK, None, "/planner/options/templates"),
-        (unlike(5), Policy.SLIPSTREAM, None, "/pipelines/1/template"),
+        (plan_pipeline(PROFILE, Shape(2, 2, 4), "1f1b"), PolicyName.OOBLECK, None, "/planner/options/templates"),
+        (unlike(5), PolicyName.SLIPSTREAM, None, "/pipelines/1/template"),
         (unlike(5), None, "atlas", "--atlas"),
     ],
 )
 def test_a_policy_that_does_not_fit_is_refused(
-    plan: Plan, policy: Policy | None, atlas: str | None, where: str
+    plan: Plan, policy: PolicyName | None, atlas: str | None, where: str
 ) -> None:
     """Before training begins, with the place of what does not fit."""
     for answers in (answers_for, answers_if_any):

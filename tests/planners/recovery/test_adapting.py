@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.cli.adapting import UNKNOWN_COPYING, WORTH_IT, Adapting
-from rtk.cli.policy import Policy, answers_for
-from rtk.cli.replanning import Rerouting, replan_from
 from rtk.planners.joint import plan as joint
 from rtk.planners.joint.plan import plan_joint
 from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.recovery.adapting import UNKNOWN_COPYING, WORTH_IT, Adapting
+from rtk.planners.recovery.answers import PolicyName, answers_for
+from rtk.planners.recovery.rerouting import Rerouting, replan_from
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
@@ -27,7 +27,7 @@ from rtk.schemas.plan import Place, Plan, name_of
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
 from rtk.schemas.protocols import Hand, Replanned
 
-from ..planners.running_plans import made_by, profile, running_plans, short_search
+from ..running_plans import made_by, profile, running_plans, short_search
 
 COSTS = profile([(0.01, 0.01, 0.01)] * 4)
 WHOLE = plan_pipeline(COSTS, Shape(4, 1, 12), "zero-bubble")
@@ -336,7 +336,7 @@ def test_a_stage_that_is_lost_ends_it_whatever_is_slow() -> None:
 
 def test_policy_slipstream_heeds_failures_only() -> None:
     """Whatever is slow, its plan is the re-routed one."""
-    replan = answers_for(WHOLE, Policy.SLIPSTREAM, None, 100)
+    replan = answers_for(WHOLE, PolicyName.SLIPSTREAM, None, 100)
     assert replan(WHOLE, crew_of(WHOLE), slow_link("0/1", "0/2", 1.0)).plan is WHOLE
 
 

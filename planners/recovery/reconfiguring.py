@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from ..planners.oobleck.crew import CrewNode, crew_of, node_shapes
-from ..planners.oobleck.reconfiguration import Reconfigurer
-from ..schemas.conditions import Conditions
-from ..schemas.errors import InfeasibleError
-from ..schemas.plan import Layers, Place, Plan, name_of
-from ..schemas.protocols import Hand, Replanned
-from ..schemas.templates import nodes_of_stages
+from ...schemas.conditions import Conditions
+from ...schemas.errors import InfeasibleError
+from ...schemas.plan import Layers, Place, Plan, name_of
+from ...schemas.protocols import Hand, Replanned
+from ...schemas.templates import nodes_of_stages
+from ..oobleck.crew import CrewNode, crew_of, node_shapes
+from ..oobleck.reconfiguration import Reconfigurer
 
 
 class Regrouping:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.cli.conducting import Conduct, Conductor, events_after
-from rtk.cli.escalation import Escalating, Remedies, parse_mitigate
-from rtk.cli.policy import Policy
 from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.recovery.answers import PolicyName
+from rtk.planners.recovery.escalation import Escalating, Remedies, parse_mitigate
 from rtk.planners.shape import Shape
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowWorker
 from rtk.schemas.documents import write_document
@@ -21,7 +21,7 @@ from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.protocols import Measured
 from rtk.schemas.trace import Trace, TraceEvent
 
-from .shell import rtk
+from ...cli.shell import rtk
 
 SLOW = Conditions(slow_workers=(SlowWorker("0/1", 2.0),))
 LAYER = Layer((LayerCost(0.01, 0.01, 0.01),))
@@ -163,7 +163,7 @@ def test_what_it_cannot_say(text: str) -> None:
 
 def test_remedies_that_the_job_cannot_have() -> None:
     """A restart needs checkpoints, and only one policy heeds what is slow."""
-    for how in (Conduct(9, mitigate="S4=1"), Conduct(9, policy=Policy.SLIPSTREAM, mitigate="S3=1")):
+    for how in (Conduct(9, mitigate="S4=1"), Conduct(9, policy=PolicyName.SLIPSTREAM, mitigate="S3=1")):
         with pytest.raises(InvalidInputError) as caught:
             Conductor(PLAN, how)
         assert caught.value.where == "--mitigate"

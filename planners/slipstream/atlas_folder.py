@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..schemas.atlas import Atlas, AtlasEntry
-from ..schemas.documents import (
+from ...schemas.atlas import Atlas, AtlasEntry
+from ...schemas.documents import (
     FORMAT_VERSION,
     parse_document,
     pointer,
@@ -22,10 +22,10 @@ from ..schemas.documents import (
     type_adapter,
     write_document,
 )
-from ..schemas.errors import InvalidInputError
-from ..schemas.files import STANDARD_STREAM, read_bytes
-from ..schemas.plan import Plan
-from ..schemas.text import listed
+from ...schemas.errors import InvalidInputError
+from ...schemas.files import STANDARD_STREAM, read_bytes
+from ...schemas.plan import Plan
+from ...schemas.text import listed
 
 ATLAS, JOURNAL, PLANS = "atlas.json", "unfinished.jsonl", "plans"
 
@@ -179,7 +179,7 @@ def read_atlas(path: str) -> Atlas:
     Raises:
         InvalidInputError: there is no atlas, it is unfinished, its file breaks the format, or it contradicts itself.
     """
-    from ..planners.slipstream.consistency import require_consistent
+    from .consistency import require_consistent
 
     folder = Path(path)
     if _stands(folder / ATLAS):

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.cli.atlas_folder import AtlasFolder, plan_path
-from rtk.cli.replanning import Rerouting, replan_from
+from rtk.planners.recovery.rerouting import Rerouting, replan_from
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
+from rtk.planners.slipstream.atlas_folder import AtlasFolder, plan_path
 from rtk.planners.slipstream.cluster import Request, opening
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.atlas import Atlas, Recipe
@@ -20,7 +20,7 @@ from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Pipeline, Place, Plan
 
-from ..planners.running_plans import Times, bearable, dead_places, made_by, profile, running_plans, short_search
+from ..running_plans import Times, bearable, dead_places, made_by, profile, running_plans, short_search
 
 UNIFORM = (1.0, 1.0, 1.0)
 NOBODY: frozenset[Place] = frozenset()
