@@ -4,10 +4,22 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from .looks import ALARM, FAINT, GONE, GRID, GROUND, IDLE, INK, LOOKS, LOST_OPACITY, curve_colour, legend_of
-from .page import FONTS, page
-from .scene import Bar, Curve, Labelled, Mark, Row, Scene, lay_out, print_peaks
-from .spans import operation_of, worker_place
+from .scene import Bar, Curve, Labelled, Mark, Row, Scene, lay_out, operation_of, print_peaks, worker_place
+from .style import (
+    ALARM,
+    FAINT,
+    FONTS,
+    GONE,
+    GRID,
+    GROUND,
+    IDLE,
+    INK,
+    LOOKS,
+    LOST_OPACITY,
+    curve_colour,
+    legend_of,
+    page,
+)
 from .units import print_bytes, print_time
 
 if TYPE_CHECKING:

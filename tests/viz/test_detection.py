@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rtk.schemas.detection import Attribution, FailSlow, FileFindings, Scope
 from rtk.viz.detection import MOST_TOLD, Panel, detection_html, detection_svg
-from rtk.viz.thinning import KEPT, MOST_POINTS, Thinned
+from rtk.viz.detection import KEPT, MOST_POINTS, Thinned
 
 SVG = "{http://www.w3.org/2000/svg}"
 EVENT = FailSlow(100, 102, 111, 160, 1.52, "communication", Scope("link", ("1-2",)), ("a < b", "60 of 60 samples"))

@@ -6,7 +6,7 @@ import pytest
 
 from rtk.schemas.timeline import Event, Span, Timeline, WorkerMemory
 from rtk.viz.gantt import gantt_html
-from rtk.viz.memory import memory_curves
+from rtk.viz.scene import memory_curves
 from rtk.viz.scene import FEW_MARKS, MARK_CHARACTERS, MARK_LINES, MOST_SAID, lay_out
 from rtk.viz.svg import gantt_svg
 from rtk.viz.terminal import terminal_gantt

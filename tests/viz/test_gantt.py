@@ -8,7 +8,7 @@ import pytest
 
 from rtk.schemas.timeline import Timeline
 from rtk.viz.gantt import _figure, gantt_html
-from rtk.viz.looks import LOOKS
+from rtk.viz.style import LOOKS
 from rtk.viz.scene import lay_out
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from rtk.schemas.replay_report import ReplayReport, Stretch
 from rtk.viz.replay_plot import Plot, round_range, zoomed
-from rtk.viz.replay_scene import Axis, shares_of
+from rtk.viz.replay import Axis, shares_of
 from rtk.viz.replay_svg import apart, replay_svg
-from rtk.viz.replay_terminal import terminal_replay
+from rtk.viz.terminal import terminal_replay
 
 from .replays import policy, replayed, report, reports
 

@@ -20,9 +20,9 @@ from rtk.schemas.documents import canonical, write_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Link, Plan, Planner, Stage
 from rtk.schemas.templates import LayerState, PipelineTemplate, Templates
-from rtk.viz.template_scene import facts_of, rows_of
+from rtk.viz.templates import facts_of, rows_of
 from rtk.viz.template_svg import templates_html, templates_svg
-from rtk.viz.template_terminal import terminal_templates
+from rtk.viz.terminal import terminal_templates
 
 SVG = "{http://www.w3.org/2000/svg}"
 NUMBER = r"([0-9]+)"
