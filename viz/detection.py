@@ -234,7 +234,7 @@ def _draw_panel(sheet: Sheet, panel: Panel) -> None:
             tip="\n".join([f"{event.severity:.2f} x the usual time", _places(event), _blame(event), *event.evidence]))
         for event in found.events
     ]  # fmt: skip
-    sheet.boxes(axes, shades)
+    sheet.boxes(axes, shades, under_grid=True)
     _draw_axes(series)
     _draw_usual(sheet, series)
     _draw_times(sheet, series)

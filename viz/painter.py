@@ -223,12 +223,12 @@ class Sheet:
         self.y += height
         return self._panel(place, across, upwards)
 
-    def boxes(self, panel: "Axes | None", boxes: Sequence[Box]) -> None:
+    def boxes(self, panel: "Axes | None", boxes: Sequence[Box], *, under_grid: bool = False) -> None:
         """Many rectangles in a panel, in its units; without one on the sheet itself, in pixels."""
         from .boxes import Boxes
 
         axes = panel or self._page
-        axes.add_artist(Boxes(axes, boxes, self.tip))
+        axes.add_artist(Boxes(axes, boxes, self.tip)).set_zorder(0 if under_grid else 1)
 
     def tip(self, words: str) -> str:
         """The name of something that says these words when somebody points at it."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from .painter import LINE, PAD, WIDTH, Picture, Sheet, painting, time_axis
@@ -125,6 +126,8 @@ def _box(bar: Bar) -> Box:
 
 def _draw_memory(chart: _Chart) -> None:
     """A band for each worker, all to one scale, with its curves, its limit and its peaks."""
+    from matplotlib.collections import LineCollection, PolyCollection
+
     scene, sheet, bands = chart.scene, chart.sheet, chart.scene.memory_bands()
     sheet.y += LINE + 10
     sheet.words(chart.left, sheet.y, "Memory held for micro-batches under way, all workers to one scale")
@@ -132,22 +135,27 @@ def _draw_memory(chart: _Chart) -> None:
     top, scale = sheet.y, BAND_SHARE / scene.memory_scale()
     panel = chart.panel(len(bands) * BAND, (len(bands), 0.0))
     time_axis(panel, scene.unit, scene.end_s, 10)
+    corners: dict[int, list[list[tuple[float, float]]]] = {}
+    limits = []
     for ground, (worker, curves) in enumerate(bands.items(), start=1):
         foot = top + ground * BAND - 6
         sheet.words(chart.left - 6, foot, worker, side="right")
         sheet.words(chart.right + 8, foot, print_peaks(curves), FAINT)
-        panel.axhline(ground, color=GROUND, linewidth=1.0)
         for curve in curves:
-            _draw_curve(panel, curve, ground, scale)
-        limit = curves[0].limit_bytes
-        if limit is not None:
-            panel.axhline(ground - scale * limit, color=ALARM, linewidth=1.0, dashes=(5, 4))
+            corners.setdefault(curve.timeline, []).append(_corners(curve, ground, scale))
+        if curves[0].limit_bytes is not None:
+            limits.append(ground - scale * curves[0].limit_bytes)
+    panel.hlines(range(1, len(bands) + 1), 0.0, scene.end_s, color=GROUND, linewidth=1.0)
+    for timeline, lines in corners.items():
+        colour = curve_colour(timeline)
+        if timeline == 0:  # filled down to where each curve begins and ends: the ground
+            panel.add_collection(PolyCollection(lines, facecolors=colour, alpha=0.2, linewidths=0))
+        panel.add_collection(LineCollection(lines, colors=colour, linewidths=1.0))
+    panel.hlines(limits, 0.0, scene.end_s, color=ALARM, linewidth=1.0, linestyles=(0, (5, 4)))
 
 
-def _draw_curve(panel: "Axes", curve: Curve, ground: float, scale: float) -> None:
-    """Steps, filled for the first timeline."""
-    times_s, heights = zip(*((time_s, ground - scale * size) for time_s, size in curve.points), strict=True)
-    colour = curve_colour(curve.timeline)
-    panel.step(times_s, heights, where="post", color=colour, linewidth=1.0)
-    if curve.timeline == 0:
-        panel.fill_between(times_s, heights, ground, step="post", color=colour, alpha=0.2, linewidth=0)
+def _corners(curve: Curve, ground: float, scale: float) -> list[tuple[float, float]]:
+    """A curve's steps, from the ground to the ground."""
+    points = [(time_s, ground - scale * size) for time_s, size in curve.points]
+    steps = [corner for (_, y), (x, after) in pairwise(points) for corner in ((x, y), (x, after))]
+    return [(points[0][0], ground), points[0], *steps, (points[-1][0], ground)]

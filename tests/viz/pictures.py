@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Callable
+from functools import cache
 from itertools import combinations
+from typing import Literal
 from xml.etree import ElementTree
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -10,13 +12,11 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from rtk.schemas.detection import FailSlow, FileFindings, Scope
-from rtk.schemas.templates import Templates
 from rtk.schemas.timeline import Event, Span, Timeline, WorkerMemory
 from rtk.viz.boxes import Boxes
 from rtk.viz.detection import Panel, Thinned, detection_picture
 from rtk.viz.painter import Picture, painting
 from rtk.viz.replay_pictures import replay_picture
-from rtk.viz.templates import templates_picture
 from rtk.viz.timeline import timelines_picture
 
 from .replays import replayed
@@ -37,7 +37,7 @@ def panel(found: FileFindings = FOUND) -> Panel:
     return Panel(found, thinned.points())
 
 
-def eventful(label: str = "simulated") -> Timeline:
+def eventful(source: Literal["simulated", "measured"] = "simulated") -> Timeline:
     """Four workers, three iterations, and more events at close times than there is room for words."""
     spans = tuple(
         Span(f"{k}/{i}", f"{kind}{j}", 10 * n + 2 * j + i + start, 10 * n + 2 * j + i + start + 0.9, n)
@@ -50,7 +50,16 @@ def eventful(label: str = "simulated") -> Timeline:
     )
     slow = tuple(Event(11.0 + 0.2 * n, "slow_compute", f"{n % 2}/0", f"factor {n} and more") for n in range(7))
     sizes = tuple(WorkerMemory(f"{k}/{i}", 3e9, 0.0, 8e10) for k in range(2) for i in range(2))
-    return Timeline(label, spans, sizes, (Event(9.5, "failure", "1/1", "connection closed"), *slow, Event(25.0, "join", "1/1", "state from 0/1, and words beyond")))
+    return Timeline(
+        source,
+        spans,
+        sizes,
+        (
+            Event(9.5, "failure", "1/1", "connection closed"),
+            *slow,
+            Event(25.0, "join", "1/1", "state from 0/1, and words beyond"),
+        ),
+    )
 
 
 KINDS: dict[str, Callable[[], Picture]] = {
@@ -63,9 +72,10 @@ KINDS: dict[str, Callable[[], Picture]] = {
 }
 
 
-def kinds_with(templates: Templates) -> dict[str, Callable[[], Picture]]:
-    """All kinds, templates included."""
-    return {**KINDS, "templates": lambda: templates_picture(templates, LONG)}
+@cache
+def drawn(kind: str) -> Picture:
+    """A picture of a kind, drawn once for all tests."""
+    return KINDS[kind]()
 
 
 def texts(picture: Picture) -> list[str]:
@@ -81,21 +91,21 @@ def tips(picture: Picture) -> list[str]:
 
 def boxes(picture: Picture) -> list[Bbox]:
     """Where boxes lie, in pixels from below."""
-    return [place for artist in picture.figure.findobj(Boxes) for place in artist.places()]  # type: ignore[attr-defined]
+    return [place for artist in picture.figure.findobj(Boxes) for place in artist.places()]
 
 
 def placed_words(picture: Picture) -> list[tuple[str, Bbox]]:
     """Words that are seen, and where they stand, in pixels from below."""
     with painting():
         canvas = FigureCanvasAgg(picture.figure)
-        canvas.draw()
-        renderer = canvas.get_renderer()
+        canvas.draw()  # type: ignore[no-untyped-call]
+        renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
         found = [
             (one.get_text(), one.get_window_extent(renderer))
             for one in picture.figure.findobj(Text)
             if isinstance(one, Text) and one.get_text().strip() and one.get_visible()
         ]
-    return found + [label for artist in picture.figure.findobj(Boxes) for label in artist.written()]  # type: ignore[attr-defined]
+    return found + [label for artist in picture.figure.findobj(Boxes) for label in artist.written()]
 
 
 def overlapping(words: list[tuple[str, Bbox]]) -> list[tuple[str, str]]:

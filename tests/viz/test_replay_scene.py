@@ -7,7 +7,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rtk.schemas.replay_report import PolicyReport, ReplayReport, Stretch, WhereTimeWent
-from rtk.viz.style import LOOKS
 from rtk.viz.replay import (
     MOST_STEPS,
     TimeAxis,
@@ -20,6 +19,7 @@ from rtk.viz.replay import (
     fault_free_per_s,
     shares_of,
 )
+from rtk.viz.style import LOOKS
 
 from .replays import policies, policy, replayed, report, reports, stretches
 
