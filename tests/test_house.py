@@ -85,7 +85,7 @@ sys.stderr.write("\\nMODULES " + json.dumps(sorted({name.partition(".")[0] for n
     ],
 )
 def test_help_loads_nothing_heavy(arguments: list[str], heavy: set[str]) -> None:
-    """`rtk --help` loads no torch, numpy, pydantic, plotly or matplotlib, the help of a command none of rtk's heavy wings."""
+    """`rtk --help` loads no torch, numpy, pydantic or painter, the help of a command none of rtk's heavy wings."""
     assert _modules_after(arguments) & heavy == set()
 
 

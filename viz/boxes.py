@@ -11,7 +11,7 @@ from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox, IdentityTransform
 
-from .placing import FONT, WORDS, Box, measured, plain
+from .placing import FONT, WORDS, DrawnBox, measured, plain
 
 ASCENT = 0.76  # of the font, as a share of its size
 HATCH = "/////"
@@ -23,7 +23,7 @@ CODES = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
 class Boxes(Artist):
     """The boxes of a panel, in their order, with the labels that fit."""
 
-    def __init__(self, panel: Axes, boxes: Sequence[Box], tip: Callable[[str], str]) -> None:
+    def __init__(self, panel: Axes, boxes: Sequence[DrawnBox], tip: Callable[[str], str]) -> None:
         super().__init__()
         self.boxes = boxes
         self._panel = panel
@@ -71,7 +71,7 @@ class Boxes(Artist):
             if tip:
                 renderer.close_group("box")
 
-    def _fill(self, renderer: RendererBase, gc: GraphicsContextBase, box: Box, place: Bbox, scale: float) -> None:
+    def _fill(self, renderer: RendererBase, gc: GraphicsContextBase, box: DrawnBox, place: Bbox, scale: float) -> None:
         face = None if box.colour is None else to_rgba(box.colour)
         gc.set_linewidth(0)
         if box.hatched:
@@ -85,7 +85,7 @@ class Boxes(Artist):
             gc.set_foreground(box.edge)
             renderer.draw_path(gc, _rectangle(place, box.edge_width * scale / 2), IdentityTransform(), None)
 
-    def _write(self, renderer: RendererBase, gc: GraphicsContextBase, box: Box, place: Bbox, scale: float) -> None:
+    def _write(self, renderer: RendererBase, gc: GraphicsContextBase, box: DrawnBox, place: Bbox, scale: float) -> None:
         lines, is_upright = _fitting(box, place.width / scale, place.height / scale)
         if not lines:
             return
@@ -110,7 +110,7 @@ class Boxes(Artist):
         return float(self._panel.figure.dpi) / 72
 
 
-def _fitting(box: Box, width: float, height: float) -> tuple[list[str], bool]:
+def _fitting(box: DrawnBox, width: float, height: float) -> tuple[list[str], bool]:
     """The lines of the label that fits, and whether it stands upright."""
     for label in box.labels:
         lines = label.split("\n")

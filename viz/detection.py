@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..schemas.detection import Attribution, FailSlow, FileFindings
 from .painter import PAD, WIDTH, Picture, Sheet, number_axis, painting
-from .placing import Box, apart, in_lanes, measured, wrapped
+from .placing import DrawnBox, apart, in_lanes, measured, wrapped
 from .style import ALARM, FAINT, INK, page
 from .units import print_number, print_time, ticks, time_unit
 
@@ -129,7 +129,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Series:
+class _DrawnPanel:
     """A file's panel under way: how many samples it shows, up to which time, and where it begins on the sheet."""
 
     panel: Panel
@@ -228,9 +228,10 @@ def _draw_panel(sheet: Sheet, panel: Panel) -> None:
     samples = max(found.samples, 1)
     top = sheet.y
     axes = sheet.panel(PLOT, LEFT, WIDTH - RIGHT, (0.0, samples), (0.0, longest_s))
-    series = _Series(panel, longest_s, axes, top)
+    series = _DrawnPanel(panel, longest_s, axes, top)
     shades = [
-        Box(event.onset, max(series.stop(event), event.onset + samples / (WIDTH - RIGHT - LEFT)), longest_s, 0.0, SHADE,
+        DrawnBox(
+            event.onset, max(series.stop(event), event.onset + samples / (WIDTH - RIGHT - LEFT)), longest_s, 0.0, SHADE,
             tip="\n".join([f"{event.severity:.2f} x the usual time", _places(event), _blame(event), *event.evidence]))
         for event in found.events
     ]  # fmt: skip
@@ -267,7 +268,7 @@ def _x(found: FileFindings, place: float) -> float:
     return LEFT + (WIDTH - RIGHT - LEFT) * place / max(found.samples, 1)
 
 
-def _draw_axes(series: _Series) -> None:
+def _draw_axes(series: _DrawnPanel) -> None:
     unit = time_unit(series.longest_s)
     times = ticks(unit.of(series.longest_s), 5)
     names = [f"{print_number(time)} {unit.name}" for time in times]
@@ -277,7 +278,7 @@ def _draw_axes(series: _Series) -> None:
     series.axes.set_xlabel("sample (iterations in the order of the log)", color=FAINT)
 
 
-def _draw_usual(sheet: Sheet, series: _Series) -> None:
+def _draw_usual(sheet: Sheet, series: _DrawnPanel) -> None:
     """The usual time, and what is 10 % above it, with words at the right that keep apart."""
     if series.usual_s is None:
         return
@@ -287,7 +288,7 @@ def _draw_usual(sheet: Sheet, series: _Series) -> None:
         sheet.words(WIDTH - RIGHT + 6, y + 4, words, USUAL)
 
 
-def _draw_times(sheet: Sheet, series: _Series) -> None:
+def _draw_times(sheet: Sheet, series: _DrawnPanel) -> None:
     """Iteration times; where they are not known, those that the findings speak of."""
     points, axes, longest_s = series.panel.points, series.axes, series.longest_s
     if not points:
@@ -307,7 +308,7 @@ def _draw_times(sheet: Sheet, series: _Series) -> None:
             mark.set_gid(sheet.tip(f"up to {print_time(point.high)}"))
 
 
-def _draw_modelled(series: _Series) -> None:
+def _draw_modelled(series: _DrawnPanel) -> None:
     """The usual time, outside of what is slow."""
     found = series.panel.findings
     if found.usual_s is None:
@@ -318,7 +319,7 @@ def _draw_modelled(series: _Series) -> None:
         series.axes.plot([start, end], [found.usual_s] * 2, color=SERIES, linewidth=1.6)
 
 
-def _ribbon(series: _Series, event: FailSlow, top: float) -> list[Box]:
+def _ribbon(series: _DrawnPanel, event: FailSlow, top: float) -> list[DrawnBox]:
     """How far an event was known: not, suspected, confirmed; and its relief."""
     found, stop = series.panel.findings, series.stop(event)
     suspected = stop if event.provisional is None else event.provisional
@@ -326,12 +327,12 @@ def _ribbon(series: _Series, event: FailSlow, top: float) -> list[Box]:
     suspected = min(suspected, confirmed)
     phases = ((event.onset, suspected, UNNOTICED), (suspected, confirmed, SUSPECTED), (confirmed, stop, CERTAIN))
     boxes = [
-        Box(_x(found, first), _x(found, min(last, stop)), top, top + RIBBON, colour)
+        DrawnBox(_x(found, first), _x(found, min(last, stop)), top, top + RIBBON, colour)
         for first, last, colour in phases
         if first < min(last, stop)
     ]
     if event.relief is not None:
-        boxes.append(Box(_x(found, stop) - 1.5, _x(found, stop) + 1.5, top - 1, top + RIBBON + 1, USUAL))
+        boxes.append(DrawnBox(_x(found, stop) - 1.5, _x(found, stop) + 1.5, top - 1, top + RIBBON + 1, USUAL))
     return boxes
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from .placing import FONT, WORDS, Box, measured, plain, shortened, wrapped
+from .placing import FONT, WORDS, DrawnBox, measured, plain, shortened, wrapped
 from .style import FAINT, FONTS, GRID, INK
 from .units import TimeUnit, print_number, ticks
 
@@ -199,7 +199,7 @@ class Sheet:
                 start = x + place * each
                 edge = FAINT if is_hatched else None
                 boxes.append(
-                    Box(start, start + each, self.y - 9, self.y + 2, colour, hatched=is_hatched, edge=edge,
+                    DrawnBox(start, start + each, self.y - 9, self.y + 2, colour, hatched=is_hatched, edge=edge,
                         edge_width=0.6)
                 )  # fmt: skip
             self.words(x + 17, self.y, shortened(words, WIDTH - right - x - 17))
@@ -223,7 +223,7 @@ class Sheet:
         self.y += height
         return self._panel(place, across, upwards)
 
-    def boxes(self, panel: "Axes | None", boxes: Sequence[Box], *, under_grid: bool = False) -> None:
+    def boxes(self, panel: "Axes | None", boxes: Sequence[DrawnBox], *, under_grid: bool = False) -> None:
         """Many rectangles in a panel, in its units; without one on the sheet itself, in pixels."""
         from .boxes import Boxes
 

@@ -11,7 +11,7 @@ WORDS = 11.0  # the size of most
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class DrawnBox:
     """A rectangle in a panel's own units.
 
     Attributes:

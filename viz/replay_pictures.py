@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..schemas.replay_report import ReplayReport
 from .painter import PAD, WIDTH, Picture, Sheet, number_axis, painting, stepped, time_axis
-from .placing import Box, apart, measured, shortened
+from .placing import DrawnBox, apart, measured, shortened
 from .replay import (
     FAULT_FREE,
     PURPOSES,
@@ -150,7 +150,7 @@ def draw_strips(sheet: Sheet, report: ReplayReport, colours: dict[str, str]) -> 
     )
     for course in courses:
         middle = sheet.y + STRIP / 2
-        sheet.boxes(None, [Box(LEFT - 16, LEFT - 6, middle - 5, middle + 5, course.colour)])
+        sheet.boxes(None, [DrawnBox(LEFT - 16, LEFT - 6, middle - 5, middle + 5, course.colour)])
         sheet.words(LEFT - 22, middle + 4, shortened(course.policy.policy, LEFT - 22 - PAD), side="right")
         sheet.words(WIDTH - RIGHT + 10, middle + 4, print_share(course.policy.goodput), bold=True)
         plot = _over_time(sheet, axis, STRIP, (low, high))
@@ -195,7 +195,7 @@ def draw_bars(sheet: Sheet, report: ReplayReport, colours: dict[str, str]) -> No
             done += share
             if end > start:
                 ink, tip = "white" if purpose.is_dark else INK, f"{purpose.words}: {100 * share:.3g} %"
-                boxes.append(Box(start, end, y, y + BAR, purpose.colour, (print_share(share),), ink, tip))
+                boxes.append(DrawnBox(start, end, y, y + BAR, purpose.colour, (print_share(share),), ink, tip))
     sheet.boxes(panel, boxes)
     places = [low + share for share in ticks(1 - low, 10)]
     number_axis(panel, "x", places, [print_percent(place) for place in places], has_lines=False)

@@ -6,7 +6,7 @@ from itertools import accumulate
 from ..schemas.plan import Stage
 from ..schemas.templates import PipelineTemplate, Templates, nodes_of_stages
 from .painter import PAD, WIDTH, Picture, Sheet, painting
-from .placing import Box, measured
+from .placing import DrawnBox, measured
 from .style import ALARM, FAINT, GROUND, page, time_colour
 from .units import print_bytes, print_percent, print_time
 
@@ -18,7 +18,7 @@ KEY_WIDTH, KEY_STEPS = 160, 32
 
 _GUIDE = (
     ("Row", "a pipeline on so many nodes. T is its iteration time by the objective; in red, its slowest stage."),
-    ("Box", "a node. All its GPUs are in use, and a stage lies within one node."),
+    ("DrawnBox", "a node. All its GPUs are in use, and a stage lies within one node."),
     ("Bar", "a stage, as wide as its GPUs: the first line says its layers, the second (tp) on how many GPUs tensor "
      "parallelism splits them."),
     ("Colour", "what a micro-batch takes at the stage, F, I and W together, beside the slowest stage of its pipeline, "
@@ -208,7 +208,7 @@ def _picture(templates: Templates, title: str, has_heading: bool) -> Picture:
     right = WIDTH - PAD - 14 - max(measured(words) for row in rows for words in (row.time, row.slowest))
     rack = _rack(templates, rows, left, right)
     _draw_key(sheet, rack)
-    boxes: list[Box] = []
+    boxes: list[DrawnBox] = []
     for row in rows:
         boxes += _drawn_row(sheet, rack, row)
         sheet.y += rack.height(row) + ROW_GAP
@@ -235,19 +235,19 @@ def _draw_key(sheet: Sheet, rack: _Rack) -> None:
         x += measured(label) + 6
     step = KEY_WIDTH / KEY_STEPS
     ramp = [
-        Box(x + n * step, x + (n + 1) * step, y - 10, y + 2, time_colour((n + 0.5) / KEY_STEPS))
+        DrawnBox(x + n * step, x + (n + 1) * step, y - 10, y + 2, time_colour((n + 0.5) / KEY_STEPS))
         for n in range(KEY_STEPS)
     ]
     x += KEY_WIDTH + 6
     sheet.words(x, y, "100 %")
     x += measured("100 %") + 24
-    sheet.boxes(None, [*ramp, Box(x, x + 16, y - 10, y + 2, None, edge=ALARM)])
+    sheet.boxes(None, [*ramp, DrawnBox(x, x + 16, y - 10, y + 2, None, edge=ALARM)])
     sheet.words(x + 22, y, "the slowest stage")
     sheet.words(x + 46 + measured("the slowest stage"), y, "tp: tensor parallelism, the stage's GPUs", FAINT)
     sheet.y += 20
 
 
-def _drawn_row(sheet: Sheet, rack: _Rack, row: TemplateRow) -> list[Box]:
+def _drawn_row(sheet: Sheet, rack: _Rack, row: TemplateRow) -> list[DrawnBox]:
     """The words beside a template, and its boxes: nodes, and in them stages as wide as their GPUs."""
     top = sheet.y
     middle = top + NODE_EDGE + rack.bar / 2
@@ -259,12 +259,12 @@ def _drawn_row(sheet: Sheet, rack: _Rack, row: TemplateRow) -> list[Box]:
     boxes, low = [], rack.least_share
     for node, blocks in enumerate(row.by_node()):
         left, y = rack.place(node, top)
-        boxes.append(Box(left, left + rack.node, y, y + rack.box, None, edge=GROUND, edge_width=1.0))
+        boxes.append(DrawnBox(left, left + rack.node, y, y + rack.box, None, edge=GROUND, edge_width=1.0))
         for block in blocks:
             x = left + NODE_EDGE + block.gpu * rack.gpu + 0.5
             width = block.stage.tensor_parallel * rack.gpu - 1
             boxes.append(
-                Box(
+                DrawnBox(
                     x, x + width, y + NODE_EDGE, y + NODE_EDGE + rack.bar,
                     time_colour((block.share - low) / (1 - low)),
                     labels=(f"{block.layers}\ntp {block.stage.tensor_parallel}", block.layers),

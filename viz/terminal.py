@@ -1,7 +1,7 @@
 """Pictures in text: timelines, pipeline templates and replays, in colours where the terminal has them and readable
 where it has not."""
 
-from typing import TYPE_CHECKING
+from rich.text import Text
 
 from ..schemas.replay_report import PolicyReport, ReplayReport
 from ..schemas.templates import Templates
@@ -11,9 +11,6 @@ from .scene import Bar, Gap, Row, Scene, lay_out
 from .style import INK, LOOKS, time_colour
 from .templates import StageBlock, TemplateRow, facts_of, least_share, rows_of
 from .units import print_number, print_time, ticks
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 BUBBLE = "·"
 SHORT = {"allreduce": "AR", "step": "S", "other": "?"}
@@ -26,7 +23,7 @@ _CHARACTERS = dict(zip(PURPOSES, "█▒×dpcrk·", strict=True))  # noqa: RUF00
 Cell = tuple[str, str]
 
 
-def terminal_gantt(timeline: Timeline, width: int, label: str = "") -> "Text":
+def terminal_gantt(timeline: Timeline, width: int, label: str = "") -> Text:
     """Draw a timeline in lines of text.
 
     Each operation begins with its letter and, where it fits, its micro-batch; lines fill it up to its end, another line
@@ -37,8 +34,6 @@ def terminal_gantt(timeline: Timeline, width: int, label: str = "") -> "Text":
         width: columns of the terminal.
         label: what to call the timeline; its source where empty.
     """
-    from rich.text import Text
-
     scene = lay_out([(label or timeline.source, timeline)], "")
     margin = max((len(row.worker) for row in scene.rows), default=0) + 1
     columns = max(width - margin - 1, 10)
@@ -95,9 +90,7 @@ def _drawn(bar: Bar, length: int) -> list[Cell]:
     return named + [(look.fill, f"{look.colour} on {look.colour}")] * (length - len(words))
 
 
-def _axis(scene: Scene, margin: int, columns: int) -> "Text":
-    from rich.text import Text
-
+def _axis(scene: Scene, margin: int, columns: int) -> Text:
     unit = scene.unit
     line = [" "] * (columns + 12)
     for value in ticks(unit.of(scene.end_s), max(columns // 14, 1)):
@@ -111,10 +104,8 @@ def _axis(scene: Scene, margin: int, columns: int) -> "Text":
     return Text(" " * margin + "".join(line).rstrip())
 
 
-def _legend(scene: Scene, width: int) -> list["Text"]:
+def _legend(scene: Scene, width: int) -> list[Text]:
     """What the letters and lines mean, packed into lines of the width."""
-    from rich.text import Text
-
     entries = [
         Text.assemble(
             (SHORT.get(kind, kind), f"{INK} on {LOOKS[kind].colour}"),
@@ -142,9 +133,7 @@ def _remarks(scene: Scene, columns: int, hidden: int) -> list[str]:
     return [*remarks, scene.title.strip()] if scene.title else remarks
 
 
-def _events(scene: Scene) -> list["Text"]:
-    from rich.text import Text
-
+def _events(scene: Scene) -> list[Text]:
     events = [mark for mark in scene.marks if mark.is_event]
     lines = [Text(f"! {print_time(mark.time_s)}  {mark.words}", style="red") for mark in events[:MAX_EVENTS]]
     if len(events) > MAX_EVENTS:
@@ -152,7 +141,7 @@ def _events(scene: Scene) -> list["Text"]:
     return lines
 
 
-def terminal_templates(templates: Templates, width: int) -> "Text":
+def terminal_templates(templates: Templates, width: int) -> Text:
     """Draw pipeline templates in lines of text.
 
     A node is `[…]`, a stage its layers and, after `x`, its GPUs; the slowest has a `*`, and where there are colours
@@ -162,8 +151,6 @@ def terminal_templates(templates: Templates, width: int) -> "Text":
         templates: what is drawn.
         width: columns of the terminal.
     """
-    from rich.text import Text
-
     rows = rows_of(templates)
     low = least_share(rows)
     lines = [Text(fact, style="bold" if n == 0 else "") for n, fact in enumerate(facts_of(templates))]
@@ -173,10 +160,8 @@ def terminal_templates(templates: Templates, width: int) -> "Text":
     return Text("\n").join(lines)
 
 
-def _node_lines(row: TemplateRow, width: int, low: float) -> list["Text"]:
+def _node_lines(row: TemplateRow, width: int, low: float) -> list[Text]:
     """The nodes, packed into lines of the width."""
-    from rich.text import Text
-
     lines = [Text(" " * INDENT)]
     for blocks in row.by_node():
         stages = Text(" ").join([_stage_text(block, low) for block in blocks])
@@ -190,23 +175,19 @@ def _node_lines(row: TemplateRow, width: int, low: float) -> list["Text"]:
     return lines
 
 
-def _stage_text(block: StageBlock, low: float) -> "Text":
-    from rich.text import Text
-
+def _stage_text(block: StageBlock, low: float) -> Text:
     words = f"{block.layers}x{block.stage.tensor_parallel}" + ("*" if block.is_slowest else "")
     bold = "bold " if block.is_slowest else ""
     return Text(words, f"{bold}{INK} on {time_colour((block.share - low) / (1 - low))}")
 
 
-def terminal_replay(report: ReplayReport, width: int) -> "Text":
+def terminal_replay(report: ReplayReport, width: int) -> Text:
     """Draw where each policy's time went in lines of text.
 
     Args:
         report: what is drawn; the best policy comes first.
         width: columns of the terminal.
     """
-    from rich.text import Text
-
     lines = [Text(title_of(report), "bold"), *(Text(fact) for fact in report_facts(report))]
     shown = contestants(report)
     names = max((len(one.policy) for one in shown), default=0)
@@ -219,9 +200,7 @@ def terminal_replay(report: ReplayReport, width: int) -> "Text":
     return Text("\n").join(lines)
 
 
-def _policy_line(policy: PolicyReport, names: int, bar: int) -> "Text":
-    from rich.text import Text
-
+def _policy_line(policy: PolicyReport, names: int, bar: int) -> Text:
     line = Text(f"{policy.policy:{names}} {print_share(policy.goodput):>7} ")
     for purpose, columns in _columns_of(policy, bar):
         line.append(_CHARACTERS[purpose] * columns, f"{INK if not purpose.is_dark else 'white'} on {purpose.colour}")

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from .painter import LINE, PAD, WIDTH, Picture, Sheet, painting, time_axis
-from .placing import Box, measured, shortened
+from .placing import DrawnBox, measured, shortened
 from .scene import Bar, Curve, Labelled, Scene, lay_out, print_peaks, with_room
 from .style import ALARM, FAINT, GONE, GROUND, IDLE, LOOKS, LOST_OPACITY, PALE, curve_colour, legend_of
 from .units import print_number, print_time, ticks
@@ -91,11 +91,13 @@ def _draw_rows(chart: _Chart) -> None:
         sheet.words(chart.left - 6, top + (row.top + 0.5) * ROW + 4, name, side="right")
     margin = (1 - ROW_SHARE) / 2
     grounds = [
-        Box(0.0, row.end_s, row.top + margin, row.top + 1 - margin, IDLE) for row in scene.rows if row.busy
+        DrawnBox(0.0, row.end_s, row.top + margin, row.top + 1 - margin, IDLE) for row in scene.rows if row.busy
     ]  # fmt: skip
     gone = [
-        Box(gap.start_s, gap.end_s, gap.row.top + margin, gap.row.top + 1 - margin, GONE, (gap.words,), ALARM, gap.tip,
-            side="left")
+        DrawnBox(
+            gap.start_s, gap.end_s, gap.row.top + margin, gap.row.top + 1 - margin, GONE, (gap.words,), ALARM, gap.tip,
+            side="left",
+        )
         for gap in scene.gaps
     ]  # fmt: skip
     sheet.boxes(panel, [*grounds, *gone, *map(_box, scene.bars)])
@@ -110,7 +112,7 @@ def _draw_rows(chart: _Chart) -> None:
             sheet.words(beside, y, mark.short, colour, side)
 
 
-def _box(bar: Bar) -> Box:
+def _box(bar: Bar) -> DrawnBox:
     """One operation, with its number and its times."""
     span, look = bar.span, LOOKS[bar.kind]
     tip = (
@@ -118,7 +120,7 @@ def _box(bar: Bar) -> Box:
         f"{print_time(span.end_s)}, takes {print_time(span.end_s - span.start_s)}"
     ) + (", in vain: done again later" if bar.lost else "")
     margin = (1 - look.height) / 2
-    return Box(
+    return DrawnBox(
         span.start_s, span.end_s, bar.row.top + margin, bar.row.top + 1 - margin, look.colour, (bar.label,), tip=tip,
         hatched=bar.rerouted, opacity=LOST_OPACITY if bar.lost else 1.0, gap=0.5,
     )  # fmt: skip
