@@ -232,7 +232,8 @@ def _draw_panel(sheet: Sheet, panel: Panel) -> None:
     shades = [
         DrawnBox(
             event.onset, max(series.stop(event), event.onset + samples / (WIDTH - RIGHT - LEFT)), longest_s, 0.0, SHADE,
-            tip="\n".join([f"{event.severity:.2f} x the usual time", _places(event), _blame(event), *event.evidence]))
+            tip="\n".join([f"{event.severity:.2f} x the usual time", _places(event), _blame(event), *event.evidence]),
+        )
         for event in found.events
     ]  # fmt: skip
     sheet.boxes(axes, shades, under_grid=True)
