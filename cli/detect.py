@@ -7,6 +7,7 @@ import typer
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM, write_bytes
+from ..viz.style import PICTURE_ENDINGS
 from .console import Debug, Json, Quiet, picture_ending, print_document, remark
 from .detect_formats import Format
 
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 NAME = "detect"
 SUMMARY = "Find what is slow in logs of iteration times, of calls, and in traces."
 
-ENDINGS = (".html", ".svg")
-FIX = f"end it in {' or '.join(ENDINGS)}, or these and .gz; --json prints the findings"
+FIX = f"end it in {', '.join(PICTURE_ENDINGS)}, or these and .gz; --json prints the findings"
 
 
 class Mode(StrEnum):
@@ -51,7 +51,7 @@ def command(
         ),
     ] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="A picture (.html, .svg); .gz compresses.")
+        str | None, typer.Option("--output", "-o", help=f"A picture ({', '.join(PICTURE_ENDINGS)}); .gz compresses.")
     ] = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if anything is slow.")] = False,
     as_json: Json = False,
@@ -72,12 +72,12 @@ def command(
     from .detect_files import Question, examined, followed
     from .detect_words import print_findings
 
-    ending = picture_ending(output, ENDINGS, FIX) if output is not None else None
+    ending = picture_ending(output, PICTURE_ENDINGS, FIX) if output is not None else None
     _check(files, follow, format_name)
     question = Question(mode.value, shortest or SHORTEST, format_name, is_drawn=output is not None)
     found = followed(files[0], question, as_json, quiet) if follow else examined(files, question)
     if output is not None and ending is not None:
-        write_bytes(output, _picture(found, ending).encode())
+        write_bytes(output, _picture(found, ending))
         remark(f"wrote {output}")
     findings = tuple(one.findings for one in found)
     if as_json:
@@ -105,9 +105,8 @@ def _check(files: list[str], follow: bool, format_name: Format | None) -> None:
         )
 
 
-def _picture(found: "list[Found]", ending: str) -> str:
-    from ..viz.detection import Panel, detection_html, detection_svg
+def _picture(found: "list[Found]", ending: str) -> bytes:
+    from ..viz.detection import Panel, drawn_detection
 
     panels = [Panel(one.findings, one.points) for one in found]
-    draw = detection_html if ending == ".html" else detection_svg
-    return draw(panels, "Iteration times, and what was slow")
+    return drawn_detection(panels, "Iteration times, and what was slow", ending)

@@ -13,7 +13,7 @@ from ..profilers.failslow.readers.lines import Line, growing_lines, lines_of
 from ..profilers.failslow.readers.watch import Watch
 from ..schemas.detection import FileFindings
 from ..schemas.files import STANDARD_STREAM, source_of
-from ..viz.thinning import Point, Thinned
+from ..viz.detection import Point, Thinned
 from .console import remark
 from .detect_formats import Format
 from .detect_words import words_of

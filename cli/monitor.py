@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.errors import InvalidInputError
-from .console import Debug, Json, Quiet, print_document, print_table, remark
+from ..schemas.files import write_bytes
+from ..viz.style import PICTURE_ENDINGS
+from .console import Debug, Json, Quiet, picture_ending, print_document, print_table, remark
 
 if TYPE_CHECKING:
     from ..profilers.failslow.watching import Heard, News, Watch
     from ..schemas.detection import FailSlow, FileFindings
-    from ..viz.thinning import Thinned
+    from ..viz.detection import Thinned
 
 NAME = "monitor"
 SUMMARY = "Watch any torch training command, unchanged, for fail-slows."
+FIX = f"end it in {', '.join(PICTURE_ENDINGS)}, or these and .gz"
 POLL_S = 0.25
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as shells say it
 SHARED_MEMORY = Path("/dev/shm")
@@ -33,7 +36,10 @@ FROM_THE_KERNEL = 0x80  # si_code of what the terminal sends, to the whole group
 def command(
     watched: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The training command, after `--`.")],
     mode: Annotated[str, typer.Option("--mode", help="robust, or paper for the published methods.")] = "robust",
-    output: Annotated[str | None, typer.Option("--output", "-o", help="Draw what was found: .html or .svg.")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", help=f"Draw what was found ({', '.join(PICTURE_ENDINGS)}); .gz compresses."),
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -63,8 +69,8 @@ def command(
 def _check(mode: str, output: str | None) -> None:
     if mode not in ("robust", "paper"):
         raise InvalidInputError(f"there is no mode {mode!r}", where="--mode", fix="robust or paper")
-    if output is not None and not output.endswith((".html", ".svg")):
-        raise InvalidInputError("what shall be drawn?", where=f"--output {output}", fix="end it in .html or .svg")
+    if output is not None:
+        picture_ending(output, PICTURE_ENDINGS, FIX)
 
 
 def _memory() -> Path | None:
@@ -133,7 +139,7 @@ class _Report:
 
     def tell(self, heard: Sequence["Heard"]) -> None:
         """Say what is new."""
-        from ..viz.thinning import Thinned
+        from ..viz.detection import Thinned
 
         for one in heard:
             self._curves.setdefault(one.phase, Thinned()).note(one.time_s)
@@ -163,11 +169,10 @@ class _Report:
         return f"no iterations were found in {self._watch.calls} calls: they do not repeat themselves often enough"
 
     def _draw(self, findings: dict[int, "FileFindings"], name: str, output: str) -> None:
-        from ..viz.detection import Panel, detection_html, detection_svg
+        from ..viz.detection import Panel, drawn_detection
 
         panels = [Panel(one, self._curves[phase].points()) for phase, one in findings.items()]
-        draw = detection_svg if output.endswith(".svg") else detection_html
-        Path(output).write_text(draw(panels, name))
+        write_bytes(output, drawn_detection(panels, name, picture_ending(output, PICTURE_ENDINGS, FIX)))
 
 
 def _words(news: "News") -> str:

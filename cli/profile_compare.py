@@ -14,7 +14,7 @@ from .console import Debug, Json, Quiet, print_json, print_table
 if TYPE_CHECKING:
     from ..profilers.comparing import Comparison, Fact, TimeRatio
     from ..schemas.profile import Profile
-    from ..viz.change import Change
+    from ..viz.diff import Difference
 
 _LAYER_WORDS = {
     "parameter_bytes": "parameters",
@@ -97,17 +97,19 @@ def _verdict_of_times(found: "Comparison") -> str:
     return f"the times of {layers} of {everyone} differ, {others}"
 
 
-def _changes_of_facts(found: "Comparison") -> "Iterator[Change]":
-    from ..viz.change import Change, becomes, unit_of
+def _changes_of_facts(found: "Comparison") -> "Iterator[Difference]":
+    from ..viz.diff import Difference, becomes, unit_of
 
     for fact in found.facts:
         kind, _, rest = fact.path.removeprefix("/").partition("/")
         becoming = becomes(_brief(fact.before), _brief(fact.after), unit_of(fact.path))
         if not fact.layers:
             name = rest.replace("/", " ") or kind.replace("_", " ")
-            yield Change(fact.path, "settings" if not rest else kind, fact.before, fact.after, f"{name}: {becoming}")
+            yield Difference(
+                fact.path, "settings" if not rest else kind, fact.before, fact.after, f"{name}: {becoming}"
+            )
         else:
-            yield Change(fact.path, "layers", fact.before, fact.after, _of_layers(fact, becoming))
+            yield Difference(fact.path, "layers", fact.before, fact.after, _of_layers(fact, becoming))
 
 
 def _of_layers(fact: "Fact", becoming: str) -> str:
@@ -120,22 +122,22 @@ def _of_layers(fact: "Fact", becoming: str) -> str:
     return f"{_LAYER_WORDS[name]} of {noun} {_ranges(fact.layers)}: {becoming}"
 
 
-def _changes_of_times(found: "Comparison", after: "Profile") -> "Iterator[Change]":
+def _changes_of_times(found: "Comparison", after: "Profile") -> "Iterator[Difference]":
     """What differs in times: all in all, then layer by layer."""
     from ..profilers.comparing import WHOLE
     from ..schemas.profile import TIMES
-    from ..viz.change import Change, becomes
+    from ..viz.diff import Difference, becomes
     from ..viz.units import print_percent
 
     if found.overall is not None and found.overall.differs:
         words = f"all layers: {found.overall.ratio:.3f} times as long (noise {print_percent(found.overall.noise)})"
-        yield Change("/layers", "times", None, found.overall.ratio, words)
+        yield Difference("/layers", "times", None, found.overall.ratio, words)
     for one in found.differing:
         path = f"/layers/{one.layers[1]}" + ("" if one.operation == WHOLE else _cost_path(one, after, TIMES))
         name = f"{one.operation} of layer {one.layers[1]} ({after.layers[one.layers[1]].name or 'without a name'})"
         beside = f"{one.relative:.3f} times the overall ratio, noise {print_percent(one.noise)}"
         becoming = becomes(one.before_s, one.after_s, "s")
-        yield Change(path, "times", one.before_s, one.after_s, f"{name}: {becoming}; {beside}")
+        yield Difference(path, "times", one.before_s, one.after_s, f"{name}: {becoming}; {beside}")
 
 
 def _cost_path(one: "TimeRatio", after: "Profile", names: dict[str, str]) -> str:

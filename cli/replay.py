@@ -137,7 +137,7 @@ def row_of(one: "PolicyReport", fault_free_s: float, most: tuple[float, float]) 
         fault_free_s: an iteration of the cluster that never fails.
         most: the most GPU-hours and the highest cost of all policies.
     """
-    from ..viz.replay_words import print_amount, print_memory
+    from ..viz.replay import print_amount, print_memory
 
     if one.refusal is not None:
         return (one.policy, "cannot train", *[""] * (len(HEADINGS) - 2))
@@ -222,7 +222,7 @@ def _tell(report: "ReplayReport", output: str | None, html: str | None, as_json:
         if path not in (None, STANDARD_STREAM):
             remark(f"wrote {path}")
     if not (as_json or output == STANDARD_STREAM):
-        from ..viz.replay_words import most_amounts
+        from ..viz.replay import most_amounts
 
         fault_free_s, most = report.fault_free["iteration_time_s"], most_amounts(report)
         rows = [row_of(one, fault_free_s, most) for one in report.policies]

@@ -11,6 +11,7 @@ import typer
 from ..schemas.documents import parse_document, sniff_format
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM, read_bytes, source_of, write_bytes
+from ..viz.style import PICTURE_ENDINGS, STILL_ENDINGS
 from .console import Debug, Json, Quiet, ends_quietly, picture_ending, print_json, remark
 
 if TYPE_CHECKING:
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
     from ..schemas.replay_report import ReplayReport
     from ..schemas.templates import Templates
     from ..schemas.timeline import Timeline
+    from ..viz.painter import Picture
 
 NAME = "viz"
 SUMMARY = "Draw plans, timelines, pipeline templates and replays."
 
-ENDINGS = (".html", ".svg", ".json")
+ENDINGS = (*PICTURE_ENDINGS, ".json")
 FIX = f"end it in {', '.join(ENDINGS)}, or these and .gz; --json prints the trace, --terminal a chart"
 
 
@@ -38,7 +40,9 @@ def command(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", help="Gantt chart (.html, .svg) or Chrome/Perfetto trace (.json); .gz compresses."
+            "--output",
+            "-o",
+            help=f"A picture ({', '.join(PICTURE_ENDINGS)}) or Chrome/Perfetto trace (.json); .gz compresses.",
         ),
     ] = None,
     terminal: Annotated[
@@ -52,6 +56,8 @@ def command(
 
     Of pipeline templates, which stage lies on which GPUs; of replays, throughput over time and where it went; there is
     no trace of either. With --json the Chrome trace is printed; with --output too, where the picture was written.
+
+    Images are 1280 pixels wide; a .png has two pixels for each of them. The same files give the same bytes.
     """
     ending = picture_ending(output, ENDINGS, FIX) if output is not None else None
     if files.count(STANDARD_STREAM) > 1:
@@ -73,8 +79,8 @@ class Drawing(Protocol):
         """A page."""
         ...
 
-    def svg(self, title: str) -> str:
-        """An image."""
+    def picture(self, title: str) -> "Picture":
+        """A still picture."""
         ...
 
     def trace(self) -> dict[str, Any]:
@@ -98,11 +104,11 @@ class TimelinesDrawing:
 
         return gantt_html(self.timelines, title)
 
-    def svg(self, title: str) -> str:
+    def picture(self, title: str) -> "Picture":
         """A Gantt chart, all over each other."""
-        from ..viz.svg import gantt_svg
+        from ..viz.timeline import timelines_picture
 
-        return gantt_svg(self.timelines, title)
+        return timelines_picture(self.timelines, title)
 
     def trace(self) -> dict[str, Any]:
         """All in one trace."""
@@ -125,27 +131,27 @@ class TemplatesDrawing:
 
     def html(self, title: str) -> str:
         """The image, and how to read it."""
-        from ..viz.template_svg import templates_html
+        from ..viz.templates import templates_html
 
         return templates_html(self.templates, title)
 
-    def svg(self, title: str) -> str:
+    def picture(self, title: str) -> "Picture":
         """Nodes, and stages in them."""
-        from ..viz.template_svg import templates_svg
+        from ..viz.templates import templates_picture
 
-        return templates_svg(self.templates, title)
+        return templates_picture(self.templates, title)
 
     def trace(self) -> dict[str, Any]:
         """None: it is an error to ask for it."""
         raise InvalidInputError(
             "templates have no trace: in them nothing happens at any time",
             where="--json, or an output in .json",
-            fix="draw them as .html or .svg, or a plan that rtk plan oobleck makes of them",
+            fix=f"draw them as {' or '.join(PICTURE_ENDINGS)}, or a plan that rtk plan oobleck makes of them",
         )
 
     def charts(self, width: int) -> "list[Text]":
         """A paragraph a size."""
-        from ..viz.template_terminal import terminal_templates
+        from ..viz.terminal import terminal_templates
 
         return [terminal_templates(self.templates, width)]
 
@@ -165,23 +171,23 @@ class ReplaysDrawing:
         labels, reports = zip(*self.reports, strict=True)
         return comparison_html(reports, labels)
 
-    def svg(self, title: str) -> str:
+    def picture(self, title: str) -> "Picture":
         """The pictures of the page, one under the other."""
-        from ..viz.replay_svg import replay_svg
+        from ..viz.replay_pictures import replay_picture
 
-        return replay_svg(self.reports)
+        return replay_picture(self.reports)
 
     def trace(self) -> dict[str, Any]:
         """None: it is an error to ask for it."""
         raise InvalidInputError(
             "a replay has no trace of operations: it knows iterations only as a number of seconds",
             where="--json, or an output in .json",
-            fix="draw it as .html or .svg; rtk simulate --inject tells failures operation by operation",
+            fix=f"draw it as {' or '.join(PICTURE_ENDINGS)}; rtk simulate --inject tells failures op by op",
         )
 
     def charts(self, width: int) -> "list[Text]":
         """A bar a policy."""
-        from ..viz.replay_terminal import terminal_replay
+        from ..viz.terminal import terminal_replay
 
         return [terminal_replay(report, width) for _, report in self.reports]
 
@@ -250,15 +256,13 @@ def _stem(path: str) -> str:
 
 
 def _draw(drawing: Drawing, title: str, ending: str | None) -> bytes:
-    match ending:
-        case ".html":
-            return drawing.html(title).encode()
-        case ".svg":
-            return drawing.svg(title).encode()
-        case _:
-            # Traces are long and read by programs: without the indentation of documents.
-            text = json.dumps(drawing.trace(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-            return f"{text}\n".encode()
+    if ending == ".html":
+        return drawing.html(title).encode()
+    if ending in STILL_ENDINGS:
+        return drawing.picture(title).data(ending)
+    # Traces are long and read by programs: without the indentation of documents.
+    text = json.dumps(drawing.trace(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return f"{text}\n".encode()
 
 
 def _print_charts(drawing: Drawing, to_stderr: bool) -> None:

@@ -75,23 +75,26 @@ sys.stderr.write("\\nMODULES " + json.dumps(sorted({name.partition(".")[0] for n
 @pytest.mark.parametrize(
     ("arguments", "heavy"),
     [
-        (["--help"], {"torch", "numpy", "pydantic", "plotly"}),
-        (["--version"], {"torch", "numpy", "pydantic", "plotly"}),
-        (["plan", "pipeline", "--help"], {"torch", "numpy", "plotly"}),  # typer takes pydantic for parameters
-        (["run", "--help"], {"torch", "numpy", "plotly"}),
+        (["--help"], {"torch", "numpy", "pydantic", "plotly", "matplotlib"}),
+        (["--version"], {"torch", "numpy", "pydantic", "plotly", "matplotlib"}),
+        (
+            ["plan", "pipeline", "--help"],
+            {"torch", "numpy", "plotly", "matplotlib"},
+        ),  # typer takes pydantic for parameters
+        (["run", "--help"], {"torch", "numpy", "plotly", "matplotlib"}),
     ],
 )
 def test_help_loads_nothing_heavy(arguments: list[str], heavy: set[str]) -> None:
-    """`rtk --help` loads no torch, numpy, pydantic or plotly, the help of a command none of rtk's heavy wings."""
+    """`rtk --help` loads no torch, numpy, pydantic or painter, the help of a command none of rtk's heavy wings."""
     assert _modules_after(arguments) & heavy == set()
 
 
-def test_planning_loads_neither_torch_nor_plotly(tmp_path: Path) -> None:
-    """`rtk plan pipeline`, `verify` and `simulate` load neither torch nor plotly."""
+def test_planning_loads_neither_torch_nor_painters(tmp_path: Path) -> None:
+    """`rtk plan pipeline`, `verify` and `simulate` load neither torch nor plotly nor matplotlib."""
     profile, plan = ROOT / "tests" / "golden" / "profile-slots4.json", tmp_path / "plan.json"
     planning = ["plan", "pipeline", str(profile), "--pp", "4", "--microbatches", "6", "-o", str(plan)]
     for arguments in ([*planning, "--schedule", "zero-bubble"], ["simulate", str(plan)]):
-        assert _modules_after(arguments) & {"torch", "plotly"} == set()
+        assert _modules_after(arguments) & {"torch", "plotly", "matplotlib"} == set()
 
 
 def _public_without_docstring(path: Path) -> Iterator[str]:

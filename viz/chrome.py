@@ -4,10 +4,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..schemas.timeline import Span, Timeline
-from .looks import LOOKS
-from .memory import memory_curves
-from .scene import Labelled, aligned
-from .spans import is_rerouted, kind_of, operation_of, worker_place, workers_of
+from .scene import (
+    Labelled,
+    aligned,
+    is_rerouted,
+    kind_of,
+    memory_curves,
+    operation_of,
+    worker_place,
+    workers_of,
+)
+from .style import LOOKS
 
 Record = dict[str, Any]
 

@@ -1,19 +1,28 @@
-"""What was found slow, as a picture: iteration times over iterations, with the episodes shaded."""
+"""What was found slow, as a picture: iteration times over iterations, with the episodes shaded.
+
+A long series is shown by few points: the least, the middle and the greatest value of each stretch.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
-from textwrap import wrap
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING
 
 from ..schemas.detection import Attribution, FailSlow, FileFindings
-from .looks import ALARM
-from .page import page
-from .shapes import CHARACTER, PAD, WIDTH, heading, image, px, rect, text
-from .thinning import Point
-from .units import TimeUnit, print_number, print_time, ticks, time_unit
+from .painter import PAD, WIDTH, Picture, Sheet, number_axis, painting
+from .placing import DrawnBox, apart, in_lanes, measured, wrapped
+from .style import ALARM, FAINT, INK, page
+from .units import print_number, print_time, ticks, time_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_POINTS = 1200
+# Of each stretch, so many values are looked at for its middle, and so many are kept once it is over.
+LOOKED_AT, KEPT = 256, 15
 
 LEFT, RIGHT = 74, 104  # for the times, and for what the lines at the right mean
-HEAD, RIBBON, PLOT, FOOT, LINE, GAP = 66, 9, 230, 40, 17, 26
+RIBBON, PLOT, FOOT, LINE, GAP = 9, 230, 40, 17, 26
 LABEL_LINE, MOST_LABEL_LINES = 15, 3
 # An episode's beginnings are told in so many lines beneath the plot.
 MOST_TOLD = 12
@@ -36,6 +45,82 @@ _GUIDE = (
 
 
 @dataclass(frozen=True, slots=True)
+class Point:
+    """A stretch of a series: its first place, how many values it has, and the least, middle and greatest of them."""
+
+    first: int
+    count: int
+    low: float
+    middle: float
+    high: float
+
+
+@dataclass(slots=True)
+class _Stretch:
+    first: int
+    count: int
+    low: float
+    high: float
+    values: list[float] = field(default_factory=list)
+
+    def note(self, value: float, is_kept: bool) -> None:
+        self.count += 1
+        self.low, self.high = min(self.low, value), max(self.high, value)
+        if is_kept:
+            self.values.append(value)
+
+    def close(self) -> None:
+        """Keep only some values, evenly from the least to the greatest, the middle one among them."""
+        if len(self.values) > KEPT:
+            self.values.sort()
+            last = len(self.values) - 1
+            self.values = [self.values[round(index * last / (KEPT - 1))] for index in range(KEPT)]
+
+
+class Thinned:
+    """Takes values one by one and keeps at most `MOST_POINTS` stretches of equal length, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._width = 1
+        self._stretches: list[_Stretch] = []
+
+    def note(self, value: float) -> None:
+        """The next value."""
+        if not self._stretches or self._stretches[-1].count == self._width:
+            self._begin(value)
+        stretch = self._stretches[-1]
+        stretch.note(value, stretch.count % max(1, self._width // LOOKED_AT) == 0)
+
+    def points(self) -> list[Point]:
+        """The series so far; the middles are exact as long as a stretch is no longer than `KEPT` values."""
+        return [Point(one.first, one.count, one.low, median(one.values), one.high) for one in self._stretches]
+
+    def _begin(self, value: float) -> None:
+        if self._stretches:
+            self._stretches[-1].close()
+        if len(self._stretches) == MOST_POINTS:
+            self._stretches = [
+                _joined(left, right) for left, right in zip(self._stretches[::2], self._stretches[1::2], strict=True)
+            ]
+            self._width *= 2
+        before = self._stretches[-1] if self._stretches else None
+        first = before.first + before.count if before else 0
+        self._stretches.append(_Stretch(first, 0, value, value))
+
+
+def _joined(left: _Stretch, right: _Stretch) -> _Stretch:
+    both = _Stretch(
+        left.first,
+        left.count + right.count,
+        min(left.low, right.low),
+        max(left.high, right.high),
+        left.values + right.values,
+    )
+    both.close()
+    return both
+
+
+@dataclass(frozen=True, slots=True)
 class Panel:
     """One file: what was found in it, and its iteration times as few points; none where they are not known."""
 
@@ -44,74 +129,69 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
-    """Where the parts of a panel lie, in pixels."""
+class _DrawnPanel:
+    """A file's panel under way: how many samples it shows, up to which time, and where it begins on the sheet."""
 
     panel: Panel
-    unit: TimeUnit
-    top: float
     longest_s: float
-    label_lines: int
+    axes: "Axes"
+    top: float
 
     @property
-    def findings(self) -> FileFindings:
-        return self.panel.findings
-
-    @property
-    def ribbon(self) -> float:
-        return self.top + HEAD + self.label_lines * LABEL_LINE
-
-    @property
-    def plot(self) -> float:
-        return self.ribbon + RIBBON + 3
-
-    @property
-    def bottom(self) -> float:
-        return self.plot + PLOT
-
-    @property
-    def end(self) -> float:
-        return self.bottom + FOOT + len(_told(self.findings.events)) * LINE + GAP
-
-    def x(self, place: float) -> float:
-        return LEFT + (WIDTH - RIGHT - LEFT) * place / max(self.findings.samples, 1)
-
-    def y(self, time_s: float) -> float:
-        return self.bottom - PLOT * min(time_s, self.longest_s) / self.longest_s
+    def usual_s(self) -> float | None:
+        """The usual time."""
+        return self.panel.findings.usual_s
 
     def stop(self, event: FailSlow) -> int:
-        return self.findings.samples if event.relief is None else event.relief
+        """Where an event ends, or the series."""
+        return self.panel.findings.samples if event.relief is None else event.relief
+
+    def y(self, time_s: float) -> float:
+        """A time's height on the sheet."""
+        return self.top + PLOT * (1 - min(time_s, self.longest_s) / self.longest_s)
 
 
-def detection_svg(panels: Sequence[Panel], title: str) -> str:
-    """Draw findings as an SVG image, a panel a file.
+def detection_picture(panels: Sequence[Panel], title: str) -> Picture:
+    """Draw findings as a still picture, a panel a file.
 
     Args:
         panels: in the order in which they are drawn.
         title: stands above.
-
-    Returns:
-        The image's text; equal arguments give equal text.
     """
-    head, top = heading(title, ())
-    return _image(panels, title, head, top + 8)
+    return _picture(panels, title, has_heading=True)
 
 
 def detection_html(panels: Sequence[Panel], title: str) -> str:
     """Draw findings as one HTML page that needs no network: the image, and how to read it."""
     found = sum(len(panel.findings.events) for panel in panels)
     facts = [f"{_counted(found, 'fail-slow')} in {_counted(len(panels), 'file')}"]
-    return page(title, facts, _image(panels, title, [], 22), _GUIDE)
+    return page(title, facts, _picture(panels, title, has_heading=False).svg(), _GUIDE)
 
 
-def _image(panels: Sequence[Panel], title: str, parts: list[str], legend: float) -> str:
-    parts += _legend(legend)
-    top = legend + 12.0
+def drawn_detection(panels: Sequence[Panel], title: str, ending: str) -> bytes:
+    """The bytes of a page or of a still picture of findings, by the ending of its file's name."""
+    is_page = ending == ".html"
+    return detection_html(panels, title).encode() if is_page else detection_picture(panels, title).data(ending)
+
+
+@painting()
+def _picture(panels: Sequence[Panel], title: str, has_heading: bool) -> Picture:
+    sheet = Sheet(title)
+    if has_heading:
+        sheet.heading()
+    key = (
+        (SERIES, "iteration time"),
+        (SPREAD, "shortest to longest"),
+        (USUAL, "usual time"),
+        (UNNOTICED, "slow, not noticed yet"),
+        (SUSPECTED, "suspected (provisional)"),
+        (CERTAIN, "confirmed"),
+        (SHADE, "fail-slow, onset to relief"),
+    )
+    sheet.key([((colour,), words, False) for colour, words in key])
     for panel in panels:
-        frame = _framed(panel, top)
-        parts += _panel(frame)
-        top = frame.end
-    return image(parts, title, top)
+        _draw_panel(sheet, panel)
+    return sheet.picture()
 
 
 def words_of_attribution(shares: Attribution) -> str:
@@ -126,11 +206,51 @@ def words_of_attribution(shares: Attribution) -> str:
     return f"slowed down {shares.slowdown:.3g} x" + (f", of that {told}" if told else "")
 
 
-def _framed(panel: Panel, top: float) -> _Frame:
-    longest_s = _longest_s(panel)
-    draft = _Frame(panel, time_unit(longest_s), top, longest_s, 0)
-    lines = max((level for _, _, level in _labels(draft)), default=-1) + 1
-    return _Frame(panel, draft.unit, top, longest_s, lines)
+def _draw_panel(sheet: Sheet, panel: Panel) -> None:
+    """A file: what it is, its times with the episodes, and these in words."""
+    found, longest_s = panel.findings, _longest_s(panel)
+    facts = [found.kind, _counted(found.samples, "sample")]
+    facts.append("too few to know what is usual" if found.usual_s is None else f"usually {print_time(found.usual_s)}")
+    facts.append(_counted(len(found.events), "fail-slow") if found.events else "nothing slow")
+    if found.attribution is not None:
+        facts.append(words_of_attribution(found.attribution))
+    sheet.y += 12
+    sheet.subtitle(found.file)
+    sheet.facts([" · ".join(facts)])
+    labels = _labels(found)
+    sheet.y += 19 + LABEL_LINE * max((level + 1 for _, _, level in labels), default=0)
+    ribbon = sheet.y
+    for event, x, level in labels:
+        foot, start = ribbon - 5 - LABEL_LINE * level, _x(found, event.onset)
+        sheet.line([start, start], [foot + 3, ribbon], ALARM, 0.6)
+        sheet.words(x, foot, _severity(event), ALARM)
+    sheet.y += RIBBON + 3
+    samples = max(found.samples, 1)
+    top = sheet.y
+    axes = sheet.panel(PLOT, LEFT, WIDTH - RIGHT, (0.0, samples), (0.0, longest_s))
+    series = _DrawnPanel(panel, longest_s, axes, top)
+    shades = [
+        DrawnBox(
+            event.onset, max(series.stop(event), event.onset + samples / (WIDTH - RIGHT - LEFT)), longest_s, 0.0, SHADE,
+            tip="\n".join([f"{event.severity:.2f} x the usual time", _places(event), _blame(event), *event.evidence]),
+        )
+        for event in found.events
+    ]  # fmt: skip
+    sheet.boxes(axes, shades, under_grid=True)
+    _draw_axes(series)
+    _draw_usual(sheet, series)
+    _draw_times(sheet, series)
+    for event in found.events:
+        sheet.boxes(None, _ribbon(series, event, ribbon))
+        if found.usual_s is not None:
+            axes.plot(
+                [event.onset, series.stop(event)], [found.usual_s * event.severity] * 2, color=ALARM, linewidth=1.6
+            )
+    sheet.y += FOOT + 12
+    for words, colour in _told(found.events):
+        sheet.words(LEFT, sheet.y, words, colour)
+        sheet.y += LINE
+    sheet.y += GAP - LINE
 
 
 def _longest_s(panel: Panel) -> float:
@@ -144,173 +264,85 @@ def _longest_s(panel: Panel) -> float:
     return max(HEADROOM * slowest_s, 1.08 * min(common_s, 2 * worth_s)) or 1.0
 
 
-def _legend(y: float) -> list[str]:
-    entries = (
-        (SERIES, "iteration time"),
-        (SPREAD, "shortest to longest"),
-        (USUAL, "usual time"),
-        (UNNOTICED, "slow, not noticed yet"),
-        (SUSPECTED, "suspected (provisional)"),
-        (CERTAIN, "confirmed"),
-        (SHADE, "fail-slow, onset to relief"),
-    )
-    parts, x = [], float(PAD)
-    for colour, words in entries:
-        parts += [rect(x, y - 9, 12, 11, colour), text(x + 17, y, words)]
-        x += 17 + len(words) * CHARACTER + 16
-    return parts
+def _x(found: FileFindings, place: float) -> float:
+    """A sample's place on the sheet."""
+    return LEFT + (WIDTH - RIGHT - LEFT) * place / max(found.samples, 1)
 
 
-def _panel(frame: _Frame) -> list[str]:
-    return [
-        *_heading(frame),
-        *(rect(frame.x(event.onset), frame.plot, _width(frame, event), PLOT, SHADE) for event in frame.findings.events),
-        *_grid(frame),
-        *_usual(frame),
-        *_curve(frame),
-        *_events(frame),
-        *_words(frame),
-    ]
+def _draw_axes(series: _DrawnPanel) -> None:
+    unit = time_unit(series.longest_s)
+    times = ticks(unit.of(series.longest_s), 5)
+    names = [f"{print_number(time)} {unit.name}" for time in times]
+    number_axis(series.axes, "y", [time / unit.per_second for time in times], names)
+    places = [place for place in ticks(series.panel.findings.samples, 10) if place == int(place)]
+    number_axis(series.axes, "x", places, [f"{place:.0f}" for place in places], has_lines=False)
+    series.axes.set_xlabel("sample (iterations in the order of the log)", color=FAINT)
 
 
-def _heading(frame: _Frame) -> list[str]:
-    found = frame.findings
-    facts = [found.kind, _counted(found.samples, "sample")]
-    facts.append("too few to know what is usual" if found.usual_s is None else f"usually {print_time(found.usual_s)}")
-    facts.append(_counted(len(found.events), "fail-slow") if found.events else "nothing slow")
-    if found.attribution is not None:
-        facts.append(words_of_attribution(found.attribution))
-    y = frame.top + 30
-    name = f'<text x="{PAD}" y="{px(y)}" style="font-size:14px;font-weight:600">{escape(found.file)}</text>'
-    return [name, text(PAD, y + 17, " · ".join(facts), "n")]
+def _draw_usual(sheet: Sheet, series: _DrawnPanel) -> None:
+    """The usual time, and what is 10 % above it, with words at the right that keep apart."""
+    if series.usual_s is None:
+        return
+    above, usual = apart([series.y(1.1 * series.usual_s), series.y(series.usual_s)], 13, series.top + PLOT)
+    for factor, y, dashes, words in ((1.0, usual, "-", "usual"), (1.1, above, (0, (1.5, 4)), "+10 %")):
+        series.axes.axhline(factor * series.usual_s, color=USUAL, linewidth=1.2, linestyle=dashes)
+        sheet.words(WIDTH - RIGHT + 6, y + 4, words, USUAL)
 
 
-def _grid(frame: _Frame) -> list[str]:
-    parts = []
-    for value in ticks(frame.unit.of(frame.longest_s), 5):
-        y = frame.y(value / frame.unit.per_second)
-        parts.append(f'<path class="g" d="M{px(LEFT)} {px(y)}H{px(WIDTH - RIGHT)}"/>')
-        parts.append(text(LEFT - 8, y + 4, f"{print_number(value)} {frame.unit.name}", "e"))
-    for value in ticks(frame.findings.samples, 10):
-        if value == int(value):
-            x = frame.x(value)
-            parts.append(f'<path class="g" d="M{px(x)} {px(frame.bottom)}v5"/>')
-            parts.append(text(x, frame.bottom + 17, f"{value:.0f}", "m"))
-    parts.append(
-        text((LEFT + WIDTH - RIGHT) / 2, frame.bottom + 32, "sample (iterations in the order of the log)", "n m")
-    )
-    return parts
-
-
-def _usual(frame: _Frame) -> list[str]:
-    usual_s = frame.findings.usual_s
-    if usual_s is None:
-        return []
-    parts = []
-    for factor, dash, words in ((1.0, "", "usual"), (1.1, ' stroke-dasharray="1.5 4"', "+10 %")):
-        y = frame.y(factor * usual_s)
-        line = f'<path stroke="{USUAL}" stroke-width="1.2"{dash} d="M{px(LEFT)} {px(y)}H{px(WIDTH - RIGHT)}"/>'
-        below = 7 if factor == 1.0 and PLOT * usual_s / frame.longest_s < 130 else 0  # the two words must not touch
-        parts += [line, f'<text x="{WIDTH - RIGHT + 6}" y="{px(y + 4 + below)}" style="fill:{USUAL}">{words}</text>']
-    return parts
-
-
-def _curve(frame: _Frame) -> list[str]:
-    points = frame.panel.points
+def _draw_times(sheet: Sheet, series: _DrawnPanel) -> None:
+    """Iteration times; where they are not known, those that the findings speak of."""
+    points, axes, longest_s = series.panel.points, series.axes, series.longest_s
     if not points:
-        return _modelled(frame)
-    middles = [(frame.x(point.first + point.count / 2), frame.y(point.middle)) for point in points]
-    line = "L".join(f"{px(x)} {px(y)}" for x, y in middles)
-    parts = []
+        _draw_modelled(series)
+        return
     if any(point.count > 1 for point in points):
-        parts.append(_band(frame, points))
-    look = f'fill="none" stroke="{SERIES}" stroke-width="1.1" stroke-linejoin="round"'
-    parts.append(f'<path {look} d="M{line}"/>')
-    parts += [_beyond(frame, point) for point in points if point.high > frame.longest_s]
-    return parts
+        edges = [place for point in points for place in (point.first, point.first + point.count)]
+        highs = [min(high, longest_s) for point in points for high in (point.high, point.high)]
+        lows = [min(low, longest_s) for point in points for low in (point.low, point.low)]
+        axes.fill_between(edges, lows, highs, color=SPREAD, linewidth=0)
+    middles = [point.first + point.count / 2 for point in points]
+    axes.plot(middles, [min(point.middle, longest_s) for point in points], color=SERIES, linewidth=1.1)
+    for point in points:
+        if point.high > longest_s:
+            (mark,) = axes.plot([point.first + point.count / 2], [longest_s], "^", color=SERIES, markersize=6,
+                                clip_on=False)  # fmt: skip
+            mark.set_gid(sheet.tip(f"up to {print_time(point.high)}"))
 
 
-def _band(frame: _Frame, points: Sequence[Point]) -> str:
-    """From the shortest to the longest time of each stretch."""
-    forth = [f"{px(frame.x(point.first))} {px(frame.y(point.high))}H{px(_after(frame, point))}" for point in points]
-    back = [
-        f"{px(_after(frame, point))} {px(frame.y(point.low))}H{px(frame.x(point.first))}" for point in reversed(points)
-    ]
-    return f'<path fill="{SPREAD}" d="M{"L".join([*forth, *back])}Z"/>'
+def _draw_modelled(series: _DrawnPanel) -> None:
+    """The usual time, outside of what is slow."""
+    found = series.panel.findings
+    if found.usual_s is None:
+        return
+    starts = [0, *(series.stop(event) for event in found.events)]
+    ends = [*(event.onset for event in found.events), found.samples]
+    for start, end in zip(starts, ends, strict=True):
+        series.axes.plot([start, end], [found.usual_s] * 2, color=SERIES, linewidth=1.6)
 
 
-def _after(frame: _Frame, point: Point) -> float:
-    return frame.x(point.first + point.count)
-
-
-def _beyond(frame: _Frame, point: Point) -> str:
-    x = frame.x(point.first + point.count / 2)
-    tip = f"up to {print_time(point.high)}"
-    triangle = f"M{px(x - 3)} {px(frame.plot + 5)}h6l-3 -5Z"
-    return f'<g><title>{tip}</title><path fill="{SERIES}" d="{triangle}"/></g>'
-
-
-def _modelled(frame: _Frame) -> list[str]:
-    """Where the times themselves are not known: the usual one, outside of what is slow."""
-    usual_s = frame.findings.usual_s
-    if usual_s is None:
-        return []
-    starts = [0, *(frame.stop(event) for event in frame.findings.events)]
-    ends = [*(event.onset for event in frame.findings.events), frame.findings.samples]
-    gaps = [(start, end) for start, end in zip(starts, ends, strict=True) if start < end]
-    lines = "".join(f"M{px(frame.x(start))} {px(frame.y(usual_s))}H{px(frame.x(end))}" for start, end in gaps)
-    return [f'<path fill="none" stroke="{SERIES}" stroke-width="1.6" d="{lines}"/>'] if lines else []
-
-
-def _events(frame: _Frame) -> list[str]:
-    labels = {index: (x, level) for index, x, level in _labels(frame)}
-    return [_event(frame, event, labels.get(index)) for index, event in enumerate(frame.findings.events)]
-
-
-def _event(frame: _Frame, event: FailSlow, label: tuple[float, int] | None) -> str:
-    """One fail-slow: its ribbon, its median, its severity, and all numbers as a tooltip."""
-    x, width = frame.x(event.onset), _width(frame, event)
-    parts = [f'<path fill-opacity="0" d="M{px(x)} {px(frame.plot)}h{px(width)}v{PLOT}h{px(-width)}Z"/>']
-    parts += _ribbon(frame, event)
-    if frame.findings.usual_s is not None:
-        y = frame.y(frame.findings.usual_s * event.severity)
-        parts.append(f'<path stroke="{ALARM}" stroke-width="1.6" d="M{px(x)} {px(y)}h{px(width)}"/>')
-    if label is not None:
-        at, level = label
-        y = frame.ribbon - 5 - LABEL_LINE * level
-        parts.append(f'<path stroke="{ALARM}" stroke-width=".6" d="M{px(x)} {px(y + 3)}V{px(frame.ribbon)}"/>')
-        parts.append(text(at, y, _severity(event), "v"))
-    return f"<g><title>{escape(_tip(event))}</title>{''.join(parts)}</g>"
-
-
-def _ribbon(frame: _Frame, event: FailSlow) -> list[str]:
-    stop = frame.stop(event)
+def _ribbon(series: _DrawnPanel, event: FailSlow, top: float) -> list[DrawnBox]:
+    """How far an event was known: not, suspected, confirmed; and its relief."""
+    found, stop = series.panel.findings, series.stop(event)
     suspected = stop if event.provisional is None else event.provisional
     confirmed = stop if event.confirmed is None else event.confirmed
     suspected = min(suspected, confirmed)
-    marks = ((event.onset, suspected, UNNOTICED), (suspected, confirmed, SUSPECTED), (confirmed, stop, CERTAIN))
-    parts = [
-        rect(frame.x(first), frame.ribbon, max(frame.x(min(last, stop)) - frame.x(first), 0), RIBBON, colour)
-        for first, last, colour in marks
+    phases = ((event.onset, suspected, UNNOTICED), (suspected, confirmed, SUSPECTED), (confirmed, stop, CERTAIN))
+    boxes = [
+        DrawnBox(_x(found, first), _x(found, min(last, stop)), top, top + RIBBON, colour)
+        for first, last, colour in phases
         if first < min(last, stop)
     ]
     if event.relief is not None:
-        parts.append(rect(frame.x(stop) - 1.5, frame.ribbon - 1, 3, RIBBON + 2, USUAL))
-    return parts
+        boxes.append(DrawnBox(_x(found, stop) - 1.5, _x(found, stop) + 1.5, top - 1, top + RIBBON + 1, USUAL))
+    return boxes
 
 
-def _labels(frame: _Frame) -> list[tuple[int, float, int]]:
-    """Which events are labelled: their number, where the words begin, and in which line above the plot."""
-    taken = [0.0] * MOST_LABEL_LINES
-    found = []
-    for index, event in enumerate(frame.findings.events):
-        words = len(_severity(event)) * CHARACTER + 10
-        x = min(frame.x(event.onset), WIDTH - RIGHT - words + 10)
-        level = next((level for level, end in enumerate(taken) if x >= end), None)
-        if level is not None:
-            taken[level] = x + words
-            found.append((index, x, level))
-    return found
+def _labels(found: FileFindings) -> list[tuple[FailSlow, float, int]]:
+    """The events that are labelled, where the words begin, and in which line above the plot."""
+    lengths = [measured(_severity(event)) + 10 for event in found.events]
+    xs = [min(_x(found, one.onset), WIDTH - PAD - length) for one, length in zip(found.events, lengths, strict=True)]
+    lanes = in_lanes([(x, x + length) for x, length in zip(xs, lengths, strict=True)], MOST_LABEL_LINES)
+    return [(event, x, lane) for event, x, lane in zip(found.events, xs, lanes, strict=True) if lane is not None]
 
 
 def _severity(event: FailSlow) -> str:
@@ -319,27 +351,17 @@ def _severity(event: FailSlow) -> str:
     return f"{event.severity:.2f} x" + (f", {event.scope.kind} {shown}" if names else "")
 
 
-def _words(frame: _Frame) -> list[str]:
-    """The numbers of each event in words, beneath the plot."""
-    y = frame.bottom + FOOT + 12
-    return [text(LEFT, y + LINE * n, words, look) for n, (words, look) in enumerate(_told(frame.findings.events))]
-
-
 def _told(events: Sequence[FailSlow]) -> list[tuple[str, str]]:
-    """Lines of words, and how they look: of each event what it is, and what speaks for it."""
-    most = int((WIDTH - LEFT - PAD) / (CHARACTER * 0.95))
-    lines = []
+    """Lines of words, and their colours: of each event what it is, and what speaks for it."""
+    length, lines = WIDTH - LEFT - PAD, []
     for event in events[:MOST_TOLD]:
-        lines += [(line, "") for line in wrap(f"{event.severity:.2f} x · {_places(event)} · {_blame(event)}", most)]
-        lines += [(line, "n") for line in wrap(" · ".join(event.evidence), most)]
+        lines += [
+            (line, INK) for line in wrapped(f"{event.severity:.2f} x · {_places(event)} · {_blame(event)}", length)
+        ]
+        lines += [(line, FAINT) for line in wrapped(" · ".join(event.evidence), length)]
     if len(events) > MOST_TOLD:
-        lines.append((f"and {len(events) - MOST_TOLD} more", "n"))
+        lines.append((f"and {len(events) - MOST_TOLD} more", FAINT))
     return lines
-
-
-def _tip(event: FailSlow) -> str:
-    words = [f"{event.severity:.2f} x the usual time", _places(event), _blame(event), *event.evidence]
-    return "\n".join(words)
 
 
 def _places(event: FailSlow) -> str:
@@ -351,10 +373,6 @@ def _places(event: FailSlow) -> str:
 def _blame(event: FailSlow) -> str:
     where = event.scope.kind + (f" {', '.join(event.scope.names)}" if event.scope.names else "")
     return f"{where}, {'cause unknown' if event.cause == 'unknown' else event.cause}"
-
-
-def _width(frame: _Frame, event: FailSlow) -> float:
-    return max(frame.x(frame.stop(event)) - frame.x(event.onset), 1.0)
 
 
 def _counted(count: int, word: str) -> str:

@@ -1,14 +1,20 @@
-"""What changed from one plan to another, in words: for people, pull requests and scripts."""
+"""What changed from one plan to another, in words: for people, pull requests and scripts.
 
-from collections.abc import Iterator
+First what a plan promises and who made it, then its shape, then who works on what, and in which order.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..schemas.documents import pointer
-from ..schemas.plan import Plan, Prediction
-from .change import Change, becomes, changed, unit_of
-from .diff_orders import order_changes, reroutings, worker_changes
-from .diff_shape import pipeline_changes, template_changes
+from ..schemas.orders import Operation, print_operation
+from ..schemas.plan import Link, Pipeline, Plan, Prediction, Stage, Template, Worker
+from .units import print_bytes, print_number, print_percent, print_time
+
+Microbatch = tuple[int, int]
 
 NO_DIFFERENCE = "no difference"
 MOST_LISTED = 8  # entries of an option that is a list
@@ -20,13 +26,96 @@ _PREDICTION_WORDS = {
     "lower_bound_s": "lower bound of the iteration time",
 }
 _RATIO_WORDS = {"gap": "gap to the lower bound", "bubble_ratio": "bubbles"}
+_STAGE_WORDS = {
+    "tensor_parallel": "tensor-parallel degree",
+    "forward_s": "forward time",
+    "backward_input_s": "backward time for inputs",
+    "backward_weight_s": "backward time for weights",
+    "optimizer_s": "optimizer time",
+    "allreduce_s": "all-reduce time",
+    "activation_bytes": "activations of a micro-batch",
+    "weight_stash_bytes": "stash of a micro-batch for W",
+    "memory_limit_bytes": "memory limit",
+}
+MOST_TEMPLATES = 4  # templates that no pipeline uses
+MOST_MOVED = 8  # micro-batches that went from one worker to one other
+_PRINTERS: dict[str, Callable[[float], str]] = {"s": print_time, "bytes": print_bytes, "ratio": print_percent}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One difference.
+
+    Args:
+        path: a JSON pointer to the place, in the second plan where it has the place, else in the first.
+        kind: the part of the plan: prediction, planner, inputs, optimizer, template, pipeline, worker, re-routing
+            or order.
+        before: the first plan's value, as JSON; None where it has none.
+        after: the second plan's.
+        words: the difference as a sentence.
+    """
+
+    path: str
+    kind: str
+    before: Any
+    after: Any
+    words: str
+
+
+def changed(path: str, kind: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
+    """A change of a named value, if it is one; how its numbers are printed follows from the path's unit."""
+    if before != after:
+        yield Difference(path, kind, before, after, f"{name}: {becomes(before, after, unit_of(path))}")
+
+
+def becomes(before: Any, after: Any, unit: str = "") -> str:
+    """`10 ms → 12 ms (+2 ms, +20 %)`: both values and, of numbers, the difference.
+
+    Args:
+        before: a number, text or None.
+        after: the same.
+        unit: of numbers: `s`, `bytes`, `ratio` or `count`; of numbers without one no difference is said.
+    """
+    show = _PRINTERS.get(unit, print_number)
+    shown = [_show(value, show) for value in (before, after)]
+    if shown[0] == shown[1]:  # they differ behind the fourth digit
+        return f"{before!r} → {after!r}"
+    return f"{shown[0]} → {shown[1]}" + (
+        _difference(before, after, unit) if unit and _are_numbers(before, after) else ""
+    )
+
+
+def unit_of(path: str) -> str:
+    """The unit that a JSON pointer's last name carries."""
+    name = path.rstrip("/0123456789")
+    return next((unit for unit in ("bytes", "s") if name.endswith(f"_{unit}")), "")
+
+
+def _difference(before: float, after: float, unit: str) -> str:
+    if unit == "ratio":
+        return f" ({(after - before) * 100:+.3g} points)"
+    sign = "+" if after > before else "−"  # noqa: RUF001
+    parts = [sign + _PRINTERS.get(unit, print_number)(abs(after - before))]
+    if before and unit != "count":
+        parts.append(sign + print_percent(abs(after - before) / before))
+    return f" ({', '.join(parts)})"
+
+
+def _show(value: Any, show: Callable[[float], str]) -> str:
+    if value is None:
+        return "none"
+    return show(value) if _are_numbers(value) else str(value)
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
     """The differences of two plans, what they promise first."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[Difference, ...]
 
     def __bool__(self) -> bool:
         """Whether there is a difference."""
@@ -90,7 +179,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _planner(a: Plan, b: Plan) -> Iterator[Change]:
+def _planner(a: Plan, b: Plan) -> Iterator[Difference]:
     """Who made the plan, with which options, from what."""
     for name in ("name", "version", "seed"):
         words = "planner" if name == "name" else f"planner's {name}"
@@ -100,10 +189,10 @@ def _planner(a: Plan, b: Plan) -> Iterator[Change]:
         before, after = a.inputs.get(name), b.inputs.get(name)
         if before != after:
             words = f"made from another {name}: {becomes(_short(before), _short(after))}"
-            yield Change(pointer(("inputs", name)), "inputs", before, after, words)
+            yield Difference(pointer(("inputs", name)), "inputs", before, after, words)
 
 
-def _options(place: tuple[str, ...], a: dict[str, Any], b: dict[str, Any]) -> Iterator[Change]:
+def _options(place: tuple[str, ...], a: dict[str, Any], b: dict[str, Any]) -> Iterator[Difference]:
     """What differs in a planner's options, and in options within options."""
     for name in sorted({**a, **b}):
         before, after, inner = a.get(name), b.get(name), (*place, name)
@@ -114,7 +203,7 @@ def _options(place: tuple[str, ...], a: dict[str, Any], b: dict[str, Any]) -> It
             path = pointer(("planner", "options", *inner))
             old, new = _brief(before), _brief(after)
             becoming = f"{new}, but others" if old == new else becomes(old, new, unit_of(path))
-            yield Change(path, "planner", before, after, f"option {' '.join(inner)}: {becoming}")
+            yield Difference(path, "planner", before, after, f"option {' '.join(inner)}: {becoming}")
 
 
 def _brief(option: Any) -> Any:
@@ -130,13 +219,13 @@ def _short(digest: str | None) -> str | None:
     return digest and (digest if len(digest) <= 12 else digest[:12] + "…")
 
 
-def _prediction(a: Plan, b: Plan) -> Iterator[Change]:
+def _prediction(a: Plan, b: Plan) -> Iterator[Difference]:
     """What the plans promise."""
     if a.prediction is None or b.prediction is None:
         if a.prediction is not b.prediction:
             words = "the prediction is gone" if b.prediction is None else "a prediction came"
             before, after = (plan.prediction and plan.prediction.iteration_time_s for plan in (a, b))
-            yield Change("/prediction", "prediction", before, after, words)
+            yield Difference("/prediction", "prediction", before, after, words)
         return
     for name, words in _PREDICTION_WORDS.items():
         before, after = getattr(a.prediction, name), getattr(b.prediction, name)
@@ -145,14 +234,14 @@ def _prediction(a: Plan, b: Plan) -> Iterator[Change]:
         before, after = getattr(a.prediction, name), getattr(b.prediction, name)
         if before != after:
             change = f"{words}: {becomes(before, after, 'ratio')}"
-            yield Change(f"/prediction/{name}", "prediction", before, after, change)
+            yield Difference(f"/prediction/{name}", "prediction", before, after, change)
     yield from changed("/prediction/proof", "prediction", "proof", a.prediction.proof, b.prediction.proof)
     scopes = a.prediction.proof_scope, b.prediction.proof_scope
     yield from changed("/prediction/proof_scope", "prediction", "scope of the proof", *scopes)
     yield from _peak_memory((a, a.prediction), (b, b.prediction))
 
 
-def _peak_memory(a: tuple[Plan, Prediction], b: tuple[Plan, Prediction]) -> Iterator[Change]:
+def _peak_memory(a: tuple[Plan, Prediction], b: tuple[Plan, Prediction]) -> Iterator[Difference]:
     path = "/prediction/peak_memory_bytes"
     largest = [max(prediction.peak_memory_bytes, default=0.0) for _, prediction in (a, b)]
     yield from changed(path, "prediction", "largest peak memory of a worker", *largest)
@@ -161,3 +250,261 @@ def _peak_memory(a: tuple[Plan, Prediction], b: tuple[Plan, Prediction]) -> Iter
         if worker.name in before and not worker.failed:
             words = f"peak memory of worker {worker.name}"
             yield from changed(f"{path}/{index}", "prediction", words, before[worker.name], after)
+
+
+def template_changes(a: Plan, b: Plan) -> Iterator[Difference]:
+    """Templates that came, went or changed, by name; of those that no pipeline uses, how many did."""
+    before = {template.name: index for index, template in enumerate(a.templates)}
+    after = {template.name: index for index, template in enumerate(b.templates)}
+    used = {pipeline.template for plan in (a, b) for pipeline in plan.pipelines}
+    for name, index in before.items():
+        if name not in after and name in used:
+            stages = len(a.templates[index].stages)
+            words = f"template {name} ({stages} stages) is gone"
+            yield Difference(f"/templates/{index}", "template", name, None, words)
+    for name, index in after.items():
+        template = b.templates[index]
+        if name not in used:
+            continue
+        if name in before:
+            yield from _template(a.templates[before[name]], template, f"/templates/{index}")
+        else:
+            words = f"template {name} ({len(template.stages)} stages) is new"
+            yield Difference(f"/templates/{index}", "template", None, name, words)
+    yield from _unused(a, b, used)
+
+
+def _unused(a: Plan, b: Plan, used: set[str]) -> Iterator[Difference]:
+    """What became of the templates that no pipeline uses, in a line."""
+    before, after = ({t.name: t for t in plan.templates if t.name not in used} for plan in (a, b))
+    gone = [name for name in before if name not in after]
+    new = [name for name in after if name not in before]
+    other = [name for name in after if name in before and after[name] != before[name]]
+    counts = ((gone, "gone"), (new, "new"), (other, "changed"))
+    if any(names for names, _ in counts):
+        words = ", ".join(f"{_few(names)} {what}" for names, what in counts if names)
+        yield Difference(
+            "/templates", "template", list(before), list(after), f"templates that no pipeline uses: {words}"
+        )
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= MOST_TEMPLATES else f"{len(names)} ({names[0]} to {names[-1]})"
+
+
+def _template(a: Template, b: Template, path: str) -> Iterator[Difference]:
+    if len(a.stages) != len(b.stages):
+        words = f"template {b.name} has {len(b.stages)} stages instead of {len(a.stages)}"
+        yield Difference(f"{path}/stages", "template", len(a.stages), len(b.stages), words)
+        return  # stage i of the one is no stage i of the other
+    for index, (before, after) in enumerate(zip(a.stages, b.stages, strict=True)):
+        yield from _stage(before, after, f"{path}/stages/{index}", f"stage {index} of template {b.name}")
+    yield from _links(a.links, b.links, f"{path}/links", "template", f"template {b.name}")
+
+
+def _stage(a: Stage, b: Stage, path: str, name: str) -> Iterator[Difference]:
+    if a.layers != b.layers:
+        words = f"{name} holds {print_layers(b)} instead of {print_layers(a)}"
+        yield Difference(f"{path}/layers", "template", list(a.layers), list(b.layers), words)
+    for field, what in _STAGE_WORDS.items():
+        yield from changed(f"{path}/{field}", "template", f"{what} of {name}", getattr(a, field), getattr(b, field))
+
+
+def print_layers(stage: Stage) -> str:
+    """The layers of a stage in words."""
+    first, last = stage.layers[0], stage.layers[1] - 1
+    return f"layer {first}" if first == last else f"layers {first}–{last}"  # noqa: RUF001
+
+
+def _links(a: Sequence[Link], b: Sequence[Link], path: str, kind: str, name: str) -> Iterator[Difference]:
+    for index, (before, after) in enumerate(zip(a, b, strict=False)):
+        words = f"delay of link {index} of {name}"
+        yield from changed(f"{path}/{index}/delay_s", kind, words, before.delay_s, after.delay_s)
+
+
+def pipeline_changes(a: Plan, b: Plan) -> Iterator[Difference]:
+    """Pipelines that came, went, or got another template, other micro-batches or other links."""
+    common = min(len(a.pipelines), len(b.pipelines))
+    for k in range(common):
+        path, name = f"/pipelines/{k}", f"pipeline {k}"
+        before, after = a.pipelines[k], b.pipelines[k]
+        if before.template != after.template:
+            yield _other_template(a, b, k)
+        if before.microbatches != after.microbatches:
+            words = f"micro-batches of {name}: {becomes(before.microbatches, after.microbatches, 'count')}"
+            yield Difference(f"{path}/microbatches", "pipeline", before.microbatches, after.microbatches, words)
+        if _has_own_links(a, k) or _has_own_links(b, k):
+            yield from _links(_effective_links(a, k), _effective_links(b, k), f"{path}/links", "pipeline", name)
+    for k, gone in enumerate(a.pipelines[common:], start=common):
+        yield Difference(f"/pipelines/{k}", "pipeline", gone.template, None, f"pipeline {k} is gone: {_describe(gone)}")
+    for k, new in enumerate(b.pipelines[common:], start=common):
+        yield Difference(f"/pipelines/{k}", "pipeline", None, new.template, f"pipeline {k} is new: {_describe(new)}")
+
+
+def _other_template(a: Plan, b: Plan, k: int) -> Difference:
+    before, after = a.pipelines[k].template, b.pipelines[k].template
+    stages = [len(plan.template_of(k).stages) for plan in (a, b)]
+    words = f"template of pipeline {k}: {becomes(before, after)}"
+    if stages[0] != stages[1]:
+        words += f" ({stages[1]} stages instead of {stages[0]})"
+    return Difference(f"/pipelines/{k}/template", "pipeline", before, after, words)
+
+
+def _describe(pipeline: Pipeline) -> str:
+    return f"template {pipeline.template}, {pipeline.microbatches} micro-batches"
+
+
+def _effective_links(plan: Plan, pipeline: int) -> Sequence[Link]:
+    own = plan.pipelines[pipeline].links
+    return plan.template_of(pipeline).links if own is None else own
+
+
+def _has_own_links(plan: Plan, pipeline: int) -> bool:
+    return _effective_links(plan, pipeline) != plan.template_of(pipeline).links
+
+
+def worker_changes(a: Plan, b: Plan) -> Iterator[Difference]:
+    """Workers of both plans that failed, came back, got slower or faster, or hold other layers than before."""
+    for index, before, after in _workers_of_both(a, b):
+        path, name = f"/workers/{index}", f"worker {after.name}"
+        if bool(before.failed) != bool(after.failed):
+            words = f"{name} failed" if after.failed else f"{name} is back"
+            yield Difference(f"{path}/failed", "worker", bool(before.failed), bool(after.failed), words)
+        slow = (before.slowdown or 1.0, after.slowdown or 1.0)
+        yield from changed(f"{path}/slowdown", "worker", f"slowdown of {name}", *slow)
+        # Of one template with other stages the template's own changes tell.
+        if a.pipelines[before.pipeline].template != b.pipelines[after.pipeline].template:
+            yield from _other_layers(a.stage_of(before), b.stage_of(after), path, name)
+
+
+def _other_layers(a: Stage, b: Stage, path: str, name: str) -> Iterator[Difference]:
+    if a.layers != b.layers:
+        words = f"{name} holds {print_layers(b)} instead of {print_layers(a)}"
+        yield Difference(path, "worker", list(a.layers), list(b.layers), words)
+
+
+def reroutings(a: Plan, b: Plan) -> Iterator[Difference]:
+    """Micro-batches that another worker executes, grouped by the stage and the worker they moved from."""
+    before, after = _executors(a), _executors(b)
+    index_of = {worker.name: index for index, worker in enumerate(b.workers)}
+    moved: dict[tuple[int, str, int], dict[Microbatch, str]] = defaultdict(dict)
+    for (stage, *place), executor in sorted(after.items()):
+        microbatch = (place[0], place[1])
+        origin = before.get((stage, *microbatch), executor)
+        if origin != executor:
+            moved[stage, origin, microbatch[0]][microbatch] = executor
+    for (stage, origin, _), targets in moved.items():
+        shares: dict[str, list[Microbatch]] = defaultdict(list)
+        for microbatch, executor in targets.items():
+            shares[executor].append(microbatch)
+        to = _listed(
+            [f"{executor} ({_share(share)})" if len(shares) > 1 else executor for executor, share in shares.items()]
+        )
+        noun = "micro-batch" if len(targets) == 1 else "micro-batches"
+        words = f"{noun} {print_ranges(list(targets))} of stage {stage} moved from worker {origin} to {to}"
+        named = {executor: [f"{k}.{j}" for k, j in share] for executor, share in shares.items()}
+        place_index = index_of.get(origin)
+        path = "/workers" if place_index is None else f"/workers/{place_index}"
+        yield Difference(path, "re-routing", origin, named, words)
+
+
+def order_changes(a: Plan, b: Plan) -> Iterator[Difference]:
+    """Orders that differ, of workers alive in both plans that hold the same layers; others do not compare."""
+    for index, before, after in _workers_of_both(a, b):
+        if before.failed or after.failed or a.stage_of(before).layers != b.stage_of(after).layers:
+            continue
+        old, new = before.operations(), after.operations()
+        if old != new:
+            words = f"worker {after.name} {_first_difference(old, new, after.pipeline)}: {_extent(old, new)}"
+            yield Difference(f"/workers/{index}/order", "order", before.order, after.order, words)
+
+
+def _share(microbatches: Sequence[Microbatch]) -> str:
+    """Which micro-batches of several went to one worker; only how many where that would be a long list."""
+    return print_ranges(microbatches) if len(microbatches) <= MOST_MOVED else str(len(microbatches))
+
+
+def print_ranges(microbatches: Sequence[Microbatch]) -> str:
+    """Micro-batches (pipeline, number) of one pipeline in short: `1.0–1.3, 1.5`."""  # noqa: RUF002
+    runs: list[tuple[Microbatch, Microbatch]] = []
+    for k, j in sorted(microbatches):
+        if runs and runs[-1][1] == (k, j - 1):
+            runs[-1] = (runs[-1][0], (k, j))
+        else:
+            runs.append(((k, j), (k, j)))
+    dash = "–"  # noqa: RUF001
+    return ", ".join(f"{a[0]}.{a[1]}" if a == b else f"{a[0]}.{a[1]}{dash}{b[0]}.{b[1]}" for a, b in runs)
+
+
+def _workers_of_both(a: Plan, b: Plan) -> Iterator[tuple[int, Worker, Worker]]:
+    """Workers that both plans have: the second's index, the first's worker, the second's."""
+    before = {worker.name: worker for worker in a.workers}
+    for index, worker in enumerate(b.workers):
+        if worker.name in before:
+            yield index, before[worker.name], worker
+
+
+def _executors(plan: Plan) -> dict[tuple[int, int, int], str]:
+    """Who executes micro-batch k.j at a stage: (stage, k, j) to the worker's name."""
+    return {
+        (worker.stage, operation.pipeline, operation.microbatch): worker.name
+        for worker in plan.workers
+        for operation in worker.operations()
+    }
+
+
+def _first_difference(old: Sequence[Operation], new: Sequence[Operation], pipeline: int) -> str:
+    pairs = enumerate(zip(old, new, strict=False))
+    place = next((place for place, (before, after) in pairs if before != after), min(len(old), len(new)))
+    here, there = (print_operation(order[place], pipeline) if place < len(order) else "its end" for order in (new, old))
+    return f"differs from operation {place} on ({here} instead of {there})"
+
+
+def _extent(old: Sequence[Operation], new: Sequence[Operation]) -> str:
+    """How much changed: operations that moved, came and went, and backward passes that were split or fused."""
+    split, fused = _splits(old, new), _splits(new, old)
+    old, new = _as_inputs(old, split, fused), _as_inputs(new, fused, split)
+    place_of = {operation: place for place, operation in enumerate(old)}
+    places = [place_of[operation] for operation in new if operation in place_of]
+    counts = (
+        (len(places) - _longest_rise(places), "moved"),
+        (len(set(new) - set(old)), "came"),
+        (len(set(old) - set(new)), "left"),
+        (len(split), "B split into I and W"),
+        (len(fused), "I and W fused into B"),
+    )
+    return ", ".join(f"{count} {words}" for count, words in counts if count) or "operations are repeated"
+
+
+def _splits(old: Sequence[Operation], new: Sequence[Operation]) -> set[Microbatch]:
+    """Micro-batches whose backward pass is a B in the first order, and an I and a W in the second."""
+
+    def of(order: Sequence[Operation], kind: str) -> set[Microbatch]:
+        return {(operation.pipeline, operation.microbatch) for operation in order if operation.kind == kind}
+
+    return of(old, "B") & of(new, "I") & of(new, "W")
+
+
+def _as_inputs(order: Sequence[Operation], whole: set[Microbatch], parts: set[Microbatch]) -> tuple[Operation, ...]:
+    """The order with each B of `whole` read as an I, and without the W's of `parts`: so that both forms compare."""
+    read = []
+    for operation in order:
+        microbatch = (operation.pipeline, operation.microbatch)
+        if operation.kind == "W" and microbatch in parts:
+            continue
+        is_whole = operation.kind == "B" and microbatch in whole
+        read.append(operation._replace(kind="I") if is_whole else operation)
+    return tuple(read)
+
+
+def _longest_rise(places: Sequence[int]) -> int:
+    """The length of the longest rising subsequence: the operations that kept their relative order."""
+    ends: list[int] = []
+    for place in places:
+        at = bisect_left(ends, place)
+        ends[at : at + 1] = [place]
+    return len(ends)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

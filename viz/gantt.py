@@ -2,17 +2,28 @@
 
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .looks import ALARM, FAINT, GONE, GRID, GROUND, IDLE, INK, LOOKS, LOST_OPACITY, curve_colour, legend_of
-from .page import FONTS, page
-from .scene import Bar, Curve, Labelled, Mark, Row, Scene, lay_out, print_peaks
-from .spans import operation_of, worker_place
+from plotly.graph_objects import Bar as BarTrace
+from plotly.graph_objects import Figure, Scatter
+
+from .scene import Bar, Curve, Labelled, Mark, Row, Scene, lay_out, operation_of, print_peaks, worker_place
+from .style import (
+    ALARM,
+    FAINT,
+    FONTS,
+    GONE,
+    GRID,
+    GROUND,
+    IDLE,
+    INK,
+    LOOKS,
+    LOST_OPACITY,
+    curve_colour,
+    legend_of,
+    page,
+)
 from .units import print_bytes, print_time
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Bar as BarTrace
-    from plotly.graph_objects import Figure, Scatter
 
 ROW_PIXELS, BAND_PIXELS = 26, 34
 MARK_LINE = 0.55  # of a row
@@ -60,9 +71,7 @@ def gantt_html(timelines: Sequence[Labelled], title: str) -> str:
     return page(scene.title, scene.facts, chart, _GUIDE)
 
 
-def _figure(scene: Scene) -> "Figure":
-    from plotly.graph_objects import Figure
-
+def _figure(scene: Scene) -> Figure:
     traces = [_idle(scene), *_gone(scene), *(_bars(scene, kind) for kind in scene.kinds())]
     if any(bar.rerouted for bar in scene.bars):
         traces.append(_rerouted_key())
@@ -70,10 +79,8 @@ def _figure(scene: Scene) -> "Figure":
     return Figure(traces, _layout(scene))
 
 
-def _idle(scene: Scene) -> "BarTrace":
+def _idle(scene: Scene) -> BarTrace:
     """The light ground of each row: what no bar covers is idle."""
-    from plotly.graph_objects import Bar as BarTrace
-
     rows = [row for row in scene.rows if row.busy]
     return BarTrace(
         name="idle (bubble)",
@@ -87,10 +94,8 @@ def _idle(scene: Scene) -> "BarTrace":
     )
 
 
-def _gone(scene: Scene) -> list["BarTrace"]:
+def _gone(scene: Scene) -> list[BarTrace]:
     """The times that workers are not there."""
-    from plotly.graph_objects import Bar as BarTrace
-
     if not scene.gaps:
         return []
     unit = scene.unit
@@ -114,9 +119,7 @@ def _gone(scene: Scene) -> list["BarTrace"]:
     return [gone]
 
 
-def _bars(scene: Scene, kind: str) -> "BarTrace":
-    from plotly.graph_objects import Bar as BarTrace
-
+def _bars(scene: Scene, kind: str) -> BarTrace:
     bars = [bar for bar in scene.bars if bar.kind == kind]
     unit, look = scene.unit, LOOKS[kind]
     return BarTrace(
@@ -155,10 +158,8 @@ def _marker(scene: Scene, bars: list[Bar], colour: str) -> dict[str, Any]:
 _HATCH = {"fillmode": "overlay", "fgcolor": INK, "fgopacity": 0.45, "size": 7, "solidity": 0.12}
 
 
-def _rerouted_key() -> "BarTrace":
+def _rerouted_key() -> BarTrace:
     """A legend entry that says what hatching means."""
-    from plotly.graph_objects import Bar as BarTrace
-
     return BarTrace(
         name="re-routed from pipeline k: k.j",
         orientation="h",
@@ -189,10 +190,8 @@ def _hover(bar: Bar) -> list[str]:
     ]
 
 
-def _marks(scene: Scene) -> list["Scatter"]:
+def _marks(scene: Scene) -> list[Scatter]:
     """Vertical lines: events, and the beginnings of iterations."""
-    from plotly.graph_objects import Scatter
-
     traces = []
     for is_event, name, colour in ((True, "event", ALARM), (False, "iteration begins", FAINT)):
         marks = [mark for mark in scene.marks if mark.is_event == is_event]
@@ -217,10 +216,8 @@ def _marks(scene: Scene) -> list["Scatter"]:
     return traces
 
 
-def _mark_words(scene: Scene, marks: list[Mark], group: str, colour: str) -> list["Scatter"]:
+def _mark_words(scene: Scene, marks: list[Mark], group: str, colour: str) -> list[Scatter]:
     """The words of marks: a trace of its own, for of one with lines Plotly leaves some words out."""
-    from plotly.graph_objects import Scatter
-
     if not marks:
         return []
     words = Scatter(
@@ -248,7 +245,7 @@ def _mark_top(mark: Mark) -> float:
     return -0.35 - MARK_LINE * (mark.level or 0)
 
 
-def _memory(scene: Scene) -> list["Scatter"]:
+def _memory(scene: Scene) -> list[Scatter]:
     """A band for each worker, all to one scale, with its curves and its limit."""
     scale = BAND_SHARE / scene.memory_scale()
     traces, limits = [], []
@@ -261,9 +258,7 @@ def _memory(scene: Scene) -> list["Scatter"]:
     return [*traces, _limits(scene, limits)] if limits else traces
 
 
-def _limits(scene: Scene, heights: list[float]) -> "Scatter":
-    from plotly.graph_objects import Scatter
-
+def _limits(scene: Scene, heights: list[float]) -> Scatter:
     return Scatter(
         name="memory limit",
         yaxis="y2",
@@ -276,17 +271,13 @@ def _limits(scene: Scene, heights: list[float]) -> "Scatter":
     )
 
 
-def _ground(scene: Scene, ground: float) -> "Scatter":
-    from plotly.graph_objects import Scatter
-
+def _ground(scene: Scene, ground: float) -> Scatter:
     ends = [0, scene.unit.of(scene.end_s)]
     line = {"color": GROUND, "width": 1}
     return Scatter(yaxis="y2", x=ends, y=[ground] * 2, mode="lines", line=line, hoverinfo="skip", showlegend=False)
 
 
-def _curve(scene: Scene, curve: Curve, ground: float, scale: float) -> "Scatter":
-    from plotly.graph_objects import Scatter
-
+def _curve(scene: Scene, curve: Curve, ground: float, scale: float) -> Scatter:
     several = len(scene.labels) > 1
     return Scatter(
         name=f"memory, {scene.labels[curve.timeline]}" if several else "memory",

@@ -1,21 +1,25 @@
 """A Gantt chart before it is drawn: rows, bars, events and memory curves of one or several timelines.
 
-Every picture here (HTML, SVG, terminal) draws a Scene, so that all of them show the same.
+Every picture of timelines (HTML, still, terminal) draws a Scene, so that all of them show the same. First stands what
+spans say, then who is not there, then memory, and then the scene that is laid out of them.
 """
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate, pairwise
 
-from ..schemas.timeline import Span, Timeline
-from .absence import absences
-from .looks import LOOKS
-from .memory import Points, memory_curves, peak_bytes
-from .spans import is_rerouted, kind_of, label_of, operation_of, worker_place, workers_of
+from ..schemas.errors import InvalidInputError
+from ..schemas.orders import Operation, parse_operation
+from ..schemas.timeline import Span, Timeline, WorkerMemory
+from .placing import in_lanes
+from .style import LOOKS
 from .units import TimeUnit, print_bytes, print_percent, print_time, time_unit
 
 Labelled = tuple[str, Timeline]
+Points = tuple[tuple[float, float], ...]
 
 MAX_BARS = 30_000
 PIPELINE_GAP, WORKER_GAP = 0.5, 0.25
@@ -25,6 +29,193 @@ FEW_MARKS = 12  # with more, beginnings of iterations are not said in words
 MOST_SAID = 12  # events of one moment
 # What follows from other events of the moment, and is said after them.
 _CONSEQUENCES = frozenset({"copy", "wait", "leave"})
+# The events after which a worker is not there, until it computes again, and what is said of it.
+GONE_AFTER = {"failure": "failed", "fail": "failed", "stop": "stopped", "leave": "left"}
+NO_PLACE = "not in the plan"
+
+_WORKER = re.compile(r"([0-9]+)/([0-9]+)")
+
+
+@cache
+def worker_place(worker: str) -> tuple[int, int]:
+    """Pipeline and stage of a worker `k/i`.
+
+    Raises:
+        InvalidInputError: the name is of another form.
+    """
+    match = _WORKER.fullmatch(worker)
+    if match is None:
+        raise InvalidInputError(f"{worker!r} is no worker", fix="name workers k/i: the pipeline and the stage")
+    return int(match[1]), int(match[2])
+
+
+@cache
+def operation_of(worker: str, op: str) -> Operation | None:
+    """The operation of a span by its worker and token; None for `allreduce`, `step` and whatever is no token."""
+    if op in LOOKS:
+        return None
+    try:
+        return parse_operation(op, worker_place(worker)[0])
+    except InvalidInputError:
+        return None
+
+
+def kind_of(span: Span) -> str:
+    """The span's key in LOOKS."""
+    operation = operation_of(span.worker, span.op)
+    if operation is not None:
+        return operation.kind
+    return span.op if span.op in ("allreduce", "step") else "other"
+
+
+def is_rerouted(span: Span) -> bool:
+    """Whether the span works on a micro-batch of another pipeline than its worker's."""
+    operation = operation_of(span.worker, span.op)
+    return operation is not None and operation.pipeline != worker_place(span.worker)[0]
+
+
+def label_of(span: Span) -> str:
+    """What stands in the bar: the micro-batch's number, with its pipeline where it was re-routed; else nothing."""
+    return "" if operation_of(span.worker, span.op) is None else span.op[1:]
+
+
+def workers_of(timelines: Iterable[Timeline]) -> list[str]:
+    """All workers that the timelines name, in (pipeline, stage) order.
+
+    A worker whose micro-batches were re-routed is named by them, even if it has failed and has no spans of its own.
+    """
+    found: set[str] = set()
+    for timeline in timelines:
+        found.update(memory.worker for memory in timeline.workers)
+        found.update(event.worker for event in timeline.events if event.worker and _WORKER.fullmatch(event.worker))
+        for worker, op in {(span.worker, span.op) for span in timeline.spans}:
+            operation = operation_of(worker, op)
+            owner = worker if operation is None else f"{operation.pipeline}/{worker_place(worker)[1]}"
+            found.update((worker, owner))
+    return sorted(found, key=worker_place)
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """A worker is not there: since when, until when, and why."""
+
+    worker: str
+    start_s: float
+    end_s: float
+    words: str
+
+
+def absences(timeline: Timeline) -> tuple[Absence, ...]:
+    """The absences of workers that compute at some time.
+
+    From its failure a worker is not there until it computes again, or to the end. In an epoch in which it does nothing
+    at all, the plan has no such worker: pipelines may have other numbers of stages then.
+    """
+    starts_s: dict[str, list[float]] = {}
+    for span in timeline.spans:
+        starts_s.setdefault(span.worker, []).append(span.start_s)
+    begin_s = min((span.start_s for span in timeline.spans), default=0.0)
+    end_s = max((span.end_s for span in timeline.spans), default=0.0)
+    found = []
+    for worker in (worker for worker in workers_of([timeline]) if worker in starts_s):
+        own_s = sorted(starts_s[worker])
+        gone = _after_events(timeline, worker, own_s, end_s)
+        found += [*gone, *_without_place(timeline, worker, own_s, (begin_s, end_s), gone)]
+    return tuple(found)
+
+
+def _after_events(timeline: Timeline, worker: str, starts_s: list[float], end_s: float) -> list[Absence]:
+    gone = []
+    back_s = 0.0
+    for event in sorted(timeline.events, key=lambda event: event.time_s):
+        if event.worker != worker or event.kind not in GONE_AFTER or event.time_s < back_s:
+            continue
+        back_s = next((start_s for start_s in starts_s if start_s >= event.time_s), end_s)
+        if back_s > event.time_s:
+            gone.append(Absence(worker, event.time_s, back_s, GONE_AFTER[event.kind]))
+    return gone
+
+
+def _without_place(
+    timeline: Timeline, worker: str, starts_s: list[float], extent_s: tuple[float, float], gone: list[Absence]
+) -> list[Absence]:
+    """The epochs in which a worker begins nothing, but for those that other absences tell of."""
+    begin_s, end_s = extent_s
+    epochs_s = sorted({event.time_s for event in timeline.events if event.kind == "epoch"})
+    bounds_s = [begin_s, *(time_s for time_s in epochs_s if begin_s < time_s < end_s), end_s]
+    missing: list[Absence] = []
+    for first_s, last_s in pairwise(bounds_s):
+        works = any(first_s <= start_s < last_s for start_s in starts_s)
+        told = any(absence.start_s < last_s and first_s < absence.end_s for absence in gone)
+        if works or told:
+            continue
+        if missing and missing[-1].end_s == first_s:
+            first_s = missing.pop().start_s
+        missing.append(Absence(worker, first_s, last_s, NO_PLACE))
+    return missing
+
+
+def memory_curves(timeline: Timeline) -> dict[str, Points]:
+    """The activation memory of each worker as steps.
+
+    F adds activation_bytes when it starts; I leaves weight_stash_bytes when it ends; W or B frees the rest when it
+    ends. A new epoch drops what was under way.
+
+    Args:
+        timeline: its `workers` say the sizes; a worker without sizes gets no curve.
+
+    Returns:
+        For each worker the points (time_s, bytes held from then on), in time order. Of several points at one time
+        each was true for a moment, so the largest value of all is the worker's peak.
+    """
+    drops_s = [event.time_s for event in timeline.events if event.kind == "epoch"]
+    spans: dict[str, list[Span]] = {memory.worker: [] for memory in timeline.workers if memory.activation_bytes > 0}
+    for span in timeline.spans:
+        if span.worker in spans:
+            spans[span.worker].append(span)
+    sizes = {memory.worker: memory for memory in timeline.workers}
+    return {worker: _steps(own, sizes[worker], drops_s) for worker, own in spans.items()}
+
+
+def peak_bytes(points: Points) -> float:
+    """The largest value of a curve."""
+    return max((size for _, size in points), default=0.0)
+
+
+def _steps(spans: Iterable[Span], sizes: WorkerMemory, drops_s: Sequence[float]) -> Points:
+    # Counting micro-batches instead of summing bytes keeps the curve exact: it ends at zero, not at a rounding error.
+    whole: set[tuple[int, int, int]] = set()
+    stashed: set[tuple[int, int, int]] = set()
+    points = []
+    for time_s, kind, microbatch in _changes(spans, drops_s):
+        if kind == "drop":
+            whole.clear()
+            stashed.clear()
+        was_whole = microbatch in whole
+        whole.discard(microbatch)
+        stashed.discard(microbatch)
+        if kind == "F":
+            whole.add(microbatch)
+        elif kind == "I" and was_whole:
+            stashed.add(microbatch)
+        points.append((time_s, len(whole) * sizes.activation_bytes + len(stashed) * sizes.weight_stash_bytes))
+    return tuple(points)
+
+
+def _changes(spans: Iterable[Span], drops_s: Sequence[float]) -> list[tuple[float, str, tuple[int, int, int]]]:
+    """When memory changes (F at its start, the others at their end), by which kind, for which micro-batch.
+
+    A new epoch drops whatever was under way.
+    """
+    changes = [(time_s, "drop", (-1, -1, -1)) for time_s in drops_s]
+    for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
+        operation = operation_of(span.worker, span.op)
+        if operation is not None:
+            time_s = span.start_s if operation.kind == "F" else span.end_s
+            microbatch = (span.iteration, operation.pipeline, operation.microbatch)
+            changes.append((time_s, operation.kind, microbatch))
+    # Stable: of an end and a start at one time the earlier span's end stays first.
+    return sorted(changes, key=lambda change: change[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +370,7 @@ def lay_out(timelines: Sequence[Labelled], title: str, max_bars: int = MAX_BARS)
         labels=tuple(label for label, _ in timelines),
         rows=rows,
         bars=_bars(drawn, rows),
-        marks=_with_room(marks, end_s),
+        marks=with_room(marks, end_s, lambda words: (len(words) + 2) * CHARACTER_SHARE * end_s),
         curves=_curves(drawn, end_s),
         end_s=end_s,
         unit=time_unit(end_s),
@@ -355,26 +546,31 @@ def _merged(marks: Sequence[Mark]) -> list[Mark]:
     return merged
 
 
-def _with_room(marks: tuple[Mark, ...], end_s: float) -> tuple[Mark, ...]:
-    """Each mark with the lowest line that has room for its words, events first."""
-    taken: list[list[tuple[float, float]]] = [[] for _ in range(MARK_LINES)]
-    placed = {}
-    for mark in sorted(marks, key=lambda mark: not mark.is_event):
-        if not mark.is_event and len(marks) > FEW_MARKS:
-            continue
-        length_s = (len(mark.short) + 2) * CHARACTER_SHARE * end_s
-        is_late = mark.time_s + length_s > end_s and mark.time_s > end_s / 2
-        from_s = mark.time_s - length_s if is_late else mark.time_s
-        room = (
-            line
-            for line, others in enumerate(taken)
-            if all(from_s + length_s <= first_s or last_s <= from_s for first_s, last_s in others)
-        )
-        level = next(room, None)
-        if level is not None:
-            taken[level].append((from_s, from_s + length_s))
-        placed[mark] = replace(mark, level=level, is_late=is_late)
-    return tuple(placed.get(mark, mark) for mark in marks)
+def with_room(marks: Sequence[Mark], end_s: float, length_s: Callable[[str], float]) -> tuple[Mark, ...]:
+    """Each mark with the lowest line that has room for its words, events first.
+
+    Args:
+        marks: of a scene.
+        end_s: where the chart ends.
+        length_s: how much of the time axis words are long, with what parts them from their mark.
+    """
+    said = [mark for mark in marks if mark.is_event or len(marks) <= FEW_MARKS]
+    said.sort(key=lambda mark: not mark.is_event)
+    lengths_s = [length_s(mark.short) for mark in said]
+    late = [
+        mark.time_s + length > end_s and mark.time_s > end_s / 2 for mark, length in zip(said, lengths_s, strict=True)
+    ]
+    starts_s = [
+        mark.time_s - length if is_late else mark.time_s
+        for mark, length, is_late in zip(said, lengths_s, late, strict=True)
+    ]
+    wanted = [(start_s, start_s + length) for start_s, length in zip(starts_s, lengths_s, strict=True)]
+    levels = in_lanes(wanted, MARK_LINES)
+    placed = {
+        id(mark): replace(mark, level=level, is_late=is_late)
+        for mark, level, is_late in zip(said, levels, late, strict=True)
+    }
+    return tuple(placed.get(id(mark), replace(mark, level=None)) for mark in marks)
 
 
 def _iteration_starts(timeline: Timeline) -> list[Mark]:

@@ -1,23 +1,29 @@
-"""A Gantt chart in text: one line a worker, in colours where the terminal has them and readable where it has not."""
+"""Pictures in text: timelines, pipeline templates and replays, in colours where the terminal has them and readable
+where it has not."""
 
-from typing import TYPE_CHECKING
+from rich.text import Text
 
+from ..schemas.replay_report import PolicyReport, ReplayReport
+from ..schemas.templates import Templates
 from ..schemas.timeline import Timeline
-from .looks import INK, LOOKS
+from .replay import PURPOSES, Purpose, contestants, print_share, report_facts, shares_of, title_of
 from .scene import Bar, Gap, Row, Scene, lay_out
+from .style import INK, LOOKS, time_colour
+from .templates import StageBlock, TemplateRow, facts_of, least_share, rows_of
 from .units import print_number, print_time, ticks
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 BUBBLE = "·"
 SHORT = {"allreduce": "AR", "step": "S", "other": "?"}
 MAX_EVENTS = 10
+INDENT = 2  # of a template's nodes
+NARROWEST_BAR = 10
+# Without colours a character tells what it is.
+_CHARACTERS = dict(zip(PURPOSES, "█▒×dpcrk·", strict=True))  # noqa: RUF001
 
 Cell = tuple[str, str]
 
 
-def terminal_gantt(timeline: Timeline, width: int, label: str = "") -> "Text":
+def terminal_gantt(timeline: Timeline, width: int, label: str = "") -> Text:
     """Draw a timeline in lines of text.
 
     Each operation begins with its letter and, where it fits, its micro-batch; lines fill it up to its end, another line
@@ -28,8 +34,6 @@ def terminal_gantt(timeline: Timeline, width: int, label: str = "") -> "Text":
         width: columns of the terminal.
         label: what to call the timeline; its source where empty.
     """
-    from rich.text import Text
-
     scene = lay_out([(label or timeline.source, timeline)], "")
     margin = max((len(row.worker) for row in scene.rows), default=0) + 1
     columns = max(width - margin - 1, 10)
@@ -86,9 +90,7 @@ def _drawn(bar: Bar, length: int) -> list[Cell]:
     return named + [(look.fill, f"{look.colour} on {look.colour}")] * (length - len(words))
 
 
-def _axis(scene: Scene, margin: int, columns: int) -> "Text":
-    from rich.text import Text
-
+def _axis(scene: Scene, margin: int, columns: int) -> Text:
     unit = scene.unit
     line = [" "] * (columns + 12)
     for value in ticks(unit.of(scene.end_s), max(columns // 14, 1)):
@@ -102,10 +104,8 @@ def _axis(scene: Scene, margin: int, columns: int) -> "Text":
     return Text(" " * margin + "".join(line).rstrip())
 
 
-def _legend(scene: Scene, width: int) -> list["Text"]:
+def _legend(scene: Scene, width: int) -> list[Text]:
     """What the letters and lines mean, packed into lines of the width."""
-    from rich.text import Text
-
     entries = [
         Text.assemble(
             (SHORT.get(kind, kind), f"{INK} on {LOOKS[kind].colour}"),
@@ -133,11 +133,85 @@ def _remarks(scene: Scene, columns: int, hidden: int) -> list[str]:
     return [*remarks, scene.title.strip()] if scene.title else remarks
 
 
-def _events(scene: Scene) -> list["Text"]:
-    from rich.text import Text
-
+def _events(scene: Scene) -> list[Text]:
     events = [mark for mark in scene.marks if mark.is_event]
     lines = [Text(f"! {print_time(mark.time_s)}  {mark.words}", style="red") for mark in events[:MAX_EVENTS]]
     if len(events) > MAX_EVENTS:
         lines.append(Text(f"! and {len(events) - MAX_EVENTS} more events", style="red"))
     return lines
+
+
+def terminal_templates(templates: Templates, width: int) -> Text:
+    """Draw pipeline templates in lines of text.
+
+    A node is `[…]`, a stage its layers and, after `x`, its GPUs; the slowest has a `*`, and where there are colours
+    their depth is the time.
+
+    Args:
+        templates: what is drawn.
+        width: columns of the terminal.
+    """
+    rows = rows_of(templates)
+    low = least_share(rows)
+    lines = [Text(fact, style="bold" if n == 0 else "") for n, fact in enumerate(facts_of(templates))]
+    for row in rows:
+        lines += [Text(f"{row.name}, {row.shape}: {row.time}, slowest {row.slowest}"), *_node_lines(row, width, low)]
+    lines.append(Text("[…] a node; 0–3x2 layers 0 to 3 on 2 GPUs; * the slowest stage", style="dim"))  # noqa: RUF001
+    return Text("\n").join(lines)
+
+
+def _node_lines(row: TemplateRow, width: int, low: float) -> list[Text]:
+    """The nodes, packed into lines of the width."""
+    lines = [Text(" " * INDENT)]
+    for blocks in row.by_node():
+        stages = Text(" ").join([_stage_text(block, low) for block in blocks])
+        node = Text.assemble("[", stages, "]")
+        if len(lines[-1]) > INDENT:
+            if len(lines[-1]) + 1 + len(node) > width:
+                lines.append(Text(" " * INDENT))
+            else:
+                lines[-1].append(" ")
+        lines[-1].append_text(node)
+    return lines
+
+
+def _stage_text(block: StageBlock, low: float) -> Text:
+    words = f"{block.layers}x{block.stage.tensor_parallel}" + ("*" if block.is_slowest else "")
+    bold = "bold " if block.is_slowest else ""
+    return Text(words, f"{bold}{INK} on {time_colour((block.share - low) / (1 - low))}")
+
+
+def terminal_replay(report: ReplayReport, width: int) -> Text:
+    """Draw where each policy's time went in lines of text.
+
+    Args:
+        report: what is drawn; the best policy comes first.
+        width: columns of the terminal.
+    """
+    lines = [Text(title_of(report), "bold"), *(Text(fact) for fact in report_facts(report))]
+    shown = contestants(report)
+    names = max((len(one.policy) for one in shown), default=0)
+    bar = max(NARROWEST_BAR, width - names - len(" 100.0 % ") - 1)
+    lines += [_policy_line(one, names, bar) for one in shown]
+    lines += [Text(f"{one.policy} cannot train: {one.refusal}") for one in report.policies if one.refusal is not None]
+    seen = {purpose for one in shown for purpose, share in shares_of(one) if share > 0}
+    key = ", ".join(f"{_CHARACTERS[purpose]} {purpose.words}" for purpose in PURPOSES if purpose in seen)
+    lines += [Text(f"goodput; {key}", "dim")] if seen else []
+    return Text("\n").join(lines)
+
+
+def _policy_line(policy: PolicyReport, names: int, bar: int) -> Text:
+    line = Text(f"{policy.policy:{names}} {print_share(policy.goodput):>7} ")
+    for purpose, columns in _columns_of(policy, bar):
+        line.append(_CHARACTERS[purpose] * columns, f"{INK if not purpose.is_dark else 'white'} on {purpose.colour}")
+    return line
+
+
+def _columns_of(policy: PolicyReport, bar: int) -> list[tuple[Purpose, int]]:
+    """How many columns each purpose gets; rounded at their ends, so that they add up."""
+    found, done, column = [], 0.0, 0
+    for purpose, share in shares_of(policy):
+        done += share
+        found.append((purpose, round(bar * min(done, 1.0)) - column))
+        column += found[-1][1]
+    return found

@@ -120,7 +120,7 @@ def test_both_modes_find_what_is_plain(log: Path, mode: str) -> None:
         (["."], "Is a directory"),
         (["empty.log"], "the file is empty"),
         (["nan.txt"], "nan.txt, line 2"),
-        (["train.log", "-o", "out.png"], "names no picture"),
+        (["train.log", "-o", "out.jpg"], "names no picture"),
         (["train.log", "-o", "no/out.svg"], "cannot write"),
         (["-", "-"], "only once"),
         (["train.log", "-", "--follow"], "2 files to be followed"),

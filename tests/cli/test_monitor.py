@@ -101,7 +101,7 @@ def test_signals_reach_the_command() -> None:
         (("monitor", "--", "no-such-command-here"), 127, "the command 'no-such-command-here' is not there"),
         (("monitor", "--", "/"), 126, "cannot be started"),
         (("monitor", "--mode", "odd", "--", "true"), 2, "there is no mode 'odd'"),
-        (("monitor", "-o", "a.pdf", "--", "true"), 2, "end it in .html or .svg"),
+        (("monitor", "-o", "a.jpg", "--", "true"), 2, "end it in .html, .svg, .png, .pdf"),
     ],
 )
 def test_wrong_usage_is_told(arguments: tuple[str, ...], code: int, told: str) -> None:

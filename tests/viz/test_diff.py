@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Prediction, Template
-from rtk.viz.change import becomes
-from rtk.viz.diff import as_markdown, as_tree, as_words, diff_plans
-from rtk.viz.diff_orders import print_ranges
+from rtk.viz.diff import as_markdown, as_tree, as_words, becomes, diff_plans, print_ranges
 
 MakePlan = Callable[..., Plan]
 Shape = tuple[int, int, int, bool]

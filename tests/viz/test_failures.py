@@ -1,15 +1,15 @@
 """Pictures of a run in which workers fail: who is not there, what was done in vain, and what the marks say."""
 
-from xml.etree import ElementTree
-
 import pytest
 
 from rtk.schemas.timeline import Event, Span, Timeline, WorkerMemory
+from rtk.viz.boxes import Boxes
 from rtk.viz.gantt import gantt_html
-from rtk.viz.memory import memory_curves
-from rtk.viz.scene import FEW_MARKS, MARK_CHARACTERS, MARK_LINES, MOST_SAID, lay_out
-from rtk.viz.svg import gantt_svg
+from rtk.viz.scene import FEW_MARKS, MARK_CHARACTERS, MARK_LINES, MOST_SAID, lay_out, memory_curves
 from rtk.viz.terminal import terminal_gantt
+from rtk.viz.timeline import timelines_picture
+
+from .pictures import texts, tips
 
 
 @pytest.fixture
@@ -140,14 +140,15 @@ def test_a_new_epoch_drops_the_memory(failed: Timeline) -> None:
 
 
 def test_pictures_say_it(failed: Timeline) -> None:
-    """SVG and HTML both show the gap, the pale bars and the marks, with words to point at."""
-    root = ElementTree.fromstring(gantt_svg([("simulated", failed)], "t"))
-    svg = "{http://www.w3.org/2000/svg}"
-    tips = [node.text or "" for node in root.iter(f"{svg}title")]
-    assert "worker 0/0 failed at 3 s, back at 7 s" in tips
-    assert sum("in vain" in tip for tip in tips) == 2
-    assert sum(group.get("opacity") is not None for group in root.iter(f"{svg}g")) == 2
-    assert "failed" in [node.text for node in root.iter(f"{svg}text")]
+    """The still picture and HTML both show the gap, the pale bars and the marks, with words to point at."""
+    picture = timelines_picture([("simulated", failed)], "t")
+    found = tips(picture)
+    assert "worker 0/0 failed at 3 s, back at 7 s" in found
+    assert "3 s: failure 0/0: connection closed\nepoch: 2, from iteration 1 on" in found
+    assert sum("in vain" in tip for tip in found) == 2
+    pale = [box for artist in picture.figure.findobj(Boxes) for box in artist.boxes if box.opacity < 1]
+    assert len(pale) == 2
+    assert "failed" in texts(picture)
     page = gantt_html([("simulated", failed)], "t").replace("\\u002f", "/")
     assert "worker 0/0 failed at 3 s" in page
     assert "in vain: done again later" in page

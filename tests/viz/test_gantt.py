@@ -8,8 +8,8 @@ import pytest
 
 from rtk.schemas.timeline import Timeline
 from rtk.viz.gantt import _figure, gantt_html
-from rtk.viz.looks import LOOKS
 from rtk.viz.scene import lay_out
+from rtk.viz.style import LOOKS
 
 
 @pytest.fixture(scope="module")

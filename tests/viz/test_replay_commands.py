@@ -30,6 +30,8 @@ def file(tmp_path: Path) -> str:
 
 def test_a_report_is_a_page_or_an_image(capsys: pytest.CaptureFixture[str], file: str, tmp_path: Path) -> None:
     """The ending says which."""
+    assert run(capsys, file, "-o", str(tmp_path / "out.png")) == ""
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
     for ending, start in ((".html", "<!DOCTYPE html>"), (".svg", "<svg ")):
         output = tmp_path / f"out{ending}"
         assert run(capsys, file, "-o", str(output)) == ""

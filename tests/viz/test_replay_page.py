@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from rtk.schemas.replay_report import GpuHours, ReplayReport, Stretch
-from rtk.viz.replay_comparison import labels_of
-from rtk.viz.replay_page import comparison_html, replay_html
-from rtk.viz.replay_words import cost_words, print_amount, print_memory, print_span, verdict
+from rtk.viz.replay import cost_words, print_amount, print_memory, print_span, verdict
+from rtk.viz.replay_page import comparison_html, labels_of, replay_html
 
 from .replays import policy, replayed, report, reports
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -10,24 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.schemas.replay_report import ReplayReport, Stretch
-from rtk.viz.replay_plot import Plot, round_range, zoomed
-from rtk.viz.replay_scene import Axis, shares_of
-from rtk.viz.replay_svg import apart, replay_svg
-from rtk.viz.replay_terminal import terminal_replay
+from rtk.viz.replay import shares_of
+from rtk.viz.replay_pictures import replay_picture, round_range, zoomed
+from rtk.viz.terminal import terminal_replay
 
+from .pictures import texts
 from .replays import policy, replayed, report, reports
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def texts(image: str) -> list[str]:
-    return [node.text or "" for node in ElementTree.fromstring(image).iter(f"{SVG}text")]
 
 
 def test_every_policy_is_named_with_its_goodput() -> None:
     """Names and goodputs stand in all three pictures, whatever characters; what cannot train is in none."""
     drawn = replayed({"a < b": 10.0, "c & d": 900.0}, {"huge": "too large"})
-    found = texts(replay_svg([("r", drawn)]))
+    found = texts(replay_picture([("r", drawn)]))
     for one in drawn.policies[:2]:
         goodput = f"{100 * one.goodput:.1f} %"
         assert found.count(one.policy) == 2
@@ -37,38 +30,15 @@ def test_every_policy_is_named_with_its_goodput() -> None:
     assert any("each step is the average of 2 min" in words for words in found)
 
 
-def test_shapes_stay_inside_the_image() -> None:
-    """No rectangle leaves the image, and no bar its place between the names and the goodputs."""
-    root = ElementTree.fromstring(replay_svg([("r", replayed({"a": 10.0, "b": 900.0}))]))
-    width, height = (float(root.get(name, "")) for name in ("width", "height"))
-    rects = [
-        [float(one.get(name, "-1")) for name in ("x", "y", "width", "height")]
-        for one in list(root.iter(f"{SVG}rect"))[1:]
-    ]
-    assert all(0 <= x <= x + w <= width and 0 <= y <= y + h <= height for x, y, w, h in rects)
-
-
 @given(reports)
 @settings(max_examples=12, deadline=None)
 def test_any_report_can_be_drawn(drawn: ReplayReport) -> None:
     """Whatever a file says, there is a picture, always the same, and it is well-formed."""
-    image = replay_svg([("r", drawn), ("s", drawn)])
-    assert image == replay_svg([("r", drawn), ("s", drawn)])
+    image = replay_picture([("r", drawn), ("s", drawn)]).svg()
+    assert image == replay_picture([("r", drawn), ("s", drawn)]).svg()
     places = [value for node in ElementTree.fromstring(image).iter() for name, value in node.items() if name in "dxy"]
     assert not any("nan" in place or "inf" in place for place in places)
     terminal_replay(drawn, 80)
-
-
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=12).map(sorted))
-@settings(max_examples=25, deadline=None)
-def test_labels_keep_apart(wanted: Sequence[float]) -> None:
-    """Labels are in the order of their lines, a line apart, and none hangs over as long as there is room."""
-    plot = Plot(Axis(1.0, 1.0), 0.0, 200.0, 1.0)
-    places = apart(wanted, plot)
-    assert all(right - left >= 15 - 1e-9 for left, right in pairwise(places))
-    assert places[-1] <= plot.bottom
-    if len(wanted) == 1:
-        assert places == list(wanted)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=9))
@@ -84,19 +54,19 @@ def test_axes_hold_what_they_show(counts: Sequence[float]) -> None:
 
 def test_little_that_is_missing_is_seen() -> None:
     """Where all are above nine tenths, the axes begin further up, and say so."""
-    found = texts(replay_svg([("r", report(policy("a", 0.99), policy("b", 0.96)))]))
+    found = texts(replay_picture([("r", report(policy("a", 0.99), policy("b", 0.96)))]))
     assert "Where 1000 s went; the axis begins at 95 %" in found or any(
         "the axis begins at 95 %" in one for one in found
     )
     few = replace(policy("a", 0.2), stretches=(Stretch(0.0, 8, 8, 0.2), Stretch(500.0, 2, 2, 0.2)))
-    assert not any("axis begins" in one for one in texts(replay_svg([("r", report(few))])))
+    assert not any("axis begins" in one for one in texts(replay_picture([("r", report(few))])))
     assert any(one.startswith("Nodes there") and one.endswith("the axis begins at 7") for one in found)
 
 
 def test_several_reports_stand_under_each_other() -> None:
     """Each with its name and facts, in the colours of the first."""
     drawn = replayed({"a": 10.0})
-    found = texts(replay_svg([("with spares", drawn), ("without", drawn)]))
+    found = texts(replay_picture([("with spares", drawn), ("without", drawn)]))
     assert {"with spares", "without", "Which policy should this cluster run?"} <= set(found)
     assert found.count("Each policy by itself") == 2
 

@@ -7,10 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rtk.schemas.replay_report import PolicyReport, ReplayReport, Stretch, WhereTimeWent
-from rtk.viz.looks import LOOKS
-from rtk.viz.replay_scene import (
+from rtk.viz.replay import (
     MOST_STEPS,
-    Axis,
+    TimeAxis,
     averages,
     axis_of,
     colours_of,
@@ -20,6 +19,7 @@ from rtk.viz.replay_scene import (
     fault_free_per_s,
     shares_of,
 )
+from rtk.viz.style import LOOKS
 
 from .replays import policies, policy, replayed, report, reports, stretches
 
@@ -30,7 +30,7 @@ from .replays import policies, policy, replayed, report, reports, stretches
 def test_averages_keep_the_sum(more_s: float, found: tuple[Stretch, ...]) -> None:
     """Averages times the lengths of their steps add up to what the stretches do."""
     end_s = (found[-1].time_s if found else 0.0) + more_s
-    axis = Axis(end_s, max(end_s / 37, 1e-9))
+    axis = TimeAxis(end_s, max(end_s / 37, 1e-9))
     means = averages(axis, found, lambda one: one.nodes)
     ends = [*(one.time_s for one in found[1:]), end_s][: len(found)]
     whole = sum((end_s - one.time_s) * one.nodes for one, end_s in zip(found, ends, strict=True))

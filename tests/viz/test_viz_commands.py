@@ -39,7 +39,16 @@ def run(capsys: pytest.CaptureFixture[str], module: ModuleType, *arguments: str)
 
 
 @pytest.mark.parametrize(
-    ("ending", "start"), [(".html", b"<!DOCTYPE html>"), (".svg", b"<svg "), (".json", b"{"), (".json.gz", b"{")]
+    ("ending", "start"),
+    [
+        (".html", b"<!DOCTYPE html>"),
+        (".svg", b"<svg "),
+        (".svg.gz", b"<svg "),
+        (".png", b"\x89PNG"),
+        (".pdf", b"%PDF"),
+        (".json", b"{"),
+        (".json.gz", b"{"),
+    ],
 )
 @pytest.mark.wheel("viz")
 def test_the_ending_chooses_the_picture(
@@ -50,7 +59,7 @@ def test_the_ending_chooses_the_picture(
     assert run(capsys, viz, files.after, "-o", output) == (0, "")
     data = Path(output).read_bytes()
     data = gzip.decompress(data) if ending.endswith(".gz") else data
-    assert data.startswith(start) and b"F1.2" in data
+    assert data.startswith(start) and (b"F1.2" in data or ending in (".png", ".pdf"))
 
 
 def test_plan_and_timeline_draw_the_same(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
@@ -60,12 +69,12 @@ def test_plan_and_timeline_draw_the_same(capsys: pytest.CaptureFixture[str], fil
     assert (files.folder / "a.json").read_bytes() == (files.folder / "b.json").read_bytes()
 
 
-@pytest.mark.parametrize("output", ["x.png", "x", "-", "x.gz"])
+@pytest.mark.parametrize("output", ["x.jpg", "x", "-", "x.gz"])
 def test_other_endings_are_refused(capsys: pytest.CaptureFixture[str], files: SimpleNamespace, output: str) -> None:
     """An ending that names no picture is an error that lists those that do."""
     with pytest.raises(InvalidInputError) as caught:
         run(capsys, viz, files.after, "-o", output)
-    assert ".html, .svg, .json" in str(caught.value)
+    assert ".html, .svg, .png, .pdf, .json" in str(caught.value)
 
 
 def test_json_prints_the_trace_or_what_was_written(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:

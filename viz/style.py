@@ -1,6 +1,11 @@
-"""How things look in every picture: colours and characters."""
+"""How things look in every picture: colours and characters, the endings of its file, and the page around it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from html import escape
+
+STILL_ENDINGS = (".svg", ".png", ".pdf")  # of pictures that do not move
+PICTURE_ENDINGS = (".html", *STILL_ENDINGS)
 
 INK, FAINT, IDLE, GRID, GROUND = "#1F2430", "#6B7280", "#ECEFF3", "#E3E6EB", "#C9CED6"
 # Events and limits: what people must not overlook.
@@ -53,3 +58,36 @@ def time_colour(share: float) -> str:
     """The colour of a time between 0 (least) and 1 (most)."""
     at = min(max(share, 0.0), 1.0)
     return "#" + "".join(f"{round(low + at * (high - low)):02X}" for low, high in zip(*_TIMES, strict=True))
+
+
+FONTS = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
+
+_PAGE_STYLE = (
+    f"body {{ font: 15px/1.5 {FONTS}; color: {INK}; background: #fff; margin: 1.4rem 2rem; }}"
+    + """
+h1 { font-size: 1.35rem; margin: 0 0 .2rem; }
+.facts { margin: 0; color: #4B5563; }
+details { margin: .6rem 0 0; max-width: 62rem; color: #374151; }
+summary { cursor: pointer; font-weight: 600; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem .8rem; margin: .5rem 0; }
+dt { font-weight: 600; } dd { margin: 0; }
+"""
+)
+
+
+def page(title: str, facts: Iterable[str], chart: str, guide: Iterable[tuple[str, str]]) -> str:
+    """A whole page.
+
+    Args:
+        title: of the page, above everything.
+        facts: a line each.
+        chart: the picture, as HTML.
+        guide: words and what they mean, as HTML.
+    """
+    lines = "".join(f'<p class="facts">{escape(fact)}</p>' for fact in facts)
+    entries = "".join(f"<dt>{word}</dt><dd>{text}</dd>" for word, text in guide)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_PAGE_STYLE}</style></head>\n<body>\n<h1>{escape(title)}</h1>\n{lines}\n{chart}\n"
+        f"<details open><summary>How to read this</summary><dl>{entries}</dl></details>\n</body>\n</html>\n"
+    )
