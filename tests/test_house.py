@@ -131,10 +131,10 @@ def test_every_test_says_what_it_proves() -> None:
     assert missing == []
 
 
-def test_no_file_is_over_700_lines() -> None:
-    """Files stay small enough to read."""
+def test_no_file_is_over_1000_lines() -> None:
+    """A file is as large as its subject, some 100 to 500 lines; 1,000 are a wall."""
     lengths = {_name(path): len(path.read_text().splitlines()) for path in [*SOURCES, *TESTS]}
-    assert {name: length for name, length in lengths.items() if length > 700} == {}
+    assert {name: length for name, length in lengths.items() if length > 1000} == {}
 
 
 def test_imports_inside_the_package_are_relative() -> None:
