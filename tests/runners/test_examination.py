@@ -175,7 +175,7 @@ def test_who_waits_in_a_pause_is_woken() -> None:
 
 # In stories and real runs: the same
 
-STAGE = ["0/1", "1/1", "2/1"]
+STAGE = ("0/1", "1/1", "2/1")
 SLOW = TraceEvent("slow_link", iteration=4, link="0/1-2/1", delay_s=0.03)
 
 

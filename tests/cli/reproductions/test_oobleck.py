@@ -43,13 +43,15 @@ def test_the_page_is_up_to_date(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_all_that_is_judged_holds_but_for_what_is_told(name: str) -> None:
     """Every claim; all rows with stalls of the papers but one, three iterations in a time of 9,000 s; and of Oobleck by
-    policy all: what is missed is Varuna's, whose costs nobody prints, and Bamboo's.
+    policy all but one, which loses half of a long iteration; else what is missed is Varuna's, whose costs nobody prints,
+    and Bamboo's.
     """
     one = made(name).reproduction
     missed = [row for row in one.rows if row.holds is False]
     rolled_back = [row.what for row in missed if "by policy" not in row.what and "Bamboo" not in row.what]
     assert rolled_back == (["GPT-3 6.7b, 10 min, no ckpt, rolled back"] if name == "oobleck-table-4" else [])
-    assert not [row.what for row in missed if row.what.startswith("Oobleck, ")]
+    by_policy = [row.what for row in missed if row.what.startswith("Oobleck, ") and "by policy" in row.what]
+    assert by_policy == (["Oobleck, GPT-3 Medium, 10 min, by policy"] if name == "oobleck-table-2" else [])
     assert all(row.note for row in missed)
     assert [claim.what for claim in one.claims if not claim.holds] == []
 
