@@ -15,12 +15,10 @@ from pathlib import Path
 
 import pytest
 
-import rtk
-
 pytestmark = pytest.mark.wheel
 
 TESTS = Path(__file__).parent
-PACKAGE = Path(rtk.__file__).parent
+PACKAGE = Path(str(import_module("rtk").__file__)).parent
 PACKAGING = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 

@@ -88,8 +88,8 @@ def _by_policy(model: Model, system: str) -> Iterator[Row]:
 
 
 NOT_BY_POLICY = {
-    "Oobleck": "an iteration of 8,192 samples takes two minutes here, and half of one is lost at each failure, which is "
-    "10 % of ten minutes by itself; the printed averages have no room for that (what is not said)",
+    "Oobleck": "an iteration of 8,192 samples takes two minutes here, and half of one is lost at each failure, which "
+    "is 10 % of ten minutes by itself; the printed averages have no room for that (what is not said)",
     "Varuna": "what a restart and a checkpoint cost there is not printed; with rtk's defaults a restart takes 300 s, "
     "and where ten iterations outlast 10 min hardly anything is ever saved",
 }

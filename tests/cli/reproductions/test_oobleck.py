@@ -43,8 +43,8 @@ def test_the_page_is_up_to_date(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_all_that_is_judged_holds_but_for_what_is_told(name: str) -> None:
     """Every claim; all rows with stalls of the papers but one, three iterations in a time of 9,000 s; and of Oobleck by
-    policy all but one, which loses half of a long iteration; else what is missed is Varuna's, whose costs nobody prints,
-    and Bamboo's.
+    policy all but one, which loses half of a long iteration; else what is missed is Varuna's, whose costs nobody
+    prints, and Bamboo's.
     """
     one = made(name).reproduction
     missed = [row for row in one.rows if row.holds is False]
