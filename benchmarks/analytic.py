@@ -26,12 +26,12 @@ from rtk.benchmarks.common import write_result
 from rtk.profilers.analytic.calibration import calibration_of
 from rtk.profilers.analytic.catalogue import MODELS, known_model
 from rtk.profilers.analytic.estimate import analytic_profile, forward_flops
-from rtk.profilers.analytic.gpus import gpu
 from rtk.profilers.analytic.rates import rates_of
 from rtk.profilers.analytic.shape import Batch
 from rtk.profilers.measure import measure_profile
 from rtk.profilers.models.load import load_model
 from rtk.runners.torch.stage import Stage
+from rtk.schemas.gpus import gpu
 from rtk.schemas.profile import PASSES, TIMES, LayerCost, Profile
 
 KINDS = ("embedding", "block", "head")

@@ -25,10 +25,10 @@ import torch
 
 from rtk.benchmarks.common import write_result
 from rtk.profilers.measure import measure_profile
-from rtk.profilers.models.form import DataType, ModelForm
 from rtk.profilers.models.load import Model, load_model
 from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.stage import Stage
+from rtk.schemas.form import DataType, ModelForm
 from rtk.schemas.profile import held_bytes
 
 IN_FLIGHT = (1, 2, 3, 4)

@@ -122,7 +122,7 @@ class Site:
             InfeasibleError: no node is whole.
         """
         from ..schemas.cluster import whole_nodes
-        from .hostlists import fold
+        from ..schemas.cluster_file import fold
 
         assert self.cluster is not None
         if self.overlay is None:
@@ -174,7 +174,7 @@ def read_site_or_count(
     Raises:
         InvalidInputError: nothing says how many nodes there are, or the two ways contradict each other.
     """
-    from .cluster_files import counted_cluster
+    from ..schemas.cluster_file import counted_cluster
 
     if cluster is None:
         if nodes is None:
@@ -192,8 +192,8 @@ def read_cluster(text: str) -> "Cluster":
     Raises:
         InvalidInputError: there is no such cluster, or its file is wrong; says where.
     """
+    from ..schemas.cluster_file import counted_cluster, read_cluster_file, slurm_cluster
     from ..schemas.fields import MOST_NODES
-    from .cluster_files import counted_cluster, read_cluster_file, slurm_cluster
 
     if text == SLURM:
         return slurm_cluster(os.environ)
@@ -218,7 +218,7 @@ def with_gpu(cluster: "Cluster", gpu: str | None, source: str) -> "Cluster":
     """
     if gpu is None:
         return cluster
-    from .cluster_files import counted_cluster
+    from ..schemas.cluster_file import counted_cluster
 
     kind = counted_cluster(1, 1, gpu).gpu
     if cluster.gpu is not None:
@@ -227,7 +227,7 @@ def with_gpu(cluster: "Cluster", gpu: str | None, source: str) -> "Cluster":
 
 
 def _with_overlay(cluster: "Cluster | None", path: str | None) -> Site:
-    from .cluster_files import read_overlay
+    from ..schemas.cluster_file import read_overlay
 
     if path is None:
         return Site(cluster)
@@ -242,7 +242,7 @@ def _with_usual(profile: "Profile", cluster: "Cluster") -> "Profile":
     """A profile with what is known of the cluster's kind of GPU, where nobody has said it: its memory and its paths."""
     if cluster.gpu is None:
         return profile
-    from ..profilers.analytic.gpus import INTER_NODE, gpu
+    from ..schemas.gpus import INTER_NODE, gpu
 
     usual, network, device = gpu(cluster.gpu), profile.network, profile.device
     if network.inter_node is None and len(cluster.nodes) > 1:

@@ -11,6 +11,7 @@ import typer
 from .. import __version__
 from ..schemas.errors import BugError, InvalidInputError, RtkError, RuntimeFailedError
 from ..schemas.files import BOUND
+from ..schemas.quantities import parse_bytes
 from . import (
     coordinate,
     detect,
@@ -34,7 +35,6 @@ from . import (
     viz,
 )
 from .console import SETTINGS, ends_itself, forget_output, reader_has_gone
-from .quantities import parse_bytes
 
 CANNOT_HOLD = (ENOSPC, EDQUOT, EFBIG, EIO)  # what a full or broken disk says
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..profilers.models.form import AS_USUAL, ModelForm
+from ..schemas.form import AS_USUAL, ModelForm
 
 if TYPE_CHECKING:
     import torch

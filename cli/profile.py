@@ -4,10 +4,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ..profilers.fitting import DoesNotFitError
-from ..profilers.models.form import AS_USUAL, ModelForm
 from ..schemas.documents import write_document
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM
+from ..schemas.form import AS_USUAL, ModelForm
 from . import profile_options as options
 from .console import Debug, Json, Output, Quiet, Seed, emit
 from .default_verb import group

@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..profilers.models.form import DataType, form_of
 from ..schemas.cluster import on_cluster
 from ..schemas.documents import read_document
 from ..schemas.errors import InvalidInputError
+from ..schemas.form import DataType, form_of
 from ..schemas.profile import Device, Network, Profile
 from .cluster import read_cluster, with_gpu
 from .console import remark
 
 if TYPE_CHECKING:
     from ..profilers.analytic.estimate import Calibration
-    from ..profilers.analytic.gpus import Gpu
     from ..profilers.analytic.rates import Rates
+    from ..schemas.gpus import Gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ def analyse(asked: Analysis) -> Profile:
     """
     from ..profilers.analytic.catalogue import known_model
     from ..profilers.analytic.estimate import analytic_profile
-    from ..profilers.analytic.gpus import gpu
     from ..profilers.analytic.rates import rates_of
     from ..profilers.analytic.shape import Batch
+    from ..schemas.gpus import gpu
 
     cluster = None if asked.cluster is None else with_gpu(read_cluster(asked.cluster), asked.gpu, asked.cluster)
     asked = asked if cluster is None else replace(asked, gpu=cluster.gpu)

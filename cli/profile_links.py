@@ -9,8 +9,8 @@ import typer
 from ..schemas.documents import canonical_json, read_document, write_document
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM, write_bytes
+from ..schemas.quantities import parse_bytes
 from .console import Debug, Json, Output, Quiet, Seed, print_json, progress
-from .quantities import parse_bytes
 from .ranks import MEETING, Processes, be_rank, start_here
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ..profilers.models.form import DataType
+from ..schemas.form import DataType
 
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="A preset, file.py:factory, or a Hugging Face config.json.")

@@ -12,11 +12,11 @@ import typer
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM, opened, source_of
+from ..schemas.quantities import parse_time_s
 from .cluster import ClusterOption
 from .console import Debug, Json, Quiet, Seed, emit, picture_ending, print_table, progress, remark
 from .parsing import MemoryLimit, parse_memory_limit
 from .planning import Microbatches, Stages
-from .quantities import parse_time_s
 from .replay_job import Asked, Schedule, job_of, nodes_at_start, parse_cost, read_machines
 from .trace import FormatName, Leaves, Leaving, Nodes, SlowFaults, reading_of
 

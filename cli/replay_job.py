@@ -53,7 +53,7 @@ def read_machines(cluster: str | None, nodes: int | None, tensor_parallel: int) 
 
 def nodes_at_start(site: Site) -> int | tuple[str, ...] | None:
     """The nodes of a cluster, for traces that do not say them: by name where somebody has named them, else how many."""
-    from .cluster_files import counted_cluster
+    from ..schemas.cluster_file import counted_cluster
 
     if site.cluster is None:
         return None

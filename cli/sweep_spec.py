@@ -7,16 +7,16 @@ from itertools import product
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ..schemas.cluster_file import Value, read_yaml
 from ..schemas.documents import read_document
 from ..schemas.files import STANDARD_STREAM
+from ..schemas.quantities import parse_time_s
 from .cluster import Site
 from .parsing import parse_memory_limit
-from .quantities import parse_time_s
 from .replay_job import Asked, Schedule, job_of, parse_cost, read_machines
 from .replaying import Question, digest_of
 from .sweep_traces import swept_traces
 from .sweep_values import MOST_REPLAYS, choices, items_of, placed, require_keys, texts, word
-from .yaml_values import Value, read_yaml
 
 if TYPE_CHECKING:
     from ..schemas.profile import Profile

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..runners.traces.formats import Format
+from ..schemas.cluster_file import Value
+from ..schemas.quantities import parse_time_s
 from .cluster import Site
-from .quantities import parse_time_s
 from .replay_job import nodes_at_start
 from .sweep_values import choices, flag, number, placed, require_keys, seeds_of, texts, word
 from .trace import Leaving, reading_of
 from .trace_generate import Between, Repairs, recipe_of
-from .yaml_values import Value
 
 if TYPE_CHECKING:
     from ..planners.policies.job import Job

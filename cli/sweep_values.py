@@ -7,9 +7,9 @@ from enum import StrEnum
 from itertools import product
 from typing import TypeVar
 
+from ..schemas.cluster_file import Value
 from ..schemas.errors import RtkError
 from ..schemas.text import did_you_mean
-from .yaml_values import Value
 
 Named = TypeVar("Named", bound=StrEnum)
 

@@ -10,8 +10,8 @@ import typer
 from ..runners.traces.formats import Format
 from ..schemas.fields import MOST_NODES
 from ..schemas.files import STANDARD_STREAM, source_of
+from ..schemas.quantities import parse_time_s
 from .console import Debug, Json, Output, Quiet, Seed, print_json, print_table, remark
-from .quantities import parse_time_s
 from .trace_generate import DAY_S, generate
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import typer
 from ..schemas.errors import InvalidInputError
 from ..schemas.fields import MOST_NODES
 from ..schemas.files import STANDARD_STREAM
+from ..schemas.quantities import parse_time_s
 from .console import Debug, Output, Quiet, Seed, remark
-from .quantities import parse_time_s
 
 if TYPE_CHECKING:
     from ..runners.traces.generate import Racks, Recipe, Renewal, SlowLinks, SlowNodes

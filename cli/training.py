@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..profilers.models.form import AS_USUAL, ModelForm, form_of
 from ..schemas.errors import InvalidInputError
+from ..schemas.form import AS_USUAL, ModelForm, form_of
 
 if TYPE_CHECKING:
     from ..profilers.models.load import Model

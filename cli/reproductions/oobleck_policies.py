@@ -14,12 +14,12 @@ from ...planners.policies.job import Job
 from ...planners.shape import Shape
 from ...profilers.analytic.catalogue import known_model
 from ...profilers.analytic.estimate import analytic_profile
-from ...profilers.analytic.gpus import gpu
 from ...profilers.analytic.rates import rates_of
 from ...profilers.analytic.shape import Batch, DecoderShape
-from ...profilers.models.form import DataType
 from ...runners.replay.engine import Record, replay
 from ...schemas.errors import InfeasibleError
+from ...schemas.form import DataType
+from ...schemas.gpus import gpu
 from ...schemas.profile import Connection, Network, Profile
 from ...schemas.replay import Costs, Moment
 from .oobleck_stalls import EPSILON_S, FAILURES, INTERVALS_S, MODELS, NODES, Model, failing_every

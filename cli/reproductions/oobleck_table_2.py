@@ -220,9 +220,9 @@ def _is_in_proportion() -> bool:
     from ...planners.oobleck.templates import plan_templates
     from ...profilers.analytic.catalogue import known_model
     from ...profilers.analytic.estimate import analytic_profile
-    from ...profilers.analytic.gpus import gpu
     from ...profilers.analytic.rates import rates_of
     from ...profilers.analytic.shape import Batch
+    from ...schemas.gpus import gpu
 
     device, known = gpu("a40"), known_model("gpt3-6.7b")
     batch = Batch(2, known.sequence_length, "fp32")

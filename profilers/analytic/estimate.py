@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.form import DataType, ModelForm
+from ...schemas.gpus import INTER_NODE, Gpu
 from ...schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
-from ..models.form import DataType, ModelForm
-from .gpus import INTER_NODE, Gpu
 from .layers import WORKS, Kind, block_work, head_work
 from .memory import LayerBytes, block_bytes, embedding_bytes, head_bytes, stream_bytes
 from .rates import AS_COMPUTED, Corrections, Rates

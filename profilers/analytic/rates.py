@@ -11,8 +11,8 @@ model (8192 tokens, 6144 x 2304) 77 % of the peak.
 from dataclasses import dataclass
 
 from ...schemas.errors import InvalidInputError
-from ..models.form import DataType
-from .gpus import MEMORY_SHARE, Gpu
+from ...schemas.form import DataType
+from ...schemas.gpus import MEMORY_SHARE, Gpu
 from .work import LayerWork, Work
 
 # FlashAttention-2 on A100 reaches 50 to 73 % of the peak without a mask (Dao, 2023, figure 5), and less with one;

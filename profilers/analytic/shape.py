@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ..models.form import DataType
+from ...schemas.form import DataType
 
 ELEMENT_BYTES: dict[DataType, int] = {"fp32": 4, "bf16": 2}
 

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.form import ModelForm
 from ...schemas.text import near
 from ..sharding import transformers_plan
 from .checkpointed import with_checkpoints
 from .config_file import read_config, unsupported
 from .cut import cut_module
 from .factory import describe
-from .form import ModelForm
 from .gpt import language_model_loss
 from .memory import Size, require_memory
 from .model import (

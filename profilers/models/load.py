@@ -1,11 +1,11 @@
 """From a model's name to its layers, its loss, and examples to feed it with."""
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.form import AS_USUAL, ModelForm
 from ...schemas.text import did_you_mean
 from ..analytic.catalogue import MODELS as COMPUTED
 from .checkpointed import with_checkpoints
 from .config_file import is_config
-from .form import AS_USUAL, ModelForm
 from .gpt import TENSOR_PARALLEL, gpt_layers, gpt_parameters, language_model_loss
 from .huggingface import load_config
 from .memory import Size, free_bytes, require_memory

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...schemas.errors import InfeasibleError
-from .form import DataType
+from ...schemas.form import DataType
 
 # The parameter, its gradient and AdamW's two moments.
 TRAINING_BYTES_PER_PARAMETER: dict[DataType, int] = {"fp32": 16, "bf16": 8}

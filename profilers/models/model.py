@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ...schemas.form import AS_USUAL, DataType, ModelForm
 from ..sharding import TensorParallelPlan
 from .factory import describe
-from .form import AS_USUAL, DataType, ModelForm
 from .titles import title_of
 
 DEFAULT_MICROBATCH_SIZE = 4

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.form import AS_USUAL, ModelForm
 from .checkpointed import with_checkpoints
 from .cut import cut_module
 from .factory import UserModel, describe, load_user_model
-from .form import AS_USUAL, ModelForm
 from .gpt import language_model_loss
 from .model import (
     DEFAULT_MICROBATCH_SIZE,

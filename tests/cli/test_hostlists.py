@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.cli.hostlists import expand, fold
+from rtk.schemas.cluster_file import expand, fold
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.fields import MOST_NODES
 

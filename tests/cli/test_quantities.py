@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.cli.quantities import SIZES, SPEEDS, TIMES, parse_bytes, parse_speed, parse_time_s
 from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.quantities import SIZES, SPEEDS, TIMES, parse_bytes, parse_speed, parse_time_s
 
 
 @given(st.integers(1, 10**6), st.integers(0, 999), st.sampled_from(sorted(TIMES)), st.sampled_from(["", " "]))

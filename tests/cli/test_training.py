@@ -9,8 +9,8 @@ from rtk.cli.training import Transport, load_training, training_of
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.checkpointed import Checkpointed
-from rtk.profilers.models.form import ModelForm
 from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.form import ModelForm
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 

@@ -12,7 +12,6 @@ from rtk.profilers.analytic.calibration import calibration_of
 from rtk.profilers.analytic.catalogue import MODELS, known_model
 from rtk.profilers.analytic.elementwise import ACTIVATIONS
 from rtk.profilers.analytic.estimate import analytic_profile, forward_flops
-from rtk.profilers.analytic.gpus import GPUS, gpu
 from rtk.profilers.analytic.rates import Correction, Corrections, rates_of
 from rtk.profilers.analytic.shape import Batch, DecoderShape
 from rtk.profilers.measure import measure_profile
@@ -21,6 +20,7 @@ from rtk.profilers.models.load import load_model
 from rtk.profilers.models.presets import PRESETS
 from rtk.runners.torch.stage import Stage
 from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.gpus import GPUS, gpu
 from rtk.schemas.profile import Profile
 
 H100 = gpu("h100-sxm")

@@ -11,13 +11,13 @@ from torch import nn
 
 from rtk.profilers.models import huggingface, memory
 from rtk.profilers.models.checkpointed import Checkpointed
-from rtk.profilers.models.form import ModelForm
 from rtk.profilers.models.load import load_model
 from rtk.profilers.models.model import apply, seeded
 from rtk.profilers.models.tied import tied
 from rtk.profilers.models.titles import title_of
 from rtk.runners.torch.stage import Stage
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
+from rtk.schemas.form import ModelForm
 
 transformers = pytest.importorskip("transformers")
 

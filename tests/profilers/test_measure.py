@@ -18,12 +18,12 @@ from rtk.profilers import links
 from rtk.profilers.bench import FEWEST_ROUNDS, MOST_ROUNDS
 from rtk.profilers.links import measure_loopback
 from rtk.profilers.measure import measure_profile
-from rtk.profilers.models.form import ModelForm
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.profilers.models.load import Model, load_model
 from rtk.runners.torch.stage import Stage
 from rtk.schemas.documents import read_document
 from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
+from rtk.schemas.form import ModelForm
 from rtk.schemas.profile import Connection, Profile
 
 WIDTH, TOKENS = 8, 12

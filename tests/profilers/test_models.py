@@ -11,11 +11,11 @@ from torch import nn
 
 from rtk.profilers.models import load, memory
 from rtk.profilers.models.checkpointed import Checkpointed
-from rtk.profilers.models.form import ModelForm, form_of
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, gpt_parameters, language_model_loss
 from rtk.profilers.models.load import load_model
 from rtk.profilers.models.presets import PRESETS
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
+from rtk.schemas.form import ModelForm, form_of
 
 SMALL = GptConfig(blocks=2, width=8, heads=2, vocabulary=11, positions=7)
 

@@ -12,10 +12,10 @@ there have the share of those of their generation.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...schemas.errors import InvalidInputError
-from ...schemas.profile import Connection
-from ...schemas.text import near
-from ..models.form import DataType
+from .errors import InvalidInputError
+from .form import DataType
+from .profile import Connection
+from .text import near
 
 # Copies and sums of large tensors reach 80 to 90 % of a memory's bandwidth (BabelStream on A100 and H100: 85 to 93 %).
 MEMORY_SHARE = 0.8

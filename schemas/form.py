@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ...schemas.errors import InvalidInputError
+from .errors import InvalidInputError
 
 DataType = Literal["fp32", "bf16"]
 
