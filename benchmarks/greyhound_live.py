@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.cli.conducting import Conduct
-from rtk.cli.training import Training
+from rtk.cli.coordinating import Conduct, Training
 from rtk.planners.joint.plan import replan_joint
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName

@@ -20,8 +20,7 @@ from statistics import median
 from typing import Any
 
 from rtk.benchmarks.common import spread, write_result
-from rtk.cli.conducting import Conduct
-from rtk.cli.training import Training
+from rtk.cli.coordinating import Conduct, Training
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.shape import Shape

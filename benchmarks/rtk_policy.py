@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.cli.profile_analytic import Analysis, analyse
+from rtk.cli.profile import Analysis, analyse
 from rtk.planners.policies.catalogue import NAMES, policy
 from rtk.planners.policies.job import Job
 from rtk.planners.policies.ways import ways_of

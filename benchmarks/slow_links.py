@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.cli.conducting import Conduct, monitor_of
-from rtk.cli.training import Training
+from rtk.cli.coordinating import Conduct, Training, monitor_of
 from rtk.planners.adaptra.plan import plan_adaptra
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName, answers_for

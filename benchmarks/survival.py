@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rtk.benchmarks.common import write_result
-from rtk.cli.conducting import Conduct
-from rtk.cli.training import Training
+from rtk.cli.coordinating import Conduct, Training
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
 from rtk.planners.pipeline.plan import plan_pipeline
@@ -368,7 +367,7 @@ def plain_worker(plan: bytes, rank: int, port: int, iterations: int, results: An
     """One rank of a plain run; says what CPU time its iterations took."""
     import torch
 
-    from rtk.cli.training import load_training
+    from rtk.cli.coordinating import load_training
     from rtk.runners.torch.c10d import TCPStore
     from rtk.runners.torch.runner import PlanRunner
 

@@ -33,8 +33,7 @@ from typing import Any
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.hanging_model import SOURCE
 from rtk.benchmarks.survival import exact, is_event, plan_of
-from rtk.cli.conducting import Conduct
-from rtk.cli.training import Training
+from rtk.cli.coordinating import Conduct, Training
 from rtk.runners.resilience.standstill import HUNG
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.plan import Plan

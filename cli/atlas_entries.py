@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .pools import process_pool
+from .executors import process_pool
 
 if TYPE_CHECKING:
     from ..planners.slipstream.replanner import Replanner

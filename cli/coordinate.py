@@ -9,26 +9,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.errors import InvalidInputError
-from .conducting import (
+from .console import Debug, Json, Quiet, remark
+from .coordinating import (
+    AtlasOption,
     CheckpointEvery,
     CheckpointOption,
     Conduct,
     Conductor,
     HeartbeatLimit,
+    HostMemory,
     Iterations,
     Metrics,
+    MitigateOption,
+    NormalizeWithin,
+    PolicyOption,
     Resume,
     StallLimit,
     TimelineOption,
     raise_for,
+    sizes_of,
 )
-from .console import Debug, Json, Quiet, remark
-from .plans import ProfileOption, read_valid_plan
-from .policy import AtlasOption, HostMemory, MitigateOption, NormalizeWithin, PolicyOption
-from .resilient_worker import SECRET, secret_of
-from .run_report import RunReport
-from .run_story import RunFacts
-from .training import sizes_of
+from .options import ProfileOption, read_valid_plan
+from .run import SECRET, secret_of
+from .run_output import RunFacts, RunReport
 
 if TYPE_CHECKING:
     from ..runners.resilience.journal import Journal

@@ -9,10 +9,33 @@ from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM, write_bytes
 from ..viz.style import PICTURE_ENDINGS
 from .console import Debug, Json, Quiet, picture_ending, print_document, remark
-from .detect_formats import Format
 
 if TYPE_CHECKING:
-    from .detect_files import Found
+    from .detecting import Found
+
+
+# The formats that `rtk detect` can be told.
+
+
+class Format(StrEnum):
+    """What a file may be read as."""
+
+    CSV = "csv"
+    JSONL = "jsonl"
+    NUMBERS = "numbers"
+    MEGATRON = "megatron"
+    TORCHTITAN = "torchtitan"
+    NANOGPT = "nanogpt"
+    MLPERF = "mlperf"
+    DLLOGGER = "dllogger"
+    CALLS = "calls"
+    OPERATIONS = "operations"
+
+    @property
+    def is_series(self) -> bool:
+        """Whether such a file tells iteration times line by line."""
+        return self not in (Format.CALLS, Format.OPERATIONS)
+
 
 NAME = "detect"
 SUMMARY = "Find what is slow in logs of iteration times, of calls, and in traces."
@@ -69,8 +92,7 @@ def command(
     """
     from ..profilers.failslow.tracker import SHORTEST
     from ..schemas.detection import Detection
-    from .detect_files import Question, examined, followed
-    from .detect_words import print_findings
+    from .detecting import Question, examined, followed, print_findings
 
     ending = picture_ending(output, PICTURE_ENDINGS, FIX) if output is not None else None
     _check(files, follow, format_name)

@@ -24,9 +24,8 @@ def command(
     """
     from ..planners.explain.explain import explain
     from .explain_words import words
-    from .plan_topology import topology_section
-    from .planning import scope_section
-    from .plans import read_valid_plan
+    from .options import read_valid_plan, scope_section
+    from .plan import topology_section
 
     made = read_valid_plan(plan)
     explanation = explain(made)

@@ -33,7 +33,7 @@ def command(
     """
     from ..runners.torch_csv import not_carried, to_torch_csv
     from ..schemas.files import write_bytes
-    from .plans import read_valid_plan
+    from .options import read_valid_plan
 
     read = read_valid_plan(plan)
     text = to_torch_csv(read)

@@ -35,7 +35,7 @@ def command(
     from ..schemas.documents import read_document
     from ..schemas.files import read_bytes, source_of
     from ..schemas.profile import Profile
-    from .planning import summary
+    from .options import summary
 
     if schedule == profile == STANDARD_STREAM:
         raise InvalidInputError(

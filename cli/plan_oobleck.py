@@ -4,12 +4,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import Debug, Json, Output, Quiet, emit, remark
-from .plan_batch import Objective, Solver
-from .planning import summary
+from ..schemas.checkpoint import print_layers
+from ..schemas.errors import InvalidInputError
+from ..schemas.fields import MOST_NODES
+from ..schemas.text import listed
+from .cluster import ClusterOption, OverlayOption, read_site_or_count
+from .console import SETTINGS, Debug, Json, Output, Quiet, emit, print_table, remark
+from .options import ProfileFile, parse_memory_limit, parse_places, summary
+from .plan_small import Objective, Solver
 
 if TYPE_CHECKING:
+    from ..planners.oobleck.reconfiguration import Reconfiguration
     from ..schemas.plan import Plan
+    from ..schemas.templates import PipelineTemplate, Templates
+
 
 MOST_NAMED = 16  # pipelines in a remark
 
@@ -63,3 +71,190 @@ def pipelines_of(made: "Plan") -> str:
         f"{len(nodes)} {'pipelines' if len(nodes) > 1 else 'pipeline'} of {', '.join(nodes[:MOST_NAMED])}{more} nodes "
         f"with {', '.join(counts[:MOST_NAMED])}{more} micro-batches"
     )
+
+
+# `rtk plan templates`: pipeline templates for all numbers of nodes that pipelines may have.
+
+
+def templates(
+    profile: ProfileFile,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", min=1, help="Nodes at the start, N; --cluster may say it instead.")
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option("--gpus-per-node", min=1, help="GPUs of a node, M; 1 if nothing says it.")
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", help="Their kind, such as h100-sxm: its memory counts where the profile has none."),
+    ] = None,
+    cluster: ClusterOption = None,
+    overlay: OverlayOption = None,
+    fault_tolerance: Annotated[
+        int, typer.Option("--fault-tolerance", min=0, help="f: there are f + 1 pipelines or more at all times.")
+    ] = 1,
+    microbatches: Annotated[
+        int | None,
+        typer.Option("--microbatches", min=1, help="Micro-batches of each pipeline; four a stage if none are given."),
+    ] = None,
+    largest: Annotated[
+        int | None,
+        typer.Option(
+            "--largest", min=1, help="Nodes of the largest pipeline; what f of the smallest leave if not given."
+        ),
+    ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--memory-limit",
+            metavar="BYTES",
+            help="Memory of a GPU, for parameters and state, too; the profile's device has it if not given.",
+        ),
+    ] = None,
+    output: Output = "-",
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Plan pipeline templates: for each number of nodes a pipeline may have, the stages of least iteration time.
+
+    From the fewest nodes that the model fits on to what f such pipelines leave. Standard error shows them, and says
+    which numbers of nodes they are enough for.
+    """
+    from ..planners.oobleck.templates import plan_templates
+    from ..schemas.documents import read_document
+    from ..schemas.profile import Profile
+
+    limits = parse_memory_limit(memory_limit)
+    if limits and len(limits) > 1:
+        raise InvalidInputError(
+            f"{len(limits)} memory limits for one kind of GPU", where="--memory-limit", fix="give one"
+        )
+    site, read = read_site_or_count(cluster, nodes, gpus_per_node, gpu, overlay), read_document(profile, Profile)
+    made = plan_templates(
+        site.adapted(read),
+        *site.live_nodes(),
+        fault_tolerance,
+        microbatches,
+        largest,
+        limits[0] if limits else None,
+    )
+    made = site.signed(made, read)
+    emit(made, output, as_json)
+    if not SETTINGS.quiet:
+        print_table(COLUMNS, [_row(template) for template in made.templates], to_stderr=True)
+    remark(promise(made))
+
+
+COLUMNS = ("nodes", "stages", "GPUs of a stage", "micro-batches", "iteration", "slowest stage")
+
+
+def _row(template: "PipelineTemplate") -> tuple[str, ...]:
+    times_s = [sum(map(stage.duration_s, "FB")) for stage in template.stages]
+    slowest = max(range(len(times_s)), key=lambda i: (times_s[i], i))  # the last of equally slow ones, as the objective
+    degrees = [stage.tensor_parallel for stage in template.stages]
+    low, high = min(degrees), max(degrees)
+    return (
+        str(template.nodes),
+        str(len(degrees)),
+        str(low) if low == high else f"{low} to {high}",
+        str(template.microbatches),
+        f"{template.iteration_time_s:.6g} s",
+        f"{slowest}: {times_s[slowest]:.6g} s",
+    )
+
+
+def promise(made: "Templates") -> str:
+    """Which numbers of nodes the templates use up, in a line."""
+    said = made.planner.options["guarantee"]
+    sizes, condition = len(made.templates), made.smallest - 1
+    larger = (
+        f"as well as more (number of sizes p = {sizes} > n_0 - 1 = {condition})"
+        if said["beyond"]
+        else f"though not all larger numbers (number of sizes p = {sizes} <= n_0 - 1 = {condition})"
+    )
+    return (
+        f"{said['pipelines']} or more pipelines use up any {said['from_nodes']} to {said['to_nodes']} nodes, {larger}"
+    )
+
+
+# `rtk plan reconfigure`: the next plan when nodes are lost or join.
+
+
+def reconfigure(
+    plan: Annotated[str, typer.Argument(help="The running plan, made by rtk plan oobleck; `-` is standard input.")],
+    failed: Annotated[
+        list[str] | None,
+        typer.Option("--failed", metavar="k/i", help="A dead worker; its whole node is gone. Repeatable."),
+    ] = None,
+    join: Annotated[
+        int, typer.Option("--join", min=0, max=MOST_NODES, metavar="COUNT", help="So many nodes come.")
+    ] = 0,
+    pays_within: Annotated[
+        int,
+        typer.Option(
+            "--pays-within",
+            min=0,
+            help="Take new pipelines if their copies pay within so many iterations; 0: change no more than must be.",
+        ),
+    ] = 100,
+    output: Output = "-",
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Plan for the nodes that are left or join: pipelines shrink, borrow nodes or merge, and least is copied.
+
+    A node is named by its first worker in the running plan, one that joins new0, new1 and so on. The plan's options say
+    who copies which layers from whom; standard error names the first of them.
+    """
+    from ..planners.oobleck.reconfiguration import Reconfigurer, crew_after
+    from .options import read_valid_plan
+
+    places = parse_places(failed, "--failed")
+    if not places and not join:
+        raise InvalidInputError("nothing has changed", where="--failed or --join", fix="name who is lost, or who comes")
+    running = read_valid_plan(plan)
+    reconfigurer, crew = Reconfigurer(running), crew_after(running, places, join)
+    reconfigurer.require_joining(len(crew), join)
+    found = reconfigurer.next_of(running, crew, pays_within)
+    emit(found.plan, output, as_json)
+    remark(summary(found.plan))
+    remark(_change(running, found))
+    remark(_copying(found))
+
+
+def _change(running: "Plan", found: "Reconfiguration") -> str:
+    """What was done to the pipelines, and to the time of an iteration."""
+    assert found.plan.prediction is not None
+    before = "a time that the running plan does not say"
+    if running.prediction is not None:
+        before = f"{running.prediction.iteration_time_s:.6g} s"
+    return (
+        f"{', '.join(found.steps) or 'nothing'}: {_pipelines(running)} become {_pipelines(found.plan)}; "
+        f"iteration {before} before, {found.plan.prediction.iteration_time_s:.6g} s after"
+    )
+
+
+def _pipelines(plan: "Plan") -> str:
+    """How many pipelines of which templates there are."""
+    names = [pipeline.template for pipeline in plan.pipelines]
+    return ", ".join(f"{names.count(name)} of {name}" for name in dict.fromkeys(sorted(names, key=_by_size)))
+
+
+def _by_size(name: str) -> tuple[int, str]:
+    """Templates are named n2 to n10: by their numbers."""
+    return len(name), name
+
+
+def _copying(found: "Reconfiguration") -> str:
+    """Who copies what from whom, the first of them, and how much that is."""
+    from ..viz.units import print_bytes, print_time
+
+    if not found.copies:
+        return "nothing to copy"
+    names = [f"{print_layers([copy.layers])} from {copy.source} to {copy.target}" for copy in found.copies]
+    lasts = "the network gives no bandwidth to say how long that takes"
+    if found.copying_s is not None:
+        lasts = f"which takes {print_time(found.copying_s)}"
+    return f"copies: {listed(names)}; {print_bytes(found.moved_bytes)}, {lasts}"

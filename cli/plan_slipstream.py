@@ -12,14 +12,18 @@ from ..schemas.files import STANDARD_STREAM
 from ..schemas.text import counted, listed
 from .cluster import ClusterOption, OverlayOption, Site, read_site
 from .console import Debug, Json, Output, Quiet, Seed, emit, print_document, progress, remark
-from .parsing import (
+from .options import (
     LinkDelays,
     MemoryLimit,
     RequireOptimal,
     Slow,
     Solver,
     SolverOption,
+    Technique,
+    TechniqueOption,
     TimeLimit,
+    demand_proof,
+    own_proof,
     parse_block,
     parse_effort,
     parse_link_delays,
@@ -27,8 +31,9 @@ from .parsing import (
     parse_places,
     parse_share,
     parse_slow_places,
+    require_proof,
+    summary,
 )
-from .planning import Technique, TechniqueOption, demand_proof, own_proof, require_proof, summary
 
 if TYPE_CHECKING:
     from ..schemas.atlas import Atlas

@@ -11,7 +11,7 @@ from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM, write_bytes
 from ..schemas.quantities import parse_bytes
 from .console import Debug, Json, Output, Quiet, Seed, print_json, progress
-from .ranks import MEETING, Processes, be_rank, start_here
+from .probe import MEETING, Processes, be_rank, start_here
 
 if TYPE_CHECKING:
     from ..profilers.link_survey import LinkSurvey

@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .conducting import Conduct
 from .console import Debug, Json, Quiet, Seed, print_json, progress, remark
-from .measuring import measure
-from .measuring_here import Measuring
+from .coordinating import Conduct, available_cores, training_of
+from .profile import Measuring, measure
 from .run import run_here
-from .training import available_cores, training_of
 
 if TYPE_CHECKING:
     from ..schemas.plan import Plan

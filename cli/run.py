@@ -1,60 +1,383 @@
 """`rtk run`: a plan on real ranks."""
 
+import ctypes
 import os
+import signal
+import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..schemas.documents import canonical
-from ..schemas.errors import InvalidInputError, RuntimeFailedError
+from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from ..schemas.files import STANDARD_STREAM
-from .conducting import (
+from .console import SETTINGS, Debug, Json, Quiet, Seed
+from .coordinating import (
     Announcements,
+    AtlasOption,
     CheckpointEvery,
     CheckpointOption,
     Conduct,
     Conductor,
+    DataOption,
     HeartbeatLimit,
+    HostMemory,
     InjectOption,
     Iterations,
-    Metrics,
-    Resume,
-    StallLimit,
-    TimelineOption,
-    first_beyond,
-    raise_for,
-)
-from .console import SETTINGS, Debug, Json, Quiet, Seed
-from .launch import Workers
-from .plans import ProfileOption, read_valid_plan
-from .policy import AtlasOption, HostMemory, MitigateOption, NormalizeWithin, PolicyOption
-from .resilient_worker import COORDINATOR, NOT_BEFORE, SECRET, name_of_rank, secret_of, work
-from .run_report import RunReport
-from .run_story import RunFacts
-from .torchrun_worker import work_under_torchrun
-from .training import (
-    DataOption,
     LearningRate,
+    Metrics,
     MicrobatchSize,
+    MitigateOption,
     ModelOption,
+    NormalizeWithin,
     Paced,
+    PolicyOption,
+    Resume,
     SequenceLength,
+    StallLimit,
     Threads,
+    TimelineOption,
     Training,
     Transport,
     TransportOption,
+    device,
+    first_beyond,
     load_training,
+    raise_for,
     tokens_of,
     training_of,
 )
+from .options import ProfileOption, read_valid_plan
+from .run_output import RunFacts, RunReport
 
 if TYPE_CHECKING:
     from ..runners.resilience.announcements import Announcement
+    from ..runners.resilience.link import Link
+    from ..runners.resilience.messages import End, Hello, Returning
     from ..runners.resilience.server import Finished, Server
+    from ..runners.torch.corpus import ByteBatch
+    from ..runners.torch.meeting import MeetingPlace
+    from ..runners.torch.runner import PlanRunner
+    from ..runners.torch.task import Task
     from ..schemas.plan import Plan
+
+
+# A worker of a resilient run: one process, which a coordinator tells what to execute.
+
+
+M_ARENA_MAX = -8  # of malloc.h
+LAST_WORDS_S = 1.0
+COORDINATOR, SECRET, NOT_BEFORE = "RTK_COORDINATOR", "RTK_SECRET", "RTK_NOT_BEFORE"
+
+
+class EndedError(RtkError):
+    """The job ended without success; whoever coordinates has said why."""
+
+    def __init__(self, end: "End") -> None:
+        super().__init__(f"the coordinator has ended the job: {end.reason}")
+        self.exit_code = end.exit_code
+
+
+def work(
+    plan: "Plan",
+    training: Training,
+    name: str,
+    addresses: list[str],
+    secret: bytes,
+    patience_s: float,
+    others: Sequence[str] = (),
+) -> None:
+    """Be worker `name` until the coordinator says that the job, or this worker's part in it, is over.
+
+    Args:
+        plan: that the job begins with.
+        training: what to train.
+        name: `k/i`.
+        addresses: of the coordinator, and of standbys.
+        secret: the job's.
+        patience_s: how long to look for a lost coordinator, in s.
+        others: this machine's addresses on other networks than that of the coordinator.
+
+    Raises:
+        InvalidInputError: the model or the data do not fit the plan, an address is not this machine's, or the
+            coordinator refuses this worker.
+        RuntimeFailedError: no coordinator is found for `patience_s`.
+        EndedError: the job failed.
+    """
+    _keep_one_arena()
+    import torch
+
+    from ..runners.resilience.link import Link
+    from ..runners.resilience.messages import Failed
+    from ..runners.torch.meeting import MeetingPlace
+    from ..runners.torch.resilient import ResilientWorker
+
+    die_with_launcher()
+    torch.set_num_threads(training.threads)
+    hostname = _own_address(addresses[0])
+    task = _task(plan, training, name, secret, hostname, others)
+    meeting, besides = MeetingPlace(secret, hostname), _places_besides(secret, others)
+    worker = ResilientWorker(task)
+    hello = _hello_of(task, meeting.address, tuple(place.address for place in besides))
+    link = Link(addresses, secret, hello, patience_s=patience_s, on_interrupt=worker.announce, on_inquiry=worker.answer)
+    SETTINGS.trains = True
+    welcome = link.start()
+    _leave_when_told(link)
+    try:
+        end = worker.run(link, welcome, partial(_end_at_once, link))
+    except InvalidInputError as error:
+        link.send(Failed(error.exit_code, str(error)))
+        raise
+    finally:
+        link.close()
+        for place in (meeting, *besides):
+            place.close()
+    if end.exit_code:
+        raise EndedError(end)
+
+
+def _end_at_once(link: "Link", exit_code: int, reason: str) -> None:
+    """End this process, whose main thread nothing wakes any more, and let the coordinator know why.
+
+    The kernel closes what is open; exit functions would wait for that thread.
+    """
+    from ..runners.resilience.messages import Failed
+
+    print(f"error: {reason}; this worker ends itself", file=sys.stderr, flush=True)
+    telling = threading.Thread(target=link.send, args=(Failed(exit_code, reason),), daemon=True)
+    telling.start()
+    telling.join(LAST_WORDS_S)  # a coordinator that is stopped does not take them
+    os._exit(exit_code)
+
+
+def _task(plan: "Plan", training: Training, name: str, secret: bytes, hostname: str, others: Sequence[str]) -> "Task":
+    """What the worker is to train; `hostname` and `others` are its addresses."""
+    import torch
+
+    from ..runners.torch.task import Task
+
+    model, corpus = load_training(plan, training)
+    return Task(
+        name=name,
+        plan=plan,
+        make_layers=lambda: load_training(plan, training)[0].layers,
+        loss=model.loss,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
+        batch=corpus.batch,
+        settings=training.settings(),
+        secret=secret,
+        device=device(),
+        hostname=hostname,
+        others=tuple(others),
+        paced=training.paced,
+        seed=training.seed,
+        transport=training.transport,
+    )
+
+
+def _hello_of(task: "Task", store: str, others: tuple[str, ...]) -> "Callable[[str, Returning | None], Hello]":
+    """What the worker says to each coordinator first; `store` and `others`: where its meeting places are."""
+    from ..runners.resilience.crowding import cores_here
+    from ..runners.resilience.messages import Hello
+    from ..schemas.documents import digest
+
+    plan_digest, cores = digest(task.plan), cores_here()
+
+    def hello(proof: str, returning: "Returning | None") -> Hello:
+        return Hello(
+            proof=proof,
+            worker=task.name,
+            store=store,
+            plan=plan_digest,
+            job=task.settings,
+            pid=os.getpid(),
+            not_before=0 if returning else int(os.environ.get(NOT_BEFORE, "0")),
+            returning=returning,
+            others=others,
+            cores=cores,
+        )
+
+    return hello
+
+
+def name_of_rank(plan: "Plan", worker: str | None) -> str:
+    """The name of this worker: as given, else that of the plan's live worker number RANK.
+
+    Raises:
+        InvalidInputError: there is neither, or the plan has no such worker.
+    """
+    names = [one.name for one in plan.workers]
+    if worker is not None:
+        if worker not in names:
+            raise InvalidInputError(f"the plan has no worker {worker}", where="--worker", fix="name one as k/i")
+        return worker
+    live, rank = plan.live_workers(), os.environ.get("RANK")
+    if rank is None or not rank.isdecimal() or int(rank) >= len(live):
+        raise InvalidInputError(
+            f"RANK is {rank}, the plan has {len(live)} live workers" if rank else "nothing says which worker this is",
+            where="RANK",
+            fix=f"give --worker k/i, or start {len(live)} workers with torchrun",
+        )
+    return live[int(rank)].name
+
+
+def secret_of(file: str | None) -> bytes:
+    """The job's secret: from a file, else from the environment.
+
+    Raises:
+        InvalidInputError: there is none, or it is too short.
+    """
+    from ..runners.resilience.secret import SHORTEST_BYTES, read_secret
+
+    if file is not None:
+        return read_secret(file)
+    secret = os.environ.get(SECRET, "").strip().encode()
+    if len(secret) < SHORTEST_BYTES:
+        raise InvalidInputError(
+            f"the job's secret is missing, or shorter than {SHORTEST_BYTES} bytes",
+            where=f"--secret-file or {SECRET}",
+            fix="give a file; `rtk coordinate` makes one where there is none, and its workers need the same",
+        )
+    return secret
+
+
+def _keep_one_arena() -> None:
+    """Have glibc allocate for all threads in one place.
+
+    Every epoch has threads of its own; with an arena each, what they leave behind grew by 20 MB in 100 epochs.
+    """
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
+def _places_besides(secret: bytes, addresses: Sequence[str]) -> "list[MeetingPlace]":
+    """Where other workers find this one on other networks."""
+    from ..runners.torch.meeting import MeetingPlace
+
+    try:
+        return [MeetingPlace(secret, address) for address in addresses]
+    except RuntimeFailedError as error:
+        raise InvalidInputError(error.what, where="--interface", fix=error.fix) from None
+
+
+def _own_address(coordinator: str) -> str:
+    """The address of this machine on the way to the coordinator: other workers reach it there as well."""
+    from ..runners.resilience.addresses import parse_address
+
+    host, port = parse_address(coordinator, where="--coordinator")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing; only chooses the interface
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise InvalidInputError(
+            f"there is no way to the coordinator: {error.strerror or error}", where=coordinator, fix="check the address"
+        ) from None
+
+
+def _leave_when_told(link: "Link") -> None:
+    """On SIGTERM, as spot instances give it before they go: finish the iteration and leave."""
+    from ..runners.resilience.messages import Leaving
+
+    def leave(*_: object) -> None:
+        # In a thread: the interrupted code may hold the lock that sending takes.
+        threading.Thread(target=link.send, args=(Leaving(),), daemon=True).start()
+        print("asked to leave: will do so after this iteration", file=sys.stderr)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+# Worker processes on this machine, started and ended together.
+
+
+# How long a worker may take to end by itself, once the job is over, before it is killed.
+GRACE_S = 5.0
+LAUNCHED = "RTK_LAUNCHED"
+
+
+class Workers:
+    """`rtk ARGUMENTS` in processes of their own, whose standard output and error are the caller's.
+
+    When this process dies, they notice and end. Use as a context: at its end they are waited for, and then killed.
+
+    Args:
+        keep: descriptors that they inherit, under the same numbers.
+    """
+
+    def __init__(self, keep: Sequence[int] = ()) -> None:
+        self._keep = tuple(keep)
+        self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+
+    def start(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start one more process.
+
+        Args:
+            name: of the worker.
+            arguments: the command line behind `rtk`.
+            environment: what it finds in its environment beside ours.
+        """
+        command = [sys.executable, "-m", "rtk.cli.main", *arguments]
+        variables = {**os.environ, **environment, LAUNCHED: "1"}
+        process = subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, pass_fds=self._keep)
+        self._processes.append((name, process))
+
+    def resume(self, name: str) -> None:
+        """Let a stopped worker go on."""
+        for other, process in self._processes:
+            if other == name and process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+
+    def ended(self) -> tuple[str, int] | None:
+        """A worker that has ended without success, and its exit code, negative for a signal; None while all is well."""
+        found = [(name, process.poll()) for name, process in self._processes]
+        codes = [(name, code) for name, code in found if code]
+        # Invalid input on one worker shows on the others as a broken connection (5): the lower code is the cause.
+        killed = [one for one in codes if one[1] < 0]
+        return killed[0] if killed else min(codes, key=lambda one: one[1], default=None)
+
+    def are_over(self) -> bool:
+        """Whether all have ended."""
+        return all(process.poll() is not None for _, process in self._processes)
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        deadline = time.monotonic() + (GRACE_S if error is None else 0.0)
+        while time.monotonic() < deadline and any(process.poll() is None for _, process in self._processes):
+            time.sleep(0.01)
+        for _, process in self._processes:
+            if process.poll() is None:
+                process.kill()
+        for _, process in self._processes:
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def die_with_launcher() -> None:
+    """In a worker that `Workers` started: end this process as soon as the launcher is gone; elsewhere do nothing."""
+    if LAUNCHED not in os.environ:
+        return
+
+    def watch() -> None:
+        # The launcher holds the other end of our standard input and never writes to it. Python's own stream object
+        # would be locked by this read when the interpreter shuts down.
+        os.read(0, 1)
+        os._exit(RuntimeFailedError.exit_code)
+
+    threading.Thread(target=watch, name="launcher watch", daemon=True).start()
+
 
 NAME = "run"
 SUMMARY = "Execute a plan on real processes, and go on when some die."
@@ -273,3 +596,77 @@ def _refuse_conducting(how: Conduct) -> None:
             "let `rtk run` lead its own job: no --coordinator" if option == "--inject" else "give it to rtk coordinate"
         )
         raise InvalidInputError(f"the coordinator decides on {option}, not its workers", where=option, fix=fix)
+
+
+# A worker of a plain run: one process of torchrun's, without a coordinator, which fails with the others.
+
+
+def work_under_torchrun(plan: "Plan", training: Training, how: Conduct, as_json: bool, quiet: bool) -> None:
+    """Be one worker of a job without a coordinator, which ends when one of its workers fails.
+
+    Raises:
+        InvalidInputError: the model or the data do not fit the plan, or an option needs a coordinator.
+    """
+    _refuse_resilience(how)
+    import torch
+
+    from ..runners.torch.runner import PlanRunner
+    from ..schemas.documents import write_document
+
+    torch.set_num_threads(training.threads)
+    model, corpus = load_training(plan, training)
+    runner = PlanRunner(
+        plan,
+        model.layers,
+        model.loss,
+        lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
+        device=device(),
+        paced=training.paced,
+        seed=training.seed,
+        transport=training.transport,
+    )
+    SETTINGS.trains = True
+    facts = RunFacts(plan, training.model, tokens_of(plan, corpus), training.paced, how.iterations)
+    report = RunReport(facts, as_json=as_json, quiet=quiet, metrics=how.metrics)
+    if runner.reports_loss():
+        with report:
+            _report_all(runner, corpus.batch, how.iterations, report)
+    else:
+        for iteration in range(how.iterations):
+            runner.step(corpus.batch(iteration))
+    if how.timeline is not None:
+        timeline = runner.timeline()
+        if timeline is not None:
+            write_document(how.timeline, timeline)
+    runner.close()
+
+
+def _report_all(runner: "PlanRunner", batch: "Callable[[int], ByteBatch]", iterations: int, report: RunReport) -> None:
+    """Run all iterations, and say what each gave; it lasts from the end of the one before it."""
+    from ..runners.resilience.announcements import IterationCommitted, JobEnded, JobStarted
+
+    live = len(runner.plan.live_workers())
+    report.report(JobStarted(epoch=0, live_workers=live, iterations=iterations, iteration=0))
+    times_s, last_end_s = [], None
+    for iteration in range(iterations):
+        result = runner.step(batch(iteration))
+        times_s.append(result.end_s - (result.start_s if last_end_s is None else last_end_s))
+        last_end_s = result.end_s
+        report.report(
+            IterationCommitted(
+                epoch=0, iteration=iteration, loss=result.loss, iteration_time_s=times_s[-1], live_workers=live
+            )
+        )
+    done = "all iterations are done"
+    report.report(JobEnded(epoch=0, exit_code=0, reason=done, iterations=iterations, iteration_time_s=median(times_s)))
+
+
+def _refuse_resilience(how: Conduct) -> None:
+    """Without a coordinator there is nobody to lead."""
+    option = first_beyond(Conduct(how.iterations, timeline=how.timeline, metrics=how.metrics), how)
+    if option is not None:
+        raise InvalidInputError(
+            f"{option} needs a coordinator",
+            where=option,
+            fix="start `rtk coordinate`, and the workers with --coordinator",
+        )

@@ -11,10 +11,8 @@ from ..planners.recovery.escalation import Remedies, escalating
 from ..schemas.errors import RuntimeFailedError
 from .cluster import ClusterOption, OverlayOption, Site, read_site
 from .console import Debug, Json, Quiet, Seed, print_document, print_table
-from .parsing import LinkDelays, Slow, parse_link_delays, parse_slow
-from .plans import ProfileOption, read_valid_plan, read_valid_trace
-from .policy import AtlasOption, HostMemory, MitigateOption, NormalizeWithin, PolicyOption
-from .training import Transport
+from .coordinating import AtlasOption, HostMemory, MitigateOption, NormalizeWithin, PolicyOption, Transport
+from .options import LinkDelays, ProfileOption, Slow, parse_link_delays, parse_slow, read_valid_plan, read_valid_trace
 
 if TYPE_CHECKING:
     from ..planners.recovery.answers import Answers
@@ -146,7 +144,7 @@ def _story(
 ) -> "Story":
     """Let a trace happen to a plan."""
     from ..runners.story import simulate_story
-    from .conducting import monitor_of
+    from .coordinating import monitor_of
 
     monitor = escalating(monitor_of(plan), plan, remedies, lambda: answers)
     return simulate_story(plan, trace, iterations, answers, costs, jitter, seed, monitor, transport.value)

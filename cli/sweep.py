@@ -8,8 +8,7 @@ from ..schemas.errors import InfeasibleError
 from .console import Debug, Json, Quiet, print_json, print_table, progress, remark
 
 if TYPE_CHECKING:
-    from .sweep_folder import Outcome, SweepFolder
-    from .sweep_spec import Combination
+    from .sweeping import Combination, Outcome, SweepFolder
 
 NAME = "sweep"
 SUMMARY = "Replay every combination of models, jobs, clusters, traces and costs."
@@ -39,9 +38,7 @@ def command(
     tried. Reports that are in FOLDER already, of the same inputs, are not made again. Goodputs are those of `rtk
     replay`; a policy that cannot train a job counts as 0.
     """
-    from .sweep_folder import SweepFolder
-    from .sweep_spec import read_sweep
-    from .sweep_summary import summary_of
+    from .sweeping import SweepFolder, read_sweep, summary_of
 
     combinations = read_sweep(spec)
     folder = SweepFolder(output)
@@ -64,7 +61,7 @@ def _replay_missing(
     """Add the outcomes that are not there yet, each once its report is written."""
     from .executors import executor_of
     from .replaying import replays
-    from .sweep_folder import Outcome
+    from .sweeping import Outcome
 
     missing = [number for number in range(len(combinations)) if number not in outcomes]
     if not missing:
@@ -86,7 +83,7 @@ def _tell(summary: dict[str, Any], as_json: bool) -> None:
     Raises:
         InfeasibleError: there is nothing to say, for no job can be trained.
     """
-    from .sweep_summary import HEADINGS, axis_tables, policy_rows
+    from .sweeping import HEADINGS, axis_tables, policy_rows
 
     impossible = summary["impossible"]
     if impossible:

@@ -6,8 +6,7 @@ import typer
 
 from ..schemas.files import source_of
 from .console import Debug, Json, Quiet, print_json
-from .planning import quality
-from .plans import ProfileOption, check_profile
+from .options import ProfileOption, check_profile, quality
 
 if TYPE_CHECKING:
     from ..schemas.plan import Plan

@@ -12,7 +12,7 @@ from ...planners.shape import Shape
 from ...runners.replay.engine import replay
 from ...schemas.errors import InfeasibleError
 from ...schemas.replay import Moment
-from ..profile_analytic import Analysis, analyse
+from ..profile import Analysis, analyse
 from .reproduction import Basis, Claim, Reproduction, Row
 from .spot_traces import moments_of
 

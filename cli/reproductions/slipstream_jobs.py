@@ -18,7 +18,7 @@ from ...profilers.analytic.estimate import forward_flops
 from ...profilers.analytic.shape import Batch
 from ...schemas.plan import Prediction
 from ...schemas.profile import Profile
-from ..profile_analytic import Analysis, analyse
+from ..profile import Analysis, analyse
 from .stages import stages_profile
 
 GPU = "a100-sxm"  # section 5.1: A100 80GB, 600 GB/s NVLink

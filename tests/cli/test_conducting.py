@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rtk.cli.conducting import LATE_S, Conduct, Conductor, first_beyond, monitor_of
+from rtk.cli.coordinating import LATE_S, Conduct, Conductor, first_beyond, monitor_of
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.resilience.messages import Hello

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rtk.cli.training import load_training, training_of
+from rtk.cli.coordinating import load_training, training_of
 from rtk.runners.torch.runner import PlanRunner
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.plan import Plan

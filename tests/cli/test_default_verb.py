@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rtk.cli.default_verb import group
+from rtk.cli.profile import group
 
 
 @pytest.fixture

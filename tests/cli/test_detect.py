@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rtk.cli.detect_formats import Format
+from rtk.cli.detect import Format
 from rtk.profilers.failslow.readers.formats import READERS
 from rtk.schemas.detection import Detection
 from rtk.schemas.documents import parse_document

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rtk.cli.pools import uninterrupted
+from rtk.cli.executors import uninterrupted
 
 
 def press() -> None:

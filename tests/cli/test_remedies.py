@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rtk.cli import conducting
-from rtk.cli.conducting import Conduct, raise_for
+from rtk.cli import coordinating
+from rtk.cli.coordinating import Conduct, raise_for
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink, SlowWorker
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.plan import Plan
@@ -46,7 +46,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Findings]:
     def monitor_of(plan: Plan, is_resumed: bool = False) -> Monitor:
         return Told(findings.pop(0))
 
-    monkeypatch.setattr(conducting, "monitor_of", monitor_of)
+    monkeypatch.setattr(coordinating, "monitor_of", monitor_of)
     return findings
 
 

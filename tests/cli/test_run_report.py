@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rtk.cli.live_view import RunView, sparkline
-from rtk.cli.run_report import RunReport, wants_live_view
-from rtk.cli.run_story import RunFacts, RunStory
+from rtk.cli.run_output import RunFacts, RunReport, RunStory, RunView, sparkline, wants_live_view
 from rtk.runners.resilience.announcements import (
     Announcement,
     CheckpointSaved,
@@ -465,7 +463,7 @@ def test_the_view_stays_and_the_summary_follows(capsys: pytest.CaptureFixture[st
 
 
 SCRIPT = """
-from rtk.cli.run_report import RunReport
+from rtk.cli.run_output import RunReport
 from {module} import END, STORY, facts
 with RunReport(facts()) as report:
     for event in [*STORY, END]:

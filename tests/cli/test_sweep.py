@@ -19,7 +19,7 @@ import pytest
 from rtk.cli import replaying
 from rtk.cli.executors import executor_of
 from rtk.cli.replaying import Question, replays
-from rtk.cli.sweep_spec import read_sweep
+from rtk.cli.sweeping import read_sweep
 from rtk.schemas.documents import canonical, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, RuntimeFailedError
 from rtk.schemas.replay_report import ReplayReport

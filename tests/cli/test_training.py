@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rtk.cli.training import Transport, load_training, training_of
+from rtk.cli.coordinating import Transport, load_training, training_of
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.checkpointed import Checkpointed

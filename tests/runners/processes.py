@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rtk.cli.conducting import Conduct, Conductor
-from rtk.cli.training import Training, load_training
+from rtk.cli.coordinating import Conduct, Conductor, Training, load_training
 from rtk.runners.resilience.announcements import Announcement
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import RtkError
@@ -44,8 +43,8 @@ def single_process(plan: Plan, training: Training, iterations: int) -> list[floa
 
 def work(plan: bytes, training: Training, name: str, addresses: list[str], secret: bytes, not_before: int) -> None:
     """A worker's process: what `rtk run --coordinator` does."""
-    from rtk.cli.resilient_worker import NOT_BEFORE
-    from rtk.cli.resilient_worker import work as be_worker
+    from rtk.cli.run import NOT_BEFORE
+    from rtk.cli.run import work as be_worker
 
     os.environ[NOT_BEFORE] = str(not_before)
     try:

@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from rtk.cli.conducting import Conduct, monitor_of  # noqa: E402
-from rtk.cli.training import Training  # noqa: E402
+from rtk.cli.coordinating import (  # noqa: E402
+    Conduct,
+    Training,
+    monitor_of,
+)
 from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
 from rtk.planners.recovery.answers import PolicyName  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402

@@ -12,8 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rtk.cli.conducting import Conduct  # noqa: E402
-from rtk.cli.training import Training  # noqa: E402
+from rtk.cli.coordinating import (  # noqa: E402
+    Conduct,
+    Training,
+)
 from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners.program import AllReduce, Compute, Message, Part, Receive  # noqa: E402

@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 
 from rtk.cli.main import main
-from rtk.cli.ranks import MEETING
+from rtk.cli.probe import MEETING
 from rtk.runners.torch import link_times, probe
 from rtk.runners.torch.link_times import LinkReadings, LinkTrials
 from rtk.runners.torch.probe import Bench

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rtk.cli.main import main
-from rtk.cli.ranks import MEETING
+from rtk.cli.probe import MEETING
 from rtk.profilers.failslow.slow_parts import slow_parts
 from rtk.runners.passes import ring_passes
 from rtk.runners.torch import probe

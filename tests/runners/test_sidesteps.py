@@ -15,9 +15,11 @@ torch = pytest.importorskip("torch")
 
 from torch._C._distributed_c10d import HashStore  # noqa: E402
 
-from rtk.cli.conducting import Conduct  # noqa: E402
-from rtk.cli.resilient_worker import work as be_worker  # noqa: E402
-from rtk.cli.training import Training  # noqa: E402
+from rtk.cli.coordinating import (  # noqa: E402
+    Conduct,
+    Training,
+)
+from rtk.cli.run import work as be_worker  # noqa: E402
 from rtk.runners.slow_network.network import SlowNetwork, enter, is_usable  # noqa: E402
 from rtk.runners.torch.gloo import GlooTransport  # noqa: E402
 from rtk.runners.torch.lost_touch import LostTouchError  # noqa: E402

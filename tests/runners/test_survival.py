@@ -13,8 +13,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rtk.cli.conducting import Conduct  # noqa: E402
-from rtk.cli.training import Training  # noqa: E402
+from rtk.cli.coordinating import (  # noqa: E402
+    Conduct,
+    Training,
+)
 from rtk.planners.oobleck.plan import plan_oobleck  # noqa: E402
 from rtk.planners.oobleck.templates import plan_templates  # noqa: E402
 from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402

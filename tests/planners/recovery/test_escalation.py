@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.cli.conducting import Conduct, Conductor, events_after
+from rtk.cli.coordinating import Conduct, Conductor, events_after
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.recovery.escalation import Escalating, Remedies, parse_mitigate

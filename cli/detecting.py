@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..profilers.failslow.readers.lines import Line, growing_lines, lines_of
 from ..profilers.failslow.readers.watch import Watch
-from ..schemas.detection import FileFindings
+from ..schemas.detection import FailSlow, FileFindings
 from ..schemas.files import STANDARD_STREAM, source_of
-from ..viz.detection import Point, Thinned
-from .console import remark
-from .detect_formats import Format
-from .detect_words import words_of
+from ..schemas.text import counted
+from ..viz.detection import Point, Thinned, words_of_attribution
+from ..viz.units import print_time
+from .console import ends_quietly, remark
+from .detect import Format
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ..profilers.failslow.readers.ranks import Sample
     from ..profilers.failslow.tracker import Change
+
 
 POLL_S = 0.2
 
@@ -188,3 +192,82 @@ def _operations(file: str) -> Found:
     from ..profilers.failslow.attribution.files import findings_of
 
     return Found(findings_of(Path(file)))
+
+
+# What `rtk detect` says: a table of what was found, and a line for each change while a log grows.
+
+
+UNWRAPPED = 10_000  # columns, where no terminal says how many there are
+
+
+def print_findings(findings: Sequence[FileFindings]) -> None:
+    """A paragraph a file: what it is, and a table of what was slow in it."""
+    from rich.console import Console
+
+    console = ends_quietly(Console(highlight=False, width=None if sys.stdout.isatty() else UNWRAPPED))
+    for index, one in enumerate(findings):
+        if index:
+            console.print()
+        console.print(_heading(one), markup=False)
+        if one.events:
+            console.print(_table(one.events))
+
+
+def words_of(change: "Change", watch: "Watch", source: str) -> str:
+    """The line for a change.
+
+    Args:
+        change: of what is known of an episode.
+        watch: which has just noted the sample that changed it.
+        source: what the log is called.
+    """
+    episode = change.episode
+    since = f"since {_place(episode.onset, watch)}"
+    how = f"{episode.severity:.2f} x the usual time"
+    match change.kind:
+        case "provisional":
+            words = f"suspicion: {how} {since}"
+        case "dismissed":
+            words = f"dismissed: what was suspected {since} has come to nothing"
+        case "confirmed":
+            words = f"confirmed: slow {since}, {how}"
+        case "level":
+            words = f"changed: now {how}, slow {since}"
+        case "relief":
+            assert episode.relief is not None
+            count = episode.relief - episode.onset
+            words = f"relief: as usual again since {_place(episode.relief, watch)}, after {count} samples at {how}"
+    return f"{source}, {_place(watch.samples - 1, watch)}: {words}"
+
+
+def _place(place: int, watch: "Watch") -> str:
+    iteration = watch.iteration_of(place)
+    return f"sample {place}" if iteration in (None, place) else f"sample {place} (iteration {iteration})"
+
+
+def _heading(found: FileFindings) -> str:
+    usual = "too few to know what is usual" if found.usual_s is None else f"usually {print_time(found.usual_s)}"
+    slow = counted(len(found.events), "fail-slow") if found.events else "nothing slow"
+    parts = [f"{source_of(found.file)}: {found.kind}", counted(found.samples, "sample"), usual, slow]
+    if found.attribution is not None:
+        parts.append(words_of_attribution(found.attribution))
+    return ", ".join(parts)
+
+
+def _table(events: Sequence[FailSlow]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("onset", "suspected", "confirmed", "relief", "severity"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("cause", no_wrap=True)
+    for name in ("scope", "evidence"):
+        table.add_column(name, overflow="fold")
+    for event in events:
+        places = (event.onset, event.provisional, event.confirmed, event.relief)
+        cells = ["-" if place is None else str(place) for place in places]
+        scope = " ".join([event.scope.kind, ", ".join(event.scope.names)]).strip()
+        texts = (*cells, f"{event.severity:.2f} x", event.cause, scope, "; ".join(event.evidence))
+        table.add_row(*map(Text, texts))
+    return table

@@ -1,0 +1,784 @@
+"""What has happened in a run so far, gathered from its announcements, and the words for it.
+
+Announcements (runners/resilience/announcements.py) are those of the coordinator's rules, or the few of a run without a
+coordinator; what is not known of a run is left out.
+"""
+
+import json
+import math
+import os
+import stat
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ..schemas.errors import InvalidInputError
+from ..schemas.plan import name_of
+from ..schemas.text import counted, listed
+from .console import remark
+
+if TYPE_CHECKING:
+    from ..runners.resilience.announcements import (
+        Announcement,
+        EpochBegun,
+        IterationCommitted,
+        JobEnded,
+        JobStarted,
+        Recovered,
+        WorkerFailed,
+    )
+    from ..schemas.plan import Plan
+
+
+LOSSES_KEPT = 60
+HAPPENINGS_KEPT = 8
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known of a run before it starts.
+
+    Attributes:
+        plan: the plan that it starts with.
+        model: the model's name; None or empty where it is not known.
+        tokens: tokens of one iteration, over all pipelines; None or 0 where that is not known.
+        paced: every operation lasts what the plan says.
+        iterations: how many there are to be; None where only the run's start tells.
+    """
+
+    plan: "Plan"
+    model: str | None
+    tokens: int | None
+    paced: bool = False
+    iterations: int | None = None
+
+
+@dataclass
+class Happening:
+    """Something that is worth a line: when, what, what it cost (known later), and whether it is bad."""
+
+    at_s: float
+    words: str
+    is_bad: bool = False
+    cost: str = ""
+
+    def __str__(self) -> str:
+        """The line: the local time of day, what happened, and what came of it."""
+        return f"{clock(self.at_s)}  {self.words}{self.cost}"
+
+
+class RunStory:
+    """The state of a run, as far as announcements tell.
+
+    Args:
+        facts: what is known beforehand.
+    """
+
+    def __init__(self, facts: RunFacts) -> None:
+        self.facts = facts
+        prediction = facts.plan.prediction
+        self.predicted_s = prediction.iteration_time_s if prediction else None
+        self.iterations = facts.iterations
+        self.epoch = 0
+        self.seats = {worker.name: worker.name for worker in facts.plan.live_workers()}
+        self.dead: set[str] = set()
+        self.live_workers = len(self.seats)
+        self.iteration: int | None = None
+        self.loss: float | None = None
+        self.time_s: float | None = None
+        self.losses: deque[float | None] = deque(maxlen=LOSSES_KEPT)
+        self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
+        self.failures = 0
+        self.joins = 0
+        self.slow: dict[str, str] = {}  # links and workers, as they are now: how slow, or that they are broken
+        self.found = dict.fromkeys(("slow_link", "slow_worker", "broken_link"), 0)
+        self.lost_s = 0.0
+        self.end: JobEnded | None = None
+        self._times_s: list[float] = []
+        self._predicted_s: list[float] = []
+        # Comings and goings: those that the next epoch will answer, those that the last one did, and those after which
+        # an iteration has been done.
+        self._coming: list[Happening] = []
+        self._answered: list[Happening] = []
+        self._recovered: list[Happening] = []
+        self._broken: dict[str, Happening] = {}  # by link, until somebody passes on its messages
+        self._has_news = False  # of what is slow, since the last epoch
+        self._saved_s: float | None = None  # when the job was saved to start again, until it has done an iteration
+
+    def tell(self, told: "Announcement", at_s: float) -> tuple[dict[str, Any], str | None]:
+        """Take one more announcement.
+
+        Args:
+            told: what has happened.
+            at_s: when, in seconds since 1970.
+
+        Returns:
+            its fields for other programs, completed and valid as JSON; and a line for people where there is one.
+        """
+        from ..runners.resilience import announcements as said  # late: `--help` needs none of it
+
+        dated = replace(told, epoch=self.epoch) if told.epoch is None else told
+        self.epoch = dated.epoch or 0
+        more: dict[str, Any] = {}
+        words: str | None = None
+        match dated:
+            case said.JobStarted():
+                words, more = self._start(dated)
+            case said.IterationCommitted():
+                words, more = self._commit(dated, at_s)
+            case said.EpochBegun():
+                words = self._begin_epoch(dated)
+            case said.Recovered():
+                words = self._recover(dated, at_s)
+            case said.JobEnded():
+                words, more = self._finish(dated)
+            case _:
+                words = self._happen(dated, at_s)
+        return _finite(dated.as_json() | more), words
+
+    # Training
+
+    def _start(self, start: "JobStarted") -> tuple[str, dict[str, Any]]:
+        facts, begins = self.facts, start.iteration or 0
+        self.live_workers, self.iterations = start.live_workers, start.iterations
+        if begins:
+            self.iteration = begins - 1
+        parts = [
+            counted(self.live_workers, "worker"),
+            f"{facts.tokens} tokens an iteration" if facts.tokens else "",
+            counted(self.iterations, "iteration"),
+            f"from iteration {begins}" if begins else "",
+        ]
+        more = {"model": facts.model or None, "paced": facts.paced, "tokens": facts.tokens or None}
+        return ", ".join(part for part in parts if part), more
+
+    def _commit(self, done: "IterationCommitted", at_s: float) -> tuple[str, dict[str, Any]]:
+        self.iteration, self.loss, self.time_s = done.iteration, _finite(done.loss), done.iteration_time_s
+        self.live_workers = done.live_workers
+        self.losses.append(self.loss)
+        self._recovered, self._answered = self._answered, []
+        if self.time_s is not None:
+            self._times_s.append(self.time_s)
+        if self._saved_s is not None:
+            self.lost_s += max(0.0, at_s - self._saved_s - (self.time_s or 0.0))
+            self._saved_s = None
+        if self.predicted_s is not None:
+            self._predicted_s.append(self.predicted_s)
+        if done.skipped:
+            self._note(f"iteration {self.iteration} skipped: a gradient is not finite", at_s, is_bad=True)
+        return self._words_of_iteration(done.skipped), {"tokens_per_s": self.tokens_per_s, "paced": self.facts.paced}
+
+    def _words_of_iteration(self, was_skipped: bool) -> str:
+        parts = [f"iteration {self.iteration:3d}", f"loss {print_loss(self.loss)}"]
+        if self.time_s is not None:
+            parts.append(f"{self.time_s:.4f} s")
+        if self.tokens_per_s is not None:
+            parts.append(f"{self.tokens_per_s:.0f} tokens/s")
+        if was_skipped:
+            parts.append("skipped: a gradient is not finite")
+        return "  ".join(parts)
+
+    # Who comes and goes
+
+    def _begin_epoch(self, epoch: "EpochBegun") -> str:
+        before = set(self.seats.values())
+        self.seats, self.dead = dict(epoch.workers), set()
+        self.live_workers, self.predicted_s = epoch.live_workers, epoch.predicted_iteration_time_s
+        # Where an epoch ends before anything is done in it, its changes are paid for together with those of the next.
+        self._answered, self._coming = [*self._answered, *self._coming], []
+        away = [f"{name} at {place}" for place, name in self.seats.items() if name != place]
+        # Where nobody has come or gone, and no link has broken, the change is due to what is slow, or well again.
+        is_adapted = self._has_news and before == set(self.seats.values()) and not self._broken
+        self._has_news = False
+        self._find_ways(epoch.detours, epoch.sidesteps)
+        parts = [
+            f"{'adapted: ' if is_adapted else ''}epoch {self.epoch}: {counted(self.live_workers, 'worker')}",
+            f"{listed(epoch.failed)} vacant" if epoch.failed else "",
+            listed(away),
+            f"{listed(epoch.delegated)} by delegates" if epoch.delegated else "",
+            listed(f"{link} over {via}" for link, via in epoch.detours.items()),
+            listed(f"{link} by interface {number}" for link, number in epoch.sidesteps.items()),
+            f"predicted {self.predicted_s:.4f} s" if self.predicted_s is not None else "",
+        ]
+        return " · ".join(part for part in parts if part)
+
+    def _happen(self, told: "Announcement", at_s: float) -> str | None:
+        """What is worth a line, if it has one, and is kept for the view."""
+        from ..runners.resilience.announcements import JobRestarting, LinkBroken
+
+        if isinstance(told, JobRestarting):
+            self._saved_s = at_s
+        words = self._take(told)
+        if not words:
+            return None
+        happening = self._note(words, at_s, told.is_bad)
+        if told.is_change:
+            self._coming.append(happening)
+        if isinstance(told, LinkBroken):
+            self._broken[told.who] = happening
+        return str(happening)
+
+    def _take(self, told: "Announcement") -> str:
+        """Keep what a view shows of it; gives its sentence."""
+        from ..runners.resilience import announcements as said
+
+        match told:
+            case said.WorkerFailed():
+                self._lose(told)
+            case said.WorkerJoined():
+                self.joins += 1
+            case said.LayersCopied() if self.seats.get(str(told.place)) != told.worker:
+                return told.sentence.replace(" took ", f" moved to {told.place} and took ", 1)
+            case said.WorkerLeft():
+                self._forget(told.worker)
+            case said.Degraded():
+                # It counts once, however often it gets worse or better meanwhile.
+                self.found[told.event] += told.who not in self.slow
+                self.slow[told.who] = told.degree
+                self._has_news = True
+            case said.Relieved():
+                self.slow.pop(told.who, None)
+                self._has_news = True
+            case said.JobRestarting():
+                self.slow.clear()
+                self._has_news = False
+        return told.sentence
+
+    def _lose(self, failure: "WorkerFailed") -> None:
+        self.failures += 1
+        self._forget(failure.worker)
+        if failure.place is not None:
+            self.dead.add(failure.place)
+            self.live_workers = max(0, self.live_workers - 1)
+
+    # What is slow
+
+    def _find_ways(self, detours: Mapping[str, str], sidesteps: Mapping[str, int]) -> None:
+        """It is known who passes on the messages of broken links, or on which interface they go."""
+        ways = {link: f"{via} passes on its messages" for link, via in detours.items()}
+        ways |= {link: f"its messages go by interface {number}" for link, number in sidesteps.items()}
+        for link, way in ways.items():
+            if link in self._broken:
+                self._broken.pop(link).words += printable(f": {way}")
+
+    def _forget(self, worker: Any) -> None:
+        """Who comes in place of a worker that is gone may be on another machine."""
+        self.slow = {who: how for who, how in self.slow.items() if worker not in who.split("-")}
+
+    def _recover(self, recovered: "Recovered", at_s: float) -> str:
+        """The iteration that this follows has ended the change: what it has cost."""
+        self.lost_s += recovered.lost_s
+        changes, self._recovered = self._recovered, []
+        # A change that is due to comings and goings alone waits until an iteration is done.
+        is_redone = not changes or any(change.is_bad for change in changes)
+        redone = f"iteration {recovered.iteration} redone" if is_redone else ""
+        cost = " · ".join(part for part in (redone, f"{recovered.lost_s:.2f} s lost") if part)
+        if not changes:
+            changes = [self._note(recovered.reason or "the group was formed anew", at_s, is_bad=True)]
+        costly = [change for change in changes if change.is_bad] or changes
+        costly[-1].cost = f" · {cost}"
+        return f"recovered in {recovered.seconds:.2f} s: {cost.replace(' · ', ', ')}"
+
+    # The end
+
+    def _finish(self, end: "JobEnded") -> tuple[str, dict[str, Any]]:
+        self.end = end
+        usual_s = median(self._times_s) if self._times_s else None
+        more = {
+            "iteration_time_s": usual_s if end.iteration_time_s is None else end.iteration_time_s,
+            "loss": self.loss,
+            "predicted_iteration_time_s": median(self._predicted_s) if self._predicted_s else self.predicted_s,
+            "paced": self.facts.paced,
+            "failures": self.failures,
+            "joins": self.joins,
+            **{f"{what}s": count for what, count in self.found.items()},
+            "lost_s": self.lost_s,
+        }
+        because = [f"ended with {end.exit_code}: {end.reason}"] if end.exit_code else []
+        changes = [*self.changes(), *([counted(end.epochs, "epoch")] if end.epochs > 1 else [])]
+        parts = [
+            f"{counted(end.iterations, 'iteration')}, loss {print_loss(self.loss)}",
+            ", ".join(changes),
+            self.lost_in_words() if changes else "",
+            _speed(more["iteration_time_s"], more["predicted_iteration_time_s"], self.facts.paced),
+        ]
+        return "\n".join([*because, " · ".join(part for part in parts if part)]), more
+
+    # Figures
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of the last iteration."""
+        return self.facts.tokens / self.time_s if self.facts.tokens and self.time_s else None
+
+    @property
+    def remaining_s(self) -> float | None:
+        """What is left to do at the pace of the last iterations."""
+        if self.iterations is None or self.iteration is None or not self._times_s:
+            return None
+        return (self.iterations - self.iteration - 1) * median(self._times_s[-10:])
+
+    def changes(self) -> list[str]:
+        """How often workers came and went, or were slow: `2 failures`, `1 join`; nothing for what did not happen."""
+        counts = {"failure": self.failures, "join": self.joins}
+        counts |= {what.replace("_", " "): count for what, count in self.found.items()}
+        return [counted(count, noun) for noun, count in counts.items() if count]
+
+    def lost_in_words(self) -> str:
+        """The time that changes have cost, and its share of all time since the first iteration began."""
+        total_s = sum(self._times_s) + self.lost_s
+        return f"{self.lost_s:.2f} s lost{f' ({self.lost_s / total_s:.1%})' if total_s else ''}"
+
+    # Lines
+
+    def _note(self, words: str, at_s: float, is_bad: bool = False) -> Happening:
+        happening = Happening(at_s, printable(words), is_bad)
+        self.happenings.append(happening)
+        return happening
+
+
+def clock(at_s: float) -> str:
+    """The local time of day, `12:03:01`."""
+    return time.strftime("%H:%M:%S", time.localtime(at_s))
+
+
+def print_loss(loss: float | None) -> str:
+    """Four digits after the point; a dash where it is not known or not finite."""
+    return "-" if loss is None else f"{loss:.4f}"
+
+
+def printable(text: str) -> str:
+    """Text without control characters: names and reasons come over the network, and a terminal would obey them."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _speed(measured_s: float | None, predicted_s: float | None, is_paced: bool) -> str:
+    if measured_s is None:
+        return ""
+    mark = " (paced)" if is_paced else ""
+    against = f", predicted {predicted_s:.4f} s ({measured_s / predicted_s - 1:+.1%})" if predicted_s else ""
+    return f"median iteration {measured_s:.4f} s{mark}{against}"
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for numbers that JSON does not know: NaN and the infinities."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+# What a run says while it goes on: JSON lines, lines for people, or a live view; and JSON lines into a file.
+
+
+class RunReport:
+    """Takes announcements one by one, and says them; use it as a context, so that the terminal is left in order.
+
+    All calls are to come from one thread at a time. Only `metrics` forgives an error of writing; a closed standard
+    output raises BrokenPipeError, as everywhere in rtk.
+
+    Args:
+        facts: what is known of the run beforehand.
+        as_json: JSON lines on standard output, else text.
+        quiet: no text.
+        metrics: append the JSON lines to this file too, each as soon as it is said.
+        live: whether text is a live view; by default on a terminal, and not in CI.
+        now: seconds since 1970.
+
+    Raises:
+        InvalidInputError: the metrics file cannot be opened.
+    """
+
+    def __init__(
+        self,
+        facts: RunFacts,
+        *,
+        as_json: bool = False,
+        quiet: bool = False,
+        metrics: str | Path | None = None,
+        live: bool | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._story = RunStory(facts)
+        self._as_json, self._quiet = as_json, quiet
+        self._metrics = _Metrics(Path(metrics)) if metrics is not None else None
+        self._now = now
+        is_live = (wants_live_view() if live is None else live) and not as_json and not quiet
+        self._view = self._live_view() if is_live else None
+
+    def report(self, what: "Announcement") -> None:
+        """Say one announcement; at the run's end the live view stays, with its last state."""
+        now_s = self._now()
+        said, words = self._story.tell(what, now_s)
+        line = ""
+        if self._as_json or self._metrics is not None:
+            line = json.dumps({**said, "unix_time_s": now_s}, sort_keys=True, allow_nan=False)
+        if self._metrics is not None:
+            self._metrics.write(line)
+        if self._as_json:
+            print(line, flush=True)
+        elif self._view is not None and said["event"] != "end":
+            self._view.update(is_urgent=said["event"] != "iteration")
+        elif words is not None and not self._quiet:
+            self._stop_view()
+            _print_lines(words)
+
+    def _live_view(self) -> "LiveView":
+
+        return LiveView(self._story)
+
+    def close(self) -> None:
+        """Give the terminal back and close the file; again does nothing."""
+        self._stop_view()
+        if self._metrics is not None:
+            self._metrics.close()
+
+    def _stop_view(self) -> None:
+        view, self._view = self._view, None
+        if view is not None:
+            view.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def wants_live_view() -> bool:
+    """Whether somebody is there to look at one: a terminal that can move its cursor and draw bars, and not in CI."""
+    is_able = os.environ.get("TERM") != "dumb" and (sys.stdout.encoding or "").lower().startswith("utf")
+    return sys.stdout.isatty() and is_able and not os.environ.get("CI")
+
+
+def _print_lines(words: str) -> None:
+    encoding = sys.stdout.encoding or "utf-8"
+    for line in words.split("\n"):
+        # A terminal that cannot show a character is no reason to end a training.
+        print(printable(line).encode(encoding, "replace").decode(encoding), flush=True)
+
+
+class _Metrics:
+    """A file that lines are appended to; once it cannot be written, it is left alone."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._before = "\n" if _ends_amid_a_line(path) else ""
+        except OSError as error:
+            raise InvalidInputError(
+                f"cannot write the file: {error.strerror}", where=str(path), fix="check the path and its permissions"
+            ) from error
+
+    def write(self, line: str) -> None:
+        """Append a line, without a buffer: whoever reads along has it at once, and nothing is left to fail later."""
+        if self._file is None:
+            return
+        rest = f"{self._before}{line}\n".encode()
+        self._before = ""
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError as error:
+            remark(f"{self._path}: {error.strerror}; no more metrics are written, the training goes on")
+            self.close()
+
+    def close(self) -> None:
+        """Close the file; again does nothing."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+
+def _ends_amid_a_line(path: Path) -> bool:
+    """Whether the one who wrote the file before died in the middle of a line."""
+    if not stat.S_ISREG(path.stat().st_mode) or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
+# The live view of a run on a terminal: workers, speed, loss, what has happened. Imported only where it is shown.
+
+
+LEAST_BETWEEN_S = 0.25  # between two refreshes; what matters more than an iteration is shown at once
+WIDEST = 120
+MOST_ROWS = 8  # of pipelines; more are summed up per stage
+MOST_LINES = 3  # of such sums
+CELL = 7  # the width of a place in the grid
+LABEL = 11  # the width of what stands left of a row
+GAP = 4  # between the workers and the facts beside them
+FACTS = 42  # the width that these need
+BARS = "▁▂▃▄▅▆▇█"
+
+
+class LiveView:
+    """Shows a story and keeps it up to date.
+
+    Args:
+        story: what to show.
+        console: where; standard output by default.
+    """
+
+    def __init__(self, story: RunStory, console: Console | None = None) -> None:
+        # No thread of its own: the story changes only between two calls.
+        self._console = console or Console()
+        self._live = Live(RunView(story), console=self._console, auto_refresh=False)
+        self._shown_s = float("-inf")
+
+    def update(self, is_urgent: bool) -> None:
+        """Show how things stand now; where it is not urgent, only if that was not done a moment ago."""
+        if not self._live.is_started:
+            self._live.start()
+        if is_urgent or time.monotonic() - self._shown_s >= LEAST_BETWEEN_S:
+            self._live.refresh()
+            self._shown_s = time.monotonic()
+
+    def stop(self) -> None:
+        """Show the last state, leave it there and give the terminal back."""
+        if self._live.is_started:
+            self._live.refresh()
+            self._live.stop()
+            if not self._console.is_terminal:  # there rich ends no line
+                self._console.line()
+
+
+class RunView:
+    """A story as something that rich can render, at any width.
+
+    Args:
+        story: what to show.
+    """
+
+    def __init__(self, story: RunStory) -> None:
+        self._story = story
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        story, width = self._story, min(options.max_width, WIDEST)
+        inner = width - 4
+        parts = [_head(story, inner, console, options), Text(), *_exceptions(story, inner), _progress(story)]
+        height = sum(len(console.render_lines(part, options.update_width(inner))) for part in parts)
+        # A view higher than the terminal could not be drawn anew in place.
+        room = max(0, console.size.height - height - 4)
+        if room and story.happenings:
+            parts += [Text(), *(_happening(one, inner) for one in list(story.happenings)[-room:])]
+        yield Panel(
+            Group(*parts), box=box.ROUNDED, border_style="dim", width=width, title=_title(story), title_align="left"
+        )
+
+
+def _title(story: RunStory) -> Text:
+    facts, stages = story.facts, set(_stages(story))
+    of = counted(max(stages), "stage") if len(stages) == 1 else f"{min(stages)} to {max(stages)} stages"
+    parts = [
+        f"{counted(len(facts.plan.pipelines), 'pipeline')} of {of}",
+        f"{facts.plan.optimizer} optimizer",
+        *(["paced"] if facts.paced else []),
+    ]
+    shape = Text(" · ".join(parts), "not dim")
+    return Text.assemble((printable(facts.model), "bold not dim"), " · ", shape) if facts.model else shape
+
+
+def _head(story: RunStory, inner: int, console: Console, options: ConsoleOptions) -> RenderableType:
+    """The workers and the facts, side by side where there is room."""
+    workers = _workers(story, inner)
+    beside = inner - console.measure(workers, options=options.update_width(inner)).maximum - GAP
+    if beside < FACTS:
+        return Group(workers, Text(), _facts(story, inner))
+    both = Table.grid()
+    both.add_row(Padding(workers, (0, GAP, 0, 0)), _facts(story, beside))
+    return both
+
+
+# The workers
+
+
+def _workers(story: RunStory, inner: int) -> Table:
+    """A row per pipeline and a column per stage; where that is too much, how many of each stage are alive."""
+    stages = _stages(story)
+    return _grid(story, stages) if _has_room(stages, inner) else _sums(story, stages, inner)
+
+
+def _stages(story: RunStory) -> list[int]:
+    """How many stages each pipeline has."""
+    plan = story.facts.plan
+    return [len(plan.template_of(k).stages) for k in range(len(plan.pipelines))]
+
+
+def _has_room(stages: Sequence[int], inner: int) -> bool:
+    return len(stages) <= MOST_ROWS and LABEL + max(stages) * CELL <= inner
+
+
+def _grid(story: RunStory, stages: Sequence[int]) -> Table:
+    table = _columns(max(stages), CELL)
+    table.add_row(_dim("stage"), *(_dim(str(i)) for i in range(max(stages))))
+    for k, count in enumerate(stages):
+        table.add_row(_dim(f"pipeline {k}"), *(_cell(story, name_of((k, i))) for i in range(count)))
+    return table
+
+
+def _columns(count: int, width: int) -> Table:
+    table = Table.grid()
+    table.add_column(width=LABEL)
+    for _ in range(count):
+        table.add_column(width=width, justify="right", no_wrap=True)
+    return table
+
+
+def _cell(story: RunStory, place: str) -> Text:
+    """Who sits at a place: in colour a worker that is named after another one, in red that it has just died."""
+    name = story.seats.get(place)
+    if place in story.dead:
+        return Text("dead", style="red")
+    if name is None:
+        return _dim("—")
+    return Text(printable(name), style="" if name == place else "cyan")
+
+
+@dataclass(frozen=True)
+class _Alive:
+    """How many of a stage's workers are alive."""
+
+    stage: int
+    found: int
+    of: int
+
+    @property
+    def style(self) -> str:
+        return "" if self.found == self.of else "yellow" if self.found else "red"
+
+
+def _sums(story: RunStory, stages: Sequence[int], inner: int) -> Table:
+    """Per stage how many of its workers are alive; of very many stages only those that lack some."""
+    alive = [_alive(story, stages, stage) for stage in range(max(stages))]
+    width = max(len(str(len(stages))), len(str(max(stages)))) + 2
+    across = (inner - LABEL) // width
+    if len(alive) > MOST_LINES * across:
+        alive = [one for one in alive if one.found < one.of]
+    lines = min(MOST_LINES, -(-len(alive) // across))
+    each = min(across, -(-len(alive) // max(1, lines)))
+    table = _columns(each, width)
+    for line in range(lines):
+        shown = alive[line * each : (line + 1) * each]
+        table.add_row(_dim("stage"), *(_dim(str(one.stage)) for one in shown))
+        table.add_row(_dim("alive"), *(Text(str(one.found), style=one.style) for one in shown))
+    return table
+
+
+def _alive(story: RunStory, stages: Sequence[int], stage: int) -> _Alive:
+    holders = [k for k, count in enumerate(stages) if stage < count]
+    return _Alive(stage, sum(_is_alive(story, name_of((k, stage))) for k in holders), len(holders))
+
+
+def _is_alive(story: RunStory, place: str) -> bool:
+    return place in story.seats and place not in story.dead
+
+
+def _exceptions(story: RunStory, inner: int) -> Iterator[RenderableType]:
+    """What sums do not show: which places are vacant, and who sits at another one than its own."""
+    if _has_room(_stages(story), inner):
+        return
+    vacant = [worker.name for worker in story.facts.plan.workers if not _is_alive(story, worker.name)]
+    away = [f"{name} at {place}" for place, name in story.seats.items() if name != place]
+    for label, names in (("vacant", vacant), ("moved", away)):
+        if names:
+            named = printable(listed(names))
+            yield Text.assemble((f"{label:{LABEL}}", "dim"), named, overflow="ellipsis", no_wrap=True)
+    if vacant or away:
+        yield Text()
+
+
+# The facts
+
+
+def _facts(story: RunStory, width: int) -> Table:
+    table = Table.grid()
+    table.add_column(style="dim", width=LABEL, no_wrap=True)
+    table.add_column(width=width - LABEL, no_wrap=True, overflow="ellipsis")
+    loss = print_loss(story.loss)
+    bars = sparkline(story.losses, width - LABEL - len(loss) - 2)
+    table.add_row("workers", f"{story.live_workers} of {len(story.facts.plan.workers)}, epoch {story.epoch}")
+    table.add_row("loss", Text.assemble(loss, "  ", (bars, "cyan")))
+    table.add_row("iteration", "-" if story.time_s is None else f"{story.time_s:.4f} s")
+    table.add_row("predicted", _prediction(story))
+    table.add_row("tokens", "-" if story.tokens_per_s is None else f"{story.tokens_per_s:.0f} /s")
+    changes = [*story.changes(), f"{story.lost_s:.2f} s lost"]
+    table.add_row("changes", ", ".join(changes) if story.changes() else "none")
+    if story.slow:
+        table.add_row("slow", Text(printable(listed(f"{who} {how}" for who, how in story.slow.items())), "yellow"))
+    return table
+
+
+def _prediction(story: RunStory) -> str:
+    if not story.predicted_s:
+        return "-"
+    against = "" if story.time_s is None else f", measured {story.time_s / story.predicted_s - 1:+.1%}"
+    return f"{story.predicted_s:.4f} s{against}"
+
+
+def sparkline(values: Iterable[float | None], width: int) -> str:
+    """The last values as a row of bars between their least and their greatest; a space where there is none."""
+    shown = list(values)[-max(1, width) :]
+    known = [value for value in shown if value is not None]
+    if not known:
+        return ""
+    least, top = min(known), len(BARS) - 1
+    spread = max(known) - least
+    bars = {value: BARS[round((value - least) / spread * top)] if 0 < spread < math.inf else BARS[3] for value in known}
+    return "".join(" " if value is None else bars[value] for value in shown)
+
+
+def _progress(story: RunStory) -> Table:
+    done, of = 0 if story.iteration is None else story.iteration + 1, story.iterations
+    words = counted(done, "iteration") if of is None else f"{done} of {counted(of, 'iteration')}"
+    left_s = story.remaining_s
+    if left_s and story.end is None:
+        words += f", {_duration(left_s)} left"
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.add_column(ratio=1)
+    table.add_column(no_wrap=True)
+    bar = ProgressBar(total=of or 1, completed=done if of else 0, complete_style="cyan", finished_style="cyan")
+    table.add_row(bar, words)
+    return table
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+# What has happened
+
+
+def _happening(one: Happening, inner: int) -> Text:
+    """One line; where it is too long, what it cost is the last thing to be cut."""
+    words, room = one.words, inner - len(clock(one.at_s)) - 2 - len(one.cost)
+    if len(words) > room:
+        words = f"{words[: max(0, room - 1)].rstrip()}…"
+    parts = [(clock(one.at_s), "dim"), ("  ", ""), (words, "red" if one.is_bad else ""), (one.cost, "dim")]
+    return Text.assemble(*parts, overflow="ellipsis", no_wrap=True)
+
+
+def _dim(text: str) -> Text:
+    return Text(text, style="dim")
