@@ -23,11 +23,9 @@ from statistics import median
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.profilers.analytic.calibration import calibration_of
 from rtk.profilers.analytic.catalogue import MODELS, known_model
-from rtk.profilers.analytic.estimate import analytic_profile, forward_flops
-from rtk.profilers.analytic.rates import rates_of
-from rtk.profilers.analytic.shape import Batch
+from rtk.profilers.analytic.costs import Batch
+from rtk.profilers.analytic.estimate import analytic_profile, calibration_of, forward_flops, rates_of
 from rtk.profilers.measure import measure_profile
 from rtk.profilers.models.load import load_model
 from rtk.runners.torch.stage import Stage

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.profilers.failslow.attribution.files import findings_of
+from rtk.profilers.failslow.attribution.what_if import findings_of
 
 TRACES = Path(__file__).parents[2] / "shared" / "data" / "optraces"
 REPEATS = 5

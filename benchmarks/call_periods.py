@@ -18,7 +18,7 @@ from time import process_time
 from typing import Any, Literal, TypeAlias
 
 from rtk.benchmarks.common import write_result
-from rtk.profilers.failslow.calls.call import Call
+from rtk.profilers.failslow.calls.comparison import Call
 from rtk.profilers.failslow.calls.iterations import MOST, Iteration, Periods
 
 KINDS = ("ddp", "fsdp", "1f1b", "tp", "hybrid")

@@ -2,8 +2,7 @@
 
 from torch import nn
 
-from rtk.profilers.models.gpt import gpt_layers
-from rtk.profilers.models.presets import PRESETS
+from rtk.profilers.models.gpt import PRESETS, gpt_layers
 
 
 def layers() -> list[nn.Module]:

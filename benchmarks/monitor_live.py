@@ -143,7 +143,7 @@ def processor_s(pids: list[int]) -> float:
 
 def turn(case: Case, mode: str) -> dict[str, float]:
     """A job; processor and wall time of an iteration, and how much of it watching is where that is clocked."""
-    from rtk.profilers.failslow.transfers import LiveMonitor
+    from rtk.profilers.failslow.monitor.ring import LiveMonitor
 
     with tempfile.TemporaryDirectory() as folder:
         job = WatchedJob(

@@ -28,7 +28,7 @@ from typing import Any
 
 from rtk.benchmarks.common import in_turns, spread, write_result
 from rtk.cli.monitor import POLL_S, environment
-from rtk.profilers.failslow.watching import Heard, Watch
+from rtk.profilers.failslow.monitor.job import Heard, Watch
 
 SCRIPT = Path(__file__).parents[1] / "tests" / "profilers" / "training_script.py"
 STRATEGIES = ("ddp", "fsdp", "fsdp1", "gpipe", "1f1b")

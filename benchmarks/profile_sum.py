@@ -25,9 +25,8 @@ from typing import Any
 import torch
 
 from rtk.benchmarks.common import write_result
-from rtk.profilers.clocks import Clock, ClockStopwatch
+from rtk.profilers.measure import Clock, ClockStopwatch, Rehearsal
 from rtk.profilers.models.load import load_model
-from rtk.profilers.rehearsal import Rehearsal
 from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.stage import Stage
 

@@ -414,8 +414,8 @@ def monitor_of(plan: "Plan", is_resumed: bool = False) -> "Monitor":
         plan: that the job starts with.
         is_resumed: whether the job may have begun under another coordinator.
     """
-    from ..profilers.failslow.expected import Expected
-    from ..profilers.failslow.transfers import LiveMonitor
+    from ..profilers.failslow.monitor.job import Expected
+    from ..profilers.failslow.monitor.ring import LiveMonitor
     from ..runners.machines import delay_at_home_s
 
     stages = [plan.stage_of(worker) for worker in plan.workers]

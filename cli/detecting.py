@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..profilers.failslow.monitor.watch import Watch
 from ..profilers.failslow.readers.lines import Line, growing_lines, lines_of
-from ..profilers.failslow.readers.watch import Watch
 from ..schemas.detection import FailSlow, FileFindings
 from ..schemas.files import STANDARD_STREAM, source_of
 from ..schemas.text import counted
@@ -22,7 +22,7 @@ from .detect import Format
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..profilers.failslow.readers.ranks import Sample
+    from ..profilers.failslow.readers.reading import Sample
     from ..profilers.failslow.tracker import Change
 
 
@@ -174,22 +174,22 @@ def _kind(file: str, format_name: Format | None) -> Literal["series", "calls", "
         return "series" if format_name.is_series else "calls" if format_name.value == "calls" else "operations"
     if not Path(file).is_file():
         return "series"
-    from ..profilers.failslow.attribution.files import is_operation_table
-    from ..profilers.failslow.calls.files import is_call_file
+    from ..profilers.failslow.attribution.what_if import is_operation_table
+    from ..profilers.failslow.calls.formats import is_call_file
 
     path = Path(file)
     return "operations" if is_operation_table(path) else "calls" if is_call_file(path) else "series"
 
 
 def _calls(files: list[str], question: Question) -> list[Found]:
-    from ..profilers.failslow.calls.files import findings_of
+    from ..profilers.failslow.calls.formats import findings_of
 
     paths = [Path(file) for file in files]
     return [Found(findings) for findings in findings_of(paths, question.mode, question.shortest)]
 
 
 def _operations(file: str) -> Found:
-    from ..profilers.failslow.attribution.files import findings_of
+    from ..profilers.failslow.attribution.what_if import findings_of
 
     return Found(findings_of(Path(file)))
 

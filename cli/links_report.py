@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..profilers.failslow.slow_parts import SlowParts, slow_parts
-from ..profilers.link_fits import LinkFit, bandwidth_of
-from ..profilers.link_survey import AllReduceFit, LinkSurvey, PairFit
+from ..profilers.failslow.monitor.job import SlowParts, slow_parts
+from ..profilers.link_survey import AllReduceFit, LinkFit, LinkSurvey, PairFit, bandwidth_of
 from ..schemas.conditions import Pair, pair_of
 from ..schemas.documents import canonical_json, to_tree
 from ..schemas.files import write_bytes

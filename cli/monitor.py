@@ -19,7 +19,7 @@ from ..viz.style import PICTURE_ENDINGS
 from .console import Debug, Json, Quiet, picture_ending, print_document, print_table, remark
 
 if TYPE_CHECKING:
-    from ..profilers.failslow.watching import Heard, News, Watch
+    from ..profilers.failslow.monitor.job import Heard, News, Watch
     from ..schemas.detection import FailSlow, FileFindings
     from ..viz.detection import Thinned
 
@@ -52,7 +52,7 @@ def command(
 
     Calls that are made without torch.distributed's process groups are not seen, nor are the insides of CUDA graphs.
     """
-    from ..profilers.failslow.watching import Watch
+    from ..profilers.failslow.monitor.job import Watch
 
     _check(mode, output)
     with tempfile.TemporaryDirectory(prefix="rtk-monitor-", dir=_memory()) as folder:

@@ -28,8 +28,7 @@ from .profile_refine import compare, refine
 if TYPE_CHECKING:
     import torch
 
-    from ..profilers.analytic.estimate import Calibration
-    from ..profilers.analytic.rates import Rates
+    from ..profilers.analytic.estimate import Calibration, Rates
     from ..profilers.models.model import Model
     from ..schemas.gpus import Gpu
     from ..schemas.profile import Connection
@@ -177,9 +176,8 @@ def analyse(asked: Analysis) -> Profile:
         InvalidInputError: the model, the GPU or the calibration is not known, or they do not go together.
     """
     from ..profilers.analytic.catalogue import known_model
-    from ..profilers.analytic.estimate import analytic_profile
-    from ..profilers.analytic.rates import rates_of
-    from ..profilers.analytic.shape import Batch
+    from ..profilers.analytic.costs import Batch
+    from ..profilers.analytic.estimate import analytic_profile, rates_of
     from ..schemas.gpus import gpu
 
     cluster = None if asked.cluster is None else with_gpu(read_cluster(asked.cluster), asked.gpu, asked.cluster)
@@ -249,8 +247,7 @@ def _usual_dtype(device: "Gpu", measured: Profile | None) -> DataType:
 
 
 def _calibration(rates: "Rates", measured: Profile | None) -> "Calibration":
-    from ..profilers.analytic.calibration import calibration_of
-    from ..profilers.analytic.estimate import UNCALIBRATED
+    from ..profilers.analytic.estimate import UNCALIBRATED, calibration_of
 
     return UNCALIBRATED if measured is None else calibration_of(rates, measured)
 

@@ -1,17 +1,166 @@
 """What the links of a job are like: a fit for every pair and all-reduce, and one path for a profile's network.
 
 The path within a node, and the one between nodes, is the median over its pairs of the latency and of the bandwidth.
-So a slow pair changes nothing in it; it is named instead, by the rule of `rtk probe` (failslow/slow_parts.py): over
+So a slow pair changes nothing in it; it is named instead, by the rule of `rtk probe` (monitor/job.py): over
 10 % more than usual for its kind, and surely so, by the ranges of all fits.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any, TypeVar
+
+import numpy as np
 
 from ..schemas.profile import Connection, Network
-from .failslow.slow_parts import slow_among
-from .link_fits import LinkFit, bandwidth_of, fit_allreduce, fit_link, usual_time_s
+from .failslow.monitor.job import slow_among
+
+# Latency and bandwidth out of what messages of several sizes took: the alpha-beta model, t = alpha + bytes * beta.
+#
+# alpha is the latency (s), 1 / beta the bandwidth (bytes/s); neither is negative. Errors count as factors,
+# |log(line / measured)|: a message of 4 bytes says as much as one of 64 MB, where least squares of seconds see the
+# largest only, and twice as long is as wrong as half. Of the lines through two of the points, and of those through one
+# with alpha or beta 0, the one with the least sum of errors is taken; all are tried. So a size that does not fit, for
+# another protocol carries it, does not bend the line, be it too slow or too fast: it stands beside it as an error.
+#
+# What a message of a size takes is the lower quartile of its readings: waits, for a processor or behind other traffic,
+# only ever add, and on a machine with other work more than half of all readings may have waited.
+#
+# A ring's all-reduce over n ranks is 2 (n - 1) steps, in each of which every rank sends 1/n of the bytes to the next
+# one (Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005): a step is
+# fitted as a message is, and 1 / beta is then the bus bandwidth of nccl-tests.
+
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Range = tuple[float, float]
+Size = TypeVar("Size", int, float)
+
+QUARTER = 25.0  # per cent
+RESAMPLES = 200
+LIKELY = (2.5, 97.5)  # per cent of what resampled readings give: a range of 95 %
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFit:
+    """A line through the times of messages.
+
+    Attributes:
+        latency_s: alpha.
+        s_per_byte: beta.
+        latency_range_s: what alpha is in 95 of 100 cases where the readings are drawn anew from those that there are.
+        s_per_byte_range: the same for beta.
+        median_error: by which part the longer one of line and measured time is above the other; of all sizes, the
+            median one.
+        worst_error: the largest one.
+    """
+
+    latency_s: float
+    s_per_byte: float
+    latency_range_s: Range
+    s_per_byte_range: Range
+    median_error: float
+    worst_error: float
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float | None:
+        """None where size made no difference."""
+        return bandwidth_of(self.s_per_byte)
+
+    @property
+    def bandwidth_range_bytes_per_s(self) -> tuple[float | None, float | None]:
+        """From the least to the most."""
+        low, high = self.s_per_byte_range
+        return bandwidth_of(high), bandwidth_of(low)
+
+
+def bandwidth_of(s_per_byte: float) -> float | None:
+    """Bytes a second; None where bytes take no time."""
+    return 1 / s_per_byte if s_per_byte > 0 else None
+
+
+def fit_link(readings_s: Mapping[Size, Sequence[float]], seed: int = 0) -> LinkFit:
+    """Fit alpha and beta to the lower quartiles of readings.
+
+    Args:
+        readings_s: by the size of the message in bytes (two sizes or more, above 0), what it took one way, above 0.
+        seed: of the resampling that gives the ranges. They know of readings that differ, not of a disturbance that
+            lasted through all of them.
+
+    Returns:
+        The line, and how well it fits.
+    """
+    sizes = np.array(sorted(readings_s), dtype=float)
+    readings = [np.array(readings_s[size], dtype=float) for size in sizes]
+    usual_s = np.array([usual_time_s(one) for one in readings])
+    ((alpha, beta),) = lines(sizes, usual_s[None, :])
+    errors = np.exp(np.abs(np.log((alpha + beta * sizes) / usual_s))) - 1
+    alphas, betas = lines(sizes, _resampled(readings, np.random.default_rng(seed))).T
+    return LinkFit(
+        latency_s=float(alpha),
+        s_per_byte=float(beta),
+        latency_range_s=_range(alphas, float(alpha)),
+        s_per_byte_range=_range(betas, float(beta)),
+        median_error=float(np.median(errors)),
+        worst_error=float(np.max(errors)),
+    )
+
+
+def fit_allreduce(readings_s: Mapping[int, Sequence[float]], ranks: int, seed: int = 0) -> LinkFit:
+    """Fit alpha and beta of one step of a ring, t = 2 (n - 1) (alpha + bytes / n * beta).
+
+    Args:
+        readings_s: by the size of what is summed in bytes, what the whole all-reduce took.
+        ranks: n, 2 or more.
+        seed: as for `fit_link`.
+    """
+    steps = 2 * (ranks - 1)
+    return fit_link({size / ranks: [time_s / steps for time_s in times] for size, times in readings_s.items()}, seed)
+
+
+def usual_time_s(times_s: Sequence[float] | Floats) -> float:
+    """What counts of some readings of the same: their lower quartile."""
+    return float(np.percentile(times_s, QUARTER))
+
+
+def lines(sizes: Floats, times_s: Floats) -> Floats:
+    """The lines of least error.
+
+    Args:
+        sizes: of messages, in bytes, rising, shape (sizes,).
+        times_s: of the messages, in any number of cases, shape (cases, sizes).
+
+    Returns:
+        alpha and beta, shape (cases, 2), both at least 0.
+    """
+    candidates = _candidates(sizes, times_s)
+    is_allowed = (candidates >= 0).all(axis=2)
+    alpha, beta = (np.where(is_allowed, candidates[..., part], 1.0) for part in (0, 1))
+    errors = np.abs(np.log((alpha[..., None] + beta[..., None] * sizes) / times_s[:, None, :])).sum(axis=2)
+    best = np.where(is_allowed, errors, np.inf).argmin(axis=1)
+    chosen: Floats = candidates[np.arange(len(times_s)), best]
+    return chosen
+
+
+def _candidates(sizes: Floats, times_s: Floats) -> Floats:
+    """Lines through two of the points, and through one of them without alpha or without beta; (cases, lines, 2)."""
+    one, other = np.triu_indices(len(sizes), k=1)
+    beta = (times_s[:, other] - times_s[:, one]) / (sizes[other] - sizes[one])
+    through_two = np.stack([times_s[:, one] - beta * sizes[one], beta], axis=2)
+    no_size = np.stack([times_s, np.zeros_like(times_s)], axis=2)
+    no_latency = np.stack([np.zeros_like(times_s), times_s / sizes], axis=2)
+    return np.concatenate([through_two, no_size, no_latency], axis=1)
+
+
+def _resampled(readings: Sequence[Floats], random: np.random.Generator) -> Floats:
+    """Lower quartiles of readings drawn anew, with replacement, from those of each size; (resamples, sizes)."""
+    drawn = [one[random.integers(len(one), size=(RESAMPLES, len(one)))] for one in readings]
+    return np.stack([np.percentile(one, QUARTER, axis=1) for one in drawn], axis=1)
+
+
+def _range(values: Floats, estimate: float) -> Range:
+    low, high = (float(one) for one in np.percentile(values, LIKELY))
+    return min(low, estimate), max(high, estimate)
+
 
 Ends = tuple[int, int]
 Group = tuple[int, ...]

@@ -1,23 +1,492 @@
 """A Profile by measurement: every layer's F, I, W and optimizer step, timed as a runner executes them."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from statistics import median, quantiles
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
-from ..schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
-from ..schemas.protocols import StageFactory
-from .bench import BUDGET_S, Bench, Found, Progress, measure_layers
-from .clocks import Clock
+from ..schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile, Spread
+from ..schemas.protocols import StageExecutor, StageFactory
 from .fitting import DoesNotFitError
-from .models.model import Model
-from .models.tied import tied
-from .models.titles import title_of
-from .rehearsal import OPERATIONS, Held
-from .sharding import check_share, reduction_s, shard_of, share_loss
+from .models.checkpointed import title_of
+from .models.model import Loss, Model, tied
+from .models.sharding import check_share, reduction_s, shard_of, share_loss
+
+# Stopwatches: by a clock where operations end when their call returns, by events where a device runs behind.
+
+
+Clock = Callable[[], float]
+
+# Two rounds in a row that differ by less than this part find a device warm.
+STEADY = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """How long a device works before its times count: until it is steady, but for so long at least and about at most.
+
+    A GPU's clocks rise in its first second; a CPU's first round pays for memory that nobody has touched.
+    """
+
+    least_s: float
+    enough_s: float
+
+    def is_over(self, rounds_s: Sequence[float]) -> bool:
+        """Whether rounds that took these times, in s, are enough."""
+        if sum(rounds_s) >= self.enough_s:
+            return True
+        if len(rounds_s) < 2 or sum(rounds_s) < self.least_s:
+            return False
+        before_s, last_s = rounds_s[-2:]
+        return abs(last_s - before_s) <= STEADY * before_s
+
+
+CPU_WARM_UP, GPU_WARM_UP = WarmUp(0.0, 1.5), WarmUp(1.0, 10.0)
+
+
+class Stopwatch(Protocol):
+    """Tells how long lie between the moments that are marked."""
+
+    def mark(self) -> None:
+        """Here one lap ends and the next one begins."""
+        ...
+
+    def laps_s(self) -> list[float]:
+        """The times between the marks since the last call, in s, which are forgotten."""
+        ...
+
+
+class ClockStopwatch:
+    """By a clock, for a CPU: an operation has ended when its call returns."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._moments_s: list[float] = []
+
+    def mark(self) -> None:
+        """Read the clock."""
+        self._moments_s.append(self._clock())
+
+    def laps_s(self) -> list[float]:
+        """The differences of the readings."""
+        moments_s, self._moments_s = self._moments_s, []
+        return [end_s - start_s for start_s, end_s in pairwise(moments_s)]
+
+
+class EventStopwatch:
+    """By events in a GPU's stream, which nobody waits for until the laps are asked for.
+
+    So the host runs ahead as in training, and an operation's time is what the device took for it.
+
+    Args:
+        new_event: makes an event that knows its time, with `record()`, `synchronize()` and `elapsed_time(later)` in ms.
+    """
+
+    def __init__(self, new_event: Callable[[], Any]) -> None:
+        self._new_event = new_event
+        self._events: list[Any] = []
+
+    def mark(self) -> None:
+        """Put an event behind everything that was asked of the device so far."""
+        event = self._new_event()
+        event.record()
+        self._events.append(event)
+
+    def laps_s(self) -> list[float]:
+        """Wait for the last event; the times between them."""
+        events, self._events = self._events, []
+        if events:
+            events[-1].synchronize()
+        return [start.elapsed_time(end) / 1e3 for start, end in pairwise(events)]
+
+
+def stopwatch_of(device: torch.device, clock: Clock = time.perf_counter) -> Stopwatch:
+    """The stopwatch for a device; the clock counts on a CPU only."""
+    if device.type == "cuda":
+        return EventStopwatch(partial(torch.cuda.Event, enable_timing=True))
+    return ClockStopwatch(clock)
+
+
+def warm_up_of(device: torch.device) -> WarmUp:
+    """How long a device is warmed up."""
+    return GPU_WARM_UP if device.type == "cuda" else CPU_WARM_UP
+
+
+# An iteration rehearsed: every layer as a stage of its own, one after the other, with a mark between any two.
+
+
+OperationName = Literal["move", "F", "I", "W", "step"]
+OPERATIONS: dict[OperationName, str] = {
+    "move": "its parameters",
+    "F": "forward",
+    "I": "backward-input",
+    "W": "backward-weight",
+    "step": "the optimizer's step",
+}
+Times = tuple[float, float, float, float]
+NO_WATCH: Stopwatch = ClockStopwatch(lambda: 0.0)
+
+
+class Held(NamedTuple):
+    """What a layer holds for one micro-batch, in bytes, and between what it stands.
+
+    Attributes:
+        activation_bytes: from F's start to I's end.
+        stash_bytes: of these, until W's end.
+        output_bytes: what it passes on; 0 where the loss takes it.
+        takes: shape and type of its input.
+        is_last: whether the loss follows.
+    """
+
+    activation_bytes: int
+    stash_bytes: int
+    output_bytes: int
+    takes: tuple[torch.Size, torch.dtype]
+    is_last: bool
+
+    @property
+    def stream_bytes(self) -> int:
+        """What flows between layers here: the output, at the end of the model the input."""
+        shape, dtype = self.takes
+        return shape.numel() * dtype.itemsize if self.is_last else self.output_bytes
+
+
+class OutOfMemory(Exception):  # noqa: N818  # an answer, caught by who asked
+    """The device had no more memory when a layer ran an operation."""
+
+    def __init__(self, layer: int, operation: OperationName) -> None:
+        super().__init__(layer, operation)
+        self.layer, self.operation = layer, operation
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """One layer of a rehearsal: the layer, a stage of its own, and its optimizer, where it learns."""
+
+    layer: nn.Module
+    stage: StageExecutor
+    optimizer: torch.optim.Optimizer | None
+
+
+class Rehearsal:
+    """Runs one micro-batch through layers as a training process does: F of all, I and W of all backwards, the steps.
+
+    Each layer takes what the one before it has just made, and the gradient that the one after it has just made, while
+    all others hold their activations: caches and the allocator are as in an iteration. Gradients are added to those
+    that are there. The optimizer is AdamW with a learning rate of 0, which leaves parameters as they are and takes as
+    long as any other.
+
+    Args:
+        layers: on one device, each fed with the output of the one before it.
+        make_stage: makes of one layer what a runner would execute.
+        loss: of the last layer; None: the model goes on behind it.
+        inputs: of the first layer, on the device.
+        target: of the loss, on the device.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        make_stage: StageFactory,
+        loss: Loss | None,
+        inputs: torch.Tensor,
+        target: torch.Tensor | None,
+    ) -> None:
+        self._loss, self._inputs, self._target = loss, inputs, target
+        losses = [None] * (len(layers) - 1) + [loss]
+        self._parts = [
+            _Part(layer, make_stage([layer], own), _optimizer(layer)) for layer, own in zip(layers, losses, strict=True)
+        ]
+        self._value = inputs
+        self._gradient: torch.Tensor | None = None
+        self._at: tuple[int, OperationName] = (0, "F")
+
+    def run(self, watch: Stopwatch) -> list[Times]:
+        """One round: for each layer the times of F, I, W and step, with the zeroing of its gradients, in s.
+
+        Raises:
+            OutOfMemory: at which layer and operation.
+        """
+        with self._naming():
+            watch.mark()
+            self._forward(watch)
+            self._backward_input(watch)
+            self._backward_weight(watch)
+            self._step(watch)
+            laps_s = watch.laps_s()
+        count = len(self._parts)
+        forward_s, input_s, weight_s, step_s = (laps_s[n * count : (n + 1) * count] for n in range(4))
+        return list(zip(forward_s, reversed(input_s), reversed(weight_s), step_s, strict=True))
+
+    def holdings(self) -> list[Held]:
+        """What each layer holds, from one F, I and W.
+
+        Activations are the storages that autograd saves in F, parameters and buffers excepted, and the layer's input.
+        An output that a layer saves is left to the next one, whose input it is: a stage holds it once. The stash also
+        holds gradients that did not exist when F ended: where it comes to more than the activations, these are given
+        as equal to it, so that a plan never promises too much room.
+
+        Raises:
+            OutOfMemory: as `run`.
+        """
+        with self._naming():
+            self._value = self._inputs
+            held = [self._saved(place) for place in range(len(self._parts))]
+            stashes = self._stashes()
+        return [
+            one._replace(activation_bytes=max(one.activation_bytes, stash_bytes), stash_bytes=stash_bytes)
+            for one, stash_bytes in zip(held, stashes, strict=True)
+        ]
+
+    def _forward(self, watch: Stopwatch) -> None:
+        self._value = self._inputs
+        for place in range(len(self._parts)):
+            self._run_forward(place)
+            watch.mark()
+        if self._loss is None and self._gradient is None:
+            self._gradient = torch.randn_like(self._value)
+
+    def _run_forward(self, place: int) -> None:
+        self._at = place, "F"
+        is_last = place == len(self._parts) - 1
+        self._value = self._parts[place].stage.forward(0, self._value, self._target if is_last else None)
+
+    def _saved(self, place: int) -> Held:
+        """Runs a layer's F; what it holds then."""
+        layer, inputs = self._parts[place].layer, self._value
+        storages = {_address(inputs): _size(inputs)}
+
+        def remember(tensor: torch.Tensor) -> torch.Tensor:
+            storages[_address(tensor)] = _size(tensor)
+            return tensor.detach()  # a tensor that the graph both makes and keeps would keep the graph
+
+        with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
+            self._run_forward(place)
+        is_last = self._loss is not None and place == len(self._parts) - 1
+        elsewhere = {_address(tensor) for tensor in (*layer.parameters(), *layer.buffers())}
+        if not is_last:
+            elsewhere.add(_address(self._value))
+        activation_bytes = sum(size for address, size in storages.items() if address not in elsewhere)
+        return Held(activation_bytes, 0, 0 if is_last else self._value.nbytes, (inputs.shape, inputs.dtype), is_last)
+
+    def _stashes(self) -> list[int]:
+        """Runs I and W of all layers; the bytes held in between."""
+        if self._loss is None:
+            self._gradient = torch.randn_like(self._value)
+        self._backward_input(NO_WATCH)
+        stashes = [part.stage.stash_bytes(0) for part in self._parts]
+        self._backward_weight(NO_WATCH)
+        return stashes
+
+    def _backward_input(self, watch: Stopwatch) -> None:
+        gradient = self._gradient
+        for place in reversed(range(len(self._parts))):
+            self._at = place, "I"
+            gradient = self._parts[place].stage.backward_input(0, gradient)
+            watch.mark()
+
+    def _backward_weight(self, watch: Stopwatch) -> None:
+        for place in reversed(range(len(self._parts))):
+            self._at = place, "W"
+            self._parts[place].stage.backward_weight(0)
+            watch.mark()
+
+    def _step(self, watch: Stopwatch) -> None:
+        for place, part in enumerate(self._parts):
+            self._at = place, "step"
+            if part.optimizer is not None:
+                part.optimizer.step()
+                part.optimizer.zero_grad(set_to_none=False)  # as a runner does, whose gradients live in one buffer
+            watch.mark()
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Says at which layer the memory ended, if it does."""
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):
+                raise OutOfMemory(*self._at) from None  # the traceback would hold what is to be freed
+            raise
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch or Python found no memory."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _optimizer(layer: nn.Module) -> torch.optim.Optimizer | None:
+    trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trained, lr=0.0) if trained else None
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().nbytes()
+
+
+# Layers under measurement on a device: all together where they fit, else one after the other.
+
+
+Progress = Callable[[int, int], None]
+
+# Where the number of rounds is not given: as many as this takes, in s, but so many at least and at most.
+BUDGET_S = 8.0
+FEWEST_ROUNDS, MOST_ROUNDS = 4, 60
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bench:
+    """Where and how layers are measured.
+
+    Args:
+        make_stage: makes of one layer what a runner would execute.
+        example: inputs of the first layer, targets of the loss.
+        device: where.
+        home: where layers belong, and are brought back to.
+        repeats: rounds that count; None: as many as the budget allows.
+        budget_s: for all rounds of one measurement.
+        clock: seconds, on a CPU.
+        progress: called with (rounds done, rounds in all).
+    """
+
+    make_stage: StageFactory
+    example: tuple[torch.Tensor, torch.Tensor]
+    device: torch.device
+    home: torch.device
+    repeats: int | None
+    budget_s: float
+    clock: Clock
+    progress: Progress
+
+    def rounds(self, round_s: float) -> int:
+        """How many rounds count where one takes `round_s`."""
+        if self.repeats is not None:
+            return self.repeats
+        return min(max(int(self.budget_s / max(round_s, 1e-9)), FEWEST_ROUNDS), MOST_ROUNDS)
+
+
+@dataclass(slots=True)
+class Found:
+    """What was measured, by a layer's place; layers that found no memory are in `failed`, those never tried nowhere."""
+
+    costs: dict[int, LayerCost] = field(default_factory=dict)
+    held: dict[int, Held] = field(default_factory=dict)
+    failed: dict[int, OperationName] = field(default_factory=dict)
+
+
+def measure_layers(bench: Bench, layers: Sequence[nn.Module], loss: Loss) -> Found:
+    """Measure consecutive layers of a model, from its first to its last one.
+
+    All are on the device at once, as in training with one stage. Where they do not fit, each is brought there alone,
+    with a random gradient from above; of layers that are alike one is measured. What lies behind a layer that cannot
+    even run forwards is not measured, for nobody knows what it takes.
+    """
+    try:
+        for place, layer in enumerate(layers):
+            _move(layer, bench.device, place)
+        costs, held = _measure(bench, layers, loss, bench.example[0])
+    except OutOfMemory:
+        pass  # and no longer within the handler, which holds the error and with it what is to be freed
+    else:
+        return Found(dict(enumerate(costs)), dict(enumerate(held)))
+    finally:
+        for layer in layers:
+            _put_away(layer, bench.home)
+    return _one_by_one(bench, layers, loss)
+
+
+def _one_by_one(bench: Bench, layers: Sequence[nn.Module], loss: Loss) -> Found:
+    found = Found()
+    known: dict[Likeness, int] = {}
+    value: torch.Tensor | None = bench.example[0]
+    for place, layer in enumerate(layers):
+        if value is None:
+            break
+        own = loss if place == len(layers) - 1 else None
+        twin = known.setdefault(likeness_of(layer, (value.shape, value.dtype), own is not None), place)
+        try:
+            if twin == place:
+                _move(layer, bench.device, place)
+                (cost,), (held,) = _measure(bench, [layer], own, value)
+                found.costs[place], found.held[place] = cost, held
+        except OutOfMemory as error:
+            found.failed[place] = error.operation
+        _take_over(found, place, twin)
+        value = _output(layer, value, bench.device)
+        _put_away(layer, bench.home)
+    return found
+
+
+def _take_over(found: Found, place: int, twin: int) -> None:
+    """A layer has what was found of the one that is like it."""
+    if twin in found.failed:
+        found.failed[place] = found.failed[twin]
+    else:
+        found.costs[place], found.held[place] = found.costs[twin], found.held[twin]
+
+
+def _measure(
+    bench: Bench, layers: Sequence[nn.Module], loss: Loss | None, inputs: torch.Tensor
+) -> tuple[list[LayerCost], list[Held]]:
+    """The costs of layers on the device, and what they hold."""
+    target = None if loss is None else bench.example[1].to(bench.device)
+    rehearsal = Rehearsal(layers, bench.make_stage, loss, inputs.to(bench.device), target)
+    held = rehearsal.holdings()
+    readings = Readings([likeness_of(layer, one.takes, one.is_last) for layer, one in zip(layers, held, strict=True)])
+    watch = stopwatch_of(bench.device, bench.clock)
+    warm_up, warm_s = warm_up_of(bench.device), [total_s(rehearsal.run(watch))]
+    while not warm_up.is_over(warm_s):
+        warm_s.append(total_s(rehearsal.run(watch)))
+    rounds = bench.rounds(warm_s[-1])
+    for number in range(rounds):
+        readings.add(rehearsal.run(watch))
+        bench.progress(number + 1, rounds)
+    return readings.costs(), held
+
+
+def total_s(round_: Sequence[Sequence[float]]) -> float:
+    """What a round took, in s."""
+    return sum(map(sum, round_))
+
+
+def _move(layer: nn.Module, device: torch.device, place: int) -> None:
+    try:
+        layer.to(device)
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(place, "move") from None
+        raise
+
+
+def _put_away(layer: nn.Module, home: torch.device) -> None:
+    """Free the memory of its gradients, and what it takes of another device than its own."""
+    layer.zero_grad(set_to_none=True)
+    layer.to(home)
+
+
+def _output(layer: nn.Module, value: torch.Tensor, device: torch.device) -> torch.Tensor | None:
+    """What a layer makes of a value, on its device or else on the CPU; None where it finds no memory there either."""
+    for where in dict.fromkeys((device, torch.device("cpu"))):
+        try:
+            with torch.no_grad():
+                output: torch.Tensor = layer.to(where)(value.to(where))
+                return output.cpu()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+    return None
+
 
 # Beside each parameter: its gradient and AdamW's two moments.
 STATES = 3
@@ -38,10 +507,10 @@ def measure_profile(
 ) -> Profile:
     """Measure a model layer by layer; the parameters keep their values.
 
-    Iterations of one micro-batch are rehearsed with all layers (rehearsal.py), and the time between any two layers is
+    Iterations of one micro-batch are rehearsed with all layers (measure.py), and the time between any two layers is
     read: so each has the caches, the allocator and the neighbours that it has in training. A layer's time is the
-    median over rounds, and over layers that are alike (readings.py). Where the device cannot hold all layers, each is
-    measured alone (bench.py).
+    median over rounds, and over layers that are alike (measure.py). Where the device cannot hold all layers, each is
+    measured alone (measure.py).
 
     Args:
         model: what to measure.
@@ -188,3 +657,85 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+# Readings of layers' times: which layers are alike and share theirs, medians, and how far readings lie apart.
+
+
+# Attributes by which a layer knows its own place, as those of transformers do.
+OWN_PLACE = frozenset({"layer_idx", "layer_id", "layer_number", "layer_index"})
+
+Likeness = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class Readings:
+    """The times of layers over rounds; those of layers that are alike are readings of one thing.
+
+    Like layers do the same arithmetic on the same shapes, and each is measured at its own place, right after its
+    neighbour and with all others in memory. So their readings differ by chance only, and one median of them all is
+    steadier than one each.
+
+    Attributes:
+        likenesses: one a layer; equal ones pool.
+    """
+
+    likenesses: Sequence[Likeness]
+    _times_s: dict[Likeness, list[Times]] = field(default_factory=dict)
+
+    def add(self, round_: Iterable[Times]) -> None:
+        """One round: F, I, W and step of each layer, in s."""
+        for likeness, times_s in zip(self.likenesses, round_, strict=True):
+            self._times_s.setdefault(likeness, []).append(times_s)
+
+    def costs(self, degree: int = 1) -> list[LayerCost]:
+        """Each layer's medians at a tensor-parallel degree, with their spread."""
+        found = {likeness: _cost(times_s, degree) for likeness, times_s in self._times_s.items()}
+        return [found[likeness] for likeness in self.likenesses]
+
+
+def likeness_of(layer: nn.Module, takes: tuple[torch.Size, torch.dtype], is_last: bool) -> Likeness:
+    """What layers that do the same work have in common.
+
+    Args:
+        layer: any module: the classes and settings in it and the shapes of its parameters count, their values do not.
+        takes: shape and type of its input.
+        is_last: whether the loss follows.
+    """
+    modules = tuple((name, type(module), _settings(module)) for name, module in layer.named_modules())
+    tensors = (*layer.named_parameters(), *layer.named_buffers())
+    shapes = tuple((name, tuple(one.shape), one.dtype, one.requires_grad) for name, one in tensors)
+    return takes, is_last, modules, shapes
+
+
+def _settings(module: nn.Module) -> Likeness:
+    """The numbers and words among a module's attributes, such as the width of a sliding window."""
+    return tuple(
+        (name, value)
+        for name, value in vars(module).items()
+        if isinstance(value, bool | int | float | str | None) and not name.startswith("_") and name not in OWN_PLACE
+    )
+
+
+def _cost(times_s: Sequence[Times], degree: int) -> LayerCost:
+    columns = list(zip(*times_s, strict=True))
+    spread = Spread(*(half_width(column) for column in columns)) if len(times_s) >= FEWEST_FOR_A_SPREAD else None
+    forward_s, input_s, weight_s, step_s = (median(column) for column in columns)
+    return LayerCost(forward_s, input_s, weight_s, step_s, tensor_parallel=degree, spread=spread)
+
+
+# How far the readings behind a time lie apart, reckoned alike wherever a profile says a `spread`.
+
+
+# With fewer readings, a spread says nothing.
+FEWEST_FOR_A_SPREAD = 4
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half the width of the middle half of two or more values; in their unit.
+
+    Quartiles are those of what the values are a sample of (`exclusive`): within the values, the middle half of a few is
+    narrower than that of many, and comparing.py would take noise for a difference.
+    """
+    lower, _, upper = quantiles(values, n=4)
+    return (upper - lower) / 2

@@ -44,7 +44,7 @@ def refine(profile: Profile, runs: Sequence[Run]) -> Refinement:
     * What counts as a stage's time is told in `readings_of`.
     * A B corrects the sum of I and W, which keep their shares.
     * A layer's factor holds for all its tensor-parallel degrees.
-    * The spread becomes the readings', relative to the stage's time; where there are too few to say (spreads.py) it
+    * The spread becomes the readings', relative to the stage's time; where there are too few to say (measure.py) it
       stays as it was, relative to the time.
     * Of an operation that takes no time in the profile nothing can be scaled: it stays so.
     * `origin` becomes "measured" once every time in the profile has been corrected; `model["refined"]` says by which

@@ -11,7 +11,7 @@ from ..schemas.errors import InvalidInputError
 from ..schemas.orders import check_order_text
 from ..schemas.plan import Layers
 from ..schemas.timeline import Timeline
-from .spreads import FEWEST_FOR_A_SPREAD, half_width
+from .measure import FEWEST_FOR_A_SPREAD, half_width
 
 Operation: TypeAlias = Literal["F", "I", "W", "B", "step"]
 

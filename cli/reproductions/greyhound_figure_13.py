@@ -6,7 +6,7 @@ from functools import cache
 from random import Random
 from statistics import mean
 
-from ...profilers.failslow.calls.call import Call
+from ...profilers.failslow.calls.comparison import Call
 from ...profilers.failslow.calls.iterations import Periods
 from ...profilers.failslow.tracker import Mode
 from .measured import measured

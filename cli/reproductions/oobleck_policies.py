@@ -13,9 +13,8 @@ from ...planners.policies.catalogue import policy
 from ...planners.policies.job import Job
 from ...planners.shape import Shape
 from ...profilers.analytic.catalogue import known_model
-from ...profilers.analytic.estimate import analytic_profile
-from ...profilers.analytic.rates import rates_of
-from ...profilers.analytic.shape import Batch, DecoderShape
+from ...profilers.analytic.costs import Batch, DecoderShape
+from ...profilers.analytic.estimate import analytic_profile, rates_of
 from ...runners.replay.engine import Record, replay
 from ...schemas.errors import InfeasibleError
 from ...schemas.form import DataType

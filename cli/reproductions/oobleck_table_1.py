@@ -5,7 +5,7 @@ from functools import cache
 
 from ...planners.oobleck.templates import largest_size, plan_templates
 from ...planners.policies.catalogue import policy
-from ...profilers.analytic.shape import ELEMENT_BYTES
+from ...profilers.analytic.costs import ELEMENT_BYTES
 from ...schemas.errors import InfeasibleError
 from ...schemas.replay import Fleet
 from .oobleck_policies import DEPTHS, DTYPE, TRAINED, job_of, profile_of

@@ -219,9 +219,8 @@ def _is_in_proportion() -> bool:
     from ...planners.oobleck.instantiation import instantiate
     from ...planners.oobleck.templates import plan_templates
     from ...profilers.analytic.catalogue import known_model
-    from ...profilers.analytic.estimate import analytic_profile
-    from ...profilers.analytic.rates import rates_of
-    from ...profilers.analytic.shape import Batch
+    from ...profilers.analytic.costs import Batch
+    from ...profilers.analytic.estimate import analytic_profile, rates_of
     from ...schemas.gpus import gpu
 
     device, known = gpu("a40"), known_model("gpt3-6.7b")

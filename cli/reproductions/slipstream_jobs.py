@@ -14,8 +14,8 @@ from ...planners.shape import Shape
 from ...planners.slipstream.cluster import Request, Technique, opening
 from ...planners.slipstream.replanner import Replanner
 from ...profilers.analytic.catalogue import KnownModel, known_model
+from ...profilers.analytic.costs import Batch
 from ...profilers.analytic.estimate import forward_flops
-from ...profilers.analytic.shape import Batch
 from ...schemas.plan import Prediction
 from ...schemas.profile import Profile
 from ..profile import Analysis, analyse

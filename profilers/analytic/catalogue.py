@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.text import did_you_mean
-from ..models.config_file import is_config
-from .configuration import read_configuration
-from .shape import DecoderShape
+from .configuration import is_config, read_configuration
+from .costs import DecoderShape
 
 CONFIGURATION_SEQUENCE_LENGTH = 4096  # of a config.json's model, or its positions where these are fewer
 
@@ -94,7 +93,7 @@ def _llama3(blocks: int, width: int, heads: int, inner: int) -> KnownModel:
 
 
 MODELS: Mapping[str, KnownModel] = {
-    # The presets, as in models/presets.py (a test compares); their heads have a matrix of their own.
+    # The presets, as in models/gpt.py (a test compares); their heads have a matrix of their own.
     "gpt-tiny": _preset(8, 128, 4, 256, 512, 4, 128),
     "gpt-small": _preset(12, 768, 12, 50257, 1024, 1, 128),
     "gpt3-medium": _preset(24, 1024, 16, 50257, 2048, 8, 2048),

@@ -8,16 +8,144 @@ runner (models/checkpointed.py).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.form import DataType, ModelForm
-from ...schemas.gpus import INTER_NODE, Gpu
+from ...schemas.gpus import INTER_NODE, MEMORY_SHARE, Gpu
 from ...schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
-from .layers import WORKS, Kind, block_work, head_work
-from .memory import LayerBytes, block_bytes, embedding_bytes, head_bytes, stream_bytes
-from .rates import AS_COMPUTED, Corrections, Rates
-from .shape import ELEMENT_BYTES, Batch, DecoderShape
-from .work import Work
+from .catalogue import known_model
+from .costs import (
+    ELEMENT_BYTES,
+    WORKS,
+    Batch,
+    DecoderShape,
+    Kind,
+    LayerBytes,
+    LayerWork,
+    Work,
+    block_bytes,
+    block_work,
+    embedding_bytes,
+    head_bytes,
+    head_work,
+    stream_bytes,
+)
+
+# How fast a device works: a roofline (Williams et al., 2009) whose parts do not overlap within a pass.
+#
+# A pass takes FLOPs / rate + bytes / bandwidth + kernels x overhead, matrix products included: in F and I they pay for
+# what goes in and comes out, in W for their operands, while the gradient they add to is fetched meanwhile. So a product
+# of intensity f (FLOPs a byte) reaches a share of the best rate of f / (f + r), where r is the best rate over the
+# bandwidth: the kernel efficiency curve. Both ends are the classic roofline's; where its lines meet it is half as high.
+# Measurements on a CPU core have this form (docs/benchmarks.md); on an A100 it gives an eighth of the matrices of a 22B
+# model (8192 tokens, 6144 x 2304) 77 % of the peak.
+
+
+# FlashAttention-2 on A100 reaches 50 to 73 % of the peak without a mask (Dao, 2023, figure 5), and less with one;
+# torch's kernels on a CPU reach half of a matrix product's rate.
+ATTENTION_SHARE = 0.5
+# A causal attention's kernel leaves out the half of the products that the mask would throw away.
+CAUSAL = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What a calibration found: measured over computed, of matrix products and of everything else."""
+
+    matrix: float = 1.0
+    rest: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Corrections:
+    """One for each pass of a layer; sums over the tensor-parallel group stay as they are."""
+
+    forward: Correction = Correction()
+    backward_input: Correction = Correction()
+    backward_weight: Correction = Correction()
+    optimizer: Correction = Correction()
+
+
+AS_COMPUTED = Corrections()
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a device does in a second.
+
+    Args:
+        matrix_flops_per_s: of large matrix products.
+        matrix_bytes_per_s: of their operands; None where products take the time of their FLOPs only.
+        attention_flops_per_s: of attention's products, counted as if it were not causal.
+        bytes_per_s: of everything else.
+        kernel_s: each kernel's overhead.
+    """
+
+    matrix_flops_per_s: float
+    matrix_bytes_per_s: float | None
+    attention_flops_per_s: float
+    bytes_per_s: float
+    kernel_s: float
+
+    def matrix_s(self, work: Work) -> float:
+        """Of a pass's matrix products."""
+        computing_s = work.matrix_flops / self.matrix_flops_per_s
+        if self.matrix_bytes_per_s is None:
+            return computing_s
+        return max(
+            computing_s + work.streamed_bytes / self.matrix_bytes_per_s, work.matrix_bytes / self.matrix_bytes_per_s
+        )
+
+    def rest_s(self, work: Work) -> float:
+        """Of everything else, sums over the group excepted."""
+        attention_s = work.attention_flops / self.attention_flops_per_s
+        return attention_s + work.moved_bytes / self.bytes_per_s + work.kernels * self.kernel_s
+
+    def pass_s(self, work: Work, correction: Correction, reduction_s: float) -> float:
+        """A pass, with its sums over the group of `reduction_s` each."""
+        computing_s = correction.matrix * self.matrix_s(work) + correction.rest * self.rest_s(work)
+        return computing_s + work.reductions * reduction_s
+
+    def layer_s(
+        self, work: LayerWork, corrections: Corrections = AS_COMPUTED, reduction_s: float = 0.0
+    ) -> tuple[float, float, float]:
+        """F, I and W of a layer."""
+        return (
+            self.pass_s(work.forward, corrections.forward, reduction_s),
+            self.pass_s(work.backward_input, corrections.backward_input, reduction_s),
+            self.pass_s(work.backward_weight, corrections.backward_weight, reduction_s),
+        )
+
+
+def rates_of(device: Gpu, dtype: DataType, efficiency: float | None = None) -> Rates:
+    """A GPU's rates.
+
+    Args:
+        device: the GPU.
+        dtype: the numbers that matrix products and attention compute in.
+        efficiency: of the peak, that all matrix products are to reach; None for what their size allows.
+
+    Raises:
+        InvalidInputError: the GPU has no such numbers, or the efficiency is no share.
+    """
+    if dtype not in device.peaks:
+        raise InvalidInputError(
+            f"{device.name} does not compute in {dtype}", where="--dtype", fix=f"it has {', '.join(device.peaks)}"
+        )
+    if efficiency is not None and not 0 < efficiency <= 1:
+        raise InvalidInputError(
+            f"{efficiency:g} is no share of the peak", where="--efficiency", fix="give a number above 0, at most 1"
+        )
+    reachable = device.peaks[dtype] * device.matrix_share
+    bytes_per_s = MEMORY_SHARE * device.memory_bytes_per_s
+    return Rates(
+        matrix_flops_per_s=reachable if efficiency is None else device.peaks[dtype] * efficiency,
+        matrix_bytes_per_s=bytes_per_s if efficiency is None else None,
+        attention_flops_per_s=ATTENTION_SHARE * reachable / CAUSAL,
+        bytes_per_s=bytes_per_s,
+        kernel_s=device.kernel_s,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +321,87 @@ def _description(name: str, estimate: _Estimate) -> dict[str, object]:
         **recomputed,
         **estimate.form.options(),
     }
+
+
+# What a measured profile says about a device: by how much F, I, W and step differ from what was computed.
+#
+# One layer of each kind is enough, of a model small enough to be measured. W is nearly all matrix products, so measured
+# over computed W corrects these, in F and I as well. What F and I then take longer or shorter is put down to everything
+# else: attention, norms, activations, overheads. The optimizer step is a correction of its own.
+#
+# So a model that does not fit is predicted from one that does, on the same device in the same numbers: the size of the
+# matrices and the length of sequences may differ, the kernels should not.
+
+
+def calibration_of(rates: Rates, measured: Profile) -> Calibration:
+    """What a profile that was measured on a device says about its computed rates.
+
+    Args:
+        rates: computed ones.
+        measured: of a model whose shape is known (its `model` has the name), at tensor-parallel degree 1, without
+            checkpointing; of its blocks the median counts.
+
+    Raises:
+        InvalidInputError: the profile was not measured, or of another model, or in another way.
+    """
+    shape, batch = _described(measured)
+    costs = [_single(measured, index) for index in range(len(measured.layers))]
+    of_kinds = {"embedding": costs[:1], "block": costs[1:-1], "head": costs[-1:]}
+    works = {kind: work(shape, batch, 1) for kind, work in WORKS.items()}
+    return {kind: corrections_of(rates, work, batch, _median(of_kinds[kind])) for kind, work in works.items()}
+
+
+def corrections_of(rates: Rates, work: LayerWork, batch: Batch, measured: LayerCost) -> Corrections:
+    """What one measured layer says about rates that were computed."""
+    _, _, computed_s = rates.layer_s(work)
+    matrix = measured.backward_weight_s / computed_s if computed_s else 1.0
+    step = measured.optimizer_s / rates.pass_s(step_work(work.parameters, batch.dtype), Correction(), 0.0)
+    return Corrections(
+        forward=_with_rest(rates, work.forward, matrix, measured.forward_s),
+        backward_input=_with_rest(rates, work.backward_input, matrix, measured.backward_input_s),
+        backward_weight=Correction(matrix, matrix),
+        optimizer=Correction(step, step),
+    )
+
+
+def _with_rest(rates: Rates, work: Work, matrix: float, measured_s: float) -> Correction:
+    """What is not matrix products makes up the difference; where nothing is left for it, all is corrected alike."""
+    rest = (measured_s - matrix * rates.matrix_s(work)) / rates.rest_s(work)
+    if rest > 0:
+        return Correction(matrix, rest)
+    alike = measured_s / (rates.matrix_s(work) + rates.rest_s(work))
+    return Correction(alike, alike)
+
+
+def _described(measured: Profile) -> tuple[DecoderShape, Batch]:
+    name, dtype = measured.model.get("name"), measured.model.get("dtype", "fp32")
+    if measured.origin != "measured" or measured.model.get("checkpointing"):
+        raise _unsuitable("it was not measured, or with checkpointing")
+    if not isinstance(name, str) or measured.microbatch_size is None or measured.sequence_length is None:
+        raise _unsuitable("it does not say of which model, at what micro-batch size and sequence length")
+    shape = known_model(name).shape
+    if len(measured.layers) != shape.blocks + 2:
+        raise _unsuitable(
+            f"it has {len(measured.layers)} layers, and {name} an embedding, {shape.blocks} blocks, a head"
+        )
+    return shape, Batch(measured.microbatch_size, measured.sequence_length, dtype)
+
+
+def _single(measured: Profile, index: int) -> LayerCost:
+    for cost in measured.layers[index].costs:
+        if cost.tensor_parallel == 1:
+            return cost
+    raise _unsuitable(f"layer {index} has no cost at tensor_parallel 1")
+
+
+def _median(costs: list[LayerCost]) -> LayerCost:
+    times = ((cost.forward_s, cost.backward_input_s, cost.backward_weight_s, cost.optimizer_s) for cost in costs)
+    return LayerCost(*map(median, zip(*times, strict=True)))
+
+
+def _unsuitable(why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the profile cannot calibrate: {why}",
+        where="--calibrate",
+        fix="measure a smaller model of the kind: rtk profile gpt-small -o P",
+    )

@@ -6,8 +6,6 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from .titles import title_of
-
 
 class PromptLinear(nn.Linear):
     """A linear layer whose weight gradient is computed at once: runners put off that of `nn.Linear` only."""
@@ -45,3 +43,12 @@ def with_checkpoints(layers: Sequence[nn.Module], blocks: Container[int]) -> lis
     computing it again would cost as much as all else that is computed again in a block or several.
     """
     return [Checkpointed(layer) if place in blocks else layer for place, layer in enumerate(layers)]
+
+
+# What a layer is called in tables.
+
+
+def title_of(layer: nn.Module) -> str:
+    """What the layer says itself, else its class."""
+    title = getattr(layer, "title", None)
+    return title if isinstance(title, str) else type(layer).__name__

@@ -8,22 +8,177 @@ two examples of one shape, and proven by comparing what the layers give with wha
 Layers so made serve micro-batches of the examples' shape only.
 """
 
+import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import MappingKey, SequenceKey, TreeSpec, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from ...schemas.errors import InvalidInputError
-from .chain import cannot_be_cut, places_of, require_same_order
-from .factory import describe
+from .factory import describe, matching
 from .model import seeded
-from .names import matching
 from .skeleton import Reached, Replay, Stop, Stub, Values, skeleton
-from .watching import Call, Run, first_tensor, is_same, watch
+
+# What a module's forward pass does with the modules that are to be layers, and around them, on one example.
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of a module by a forward function above the layers; calls within a called module do not count.
+
+    Attributes:
+        module: that was called.
+        name: of the module within the whole.
+        leaves: of its (args, kwargs), flat.
+        spec: how (args, kwargs) are made of them.
+        is_layer: whether it is one of the modules that are to be layers.
+        follows: for each leaf, whether it is what the layer before gave, when the call began.
+        output: what it gave.
+    """
+
+    module: nn.Module
+    name: str
+    leaves: list[Any]
+    spec: TreeSpec
+    is_layer: bool
+    follows: list[bool]
+    output: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A forward pass.
+
+    Attributes:
+        calls: in their order.
+        output: of the whole module.
+        before: parameters from which the first layer's input is computed.
+        after: parameters from which the output is computed once the last layer is through.
+    """
+
+    calls: list[Call] = field(default_factory=list)
+    output: Any = None
+    before: set[nn.Parameter] = field(default_factory=set)
+    after: set[nn.Parameter] = field(default_factory=set)
+
+    @property
+    def layers(self) -> list[Call]:
+        """The calls of layers."""
+        return [call for call in self.calls if call.is_layer]
+
+
+def watch(root: nn.Module, layers: Mapping[str, nn.Module], inputs: torch.Tensor) -> Run:
+    """Run a module on an example and note what it calls; the layers themselves keep nothing for a backward pass.
+
+    Args:
+        root: the whole module.
+        layers: the modules that are to be layers, by their names in it.
+        inputs: what the module takes.
+    """
+    watcher = _Watcher(root, layers)
+    with watcher.attached(), torch.enable_grad():
+        watcher.run.output = root(inputs)
+    watcher.run.after = parameters_behind(tensors_of(watcher.run.output))
+    return watcher.run
+
+
+def first_tensor(value: Any) -> torch.Tensor:
+    """A tensor, or the first element of a tuple or of a transformers output.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    found = value
+    if isinstance(value, tuple | list) or hasattr(value, "to_tuple"):
+        found = value[0] if len(value) else None
+    if not isinstance(found, torch.Tensor):
+        raise TypeError(f"it gives a {type(found).__name__}, and must give one tensor")
+    return found
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values are the same, tensors by what is in them; of other objects only those that are one."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        alike = (one.shape, one.dtype) == (other.shape, other.dtype)
+        return alike and torch.equal(one, other)
+    plain = bool | int | float | str | torch.dtype | torch.device | torch.Size
+    return one is other or (type(one) is type(other) and isinstance(one, plain) and bool(one == other))
+
+
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    """The tensors in a tree of values."""
+    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
+
+
+def parameters_behind(tensors: Sequence[torch.Tensor]) -> set[nn.Parameter]:
+    """The parameters that gradients of these tensors would reach."""
+    found: set[nn.Parameter] = {tensor for tensor in tensors if isinstance(tensor, nn.Parameter)}
+    left = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    seen = set(left)
+    while left:
+        node = left.pop()
+        if isinstance(variable := getattr(node, "variable", None), nn.Parameter):
+            found.add(variable)
+        new = {source for source, _ in node.next_functions if source is not None} - seen
+        seen |= new
+        left.extend(new)
+    return found
+
+
+class _Watcher:
+    """Hooks on all modules, and what they have seen."""
+
+    def __init__(self, root: nn.Module, layers: Mapping[str, nn.Module]) -> None:
+        self.run = Run()
+        self._root = root
+        self._layers = set(layers.values())
+        self._names = {module: name for name, module in root.named_modules()}
+        self._above = {
+            module
+            for name, module in root.named_modules()
+            if not name or any(layer.startswith(f"{name}.") for layer in layers)
+        }
+        self._inside: list[nn.Module] = []
+        self._given: torch.Tensor | None = None
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Watch while the context is open."""
+        handles = [module.register_forward_pre_hook(self._enter, with_kwargs=True) for module in self._names]
+        handles += [module.register_forward_hook(self._leave) for module in self._names]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _is_direct(self, module: nn.Module) -> bool:
+        return module not in self._above and all(one in self._above for one in self._inside)
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._is_direct(module):
+            is_layer = module in self._layers
+            leaves, spec = tree_flatten((args, kwargs))
+            follows = [self._given is not None and is_same(leaf, self._given) for leaf in leaves]
+            if is_layer and self._given is None:
+                self.run.before = parameters_behind(tensors_of(leaves))
+            self.run.calls.append(Call(module, self._names[module], leaves, spec, is_layer, follows))
+            torch.set_grad_enabled(not is_layer)
+        self._inside.append(module)
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._inside.pop()
+        if self._is_direct(module):
+            self.run.calls[-1].output = output
+            if module in self._layers:
+                self._given = first_tensor(output)
+                torch.set_grad_enabled(True)
+
 
 # How far the layers' output may be from the module's, in units of rounding of the largest value.
 TOLERANCE = 8
@@ -273,3 +428,95 @@ def _evaluated(*modules: nn.Module) -> Iterator[None]:
     finally:
         for module, flag in flags.items():
             module.training = flag
+
+
+# Whether modules are a chain: each takes what the one before it gave, and all else that it takes is constant.
+
+
+FIX = "cut where each module takes the output of the one before it, and nothing else that is learned or depends on data"
+
+
+def require_same_order(one: Run, other: Run, named: Mapping[str, nn.Module], where: str) -> None:
+    """Raise InvalidInputError unless each named module is called once, nothing else between, and for all data alike.
+
+    Args:
+        one: a forward pass.
+        other: with other data of the same shape.
+        named: the modules that are to be layers, by name.
+        where: the model's name.
+    """
+    for name, module in named.items():
+        count = sum(call.module is module for call in one.layers)
+        if count != 1:
+            often = f"called {count} times" if count else "not called, or within another module"
+            raise cannot_be_cut(f"{name} is {often}", where, "name modules that are called once each")
+    called = [[(call.module, call.spec) for call in run.calls] for run in (one, other)]
+    if called[0] != called[1]:
+        raise cannot_be_cut("what it calls depends on the data", where, "cut where the same is called for all data")
+    first, last = one.layers[0], one.layers[-1]
+    inner = slice(one.calls.index(first), one.calls.index(last))
+    for call, again in zip(one.calls[inner], other.calls[inner], strict=True):
+        if not call.is_layer and not is_same(_first(call.output), _first(again.output)):
+            raise cannot_be_cut(f"{call.name} is called between {first.name} and {last.name}", where)
+
+
+def places_of(one: Run, other: Run, where: str) -> list[int]:
+    """For each layer, which of its flat arguments is what the one before gave.
+
+    Args:
+        one: a forward pass.
+        other: with other data of the same shape.
+        where: the model's name.
+
+    Raises:
+        InvalidInputError: a layer takes no such argument, or another one that depends on the data, or is learned.
+    """
+    places: list[int] = []
+    before: Call | None = None
+    for call, again in zip(one.layers, other.layers, strict=True):
+        varying = [n for n, pair in enumerate(zip(call.leaves, again.leaves, strict=True)) if not is_same(*pair)]
+        tensors = [n for n in varying if isinstance(call.leaves[n], torch.Tensor)]
+        follow = tensors if before is None else [n for n in tensors if call.follows[n] and again.follows[n]]
+        if not follow:
+            given = "what depends on the data" if before is None else f"what {before.name} gave"
+            raise cannot_be_cut(f"{call.name} does not take {given}", where)
+        places.append(follow[0])
+        _require_constants(call, set(range(len(call.leaves))) - {follow[0]}, varying, one, where)
+        before = call
+    return places
+
+
+def cannot_be_cut(what: str, where: str, fix: str = FIX) -> InvalidInputError:
+    """The error for a model that is no chain."""
+    return InvalidInputError(f"the model cannot be cut: {what}", where=f"{where}, --cut", fix=fix)
+
+
+def _require_constants(call: Call, places: Collection[int], varying: Collection[int], run: Run, where: str) -> None:
+    for n in sorted(places):
+        if n in varying:
+            raise cannot_be_cut(f"{call.name} takes {_beside(call, n, run)} as well", where)
+        leaf = call.leaves[n]
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+            told = f"{_argument(call, n)}, which is computed from parameters outside of it"
+            raise cannot_be_cut(f"{call.name} takes {told}", where)
+
+
+def _beside(call: Call, place: int, run: Run) -> str:
+    """A second argument that depends on the data, and where it comes from if that is known."""
+    earlier = run.calls[: run.calls.index(call)]
+    source = next((one.name for one in earlier if is_same(_first(one.output), call.leaves[place])), None)
+    return f"{_argument(call, place)}, which {f'is what {source} gave' if source else 'depends on the data'},"
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, tuple | list) and value else value
+
+
+def _argument(call: Call, place: int) -> str:
+    """The name of the parameter behind one of the flat arguments."""
+    path, _ = tree_flatten_with_path(tree_unflatten(call.leaves, call.spec))[0][place]
+    side, key = path[0], path[1]
+    if isinstance(key, MappingKey):
+        return str(key.key)
+    names = list(inspect.signature(call.module.forward).parameters)
+    return next(iter(names[key.idx :]), f"argument {key.idx}") if isinstance(key, SequenceKey) else f"{side}{key}"

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..sharding import TensorParallelPlan
+from .sharding import TensorParallelPlan
 
 EMBEDDING_DEVIATION = 0.02  # of the initial vectors, as in GPT-2; linear layers start as torch makes them
 TENSOR_PARALLEL: TensorParallelPlan = {
@@ -119,3 +119,33 @@ def gpt_parameters(config: GptConfig) -> int:
 def language_model_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Mean cross entropy of logits (batch, sequence, vocabulary) against the next tokens (batch, sequence)."""
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+
+
+# The models that rtk knows by name: shapes as data, and the sizes they are measured at by default.
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A GPT's shape, with the micro-batch size and sequence length it is measured at unless others are asked for."""
+
+    config: GptConfig
+    microbatch_size: int
+    sequence_length: int
+
+
+def _gpt3(blocks: int, width: int, heads: int, microbatch_size: int) -> Preset:
+    return Preset(GptConfig(blocks, width, heads, vocabulary=50257, positions=2048), microbatch_size, 2048)
+
+
+# gpt-tiny reads bytes, and is sized so that F, I and W of a block take some milliseconds each on one CPU core; its
+# eight equal blocks cut well into 1, 2, 4 or 8 stages. The GPT-3 sizes and their micro-batches are those of the
+# SlipStream (section 7) and Oobleck (table 1) papers. SlipStream names its 3.35B model by its size alone: 28 x 3072
+# is the shape that gives it, and heads of 128 are our choice.
+PRESETS: dict[str, Preset] = {
+    "gpt-tiny": Preset(GptConfig(8, 128, 4, vocabulary=256, positions=512), microbatch_size=4, sequence_length=128),
+    "gpt-small": Preset(GptConfig(12, 768, 12, vocabulary=50257, positions=1024), 1, 128),
+    "gpt3-medium": _gpt3(24, 1024, 16, microbatch_size=8),
+    "gpt3-2.7b": _gpt3(32, 2560, 32, microbatch_size=2),
+    "gpt3-3.35b": _gpt3(28, 3072, 24, microbatch_size=1),
+    "gpt3-6.7b": _gpt3(32, 4096, 32, microbatch_size=1),
+}

@@ -12,22 +12,23 @@ from torch import nn
 from ...schemas.errors import InvalidInputError
 from ...schemas.form import ModelForm
 from ...schemas.text import near
-from ..sharding import transformers_plan
+from ..analytic.configuration import read_config, unsupported
 from .checkpointed import with_checkpoints
-from .config_file import read_config, unsupported
 from .cut import cut_module
 from .factory import describe
 from .gpt import language_model_loss
-from .memory import Size, require_memory
 from .model import (
     DEFAULT_MICROBATCH_SIZE,
     DEFAULT_SEQUENCE_LENGTH,
     TORCH_TYPES,
     Model,
+    Size,
     loss_in_float32,
+    require_memory,
     seeded,
     token_example,
 )
+from .sharding import transformers_plan
 
 # What a config must say itself: transformers would fill in the sizes of some model of the family.
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")

@@ -1,18 +1,37 @@
 """From a model's name to its layers, its loss, and examples to feed it with."""
 
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
 from ...schemas.errors import InvalidInputError
 from ...schemas.form import AS_USUAL, ModelForm
 from ...schemas.text import did_you_mean
 from ..analytic.catalogue import MODELS as COMPUTED
+from ..analytic.configuration import is_config
 from .checkpointed import with_checkpoints
-from .config_file import is_config
-from .gpt import TENSOR_PARALLEL, gpt_layers, gpt_parameters, language_model_loss
+from .cut import cut_module, first_tensor
+from .factory import UserModel, describe, load_user_model
+from .gpt import PRESETS, TENSOR_PARALLEL, Preset, gpt_layers, gpt_parameters, language_model_loss
 from .huggingface import load_config
-from .memory import Size, free_bytes, require_memory
+from .model import (
+    DEFAULT_MICROBATCH_SIZE,
+    DEFAULT_SEQUENCE_LENGTH,
+    TORCH_TYPES,
+    Example,
+    Size,
+    apply,
+    free_bytes,
+    in_type,
+    loss_in_float32,
+    require_memory,
+    seeded,
+    token_example,
+)
 from .model import Model as Model
-from .model import in_type, loss_in_float32, seeded, token_example
-from .presets import PRESETS, Preset
-from .user_file import load_file
 
 
 def load_model(
@@ -103,3 +122,123 @@ def _require_memory(name: str, preset: Preset, tokens: int, form: ModelForm) -> 
 
 def _size(preset: Preset) -> Size:
     return Size(gpt_parameters(preset.config), preset.config.width, preset.config.vocabulary)
+
+
+# A model from a user's own file: its layers as they are, or those that its module is cut into.
+
+
+def load_file(name: str, microbatch_size: int | None, sequence_length: int | None, seed: int, form: ModelForm) -> Model:
+    """Make the model of `file.py:factory`; arguments as `load_model`.
+
+    Raises:
+        InvalidInputError: the file does not work, or what it makes cannot be cut.
+    """
+    microbatch_size = microbatch_size or DEFAULT_MICROBATCH_SIZE
+    with seeded(seed):
+        user = load_user_model(name, form.cut is not None)
+    in_type(user.modules, form.dtype)
+    first = _first_with_parameters(user.modules)
+    vocabulary = first.num_embeddings if isinstance(first, nn.Embedding) else None
+    if vocabulary is not None:
+        sequence_length = sequence_length or DEFAULT_SEQUENCE_LENGTH
+    example = _example(name, user, first, microbatch_size, sequence_length)
+    if form.dtype != AS_USUAL.dtype:
+        example = _in_type(example, TORCH_TYPES[form.dtype])
+    layers, blocks = user.modules, range(1, len(user.modules) - 1)
+    if form.cut is not None:
+        layers, blocks = cut_module(user.modules[0], form.cut, lambda seed: example(seed)[0], name)
+    model = Model(
+        name=name,
+        layers=with_checkpoints(layers, blocks) if form.checkpointing else layers,
+        loss=loss_in_float32(user.loss or _default_loss),
+        microbatch_size=microbatch_size,
+        sequence_length=sequence_length,
+        vocabulary=vocabulary,
+        example=example,
+        form=form,
+        tensor_parallel=user.tensor_parallel,
+    )
+    _try_out(model)
+    return model
+
+
+def _example(
+    name: str, user: UserModel, first: nn.Module | None, microbatch_size: int, sequence_length: int | None
+) -> Example:
+    if user.example is not None:
+        return _user_example(user.example, microbatch_size, sequence_length)
+    if isinstance(first, nn.Embedding):
+        return token_example(microbatch_size, sequence_length or DEFAULT_SEQUENCE_LENGTH, first.num_embeddings)
+    if isinstance(first, nn.Linear):
+        sequence = () if sequence_length is None else (sequence_length,)
+        return _vector_example(name, user.modules, (microbatch_size, *sequence, first.in_features))
+    found = "no layer has parameters" if first is None else f"the first is a {type(first).__name__}"
+    raise InvalidInputError(
+        f"what the model reads cannot be told from its layers: {found}",
+        where=name,
+        fix="define example(microbatch_size, sequence_length) in the file, returning (inputs, targets)",
+    )
+
+
+def _vector_example(name: str, modules: list[nn.Module], shape: tuple[int, ...]) -> Example:
+    """Random vectors; the targets have the shape that the model gives them."""
+    try:
+        with torch.no_grad(), seeded(0):
+            inputs = torch.zeros(shape, dtype=next(modules[0].parameters()).dtype)
+            given = (apply(modules, inputs) if len(modules) > 1 else first_tensor(modules[0](inputs))).shape
+    except Exception as error:
+        raise _does_not_work(name, error) from error
+
+    def example(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        with seeded(seed):
+            return torch.randn(shape), torch.randn(given)
+
+    return example
+
+
+def _user_example(function: Callable[..., Any], microbatch_size: int, sequence_length: int | None) -> Example:
+    def example(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        with seeded(seed):
+            inputs, targets = function(microbatch_size, sequence_length)
+            return inputs, targets
+
+    return example
+
+
+def _in_type(example: Example, dtype: torch.dtype) -> Example:
+    """The example with vectors of the parameters' type; targets stay as they are."""
+
+    def converted(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, targets = example(seed)
+        return inputs.to(dtype) if inputs.dtype == torch.float32 else inputs, targets
+
+    return converted
+
+
+def _default_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Cross entropy of logits against whole numbers, mean squared error against others."""
+    return F.mse_loss(output, target) if target.is_floating_point() else language_model_loss(output, target)
+
+
+def _try_out(model: Model) -> None:
+    try:
+        with torch.no_grad(), seeded(0):
+            inputs, targets = model.example(0)
+            loss = model.loss(apply(model.layers, inputs), targets)
+            if loss.numel() != 1:
+                raise ValueError(f"the loss has the shape {tuple(loss.shape)}, and must be a scalar")
+    except Exception as error:
+        raise _does_not_work(model.name, error) from error
+
+
+def _does_not_work(name: str, error: Exception) -> InvalidInputError:
+    return InvalidInputError(
+        f"the model does not work on an example: {describe(error)}",
+        where=name,
+        fix="define example(microbatch_size, sequence_length) and loss(output, target) in the file to suit it",
+    )
+
+
+def _first_with_parameters(layers: list[nn.Module]) -> nn.Module | None:
+    modules = (module for layer in layers for module in layer.modules())
+    return next((module for module in modules if any(True for _ in module.parameters(recurse=False))), None)

@@ -1,16 +1,19 @@
 """What a model is to the profiler and to a run: layers, a loss, and examples."""
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from ...schemas.errors import InfeasibleError
 from ...schemas.form import AS_USUAL, DataType, ModelForm
-from ..sharding import TensorParallelPlan
+from .checkpointed import title_of
 from .factory import describe
-from .titles import title_of
+from .sharding import TensorParallelPlan
 
 DEFAULT_MICROBATCH_SIZE = 4
 DEFAULT_SEQUENCE_LENGTH = 128
@@ -95,3 +98,76 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
+
+
+# Which layers share a matrix, as an embedding and a head do whose weights are tied.
+
+
+def tied(layers: Sequence[nn.Module]) -> dict[int, tuple[int, int]]:
+    """The layers with parameters that an earlier one has too: place -> (place of the earlier one, bytes they share).
+
+    Where a layer shares with several earlier ones, the first of them counts, with all that is shared with any of them.
+    """
+    owner: dict[nn.Parameter, int] = {}
+    found: dict[int, tuple[int, int]] = {}
+    for place, layer in enumerate(layers):
+        parameters = list(layer.parameters())
+        shared = [parameter for parameter in parameters if parameter in owner]
+        if shared:
+            first = min(owner[parameter] for parameter in shared)
+            found[place] = (first, sum(parameter.nbytes for parameter in shared))
+        for parameter in parameters:
+            owner.setdefault(parameter, place)
+    return found
+
+
+# Whether a model fits into this machine's free memory, asked before it is made.
+
+
+# The parameter, its gradient and AdamW's two moments.
+TRAINING_BYTES_PER_PARAMETER: dict[DataType, int] = {"fp32": 16, "bf16": 8}
+FORMATS: dict[DataType, str] = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a model's memory depends on: its parameters, the width of its stream, its vocabulary."""
+
+    parameters: int
+    width: int
+    vocabulary: int
+
+    def needed_bytes(self, tokens: int, dtype: DataType = "fp32") -> int:
+        """Bytes to train with `tokens` in a micro-batch while one layer holds its activations."""
+        per_parameter = TRAINING_BYTES_PER_PARAMETER[dtype]
+        # Twice a block's activations (16 widths per token), or logits with their softmax and gradient, which are
+        # float32 in either case.
+        activations = tokens * max(32 * self.width * per_parameter // 4, 3 * self.vocabulary * 4)
+        return per_parameter * self.parameters + activations
+
+
+def require_memory(name: str, size: Size, tokens: int, dtype: DataType, fitting: Sequence[str] = ()) -> None:
+    """Raise InfeasibleError unless a model can be trained here, layer by layer; `fitting` would fit instead."""
+    needed, free = size.needed_bytes(tokens, dtype), free_bytes()
+    if needed <= free:
+        return
+    if size.needed_bytes(0, dtype) <= free / 2:
+        fix = "take a smaller --microbatch-size or --sequence-length"
+    elif fitting:
+        fix = f"take a smaller preset ({', '.join(fitting)})"
+    else:
+        fix = "take a machine with more memory, or compute the profile: --analytic"
+    raise InfeasibleError(
+        f"{name} needs {needed / 1e9:.1f} GB of memory for {FORMATS[dtype]} parameters, gradients, AdamW's moments and "
+        f"one layer's activations; {free / 1e9:.1f} GB are free",
+        fix=fix,
+    )
+
+
+def free_bytes() -> int:
+    """The memory that a new process could have."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -8,16 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from rtk.profilers.analytic.calibration import calibration_of
 from rtk.profilers.analytic.catalogue import MODELS, known_model
-from rtk.profilers.analytic.elementwise import ACTIVATIONS
-from rtk.profilers.analytic.estimate import analytic_profile, forward_flops
-from rtk.profilers.analytic.rates import Correction, Corrections, rates_of
-from rtk.profilers.analytic.shape import Batch, DecoderShape
+from rtk.profilers.analytic.costs import ACTIVATIONS, Batch, DecoderShape
+from rtk.profilers.analytic.estimate import (
+    Correction,
+    Corrections,
+    analytic_profile,
+    calibration_of,
+    forward_flops,
+    rates_of,
+)
 from rtk.profilers.measure import measure_profile
-from rtk.profilers.models.gpt import GptConfig, gpt_layers, gpt_parameters
+from rtk.profilers.models.gpt import PRESETS, GptConfig, gpt_layers, gpt_parameters
 from rtk.profilers.models.load import load_model
-from rtk.profilers.models.presets import PRESETS
 from rtk.runners.torch.stage import Stage
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.gpus import GPUS, gpu

@@ -11,9 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rtk.profilers.analytic.catalogue import MODELS, known_model
 from rtk.profilers.analytic.configuration import FAMILIES, read_configuration, shape_of
+from rtk.profilers.analytic.costs import Batch, block_bytes
 from rtk.profilers.analytic.estimate import forward_flops
-from rtk.profilers.analytic.memory import block_bytes
-from rtk.profilers.analytic.shape import Batch
 from rtk.schemas.errors import InvalidInputError
 
 CONFIGS = Path(__file__).parents[1] / "golden" / "configs"

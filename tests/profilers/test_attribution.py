@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.attribution import kinds
-from rtk.profilers.failslow.attribution.files import findings_of, is_operation_table
+from rtk.profilers.failslow.attribution import table as kinds
 from rtk.profilers.failslow.attribution.operations import arrange
 from rtk.profilers.failslow.attribution.table import COLUMNS, read_table
-from rtk.profilers.failslow.attribution.what_if import WhatIf, replay
+from rtk.profilers.failslow.attribution.what_if import WhatIf, findings_of, is_operation_table, replay
 from rtk.schemas.errors import InvalidInputError
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "optraces"

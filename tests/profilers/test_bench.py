@@ -13,11 +13,9 @@ from typer.testing import CliRunner
 from rtk.cli import profile as profile_verb
 from rtk.cli.profile import measure_at_once
 from rtk.profilers import links
-from rtk.profilers.clocks import GPU_WARM_UP, EventStopwatch, WarmUp
 from rtk.profilers.fitting import DoesNotFitError
-from rtk.profilers.measure import measure_profile
+from rtk.profilers.measure import GPU_WARM_UP, EventStopwatch, WarmUp, likeness_of, measure_profile
 from rtk.profilers.models.load import Model
-from rtk.profilers.readings import likeness_of
 from rtk.runners.torch.stage import Stage
 from rtk.schemas.documents import read_document
 from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
@@ -93,15 +91,15 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
 
 def leave_when_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers that ran when another one failed give their memory back when the next measurement begins."""
-    from rtk.profilers import bench
+    from rtk.profilers import measure
 
-    put_away = bench._put_away
+    put_away = measure._put_away
 
     def leave(layer: nn.Module, home: torch.device) -> None:
         Crowded.under_way = 0
         put_away(layer, home)
 
-    monkeypatch.setattr(bench, "_put_away", leave)
+    monkeypatch.setattr(measure, "_put_away", leave)
 
 
 def test_command_keeps_what_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

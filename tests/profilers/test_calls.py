@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.calls import call_log, iterations
-from rtk.profilers.failslow.calls.call import Call
-from rtk.profilers.failslow.calls.files import findings_of, is_call_file
+from rtk.profilers.failslow.calls import comparison, iterations
+from rtk.profilers.failslow.calls.comparison import Call, plain_op
+from rtk.profilers.failslow.calls.formats import findings_of, is_call_file
 from rtk.profilers.failslow.calls.iterations import Iteration, Periods
-from rtk.profilers.failslow.calls.words import plain_op
 from rtk.schemas.errors import InvalidInputError
 
 LOOP = ("all_gather",) * 4 + ("all_gather", "reduce_scatter") * 4
@@ -211,7 +210,7 @@ def test_damaged_call_logs(tmp_path: Path) -> None:
 
 def test_a_log_of_too_many_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before memory is full."""
-    monkeypatch.setattr(call_log, "MOST_LINES", 100)
+    monkeypatch.setattr(comparison, "MOST_LINES", 100)
     with pytest.raises(InvalidInputError, match="more than 100 lines"):
         findings_of([write(tmp_path / "calls.jsonl", rows(written(SLOW)))])
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.profilers.comparing import WHOLE, compare
-from rtk.profilers.spreads import half_width
+from rtk.profilers.measure import half_width
 from rtk.schemas.profile import PASSES, TIMES, Connection, Device, Layer, LayerCost, Network, Profile, Spread
 
 Times = Sequence[Sequence[float]]  # of layers and operations

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.calls.call import Call, CallLog
-from rtk.profilers.failslow.calls.comparison import Span, cause_of, degraded_groups
+from rtk.profilers.failslow.calls.comparison import Call, CallLog, Span, cause_of, degraded_groups
 
 GROUPS = {"a": (0, 1, 2, 3), "b": (4, 5, 6, 7), "c": (8, 9, 10, 11), "d": (12, 13, 14, 15)}
 ITERATIONS = 20

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from rtk.profilers.models.checkpointed import title_of
 from rtk.profilers.models.cut import cut_module
 from rtk.profilers.models.gpt import language_model_loss
-from rtk.profilers.models.model import apply
-from rtk.profilers.models.tied import tied
-from rtk.profilers.models.titles import title_of
+from rtk.profilers.models.model import apply, tied
 from rtk.runners.torch.stage import Stage
 from rtk.schemas.errors import InvalidInputError
 

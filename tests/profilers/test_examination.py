@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.examination import judged
-from rtk.profilers.failslow.expected import Expected
-from rtk.profilers.failslow.suspicion import FIRST_PAUSE, LONGEST_PAUSE, Pauses
-from rtk.profilers.failslow.transfers import LiveMonitor
+from rtk.profilers.failslow.monitor.job import FIRST_PAUSE, LONGEST_PAUSE, Expected, Pauses, judged
+from rtk.profilers.failslow.monitor.ring import LiveMonitor
 from rtk.schemas.conditions import HEALTHY, Conditions, Pair, SlowLink, SlowWorker
 from rtk.schemas.protocols import Examined, Measured
 

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.calls.files import findings_of, is_call_file
-from rtk.profilers.failslow.calls.flight_recorder import read_flight_recorder
-from rtk.profilers.failslow.calls.plain_pickle import unpickled
+from rtk.profilers.failslow.calls.formats import findings_of, is_call_file, read_flight_recorder
+from rtk.profilers.failslow.calls.sources import unpickled
 from rtk.schemas.errors import InvalidInputError
 
 ITERATIONS = 12

@@ -9,12 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from rtk.profilers.models import huggingface, memory
-from rtk.profilers.models.checkpointed import Checkpointed
+from rtk.profilers.models import huggingface, model
+from rtk.profilers.models.checkpointed import Checkpointed, title_of
 from rtk.profilers.models.load import load_model
-from rtk.profilers.models.model import apply, seeded
-from rtk.profilers.models.tied import tied
-from rtk.profilers.models.titles import title_of
+from rtk.profilers.models.model import apply, seeded, tied
 from rtk.runners.torch.stage import Stage
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.form import ModelForm
@@ -108,7 +106,7 @@ def test_forms(tmp_path: Path) -> None:
 
 def test_too_large_is_refused_before_allocating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A config beyond the free memory is infeasible, counted without making the model."""
-    monkeypatch.setattr(memory, "free_bytes", lambda: 4 * 10**9)
+    monkeypatch.setattr(model, "free_bytes", lambda: 4 * 10**9)
     monkeypatch.setattr(huggingface, "_with_linears", lambda root: pytest.fail("it was built"))
     large = LLAMA | {"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256, "num_hidden_layers": 32}
     large |= {"num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": False}

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from rtk.profilers.failslow.calls import sources
-from rtk.profilers.failslow.calls.call import Call
-from rtk.profilers.failslow.calls.files import findings_of, is_call_file
-from rtk.profilers.failslow.calls.kineto import read_kineto
+from rtk.profilers.failslow.calls.comparison import Call
+from rtk.profilers.failslow.calls.formats import findings_of, is_call_file, read_kineto
 from rtk.schemas.errors import InvalidInputError
 
 

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.lateness import Meeting, Span, blame
+from rtk.profilers.failslow.monitor.job import Meeting, Span, blame
 
 USUAL, SLOW = 12, 10
 JITTER = 0.02

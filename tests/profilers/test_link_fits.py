@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.profilers.link_fits import LinkFit, fit_allreduce, fit_link
+from rtk.profilers.link_survey import LinkFit, fit_allreduce, fit_link
 
 latencies = st.one_of(st.just(0.0), st.floats(1e-7, 1.0))
 per_byte = st.one_of(st.just(0.0), st.floats(1e-12, 1e-6))

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.expected import Expected
-from rtk.profilers.failslow.hysteresis import FLAPPING_WITHIN, GOOD, MOST_GOOD, UNSEEN, Hysteresis
-from rtk.profilers.failslow.transfers import MARGIN, SETTLED, LiveMonitor
+from rtk.profilers.failslow.monitor.job import FLAPPING_WITHIN, GOOD, MOST_GOOD, UNSEEN, Expected, Hysteresis
+from rtk.profilers.failslow.monitor.ring import MARGIN, SETTLED, LiveMonitor
 from rtk.schemas.conditions import HEALTHY, Conditions, Pair, SlowLink, SlowWorker
 from rtk.schemas.protocols import Examined, Measured
 

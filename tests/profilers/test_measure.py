@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 
 from rtk.cli import profile as profile_command
 from rtk.profilers import links
-from rtk.profilers.bench import FEWEST_ROUNDS, MOST_ROUNDS
 from rtk.profilers.links import measure_loopback
-from rtk.profilers.measure import measure_profile
+from rtk.profilers.measure import FEWEST_ROUNDS, MOST_ROUNDS, measure_profile
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.profilers.models.load import Model, load_model
 from rtk.runners.torch.stage import Stage

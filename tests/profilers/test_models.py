@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rtk.profilers.models import load, memory
+from rtk.profilers.models import load, model
 from rtk.profilers.models.checkpointed import Checkpointed
-from rtk.profilers.models.gpt import GptConfig, gpt_layers, gpt_parameters, language_model_loss
+from rtk.profilers.models.gpt import PRESETS, GptConfig, gpt_layers, gpt_parameters, language_model_loss
 from rtk.profilers.models.load import load_model
-from rtk.profilers.models.presets import PRESETS
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.form import ModelForm, form_of
 
@@ -153,7 +152,7 @@ def test_seed() -> None:
 
 def test_too_large_is_refused_before_allocating(monkeypatch: pytest.MonkeyPatch) -> None:
     """A preset beyond the free memory is infeasible, and the error names what is needed and what would fit."""
-    for module in (load, memory):
+    for module in (load, model):
         monkeypatch.setattr(module, "free_bytes", lambda: 4 * 10**9)
     monkeypatch.setattr(load, "gpt_layers", lambda config: pytest.fail("it was built"))
     with pytest.raises(InfeasibleError, match=r"1\d\d\.\d GB of memory.*\n.*gpt-tiny") as raised:
@@ -165,7 +164,7 @@ def test_too_large_is_refused_before_allocating(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_does_not_fit_says_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
     """Smaller micro-batches, where it is these; of a model known by its shape only, that it can be computed."""
-    for module in (load, memory):
+    for module in (load, model):
         monkeypatch.setattr(module, "free_bytes", lambda: 4 * 10**9)
     with pytest.raises(InfeasibleError, match="smaller --microbatch-size"):
         load_model("gpt-tiny", 10**6, None, 0)
@@ -175,7 +174,7 @@ def test_what_does_not_fit_says_what_would(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_free_memory() -> None:
     """The free memory is some of the machine's memory."""
-    assert 0 < memory.free_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < model.free_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_vectors_from_a_file(tmp_path: Path) -> None:

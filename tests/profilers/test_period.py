@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.calls.period import FEWEST_PERIODS, period_of
+from rtk.profilers.failslow.calls.iterations import FEWEST_PERIODS, period_of
 
 BLOCKS = st.lists(st.integers(0, 5), min_size=1, max_size=24)
 

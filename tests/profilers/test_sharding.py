@@ -15,7 +15,7 @@ from torch import nn
 from rtk.profilers.models.checkpointed import Checkpointed
 from rtk.profilers.models.gpt import TENSOR_PARALLEL, Block, Embedding, GptConfig, Head, language_model_loss
 from rtk.profilers.models.load import load_model
-from rtk.profilers.sharding import (
+from rtk.profilers.models.sharding import (
     TensorParallelPlan,
     VocabularyShare,
     check_share,

@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.slow_parts import slow_among, slow_parts
+from rtk.profilers.failslow.monitor.job import slow_among, slow_parts
 from rtk.schemas.conditions import Pair
 
 JITTER = st.floats(0.97, 1.03)

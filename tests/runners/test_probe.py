@@ -11,7 +11,7 @@ import torch
 
 from rtk.cli.main import main
 from rtk.cli.probe import MEETING
-from rtk.profilers.failslow.slow_parts import slow_parts
+from rtk.profilers.failslow.monitor.job import slow_parts
 from rtk.runners.passes import ring_passes
 from rtk.runners.torch import probe
 from rtk.runners.torch.probe import Bench, Product, Readings, Trials, meeting, take_readings

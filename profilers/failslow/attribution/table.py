@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from ....schemas.errors import InvalidInputError
 from ....schemas.files import BOUND, opened
-from .kinds import KNOWN
 
 PARQUET_MAGIC = b"PAR1"
 NUMBER_BYTES = 8
@@ -209,3 +208,33 @@ def _refuse(is_bad: NDArray[np.bool_], column: Times, name: str, where: str, fix
 
 def _bad_value(name: str, value: object, row: int, where: str, fix: str) -> InvalidInputError:
     return InvalidInputError(f"{name} is {value}", where=f"{where}, row {row + 1}", fix=fix)
+
+
+# The kinds of operations that a table may have, by what they wait for, and what is usual of them.
+
+
+FORWARD = "forward-compute"
+BACKWARD = "backward-compute"
+COMPUTE = (FORWARD, BACKWARD)
+
+FORWARD_SEND, FORWARD_RECV = "forward-send", "forward-recv"
+BACKWARD_SEND, BACKWARD_RECV = "backward-send", "backward-recv"
+MESSAGES = (FORWARD_SEND, FORWARD_RECV, BACKWARD_SEND, BACKWARD_RECV)
+
+PARAMETERS = "params-all-gather"
+GRADIENTS = "grads-reduce-scatter"
+SEPARATE_GRADIENTS = "separate-grads-all-reduce"
+EMBEDDING = "embedding-grads-all-reduce"
+LAYERNORM = "layernorm-grads-all-reduce"
+CLIP = "optimizer-clip-main-grad"
+OPTIMIZER = "optimizer"
+COLLECTION = "gc"
+
+# Data-parallel peers start these together; a stage's own (but for `CLIP`, in which all stages meet).
+AMONG_PEERS = (PARAMETERS, GRADIENTS, SEPARATE_GRADIENTS, CLIP)
+# They wait for somebody, so only the time from the last one's start on is theirs.
+WAITING = (*MESSAGES, *AMONG_PEERS, EMBEDDING)
+# Communication, of which the median is usual: a few waits are very long. Of computation, the mean is.
+COMMUNICATION = (*WAITING, LAYERNORM)
+
+KNOWN = (*COMPUTE, *COMMUNICATION, OPTIMIZER, COLLECTION)

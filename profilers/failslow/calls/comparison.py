@@ -14,20 +14,288 @@ step which rank of the group it is; the median is taken over all groups of a clu
 that two groups can be compared as well.
 """
 
+import json
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from pathlib import Path
 from statistics import median
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ....schemas.detection import Scope
-from .call import Call, CallLog, Token, link_of
+from ....schemas.errors import InvalidInputError
+from ....schemas.fields import MOST_WORKERS
+from ..readers.lines import lines_of
+
+# One communication call of one rank: what every reader of call logs gives and what a shim notes of a live job.
+
+
+Token: TypeAlias = tuple[str, str, int, str]
+LINK = "->"  # between the sender's and the receiver's rank, as the group of a point-to-point call
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A communication call.
+
+    Attributes:
+        t_s: when it was made, in s; by any clock, but always the same one.
+        rank: whose call it is; -1: the log does not say.
+        op: what it does, in plain small letters: `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `send`, ….
+        group: among whom, by a name that means the same on all ranks; `0->1` for a message from rank 0 to rank 1.
+        bytes: what one rank puts in.
+        dtype: of what it puts in; may be empty.
+        duration_s: how long it took on the rank, waiting for others included; None: not measured.
+        number: its place among the calls of its group, the same on all ranks of the group; -1: the log does not say.
+    """
+
+    t_s: float
+    rank: int
+    op: str
+    group: str
+    bytes: int
+    dtype: str = ""
+    duration_s: float | None = None
+    number: int = -1
+
+    @property
+    def token(self) -> Token:
+        """What makes it the same call again in the next iteration."""
+        return (self.op, self.group, self.bytes, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class CallLog:
+    """The calls of one rank, out of one file, in the order of time.
+
+    Attributes:
+        file: its name as it was given.
+        kind: what it was read as.
+        rank: whose calls they are; -1: the file does not say.
+        calls: as they were made.
+        members: the ranks of a group, by its name, as far as the file tells.
+        iterations: begin and time of each, in s, where the file says that itself; else empty.
+    """
+
+    file: str
+    kind: str
+    rank: int
+    calls: tuple[Call, ...]
+    members: Mapping[str, tuple[int, ...]]
+    iterations: tuple[tuple[float, float], ...] = ()
+
+
+def link_of(group: str) -> tuple[int, int] | None:
+    """The sender and the receiver, if it is the group of a point-to-point call."""
+    sender, arrow, receiver = group.partition(LINK)
+    return (int(sender), int(receiver)) if arrow and sender.isdigit() and receiver.isdigit() else None
+
+
+# A call log of one's own: JSON lines `{"t": …, "rank": 0, "op": "all_reduce", "group": "0", "bytes": 4096}`.
+#
+# `t` is in s or ns, whatever clock it is by; which of them, its size says: beyond `MOST_S` it is ns. Optional are
+# `dtype`, `dur_us` (how long the call took, in µs), `seq` (its place among the group's calls) and, of a `send` or
+# `recv`,
+# `peer`: the other rank, if the group is not `sender->receiver` by itself. One file may hold several ranks.
+
+
+KIND = "call log"
+MOST_S = 1e10  # the year 2286, or 10 s after a host's start in ns
+MOST_LINES = 10_000_000  # each of them takes some 200 bytes of memory
+
+
+def read_call_log(path: Path) -> tuple[CallLog, ...]:
+    """The calls of each rank in a file, in the order of ranks.
+
+    Raises:
+        InvalidInputError: a line is no call, or has its time in another unit than those before.
+    """
+    calls: dict[int, list[Call]] = {}
+    is_ns: bool | None = None
+    for number, row in rows_of(path):
+        where = f"{path}, line {number}"
+        time = _number(row, "t", where)
+        if is_ns is not None and is_ns != (time > MOST_S):
+            raise _mixed(where)
+        is_ns = time > MOST_S
+        call = _call(row, time / 1e9 if is_ns else time, where)
+        calls.setdefault(call.rank, []).append(call)
+    for one in calls.values():
+        one.sort(key=lambda call: call.t_s)
+    return tuple(CallLog(str(path), KIND, rank, tuple(calls[rank]), {}) for rank in sorted(calls))
+
+
+def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file of JSON lines, with the numbers of their lines; a last line that is cut off is left out.
+
+    Raises:
+        InvalidInputError: a line is no object, or there are more than `MOST_LINES`.
+    """
+    for number, line in enumerate(lines_of(str(path)), start=1):
+        if not line.data.strip():
+            continue
+        if number > MOST_LINES:
+            raise InvalidInputError(
+                f"the file has more than {MOST_LINES:,} lines", where=str(path), fix="split it, or give a part of it"
+            )
+        try:
+            row = json.loads(line.data)
+        except (ValueError, RecursionError) as error:
+            if line.is_cut:
+                return
+            raise _no_object(f"{path}, line {number}") from error
+        if not isinstance(row, dict):
+            raise _no_object(f"{path}, line {number}")
+        yield number, row
+
+
+def _call(row: dict[str, Any], t_s: float, where: str) -> Call:
+    rank, size = int(_number(row, "rank", where, -1)), int(_number(row, "bytes", where, 0))
+    op, group = row.get("op"), row.get("group", "")
+    if not isinstance(op, str) or not isinstance(group, str | int):
+        raise InvalidInputError(
+            "the call has no operation, or a group that is no name", where=where, fix='write "op" and "group" as texts'
+        )
+    op = plain_op(op)
+    took_us = _number(row, "dur_us", where, -1.0)
+    return Call(
+        t_s=t_s,
+        rank=rank,
+        op=op,
+        group=_link(op, rank, row.get("peer")) or str(group),
+        bytes=size,
+        dtype=str(row.get("dtype") or ""),
+        duration_s=took_us / 1e6 if took_us >= 0 else None,
+        number=int(_number(row, "seq", where, -1)),
+    )
+
+
+def _link(op: str, rank: int, peer: Any) -> str | None:
+    if not isinstance(peer, int) or op not in ("send", "recv"):
+        return None
+    return f"{rank}{LINK}{peer}" if op == "send" else f"{peer}{LINK}{rank}"
+
+
+def _number(row: dict[str, Any], key: str, where: str, missing: float | None = None) -> float:
+    value = row.get(key, missing)
+    if value is None and key in row:
+        value = missing
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
+        raise InvalidInputError(
+            f"{key!r} is {repr(value)[:40]} instead of a number", where=where, fix=f"write {key} as a number"
+        )
+    return value
+
+
+def _mixed(where: str) -> InvalidInputError:
+    return InvalidInputError(
+        "the time is in another unit than in the lines before: one is in s, the other in ns",
+        where=where,
+        fix="write all times in s, or all in ns",
+    )
+
+
+def _no_object(where: str) -> InvalidInputError:
+    return InvalidInputError("the line is no JSON object", where=where, fix="write one object a line")
+
+
+# The words of torch, NCCL and gloo for operations and types of numbers, and those of rtk.
+
+
+_ENDINGS = re.compile(r"(_base|_into_tensor|_tensor|_coalesced|_single|_v|_)+$")
+_SPLIT = re.compile(r"(all|reduce)_?(reduce|gather|scatter|to_?all)")
+_SIZES_BYTES = {
+    "double": 8, "float64": 8, "long": 8, "int64": 8, "uint64": 8, "complexfloat": 8,
+    "float": 4, "float32": 4, "int": 4, "int32": 4, "uint32": 4,
+    "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "int16": 2, "uint16": 2,
+    "complexdouble": 16,
+}  # fmt: skip
+_RANKS = re.compile(r"\d+")
+LARGEST = 2.0**63
+MOST_NAMED = 8  # ranks in a group's name
+
+
+def plain_op(name: str) -> str:
+    """`nccl:_all_gather_base`, `AllGather`, `allgather_`: all are `all_gather`."""
+    word = name.rpartition(":")[2].strip().partition(" ")[0]
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).lower().strip("_")
+    stem = _ENDINGS.sub("", snake)
+    match = _SPLIT.fullmatch(stem)
+    return f"{match[1]}_{match[2].replace('toall', 'to_all')}" if match else stem
+
+
+def size_bytes(dtype: str) -> int:
+    """Of one number of that type; 1 where the type is not known."""
+    return _SIZES_BYTES.get(dtype.lower().removeprefix("torch."), 1)
+
+
+def bytes_of(sizes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> int:
+    """Of tensors of these sizes; the last type holds for all that have none of their own."""
+    known = list(dtypes) or [""]
+    pairs = zip(sizes, [*known, *[known[-1]] * len(sizes)], strict=False)
+    return whole(sum(prod(map(whole, size)) * size_bytes(dtype) for size, dtype in pairs))
+
+
+def finite(value: Any) -> float:
+    """A number that a file says, such as a time in µs.
+
+    Raises:
+        ValueError: it is none, or larger than 64 bits.
+        TypeError: it is no number at all.
+    """
+    if not abs(value if isinstance(value, int) else float(value)) < LARGEST:
+        raise ValueError("a number of 64 bits")
+    return float(value)
+
+
+def whole(value: Any) -> int:
+    """A whole number that a file says, such as a rank; errors as for `finite`."""
+    finite(value)
+    return int(value)
+
+
+def text_of(value: Any) -> str:
+    """A name that a file says; a list or a mapping in its place is a TypeError."""
+    if not isinstance(value, str | int):
+        raise TypeError(f"a text where it has a {type(value).__name__}")
+    return str(value)
+
+
+def ranks_of(value: object) -> tuple[int, ...]:
+    """The ranks in a list, or in its text `[0, 1]`; none where the text leaves some out."""
+    if isinstance(value, list | tuple):
+        return tuple(rank for rank in value if isinstance(rank, int))
+    if not isinstance(value, str) or "..." in value:
+        return ()
+    return tuple(whole(number) for number in _RANKS.findall(value))
+
+
+def ranks_up_to(count: Any) -> tuple[int, ...]:
+    """So many ranks, from 0 on; errors as for `whole`, also for more than any job has."""
+    if whole(count) > MOST_WORKERS:
+        raise ValueError(f"{count}, more ranks than {MOST_WORKERS}")
+    return tuple(range(whole(count)))
+
+
+def group_name(name: str, ranks: Sequence[int]) -> str:
+    """A name that is the same on all ranks of a group, and another one on those of other groups."""
+    if not ranks:
+        return name
+    shown = ",".join(map(str, ranks[:MOST_NAMED]))
+    return f"{name}[{shown}]" if len(ranks) <= MOST_NAMED else f"{name}[{shown},… {len(ranks)} ranks]"
+
+
+def damaged(what: str, where: str) -> InvalidInputError:
+    """The error for a file that is not whole."""
+    return InvalidInputError(what, where=where, fix="write the file again; it was cut short, or changed")
+
 
 APART = 1.1
 HALF = 0.5
 FEWEST_CALLS = 7
 FEWEST_GROUPS = 3
-MOST_NAMED = 8
 
 JOB = Scope()
 Cluster: TypeAlias = tuple[str, int, str, int]  # operation, bytes, type, ranks

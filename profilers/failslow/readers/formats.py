@@ -1,9 +1,500 @@
 """Which format a log has: as its first line says, or else by the first line that one of the known programs writes."""
 
+import csv
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple
+
+from ....schemas.detection import Episode
+from ....schemas.documents import unique_keys
 from ....schemas.errors import InvalidInputError
-from .logs import DlLogger, Megatron, MlPerf, NanoGpt, TorchTitan
-from .reading import Reader, Reading
-from .rows import Csv, JsonLines, Numbers, header_of, names_a_time
+from ..tracker import Change, Mode, Tracker
+from .reading import SECONDS_OF, Reader, Reading, checked_time, number_of, printed
+
+# Rows with named values: CSV, JSON lines (those of `rtk run --json` among them), and bare numbers.
+#
+# A row says `iter_s`, `iter_ms`, `iter_us` or `iter_ns` (or `iteration_time_s`, `Step time (ms)`, `duration_s`, ...:
+# units stand in names; `iter_time` is in seconds), or only when it ended (`t`, in s); and where it can `iter`, `rank`,
+# `tokens` and `tag`.
+
+
+_TIME = re.compile(r"(?:iter|iteration|step)(?:_time|_duration)?_(s|ms|us|ns)|(?:iter|iteration|step)_time")
+# What may as well be a clock, or the time of something else; looked at only where no name says more.
+_VAGUE_TIME = re.compile(r"(?:time|duration|elapsed|elapsed_time)_(s|ms|us|ns)")
+_OTHER_CHARACTERS = re.compile(r"[^0-9a-z]+")
+_NUMBERS = ("iter", "iteration", "step")
+_TRAINING = ("train", "training")
+_FIX = "name a column or key iter_s or iter_ms (how long each iteration took), or t (when it ended, in s)"
+_SEPARATORS = ",;\t"
+# Two times in one row may differ by rounding.
+_SAME = 0.01
+
+
+class Rows:
+    """What rows with names tell; remembers when each rank's iteration before ended."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str | None, tuple[float, int | None]] = {}
+
+    def read(self, row: Mapping[str, Any]) -> Reading | None:
+        """What a row tells; None where it is of no training iteration, or says no time.
+
+        Raises:
+            InvalidInputError: a value is impossible.
+        """
+        rank = _text(row, "rank")
+        iteration = _iteration(row)
+        if (_text(row, "tag") or _TRAINING[0]) not in _TRAINING:
+            self._pause(row, rank)
+            return None
+        time_s = _time_s(row)
+        if time_s is None:
+            time_s = self._since_the_end_before(row, rank, iteration)
+        return None if time_s is None else Reading(time_s, iteration, rank, _size(row))
+
+    def _pause(self, row: Mapping[str, Any], rank: str | None) -> None:
+        """An evaluation or a checkpoint: the next iteration begins when it ends."""
+        end_s = _clock(row)
+        if end_s is not None:
+            before = self._ends.get(rank)
+            self._ends[rank] = (end_s, before[1] if before else None)
+
+    def _since_the_end_before(self, row: Mapping[str, Any], rank: str | None, iteration: int | None) -> float | None:
+        end_s = _clock(row)
+        if end_s is None:
+            return None
+        before = self._ends.get(rank)
+        self._ends[rank] = (end_s, iteration)
+        if before is None:
+            return None
+        before_s, number = before
+        count = iteration - number if iteration is not None and number is not None else 1
+        if count < 1:  # a restarted job: what lies between is no iteration
+            return None
+        if end_s <= before_s:
+            raise InvalidInputError(
+                f"the clock t goes from {before_s:.15g} to {end_s:.15g}, not forward", fix="sort the rows by t"
+            )
+        return checked_time((end_s - before_s) / count, f"t is {end_s:.15g}")
+
+
+@lru_cache(maxsize=1024)
+def plain_name(name: str) -> str:
+    """A name in small letters, digits and `_`: `Iteration time (ms)` is `iteration_time_ms`."""
+    return _OTHER_CHARACTERS.sub("_", name.lower()).strip("_")
+
+
+def names_a_time(names: Iterable[str]) -> bool:
+    """Whether a row with such plain names tells how long an iteration took, or when it ended."""
+    return any(name == "t" or _TIME.fullmatch(name) or _VAGUE_TIME.fullmatch(name) for name in names)
+
+
+def _time_s(row: Mapping[str, Any]) -> float | None:
+    is_plain = any(_TIME.fullmatch(name) for name in row)
+    return _time_by(_TIME if is_plain else _VAGUE_TIME, row)
+
+
+def _time_by(pattern: re.Pattern[str], row: Mapping[str, Any]) -> float | None:
+    """The time that the names of one kind tell."""
+    found: list[tuple[str, float]] = []
+    for name, value in row.items():
+        match = pattern.fullmatch(name)
+        if match and value is not None and value != "":
+            time_s = number_of(value, name) * SECONDS_OF[match[1] or "s"]
+            found.append((name, checked_time(time_s, f"{name} is {value}")))
+    if not found:
+        return None
+    (name, time_s), *others = found
+    for other, other_s in others:
+        if abs(other_s - time_s) > _SAME * time_s:
+            raise InvalidInputError(
+                f"{name} and {other} contradict each other: {time_s:.6g} s and {other_s:.6g} s",
+                fix="correct the unit in one of the names, or keep one of them",
+            )
+    return time_s
+
+
+def _clock(row: Mapping[str, Any]) -> float | None:
+    value = row.get("t")
+    if value is None or value == "":
+        return None
+    end_s = number_of(value, "t")
+    if not abs(end_s) < float("inf"):
+        raise InvalidInputError(f"the clock t is {value}", fix="write unix seconds, or leave t out")
+    return end_s
+
+
+def _iteration(row: Mapping[str, Any]) -> int | None:
+    for name in _NUMBERS:
+        value = row.get(name)
+        if value is not None and value != "":
+            number = number_of(value, name)
+            if not number.is_integer() or abs(number) >= 1e15:
+                raise InvalidInputError(f"{name} is no whole number: {value}", fix="number the iterations 0, 1, 2, ...")
+            return int(number)
+    return None
+
+
+def _size(row: Mapping[str, Any]) -> float | None:
+    value = row.get("tokens")
+    if value is None or value == "":
+        return None
+    size = number_of(value, "tokens")
+    if not 0 < size < float("inf"):
+        raise InvalidInputError(f"tokens is {value}: not the size of an iteration", fix="give counts above 0")
+    return size
+
+
+def _text(row: Mapping[str, Any], name: str) -> str | None:
+    value = row.get(name)
+    return None if value is None or value == "" else str(value).strip()
+
+
+class JsonLines:
+    """One JSON object a line; of lines with an `event`, those of iterations."""
+
+    NAME: ClassVar[str] = "jsonl"
+
+    def __init__(self) -> None:
+        self.per, self.is_over = "iteration", False
+        self._rows = Rows()
+
+    def read(self, line: bytes) -> Reading | None:
+        """What an object tells."""
+        if not line.strip():
+            return None
+        row = parsed_object(line)
+        if "event" in row:
+            self.is_over = row["event"] == "end"
+            if row["event"] != "iteration":
+                return None
+        if "op" in row and "t" in row:
+            raise InvalidInputError(
+                "these are communication calls, not iterations",
+                fix="give them in a file of their own, and not as --format jsonl",
+            )
+        return self._rows.read({plain_name(name): value for name, value in row.items()})
+
+
+def parsed_object(line: bytes) -> dict[str, Any]:
+    """A line as a JSON object.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    try:
+        row = json.loads(line, object_pairs_hook=unique_keys)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(
+            f"not valid JSON: {error}", fix="give one object a line, and nothing else in the file"
+        ) from None
+    if not isinstance(row, dict):
+        raise InvalidInputError(f"not a JSON object: {printed(line)}", fix=_FIX)
+    return row
+
+
+class Csv:
+    """Comma-separated values (or semicolons, or tabs) under a line of names."""
+
+    NAME: ClassVar[str] = "csv"
+
+    def __init__(self) -> None:
+        self.per, self.is_over = "iteration", False
+        self._names: list[str] = []
+        self._header, self._separator = "", ","
+        self._rows = Rows()
+
+    def read(self, line: bytes) -> Reading | None:
+        """What a row tells; the first line is that of names."""
+        text = _decoded(line)
+        if not text or text.startswith("#"):
+            return None
+        if not self._names:
+            self._header, (self._separator, self._names) = text, header_of(text)
+            if not names_a_time(self._names):
+                raise InvalidInputError(f"no column tells the time of an iteration: {printed(line)}", fix=_FIX)
+            return None
+        if text == self._header:  # a restarted job has appended to the file
+            return None
+        cells = _cells(text, self._separator)
+        if len(cells) != len(self._names):
+            raise InvalidInputError(
+                f"{len(cells)} cells under {len(self._names)} names", fix="give each row a cell for each name"
+            )
+        return self._rows.read(dict(zip(self._names, cells, strict=True)))
+
+
+def header_of(text: str) -> tuple[str, list[str]]:
+    """The separator of a line of names, and the names.
+
+    Raises:
+        InvalidInputError: a name stands there twice, or quotes are not closed.
+    """
+    separator = max(_SEPARATORS, key=text.count)
+    names = [plain_name(name) for name in _cells(text.removeprefix("\ufeff"), separator)]
+    doubled = next((name for name in names if name and names.count(name) > 1), None)
+    if doubled is not None:
+        raise InvalidInputError(f"the name {doubled!r} stands there twice", fix="give each column a name of its own")
+    return separator, names
+
+
+def _cells(text: str, separator: str) -> list[str]:
+    try:
+        (cells,) = csv.reader([text], delimiter=separator, strict=True)
+    except (csv.Error, ValueError) as error:
+        raise InvalidInputError(f"not valid CSV: {error}", fix="write plain numbers, a cell a name") from None
+    return [cell.strip() for cell in cells]
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"not UTF-8 text (byte {error.start} of the line)", fix="write it as UTF-8") from None
+
+
+class Numbers:
+    """One number a line: the time of an iteration in s."""
+
+    NAME: ClassVar[str] = "numbers"
+
+    def __init__(self) -> None:
+        self.per, self.is_over = "iteration", False
+
+    def read(self, line: bytes) -> Reading | None:
+        """The number; empty lines and those that begin with # tell nothing."""
+        text = line.strip()
+        if not text or text.startswith(b"#"):
+            return None
+        try:
+            time_s = float(text)
+        except ValueError:
+            raise InvalidInputError(
+                f"not a number: {printed(line)}",
+                fix="give one iteration time in s a line; or say what the file is with --format",
+            ) from None
+        return Reading(checked_time(time_s, text[:60].decode("utf-8", "replace")))
+
+
+# Logs that training programs write for people, and those of MLPerf: one line tells of one iteration.
+#
+# Other lines are passed over, whatever they are. Colours are taken out, and a line may begin with the rank as torchrun
+# (`[rank0]:`, `[default0]:`) or srun (`0:`) put it there.
+
+
+_LONGEST = 8192  # of a line, what is looked at
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
+_RANK = re.compile(rb"\s*(?:\[(?:rank|default)(\d{1,9})\]:|(\d{1,9}):\s)")
+_NUMBER = rb"([-+]?(?:[0-9][0-9.]{0,30}(?:[eE][-+]?[0-9]{1,4})?|nan|NaN|inf))"
+
+
+class Megatron:
+    """Megatron-LM: `iteration 10/ 500 | elapsed time per iteration (ms): 512.3 | ... | global batch size: 64 | ...`.
+
+    A line may stand for several iterations, of which it tells the mean. The batch size counts as the iteration's size,
+    for it may grow while the job runs.
+    """
+
+    NAME: ClassVar[str] = "megatron"
+    _MARK = b"elapsed time per iteration (ms)"
+    _TIME = re.compile(re.escape(_MARK) + rb"\s*[:=]\s*" + _NUMBER)
+    _ITERATION = re.compile(rb"iteration\s+(\d{1,15})\s*/")
+    _BATCH = re.compile(rb"global batch size:\s*(\d{1,15})")
+
+    def __init__(self) -> None:
+        self.per, self.is_over = "iteration", False
+
+    def read(self, line: bytes) -> Reading | None:
+        """The time of the iterations that a line tells of."""
+        if self._MARK not in line:
+            return None
+        line = _plain(line)
+        match = self._TIME.search(line)
+        if match is None:
+            return None
+        batch = self._BATCH.search(line)
+        return Reading(_time(match[1], b"ms"), _number(self._ITERATION, line), _rank(line), _logged_size(batch))
+
+
+class NanoGpt:
+    """nanoGPT and its descendants: `iter 10: loss 3.1415, time 123.45ms, mfu 30.00%`.
+
+    The iteration after an evaluation (`step 10: train loss ..., val loss ...`) is left out: its time holds that of the
+    evaluation.
+    """
+
+    NAME: ClassVar[str] = "nanogpt"
+    _LINE = re.compile(rb"\biter\s+(\d{1,15})\b.*?\bloss\b.*?\btime:?\s*" + _NUMBER + rb"\s*(ms|s)\b")
+    _EVALUATION = re.compile(rb"\bstep\s+(\d{1,15}): train loss ")
+
+    def __init__(self) -> None:
+        self.per, self.is_over = "iteration", False
+        self._evaluated: int | None = None
+
+    def read(self, line: bytes) -> Reading | None:
+        """The time of the iteration that a line tells of."""
+        if b"loss" not in line:
+            return None
+        line = _plain(line)
+        match = self._LINE.search(line)
+        if match is None:
+            self._evaluated = _number(self._EVALUATION, line) if b"train loss" in line else self._evaluated
+            return None
+        iteration = int(match[1])
+        if iteration == self._evaluated:
+            return None
+        return Reading(_time(match[2], match[3]), iteration, _rank(line))
+
+
+class _Window(NamedTuple):
+    """Where torchtitan begins to count tokens and time: after which step, and when."""
+
+    step: int
+    at: datetime | None
+
+
+class TorchTitan:
+    """torchtitan: `[titan] 2025-06-20 19:13:39,663 - root - INFO - step: 10  loss: ...  tps: 5,970  ...`.
+
+    A line tells the tokens a second since the line before. How many tokens an iteration has is learned from the clock
+    of the first two lines; without a clock times are those of a token. The first line of a job, which has the start-up
+    in it, is left out, and evaluations (`validate step: 10`) are, as torchtitan itself does.
+    """
+
+    NAME: ClassVar[str] = "torchtitan"
+    _STEP = re.compile(rb"(validate )?step:\s*(\d{1,15})\s+loss:.*?\btps:\s*([0-9][0-9,.]{0,30})")
+    _CLOCK = re.compile(rb"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)[,.](\d{3})")
+    _START = b"Training starts at step"
+
+    def __init__(self) -> None:
+        self.per, self.is_over = "iteration", False
+        self._windows: dict[str | None, _Window] = {}
+        self._tokens: float | None = None
+
+    def read(self, line: bytes) -> Reading | None:
+        """The mean time of the iterations since the line before."""
+        if b"step" not in line:
+            return None
+        line = _plain(line)
+        if self._START in line:
+            self._windows.pop(_rank(line), None)
+            return None
+        match = self._STEP.search(line)
+        if match is None:
+            return None
+        rank, step = _rank(line), int(match[2])
+        before, here = self._windows.get(rank), _Window(step, self._clock(line))
+        self._windows[rank] = here
+        if match[1] or before is None or step <= before.step:
+            return None
+        rate = number_of(match[3].replace(b",", b""), "tps")
+        if rate <= 0:
+            raise InvalidInputError(f"tps is {rate:g}: nothing was computed", fix="remove the line")
+        return Reading(checked_time(self._tokens_of(rate, before, here) / rate, f"tps is {rate:g}"), step, rank)
+
+    def _clock(self, line: bytes) -> datetime | None:
+        match = self._CLOCK.search(line)
+        try:
+            return datetime.fromisoformat(f"{match[1].decode()}.{match[2].decode()}") if match else None
+        except ValueError:
+            return None
+
+    def _tokens_of(self, rate: float, before: _Window, here: _Window) -> float:
+        """How many tokens an iteration has, on each of the devices among which tps divides them."""
+        if self._tokens is None:
+            passed_s = (here.at - before.at).total_seconds() if here.at and before.at else 0.0
+            self._tokens = rate * passed_s / (here.step - before.step) if passed_s > 0 else 1.0
+            self.per = "iteration" if passed_s > 0 else "token"
+        return self._tokens
+
+
+class MlPerf:
+    """MLPerf's `:::MLLOG {...}` lines of `tracked_stats`: the time of a training step, or else the throughput.
+
+    Which of them the first line tells is read from all: they are not of one kind.
+    """
+
+    NAME: ClassVar[str] = "mlperf"
+    _MARK = b":::MLLOG"
+    _TIMES = ("train_step_time", "train_step_timing in s")
+
+    def __init__(self) -> None:
+        self.per, self.is_over = "iteration", False
+        self._key: str | None = None
+
+    def read(self, line: bytes) -> Reading | None:
+        """What a line of tracked_stats tells."""
+        if self._MARK not in line or b"tracked_stats" not in line:
+            return None
+        try:
+            row = parsed_object(line.partition(self._MARK)[2].strip())
+        except InvalidInputError:  # ranks have written into each other's lines
+            return None
+        value = row.get("value")
+        if row.get("key") != "tracked_stats" or not isinstance(value, dict):
+            return None
+        if self._key is None:
+            self._key = next((key for key in (*self._TIMES, "throughput") if key in value), None)
+            self.per = "sample" if self._key == "throughput" else "iteration"
+        return self._reading(value) if self._key in value else None
+
+    def _reading(self, value: dict[str, Any]) -> Reading:
+        assert self._key is not None
+        number = number_of(value[self._key], self._key)
+        words = f"{self._key} is {number:g}"
+        if self._key != "throughput":
+            return Reading(checked_time(number, words))
+        return Reading(checked_time(1 / number if number else 0.0, words))
+
+
+class DlLogger:
+    """DLLogger lines of MLPerf's graph network: `DLL 2024-... - Iteration 10 | ... | iteration_time : 12.3 ms`."""
+
+    NAME: ClassVar[str] = "dllogger"
+    _LINE = re.compile(
+        rb"\bDLL\b.*?\bIteration:?\s*(\d{1,15}).*?\biteration_time\s*:\s*" + _NUMBER + rb"\s*(ms|us|s)\b"
+    )
+
+    def __init__(self) -> None:
+        self.per, self.is_over = "iteration", False
+
+    def read(self, line: bytes) -> Reading | None:
+        """The time of the iteration that a line tells of."""
+        if b"iteration_time" not in line:
+            return None
+        line = _plain(line)
+        match = self._LINE.search(line)
+        return Reading(_time(match[2], match[3]), int(match[1]), _rank(line)) if match else None
+
+
+def _plain(line: bytes) -> bytes:
+    line = line[:_LONGEST]
+    return _COLOUR.sub(b"", line) if b"\x1b" in line else line
+
+
+def _time(number: bytes, unit: bytes) -> float:
+    words = f"{number.decode()} {unit.decode()}"
+    return checked_time(number_of(number, "an iteration time") * SECONDS_OF[unit.decode()], words)
+
+
+def _number(pattern: re.Pattern[bytes], line: bytes) -> int | None:
+    match = pattern.search(line)
+    return int(match[1]) if match else None
+
+
+def _logged_size(match: re.Match[bytes] | None) -> float | None:
+    return float(match[1]) or None if match else None
+
+
+def _rank(line: bytes) -> str | None:
+    match = _RANK.match(line)
+    return (match[1] or match[2]).decode() if match else None
+
 
 READERS: dict[str, type[Reader]] = {
     reader.NAME: reader for reader in (Csv, JsonLines, Numbers, Megatron, TorchTitan, NanoGpt, MlPerf, DlLogger)
@@ -78,3 +569,67 @@ def unrecognised(source: str, lines: int) -> InvalidInputError:
         where=source,
         fix=f"known are {names}; rows need a column or key iter_s or iter_ms. --format NAME says which one it is",
     )
+
+
+# Trackers for the phases of a job: what repeats itself in another way is another series, within one numbering.
+
+
+class Phase:
+    """The samples of one phase, with a tracker of their own; places are told by the numbering of the whole log.
+
+    Args:
+        mode: of the tracker.
+        shortest: how many slow iterations it takes to confirm.
+    """
+
+    def __init__(self, mode: Mode, shortest: int) -> None:
+        self._tracker = Tracker(mode, shortest)
+        # Stretches without another phase in between: their first sample in the phase, and in the log.
+        self._own: list[int] = []
+        self._places: list[int] = []
+
+    @property
+    def samples(self) -> int:
+        """How many the phase has."""
+        return self._tracker.samples
+
+    @property
+    def usual_s(self) -> float | None:
+        """What an iteration takes when nothing is slow."""
+        return self._tracker.usual_s
+
+    @property
+    def episodes(self) -> tuple[Episode, ...]:
+        """What was found so far."""
+        return tuple(map(self._moved, self._tracker.episodes))
+
+    def note(self, place: int, time_s: float) -> tuple[Change, ...]:
+        """Another sample, and what changed with it."""
+        if not self._own or self._place(self.samples) != place:
+            self._own.append(self.samples)
+            self._places.append(place)
+        return self._told(self._tracker.note(time_s))
+
+    def finish(self) -> tuple[Change, ...]:
+        """The log is over."""
+        return self._told(self._tracker.finish())
+
+    def _told(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
+        return tuple(Change(change.kind, self._moved(change.episode)) for change in changes)
+
+    def _moved(self, episode: Episode) -> Episode:
+        return replace(
+            episode,
+            onset=self._place(episode.onset),
+            provisional=self._place_if_any(episode.provisional),
+            confirmed=self._place_if_any(episode.confirmed),
+            relief=self._place_if_any(episode.relief),
+        )
+
+    def _place_if_any(self, own: int | None) -> int | None:
+        return None if own is None else self._place(own)
+
+    def _place(self, own: int) -> int:
+        """Where a sample of the phase stands in the log."""
+        stretch = bisect_right(self._own, own) - 1
+        return self._places[stretch] + own - self._own[stretch]

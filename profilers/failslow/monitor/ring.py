@@ -1,7 +1,7 @@
 """Slow links and slow workers of a running job, out of what its workers measure in each iteration.
 
 Adaptra, section 6, watches the transfers of a job that runs. What counts as slow is said in `Expected`, and when it is
-reported and taken back in `hysteresis.py`; numbers are those of three iterations in a row.
+reported and taken back in `job.py`; numbers are those of three iterations in a row.
 
 * **Links of a pipeline.** A message's delay is when it was there less when it was handed over. A link's is the median
   of an iteration, in both directions; their mean, where both are known, does not depend on how far the clocks of two
@@ -12,11 +12,11 @@ reported and taken back in `hysteresis.py`; numbers are those of three iteration
   Where operations take longer than planned, the plan is wrong for everything: then both count as many times as much.
 * **Links of peers.** The sum of a group lasts from when its last worker began until its first one had it. In a group of
   two, what it lasts longer than usual is 2(n-1) = 2 delays of a ring. Larger groups do not tell which of their pairs it
-  is: they are suspects (suspicion.py) until they are examined (examination.py). A link that is found so is well again
+  is: they are suspects (job.py) until they are examined (examination.py). A link that is found so is well again
   when probes, or the group's sums, are. Two workers that move to another stage together bring their usual time along.
 * **Workers.** How many times as long as planned its operations take, over the median of all workers, less what the
   first plan knows already; from three workers on.
-* **Everybody**, where iterations take longer for no reason that is known (whole.py).
+* **Everybody**, where iterations take longer for no reason that is known (job.py).
 
 A redone iteration counts as it was done last. An iteration is judged when all workers have told of it, or the next but
 one has begun; what is told later of it is not looked at. Nothing is kept but some numbers for each pair of the job's
@@ -27,13 +27,21 @@ from collections.abc import Collection, Iterator, Mapping
 from statistics import median
 from typing import TypeVar
 
-from ...schemas.conditions import HEALTHY, Conditions, Pair, SlowLink, SlowWorker, pair_of
-from ...schemas.protocols import Measured
-from .examination import judged
-from .expected import FEWEST, SLOW_PACE, Expected
-from .hysteresis import GOOD, Hysteresis
-from .suspicion import GROUPS_KEPT, Group, GroupSums, group_sums_s
-from .whole import WholeIterations
+from ....schemas.conditions import HEALTHY, Conditions, Pair, SlowLink, SlowWorker, pair_of
+from ....schemas.protocols import Measured
+from .job import (
+    FEWEST,
+    GOOD,
+    GROUPS_KEPT,
+    SLOW_PACE,
+    Expected,
+    Group,
+    GroupSums,
+    Hysteresis,
+    WholeIterations,
+    group_sums_s,
+    judged,
+)
 
 SETTLED = 5  # measurements after which the best one is no chance of a beginning
 MARGIN = 3  # of what makes a message late; by so much a plan may be wrong about all links

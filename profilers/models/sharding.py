@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import TreeSpec
 
-from ..schemas.errors import InvalidInputError
-from ..schemas.profile import Connection
-from .models.checkpointed import Checkpointed
-from .models.skeleton import Stub
+from ...schemas.errors import InvalidInputError
+from ...schemas.profile import Connection
+from .checkpointed import Checkpointed
+from .skeleton import Stub
 
 Cut = Literal["colwise", "rowwise", "vocabulary"]
 # How a model's matrices are cut, by the end of the module's name within its layer, such as `self_attn.q_proj`; `*`
