@@ -29,7 +29,7 @@ from rtk.benchmarks.common import in_turns, spread, write_result
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
-from rtk.runners.torch.c10d import PrefixStore, Store
+from rtk.runners.torch.groups import PrefixStore, Store
 from rtk.runners.torch.runner import PlanRunner
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile

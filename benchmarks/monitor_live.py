@@ -24,7 +24,7 @@ from rtk.cli.coordinating import Conduct, Training
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.shape import Shape
-from rtk.runners.resilience.messages import Vote, encode, from_worker
+from rtk.runners.resilience.protocol import Vote, encode, from_worker
 from rtk.schemas.documents import canonical
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
@@ -95,7 +95,7 @@ class WatchedJob(ProcessJob):
 def be_worker(mode: str, folder: str, *arguments: Any) -> None:
     """A worker's process."""
     from rtk.runners.torch.resilient import ResilientWorker
-    from rtk.runners.torch.transfers import Transfers
+    from rtk.runners.torch.transport import Transfers
 
     names = ("handed_over", "received")
     clocks: list[Clocked] = []

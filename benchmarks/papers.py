@@ -9,7 +9,7 @@ bytes: times. Some are measured here, on one core, machine code loaded:
 
 The others are taken out of what other benchmarks have left in `benchmarks/results/`: atlases without a limit
 (`slipstream_atlas.py`), Oobleck's templates (`oobleck_templates.py`), errors of the simulator (`prediction.py`), the
-cost of delegated sends (`slow_links.py`) and of watching (`monitor_overhead.py`).
+cost of delegated sends (`faults.py`) and of watching (`monitor_overhead.py`).
 """
 
 import argparse

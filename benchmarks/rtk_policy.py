@@ -30,11 +30,10 @@ from rtk.planners.policies.ways import ways_of
 from rtk.planners.policies.work_bound import most_microbatches
 from rtk.planners.shape import Shape
 from rtk.runners.replay.engine import replay
-from rtk.runners.traces.generate import Recipe, Renewal, SlowLinks, SlowNodes, generate
-from rtk.runners.traces.lasting import Lasting
-from rtk.runners.traces.moments import moments
+from rtk.runners.traces.files import Told
+from rtk.runners.traces.generate import Lasting, Recipe, Renewal, SlowLinks, SlowNodes, generate
+from rtk.runners.traces.ledger import moments
 from rtk.runners.traces.read import Reading, read_moments
-from rtk.runners.traces.told import Told
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.profile import Profile
 from rtk.schemas.replay import Fleet, Moment

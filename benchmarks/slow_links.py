@@ -31,9 +31,9 @@ from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName, answers_for
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
-from rtk.runners.sending import Sending
+from rtk.runners.program import Sending
 from rtk.runners.simulator import simulate
-from rtk.runners.story import simulate_story
+from rtk.runners.virtual.job import simulate_story
 from rtk.schemas.conditions import Conditions, SlowLink, under_conditions
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.plan import Plan

@@ -347,7 +347,7 @@ def plain_cpu_s(plan: Plan, iterations: int) -> float:
     results = context.SimpleQueue()
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    from rtk.runners.torch.c10d import TCPStore
+    from rtk.runners.torch.groups import TCPStore
 
     store = TCPStore("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=listener.detach())
     workers = [
@@ -368,7 +368,7 @@ def plain_worker(plan: bytes, rank: int, port: int, iterations: int, results: An
     import torch
 
     from rtk.cli.coordinating import load_training
-    from rtk.runners.torch.c10d import TCPStore
+    from rtk.runners.torch.groups import TCPStore
     from rtk.runners.torch.runner import PlanRunner
 
     torch.set_num_threads(1)

@@ -34,7 +34,7 @@ from rtk.benchmarks.common import write_result
 from rtk.benchmarks.hanging_model import SOURCE
 from rtk.benchmarks.survival import exact, is_event, plan_of
 from rtk.cli.coordinating import Conduct, Training
-from rtk.runners.resilience.standstill import HUNG
+from rtk.runners.resilience.progress import HUNG
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.plan import Plan
 from rtk.tests.runners.processes import PATIENCE_S, ProcessJob

@@ -136,7 +136,7 @@ def _facts(plan: "Plan", iterations: int) -> RunFacts:
 
 def _listening(text: str) -> tuple[str, int]:
     """host and port; port 0 for any free one."""
-    from ..runners.resilience.addresses import parse_address
+    from ..runners.resilience.wire import parse_address
 
     if text.endswith(":0"):
         host, _ = parse_address(text[:-1] + "1", where="--listen")
@@ -146,7 +146,7 @@ def _listening(text: str) -> tuple[str, int]:
 
 def _secret(file: str | None) -> bytes:
     """The job's secret; a file that is not there yet is made, readable for its owner alone."""
-    from ..runners.resilience.secret import make_secret
+    from ..runners.resilience.wire import make_secret
 
     if file is not None and not Path(file).exists():
         try:

@@ -22,13 +22,12 @@ from .options import read_valid_trace
 
 if TYPE_CHECKING:
     from ..profilers.models.load import Model
+    from ..runners.program import Sending
     from ..runners.resilience.announcements import Announcement
-    from ..runners.resilience.crowding import Crowding
-    from ..runners.resilience.job import Job
+    from ..runners.resilience.conditions import Crowding
     from ..runners.resilience.journal import Journal
-    from ..runners.resilience.messages import Hello, Welcome
+    from ..runners.resilience.protocol import Hello, Job, Welcome
     from ..runners.resilience.server import Finished, Server
-    from ..runners.sending import Sending
     from ..runners.torch.corpus import ByteCorpus
     from ..schemas.conditions import Conditions
     from ..schemas.plan import Plan
@@ -167,7 +166,7 @@ class Conductor:
             is_watchful: whether it looks for what is slow, unless workers without a pace share cores; where a trace
                 slows something down it always does.
         """
-        from ..runners.resilience.crowding import Crowding
+        from ..runners.resilience.conditions import Crowding
         from ..runners.resilience.rules import Rules
         from ..runners.resilience.server import Limits, Server, Surroundings
 
@@ -241,7 +240,7 @@ class Conductor:
         return found
 
     def _welcome(self, hello: "Hello") -> "Welcome":
-        from ..runners.resilience.messages import Welcome
+        from ..runners.resilience.protocol import Welcome
         from ..schemas.documents import to_tree
 
         self._is_paced = bool(hello.job.get("paced"))
@@ -317,8 +316,8 @@ def _remedies(plan: "Plan", how: Conduct) -> Remedies:
 
 
 def _job(plan: "Plan", how: Conduct, trace: "Trace | None") -> "Job":
-    from ..runners.cast import joins
-    from ..runners.resilience.job import Job
+    from ..runners.resilience.protocol import Job
+    from ..runners.virtual.cluster import joins
 
     job = Job(
         plan=plan,
@@ -386,7 +385,7 @@ def _events_of(trace: "Trace", hello: "Hello") -> "list[TraceEvent]":
 
     Those of its worker's links are all its own, for they happen to machines, whoever runs there.
     """
-    from ..runners.cast import link_ends
+    from ..runners.virtual.cluster import link_ends
 
     mine = [event for event in trace.events if event.worker == hello.worker]
     joins = [0, *(i + 1 for i, event in enumerate(mine) if event.kind == "join"), len(mine) + 1]
@@ -416,7 +415,7 @@ def monitor_of(plan: "Plan", is_resumed: bool = False) -> "Monitor":
     """
     from ..profilers.failslow.monitor.job import Expected
     from ..profilers.failslow.monitor.ring import LiveMonitor
-    from ..runners.machines import delay_at_home_s
+    from ..runners.virtual.cluster import delay_at_home_s
 
     stages = [plan.stage_of(worker) for worker in plan.workers]
     shortest_s = min(stage.forward_s + stage.backward_input_s for stage in stages)

@@ -193,7 +193,7 @@ def read_valid_plan(path: str, profile: str | None = None) -> "Plan":
 
 def read_valid_trace(path: str, plan: "Plan") -> "Trace":
     """Read a trace and refuse it where it cannot happen to the plan's workers."""
-    from ..runners.cast import check_trace
+    from ..runners.virtual.cluster import check_trace
     from ..schemas.trace import read_trace
 
     trace = read_trace(path)

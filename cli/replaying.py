@@ -22,8 +22,8 @@ from ..schemas.replay import Fleet, Moment
 if TYPE_CHECKING:
     from ..planners.policies.job import Job
     from ..runners.replay.engine import Record
+    from ..runners.traces.ledger import Tally
     from ..runners.traces.read import Reading
-    from ..runners.traces.summary import Tally
     from ..schemas.protocols import Policy
     from ..schemas.replay_report import PolicyReport, ReplayReport
 
@@ -198,8 +198,7 @@ def _worker_nodes(job: Job, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _report(question: Question, never_fails: Policy, answers: Iterable[Answer]) -> ReplayReport:
     """The report: every answer measured against the cluster that never fails."""
-    from ..runners.replay.engine import replay
-    from ..runners.replay.report import yardstick_of
+    from ..runners.replay.engine import replay, yardstick_of
     from ..schemas.replay_report import ReplayReport
 
     job, facts = question.job, _Facts(question.job)
@@ -228,10 +227,10 @@ def _report(question: Question, never_fails: Policy, answers: Iterable[Answer]) 
 
 
 def _moments(question: Question) -> Iterator[Moment]:
+    from ..runners.traces.files import Told
     from ..runners.traces.generate import generate
-    from ..runners.traces.moments import moments
+    from ..runners.traces.ledger import moments
     from ..runners.traces.read import read_moments
-    from ..runners.traces.told import Told
 
     if isinstance(question.trace, str):
         return read_moments(question.trace, question.reading)
@@ -239,7 +238,7 @@ def _moments(question: Question) -> Iterator[Moment]:
 
 
 def _policy_told(answer: Answer, yardstick: Any) -> PolicyReport:
-    from ..runners.replay.report import refused, report_of
+    from ..runners.replay.engine import refused, report_of
 
     if answer.record is None:
         return refused(answer.policy, answer.refusal or "")
@@ -278,7 +277,7 @@ class _Facts:
         }
 
     def _note(self, moment: Moment) -> None:
-        from ..runners.traces.summary import Tally
+        from ..runners.traces.ledger import Tally
 
         self._moments += 1
         self.bound.note(moment)

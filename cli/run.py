@@ -62,12 +62,12 @@ from .run_output import RunFacts, RunReport
 if TYPE_CHECKING:
     from ..runners.resilience.announcements import Announcement
     from ..runners.resilience.link import Link
-    from ..runners.resilience.messages import End, Hello, Returning
+    from ..runners.resilience.protocol import End, Hello, Returning
     from ..runners.resilience.server import Finished, Server
     from ..runners.torch.corpus import ByteBatch
-    from ..runners.torch.meeting import MeetingPlace
+    from ..runners.torch.iteration import Task
+    from ..runners.torch.rendezvous import MeetingPlace
     from ..runners.torch.runner import PlanRunner
-    from ..runners.torch.task import Task
     from ..schemas.plan import Plan
 
 
@@ -117,8 +117,8 @@ def work(
     import torch
 
     from ..runners.resilience.link import Link
-    from ..runners.resilience.messages import Failed
-    from ..runners.torch.meeting import MeetingPlace
+    from ..runners.resilience.protocol import Failed
+    from ..runners.torch.rendezvous import MeetingPlace
     from ..runners.torch.resilient import ResilientWorker
 
     die_with_launcher()
@@ -150,7 +150,7 @@ def _end_at_once(link: "Link", exit_code: int, reason: str) -> None:
 
     The kernel closes what is open; exit functions would wait for that thread.
     """
-    from ..runners.resilience.messages import Failed
+    from ..runners.resilience.protocol import Failed
 
     print(f"error: {reason}; this worker ends itself", file=sys.stderr, flush=True)
     telling = threading.Thread(target=link.send, args=(Failed(exit_code, reason),), daemon=True)
@@ -163,7 +163,7 @@ def _task(plan: "Plan", training: Training, name: str, secret: bytes, hostname: 
     """What the worker is to train; `hostname` and `others` are its addresses."""
     import torch
 
-    from ..runners.torch.task import Task
+    from ..runners.torch.iteration import Task
 
     model, corpus = load_training(plan, training)
     return Task(
@@ -186,8 +186,8 @@ def _task(plan: "Plan", training: Training, name: str, secret: bytes, hostname: 
 
 def _hello_of(task: "Task", store: str, others: tuple[str, ...]) -> "Callable[[str, Returning | None], Hello]":
     """What the worker says to each coordinator first; `store` and `others`: where its meeting places are."""
-    from ..runners.resilience.crowding import cores_here
-    from ..runners.resilience.messages import Hello
+    from ..runners.resilience.conditions import cores_here
+    from ..runners.resilience.protocol import Hello
     from ..schemas.documents import digest
 
     plan_digest, cores = digest(task.plan), cores_here()
@@ -236,7 +236,7 @@ def secret_of(file: str | None) -> bytes:
     Raises:
         InvalidInputError: there is none, or it is too short.
     """
-    from ..runners.resilience.secret import SHORTEST_BYTES, read_secret
+    from ..runners.resilience.wire import SHORTEST_BYTES, read_secret
 
     if file is not None:
         return read_secret(file)
@@ -261,7 +261,7 @@ def _keep_one_arena() -> None:
 
 def _places_besides(secret: bytes, addresses: Sequence[str]) -> "list[MeetingPlace]":
     """Where other workers find this one on other networks."""
-    from ..runners.torch.meeting import MeetingPlace
+    from ..runners.torch.rendezvous import MeetingPlace
 
     try:
         return [MeetingPlace(secret, address) for address in addresses]
@@ -271,7 +271,7 @@ def _places_besides(secret: bytes, addresses: Sequence[str]) -> "list[MeetingPla
 
 def _own_address(coordinator: str) -> str:
     """The address of this machine on the way to the coordinator: other workers reach it there as well."""
-    from ..runners.resilience.addresses import parse_address
+    from ..runners.resilience.wire import parse_address
 
     host, port = parse_address(coordinator, where="--coordinator")
     try:
@@ -287,7 +287,7 @@ def _own_address(coordinator: str) -> str:
 
 def _leave_when_told(link: "Link") -> None:
     """On SIGTERM, as spot instances give it before they go: finish the iteration and leave."""
-    from ..runners.resilience.messages import Leaving
+    from ..runners.resilience.protocol import Leaving
 
     def leave(*_: object) -> None:
         # In a thread: the interrupted code may hold the lock that sending takes.
@@ -509,7 +509,7 @@ def run_here(plan: "Plan", training: Training, how: Conduct, as_json: bool = Fal
 
 def _lead(conductor: Conductor, plan: int, options: list[str], report: Announcements) -> "Finished":
     """Lead a job, or the rest of it, with processes of its own, which read the plan from a descriptor."""
-    from ..runners.resilience.secret import make_secret
+    from ..runners.resilience.wire import make_secret
 
     secret = make_secret()
     with Workers(keep=[plan]) as workers:
@@ -580,7 +580,7 @@ def _led(server: "Server", workers: Workers, conductor: Conductor) -> "Finished"
 
 def _addresses(given: list[str]) -> list[str]:
     """All addresses, several of which may stand in one text, as in an environment variable."""
-    from ..runners.resilience.addresses import parse_address
+    from ..runners.resilience.wire import parse_address
 
     addresses = [one for text in given for one in text.replace(",", " ").split()]
     for address in addresses or [""]:

@@ -16,7 +16,7 @@ from .options import LinkDelays, ProfileOption, Slow, parse_link_delays, parse_s
 
 if TYPE_CHECKING:
     from ..planners.recovery.answers import Answers
-    from ..runners.story import Story, SwitchCosts
+    from ..runners.virtual.job import Story, SwitchCosts
     from ..schemas.plan import Place, Plan
     from ..schemas.report import Report
     from ..schemas.timeline import Timeline
@@ -143,7 +143,7 @@ def _story(
     transport: Transport,
 ) -> "Story":
     """Let a trace happen to a plan."""
-    from ..runners.story import simulate_story
+    from ..runners.virtual.job import simulate_story
     from .coordinating import monitor_of
 
     monitor = escalating(monitor_of(plan), plan, remedies, lambda: answers)
@@ -153,7 +153,7 @@ def _story(
 def _costs(plan: "Plan", profile: str | None, site: Site, heartbeat_limit_s: float, regroup_s: float) -> "SwitchCosts":
     """What changes take; the copies too, where it is known how large each layer's state is and how fast it is sent."""
     from ..planners.oobleck.standing import templates_of
-    from ..runners.story import SwitchCosts
+    from ..runners.virtual.job import SwitchCosts
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
     from ..schemas.templates import Templates

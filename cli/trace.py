@@ -15,10 +15,9 @@ from ..schemas.quantities import parse_time_s
 from .console import Debug, Json, Output, Quiet, Seed, print_json, print_table, remark
 
 if TYPE_CHECKING:
-    from ..runners.traces.generate import Racks, Recipe, Renewal, SlowLinks, SlowNodes
-    from ..runners.traces.lasting import Distribution, Lasting
+    from ..runners.traces.generate import Distribution, Lasting, Racks, Recipe, Renewal, SlowLinks, SlowNodes
+    from ..runners.traces.ledger import Summary
     from ..runners.traces.read import Reading
-    from ..runners.traces.summary import Summary
 
     _Drawn = tuple[Distribution, float, str]  # its shape, and the option that says that
 
@@ -107,9 +106,9 @@ def generate(
     Each is a renewal process with random numbers of its own: the same seed gives the same bytes, and more nodes, or
     slow episodes beside failures, leave the others as they were. All nodes are new at 0.
     """
+    from ..runners.traces.files import LONGEST_S
     from ..runners.traces.generate import generate as generated
-    from ..runners.traces.told import LONGEST_S
-    from ..runners.traces.write import write_events
+    from ..runners.traces.ledger import write_events
 
     if not 0 < days * DAY_S < LONGEST_S:
         fix = f"give more than 0, and less than {LONGEST_S / DAY_S:.0f}"
@@ -237,7 +236,7 @@ def _episodes(every: str, every_option: str, lasts: str, lasts_option: str) -> "
 
 
 def _lasting(mean: str, option: str, drawn: "_Drawn") -> "Lasting":
-    from ..runners.traces.lasting import LEAST_S, Lasting
+    from ..runners.traces.generate import LEAST_S, Lasting
 
     mean_s, (distribution, shape, shape_option) = parse_time_s(mean, option), drawn
     try:
@@ -311,8 +310,8 @@ def convert(
     no names they are called node1, node2, …; --seed says who leaves when a count drops, and which of --nodes are those
     with faults.
     """
+    from ..runners.traces.ledger import write_events
     from ..runners.traces.read import read_events
-    from ..runners.traces.write import write_events
 
     reading = _reading(format_name, nodes, leaving, slow_faults, iteration_time, link_time, seed)
     count = write_events(output, (one.event for one in read_events(file, reading)))
@@ -338,8 +337,8 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Say what a trace is like: how long, how many nodes, how often some are lost and how many at once."""
+    from ..runners.traces.ledger import summary_of
     from ..runners.traces.read import read_events
-    from ..runners.traces.summary import summary_of
 
     reading = _reading(format_name, nodes, leaving, slow_faults, iteration_time, link_time, seed)
     found = summary_of(read_events(file, reading), reading.usual_link_s)
@@ -369,7 +368,7 @@ def reading_of(
     format_name: Format | None, nodes: int | tuple[str, ...] | None, leaving: Leaving, slow_faults: bool, seed: int
 ) -> "Reading":
     """How a trace is to be read, by the options that all commands share that read one."""
-    from ..runners.traces.faults import SLOW_FAULTS
+    from ..runners.traces.formats import SLOW_FAULTS
     from ..runners.traces.read import Reading
 
     return Reading(

@@ -18,8 +18,22 @@ from ..schemas.orders import print_operation
 from ..schemas.plan import Layers, Plan, Worker
 from ..schemas.report import Report
 from ..schemas.timeline import Span, Timeline, memory_of_workers
-from .program import AllReduce, Compute, Instruction, Message, Part, Program, Receive, Send, Step, lower
-from .sending import RankPair, Sending, pairs_of, rank_pair
+from .program import (
+    AllReduce,
+    Compute,
+    Instruction,
+    Message,
+    Part,
+    Program,
+    RankPair,
+    Receive,
+    Send,
+    Sending,
+    Step,
+    lower,
+    pairs_of,
+    rank_pair,
+)
 
 if TYPE_CHECKING:
     import numpy as np

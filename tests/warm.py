@@ -27,7 +27,7 @@ PRELOAD = [
     "torch.distributed.run",
     "rtk.cli.main",
     "rtk.runners.torch.resilient",
-    "rtk.runners.torch.meeting",
+    "rtk.runners.torch.rendezvous",
     "rtk.profilers.models.load",
 ]
 

@@ -36,8 +36,7 @@ def exchanging_s(plan: Plan, delays_s: Delays, misdirects: bool = True) -> float
         delays_s: of links.
         misdirects: whether the injector mistakes stage 2's sends to stage 1.
     """
-    from ...runners.program import Send, lower
-    from ...runners.sending import pairs_of
+    from ...runners.program import Send, lower, pairs_of
     from ...runners.simulator import execute
 
     program = lower(plan)

@@ -13,7 +13,7 @@ from ...schemas.checkpoint import print_layers
 from ...schemas.plan import Plan
 from ...schemas.text import counted
 from ...schemas.timeline import Event
-from .messages import Epoch
+from .protocol import Epoch
 
 NAMES_TOLD = 4  # of a list of workers, and the last one
 OMITTED_IF_NONE = {"omitted if None": True}  # of a field, in JSON

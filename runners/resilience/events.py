@@ -15,7 +15,7 @@ from ...schemas.fields import STRICT, Index
 from ...schemas.plan import Plan, name_of
 from ...schemas.protocols import Hand, Replanned
 from .announcements import Announcement
-from .messages import FromCoordinator, Hello, Leaving, Published, Ready, Saved, Suspect, Vote, Whereabouts
+from .protocol import FromCoordinator, Hello, Leaving, Published, Ready, Saved, Suspect, Vote, Whereabouts
 
 
 @dataclass(frozen=True, slots=True)

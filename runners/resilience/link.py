@@ -13,9 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
-from .addresses import format_address, parse_address
-from .lines import Lines
-from .messages import (
+from .protocol import (
     MEMBER_BYTES,
     Beat,
     Bye,
@@ -41,7 +39,7 @@ from .messages import (
     encode,
     from_coordinator,
 )
-from .secret import prove
+from .wire import Lines, format_address, parse_address, prove
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 0.25

@@ -19,7 +19,7 @@ torchft's `should_commit` is the vote. We vote, and roll back only where the opt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -27,7 +27,6 @@ from ...schemas.checkpoint import missing_layers, print_layers
 from ...schemas.documents import canonical, digest, parse_document
 from ...schemas.plan import Layers, Place, Plan, name_of, place_of
 from ...schemas.protocols import Hand
-from .admission import refusal_of_double, stranger_to
 from .announcements import (
     Announcement,
     CoordinatorRestarted,
@@ -43,9 +42,7 @@ from .announcements import (
     WorkerWaiting,
     announcements_of,
 )
-from .checksums import Checksums
-from .chronicle import Chronicle
-from .circumstances import Circumstances
+from .conditions import Chronicle, Circumstances
 from .events import (
     Announce,
     Arrived,
@@ -62,8 +59,24 @@ from .events import (
     Tell,
     Wake,
 )
-from .job import Job
-from .messages import (
+from .membership import (
+    Crew,
+    Member,
+    Newcomer,
+    Questions,
+    Saving,
+    Seats,
+    Tally,
+    coming,
+    copies,
+    held_by,
+    layers_at,
+    live_places,
+    savers,
+    seats_of,
+)
+from .progress import FAILED, Settling, Standstill
+from .protocol import (
     Commit,
     Copy,
     End,
@@ -71,6 +84,7 @@ from .messages import (
     FromCoordinator,
     Halt,
     Hello,
+    Job,
     Leaving,
     Published,
     Ready,
@@ -81,12 +95,6 @@ from .messages import (
     Vote,
     Whereabouts,
 )
-from .questions import Crew, Questions, held_by, seats_of
-from .saving import Saving
-from .seating import Member, Newcomer, Seats, coming, copies, layers_at, live_places, savers
-from .settling import FAILED, Settling
-from .standstill import Standstill
-from .tally import Tally
 
 HALT_S = 60.0  # how long the last workers may take to save what they hold
 
@@ -723,3 +731,75 @@ class Rules(Settling):
         self._announce(committed, iteration)
         if recovery is not None:
             self._announce(recovery, iteration)
+
+
+# Whether copies of layers' states are equal to what was copied, by the checksums that both sides have said.
+
+
+class Checksums:
+    """Those of one epoch."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, dict[int, str]] = {}
+
+    def add(self, worker: str, ready: Ready, epoch: Epoch) -> Iterator[tuple[str, str]]:
+        """What a worker has said; gives (source, target) of every copy of the epoch known to be wrong by now."""
+        self._said[worker] = dict(ready.checksums)
+        for copy in epoch.copies:
+            source, target = (epoch.seats[rank].worker for rank in (copy.source, copy.target))
+            if self._differ(source, target, copy.layers):
+                yield source, target
+
+    def _differ(self, one: str, other: str, layers: Layers) -> bool:
+        """Whether two workers have both said what they hold of some layers, and not the same."""
+        sums = [self._said.get(name, {}) for name in (one, other)]
+        return any(
+            layer in sums[0] and layer in sums[1] and sums[0][layer] != sums[1][layer] for layer in range(*layers)
+        )
+
+
+# Whether a worker that says hello is of this job, and may come in.
+
+
+def stranger_to(
+    hello: Hello,
+    plan: str,
+    settings: dict[str, Any] | None,
+    names: Collection[str],
+    progress: tuple[int, int],
+) -> str | None:
+    """Why a worker does not belong to a job; None where it does.
+
+    Args:
+        hello: what it said.
+        plan: the digest of the job's plan.
+        settings: what all workers have in common; None before the first has come.
+        names: those that workers may have.
+        progress: the job's epoch and its last committed iteration.
+    """
+    if hello.plan != plan:
+        return f"its plan (sha256 {hello.plan[:12]}…) is not this job's (sha256 {plan[:12]}…)"
+    if settings is not None and hello.job != settings:
+        unlike = [key for key in sorted({*hello.job, *settings}) if hello.job.get(key) != settings.get(key)]
+        return f"its settings are not this job's: {', '.join(unlike)}"
+    if hello.worker not in names:
+        return f"the plan has no worker {hello.worker}"
+    known = hello.returning
+    if known is not None and progress < (known.epoch, known.committed):
+        return "this coordinator does not know the run; start it with the log of the one before it"
+    return None
+
+
+def refusal_of_double(hello: Hello, waiting: Iterable[Newcomer], is_seated: bool, committed: int) -> Refused | None:
+    """Refuse a worker for the time being whose name is there already: its predecessor may not be known to be dead.
+
+    Args:
+        hello: what it said.
+        waiting: those who have no place yet.
+        is_seated: whether one of its name has a place, and is not awaited.
+        committed: the job's last committed iteration.
+    """
+    is_waiting = any((one.name, one.not_before) == (hello.worker, hello.not_before) for one in waiting)
+    if is_waiting or (is_seated and hello.not_before <= committed + 1):
+        return Refused(f"worker {hello.worker} is there already", retry=True)
+    return None

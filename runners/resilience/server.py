@@ -8,6 +8,7 @@ for the planner, not for a stranger.
 import asyncio
 import secrets
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,11 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ...schemas.errors import InvalidInputError
-from ...schemas.protocols import Measured, Monitor, Replan
-from .addresses import format_address
+from ...schemas.errors import InvalidInputError, RtkError
+from ...schemas.protocols import Measured, Monitor, Replan, Replanned
 from .announcements import Announcement, LogLost, WorkerGaveUp
-from .connection import Connection, Phase, RationedLog, listen
 from .events import (
     Announce,
     Arrived,
@@ -36,9 +35,10 @@ from .events import (
     Said,
     Tell,
     Wake,
+    planned,
 )
 from .journal import Journal
-from .messages import (
+from .protocol import (
     MEMBER_BYTES,
     Beat,
     Bye,
@@ -54,8 +54,7 @@ from .messages import (
     encode,
     from_worker,
 )
-from .planner import Planner
-from .strangers import HELLO_S, MOST, Strangers
+from .wire import HELLO_S, MOST, Connection, Phase, RationedLog, Strangers, format_address, listen
 
 BEATS_PER_LIMIT = 8
 
@@ -508,3 +507,50 @@ class Server:
             connection.abort()
         await asyncio.sleep(0)  # the loop closes the sockets in its next round
         await asyncio.sleep(0)
+
+
+# Plans made beside the coordinator's loop: in a thread, one at a time, in the order in which they are asked for.
+
+
+class Planner:
+    """The thread that plans, and those who wait for it.
+
+    Args:
+        make_plan: plans anew, and may take long; what it raises becomes the reason why there is no plan.
+        loop: the coordinator's, in which `ask` is called.
+        answer: called in the loop with each answer; the time is to be filled in.
+    """
+
+    def __init__(self, make_plan: Replan, loop: asyncio.AbstractEventLoop, answer: Callable[[Planned], None]) -> None:
+        self._make_plan, self._loop, self._answer = make_plan, loop, answer
+        self._requests: deque[MakePlan] = deque()
+        self._is_planning = False
+
+    def ask(self, request: MakePlan) -> None:
+        """Have a plan made, once those asked for before are there."""
+        self._requests.append(request)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._requests and not self._is_planning:
+            self._is_planning = True
+            # A daemon: a plan that takes minutes must not keep a coordinator that is done from ending.
+            threading.Thread(target=self._plan, args=(self._requests.popleft(),), name="planner", daemon=True).start()
+
+    def _plan(self, request: MakePlan) -> None:
+        found: Replanned | None = None
+        reason = ""
+        try:
+            found = self._make_plan(request.plan, request.crew, request.conditions)
+        except RtkError as error:
+            reason = error.what
+        except Exception as error:
+            reason = f"the planner failed: {error!r}"
+        answer = planned(request.number, found, reason)
+        with suppress(RuntimeError):  # the loop is closed: nobody wants the plan any more
+            self._loop.call_soon_threadsafe(self._planned, answer)
+
+    def _planned(self, answer: Planned) -> None:
+        self._is_planning = False
+        self._answer(answer)
+        self._go_on()

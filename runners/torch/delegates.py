@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 import torch
 
 from ...schemas.errors import RuntimeFailedError
-from .lost_touch import LostTouchError, StalledError
 from .staging import Pending, Staging
-from .transport import Transport
+from .transport import LostTouchError, StalledError, Transport
 
 # As many messages to one rank may be on their way at once; a 17th waits in the queue for the first to be taken.
 MOST_DELEGATES = 16

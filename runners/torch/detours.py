@@ -17,9 +17,9 @@ from zlib import crc32
 import torch
 
 from ...schemas.errors import RuntimeFailedError
-from ..sending import RankPair
+from ..program import RankPair
+from .gloo import holds_apart
 from .groups import LEAVING_S
-from .pairs import holds_apart
 from .transport import Transport
 
 Detour = tuple[int, int, int]  # two ranks, ascending, and the one between them

@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import AllreduceOptions
+from torch import distributed
+from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, Store, TCPStore
 
 from ...schemas.errors import RuntimeFailedError
-from .c10d import PrefixStore, Store
 
 # A peer that dies closes its connections, which shows at once; this only ends a wait for one that is silent.
 SILENCE = timedelta(minutes=10)
@@ -160,3 +160,14 @@ def peer_errors() -> Iterator[None]:
             f"the connection to another worker broke: {str(error).splitlines()[0]}",
             fix="look at that worker's own error; start the run again",
         ) from error
+
+
+# The parts of torch.distributed that we build on, under names that the type checker knows.
+
+
+# Torch's stubs leave out most of what process groups made directly, without global state, can do.
+ProcessGroupGloo: Any = distributed.ProcessGroupGloo  # type: ignore[attr-defined,unused-ignore]
+# A CPU build of torch has no NCCL.
+ProcessGroupNCCL: Any = getattr(distributed, "ProcessGroupNCCL", None)
+
+__all__ = ["PrefixStore", "ProcessGroupGloo", "ProcessGroupNCCL", "Store", "TCPStore"]

@@ -13,8 +13,18 @@ from typing import Any
 import torch
 
 from ..program import Program, Send
-from .c10d import PrefixStore, ProcessGroupNCCL, Store
-from .groups import SILENCE, Gate, GroupFactory, PeerGroups, abort, peer_errors, wake_all
+from .groups import (
+    SILENCE,
+    Gate,
+    GroupFactory,
+    PeerGroups,
+    PrefixStore,
+    ProcessGroupNCCL,
+    Store,
+    abort,
+    peer_errors,
+    wake_all,
+)
 
 Channel = tuple[int, int]  # (source, to)
 

@@ -22,19 +22,22 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch import nn
 
-from ...schemas.documents import parse_document, type_adapter
-from ...schemas.errors import RuntimeFailedError
+from ...schemas.checkpoint import Checkpoint, missing_layers
+from ...schemas.documents import digest, parse_document, type_adapter
+from ...schemas.errors import RtkError, RuntimeFailedError
 from ...schemas.plan import Plan, Worker
 from ...schemas.protocols import Examined, Measured
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
+from ..checkpoint import discard, prune, publish
 from ..program import Compute, Program, Send, lower
 from ..resilience.link import Link
-from ..resilience.messages import (
+from ..resilience.protocol import (
     Commit,
     End,
     Epoch,
@@ -42,7 +45,9 @@ from ..resilience.messages import (
     Halt,
     Inquiry,
     Publish,
+    Published,
     Ready,
+    Saved,
     Saver,
     Spans,
     Suspect,
@@ -50,24 +55,16 @@ from ..resilience.messages import (
     Welcome,
     Whereabouts,
 )
-from .activity import Activity, Watch
-from .checkpoint import read_state
-from .connecting import SupersededError, connect, in_thread
-from .examination import examine
-from .held_stage import HeldStage
-from .injection import Injection
-from .interruption import Interruption
-from .iteration import Iteration, Rank, splits_backward
-from .lost_touch import LostTouchError, StalledError
-from .offload import hosted
-from .plane import Plane
-from .reaching import reach, see_everybody
-from .saving import publish_whole, save_share
-from .shapes import boundary_samples
-from .spare_layers import SpareLayers
-from .state_copy import take_over
-from .task import Task
-from .transport import Transport
+from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
+from .activity import Activity, Interruption, Watch
+from .checkpoint import read_state, take_over, write_part
+from .faults import Injection
+from .held_stage import HeldStage, SpareLayers
+from .iteration import Iteration, Rank, Task, splits_backward
+from .plane import Plane, reach, see_everybody
+from .rendezvous import SupersededError, connect, in_thread
+from .stage import boundary_samples, hosted
+from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
 
 CLOSING_S = 5.0  # how long a worker that is done waits for its connections to be closed
 
@@ -519,3 +516,142 @@ def _program(plan: str) -> Program:
 
 def _is_number(loss: float) -> bool:
     return loss - loss == 0
+
+
+# A worker's part in the job's checkpoints, of which resilience/membership.py is the coordinator's.
+
+
+CHECKPOINTS_KEPT = 3
+
+
+def save_share(
+    worker: str, held: HeldStage, savers: Sequence[Saver], folder: str | None, iteration: int
+) -> Saved | None:
+    """Write a part of a checkpoint, where that falls to this worker; gives what the coordinator is to hear of it.
+
+    Args:
+        worker: this one's name.
+        held: its stage.
+        savers: who writes which layers.
+        folder: where; None: no checkpoint is due.
+        iteration: how many iterations are done.
+    """
+    mine = next((saver.layers for saver in savers if saver.worker == worker), None)
+    if folder is None or mine is None:
+        return None
+    try:
+        return Saved(iteration, write_part(Path(folder), iteration, mine, held.state_of(mine)))
+    except RtkError as error:
+        return Saved(iteration, None, error.what)
+
+
+def publish_whole(task: Task, layers: int, message: Publish) -> Published:
+    """Make a checkpoint visible whose parts are all written, or discard it; gives what the coordinator is to hear.
+
+    Args:
+        task: what is trained.
+        layers: how many the model has.
+        message: the coordinator's; without parts there is nothing to make visible.
+    """
+    folder = Path(message.folder)
+    if not message.parts:
+        discard(folder, message.iteration)
+        return Published(message.iteration, None)
+    try:
+        path = publish(folder, _manifest(task, layers, message))
+        prune(folder, CHECKPOINTS_KEPT)
+    except RtkError as error:
+        return Published(message.iteration, None, error.what)
+    return Published(message.iteration, str(path))
+
+
+def _manifest(task: Task, layers: int, message: Publish) -> Checkpoint:
+    return Checkpoint(
+        iteration=message.iteration,
+        layers=layers,
+        plan=digest(task.plan),
+        seed=task.seed,
+        total_microbatches=task.plan.total_microbatches(),
+        files=message.parts,
+        job=task.settings,
+        missing=missing_layers(layers, (part.layers for part in message.parts)),
+    )
+
+
+# A worker's part in the examination of suspicious groups, between two iterations (cluster.py has the whole).
+
+
+SIZE, PRODUCTS = 256, 5  # of matrices so large, so many: some 10 ms on a slow core
+MESSAGE = 16384  # numbers of 4 bytes
+
+
+def examine(rank: Rank, groups: Sequence[Ranks], names: Sequence[str], transport: Transport) -> Examined | None:
+    """Multiply matrices, and exchange messages with the others of this rank's groups.
+
+    Args:
+        rank: who does it, as slow as it is.
+        groups: all groups that are examined, in ranks, in the same order for all.
+        names: of the workers, by rank.
+        transport: reaches the others, with nothing but this under way.
+
+    Returns:
+        What was measured; None for a rank in none of the groups.
+
+    Raises:
+        RuntimeFailedError: a connection broke, or was interrupted.
+    """
+    own = [pair for group in groups if rank.number in group for pair in exchanges_of(group) if rank.number in pair]
+    if not own:
+        return None
+    compute_s = _compute_s(rank)
+    exchanges: list[tuple[str, float]] = []
+    for first, second in own:
+        if rank.number == second:
+            _answer(transport, first)
+        else:
+            exchanges.append((names[second], _exchange(rank, transport, second)))
+    return Examined(compute_s, tuple(exchanges))
+
+
+def _compute_s(rank: Rank) -> float:
+    """What the products take, slowed down as operations are; in a paced run what they are to take."""
+    begun_s = time.perf_counter()
+    factor = torch.rand(SIZE, SIZE, device=rank.held.device)
+    took_s = PRODUCTS * median(_product_s(factor) for _ in range(PRODUCTS))
+    if rank.paced:
+        took_s = max(took_s, COMPUTE_S * rank.own_slowdown)
+    took_s *= rank.slowdown
+    time.sleep(max(0.0, begun_s + took_s - time.perf_counter()))
+    return took_s
+
+
+def _product_s(factor: torch.Tensor) -> float:
+    begun_s = time.perf_counter()
+    torch.mm(factor, factor)
+    if factor.is_cuda:
+        torch.cuda.synchronize(factor.device)
+    return time.perf_counter() - begun_s
+
+
+def _exchange(rank: Rank, transport: Transport, second: int) -> float:
+    """Seconds from a message to its answer, at best."""
+    message = torch.zeros(MESSAGE)
+    transport.post_receive(EXAMINATION_TAG, second, message)
+    transport.receive(EXAMINATION_TAG, second)  # it is there
+    took_s = []
+    for _ in range(ROUNDS):
+        transport.post_receive(EXAMINATION_TAG, second, message)
+        begun_s = rank.now_s()
+        transport.deliver(EXAMINATION_TAG, second, message)
+        transport.receive(EXAMINATION_TAG, second)
+        took_s.append(rank.now_s() - begun_s)
+    return min(took_s)
+
+
+def _answer(transport: Transport, first: int) -> None:
+    message = torch.zeros(MESSAGE)
+    for _ in range(ROUNDS):
+        transport.post_receive(EXAMINATION_TAG, first, message)
+        transport.deliver(EXAMINATION_TAG, first, message)  # at first: that it is there
+        transport.receive(EXAMINATION_TAG, first)
+    transport.deliver(EXAMINATION_TAG, first, message)

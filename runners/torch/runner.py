@@ -21,19 +21,17 @@ from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span, Timeline, memory_of_workers
-from ..program import Instruction, Send, lower
-from ..sending import Sending
-from .c10d import PrefixStore, Store, TCPStore
+from ..program import Instruction, Send, Sending, lower
 from .delegates import Delegates
+from .faults import SlowLinks, slowest_links
 from .gloo import GlooTransport
-from .groups import SILENCE
+from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Batch as Batch
 from .iteration import Iteration, Rank, groups_of, meet, splits_backward
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
-from .slow_links import SlowLinks, slowest_links
 from .stage import Loss, Stage
 from .staging import Staging
 from .transport import Transport

@@ -1,16 +1,23 @@
 """A stage on a device: consecutive layers, executed micro-batch by micro-batch with F, I, W and B."""
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+import copy
+import itertools
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
+from ...schemas.orders import Operation
+from ...schemas.plan import Layers
+from ...schemas.plan import Stage as PlannedStage
 from .linear import DeferredGradient, GradientStore, defer_linears
-from .offload import Hosting, ParkedGradient
-from .staging import Staging
+from .staging import Pending, Staging
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -197,3 +204,348 @@ class Stage:
         if forward.output is not None:
             torch.autograd.backward(forward.output, gradient)
         return forward.inputs.grad
+
+
+# What flows between layers: shape and type at every boundary, found without computing and without asking anybody.
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The tensor that flows over a boundary between two layers: its shape and its type."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def like(self, device: torch.device | str = "cpu") -> torch.Tensor:
+        """A tensor of this shape and type, with arbitrary values."""
+        return torch.empty(self.shape, dtype=self.dtype, device=device)
+
+    def zeros(self, device: torch.device | str = "cpu") -> torch.Tensor:
+        """A tensor of this shape and type, all zeros."""
+        return torch.zeros(self.shape, dtype=self.dtype, device=device)
+
+
+def boundary_samples(layers: Sequence[nn.Module], example_input: torch.Tensor) -> list[Boundary]:
+    """What flows into every layer, and out of the last.
+
+    Runs a copy of one layer after the other on the meta device, which computes shapes only; a layer that does not work
+    there runs on zeros, on its own device. The layers themselves and the random generators stay as they are.
+
+    Args:
+        layers: all layers of the model; each maps one tensor to one tensor.
+        example_input: a micro-batch's input; only its shape and type count.
+
+    Returns:
+        One more than there are layers: the i-th flows into layer i, the last out of the last layer.
+
+    Raises:
+        InvalidInputError: a layer's output is not one tensor.
+    """
+    found = [_boundary(example_input)]
+    for index, layer in enumerate(layers):
+        found.append(_boundary(_output(index, layer, found[-1])))
+    return found
+
+
+def _boundary(tensor: torch.Tensor) -> Boundary:
+    return Boundary(tuple(tensor.shape), tensor.dtype)
+
+
+def _output(index: int, layer: nn.Module, inputs: Boundary) -> torch.Tensor:
+    try:
+        output = _run(layer, inputs, torch.device("meta"))
+    except Exception:  # whatever a layer that needs values raises; one that is broken raises again
+        output = _run(layer, inputs, _device(layer))
+    if not isinstance(output, torch.Tensor):
+        raise InvalidInputError(
+            f"a layer's output is a {type(output).__name__}, not one tensor",
+            where=f"layer {index} of the model, {type(layer).__name__}",
+            fix="wrap the layer in a module that maps one tensor to one tensor",
+        )
+    return output
+
+
+def _run(layer: nn.Module, inputs: Boundary, device: torch.device) -> object:
+    generators = [device] if device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices=generators):
+        return copy.deepcopy(layer).to(device)(inputs.zeros(device))
+
+
+def _device(layer: nn.Module) -> torch.device:
+    some = next(itertools.chain(layer.parameters(), layer.buffers()), None)
+    return torch.device("cpu") if some is None else some.device
+
+
+# The gradients of a stage in one flat buffer a type, so that they are summed over their holders in one go.
+
+
+class FlatGradients:
+    """Lets every parameter's `grad` be a view into a flat buffer; with the gradients of the last layer goes the loss.
+
+    Parameters stand in the layers' order, so consecutive layers are a view into each buffer. Workers whose stages begin
+    or end elsewhere have equal views of the layers that both hold: types come in one order everywhere, and the loss
+    stands behind the last layer's last gradient, in float32 at least, or alone where that layer has none of its own.
+
+    Args:
+        layers: the stage's; a parameter that several share belongs to the first, one that takes no gradient is left
+            alone.
+        first: the number of the first layer in the model.
+        device: where the loss is kept.
+        with_loss: whether the model ends here, and so has a loss.
+
+    Attributes:
+        buffers: the flat buffers.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], first: int, device: torch.device, *, with_loss: bool) -> None:
+        self._first = first
+        own = _own_parameters(layers)
+        types = {parameter.dtype for layer in own for parameter in layer}
+        loss_type = None
+        if with_loss:
+            # In bfloat16 a sum of losses would have two digits.
+            loss_type = torch.promote_types(own[-1][-1].dtype, torch.float32) if own[-1] else torch.float64
+            types.add(loss_type)
+        self.buffers: list[torch.Tensor] = []
+        self._starts: list[list[int]] = []
+        for dtype in sorted(types, key=str):
+            held = [[parameter for parameter in layer if parameter.dtype == dtype] for layer in own]
+            sizes = [sum(parameter.numel() for parameter in layer) for layer in held]
+            sizes[-1] += dtype == loss_type
+            flat = torch.zeros(sum(sizes), dtype=dtype, device=device)
+            _attach([parameter for layer in held for parameter in layer], flat)
+            self.buffers.append(flat)
+            self._starts.append([0, *accumulate(sizes)])
+            if dtype == loss_type:
+                self._loss = flat[-1]
+
+    def clear(self) -> None:
+        """Set the gradients and the loss to zero."""
+        for buffer in self.buffers:
+            buffer.zero_()
+
+    def of_layers(self, layers: Layers) -> list[torch.Tensor]:
+        """The flat gradients of the model's layers [first, stop), all of them held here: one view a type."""
+        first, stop = layers[0] - self._first, layers[1] - self._first
+        views = [
+            buffer[starts[first] : starts[stop]] for buffer, starts in zip(self.buffers, self._starts, strict=True)
+        ]
+        return [view for view in views if len(view)]
+
+    def add_loss(self, loss: torch.Tensor) -> None:
+        """Add to the loss that travels with the last layer's gradients."""
+        self._loss += loss.to(self._loss.dtype)
+
+    def loss(self) -> float:
+        """The loss: this worker's own, or after the all-reduce that of all workers of the last layer together."""
+        return float(self._loss)
+
+
+def _own_parameters(layers: Sequence[nn.Module]) -> list[list[nn.Parameter]]:
+    """The parameters of each layer that take a gradient, without those that an earlier layer has as well."""
+    seen: set[nn.Parameter] = set()
+    found = []
+    for layer in layers:
+        own = [parameter for parameter in layer.parameters() if parameter.requires_grad and parameter not in seen]
+        seen.update(own)
+        found.append(own)
+    return found
+
+
+def _attach(parameters: Sequence[nn.Parameter], flat: torch.Tensor) -> None:
+    start = 0
+    for parameter in parameters:
+        parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+
+
+# Activations that wait for their backward pass on the host, where a plan wants more than the device holds.
+#
+# Plans that adapt to slow links run more forwards ahead ("Adaptra" section 5.2 has "virtually no memory constraint" for
+# them, with activations in host memory). A forward whose activations have no room on the device runs under autograd's
+# hooks for saved tensors: what it saves is copied to the host, and back when its backward pass begins. So are the
+# operands of weight gradients that I puts off. Parameters stay, and so does a micro-batch's input, one tensor at the
+# boundary of two stages, which autograd keeps whatever the hooks do.
+
+
+ROUNDING = 1e-9  # sums of bytes may be float sums
+
+Key = tuple[int, int]  # (pipeline, micro-batch)
+
+
+def hosted(operations: Sequence[Operation], stage: PlannedStage, limit_bytes: float | None) -> frozenset[Key]:
+    """The micro-batches whose activations a device has no room for.
+
+    Memory is counted as docs/semantics.md does. Where not everything fits, room for one micro-batch is left free: that
+    into which one is brought back for its backward pass.
+
+    Args:
+        operations: a worker's, in order.
+        stage: its stage in the plan.
+        limit_bytes: what the device holds; None where that is not known, and taken to be enough.
+
+    Returns:
+        Their (pipeline, micro-batch).
+    """
+    if limit_bytes is None:
+        return frozenset()
+    limit_bytes *= 1 + ROUNDING
+    if not _without_room(operations, stage, limit_bytes):
+        return frozenset()
+    return _without_room(operations, stage, limit_bytes - stage.activation_bytes)
+
+
+def _without_room(operations: Iterable[Operation], stage: PlannedStage, limit_bytes: float) -> frozenset[Key]:
+    more_bytes = {
+        "F": stage.activation_bytes,
+        "I": stage.weight_stash_bytes - stage.activation_bytes,
+        "W": -stage.weight_stash_bytes,
+        "B": -stage.activation_bytes,
+    }
+    used_bytes, found = 0.0, set[Key]()
+    for kind, *key in operations:
+        place = (key[0], key[1])
+        if kind == "F" and used_bytes + stage.activation_bytes > limit_bytes:
+            found.add(place)
+        if place not in found:
+            used_bytes += more_bytes[kind]
+    return frozenset(found)
+
+
+class _Parked:
+    """The memory of some tensors on the host; brought back once for all of them."""
+
+    def __init__(self, memory: torch.UntypedStorage, staging: Staging) -> None:
+        flat = torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory)
+        self._staging = staging
+        self._on_host = staging.to_host(flat if flat.is_cuda else flat.clone())
+        self._on_device: Pending | None = None
+        self.users = 0
+
+    def bring(self) -> None:
+        """Begin to copy it back."""
+        if self._on_device is None:
+            self._on_device = self._staging.to_device(self._on_host())
+
+    def memory(self) -> torch.UntypedStorage:
+        """It, for one of its tensors; the last one leaves no reference here."""
+        self.bring()
+        assert self._on_device is not None
+        flat = self._on_device()
+        self.users -= 1
+        if self.users <= 0:
+            self._on_device = None
+        return flat.untyped_storage()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Absent:
+    """A tensor whose memory is parked."""
+
+    parked: _Parked
+    dtype: torch.dtype
+    offset: int
+    shape: torch.Size
+    strides: tuple[int, ...]
+
+    def tensor(self) -> torch.Tensor:
+        memory = self.parked.memory()
+        empty = torch.empty(0, dtype=self.dtype, device=memory.device)
+        return empty.set_(memory, self.offset, self.shape, self.strides)
+
+
+class _Park:
+    """Parks tensors; memory that several share, unchanged in between, goes once."""
+
+    def __init__(self, staging: Staging, staying: frozenset[int] = frozenset()) -> None:
+        self._staging, self._staying = staging, staying
+        # A weak reference keeps the number of a memory that is freed meanwhile from being given to another.
+        self._known: dict[tuple[int, int], tuple[StorageWeakRef, _Parked]] = {}
+
+    @property
+    def parked(self) -> list[_Parked]:
+        """What is parked, in that order."""
+        return [parked for _, parked in self._known.values()]
+
+    def take(self, tensor: torch.Tensor) -> torch.Tensor | _Absent:
+        """Park a tensor; itself where it stays."""
+        if tensor.layout != torch.strided or number_of(tensor) in self._staying:
+            return tensor
+        memory = tensor.untyped_storage()
+        key = number_of(tensor), tensor._version
+        if key not in self._known:
+            weak = StorageWeakRef(memory)  # type: ignore[no-untyped-call]
+            self._known[key] = weak, _Parked(memory, self._staging)
+        parked = self._known[key][1]
+        parked.users += 1
+        return _Absent(parked, tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParkedGradient:
+    """A weight gradient that is put off, its operands on the host."""
+
+    module: nn.Linear
+    inputs: torch.Tensor | _Absent | None
+    gradient: torch.Tensor | _Absent
+
+    def accumulate(self) -> None:
+        """Bring the operands back, and add the gradients to those that are there."""
+        inputs = None if self.inputs is None else _present(self.inputs)
+        DeferredGradient(self.module, inputs, _present(self.gradient)).accumulate()
+
+
+class Hosting:
+    """Has some micro-batches of a stage wait on the host.
+
+    Args:
+        keys: which.
+        staging: to the host and back.
+        staying: tensors that are held on the device in any case: parameters and buffers.
+    """
+
+    def __init__(self, keys: Iterable[Hashable], staging: Staging, staying: Iterable[torch.Tensor]) -> None:
+        self.keys = frozenset(keys)
+        self._staging = staging
+        self._staying = frozenset(map(number_of, staying))
+        self._waiting: dict[Hashable, list[_Parked]] = {}
+
+    @contextmanager
+    def forward(self, key: Hashable, inputs: torch.Tensor) -> Iterator[None]:
+        """Within the context the stage runs a forward; what autograd saves for one of `keys` goes to the host."""
+        if key not in self.keys or not torch.is_grad_enabled():
+            yield
+            return
+        park = _Park(self._staging, self._staying | {number_of(inputs)})
+        unpack: Callable[[torch.Tensor | _Absent], torch.Tensor] = _present
+        with saved_tensors_hooks(park.take, unpack):
+            yield
+        self._waiting[key] = park.parked
+
+    def begin_backward(self, key: Hashable) -> None:
+        """Begin to bring back what a micro-batch saved, the last first, for that is needed first."""
+        for parked in reversed(self._waiting.pop(key, [])):
+            parked.bring()
+
+    def put_off(self, key: Hashable, deferred: list[DeferredGradient]) -> Sequence[DeferredGradient | ParkedGradient]:
+        """What a W is to do; its operands on the host if the micro-batch is one of `keys`."""
+        if key not in self.keys:
+            return deferred
+        park = _Park(self._staging)
+        return [
+            ParkedGradient(one.module, None if one.inputs is None else park.take(one.inputs), park.take(one.gradient))
+            for one in deferred
+        ]
+
+    def forget(self) -> None:
+        """Drop what waits."""
+        self._waiting.clear()
+
+
+def number_of(tensor: torch.Tensor) -> int:
+    """What tells a tensor's memory from all other memory, while it lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _present(tensor: torch.Tensor | _Absent) -> torch.Tensor:
+    return tensor.tensor() if isinstance(tensor, _Absent) else tensor

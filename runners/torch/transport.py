@@ -1,8 +1,15 @@
-"""How tensors travel between ranks: a Protocol. gloo.py and nccl.py have it, slow_links.py and delegates.py wrap it."""
+"""How tensors travel between ranks: a Protocol. gloo.py and nccl.py have it, faults.py and delegates.py wrap it."""
 
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
+
+from ...schemas.errors import RuntimeFailedError
+from ...schemas.orders import Operation
+from ...schemas.plan import Plan
+from ..program import Message, Program, sampled
 
 
 class Transport(Protocol):
@@ -45,3 +52,123 @@ class Transport(Protocol):
     def close(self) -> None:
         """Interrupt, and let go of all connections, threads and tensors, whatever is still under way."""
         ...
+
+
+# The numbers of messages, by which both ends know them.
+
+
+# Above the tags of all messages of a program; checkpoint.py has those above it.
+EXAMINATION_TAG, PROBE_TAG = 0x6FFFFFFE, 0x6FFFFFFF
+
+
+class Tags:
+    """A number for every message of a plan, unlike in two neighbouring iterations."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._links = max(len(template.links) for template in plan.templates)
+        self._offsets = [plan.microbatch_offset(k) for k in range(len(plan.pipelines))]
+
+    def of(self, message: Message, iteration: int) -> int:
+        """The tag of a message in an iteration."""
+        number = self._offsets[message.pipeline] + message.microbatch
+        parts = 2 * (number * self._links + message.link) + (message.kind == "gradient")
+        return 2 * parts + iteration % 2
+
+    def microbatch(self, operation: Operation) -> int:
+        """The global number of the micro-batch that an operation works on."""
+        return self._offsets[operation.pipeline] + operation.microbatch
+
+
+# What a worker measures of its messages: when some of them were handed over, and when others had arrived.
+
+
+# A receive that takes less may have found its message there already.
+WAITED_S = 0.0005
+
+Sample = tuple[str, int, float]  # (the other worker, the message's number, when)
+
+
+class Transfers:
+    """Samples of the messages of one rank, an iteration at a time; both ends choose the same messages.
+
+    A message from a delegated rank is stamped by the delegate as it arrives. One that comes directly has a time only if
+    the computing thread had to wait for it; else it may have come at any time before.
+
+    Args:
+        program: the lowered plan.
+        rank: this one.
+        names: of the workers, by rank.
+        delegated: the ranks that are reached by delegates.
+        now_s: a clock that all workers share, as well as may be, in seconds.
+    """
+
+    def __init__(
+        self, program: Program, rank: int, names: Sequence[str], delegated: Collection[int], now_s: Callable[[], float]
+    ) -> None:
+        self._names, self._delegated, self._now_s = names, delegated, now_s
+        self._tags = Tags(program.plan)
+        # Half their tags, which are those of any iteration, by who sends them to whom.
+        self._chosen = {
+            way: frozenset(self._tags.of(message, 0) // 2 for message in messages)
+            for way, messages in sampled(program, rank).items()
+        }
+        self._rank = rank
+        self._iteration = 0
+        self.begin(0)
+
+    def begin(self, iteration: int) -> None:
+        """Forget the samples of the iteration before."""
+        self._iteration = iteration
+        self.sent: list[Sample] = []
+        self.arrived: list[Sample] = []
+
+    def handed_over(self, message: Message, to: int) -> None:
+        """A message is about to be sent."""
+        tag = self._tags.of(message, self._iteration)
+        if tag // 2 in self._chosen[self._rank, to]:
+            self.sent.append((self._names[to], tag, self._now_s()))
+
+    def fetched(self, source: int, tag: int) -> None:
+        """In a delegate: a message has arrived."""
+        if tag // 2 in self._chosen[source, self._rank]:
+            self.arrived.append((self._names[source], tag, self._now_s()))
+
+    def received(self, message: Message, source: int, asked_s: float) -> None:
+        """The computing thread has a message that it asked for at `asked_s`."""
+        now_s = self._now_s()
+        tag = self._tags.of(message, self._iteration)
+        has_waited = source not in self._delegated and now_s - asked_s > WAITED_S
+        if has_waited and tag // 2 in self._chosen[source, self._rank]:
+            self.arrived.append((self._names[source], tag, now_s))
+
+
+# The error of a worker that does not reach one of the others any more.
+
+
+class LostTouchError(RuntimeFailedError):
+    """Communication with one rank broke, or stands still; whether that rank is alive is for a coordinator to find out.
+
+    Attributes:
+        peer: the rank.
+    """
+
+    def __init__(self, peer: int, why: str) -> None:
+        super().__init__(
+            f"lost touch with rank {peer}: {why}", fix="look at that worker's own error; start the run again"
+        )
+        self.peer = peer
+
+
+class StalledError(LostTouchError):
+    """Nothing has come from one rank for long, though nothing broke: it may wait for others itself."""
+
+
+@contextmanager
+def reaching(peer: int) -> Iterator[None]:
+    """What fails inside failed with this rank, unless the error names one itself."""
+    try:
+        yield
+    except LostTouchError:
+        raise
+    except RuntimeFailedError as error:
+        raise LostTouchError(peer, error.what) from error

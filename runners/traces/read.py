@@ -7,15 +7,26 @@ from itertools import chain
 from ...schemas.errors import InvalidInputError
 from ...schemas.files import STANDARD_STREAM
 from ...schemas.replay import Moment
-from .counts import Leaving, populated, samples, steps
-from .faults import faults, struck_nodes, whole_cluster
-from .formats import UNITS_S, Format, named, recognised
-from .ledger import checked
-from .lines import Source, source_at
-from .moments import from_start, moments
-from .own import of_nodes, own_csv, own_json
-from .spot import parcae, spot
-from .told import Told
+from .files import Source, Told, source_at
+from .formats import (
+    UNITS_S,
+    Format,
+    Leaving,
+    faults,
+    named,
+    of_nodes,
+    own_csv,
+    own_json,
+    parcae,
+    populated,
+    recognised,
+    samples,
+    spot,
+    steps,
+    struck_nodes,
+    whole_cluster,
+)
+from .ledger import checked, from_start, moments
 
 
 @dataclass(frozen=True)
@@ -30,7 +41,7 @@ class Reading:
         seed: of who leaves when a count drops, and of where a cluster's nodes with faults are.
         leaving: who leaves when a count drops.
         slow_faults: descriptions of faults that slow a node down instead of taking it down, with factors; such as
-            `SLOW_FAULTS` (`runners/traces/faults.py`).
+            `SLOW_FAULTS` (`runners/traces/formats.py`).
         iteration_time_s: for events by iteration.
         worker_nodes: the node of each worker k/i, for events of workers and of links between them.
         usual_link_s: what a message between two nodes takes where nothing is slow, for links slow by a factor.

@@ -8,7 +8,7 @@ import pytest
 from rtk.cli.coordinating import LATE_S, Conduct, Conductor, first_beyond, monitor_of
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.runners.resilience.messages import Hello
+from rtk.runners.resilience.protocol import Hello
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rtk.runners.resilience.job import Job
 from rtk.runners.resilience.journal import take
+from rtk.runners.resilience.protocol import Job
 
 from ..cli.shell import rtk
 from ..profilers.test_attribution import Shape, table, written

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 
-from rtk.runners.sending import Sending
+from rtk.runners.program import Sending
 from rtk.runners.torch.runner import OptimizerFactory, PlanRunner
 from rtk.runners.torch.stage import Loss
 from rtk.schemas.plan import Plan

@@ -16,14 +16,13 @@ from rtk.planners.recovery.rerouting import with_newcomers
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.runners.resilience.announcements import Announcement
-from rtk.runners.resilience.job import Job
 from rtk.runners.resilience.link import Link
-from rtk.runners.resilience.messages import Hello, Returning
+from rtk.runners.resilience.protocol import Hello, Job, Returning
 from rtk.runners.resilience.rules import Rules
 from rtk.runners.resilience.server import Finished, Limits, Server, Surroundings
-from rtk.runners.torch.meeting import MeetingPlace
+from rtk.runners.torch.iteration import Task
+from rtk.runners.torch.rendezvous import MeetingPlace
 from rtk.runners.torch.resilient import ResilientWorker
-from rtk.runners.torch.task import Task
 from rtk.schemas.conditions import Conditions
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError

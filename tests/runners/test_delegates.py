@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
-from rtk.runners.sending import Sending
+from rtk.runners.program import Sending
 from rtk.runners.torch import delegates
 from rtk.runners.torch.delegates import MOST_DELEGATES, Delegates
-from rtk.runners.torch.lost_touch import LostTouchError
 from rtk.runners.torch.runner import PlanRunner
+from rtk.runners.torch.transport import LostTouchError
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile

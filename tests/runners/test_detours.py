@@ -20,17 +20,24 @@ torch = pytest.importorskip("torch")
 
 from torch._C._distributed_c10d import HashStore  # noqa: E402
 
-from rtk.runners.resilience.routes import Ways  # noqa: E402
-from rtk.runners.sending import RankPair  # noqa: E402
+from rtk.runners.program import RankPair  # noqa: E402
+from rtk.runners.resilience.conditions import Ways  # noqa: E402
 from rtk.runners.slow_network.network import SlowNetwork, enter, is_usable  # noqa: E402
-from rtk.runners.torch import connecting  # noqa: E402
 from rtk.runners.torch import detours as detours_module  # noqa: E402
+from rtk.runners.torch import rendezvous  # noqa: E402
 from rtk.runners.torch.detours import Detour, Detours  # noqa: E402
-from rtk.runners.torch.gloo import GlooTransport  # noqa: E402
-from rtk.runners.torch.lost_touch import LostTouchError  # noqa: E402
-from rtk.runners.torch.meeting import MeetingPlace, all_answer, meetings  # noqa: E402
-from rtk.runners.torch.pairs import Sidestep, cover, groups_for, holds_apart  # noqa: E402
-from rtk.runners.torch.transport import Transport  # noqa: E402
+from rtk.runners.torch.gloo import (  # noqa: E402
+    GlooTransport,
+    Sidestep,
+    cover,
+    groups_for,
+    holds_apart,
+)
+from rtk.runners.torch.rendezvous import MeetingPlace, all_answer, meetings  # noqa: E402
+from rtk.runners.torch.transport import (  # noqa: E402
+    LostTouchError,
+    Transport,
+)
 from rtk.schemas.conditions import Conditions, pair_of  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 
@@ -287,10 +294,10 @@ def test_a_place_that_does_not_answer_is_found(monkeypatch: pytest.MonkeyPatch) 
     addresses = [place.address for place in places]
     all_answer(addresses, SECRET)
     places[1].close()
-    monkeypatch.setattr(connecting, "DOUBT_S", 0.1)
+    monkeypatch.setattr(rendezvous, "DOUBT_S", 0.1)
     short = timedelta(seconds=0.5)
     with pytest.raises(LostTouchError) as caught:
-        connecting.connect(
+        rendezvous.connect(
             lambda: GlooTransport(HashStore(), 0, 2, [], connect_limit=short),
             Future(),
             lambda: all_answer(addresses, SECRET),

@@ -24,12 +24,11 @@ from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
 from rtk.planners.recovery.answers import PolicyName  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners import passes  # noqa: E402
-from rtk.runners.examining import COMPUTE_S, ROUNDS, exchanges_of, pause  # noqa: E402
-from rtk.runners.machines import Machines, Standing, delay_at_home_s  # noqa: E402
-from rtk.runners.sending import Sending  # noqa: E402
-from rtk.runners.story import SwitchCosts, simulate_story  # noqa: E402
-from rtk.runners.torch.examination import examine  # noqa: E402
-from rtk.runners.torch.slow_links import SlowLinks, slowest_links  # noqa: E402
+from rtk.runners.program import Sending  # noqa: E402
+from rtk.runners.torch.faults import SlowLinks, slowest_links  # noqa: E402
+from rtk.runners.torch.resilient import examine  # noqa: E402
+from rtk.runners.virtual.cluster import COMPUTE_S, ROUNDS, Machines, Standing, delay_at_home_s, exchanges_of, pause  # noqa: E402  # noqa: E402
+from rtk.runners.virtual.job import SwitchCosts, simulate_story  # noqa: E402
 from rtk.schemas.conditions import Conditions, pair_of, under_conditions  # noqa: E402
 from rtk.schemas.documents import canonical  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402

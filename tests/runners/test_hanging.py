@@ -19,11 +19,14 @@ from rtk.cli.coordinating import (  # noqa: E402
 from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners.program import AllReduce, Compute, Message, Part, Receive  # noqa: E402
-from rtk.runners.resilience.messages import End, Epoch, Inquiry  # noqa: E402
-from rtk.runners.resilience.standstill import HUNG  # noqa: E402
+from rtk.runners.resilience.progress import HUNG  # noqa: E402
+from rtk.runners.resilience.protocol import End, Epoch, Inquiry  # noqa: E402
 from rtk.runners.torch import activity  # noqa: E402
-from rtk.runners.torch.activity import Activity, Watch  # noqa: E402
-from rtk.runners.torch.interruption import Interruption  # noqa: E402
+from rtk.runners.torch.activity import (  # noqa: E402
+    Activity,
+    Interruption,
+    Watch,
+)
 from rtk.schemas.orders import Operation  # noqa: E402
 from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
 

@@ -14,13 +14,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rtk.runners.resilience.addresses import format_address, parse_address  # noqa: E402
-from rtk.runners.resilience.messages import Challenge, Refused, encode, from_coordinator  # noqa: E402
-from rtk.runners.resilience.secret import prove  # noqa: E402
-from rtk.runners.torch import notice_board  # noqa: E402
+from rtk.runners.resilience.protocol import Challenge, Refused, encode, from_coordinator  # noqa: E402
+from rtk.runners.resilience.wire import (  # noqa: E402
+    format_address,
+    parse_address,
+    prove,
+)
+from rtk.runners.torch import rendezvous  # noqa: E402
 from rtk.runners.torch.gloo import GlooTransport  # noqa: E402
-from rtk.runners.torch.meeting import MeetingPlace, meet  # noqa: E402
-from rtk.runners.torch.notice_board import KEY_LENGTH, KEYS_AT_ONCE, PURPOSE, VALUE_BYTES, NoticeBoard  # noqa: E402
+from rtk.runners.torch.rendezvous import KEY_LENGTH, KEYS_AT_ONCE, PURPOSE, VALUE_BYTES, MeetingPlace, NoticeBoard, meet  # noqa: E402  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 
 SECRET = b"a secret for one test only"
@@ -293,7 +295,7 @@ def test_a_full_board_keeps_the_notices_of_the_newest_epoch(
     place: MeetingPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where there is no room those of older epochs go; a newest one that alone is too much ends who puts it up."""
-    monkeypatch.setattr(notice_board, "HELD_BYTES", 10_000)
+    monkeypatch.setattr(rendezvous, "HELD_BYTES", 10_000)
     one, other = meet(place.address, SECRET, 1), meet(place.address, SECRET, 2)
     one.set("key", b"x" * 2_000)
     assert one.check(["key"])

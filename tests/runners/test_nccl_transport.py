@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import HashStore  # noqa: E402
 from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners.program import Send, lower, posting_order  # noqa: E402
-from rtk.runners.torch.c10d import ProcessGroupGloo, Store  # noqa: E402
+from rtk.runners.torch.groups import ProcessGroupGloo, Store  # noqa: E402
 from rtk.runners.torch.nccl import NcclTransport, channels  # noqa: E402
 from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
 

@@ -16,8 +16,7 @@ from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
-from rtk.runners.torch.offload import hosted
-from rtk.runners.torch.stage import Stage
+from rtk.runners.torch.stage import Stage, hosted
 from rtk.runners.torch.staging import Staging
 from rtk.schemas.orders import Operation
 from rtk.schemas.plan import Plan

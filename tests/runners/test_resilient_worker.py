@@ -19,20 +19,20 @@ from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import Request, opening
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.profilers.models.gpt import language_model_loss
-from rtk.runners.resilience.job import Job
-from rtk.runners.resilience.messages import (
+from rtk.runners.resilience.protocol import (
     Commit,
     End,
     Epoch,
     FromCoordinator,
     FromWorker,
     Halt,
+    Job,
     Saver,
     Seat,
     Vote,
     Welcome,
 )
-from rtk.runners.torch.meeting import MeetingPlace
+from rtk.runners.torch.rendezvous import MeetingPlace
 from rtk.runners.torch.resilient import ResilientWorker
 from rtk.schemas.documents import canonical
 from rtk.schemas.plan import Place, Plan

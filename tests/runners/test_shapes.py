@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rtk.profilers.models.gpt import GptConfig, gpt_layers
-from rtk.runners.torch.shapes import Boundary, boundary_samples
+from rtk.runners.torch.stage import Boundary, boundary_samples
 from rtk.schemas.errors import InvalidInputError
 
 

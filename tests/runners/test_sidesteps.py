@@ -21,10 +21,12 @@ from rtk.cli.coordinating import (  # noqa: E402
 )
 from rtk.cli.run import work as be_worker  # noqa: E402
 from rtk.runners.slow_network.network import SlowNetwork, enter, is_usable  # noqa: E402
-from rtk.runners.torch.gloo import GlooTransport  # noqa: E402
-from rtk.runners.torch.lost_touch import LostTouchError  # noqa: E402
-from rtk.runners.torch.meeting import MeetingPlace, meet  # noqa: E402
-from rtk.runners.torch.pairs import Sidestep  # noqa: E402
+from rtk.runners.torch.gloo import (  # noqa: E402
+    GlooTransport,
+    Sidestep,
+)
+from rtk.runners.torch.rendezvous import MeetingPlace, meet  # noqa: E402
+from rtk.runners.torch.transport import LostTouchError  # noqa: E402
 from rtk.schemas.documents import canonical, parse_document  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 from rtk.schemas.plan import Plan  # noqa: E402

@@ -14,8 +14,7 @@ from rtk.planners.scheduling.bounds.lower_bound import lower_bound
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.problem import problem_of
 from rtk.planners.shape import Shape
-from rtk.runners.program import Send, lower
-from rtk.runners.sending import Sending, pairs_of, rank_pair
+from rtk.runners.program import Send, Sending, lower, pairs_of, rank_pair
 from rtk.runners.simulator import execute, simulate
 from rtk.schemas.conditions import under_conditions
 from rtk.schemas.documents import canonical, digest, read_document

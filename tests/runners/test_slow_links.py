@@ -15,18 +15,13 @@ from torch._C._distributed_c10d import HashStore
 
 from rtk.planners.pipeline.plan import plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.runners.program import Program, Send, lower
-from rtk.runners.resilience.job import Job
+from rtk.runners.program import MOST_SAMPLES, Program, Send, lower
 from rtk.runners.resilience.link import Link
-from rtk.runners.resilience.messages import FromWorker, Suspect, Vote
-from rtk.runners.sending import MOST_SAMPLES
+from rtk.runners.resilience.protocol import FromWorker, Job, Suspect, Vote
+from rtk.runners.torch.faults import BROKEN, Injection, SlowLinks, slowest_links
 from rtk.runners.torch.gloo import GlooTransport
-from rtk.runners.torch.injection import Injection
-from rtk.runners.torch.lost_touch import LostTouchError
 from rtk.runners.torch.plane import Plane, delegated_peers, probed_peers
-from rtk.runners.torch.slow_links import BROKEN, SlowLinks, slowest_links
-from rtk.runners.torch.tags import Tags
-from rtk.runners.torch.transfers import WAITED_S, Transfers
+from rtk.runners.torch.transport import WAITED_S, LostTouchError, Tags, Transfers
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.protocols import Measured

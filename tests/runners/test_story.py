@@ -14,10 +14,10 @@ from rtk.planners.recovery.rerouting import with_newcomers
 from rtk.planners.scheduling.bounds.lower_bound import lower_bound
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.problem import problem_of
-from rtk.runners.cast import cast_of, check_trace
 from rtk.runners.program import lower
 from rtk.runners.simulator import execute, simulate
-from rtk.runners.story import Story, SwitchCosts, simulate_story
+from rtk.runners.virtual.cluster import cast_of, check_trace
+from rtk.runners.virtual.job import Story, SwitchCosts, simulate_story
 from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker, name_of, place_of

@@ -8,14 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.cast import check_trace
-from rtk.runners.machines import Machines, Staging, Standing, delay_at_home_s
-from rtk.runners.measuring import measured
-from rtk.runners.program import AllReduce, Send, lower
+from rtk.runners.program import AllReduce, Send, Sending, lower
 from rtk.runners.resilience.announcements import EpochBegun, WorkerFailed, WorkerSlowed
-from rtk.runners.sending import Sending
 from rtk.runners.simulator import execute, simulate
-from rtk.runners.story import Story, SwitchCosts, simulate_story
+from rtk.runners.virtual.cluster import Machines, Staging, Standing, check_trace, delay_at_home_s, measured
+from rtk.runners.virtual.job import Story, SwitchCosts, simulate_story
 from rtk.schemas.conditions import HEALTHY, Conditions, Pair, SlowLink, SlowWorker, pair_of, under_conditions
 from rtk.schemas.documents import canonical
 from rtk.schemas.errors import InfeasibleError, InvalidInputError

@@ -22,13 +22,12 @@ torch = pytest.importorskip("torch")
 
 from torch._C._distributed_c10d import HashStore  # noqa: E402
 
-from rtk.runners.torch.c10d import PrefixStore, ProcessGroupGloo, Store  # noqa: E402
-from rtk.runners.torch.connecting import SupersededError, connect  # noqa: E402
 from rtk.runners.torch.delegates import Delegates  # noqa: E402
+from rtk.runners.torch.faults import SlowLinks  # noqa: E402
 from rtk.runners.torch.gloo import GlooTransport  # noqa: E402
-from rtk.runners.torch.meeting import MeetingPlace, meet  # noqa: E402
+from rtk.runners.torch.groups import PrefixStore, ProcessGroupGloo, Store  # noqa: E402
 from rtk.runners.torch.nccl import NcclTransport  # noqa: E402
-from rtk.runners.torch.slow_links import SlowLinks  # noqa: E402
+from rtk.runners.torch.rendezvous import MeetingPlace, SupersededError, connect, meet  # noqa: E402  # noqa: E402
 from rtk.runners.torch.transport import Transport  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 

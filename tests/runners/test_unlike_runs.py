@@ -8,7 +8,7 @@ import pytest
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
 from rtk.planners.recovery.reconfiguring import Regrouping
-from rtk.runners.resilience.job import Job
+from rtk.runners.resilience.protocol import Job
 from rtk.schemas.plan import Plan
 
 from .scripted import ThreadJob, profile, single_process

@@ -5,8 +5,7 @@ from dataclasses import asdict
 
 from hypothesis import strategies as st
 
-from rtk.runners.replay.engine import replay
-from rtk.runners.replay.report import refused, report_of, yardstick_of
+from rtk.runners.replay.engine import refused, replay, report_of, yardstick_of
 from rtk.schemas.plan import Place, Plan
 from rtk.schemas.replay import Costs, Fleet, Moment, Pause, Standing, Step
 from rtk.schemas.replay_report import GpuHours, PolicyReport, ReplayReport, Stretch, WhereTimeWent

@@ -12,7 +12,7 @@ reported and taken back in `job.py`; numbers are those of three iterations in a 
   Where operations take longer than planned, the plan is wrong for everything: then both count as many times as much.
 * **Links of peers.** The sum of a group lasts from when its last worker began until its first one had it. In a group of
   two, what it lasts longer than usual is 2(n-1) = 2 delays of a ring. Larger groups do not tell which of their pairs it
-  is: they are suspects (job.py) until they are examined (examination.py). A link that is found so is well again
+  is: they are suspects (job.py) until they are examined (resilient.py). A link that is found so is well again
   when probes, or the group's sums, are. Two workers that move to another stage together bring their usual time along.
 * **Workers.** How many times as long as planned its operations take, over the median of all workers, less what the
   first plan knows already; from three workers on.

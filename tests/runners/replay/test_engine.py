@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.replay.engine import Record, replay
-from rtk.runners.replay.report import refused, report_of, stretches_of, yardstick_of
+from rtk.runners.replay.engine import Record, refused, replay, report_of, stretches_of, yardstick_of
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Place, Plan
 from rtk.schemas.replay import Checkpointing, Fleet, Moment, Pause, Standing, Step

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.replay import clock
-from rtk.runners.replay.engine import Record, replay
-from rtk.runners.replay.report import report_of, stretches_of, yardstick_of
-from rtk.runners.replay.spans import Span, merged, neighbours
+from rtk.runners.replay import engine
+from rtk.runners.replay.engine import Record, Span, merged, neighbours, replay, report_of, stretches_of, yardstick_of
 from rtk.schemas.replay import Fleet, Moment, Standing, Step
 
 from .test_engine import ANSWERS, STANDINGS, Scripted, moments_of
@@ -37,7 +35,7 @@ def restless(moments: int, most: int) -> Record:
     def stream() -> Iterator[Moment]:
         return (Moment(3.0 * number, FLEETS[number * 7 % 4], came=("n",)) for number in range(moments))
 
-    with mock.patch.object(clock, "MOST_SPANS", most):
+    with mock.patch.object(engine, "MOST_SPANS", most):
         return replay(Restless(Standing("x", 1.0, 3, 2), {}), stream())
 
 
@@ -47,7 +45,7 @@ def test_merging_changes_no_books(first: Standing, answers: Mapping[int, Any], e
     """Whatever is taken back when: with few spans every sum is as with all of them, and they still fill the time."""
     policy = Scripted(first, {float(time): steps for time, steps in answers.items()})
     whole = replay(policy, moments_of(answers), float(end))
-    with mock.patch.object(clock, "MOST_SPANS", most):
+    with mock.patch.object(engine, "MOST_SPANS", most):
         found = replay(policy, moments_of(answers), float(end))
     assert found.spent_s == pytest.approx(whole.spent_s)
     assert (found.microbatches, found.answers) == (whole.microbatches, whole.answers)

@@ -6,8 +6,8 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.runners.resilience.crowding import Crowding, are_crowded, cores_here
-from rtk.runners.resilience.messages import Cores, Hello, encode, from_worker
+from rtk.runners.resilience.conditions import Crowding, are_crowded, cores_here
+from rtk.runners.resilience.protocol import Cores, Hello, encode, from_worker
 from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.protocols import Measured
 

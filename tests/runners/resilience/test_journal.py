@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rtk.runners.resilience.events import Arrived, Event, Lost, Planned, Restarted, Said, encode_event
 from rtk.runners.resilience.journal import Journal, LockedError, read_events, take
-from rtk.runners.resilience.messages import Vote
+from rtk.runners.resilience.protocol import Vote
 from rtk.schemas.errors import InvalidInputError
 
 from .toy import JOB, PLAN, hello

@@ -16,7 +16,7 @@ import pytest
 from rtk.runners.resilience.events import Arrived, Restarted, Said
 from rtk.runners.resilience.journal import read_events
 from rtk.runners.resilience.link import Link
-from rtk.runners.resilience.messages import (
+from rtk.runners.resilience.protocol import (
     Commit,
     End,
     Epoch,

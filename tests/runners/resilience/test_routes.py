@@ -5,8 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.runners.resilience.circumstances import Circumstances
-from rtk.runners.resilience.routes import Ways, unreachable
+from rtk.runners.resilience.conditions import Circumstances, Ways, unreachable
 from rtk.schemas.conditions import Conditions, Pair, SlowLink, pair_of
 
 NAMES = ["0/0", "0/1", "1/0", "1/1", "2/0"]

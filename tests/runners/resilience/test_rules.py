@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from rtk.runners.resilience.announcements import IterationCommitted, JobEnded
 from rtk.runners.resilience.events import Announce, Said, decode_event
-from rtk.runners.resilience.job import Job
-from rtk.runners.resilience.messages import Leaving, Suspect, Vote
+from rtk.runners.resilience.protocol import Job, Leaving, Suspect, Vote
 from rtk.runners.resilience.rules import Rules
 from rtk.schemas.conditions import Conditions, SlowLink, SlowWorker, pair_of
 from rtk.schemas.plan import Plan

@@ -16,12 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.runners.resilience import server as server_module
-from rtk.runners.resilience.addresses import format_address, parse_address
 from rtk.runners.resilience.announcements import Announcement, LogLost, PlanKept, WorkerGaveUp
-from rtk.runners.resilience.connection import RationedLog
 from rtk.runners.resilience.events import Arrived, Lost, Restarted, Said
 from rtk.runners.resilience.journal import read_events, take
-from rtk.runners.resilience.messages import (
+from rtk.runners.resilience.protocol import (
     STRANGER_BYTES,
     Beat,
     Bye,
@@ -39,8 +37,16 @@ from rtk.runners.resilience.messages import (
     encode,
     from_coordinator,
 )
-from rtk.runners.resilience.secret import is_proof, make_secret, prove, read_secret
 from rtk.runners.resilience.server import Finished, Server, Surroundings
+from rtk.runners.resilience.wire import (
+    RationedLog,
+    format_address,
+    is_proof,
+    make_secret,
+    parse_address,
+    prove,
+    read_secret,
+)
 from rtk.schemas.conditions import Conditions
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Plan

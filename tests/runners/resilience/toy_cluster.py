@@ -33,8 +33,8 @@ from rtk.runners.resilience.events import (
     encode_event,
     planned,
 )
-from rtk.runners.resilience.job import Job
-from rtk.runners.resilience.messages import (
+from rtk.runners.resilience.membership import layers_at
+from rtk.runners.resilience.protocol import (
     Commit,
     Copy,
     End,
@@ -42,6 +42,7 @@ from rtk.runners.resilience.messages import (
     Halt,
     Hello,
     Inquiry,
+    Job,
     Leaving,
     Publish,
     Published,
@@ -56,7 +57,6 @@ from rtk.runners.resilience.messages import (
     Whereabouts,
 )
 from rtk.runners.resilience.rules import Rules
-from rtk.runners.resilience.seating import layers_at
 from rtk.schemas.checkpoint import CheckpointFile
 from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.documents import digest, parse_document

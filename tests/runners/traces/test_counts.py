@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.runners.traces.counts import Leaving, populated, samples, steps
-from rtk.runners.traces.lines import Source
-from rtk.runners.traces.told import Told
+from rtk.runners.traces.files import Source, Told
+from rtk.runners.traces.formats import Leaving, populated, samples, steps
 from rtk.schemas.errors import InvalidInputError
 
 from .told_in import Reader, events, moments_in, source

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.runners.traces import lines
-from rtk.runners.traces.faults import SLOW_FAULTS, faults, whole_cluster
-from rtk.runners.traces.lines import Source
+from rtk.runners.traces import files
+from rtk.runners.traces.files import Source
+from rtk.runners.traces.formats import SLOW_FAULTS, faults, whole_cluster
 from rtk.runners.traces.read import Reading, read_moments
 from rtk.schemas.errors import InvalidInputError
 
@@ -69,7 +69,7 @@ def test_an_array_that_is_none_is_refused(text: str, what: str) -> None:
 
 def test_an_endless_item_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """What never ends is given up, not held."""
-    monkeypatch.setattr(lines, "LONGEST_BYTES", 100)
+    monkeypatch.setattr(files, "LONGEST_BYTES", 100)
     with pytest.raises(InvalidInputError, match="one value is larger than"):
         list(Source("f", BytesIO(b"[\n" + b'{"a": "' + b"x" * 10**6)).items())
 

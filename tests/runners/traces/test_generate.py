@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
 
-from rtk.runners.traces.generate import Racks, Recipe, Renewal, SlowLinks, SlowNodes, generate
-from rtk.runners.traces.lasting import Distribution, Lasting
-from rtk.runners.traces.moments import moments
-from rtk.runners.traces.told import told
+from rtk.runners.traces.files import told
+from rtk.runners.traces.generate import Distribution, Lasting, Racks, Recipe, Renewal, SlowLinks, SlowNodes, generate
+from rtk.runners.traces.ledger import moments
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.trace import TraceEvent, print_event
 

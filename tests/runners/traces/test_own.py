@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.runners.traces.moments import moments
-from rtk.runners.traces.own import of_nodes, own_csv, own_json
+from rtk.runners.traces.files import told
+from rtk.runners.traces.formats import of_nodes, own_csv, own_json
+from rtk.runners.traces.ledger import COLUMNS, moments, write_events
 from rtk.runners.traces.read import Reading, read_events, read_moments
-from rtk.runners.traces.told import told
-from rtk.runners.traces.write import COLUMNS, write_events
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.trace import TraceEvent, print_event
 

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rtk.runners.traces.faults import SLOW_FAULTS
-from rtk.runners.traces.formats import Format, named, recognised
+from rtk.runners.traces.formats import SLOW_FAULTS, Format, named, recognised
+from rtk.runners.traces.ledger import Summary, summary_of, write_events
 from rtk.runners.traces.read import Reading, read_events, read_moments
-from rtk.runners.traces.summary import Summary, summary_of
-from rtk.runners.traces.write import write_events
 from rtk.schemas.errors import InvalidInputError
 
 from .told_in import at, source

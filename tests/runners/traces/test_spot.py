@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.runners.traces.spot import parcae, spot
+from rtk.runners.traces.formats import parcae, spot
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.replay import Fleet, Moment
 

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterator
 from io import BytesIO
 
-from rtk.runners.traces.lines import Source
-from rtk.runners.traces.moments import from_start, moments
-from rtk.runners.traces.told import Told, told
+from rtk.runners.traces.files import Source, Told, told
+from rtk.runners.traces.ledger import from_start, moments
 from rtk.schemas.replay import Moment
 from rtk.schemas.trace import EventKind, TraceEvent
 

@@ -6,7 +6,7 @@ epoch's program (simulator.py), begun where the last one ends; with a staggered 
 stage begins the next one when its own step is done, all stages of an iteration moved together as in
 `Simulation.repeated`.
 
-What happens when (as runners/torch/injection.py has it): a `fail` or `stop` of iteration n strikes when the worker is
+What happens when (as runners/torch/faults.py has it): a `fail` or `stop` of iteration n strikes when the worker is
 about to begin the operation in the middle of its order, or does so when n is redone if it did not come to that; a
 slow-down holds from the beginning of n; a `join` waits from the start and takes part from n on; a stopped process comes
 back with the beginning of the iteration that its `recover` names. Events with `time_s` count from the start of the
@@ -15,31 +15,26 @@ first iteration; slow-downs then begin with the next iteration.
 Links (machines.py): a `slow_link` holds from the beginning of its iteration until `recover`; a `fail` of a link breaks
 it when the first of its two workers is about to begin the operation in the middle of its order. What they then have for
 each other is lost, both say so, and the rules have a third worker pass it on. A monitor, where there is one, sees what
-workers measure (measuring.py), as it would in a real run, and tells the rules what it finds.
+workers measure (cluster.py), as it would in a real run, and tells the rules what it finds.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 
-from ..schemas.documents import canonical, digest, parse_document
-from ..schemas.errors import InfeasibleError, InvalidInputError
-from ..schemas.plan import Plan
-from ..schemas.profile import Connection
-from ..schemas.protocols import Monitor, Replan
-from ..schemas.report import Report
-from ..schemas.timeline import Event, Timeline, memory_of_workers
-from ..schemas.trace import Trace, TraceEvent
-from .acts import Act, Run, first_start_s, half_way_s, stages_of
-from .cast import DEADLY, Process, cast_of, check_trace, has_come, joins, link_ends
-from .examining import pause
-from .machines import Machines, Staging, Standing, broken_links, slow_links
-from .measuring import measured
-from .program import Compute, Program
-from .resilience.announcements import Announcement, Recovered, timeline_events
-from .resilience.events import (
+from ...schemas.documents import canonical, digest, parse_document
+from ...schemas.errors import InfeasibleError, InvalidInputError
+from ...schemas.plan import Layers, Plan
+from ...schemas.profile import Connection
+from ...schemas.protocols import Examined, Monitor, Replan
+from ...schemas.report import Report
+from ...schemas.timeline import Event, Span, Timeline, memory_of_workers
+from ...schemas.trace import Trace, TraceEvent
+from ..program import Compute, Program, RankPair, Sending, rank_pair
+from ..resilience.announcements import Announcement, Recovered, timeline_events
+from ..resilience.events import (
     Announce,
     Arrived,
     Elapsed,
@@ -53,12 +48,136 @@ from .resilience.events import (
     Wake,
     planned,
 )
-from .resilience.events import Event as RulesEvent
-from .resilience.job import Job
-from .resilience.messages import Commit, Copy, End, Epoch, Hello, Ready, Refused, Suspect, Vote
-from .resilience.rules import Rules
-from .sending import RankPair, Sending, rank_pair
-from .simulator import Cuts, Execution, Pauses, execute, is_computed, simulate
+from ..resilience.events import Event as RulesEvent
+from ..resilience.protocol import Commit, Copy, End, Epoch, Hello, Job, Ready, Refused, Suspect, Vote
+from ..resilience.rules import Rules
+from ..simulator import Cuts, Execution, Pauses, execute, is_computed, simulate
+from .cluster import (
+    DEADLY,
+    Machines,
+    Process,
+    Staging,
+    Standing,
+    broken_links,
+    cast_of,
+    check_trace,
+    has_come,
+    joins,
+    link_ends,
+    measured,
+    pause,
+    slow_links,
+)
+
+# The acts of a story (job.py): epochs, the tries at their iterations, and when what happened in one of them.
+#
+# Times of an execution count from the beginning of its iteration, in s; those of a Run are on the story's clock.
+
+
+@dataclass(eq=False)
+class Run:
+    """One try at an iteration: where it lies in time, and what was done in it.
+
+    Attributes:
+        iteration: its number.
+        start_s: when it began, on the story's clock.
+        staging: the program, and how slow workers and links were.
+        actors: who executed it, by rank.
+        execution: what was done.
+        broken_s: by link, when it breaks, counted from the start.
+        cut_s: when it was broken off, on the story's clock; infinite where it was not.
+    """
+
+    iteration: int
+    start_s: float
+    staging: Staging
+    actors: tuple[Process, ...]
+    execution: Execution
+    broken_s: Cuts
+    cut_s: float = math.inf
+
+    @property
+    def program(self) -> Program:
+        """What was executed."""
+        return self.staging.program
+
+    def spans(self) -> Iterable[Span]:
+        """What was executed, on the story's clock."""
+        for actor, own in zip(self.actors, self.execution.spans, strict=True):
+            stop_s = min(self.cut_s, actor.died_s)
+            for span in own:
+                start_s, end_s = span.start_s + self.start_s, span.end_s + self.start_s
+                if start_s < stop_s:
+                    yield replace(span, start_s=start_s, end_s=min(end_s, stop_s), iteration=self.iteration)
+
+    def end_s(self) -> float:
+        """When those who live have made their steps."""
+        return max((one for one in self.execution.done_s if math.isfinite(one)), default=0.0) + self.start_s
+
+    def done_s(self, plan: Plan, ranks: Sequence[int]) -> float:
+        """When a stage has made its step: as the period is reckoned, or later where somebody stood still.
+
+        Args:
+            plan: the epoch's.
+            ranks: who holds the stage.
+
+        Returns:
+            Seconds from the beginning of the iteration.
+        """
+        stages = [plan.stage_of(self.program.workers[rank]) for rank in ranks]
+        last_s = max((last_end_s(self.execution.spans[rank]) for rank in ranks), default=0.0)
+        steps_s = max(stage.allreduce_s for stage in stages) + max(stage.optimizer_s for stage in stages)
+        return max(last_s + steps_s, *(self.execution.done_s[rank] for rank in ranks))
+
+
+@dataclass(eq=False)
+class Act:
+    """An epoch.
+
+    Attributes:
+        message: by which the coordinator began it.
+        plan: the message's.
+        actors: its members, by rank.
+        last: its last iteration, as far as that is known.
+        runs: the tries at its iterations, in order.
+        held_up: an iteration that waits for a commit, and when it could have begun, in s.
+        examined: what members have found before the first iteration, by rank.
+    """
+
+    message: Epoch
+    plan: Plan
+    actors: tuple[Process, ...]
+    last: int
+    runs: list[Run] = field(default_factory=list)
+    held_up: tuple[int, float] | None = None
+    examined: Mapping[int, Examined] = field(default_factory=dict)
+
+
+def half_way_s(program: Program, execution: Execution, rank: int) -> float | None:
+    """When a worker begins the operation in the middle of its order; None where it does not come to that."""
+    operations = sum(isinstance(one, Compute) for one in program.instructions[rank])
+    middle = execution.spans[rank][operations // 2 :][:1] if operations else ()
+    return middle[0].start_s if middle and is_computed(middle[0]) else None
+
+
+def stages_of(program: Program, alive: Sequence[int]) -> list[list[int]]:
+    """The living ranks that hold the same layers, and so sum and step together."""
+    stages: dict[Layers, list[int]] = {}
+    for rank in alive:
+        stages.setdefault(program.plan.stage_of(program.workers[rank]).layers, []).append(rank)
+    return list(stages.values())
+
+
+def first_start_s(execution: Execution, ranks: Sequence[int]) -> float | None:
+    """When a stage begins; None for one that computes nothing."""
+    firsts = [own[0].start_s for rank in ranks for own in [execution.spans[rank]] if own and is_computed(own[0])]
+    return min(firsts, default=None)
+
+
+def last_end_s(spans: Sequence[Span]) -> float:
+    """When a worker ends its last operation; 0 for one that computes nothing."""
+    return max((span.end_s for span in spans if is_computed(span)), default=0.0)
+
 
 RETRY_S = 0.5  # until a worker that was refused for the time being says hello again
 

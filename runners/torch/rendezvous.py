@@ -1,31 +1,35 @@
-"""Keys and values that workers leave for each other, and wait for: what gloo needs of a store, over one connection.
-
-Torch's own TCPStore asks the name server about every address that connects to it, also on loopback, where one that is
-silent costs 5 s each time; it cannot be told to give up a wait, and prints a stack trace where a host dies. This one
-knows addresses only as numbers, and listens only to those who know the job's secret, proven as to a coordinator.
-"""
+"""Where the workers of an epoch find each other: every worker hosts a board, and any of them can serve an epoch."""
 
 import asyncio
 import json
 import socket
 import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
-from typing import Annotated, Any, Literal
+from functools import cache, partial
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from annotated_types import MaxLen
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from ...schemas.errors import InvalidInputError
+from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.fields import Index
-from ..resilience.connection import Connection, Phase
-from ..resilience.lines import Lines
-from ..resilience.messages import Challenge, Refused, encode, from_coordinator
-from ..resilience.secret import prove
-from ..resilience.strangers import Strangers
-from .c10d import Store
+from ..resilience.protocol import Challenge, Refused, encode, from_coordinator
+from ..resilience.wire import Connection, Lines, Phase, Strangers, format_address, parse_address, prove
+from .groups import Store
+from .transport import LostTouchError, reaching
+
+# Keys and values that workers leave for each other, and wait for: what gloo needs of a store, over one connection.
+#
+# Torch's own TCPStore asks the name server about every address that connects to it, also on loopback, where one that is
+# silent costs 5 s each time; it cannot be told to give up a wait, and prints a stack trace where a host dies. This one
+# knows addresses only as numbers, and listens only to those who know the job's secret, proven as to a coordinator.
+
 
 PURPOSE = "notice board "  # of a worker's proof, which would be no good at the coordinator
 BOARDS_KEPT = 8  # epochs whose keys are still of use to a worker that is late
@@ -310,3 +314,220 @@ class BoardStore(Store):
             raise RuntimeError(f"no answer in {limit.total_seconds():g} s") from None
         except OSError as error:
             raise TurnedAwayError(f"the meeting place is gone: {error.strerror or error}") from None
+
+
+# How long a living meeting place may take to answer; one that is gone refuses at once, whatever this limit.
+MEET_LIMIT = timedelta(seconds=10)
+PROBE_LIMIT = timedelta(seconds=1)
+# How soon to knock again at one that has parted with us: where it is gone, that fails at once.
+AGAIN_S = 0.05
+
+
+class MeetingPlace:
+    """A board that this process hosts on one interface, for as long as the object lives or until it is closed.
+
+    Args:
+        secret: the job's, which visitors are to know.
+        host: name or address of the interface, as the peers reach it.
+
+    Raises:
+        RuntimeFailedError: this machine cannot listen there.
+    """
+
+    def __init__(self, secret: bytes, host: str = "127.0.0.1") -> None:
+        try:
+            family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+            listener = socket.create_server((host, 0), family=family)
+        except OSError as error:
+            raise RuntimeFailedError(
+                f"cannot listen on {host}: {error}", fix="give an address of this machine"
+            ) from error
+        self._address = format_address(host, listener.getsockname()[1])
+        self._board = NoticeBoard(listener, secret)
+
+    @property
+    def address(self) -> str:
+        """`host:port`, or `[host]:port` where the host is an IPv6 address."""
+        return self._address
+
+    def close(self) -> None:
+        """Stop listening; workers that wait here fail."""
+        self._board.close()
+
+
+def meet(address: str, secret: bytes, epoch: int, limit: timedelta = MEET_LIMIT) -> BoardStore:
+    """Connect to a meeting place, with keys of one epoch alone.
+
+    Every call makes a connection of its own, which ends when the store is dropped; keep it until all groups are made.
+
+    Args:
+        address: `MeetingPlace.address` of a worker, this one included.
+        secret: the job's.
+        epoch: which one; its keys are apart from those of all others.
+        limit: for connecting, and for waits in the store that bring no limit of their own.
+
+    Raises:
+        RuntimeFailedError: nobody answers there, or another secret is wanted.
+        InvalidInputError: not an address.
+    """
+    deadline_s = time.monotonic() + limit.total_seconds()
+    while True:
+        try:
+            return _greeted(address, secret, epoch, limit)
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, TurnedAwayError) and time.monotonic() + AGAIN_S < deadline_s:
+                time.sleep(AGAIN_S)
+                continue
+            raise RuntimeFailedError(
+                f"cannot reach the worker whose meeting place is {address}: {error}",
+                fix="look at that worker's own error; start the run again",
+            ) from error
+
+
+def _greeted(address: str, secret: bytes, epoch: int, limit: timedelta) -> BoardStore:
+    store = BoardStore(socket.create_connection(parse_address(address), limit.total_seconds()), secret, epoch, limit)
+    store.greet()
+    return store
+
+
+def meetings(
+    addresses: Sequence[str], secret: bytes, epoch: int, limit: timedelta = MEET_LIMIT
+) -> Callable[[int], BoardStore]:
+    """The stores of all ranks' meeting places, each connected to when it is first asked for, and kept.
+
+    For ranks of which some do not reach each other, so that there is no one place for all.
+
+    Args:
+        addresses: the meeting places, by rank.
+        secret: as for `meet`.
+        epoch: as for `meet`.
+        limit: as for `meet`.
+
+    Raises:
+        LostTouchError: from what is given back, of the rank that does not answer.
+    """
+
+    @cache
+    def at(rank: int) -> BoardStore:
+        with reaching(rank):
+            return meet(addresses[rank], secret, epoch, limit)
+
+    return at
+
+
+def all_answer(
+    addresses: Sequence[str], secret: bytes, but: Collection[int] = (), limit: timedelta = PROBE_LIMIT
+) -> None:
+    """See that the ranks' meeting places can be reached from here; it takes a round trip, or the limit.
+
+    For a worker that cannot connect, or has lost touch, and does not know with whom: gloo does not say it.
+
+    Args:
+        addresses: the meeting places, by rank.
+        secret: as for `meet`.
+        but: the ranks that are known not to be reached.
+        limit: for all of them together.
+
+    Raises:
+        LostTouchError: of the first rank that is not reached.
+    """
+    ranks = [rank for rank in range(len(addresses)) if rank not in but]
+    answers = [in_thread(partial(meet, addresses[rank], secret, 0, limit), "probing") for rank in ranks]
+    wait(answers, limit.total_seconds())
+    for rank, answer in zip(ranks, answers, strict=True):
+        if not answer.done() or answer.exception() is not None:
+            raise LostTouchError(rank, f"it does not answer at {addresses[rank]}")
+
+
+# Connecting to the other workers of an epoch, which can be given up at once when the epoch is superseded.
+#
+# A transport's constructor waits for peers in C++, where nothing wakes it, and a peer that died meanwhile never comes.
+# It therefore runs in a thread of its own, which is left to itself when nobody wants its result any more.
+
+
+# Workers that live and reach each other are connected in a fraction of a second.
+DOUBT_S = 2.0
+
+
+class Closable(Protocol):
+    """What holds connections, threads or memory until it is closed."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Closable)
+
+
+class SupersededError(RuntimeFailedError):
+    """The epoch is over before this worker was connected in it; the next one has been announced."""
+
+    def __init__(self) -> None:
+        super().__init__("the epoch was superseded while its workers were connecting")
+
+
+def connect(make: Callable[[], C], superseded: "Future[Any]", doubt: Callable[[], None] = lambda: None) -> C:
+    """Make a transport in a helper thread and wait for it, unless its epoch is superseded.
+
+    A construction that is given up ends by itself, at the latest when its own limit for connecting is over, and what it
+    made is closed. It disturbs no rank: to peers that still build in the old epoch it looks as if nothing had happened.
+
+    Args:
+        make: meets the peers and makes the transport; everything it needs should be made in it (the store's client
+            cannot be used by two threads at once).
+        superseded: done as soon as there is a newer epoch, whatever its result.
+        doubt: called once if it takes longer than DOUBT_S; what it raises ends the wait (`meeting.all_answer`).
+
+    Raises:
+        SupersededError: the epoch was superseded first, or at the same time.
+    """
+    construction = in_thread(make, "connecting")
+    try:
+        if not wait({construction, superseded}, DOUBT_S, FIRST_COMPLETED).done:
+            doubt()
+        wait({construction, superseded}, return_when=FIRST_COMPLETED)
+        if superseded.done():
+            raise SupersededError
+        return construction.result()
+    except BaseException:
+        construction.add_done_callback(_close_result)
+        raise
+    finally:
+        del construction  # it knows the error, whose traceback knows this frame
+
+
+def in_thread(make: Callable[[], T], name: str) -> "Future[T]":
+    """Run something in a daemon thread of this name.
+
+    An error comes without the local variables of its frames, which would keep sockets for as long as the error is kept.
+    """
+    future: Future[T] = Future()
+    threading.Thread(target=_run, args=(make, future), name=name, daemon=True).start()
+    return future
+
+
+def _run(make: Callable[[], T], future: "Future[T]") -> None:
+    try:
+        result = make()
+    except BaseException as error:
+        _forget_frames(error)
+        del make
+        future.set_exception(error)
+    else:
+        del make
+        future.set_result(result)
+    finally:
+        del future
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _close_result(construction: "Future[C]") -> None:
+    if construction.exception() is None:
+        construction.result().close()

@@ -1,0 +1,320 @@
+"""Who plays which place of a plan, who copies whose state, and who saves it."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import fsum
+
+from ...schemas.checkpoint import CheckpointFile, print_layers
+from ...schemas.conditions import Conditions
+from ...schemas.plan import Layers, Place, Plan, name_of
+from ...schemas.protocols import Hand
+from .announcements import CheckpointSaved
+from .events import MakePlan, Planned
+from .protocol import Copy, Hello, Publish, Published, Saved, Saver, Seat, Vote
+
+Seats = dict[Place, str]  # the workers' names by their places
+
+
+@dataclass
+class Member:
+    """A worker with a place.
+
+    Attributes:
+        name: `k/i`, by which it was started; its place may have become another.
+        connection: where it is reached; None while it is expected back after a restart of the coordinator.
+        store: host:port of its meeting place.
+        place: what it plays in the present epoch.
+        holds: the layers [first, stop) whose state, as of the last commit, it has: until it says that it is ready,
+            those from before the epoch.
+        is_leaving: it will go at the next commit.
+        others: host:port of its meeting places on other networks.
+    """
+
+    name: str
+    connection: int | None
+    store: str
+    place: Place
+    holds: Layers | None = None
+    is_leaving: bool = False
+    others: tuple[str, ...] = ()
+
+    def seat(self) -> Seat:
+        """Where it sits, as an epoch says it."""
+        return Seat(name_of(self.place), self.name, self.store, self.others)
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """A worker that waits for a place; `not_before`: the first iteration that it wants to take part in."""
+
+    name: str
+    store: str
+    not_before: int
+    since_s: float
+    others: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, hello: Hello, now_s: float) -> "Newcomer":
+        """Who has said hello."""
+        return cls(hello.worker, hello.store, hello.not_before, now_s, hello.others)
+
+
+def coming(newcomers: Mapping[int, Newcomer], iteration: int) -> dict[str, int]:
+    """The connections of newcomers whose time has come before an iteration, by name, in the order of their arrival."""
+    found: dict[str, int] = {}
+    for connection, newcomer in newcomers.items():
+        if newcomer.not_before <= iteration:
+            found.setdefault(newcomer.name, connection)
+    return found
+
+
+def live_places(plan: Plan) -> tuple[Place, ...]:
+    """The places of a plan by rank."""
+    return tuple((worker.pipeline, worker.stage) for worker in plan.live_workers())
+
+
+def layers_at(plan: Plan, place: Place) -> Layers:
+    """The layers [first, stop) of a place."""
+    return plan.template_of(place[0]).stages[place[1]].layers
+
+
+def copies(wanted: Sequence[Layers], holds: Sequence[Layers | None]) -> tuple[Copy, ...]:
+    """Who sends whom which layers, so that everybody gets what it lacks and no source sends much more than others.
+
+    Args:
+        wanted: by rank, the layers that each is to hold.
+        holds: by rank, the layers whose state each has until now.
+
+    Raises:
+        LookupError: nobody has a layer; the error's argument is its number.
+    """
+    sent = [0] * len(wanted)
+    found = []
+    for target, (first, stop) in enumerate(wanted):
+        layer = first
+        while layer < stop:
+            own = holds[target]
+            if own is not None and own[0] <= layer < own[1]:
+                layer = own[1]
+                continue
+            source = _source(layer, holds, sent)
+            until = min(stop, _stop(holds[source]))
+            if own is not None and own[0] > layer:
+                until = min(until, own[0])
+            found.append(Copy(source, target, (layer, until)))
+            sent[source] += until - layer
+            layer = until
+    return tuple(found)
+
+
+def savers(layers: int, holdings: Iterable[tuple[str, Layers | None]]) -> tuple[Saver, ...]:
+    """Who saves which layers: each layer once, as far as anybody holds it, in the order of the layers.
+
+    Args:
+        layers: how many the model has.
+        holdings: workers and what they hold, those that should rather save first.
+    """
+    held = [(worker, own) for worker, own in holdings if own is not None]
+    found, layer = [], 0
+    while layer < layers:
+        holder = next(((worker, own) for worker, own in held if own[0] <= layer < own[1]), None)
+        if holder is None:
+            layer += 1
+            continue
+        found.append(Saver(holder[0], (layer, holder[1][1])))
+        layer = holder[1][1]
+    return tuple(found)
+
+
+def _source(layer: int, holds: Sequence[Layers | None], sent: Sequence[int]) -> int:
+    """The rank that holds a layer and has sent least."""
+    sources = [rank for rank, own in enumerate(holds) if own is not None and own[0] <= layer < own[1]]
+    if not sources:
+        raise LookupError(layer)
+    return min(sources, key=lambda rank: (sent[rank], rank))
+
+
+def _stop(held: Layers | None) -> int:
+    assert held is not None
+    return held[1]
+
+
+# The votes of an epoch: who has reduced which iteration's gradients, and whether nothing was lost or done twice.
+
+
+class Tally:
+    """The votes of one epoch.
+
+    Args:
+        plan: what is executed.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._wanted = list(range(plan.total_microbatches()))
+        self._layers = {place: layers_at(plan, place) for place in live_places(plan)}
+        self._votes: dict[int, dict[Place, Vote]] = {}
+
+    def add(self, place: Place, vote: Vote) -> None:
+        """Count a vote; the same one again changes nothing."""
+        self._votes.setdefault(vote.iteration, {})[place] = vote
+
+    def is_complete(self, iteration: int, places: Collection[Place]) -> bool:
+        """Whether everybody has voted: nobody else can."""
+        return len(self._votes.get(iteration, ())) == len(places)
+
+    def miscount(self, iteration: int) -> str | None:
+        """What is wrong with an iteration in which not every layer saw every micro-batch exactly once."""
+        cuts = sorted({cut for layers in self._layers.values() for cut in layers})
+        for first, stop in pairwise(cuts):
+            numbers = [
+                number
+                for place, vote in self._votes[iteration].items()
+                if self._layers[place][0] <= first < self._layers[place][1]
+                for number in vote.microbatches
+            ]
+            if sorted(numbers) != self._wanted:
+                missing = sorted(set(self._wanted) - set(numbers))
+                double = sorted({n for n in numbers if numbers.count(n) > 1})
+                where = print_layers([(first, stop)])
+                return f"{where} lost micro-batches {missing} and did {double} twice in iteration {iteration}"
+        return None
+
+    def is_finite(self, iteration: int) -> bool:
+        """Whether all gradients are finite."""
+        return all(vote.is_finite for vote in self._votes[iteration].values())
+
+    def loss(self, iteration: int) -> float | None:
+        """The mean loss, the same to the last bit whoever executed what; None where it is not finite or not known."""
+        parts = [loss for vote in self._votes[iteration].values() for _, loss in vote.losses]
+        known = [loss for loss in parts if loss is not None]
+        return fsum(known) if known and len(known) == len(parts) else None
+
+    def forget(self, iteration: int) -> None:
+        """The votes of a committed iteration are of no more use."""
+        del self._votes[iteration]
+
+
+# A checkpoint under way: savers write a part each, then one worker makes the whole visible.
+
+
+class Saving:
+    """One checkpoint.
+
+    Args:
+        folder: where it goes.
+        iteration: how many iterations are done: the next one to run after loading it.
+        savers: who writes which part.
+        begun_s: now.
+        is_last_resort: parts that cannot be written do not spoil the others.
+    """
+
+    def __init__(
+        self, folder: str, iteration: int, savers: tuple[Saver, ...], begun_s: float, is_last_resort: bool = False
+    ) -> None:
+        self._folder, self._iteration, self._begun_s = folder, iteration, begun_s
+        self._is_last_resort = is_last_resort
+        self._waited_for = {saver.worker for saver in savers}
+        self._parts: list[CheckpointFile] = []
+        self._error: str | None = None
+        self._publisher: str | None = None
+        self._path: str | None = None
+        self.is_over = False
+
+    def add(self, worker: str, saved: Saved) -> None:
+        """A saver has written its part, or could not."""
+        if saved.iteration != self._iteration or worker not in self._waited_for:
+            return
+        self._waited_for.discard(worker)
+        if saved.part is not None:
+            self._parts.append(saved.part)
+        self._error = self._error or saved.error
+
+    def lose(self, worker: str) -> None:
+        """A worker has died; its part will not come, and another one must publish."""
+        if worker in self._waited_for:
+            self._waited_for.discard(worker)
+            self._error = self._error or f"worker {worker} failed while it saved its part"
+        if worker == self._publisher:
+            self._publisher = None
+
+    def give_up(self, reason: str) -> None:
+        """The checkpoint will not come to be, or only from what is there."""
+        self._error = self._error or reason
+        self._waited_for.clear()
+        self.is_over = self._publisher is not None
+
+    def publish(self, publisher: str) -> Publish | None:
+        """What to tell a worker once all parts are written, or cannot be; None before that, and once it is told.
+
+        Without parts, what was written is to be discarded.
+        """
+        if self._waited_for or self._publisher is not None or self.is_over:
+            return None
+        self._publisher = publisher
+        is_wanted = self._error is None or self._is_last_resort
+        parts = tuple(sorted(self._parts, key=lambda part: part.layers)) if is_wanted else ()
+        return Publish(self._folder, self._iteration, parts)
+
+    def end(self, published: Published) -> None:
+        """It is visible, or could not be made so."""
+        if published.iteration == self._iteration and self._publisher is not None:
+            self._path, self._error = published.path, self._error or published.error
+            self.is_over = True
+
+    def outcome(self, now_s: float) -> CheckpointSaved:
+        """What came of it."""
+        return CheckpointSaved(
+            iteration=self._iteration, path=self._path, seconds=now_s - self._begun_s, error=self._error
+        )
+
+
+# The plans that were asked for since an epoch began, and the answers.
+
+
+Crew = tuple[Hand, ...]
+
+
+class Questions:
+    """Which plan follows the running one, for every crew and all conditions that could be; each is asked once."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._asked: dict[tuple[Crew, Conditions], int] = {}
+        self._answers: dict[int, Planned] = {}
+
+    def ask(self, plan: Plan, crew: Crew, conditions: Conditions) -> MakePlan | None:
+        """What has the next plan made; None where it was asked for already."""
+        if (crew, conditions) in self._asked:
+            return None
+        self._count += 1
+        self._asked[crew, conditions] = self._count
+        return MakePlan(self._count, plan, crew, conditions)
+
+    def answer(self, crew: Crew, conditions: Conditions) -> Planned | None:
+        """The answer for a crew under these conditions, where it is there."""
+        return self._answers.get(self._asked.get((crew, conditions), -1))
+
+    def note(self, planned: Planned) -> None:
+        """An answer has come; one to a question of an earlier epoch is of no use."""
+        if planned.number in self._asked.values():
+            self._answers[planned.number] = planned
+
+    def begin_epoch(self) -> None:
+        """Another plan is running: all questions are new."""
+        self._asked.clear()
+        self._answers.clear()
+
+    def restart(self) -> None:
+        """Answers that were under way will not come."""
+        self._asked = {question: number for question, number in self._asked.items() if number in self._answers}
+
+
+def held_by(crew: Iterable[Hand]) -> Iterator[Layers]:
+    """The layers that somebody of a crew has."""
+    return (hand.layers for hand in crew if hand.layers is not None)
+
+
+def seats_of(crew: Crew) -> tuple[tuple[str, str], ...]:
+    """Everybody where he is, as an answer says it."""
+    return tuple((hand.worker, name_of(hand.place)) for hand in crew if hand.place is not None)

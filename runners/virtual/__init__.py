@@ -1,0 +1,1 @@
+"""A job on a virtual clock: the coordinator's rules, with workers and machines that are simulated."""
