@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from rtk.benchmarks.common import write_result
 from rtk.planners.batch.distribute import Distribution, Objective, distribute
-from rtk.planners.batch.nearest import Range, nearest
-from rtk.planners.batch.pace import Pace
+from rtk.planners.batch.exact import Range, nearest
+from rtk.planners.batch.groups import Pace
 from rtk.schemas.errors import InfeasibleError, LimitReachedError
 
 OBJECTIVES: tuple[Objective, ...] = ("min-max", "variance")

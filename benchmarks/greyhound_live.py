@@ -24,7 +24,7 @@ from typing import Any
 from rtk.benchmarks.common import write_result
 from rtk.cli.coordinating import Conduct, Training
 from rtk.planners.joint.plan import replan_joint
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.shape import Shape
 from rtk.runners.simulator import simulate

@@ -26,7 +26,7 @@ from torch import distributed, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from rtk.benchmarks.common import in_turns, spread, write_result
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.runners.torch.groups import PrefixStore, Store

@@ -10,7 +10,7 @@
   slipstream` and `adaptra`, which search as long, timed under the same troubles.
 
 Gains say how much longer a technique takes than the joint plan: the quickest of all (planners/joint/
-single_techniques.py), and of those that are published, which leaves out re-routing that is told what is slow. Joint
+search.py), and of those that are published, which leaves out re-routing that is told what is slow. Joint
 plans are made by rules, as a running job asks for them; their times are of machine code that is loaded.
 """
 
@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 from rtk.benchmarks.common import write_result
 from rtk.planners.adaptra.plan import plan_adaptra
 from rtk.planners.joint.plan import RULES, plan_joint, warm_up
-from rtk.planners.joint.single_techniques import TOGETHER, TechniqueName, singles_s
-from rtk.planners.joint.situation import Situation
+from rtk.planners.joint.search import TOGETHER, Situation, TechniqueName, singles_s
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape

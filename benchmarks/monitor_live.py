@@ -21,7 +21,7 @@ from typing import Any
 
 from rtk.benchmarks.common import spread, write_result
 from rtk.cli.coordinating import Conduct, Training
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.shape import Shape
 from rtk.runners.resilience.protocol import Vote, encode, from_worker

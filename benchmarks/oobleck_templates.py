@@ -22,10 +22,7 @@ from typing import Any
 
 from rtk.benchmarks.common import write_result
 from rtk.cli.reproductions.oobleck_table_3 import LAYERS, PAPER_S
-from rtk.planners.oobleck.mapping import Mapper
-from rtk.planners.oobleck.objective import Objective
-from rtk.planners.oobleck.shortest_paths import Mapping, Request
-from rtk.planners.oobleck.stages import Stages, stages_of
+from rtk.planners.oobleck.mapping import Mapper, Mapping, Objective, Request, Stages, stages_of
 from rtk.schemas.profile import Device, Layer, LayerCost, Profile
 from rtk.tests.planners.oobleck_reference import (
     Stage,

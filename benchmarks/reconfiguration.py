@@ -16,11 +16,11 @@ from typing import Any
 
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.scheduling import timed
-from rtk.planners.oobleck.crew import CrewNode
+from rtk.planners.oobleck.assignment import CrewNode
 from rtk.planners.oobleck.instantiation import instantiate
 from rtk.planners.oobleck.plan import plan_of
+from rtk.planners.oobleck.reconfiguration import Batch, Choice, Standing, Weighing
 from rtk.planners.oobleck.templates import plan_templates
-from rtk.planners.oobleck.weighing import Batch, Choice, Standing, Weighing
 from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
 from rtk.schemas.templates import Templates
 

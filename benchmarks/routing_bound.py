@@ -17,7 +17,7 @@ from ortools.sat.python import cp_model
 
 from rtk.benchmarks.common import write_result
 from rtk.planners.scheduling.problem import Problem, home_problem
-from rtk.planners.slipstream.routing_bound import RoutingBound
+from rtk.planners.slipstream.bounds import RoutingBound
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
 
 HALVES = 2  # memory is counted in half activations

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, get_args
 
 from rtk.benchmarks.common import write_result
-from rtk.planners.pipeline.plan import Schedule, plan_pipeline
+from rtk.planners.pipeline import Schedule, plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.schemas.documents import read_document
 from rtk.schemas.profile import Profile

@@ -19,15 +19,13 @@ import numpy as np
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.instances import pipeline, random_pipeline, split
 from rtk.planners.adaptra.time_stepped import time_stepped
-from rtk.planners.pipeline.one_forward_one_backward import one_forward_one_backward
-from rtk.planners.pipeline.zero_bubble import zero_bubble
-from rtk.planners.scheduling.bounds.lower_bound import lower_bound, makespan_bound, period_bound
-from rtk.planners.scheduling.exact.cp_sat import CpSatSolver
-from rtk.planners.scheduling.exact.milp import MilpSolver
-from rtk.planners.scheduling.list_schedule import ListScheduler, list_schedule
+from rtk.planners.pipeline import one_forward_one_backward, zero_bubble
+from rtk.planners.scheduling.cp_sat import CpSatSolver
+from rtk.planners.scheduling.list_schedule import ListScheduler, Priority, Rules, list_schedule
+from rtk.planners.scheduling.lower_bound import lower_bound, makespan_bound, period_bound
+from rtk.planners.scheduling.milp import MilpSolver
 from rtk.planners.scheduling.problem import Orders, Problem, home_problem
 from rtk.planners.scheduling.retime import value_s
-from rtk.planners.scheduling.rules import Priority, Rules
 from rtk.planners.scheduling.solve import Effort, Solution, solve
 from rtk.schemas.plan import Plan
 

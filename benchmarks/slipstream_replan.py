@@ -11,10 +11,10 @@ from rtk.benchmarks.scheduling import timed
 from rtk.benchmarks.slipstream_clusters import home_of, in_place_s, quarter, random_units, replanner, unlike_ms
 from rtk.planners.scheduling.problem import with_orders
 from rtk.planners.slipstream.cluster import Technique, effort_of, plan_with_failures
-from rtk.planners.slipstream.expansion import expanded
 from rtk.planners.slipstream.normalization import least_worst
 from rtk.planners.slipstream.replanner import Replanner, Units
 from rtk.planners.slipstream.rerouting import reroute_alike
+from rtk.planners.slipstream.slots import expanded
 from rtk.schemas.check import check_plan
 from rtk.schemas.plan import Plan
 

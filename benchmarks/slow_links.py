@@ -27,7 +27,7 @@ from typing import Any
 from rtk.benchmarks.common import write_result
 from rtk.cli.coordinating import Conduct, Training, monitor_of
 from rtk.planners.adaptra.plan import plan_adaptra
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName, answers_for
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape

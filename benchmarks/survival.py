@@ -31,7 +31,7 @@ from rtk.benchmarks.common import write_result
 from rtk.cli.coordinating import Conduct, Training
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import Request, Technique, opening
 from rtk.planners.slipstream.replanner import Replanner

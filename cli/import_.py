@@ -29,7 +29,7 @@ def command(
 
     The profile's layers are cut into as many stages as the file has ranks.
     """
-    from ..planners.pipeline.plan import plan_from_orders
+    from ..planners.pipeline import plan_from_orders
     from ..planners.shape import Shape
     from ..runners.torch_csv import from_torch_csv
     from ..schemas.documents import read_document

@@ -248,7 +248,7 @@ SCOPES = {None: "", "routing": " for the routing taken", "all-routings": " over 
 
 def require_proof(made: "Plan") -> None:
     """Raise LimitReachedError unless a plan, already written, is proven optimal, by the solver if one is named."""
-    from ..planners.scheduling.own_proof import OPTION
+    from ..planners.scheduling.solve import OPTION
 
     demand_proof(made.prediction)
     own = made.planner.options.get(OPTION)
@@ -301,7 +301,7 @@ def scope_section(made: "Plan") -> list[str]:
 
 def own_proof(made: "Plan") -> Iterator[str]:
     """What the solver that was asked for by name has proven itself, in a line; nothing where none was."""
-    from ..planners.scheduling.own_proof import OPTION
+    from ..planners.scheduling.solve import OPTION
 
     own = made.planner.options.get(OPTION)
     if own is None:

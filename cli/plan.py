@@ -270,7 +270,7 @@ def joint(
     that helps, and warm-ups absorb the delays that are left. The bound holds for every routing.
     """
     from ..planners.joint.plan import plan_joint
-    from ..planners.scheduling.own_proof import with_own_proof
+    from ..planners.scheduling.solve import with_own_proof
     from ..planners.shape import Shape
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
@@ -330,7 +330,7 @@ def pipeline(
     debug: Debug = False,
 ) -> None:
     """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W."""
-    from ..planners.pipeline.plan import plan_pipeline
+    from ..planners.pipeline import plan_pipeline
     from ..planners.shape import Shape
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
@@ -380,7 +380,7 @@ def adaptra(
     that are beyond that.
     """
     from ..planners.adaptra.plan import cascading_links, plan_adaptra
-    from ..planners.scheduling.own_proof import with_own_proof
+    from ..planners.scheduling.solve import with_own_proof
     from ..planners.shape import Shape
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile

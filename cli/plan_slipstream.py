@@ -107,7 +107,7 @@ def slipstream(
     both the plan says which workers swap. Otherwise an atlas is made, a folder of plans for every number of failures.
     Its plans are of the second kind: beside --from, --failed is enough to learn which workers swap.
     """
-    from ..planners.scheduling.own_proof import with_own_proof
+    from ..planners.scheduling.solve import with_own_proof
 
     places, site = parse_places(failed, "--failed"), read_site(cluster, overlay)
     if from_atlas is not None:
@@ -322,7 +322,7 @@ def _emit_atlas(
 
 def _most_failures(common: "Atlas", max_failures: str | None, output: str) -> int:
     """The largest number of failures of an atlas, once it is sure that it can be made: nothing is written before."""
-    from ..planners.scheduling.limits import most_in_flight
+    from ..planners.scheduling.list_schedule import most_in_flight
     from ..planners.slipstream.cluster import alike, grid_of
 
     if output == STANDARD_STREAM or output.endswith((".json", ".json.gz")):

@@ -16,7 +16,7 @@ from .options import USUAL_TIME_LIMIT_S
 
 if TYPE_CHECKING:
     from ..planners.batch.distribute import Distribution
-    from ..planners.batch.pace import Pace
+    from ..planners.batch.groups import Pace
     from ..planners.greyhound.mitigate import Switching
 
 
@@ -184,7 +184,7 @@ def _emit(found: "Distribution", output: str, as_json: bool) -> None:
 
 def _parse_times(value: str) -> "list[Pace]":
     """`7,3.5,2`: seconds a micro-batch, of each pipeline; above 0."""
-    from ..planners.batch.pace import Pace
+    from ..planners.batch.groups import Pace
 
     paces = []
     for index, text in enumerate(value.split(",")):

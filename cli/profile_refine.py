@@ -430,7 +430,7 @@ def _stages_by_plan(plan: "Plan", given: Given) -> "list[Seat]":
 
 def _stages_by_cut(profile: "Profile", given: Given) -> "list[Seat]":
     """The stages that `rtk plan` would cut."""
-    from ..planners.partition import cut_stages
+    from ..planners.shape import cut_stages
     from ..profilers.stage_readings import Seat
     from ..schemas.profile import Device
 

@@ -60,7 +60,7 @@ def command(
 
 def _plan(profile: "Profile") -> "tuple[Plan, bool]":
     """The plan; paced and slowed down where the workers outnumber the cores they run on."""
-    from ..planners.pipeline.plan import plan_pipeline
+    from ..planners.pipeline import plan_pipeline
     from ..planners.scheduling.assemble import with_prediction
     from ..planners.shape import Shape
     from ..schemas.conditions import under_conditions

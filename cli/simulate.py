@@ -152,7 +152,7 @@ def _story(
 
 def _costs(plan: "Plan", profile: str | None, site: Site, heartbeat_limit_s: float, regroup_s: float) -> "SwitchCosts":
     """What changes take; the copies too, where it is known how large each layer's state is and how fast it is sent."""
-    from ..planners.oobleck.standing import templates_of
+    from ..planners.oobleck.plan import templates_of
     from ..runners.virtual.job import SwitchCosts
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
@@ -233,7 +233,7 @@ def _write(path: str | None, timeline: "Timeline") -> None:
 
 
 def _bound_s(plan: "Plan") -> float:
-    from ..planners.scheduling.bounds.lower_bound import lower_bound
+    from ..planners.scheduling.lower_bound import lower_bound
     from ..planners.scheduling.problem import problem_of
 
     return lower_bound(problem_of(plan)).value_s

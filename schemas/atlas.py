@@ -20,7 +20,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 class SlotRules:
     """The rules of a schedule, what each worker of a stage runs next: one entry a stage, or one for all stages.
 
-    `weight_wait` is a share of W's duration; `priority` counts `planners/scheduling/rules.py`'s Priority.
+    `weight_wait` is a share of W's duration; `priority` counts `planners/scheduling/list_schedule.py`'s Priority.
     """
 
     warmup: tuple[Count, ...]

@@ -46,7 +46,7 @@ def test_the_links_between_documents_lead_somewhere() -> None:
 def test_the_example_trains_under_torchrun(tmp_path: Path) -> None:
     """The documented script runs a plan of two workers and its loss falls."""
     pytest.importorskip("torch")
-    from rtk.planners.pipeline.plan import plan_pipeline
+    from rtk.planners.pipeline import plan_pipeline
     from rtk.planners.shape import Shape
     from rtk.schemas.documents import write_document
     from rtk.schemas.profile import Layer, LayerCost, Profile

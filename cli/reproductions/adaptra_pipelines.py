@@ -162,7 +162,7 @@ def _equal_orders(setting: Setting) -> Plan:
 @cache
 def one_f_one_b(setting: Setting) -> Plan:
     """1F1B's plan."""
-    from ...planners.pipeline.plan import plan_pipeline
+    from ...planners.pipeline import plan_pipeline
 
     return plan_pipeline(_profile(setting), _shape(setting), "1f1b")
 

@@ -108,7 +108,7 @@ def _after_row(slow: int, how: str, ours_s: float, basis: Basis) -> Row:
 
 def _divisible_s(slow: int) -> float:
     from ...planners.batch.distribute import distribute
-    from ...planners.batch.pace import Pace
+    from ...planners.batch.groups import Pace
 
     share_s = BEFORE_S / FACTOR * GROUPS / DIVISIBLE
     paces = [Pace(0.0, share_s * (FACTOR if group < slow else 1)) for group in range(GROUPS)]

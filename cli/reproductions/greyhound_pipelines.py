@@ -35,7 +35,7 @@ class Rebalanced:
 
 def iteration_s(profile: Profile, stages: int, pipelines: int, microbatches: int, slow: Mapping[str, float]) -> float:
     """An iteration of 1F1B with workers slow, nothing done about them, simulated; in s."""
-    from ...planners.pipeline.plan import plan_pipeline
+    from ...planners.pipeline import plan_pipeline
     from ...planners.shape import Shape
     from ...runners.simulator import simulate
     from ...schemas.conditions import under_conditions

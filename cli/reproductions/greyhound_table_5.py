@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from random import Random
 
 from ...planners.batch.distribute import distribute
-from ...planners.batch.pace import Pace
+from ...planners.batch.groups import Pace
 from .measured import measured
 from .reproduction import Basis, Claim, Reproduction, Row
 

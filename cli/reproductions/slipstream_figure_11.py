@@ -5,7 +5,7 @@ The figure's bars have no numbers in the text; ours are computed, and shown besi
 
 from itertools import pairwise
 
-from ...planners.pipeline.plan import plan_pipeline
+from ...planners.pipeline import plan_pipeline
 from ...planners.shape import Shape
 from ...planners.slipstream.cluster import Request, opening
 from ...planners.slipstream.replanner import Replanner

@@ -8,7 +8,7 @@ work is counted in transformer blocks: a block is 1, and the embedding and the h
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...planners.pipeline.plan import plan_pipeline
+from ...planners.pipeline import plan_pipeline
 from ...planners.scheduling.solve import Effort
 from ...planners.shape import Shape
 from ...planners.slipstream.cluster import Request, Technique, opening

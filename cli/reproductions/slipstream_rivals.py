@@ -9,9 +9,9 @@ from random import Random
 from statistics import mean
 
 from ...planners.batch.distribute import distribute
-from ...planners.batch.pace import Pace
-from ...planners.oobleck.steps import Sizes, reinstantiate
-from ...planners.partition import least_bottleneck_cut
+from ...planners.batch.groups import Pace
+from ...planners.oobleck.assignment import Sizes, reinstantiate
+from ...planners.shape import least_bottleneck_cut
 from .slipstream_jobs import Ends, Job
 
 BAMBOO_SHARE = 0.733  # of DeepSpeed's throughput is left by redundant computation; fitted to Table 1's Bamboo row

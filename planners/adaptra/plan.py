@@ -16,20 +16,18 @@ otherwise use up the slack that it has built. On equal stages of slackness 4 tha
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from math import ceil
 from typing import Any, Literal
 
 from ... import __version__
 from ...schemas.plan import Link, Plan, Planner, Stage
 from ...schemas.profile import Profile
 from ..scheduling.assemble import with_prediction
-from ..scheduling.list_schedule import list_schedule
-from ..scheduling.problem import Orders, alone, home_problem, with_orders
-from ..scheduling.rules import Priority, Rules
+from ..scheduling.list_schedule import Priority, Rules, list_schedule, most_in_flight
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, Orders, alone, home_problem, with_orders
 from ..scheduling.solve import Effort, solve
 from ..shape import Shape, plan_without_orders, shape_options, template_of
-from .adaptation import adapted_warmups
-from .initial_plan import initial_warmups
-from .slackness import slackness, tolerated_delays_s, warmup_of
 
 Technique = Literal["initial", "adapted", "best"]
 
@@ -141,3 +139,186 @@ def _joined(plan: Plan, found: Sequence[_Found]) -> Plan:
     workers = tuple(replace(worker, order=found[worker.pipeline].orders[worker.stage]) for worker in plan.workers)
     options = plan.planner.options | {"pipelines": [one.tolerance for one in found]}
     return replace(plan, planner=replace(plan.planner, options=options), workers=workers)
+
+
+# Adaptra's Algorithm 1: the warm-ups of a pipeline that does not know yet which link will turn slow.
+#
+# Section 4.2: any link may be the slow one, so the least slackness is made as large as memory admits. The first stage
+# warms up with all the micro-batches it can hold, the last one with 1, and the steps between are as even as can be, the
+# larger ones first.
+#
+# We deviate:
+# * The paper has one memory limit M and one activation size M_F; ours are per stage. So a stage is cut to its own room,
+#   and what is left from there on is again divided evenly over the links that follow. With equal rooms this is
+#   Algorithm 1 to the letter, and with unequal ones the least slackness is still the largest possible: if each room
+#   admits a step of d for every link behind it, induction along the stages keeps that true of what this hands on.
+# * More than N forwards cannot be warmed up.
+# * Without a memory limit the paper's x_max is unbounded. We start at 2S - 1, which is slackness 2 on every link: the
+#   least that leaves equal stages without bubbles, and what the paper's Figures 4 and 5 show.
+
+
+def initial_warmups(stages: Sequence[Stage], microbatches: int) -> list[int]:
+    """Warm-up forwards of each stage, by Algorithm 1: non-increasing, at least 1, within each stage's memory.
+
+    Args:
+        stages: the pipeline's stages, with their memory limits.
+        microbatches: how many pass.
+
+    Raises:
+        InfeasibleError: a memory limit does not admit a single micro-batch.
+    """
+    rooms = most_in_flight(stages, microbatches)
+    limited = stages[0].memory_limit_bytes is not None and stages[0].activation_bytes > 0
+    warmup = [rooms[0] if limited else min(microbatches, 2 * len(stages) - 1)]
+    for links_left, room in zip(range(len(stages) - 1, 0, -1), rooms[1:], strict=True):
+        step = ceil((warmup[-1] - 1) / links_left)
+        warmup.append(min(warmup[-1] - step, room))
+    return warmup
+
+
+# Adaptra's Algorithm 2: the warm-ups that absorb the delays that links have now.
+#
+# Section 4.2: the last stage warms up with 1 forward, and from there back to the first each stage with as many more as
+# Equation 1 asks for, at least 2 and at most N - 2S:
+#
+#     D_i = min(N - 2S, max(ceil((tF_i + tB_i + 2 c_i) / (tF_{i+1} + tB_{i+1})), 2)),   x_i = x_{i+1} + D_i
+#
+# Taken literally that may ask for more forwards than there are micro-batches, or, where N <= 2S, for fewer and fewer
+# towards the first stage; memory is left out, for the paper offloads activations. A schedule by such warm-ups never
+# ends. So here D_i is at least 1, and the result is cut to N and to each stage's memory and made non-increasing (Lemma
+# 1).
+
+
+# A quotient this close above a whole number, relatively, is that number but for rounding.
+ROUNDING = 1e-9
+
+
+def adapted_warmups(stages: Sequence[Stage], links: Sequence[Link], microbatches: int) -> list[int]:
+    """Warm-up forwards of each stage, by Algorithm 2: non-increasing, at least 1, within each stage's memory.
+
+    Args:
+        stages: the pipeline's stages, with their memory limits.
+        links: the links between them, with the delays to absorb.
+        microbatches: how many pass.
+
+    Raises:
+        InfeasibleError: a memory limit does not admit a single micro-batch.
+    """
+    wanted = algorithm_2(stages, links, max(microbatches - 2 * len(stages), 1))
+    cut = [min(x, room) for x, room in zip(wanted, most_in_flight(stages, microbatches), strict=True)]
+    return list(accumulate(cut, min))
+
+
+def algorithm_2(stages: Sequence[Stage], links: Sequence[Link], most: int) -> list[int]:
+    """Warm-up forwards of each stage as printed, neither cut to the micro-batches nor to memory.
+
+    Args:
+        stages: the pipeline's stages.
+        links: the links between them, with the delays to absorb.
+        most: the largest slackness of a link, N - 2S in the paper.
+    """
+    warmup = [1]
+    for i in reversed(range(len(links))):
+        wanted = needed_slack(stages[i], stages[i + 1], links[i].delay_s) * (1 - ROUNDING)
+        warmup.insert(0, warmup[0] + ceil(min(most, max(wanted, 2))))
+    return warmup
+
+
+# Slackness: how many more forwards a stage warms up with than the next one, and the link delay that this absorbs.
+#
+# Adaptra, section 4.1. Stage i runs x_i forwards before its first backward; link i has the slackness D_i = x_i -
+# x_{i+1}. By Theorem 1 a delay of link i costs about itself, once, as long as the slack absorbs it; beyond that it
+# opens a bubble every D_i + 1 micro-batches, and these cascade: about N c_i / (D_i + 1). Equation 1 says where the one
+# turns into the other, for stages of unlike times:
+#
+#     tF_i + tB_i + 2 c_i <= D_i (tF_{i+1} + tB_{i+1})        (the paper's B is I here)
+#
+# The theorem's costs are orders of growth, so they are not computed here: a plan's prediction has the exact ones.
+
+
+Counts = tuple[int, int, int]  # operations of each kind, in the order of their codes
+
+
+def warmup_of(order: Sequence[int]) -> int:
+    """The forwards that an order of operation codes has before its first backward."""
+    return next((place for place, code in enumerate(order) if code % KINDS != FORWARD), len(order))
+
+
+def slackness(warmup: Sequence[int]) -> list[int]:
+    """D_i = x_i - x_{i+1} of each link, for the warm-up forwards x_i of each stage."""
+    return [here - above for here, above in pairwise(warmup)]
+
+
+def tolerated_delays_s(stages: Sequence[Stage], orders: Sequence[Sequence[int]]) -> list[float | None]:
+    """The largest delay of each link that Equation 1 admits, read off the orders of one pipeline.
+
+    The equation compares two stretches of work: stage i + 1, having ended I of micro-batch a, works on until F of
+    micro-batch b (the right side), and meanwhile I of a must come to stage i, run there with the F of b that is next,
+    and F of b come back (the left side). The paper takes the right side from the warm-ups. We deviate and count what
+    the orders hold there, for every I and the next F of stage i, and keep the least: the slack of a warm-up does not
+    last where, by Algorithm 3, backwards that had to wait for the end of the warm-up then go before forwards. In orders
+    that run I and F in turns after the warm-up the two are equal.
+
+    Args:
+        stages: the pipeline's stages.
+        orders: operation codes of each stage, the backward split.
+
+    Returns:
+        Seconds for each link: 0 where the next stage waits even without a delay, so that any adds to it; None where no
+        F comes after an I, so that nothing cascades whatever the delay.
+    """
+    pipeline = list(zip(stages, orders, strict=True))
+    return [_tolerated_s(here, above) for here, above in pairwise(pipeline)]
+
+
+def needed_slack(here: Stage, above: Stage, delay_s: float) -> float:
+    """The least D_i that keeps Equation 1, as a real number; infinite where the next stage takes no time.
+
+    Args:
+        here: stage i.
+        above: stage i + 1.
+        delay_s: the delay c_i of the link between them, in s.
+    """
+    wanted_s = here.forward_s + here.backward_input_s + 2 * delay_s
+    offered_s = above.forward_s + above.backward_input_s
+    if wanted_s == 0.0:
+        return 0.0
+    return wanted_s / offered_s if offered_s else float("inf")
+
+
+def _tolerated_s(here: tuple[Stage, Sequence[int]], above: tuple[Stage, Sequence[int]]) -> float | None:
+    """Half of what the upper stage's stretch is longer than the lower one's, at least, over all pairs of I and F."""
+    before_here, before_above = _done_before(here[1]), _done_before(above[1])
+    spare_s = []
+    for backward, forward in _turns(here[1]):
+        own_s = _work_s(here[0], before_here[backward], before_here[forward]) + here[0].forward_s
+        other_s = _work_s(above[0], before_above[backward], before_above[forward]) - above[0].backward_input_s
+        spare_s.append(other_s - own_s)
+    return max(0.0, min(spare_s) / 2) if spare_s else None
+
+
+def _turns(order: Sequence[int]) -> list[tuple[int, int]]:
+    """Every F that follows an I, with the last I before it; both as codes."""
+    turns = []
+    backward = None
+    for code in order:
+        if code % KINDS == BACKWARD:
+            backward = code
+        elif code % KINDS == FORWARD and backward is not None:
+            turns.append((backward, code))
+    return turns
+
+
+def _done_before(order: Sequence[int]) -> dict[int, Counts]:
+    """For each operation of an order, how many of each kind come before it."""
+    counts = [0] * KINDS
+    before: dict[int, Counts] = {}
+    for code in order:
+        before[code] = (counts[0], counts[1], counts[2])
+        counts[code % KINDS] += 1
+    return before
+
+
+def _work_s(stage: Stage, since: Counts, until: Counts) -> float:
+    """How long a stage works between two places of its order, in s; counts times durations, so without rounding up."""
+    return sum((b - a) * stage.duration_s(kind) for a, b, kind in zip(since, until, "FIW", strict=True))

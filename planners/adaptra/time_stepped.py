@@ -19,9 +19,9 @@ from itertools import accumulate
 from math import ceil
 
 from ...schemas.plan import Link, Stage
-from ..scheduling.limits import most_in_flight
+from ..scheduling.list_schedule import most_in_flight
 from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
-from .adaptation import ROUNDING, algorithm_2
+from .plan import ROUNDING, algorithm_2
 
 PRIORITY = (BACKWARD, FORWARD, WEIGHT)
 NEVER = sys.maxsize

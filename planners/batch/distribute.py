@@ -7,14 +7,9 @@ from math import isfinite
 from typing import Literal
 
 from ...schemas.errors import InfeasibleError, InvalidInputError
-from .groups import Groups
-from .min_max import min_max
-from .nearest import Range, nearest
-from .pace import Pace
+from .exact import Range, least_variance, min_max, nearest, shared_min_max, shared_variance
+from .groups import Groups, Pace
 from .pyomo_model import solve_in_pyomo
-from .shared_min_max import shared_min_max
-from .shared_variance import shared_variance
-from .variance import least_variance
 
 Objective = Literal["min-max", "variance"]
 Solver = Literal["exact", "pyomo"]

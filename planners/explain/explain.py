@@ -12,17 +12,26 @@ from math import floor, fsum
 from typing import Literal
 
 from ...schemas.plan import Plan
-from ..scheduling.bounds.chains import routes_of
-from ..scheduling.bounds.lower_bound import Bound, lower_bound
 from ..scheduling.evaluate import Evaluation, evaluate
-from ..scheduling.problem import Problem, codes_of, problem_of
-from ..scheduling.proof import ROUNDING
+from ..scheduling.lower_bound import Bound, lower_bound
+from ..scheduling.one_machine import routes_of
+from ..scheduling.problem import ROUNDING, Problem, codes_of, problem_of
 from ..scheduling.solve import Effort
-from .alike import Alike, one_of_each
-from .changes import Members, changes_of, short_of_memory, stages_of, without_limits
 from .critical_path import CriticalPath, critical_path
-from .troubles import Troubles, troubles_of
-from .what_if import MOST_SEARCHES, WhatIf, what_if
+from .what_if import (
+    MOST_SEARCHES,
+    Alike,
+    Members,
+    Troubles,
+    WhatIf,
+    changes_of,
+    one_of_each,
+    short_of_memory,
+    stages_of,
+    troubles_of,
+    what_if,
+    without_limits,
+)
 
 HEURISTIC = Effort(solver="heuristic")
 

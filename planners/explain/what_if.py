@@ -9,15 +9,353 @@ hardly ever taken for a better machine.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from ...schemas.errors import InfeasibleError
-from ..scheduling.bounds.lower_bound import lower_bound
-from ..scheduling.problem import Orders, Problem
-from ..scheduling.proof import ROUNDING
+from ...schemas.orders import Operation, print_order
+from ...schemas.plan import Plan, Worker, name_of
+from ..adaptra.plan import warmup_of
+from ..joint.plan import NAME
+from ..joint.search import TOGETHER, Situation, singles_s
+from ..scheduling.lower_bound import lower_bound
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, ROUNDING, Orders, Problem, codes_of, problem_of
 from ..scheduling.retime import Retimer, value_s
 from ..scheduling.solve import Effort, solve
-from .changes import Change, Changed
+
+if TYPE_CHECKING:
+    from ..scheduling.problem import Flags, Floats
+
+
+# What is wrong in a joint plan, and what becomes of it: who executes more and less, and which links carry what.
+
+
+@dataclass(frozen=True, slots=True)
+class UnevenStage:
+    """A stage with dead or slow workers.
+
+    Attributes:
+        stage: its number.
+        own: micro-batches that each of its workers would execute.
+        dead: its dead workers.
+        slow: name, factor and micro-batches of each slow one.
+        more: name, and micro-batches beyond its own, of each that executes more than these.
+    """
+
+    stage: int
+    own: int
+    dead: tuple[str, ...]
+    slow: tuple[tuple[str, float, int], ...]
+    more: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedLink:
+    """A link with a delay: that of one pipeline where it is slower than between pipelines, else of all of them.
+
+    Attributes:
+        pipeline: the pipeline, None for all.
+        link: its number.
+        delay_s: of a message.
+        crossing: micro-batches that cross it; of all pipelines, where it is that of all.
+        elsewhere: micro-batches of the worker below it that go on with another pipeline's worker.
+        slackness: by how much the warm-ups of its two workers differ; the least of all pipelines.
+        tolerated_s: the delay that this absorbs by Equation 1, the least of all pipelines; None where none cascades.
+    """
+
+    pipeline: int | None
+    link: int
+    delay_s: float
+    crossing: int
+    elsewhere: int
+    slackness: int
+    tolerated_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """What a technique takes for the same pipelines; `single` unless it is several, one after the other."""
+
+    technique: str
+    iteration_time_s: float
+    single: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Troubles:
+    """All that is wrong, what the plan does about it, and what each technique takes, the quickest single one first."""
+
+    stages: tuple[UnevenStage, ...]
+    links: tuple[DelayedLink, ...]
+    alternatives: tuple[Alternative, ...]
+
+
+def troubles_of(plan: Plan) -> Troubles | None:
+    """What is wrong, and what becomes of it; None if nothing is, or it is not a joint plan of alike pipelines."""
+    if plan.planner.name != NAME or len({(pipe.template, pipe.microbatches) for pipe in plan.pipelines}) > 1:
+        return None
+    problem = problem_of(plan)
+    orders = codes_of(plan, problem)
+    stages, links = tuple(_stages(plan, problem)), tuple(_slow_links(plan, problem, orders))
+    if not stages and not links:
+        return None
+    return Troubles(stages, links, tuple(_alternatives(plan, bool(problem.split.any()))))
+
+
+def _stages(plan: Plan, problem: Problem) -> Iterator[UnevenStage]:
+    own, loads = plan.pipelines[0].microbatches, problem.job_counts.tolist()
+    for stage in range(problem.executor.shape[1]):
+        peers = [(worker, load) for worker, load in zip(plan.workers, loads, strict=True) if worker.stage == stage]
+        dead = tuple(worker.name for worker, _ in peers if worker.failed)
+        slow = tuple((w.name, w.slowdown, load) for w, load in peers if w.slowdown not in (None, 1.0))
+        if dead or slow:
+            more = tuple((worker.name, load - own) for worker, load in peers if load > own)
+            yield UnevenStage(stage, own, dead, slow, more)
+
+
+def _slow_links(plan: Plan, problem: Problem, orders: Orders) -> Iterator[DelayedLink]:
+    pipelines, links = problem.inside_s.shape
+    for link in range(links):
+        usual_s = float(problem.between_s[:, link].min())
+        own = [k for k in range(pipelines) if problem.inside_s[k, link] > usual_s]
+        for k in own:
+            yield _link(problem, orders, link, [k], k)
+        if usual_s:
+            yield _link(problem, orders, link, [k for k in range(pipelines) if k not in own], None)
+
+
+def _link(problem: Problem, orders: Orders, link: int, pipelines: Sequence[int], named: int | None) -> DelayedLink:
+    stages, live = problem.executor.shape[1], problem.workers.live
+    firsts = [k * stages + link for k in pipelines]
+    pairs = [(here, here + 1) for here in firsts if live[here] and live[here + 1]]
+    crossing = [(problem.executor[:, [link, link + 1]] == pair).all(axis=1) for pair in pairs]
+    tolerated = [_tolerated_s(problem, orders, pair, jobs) for pair, jobs in zip(pairs, crossing, strict=True)]
+    crossed = sum(int(jobs.sum()) for jobs in crossing)
+    return DelayedLink(
+        pipeline=named,
+        link=link,
+        delay_s=float(problem.between_s[0, link] if named is None else problem.inside_s[named, link]),
+        crossing=crossed,
+        elsewhere=sum(int(problem.job_counts[here]) for here, _ in pairs) - crossed,
+        slackness=min((warmup_of(orders[here]) - warmup_of(orders[above]) for here, above in pairs), default=0),
+        tolerated_s=min((delay_s for delay_s in tolerated if delay_s is not None), default=None),
+    )
+
+
+def _tolerated_s(problem: Problem, orders: Orders, pair: tuple[int, int], crossing: Flags) -> float | None:
+    """The delay that two workers' orders absorb by Equation 1 (adaptra/plan.py), over the jobs that both execute.
+
+    From the I of a job to the F of another, the worker above must have at least as much to do as the one below has,
+    and the two messages take.
+    """
+    below, above = (_clock(problem, worker, orders[worker]) for worker in pair)
+    spare_s, returned = [], None
+    for code in orders[pair[0]]:
+        job, kind = divmod(code, KINDS)
+        if crossing[job] and kind == BACKWARD:
+            returned = code
+        elif crossing[job] and kind == FORWARD and returned is not None:
+            own_s = below[code][1] - below[returned][0]
+            spare_s.append(above[code][0] - above[returned][1] - own_s)
+    return max(0.0, min(spare_s) / 2) if spare_s else None
+
+
+def _clock(problem: Problem, worker: int, order: Sequence[int]) -> dict[int, tuple[float, float]]:
+    """Start and end of each operation of a worker that never waits, in s."""
+    workers, split = problem.workers, problem.split[:, problem.workers.stage[worker]]
+    forward_s, weight_s = float(workers.forward_s[worker]), float(workers.weight_s[worker])
+    found, now_s = {}, 0.0
+    for code in order:
+        job, kind = divmod(code, KINDS)
+        lasts_s = (forward_s, problem.backward_s(worker, bool(split[job])), weight_s)[kind]
+        found[code] = now_s, now_s + lasts_s
+        now_s += lasts_s
+    return found
+
+
+def _alternatives(plan: Plan, split: bool) -> list[Alternative]:
+    """What each technique takes."""
+    taken_s = singles_s(Situation(plan, split))
+    found = [Alternative(name, iteration_s, name != TOGETHER) for name, iteration_s in taken_s.items()]
+    return sorted(found, key=lambda one: (not one.single, one.iteration_time_s))
+
+
+# Changes that could make an iteration shorter, one at a time: more memory, faster links, faster stages.
+#
+# Each is a relaxation: under it no orders take longer, or hold more than they may.
+
+
+Kind = Literal["memory", "link", "compute", "slowdown", "allreduce", "optimizer"]
+Members = list[int]  # workers, or pipelines, by number
+LinkUse = tuple[int, Members, Members]  # a link, the pipelines that use it inside, those whose messages use it between
+
+# What operation times, and delays, are multiplied by.
+FASTER, HALF = 0.9, 0.5
+EVERY_STAGE, EVERY_LINK = "every stage", "every link"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a plan's conditions.
+
+    Attributes:
+        kind: "memory" admits one more activation, "link" halves a delay, "compute" makes operations 10 % faster,
+            "slowdown" ends one, "allreduce" and "optimizer" halve these times.
+        where: the place in words, such as "stage 2", "every link", "worker 0/3".
+        stages, links, workers: the place as numbers and names; empty for every one.
+        extra_bytes: what "memory" adds to the limit of each worker of the stage; None for others.
+    """
+
+    kind: Kind
+    where: str
+    stages: tuple[int, ...] = ()
+    links: tuple[int, ...] = ()
+    workers: tuple[str, ...] = ()
+    extra_bytes: float | None = None
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it is made at every place."""
+        return not (self.stages or self.links or self.workers)
+
+
+Changed = tuple[Change, Problem]  # with the problem as the change makes it
+
+
+def changes_of(alike: Alike, problem: Problem) -> list[Changed]:
+    """The changes that can be tried on a plan.
+
+    Args:
+        alike: the plan, with one of each kind of pipelines.
+        problem: its problem.
+    """
+    return [
+        *_memory(alike, problem),
+        *_compute(alike, problem),
+        *_slowdowns(alike, problem),
+        *_links(alike, problem),
+        *_overheads(problem),
+    ]
+
+
+def stages_of(plan: Plan) -> Iterator[tuple[str, int, Members]]:
+    """Each stage of each template that is in use: what to call it, its number, and its live workers."""
+    found: dict[tuple[str, int], Members] = {}
+    for number, worker in enumerate(plan.workers):
+        if not worker.failed:
+            found.setdefault((plan.pipelines[worker.pipeline].template, worker.stage), []).append(number)
+    several = len({template for template, _ in found}) > 1
+    for (template, stage), members in found.items():
+        yield f"stage {stage}" + (f" of template {template}" if several else ""), stage, members
+
+
+def short_of_memory(problem: Problem, members: Sequence[int]) -> bool:
+    """Whether one of these workers cannot hold all its micro-batches at once."""
+    workers, chosen = problem.workers, np.asarray(members)
+    return bool((problem.job_counts * workers.activation_bytes > workers.limit_bytes)[chosen].any())
+
+
+def without_limits(problem: Problem, members: Sequence[int]) -> Problem:
+    """The problem without the memory limits of some workers."""
+    limit_bytes = problem.workers.limit_bytes.astype(np.float64)
+    limit_bytes[members] = np.inf
+    return replace(problem, workers=replace(problem.workers, limit_bytes=limit_bytes))
+
+
+def _memory(alike: Alike, problem: Problem) -> Iterator[Changed]:
+    """One more activation, for each stage that cannot hold all its micro-batches, and for all of these."""
+    limited: Members = []
+    for where, stage, members in stages_of(alike.plan):
+        if short_of_memory(problem, members):
+            extra_bytes = float(problem.workers.activation_bytes[members[0]])
+            yield Change("memory", where, stages=(stage,), extra_bytes=extra_bytes), _with_room(problem, members)
+            limited += members
+    if limited:
+        yield Change("memory", EVERY_STAGE), _with_room(problem, limited)
+
+
+def _with_room(problem: Problem, members: Members) -> Problem:
+    """One more activation for some workers, and not a rounding less."""
+    workers, limit_bytes = problem.workers, problem.workers.limit_bytes.astype(np.float64)
+    one_bytes = workers.activation_bytes[members]
+    held = np.floor(limit_bytes[members] / one_bytes * (1 + 1e-9))
+    limit_bytes[members] = np.maximum(limit_bytes[members] + one_bytes, (held + 1) * one_bytes)
+    return replace(problem, workers=replace(workers, limit_bytes=limit_bytes))
+
+
+def _compute(alike: Alike, problem: Problem) -> Iterator[Changed]:
+    for where, stage, members in stages_of(alike.plan):
+        yield Change("compute", where, stages=(stage,)), _with_times(problem, members, FASTER)
+
+
+def _slowdowns(alike: Alike, problem: Problem) -> Iterator[Changed]:
+    for number, worker in enumerate(alike.plan.workers):
+        if worker.slowdown is not None and worker.slowdown > 1 and not worker.failed:
+            names = alike.names_of(number)
+            change = Change("slowdown", _listed("worker", names), workers=names)
+            yield change, _with_times(problem, [number], 1 / worker.slowdown)
+
+
+def _with_times(problem: Problem, members: Members, factor: float) -> Problem:
+    """Some workers' operation times multiplied."""
+    workers = problem.workers
+    factors = np.ones(len(workers.stage))
+    factors[members] = factor
+    times = {name: getattr(workers, name) * factors for name in ("forward_s", "input_s", "weight_s", "full_s")}
+    return replace(problem, workers=replace(workers, **times))
+
+
+def _links(alike: Alike, problem: Problem) -> Iterator[Changed]:
+    """Half the delay, of each link, and of all."""
+    places = list(_delays(alike, problem))
+    for link, inside, between in places:
+        pipelines = sorted(k for member in inside for k in alike.pipelines[member])
+        where = f"link {link} of {_listed('pipeline', pipelines)}" if inside else f"link {link} between pipelines"
+        everyone = len(inside) == len(alike.pipelines)
+        change = Change("link", f"link {link}" if everyone else where, links=(link,))
+        yield change, _with_delays(problem, [(link, inside, between)])
+    if places:
+        yield Change("link", EVERY_LINK), _with_delays(problem, places)
+
+
+def _delays(alike: Alike, problem: Problem) -> Iterator[LinkUse]:
+    """The links with a delay; of a template's pipelines those with the same delay together."""
+    for link in range(problem.inside_s.shape[1]):
+        found: dict[tuple[str, float], tuple[Members, Members]] = {}
+        for k, pipeline in enumerate(alike.plan.pipelines):
+            found.setdefault((pipeline.template, problem.inside_s[k, link]), ([], []))[0].append(k)
+            if alike.rerouted:
+                found.setdefault((pipeline.template, problem.between_s[k, link]), ([], []))[1].append(k)
+        for (_, delay_s), (inside, between) in found.items():
+            if delay_s > 0:
+                yield link, inside, between
+
+
+def _with_delays(problem: Problem, places: Sequence[LinkUse]) -> Problem:
+    inside_s, between_s = problem.inside_s.copy(), problem.between_s.copy()
+    for link, inside, between in places:
+        inside_s[inside, link] *= HALF
+        between_s[between, link] *= HALF
+    return replace(problem, inside_s=inside_s, between_s=between_s)
+
+
+def _overheads(problem: Problem) -> Iterator[Changed]:
+    workers = problem.workers
+    if workers.allreduce_s.any():
+        half: Floats = workers.allreduce_s * HALF
+        yield Change("allreduce", EVERY_STAGE), replace(problem, workers=replace(workers, allreduce_s=half))
+    if workers.optimizer_s.any():
+        half = workers.optimizer_s * HALF
+        yield Change("optimizer", EVERY_STAGE), replace(problem, workers=replace(workers, optimizer_s=half))
+
+
+def _listed(noun: str, names: Sequence[object]) -> str:
+    """`worker 0/1`, or `workers 0/1, 2/1`."""
+    return f"{noun}{'s' if len(names) > 1 else ''} {', '.join(map(str, names))}"
+
 
 # How many searches for orders there are at most, and how many operations in all of them: some seconds' worth.
 MOST_SEARCHES = 7
@@ -197,3 +535,68 @@ def _beats(effect: Effect, other: Effect) -> bool:
         or effect.same_orders_s < other.same_orders_s * (1 - ROUNDING)
         or (not effect.searched and effect.lower_bound_s < other.lower_bound_s * (1 - ROUNDING))
     )
+
+
+# Pipelines that are alike in all that counts, and the plan with one of each kind.
+
+
+WorkerOrders = Sequence[tuple[Worker, tuple[Operation, ...]]]  # of one pipeline's workers
+
+
+@dataclass(frozen=True)
+class Alike:
+    """A plan with one pipeline of each kind: it takes as long as the whole plan, and the same changes improve it.
+
+    Attributes:
+        plan: the pipelines that are kept, numbered anew; without a prediction.
+        pipelines: for each of them those of the whole plan that it stands for, itself first.
+        rerouted: whether a micro-batch is executed by another pipeline than its own.
+    """
+
+    plan: Plan
+    pipelines: tuple[tuple[int, ...], ...]
+    rerouted: bool
+
+    def names_of(self, worker: int) -> tuple[str, ...]:
+        """The workers of the whole plan that one of the plan's workers stands for, itself first."""
+        found = self.plan.workers[worker]
+        return tuple(name_of((k, found.stage)) for k in self.pipelines[found.pipeline])
+
+
+def one_of_each(plan: Plan) -> Alike:
+    """Keep one of the pipelines that have the same template, links, slow-downs and orders.
+
+    Where any micro-batch is executed by another pipeline than its own, all are kept.
+    """
+    orders = [(worker, worker.operations()) for worker in plan.workers]
+    if any(op.pipeline != worker.pipeline for worker, operations in orders for op in operations):
+        return Alike(replace(plan, prediction=None), tuple((k,) for k in range(len(plan.pipelines))), rerouted=True)
+    found: dict[object, list[int]] = {}
+    kept: list[WorkerOrders] = []
+    for k, members in groupby(orders, lambda pair: pair[0].pipeline):
+        pipeline = list(members)
+        alike = found.setdefault(_kind(plan, k, pipeline), [])
+        if not alike:
+            kept.append(pipeline)
+        alike.append(k)
+    smaller = replace(
+        plan,
+        pipelines=tuple(plan.pipelines[members[0]] for members in found.values()),
+        workers=tuple(_numbered(worker, ops, k) for k, pipeline in enumerate(kept) for worker, ops in pipeline),
+        prediction=None,
+    )
+    return Alike(smaller, tuple(map(tuple, found.values())), rerouted=False)
+
+
+def _kind(plan: Plan, k: int, orders: WorkerOrders) -> object:
+    """Equal for pipelines that are alike."""
+    pipeline = plan.pipelines[k]
+    links = plan.links_of(k)
+    tokens = tuple(tuple((op.kind, op.microbatch) for op in operations) for _, operations in orders)
+    return pipeline.template, links, tuple(worker.slowdown or 1.0 for worker, _ in orders), tokens
+
+
+def _numbered(worker: Worker, operations: Sequence[Operation], k: int) -> Worker:
+    """The worker in the pipeline of another number, in its order too."""
+    order = print_order((op._replace(pipeline=k) for op in operations), k)
+    return replace(worker, pipeline=k, order=order)

@@ -11,15 +11,13 @@ from ...schemas.conditions import LinkPlace, Pair, under_conditions
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Plan, Planner, Stage, Template, name_of
 from ...schemas.profile import Profile
-from ..pipeline.one_forward_one_backward import one_forward_one_backward
-from ..pipeline.zero_bubble import zero_bubble
+from ..pipeline import one_forward_one_backward, zero_bubble
 from ..scheduling.assemble import with_orders_and_prediction
-from ..scheduling.bounds.lower_bound import lower_bound
+from ..scheduling.lower_bound import lower_bound
 from ..scheduling.problem import Orders, Problem, alone, coded, home_problem, in_jobs
 from ..scheduling.retime import value_s
 from ..shape import Shape, plan_without_orders, shape_options
-from .exchange import PlacePair, are_neighbours, are_peers
-from .topology import Assignment, best_assignment
+from .topology import Assignment, PlacePair, are_neighbours, are_peers, best_assignment
 
 NAME = "topology"
 Schedule = Literal["1f1b", "zero-bubble"]

@@ -1,8 +1,8 @@
 """A lower bound on makespan and period whatever the routing and the orders, for workers and links of any speed.
 
 If a worker executes n micro-batches of its stage, wherever they come from, it takes at least as long as each of these
-arguments says: a fixed time and one for each micro-batch. They are those of slipstream/routing_bound.py, with heads and
-tails that are shortest paths over all workers of the other stages (paths.py): one-machine bounds over the sets of
+arguments says: a fixed time and one for each micro-batch. They are those of slipstream/bounds.py, with heads and
+tails that are shortest paths over all workers of the other stages (bound.py): one-machine bounds over the sets of
 kinds of operations, and where memory is limited three more. So within T a worker executes at most so many
 micro-batches, and those of a stage's workers must add up to all there are: the least T for which they do, as of water
 that is filled in. The largest of all stages is the bound.
@@ -13,16 +13,19 @@ For the period the same holds in the window of each stage, with later stages ins
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..slipstream.routing_bound import SETS
-from .paths import Costs, costs_of, end_s, reach_s, turn_s
+from ..slipstream.bounds import SETS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..scheduling.problem import Floats, Ints, Problem
+
 
 HALVINGS = 60
 COUNTING = 1e-9  # so little of a micro-batch is a rounding
@@ -129,3 +132,122 @@ def _filled_s(times: _Times, jobs: int) -> float:
         else:
             low_s = middle_s
     return low_s
+
+
+# What must come before, above and after a worker's operations, whatever the routing: shortest paths over workers.
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """Alike pipelines as arrays, pipelines x stages, in s; infinite durations where a worker failed.
+
+    Attributes:
+        forward_s, back_s, weight_s: F, then I (or B), and W (0 where B does it).
+        hop_s: between worker p of stage i and worker q of the next; links x pipelines x pipelines.
+        reduce_s, step_s: all-reduce and optimizer of each stage.
+        room: micro-batches that a worker of each stage may hold between F and I, 1 or more.
+    """
+
+    forward_s: Floats
+    back_s: Floats
+    weight_s: Floats
+    hop_s: Floats
+    reduce_s: Floats
+    step_s: Floats
+    room: Floats
+
+
+def costs_of(home: Problem) -> Costs:
+    """The costs of alike pipelines."""
+    workers, pipelines = home.workers, len(home.depth)
+    split = home.split[0]
+
+    def rows(values: Floats) -> Floats:
+        return np.where(workers.live, values, np.inf).reshape(pipelines, -1)
+
+    hop_s = np.repeat(home.between_s.min(axis=0)[:, None], pipelines**2, axis=1).reshape(-1, pipelines, pipelines)
+    every = np.arange(pipelines)
+    hop_s[:, every, every] = home.inside_s.T
+    held, limits = workers.activation_bytes[: len(split)], workers.limit_bytes[: len(split)]
+    room = np.floor(limits * (1 + 1e-9) / np.where(held > 0, held, 1.0))
+    return Costs(
+        forward_s=rows(workers.forward_s),
+        back_s=np.where(split, rows(workers.input_s), rows(workers.full_s)),
+        weight_s=np.where(split, workers.weight_s.reshape(pipelines, -1), 0.0),
+        hop_s=hop_s,
+        reduce_s=workers.allreduce_s[: len(split)],
+        step_s=workers.optimizer_s[: len(split)],
+        room=np.where(held > 0, np.maximum(room, 1.0), np.inf),
+    )
+
+
+def reach_s(costs: Costs, first: int = 0) -> Floats:
+    """From the start of some F at stage `first` to the earliest start of F with each worker; 0 up to that stage."""
+    found = np.zeros_like(costs.forward_s)
+    for i in range(first, found.shape[1] - 1):
+        found[:, i + 1] = _least(found[:, i] + costs.forward_s[:, i], costs.hop_s[i])
+    return found
+
+
+def turn_s(costs: Costs) -> Floats:
+    """From the end of F with each worker to the earliest start of its I."""
+    found = np.zeros_like(costs.forward_s)
+    for i in reversed(range(found.shape[1] - 1)):
+        above_s = costs.forward_s[:, i + 1] + found[:, i + 1] + costs.back_s[:, i + 1]
+        found[:, i] = _least(above_s, 2 * costs.hop_s[i].T)
+    return found
+
+
+def end_s(costs: Costs, first: int, after_s: Callable[[int], Floats | float]) -> Floats:
+    """What follows the end of an I with each worker: I of the stages before, down to `first`, their W, and the rest.
+
+    Args:
+        costs: of the pipelines.
+        first: the stage that ends it; 0 in what is returned for those before.
+        after_s: what follows the end of an I at a stage without those before: its W, all-reduce and more, in s.
+    """
+    found = np.zeros_like(costs.forward_s)
+    found[:, first] = after_s(first)
+    for i in range(first, found.shape[1] - 1):
+        before_s = _least(costs.back_s[:, i] + found[:, i], costs.hop_s[i])
+        found[:, i + 1] = np.maximum(after_s(i + 1), before_s)
+    return found
+
+
+def _least(of_s: Floats, hop_s: Floats) -> Floats:
+    """For each worker q the least of `of_s[p] + hop_s[p, q]` over the workers p."""
+    found: Floats = (of_s[:, None] + hop_s).min(axis=0)
+    return found
+
+
+# Loads corrected by what a schedule shows: micro-batches go from peers that end late to peers that end early.
+#
+# Water (search.py) knows how long workers compute, but not when their first micro-batch arrives, when the last one
+# must have left, nor how long they wait for messages where memory admits few micro-batches at once. A schedule does: at
+# each stage, who ends last hands one micro-batch to who would end first with it, at all stages at once, or else at one.
+
+
+# So many stages, those with most to gain, are tried one by one.
+ONE_BY_ONE = 4
+
+
+def shifts(loads: Ints, ends_s: Floats, each_s: Floats) -> Iterator[Ints]:
+    """Other loads that a schedule suggests, the most promising first.
+
+    Args:
+        loads: jobs of each worker, pipelines x stages.
+        ends_s: when each ended its last operation, in s; the same shape.
+        each_s: what one job takes with each, in s; infinite where it failed.
+    """
+    late = np.where(loads > 0, ends_s, -np.inf).argmax(axis=0)
+    early = (ends_s + each_s).argmin(axis=0)
+    stages = np.arange(loads.shape[1])
+    apart_s = ends_s[late, stages] - ends_s[early, stages]
+    gain_s = np.where((late != early) & (apart_s > 0), apart_s - each_s[early, stages], -np.inf)
+    ranked = [stage for stage in np.argsort(-gain_s, kind="stable").tolist() if np.isfinite(gain_s[stage])]
+    choices = [ranked] if len(ranked) > 1 else []
+    for chosen in [*choices, *([stage] for stage in ranked[:ONE_BY_ONE])]:
+        other = loads.copy()
+        other[late[chosen], chosen] -= 1
+        other[early[chosen], chosen] += 1
+        yield other

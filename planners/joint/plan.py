@@ -17,22 +17,18 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.kernels import compiled
 from ...schemas.plan import Place, Plan, Planner, Worker, name_of, place_of
 from ...schemas.profile import Profile
-from ..adaptra.slackness import warmup_of
+from ..adaptra.plan import warmup_of
 from ..scheduling.assemble import with_orders_and_prediction
+from ..scheduling.list_schedule import sweep
 from ..scheduling.retime import retime
 from ..scheduling.solve import Effort
-from ..scheduling.sweep import sweep
 from ..scheduling.tables import objective
 from ..shape import Shape, plan_without_orders, shape_options
-from ..slipstream.cluster import Technique, optimizer_of
-from ..slipstream.expansion import fill
+from ..slipstream.cluster import Technique, opening_of, optimizer_of
 from ..slipstream.failures import Grid
 from ..slipstream.selective_decoupling import latest, pull
-from ..slipstream.standing import opening_of
-from .bypass import crossing, named_pairs
-from .search import Joint, in_slots, joint_schedule
-from .single_techniques import single_techniques
-from .situation import Situation
+from ..slipstream.slots import fill
+from .search import Joint, Situation, crossing, in_slots, joint_schedule, named_pairs, single_techniques
 
 NAME = "joint"
 RULES, HEURISTIC = Effort("rules"), Effort("heuristic")

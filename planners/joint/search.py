@@ -1,15 +1,15 @@
 """The joint schedule: routings and warm-ups for all that is wrong at once, against every technique on its own.
 
-1. Each stage is filled like vessels (water_fill.py): who executes how many micro-batches, and which.
-2. Slow pairs of workers carry nothing, by swaps (bypass.py).
-3. Warm-ups are Algorithm 2's, scaled to each worker's load (warmups.py); then I before F before W, as they arrive.
-   Where the period counts, stages that would starve start later (scheduling/hold_back.py).
+1. Each stage is filled like vessels (search.py): who executes how many micro-batches, and which.
+2. Slow pairs of workers carry nothing, by swaps (search.py).
+3. Warm-ups are Algorithm 2's, scaled to each worker's load (search.py); then I before F before W, as they arrive.
+   Where the period counts, stages that would starve start later (scheduling/local_search.py).
 4. This is simulated; where it leaves a gap to what no routing undercuts (bound.py), so are other routings: with
    SlipStream's slots (slipstream/slots.py) at stages whose workers are equal, and with all micro-batches in turns, for
    peers in step wait less for each other; and one without the swaps.
-5. What each single technique does is tried as well (single_techniques.py), unless its loads alone prove it worse: so a
+5. What each single technique does is tried as well (search.py), unless its loads alone prove it worse: so a
    joint plan is never worse than any of them.
-6. Where a gap is left still, micro-batches go from peers that end late to peers that end early (shifting.py).
+6. Where a gap is left still, micro-batches go from peers that end late to peers that end early (bound.py).
 
 That is nearly all there is to gain, in milliseconds. If there is time, the techniques that have a search of their own
 do theirs, and the scheduling core goes on with the best routing and orders.
@@ -17,32 +17,324 @@ do theirs, and the scheduling core goes on with the best routing and orders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import TYPE_CHECKING
+from functools import cached_property
+from heapq import heapify, heapreplace
+from itertools import islice, product
+from math import ceil
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..scheduling.hold_back import hold_back
-from ..scheduling.list_schedule import ListScheduler
-from ..scheduling.problem import Orders, Problem
-from ..scheduling.proof import ROUNDING, Proven
+from ...schemas.plan import Link, Plan, Stage, Worker
+from ..adaptra.plan import ROUNDING as WARMUP_ROUNDING
+from ..adaptra.plan import algorithm_2, own_rules
+from ..pipeline import zero_bubble
+from ..scheduling.list_schedule import ListScheduler, Priority, Rules, list_schedule, rooms
+from ..scheduling.local_search import hold_back, portfolio
+from ..scheduling.problem import ROUNDING, Orders, Problem, Proven, alone, home_problem, in_jobs
 from ..scheduling.retime import Retimer
-from ..scheduling.rules import Rules
-from ..scheduling.solve import Effort, solve
-from ..slipstream.expansion import route
-from ..slipstream.slots import Slots
-from .bound import JointBound
-from .bypass import bypassed, crossing
-from .shifting import shifts
-from .single_techniques import Single, searched_techniques, single_techniques
-from .situation import Situation
-from .warmups import joint_rules
-from .water_fill import in_turns, job_s, routed, water_filled
+from ..scheduling.solve import FIRST_LOOK, Effort, solve
+from ..slipstream.rerouting import block, by_load, reroute_alike, round_robin
+from ..slipstream.selective_decoupling import decoupled_where_it_helps
+from ..slipstream.slot_search import SlotSearch
+from ..slipstream.slots import Slots, route
+from .bound import JointBound, shifts
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ...schemas.plan import Place
     from ..scheduling.problem import Flags, Floats, Ints
+
+
+# What is wrong in a plan of alike pipelines, as problems: as it is, as it was planned for, and with nobody dead.
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Alike pipelines, some of whose workers failed or are slow, and some of whose links are.
+
+    Attributes:
+        plan: the pipelines; its orders do not matter.
+        split: whether backwards are split in I and W.
+    """
+
+    plan: Plan
+    split: bool
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """The stages of each pipeline."""
+        return self.plan.template_of(0).stages
+
+    @cached_property
+    def home(self) -> Problem:
+        """Every worker runs its own micro-batches, failed ones too."""
+        return home_problem(self.plan, split=self.split)
+
+    @cached_property
+    def usual(self) -> Problem:
+        """The same with nobody and nothing slow: what whoever does not adapt reckons with."""
+        return home_problem(_usual(self.plan), split=self.split)
+
+    @cached_property
+    def revived(self) -> Problem:
+        """The home problem with nobody failed."""
+        return home_problem(_revived(self.plan), split=self.split)
+
+    @cached_property
+    def pipeline(self) -> Problem:
+        """One pipeline alone, with nobody failed or slow, and no link."""
+        return home_problem(alone(_revived(_usual(self.plan)), 0), split=self.split)
+
+    @property
+    def live(self) -> Flags:
+        """Who has not failed, pipelines x stages."""
+        return self.home.workers.live.reshape(len(self.home.depth), -1)
+
+    @property
+    def equal_stages(self) -> Flags:
+        """Of each stage, whether none of its live workers is slow."""
+        each_s = job_s(self.home)
+        equal: Flags = (np.isinf(each_s) | (each_s == job_s(self.usual))).all(axis=0)
+        return equal
+
+    @property
+    def alike(self) -> bool:
+        """Whether the workers of each stage and their links are equal, but for who failed."""
+        return bool(self.equal_stages.all() and (self.home.inside_s == self.home.between_s).all())
+
+    @cached_property
+    def slow(self) -> Flags:
+        """The pairs of workers that are slower than others (`bypass.slow_pairs`)."""
+        return slow_pairs(self.home)
+
+
+def _usual(plan: Plan) -> Plan:
+    workers = tuple(replace(worker, slowdown=None) for worker in plan.workers)
+    return replace(plan, workers=workers, pipelines=tuple(replace(pipe, links=None) for pipe in plan.pipelines))
+
+
+def _revived(plan: Plan) -> Plan:
+    workers = (Worker(*worker.place, "") if worker.failed else worker for worker in plan.workers)
+    return replace(plan, workers=tuple(workers))
+
+
+# What each technique does on its own, and one after the other: what a joint plan must beat.
+#
+# * **re-routing** (SlipStream): a dead worker's micro-batches in turns to its peers, by orders made as if nothing were
+#   slow; by the same rules, but with everybody running what arrives, in the order in which it does; and in slots, as
+#   `rtk plan slipstream` does it where nothing is slow (slipstream/rerouting.py).
+# * **re-routing, told what is slow**: as it does it where something is: by load, in turns and in blocks.
+# * **adapted warm-ups** (Adaptra): re-routing in turns, and Algorithm 2's warm-ups for the links as they are.
+# * **uneven pipelines** (Greyhound's S2): slow pipelines give whole micro-batches to quick ones, by how long each takes
+#   as it is; orders made as if nothing were slow. Dead workers are re-routed as above, or their pipelines are dropped.
+# * **these, one after the other**: uneven pipelines, then re-routing, then Algorithm 2's warm-ups.
+# * **each pipeline alone**: where nobody is dead, zero-bubble as if nothing were slow; and by a search for what is, as
+#   `rtk plan adaptra` does it.
+#
+# All of them have the objective, the memory and the split of backwards that the joint plan has.
+
+
+TechniqueName = Literal[
+    "zero-bubble",
+    "each pipeline alone, searched",
+    "re-routing",
+    "re-routing, in arrival order",
+    "re-routing, in slots",
+    "re-routing, told what is slow",
+    "adapted warm-ups",
+    "uneven pipelines",
+    "uneven pipelines, the dead one dropped",
+    "these, one after the other",
+]
+TOGETHER: TechniqueName = "these, one after the other"
+RULES = Effort("rules")
+SINGLE_RUNS = 10  # about so many schedules are timed
+
+
+Made = tuple[Problem, Orders]
+
+
+@dataclass(frozen=True, eq=False)
+class Single:
+    """A technique's routing, for the pipelines as they are, and how it orders.
+
+    Attributes:
+        name: of the technique.
+        problem: the routing.
+        ordered: gives the orders for a routing, and with it which backwards it splits.
+        fixed: whether it knows the orders for its own routing only.
+    """
+
+    name: TechniqueName
+    problem: Problem
+    ordered: Callable[[Problem], Made]
+    fixed: bool = False
+
+    def rerouted(self, problem: Problem) -> Single | None:
+        """The technique with another routing; None if its orders are for its own routing only."""
+        if self.fixed and (problem.executor != self.problem.executor).any():
+            return None
+        return replace(self, problem=problem)
+
+    def made(self) -> Made:
+        """The technique's orders, and what they order."""
+        return self.ordered(self.problem)
+
+
+def single_techniques(situation: Situation) -> Iterator[Single]:
+    """All of them that there are in a situation, by rules."""
+    home, everybody_lives = situation.home, situation.home.workers.live.all()
+    even = round_robin(home)
+
+    def as_usual(problem: Problem) -> Made:
+        return problem, usual_orders(_usual_routing(situation, problem))[0]
+
+    def as_it_arrives(problem: Problem) -> Made:
+        return problem, list_schedule(problem, usual_orders(_usual_routing(situation, problem))[1])
+
+    def adapted(problem: Problem) -> Made:
+        return problem, list_schedule(problem, adaptra_rules(problem, situation.stages))
+
+    if everybody_lives:
+        yield Single("zero-bubble", even, lambda own: (own, zero_bubbles(situation)), fixed=True)
+    else:
+        yield Single("re-routing", even, as_usual)
+        yield Single("re-routing, in arrival order", even, as_it_arrives)
+        yield _in_slots(situation, RULES)
+    if not situation.alike:
+        yield from _told(home, lambda problem: usual_orders(problem)[0])
+    yield Single("adapted warm-ups", even, adapted)
+    taken_s = paces_s(situation)
+    uneven = _of_pipelines(home, least_loads(taken_s, home.jobs))
+    if uneven is not None:
+        yield Single("uneven pipelines", uneven, as_usual)
+        yield Single(TOGETHER, uneven, adapted)
+    whole = situation.live.all(axis=1)
+    if whole.any() and not everybody_lives:
+        dropped = _of_pipelines(home, least_loads(np.where(whole, taken_s, np.inf), home.jobs))
+        if dropped is not None:
+            yield Single("uneven pipelines, the dead one dropped", dropped, as_usual)
+
+
+def searched_techniques(situation: Situation, effort: Effort) -> Iterator[Single]:
+    """Those for which rtk has commands with a search of their own, by that search.
+
+    Args:
+        situation: what is wrong.
+        effort: how hard each tries; exact solvers are left to the joint plan.
+    """
+    effort = replace(effort, solver="heuristic", time_limit_s=0.0)
+    if situation.home.workers.live.all():
+        yield Single(
+            "each pipeline alone, searched", situation.home, lambda own: (own, _alone(situation, effort)), True
+        )
+    else:
+        yield _in_slots(situation, effort)
+    if not situation.alike:
+        yield from _told(situation.home, lambda problem: solve(problem, effort).orders)
+
+
+def singles_s(situation: Situation) -> dict[TechniqueName, float]:
+    """What an iteration takes by each technique, with the best of its routings, in s."""
+    found: dict[TechniqueName, float] = {}
+    for single in single_techniques(situation):
+        problem, orders = single.made()
+        taken_s = Retimer(problem, SINGLE_RUNS).value_s(orders)
+        found[single.name] = min(taken_s, found.get(single.name, np.inf))
+    return found
+
+
+def usual_orders(problem: Problem) -> tuple[Orders, Rules]:
+    """The best orders by the first rules of the portfolio, and these rules: what `solve` makes by rules only."""
+    scheduler = ListScheduler(problem, runs=FIRST_LOOK)
+    best, best_s = None, np.inf
+    orders: Orders = []
+    for rules in islice(portfolio(problem), FIRST_LOOK):
+        found_s = scheduler.run(rules)
+        if found_s < best_s:
+            best, best_s, orders = rules, found_s, scheduler.orders()
+    assert best is not None
+    return orders, best
+
+
+def zero_bubbles(situation: Situation) -> Orders:
+    """Zero-bubble's orders for one pipeline, with nothing slow, in all of them."""
+    one = situation.pipeline
+    orders = zero_bubble(one, JointBound(one).value_s)
+    return _beside_each_other(situation.home, [orders] * len(situation.home.depth))
+
+
+def paces_s(situation: Situation) -> Floats:
+    """How long each pipeline takes as it is, by zero-bubble's orders; the dead count as alive. In s."""
+    retimer = Retimer(situation.revived, FIRST_LOOK)
+    retimer.value_s(zero_bubbles(situation))
+    ends_s: Floats = retimer.spans_s[1].reshape(len(situation.home.depth), -1).max(axis=1)
+    return ends_s
+
+
+def _usual_routing(situation: Situation, problem: Problem) -> Problem:
+    """A routing for the pipelines as they are if nothing is slow."""
+    return replace(situation.usual, executor=problem.executor)
+
+
+def _in_slots(situation: Situation, effort: Effort) -> Single:
+    """What `rtk plan slipstream` makes for the dead workers, as if nothing were slow."""
+    search = SlotSearch(situation.pipeline, len(situation.home.depth))
+    dead = (len(situation.live) - situation.live.sum(axis=0)).tolist()
+    found = reroute_alike(situation.usual, search, dead, effort)
+
+    def as_usual(problem: Problem) -> Made:
+        usual, orders = decoupled_where_it_helps(found.problem, found.orders)
+        return replace(problem, split=usual.split), orders
+
+    own = replace(situation.home, executor=found.problem.executor)
+    return Single("re-routing, in slots", own, as_usual, fixed=True)
+
+
+def _told(home: Problem, ordered: Callable[[Problem], Orders]) -> Iterator[Single]:
+    """The routings of `rtk plan slipstream` where workers of a stage differ, and what it makes of their orders."""
+    for routing in (by_load(home), round_robin(home), block(home)):
+        yield Single(
+            "re-routing, told what is slow",
+            routing,
+            lambda problem: decoupled_where_it_helps(problem, ordered(problem)),
+        )
+
+
+def _alone(situation: Situation, effort: Effort) -> Orders:
+    """Each pipeline by a search of its own, equal ones once."""
+    ones = [alone(situation.plan, k) for k in range(len(situation.home.depth))]
+    keys = [(one.pipelines, tuple(worker.slowdown for worker in one.workers)) for one in ones]
+    found: dict[object, Orders] = {}
+    for key, one in zip(keys, ones, strict=True):
+        if key not in found:
+            problem = home_problem(one, split=situation.split)
+            found[key] = solve(problem, effort, first=own_rules(one, problem.jobs)).orders
+    return _beside_each_other(situation.home, [found[key] for key in keys])
+
+
+def _beside_each_other(home: Problem, orders: Sequence[Orders]) -> Orders:
+    """The orders of each pipeline alone as orders of all."""
+    # Micro-batch j of pipeline k is job j * pipelines + k: they have as many each.
+    jobs, pipelines = range(home.jobs), len(orders)
+    return [order for k, own in enumerate(orders) for order in in_jobs(own, jobs[k::pipelines])]
+
+
+def _of_pipelines(home: Problem, room: Ints) -> Problem | None:
+    """The routing in which pipeline k runs `room[k]` micro-batches from end to end, but for dead workers' peers.
+
+    None where all pipelines that have something to run lack a worker of the same stage.
+    """
+    stages = np.arange(home.executor.shape[1])
+    executor = handed_out(home.origin, room)[:, None] * len(stages) + stages
+    if not home.workers.live[executor].any(axis=0).all():
+        return None
+    return round_robin(replace(home, executor=executor))
+
 
 JOINT, SLOTS, TURNS, ACROSS = "joint", "joint, in slots", "joint, in turns", "joint, across slow links"
 # About how many schedules a search makes of one routing; how many rules are tried on each routing before any are on
@@ -227,3 +519,249 @@ class _Search:
         if found.beats(self.best):
             self.best = found
         return found
+
+
+# Slow pairs of workers that carry nothing: a micro-batch goes on with another pipeline's worker instead.
+#
+# Jobs i and j come to the same stage with different workers. If they swap all that follows, every worker of every stage
+# executes as much as before, in about the same order, for the two are neighbours in rank; but the pairs of workers that
+# they cross here are other ones. Hop by hop, from the first stage on, each job that crosses a slow pair swaps with the
+# nearest one so that neither crosses one.
+
+
+def slow_pairs(home: Problem) -> Flags:
+    """Whether the hop inside a pipeline takes longer than those between pipelines; links x pipelines x pipelines."""
+    pipelines = len(home.depth)
+    slower = (home.inside_s > home.between_s).T
+    return np.asarray(slower[:, :, None] & np.eye(pipelines, dtype=np.bool_))
+
+
+def named_pairs(home: Problem, pairs: Collection[tuple[Place, Place]]) -> Flags:
+    """Pairs of places at neighbouring stages, in the form of `slow_pairs`; the first stage's place comes first."""
+    pipelines, links = home.inside_s.shape
+    found = np.zeros((links, pipelines, pipelines), dtype=np.bool_)
+    for (k, i), (other, _) in pairs:
+        found[i, k, other] = True
+    return found
+
+
+def bypassed(problem: Problem, slow: Flags) -> Problem:
+    """The routing with as few jobs across slow pairs as swaps achieve.
+
+    Args:
+        problem: any routing over alike pipelines.
+        slow: pairs, as `slow_pairs` gives them.
+    """
+    executor = problem.executor.copy()
+    for link in np.flatnonzero(slow.any(axis=(1, 2))).tolist():
+        pipeline = problem.workers.pipeline[executor]
+        _bypass_at(executor, pipeline[:, link].copy(), pipeline[:, link + 1].copy(), link, slow[link])
+    return replace(problem, executor=executor)
+
+
+def crossing(problem: Problem, slow: Flags) -> Ints:
+    """How many jobs cross each of some pairs; in the form of `slow_pairs`."""
+    pipeline = problem.workers.pipeline[problem.executor]
+    found = np.zeros(slow.shape, dtype=np.int64)
+    for link in np.flatnonzero(slow.any(axis=(1, 2))).tolist():
+        np.add.at(found[link], (pipeline[:, link], pipeline[:, link + 1]), 1)
+    return np.where(slow, found, 0)
+
+
+def _bypass_at(executor: Ints, here: Ints, above: Ints, link: int, slow: Flags) -> None:
+    """Swap the ends of routes beyond a link; `here` and `above` are the jobs' pipelines before and after it."""
+    jobs = np.arange(len(here))
+    for job in np.flatnonzero(slow[here, above]).tolist():
+        if not slow[here[job], above[job]]:
+            continue  # it was another one's partner
+        free = ~slow[here[job], above] & ~slow[here, above[job]]
+        if free.any():
+            other = int(np.argmin(np.where(free, np.abs(jobs - job), len(jobs))))
+            executor[[job, other], link + 1 :] = executor[[other, job], link + 1 :]
+            above[[job, other]] = above[[other, job]]
+
+
+# Who executes how much, and which of it: every stage filled on its own, as communicating vessels are.
+#
+# Of a stage's micro-batches each goes to the worker that ends first if it takes one more: a dead worker takes none, a
+# slow one fewer. A worker keeps as many of its own as it takes. Those that it cannot keep are evenly spaced among its
+# own, and go to workers with room, first to the one with the largest share of its room left. F, I and W of a micro-
+# batch stay together. When a worker can begin plays no part: any worker of the stage before may send to any of this
+# one.
+
+
+# No job is reckoned with as shorter than this, by the longest one; and what is less of a job is a rounding.
+SHORTEST = FILL_ROUNDING = 1e-9
+
+
+def water_filled(home: Problem) -> Problem:
+    """The routing in which each stage's last worker ends as early as can be, were it the only stage.
+
+    Args:
+        home: alike pipelines in which every worker runs its own micro-batches, failed workers among them.
+    """
+    return routed(home, np.stack([least_loads(each_s, home.jobs) for each_s in job_s(home).T], axis=1))
+
+
+def routed(home: Problem, loads: Ints) -> Problem:
+    """The routing in which each worker executes so many jobs, as far as it can its own.
+
+    Args:
+        home: as for `water_filled`.
+        loads: of each worker, pipelines x stages; those of a stage add up to all jobs.
+    """
+    executor = np.empty_like(home.executor)
+    stages = executor.shape[1]
+    for stage, room in enumerate(loads.T):
+        executor[:, stage] = handed_out(home.origin, room) * stages + stage
+    return replace(home, executor=executor)
+
+
+def in_turns(home: Problem, loads: Ints) -> Problem:
+    """The same loads, but whose jobs they are does not matter: each worker's are as far apart as can be.
+
+    So the peers of a stage are always about as far, which is worth a lot where memory admits few jobs at once, and more
+    jobs go to other pipelines. Arguments as for `routed`.
+    """
+    stages = home.executor.shape[1]
+    columns = [spread(counts) * stages + stage for stage, counts in enumerate(loads.T)]
+    return replace(home, executor=np.stack(columns, axis=1))
+
+
+def job_s(home: Problem) -> Floats:
+    """How long each worker computes for one micro-batch, pipelines x stages, in s; infinite where it failed."""
+    workers, split = home.workers, home.split[0][home.workers.stage]
+    back_s = np.where(split, workers.input_s + workers.weight_s, workers.full_s)
+    each_s = np.where(workers.live, workers.forward_s + back_s, np.inf)
+    return each_s.reshape(len(home.depth), -1)
+
+
+def least_loads(each_s: Floats, jobs: int) -> Ints:
+    """How many jobs each of some workers takes, so that the one that ends last ends as early as can be.
+
+    Args:
+        each_s: what a job takes with each worker, in s; infinite with those that take none. At least one is finite.
+        jobs: of all; where times tie, a worker gets an even share first, and then those of low numbers.
+    """
+    live = np.flatnonzero(np.isfinite(each_s))
+    most_s, share = float(each_s[live].max()), jobs / len(live)
+    pace = np.maximum(each_s[live] / most_s, SHORTEST) if most_s else np.ones(len(live))
+    taken = np.floor(jobs / (1 / pace).sum() / pace * (1 - FILL_ROUNDING)).astype(np.int64).tolist()
+    heap = [((n + 1) * own, n + 1 > share, w) for w, (n, own) in enumerate(zip(taken, pace.tolist(), strict=True))]
+    heapify(heap)
+    for _ in range(jobs - sum(taken)):
+        worker = heap[0][2]
+        taken[worker] += 1
+        more = taken[worker] + 1
+        heapreplace(heap, (more * float(pace[worker]), more > share, worker))
+    found = np.zeros(len(each_s), dtype=np.int64)
+    found[live] = taken
+    return found
+
+
+def handed_out(owner: Ints, room: Ints) -> Ints:
+    """Who takes each job, where owner k takes `room[k]` jobs: its own first.
+
+    Args:
+        owner: of each job, in rank order.
+        room: of each owner; adds up to all jobs.
+    """
+    taker, left, away = owner.copy(), room.copy(), []
+    for k in range(len(room)):
+        own = np.flatnonzero(owner == k)
+        surplus = max(len(own) - int(room[k]), 0)
+        away.append(own[((np.arange(surplus) + 0.5) * len(own) / max(surplus, 1)).astype(np.int64)])
+        left[k] -= len(own) - surplus
+    taker[np.sort(np.concatenate(away))] = spread(left)
+    return taker
+
+
+def spread(counts: Ints) -> Ints:
+    """Each number k `counts[k]` times, as evenly over the list as can be."""
+    who = np.repeat(np.arange(len(counts)), counts)
+    turn = np.concatenate([(np.arange(count) + 0.5) / max(count, 1) for count in counts.tolist()])
+    return who[np.lexsort((who, turn))]
+
+
+# Warm-ups for unlike loads: Adaptra's Algorithm 2, scaled to what each worker executes.
+#
+# A worker that executes n micro-batches where its pipeline has N of its own warms up with n / N times as many forwards:
+# its peers' micro-batches come in between its own, so the same time is filled with as many more. Links that carry
+# nothing have no delay to absorb. Two deviations from Algorithm 2 (adaptra/plan.py): the slackness of a link may be 2
+# whatever N is, and warm-ups need not fall towards the last stage. Here they are preferences: a worker that has no
+# forward at hand runs a backward.
+
+
+# More micro-batches than any problem has.
+UNLIMITED = 1 << 40
+# Where memory is limited: F beyond the warm-up that may be in flight (None: any), and what goes first.
+TIGHT = (
+    (None, Priority.INPUT_FIRST),
+    (None, Priority.ALTERNATE),
+    (0, Priority.FORWARD_FIRST),
+    (None, Priority.UNBLOCK),
+)
+
+
+def joint_rules(problem: Problem, stages: Sequence[Stage], slow: Flags) -> Iterator[Rules]:
+    """Rules worth trying on a routing, the scaled warm-ups with I before F before W first.
+
+    Args:
+        problem: alike pipelines, and who executes what.
+        stages: of each pipeline.
+        slow: pairs that a routing may avoid (`bypass.slow_pairs`).
+
+    Raises:
+        InfeasibleError: a memory limit does not admit a single micro-batch.
+    """
+    adapted = warmups_of(stages, remaining_delays_s(problem, slow), problem.jobs)
+    room, counts = rooms(problem), problem.job_counts.tolist()
+    if all(most >= count for most, count in zip(room, counts, strict=True)):
+        scaled = _scaled(adapted, problem)
+        yield from (_rules(scaled, None, wait, Priority.INPUT_FIRST, room) for wait in (0.0, 0.5, 1.0))
+        yield _rules(scaled, None, 0.0, Priority.ALTERNATE, room)
+        return
+    classic = [len(stages) - i for i in problem.workers.stage.tolist()]
+    shapes = (_scaled(adapted, problem), _scaled(classic, problem), classic)
+    for wait, (margin, priority), shape in product((0.0, 0.5), TIGHT, shapes):
+        yield _rules(shape, margin, wait, priority, room)
+
+
+def adaptra_rules(problem: Problem, stages: Sequence[Stage]) -> Rules:
+    """Algorithm 2's warm-ups for the fault-free pipelines, with I before F before W: Adaptra on its own."""
+    warmup = warmups_of(stages, problem.inside_s, problem.jobs)
+    return _rules(warmup, None, 0.0, Priority.INPUT_FIRST, rooms(problem))
+
+
+def warmups_of(stages: Sequence[Stage], delay_s: Floats, jobs: int) -> list[int]:
+    """Algorithm 2's warm-up of each worker.
+
+    Args:
+        stages: of each pipeline.
+        delay_s: of each pipeline's links, pipelines x links.
+        jobs: of all pipelines.
+    """
+    rows = list(map(tuple, delay_s.tolist()))
+    most = max(jobs // len(rows) - 2 * len(stages), 2)
+    found = {row: algorithm_2(stages, [Link(c_s) for c_s in row], most) for row in dict.fromkeys(rows)}
+    return [x for row in rows for x in found[row]]
+
+
+def remaining_delays_s(problem: Problem, slow: Flags) -> Floats:
+    """The delay of each link inside each pipeline, where its slow pair carries nothing that between pipelines."""
+    own = np.arange(len(problem.depth))
+    unused = (slow & (crossing(problem, slow) == 0))[:, own, own].T
+    return np.where(unused, problem.between_s, problem.inside_s)
+
+
+def _scaled(warmup: Sequence[int], problem: Problem) -> list[int]:
+    share = problem.jobs / len(problem.depth)
+    return [ceil(x * n / share - WARMUP_ROUNDING) for x, n in zip(warmup, problem.job_counts.tolist(), strict=True)]
+
+
+def _rules(shape: Sequence[int], margin: int | None, wait: float, priority: Priority, room: Sequence[int]) -> Rules:
+    """Rules with this warm-up, as far as there is room; `margin` as in TIGHT."""
+    warmup = [max(min(x, most), 1) for x, most in zip(shape, room, strict=True)]
+    count = len(warmup)
+    in_flight = [UNLIMITED if margin is None else x + margin for x in warmup]
+    return Rules(warmup, in_flight, [wait] * count, [UNLIMITED] * count, [priority] * count)

@@ -18,20 +18,390 @@ places of one kind, those keep their pipeline that keep most state in it, and th
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, cast
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapreplace
+from itertools import accumulate, groupby, pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
-from .crew import CrewNode, Range
-from .steps import Pipelines
+from ...schemas.checkpoint import missing_layers, print_layers
+from ...schemas.errors import InfeasibleError
+from ...schemas.plan import Place, Plan, Stage
+from ...schemas.templates import nodes_of_stages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Flows = Counter[tuple[Range | None, Range]]
     Floats = NDArray[np.float64]
+
+
+# The nodes of a running job: where each is and which layers' state it holds.
+
+
+Range = tuple[int, int]  # layers [first, stop)
+
+
+@dataclass(frozen=True)
+class CrewNode:
+    """A node that is there.
+
+    Attributes:
+        name: of the node.
+        position: its pipeline and its index there; None for one that joins.
+        layers: [first, stop) whose state it holds; None where it holds none. In a running job these can differ from
+            the plan's, for a failure may come before the copies for the last one were made.
+    """
+
+    name: str
+    position: tuple[int, int] | None
+    layers: Range | None
+
+
+@dataclass(frozen=True)
+class NodeShape:
+    """What a node of a pipeline holds: stages [first, stop) and their layers [first, stop)."""
+
+    stages: Range
+    layers: Range
+
+
+def node_shapes(stages: tuple[Stage, ...], gpus_per_node: int) -> tuple[NodeShape, ...]:
+    """The nodes of a pipeline in order; `gpus_per_node` is M."""
+    nodes = nodes_of_stages(stages, gpus_per_node)
+    runs = [[i for i, _ in found] for _, found in groupby(enumerate(nodes), key=lambda pair: pair[1])]
+    return tuple(
+        NodeShape((run[0], run[-1] + 1), (stages[run[0]].layers[0], stages[run[-1]].layers[1])) for run in runs
+    )
+
+
+def crew_of(plan: Plan, gpus_per_node: int, failed: Collection[Place] = ()) -> tuple[CrewNode, ...]:
+    """The nodes of a plan, each named by its first worker, `k/i`; without those that a failed worker is on.
+
+    Args:
+        plan: of pipelines made from templates; workers that it marks as failed have failed.
+        gpus_per_node: M.
+        failed: places of workers, pipeline and stage.
+    """
+    gone = {*failed, *(worker.place for worker in plan.workers if worker.failed)}
+    shapes = {template.name: node_shapes(template.stages, gpus_per_node) for template in plan.templates}
+    return tuple(
+        CrewNode(f"{k}/{shape.stages[0]}", (k, node), shape.layers)
+        for k, pipeline in enumerate(plan.pipelines)
+        for node, shape in enumerate(shapes[pipeline.template])
+        if not any((k, i) in gone for i in range(*shape.stages))
+    )
+
+
+def require_all_layers(crew: Sequence[CrewNode], layers: int) -> None:
+    """Raise InfeasibleError if no node holds some layer: its state is lost."""
+    lost = missing_layers(layers, {node.layers for node in crew if node.layers is not None})
+    if lost:
+        raise InfeasibleError(
+            f"the state of {print_layers(lost)} is lost: no node that is left holds it",
+            where="the nodes that are left",
+            fix="go on from a checkpoint",
+        )
+
+
+# Who copies which layer from whom.
+#
+# "Oobleck", section 5: "nodes share information about the ownership of model states and copy missing model states from
+# others". Ownership is by layer: whoever holds it and is still there may send it, whatever pipeline it is in. Layers
+# that fewest hold come first, for they leave no choice; each comes from the holder that sends least so far.
+
+
+NOTHING = (0, 0)  # layers
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A node, `target`, gets the state of layers [first, stop) from another, `source`."""
+
+    layers: Range
+    source: str
+    target: str
+    size_bytes: float
+
+
+def copies_between(
+    crew: Sequence[CrewNode], needed: Sequence[tuple[CrewNode, Range]], layer_bytes: Sequence[float]
+) -> tuple[Copy, ...]:
+    """What is copied so that nodes hold what they need.
+
+    Args:
+        crew: who can send; each layer is held by one of them or more.
+        needed: the layers of nodes' new places.
+        layer_bytes: state of each layer.
+    """
+    missing = [(layer, node.name) for node, place in needed for layer in _missing(node, place)]
+    senders = _Senders(crew, {layer for layer, _ in missing}, layer_bytes)
+    order = sorted(range(len(missing)), key=lambda n: (senders.holders[missing[n][0]], n))
+    sources = {missing[n]: senders.next_of(missing[n][0]) for n in order}
+    return tuple(_merged(missing, sources, layer_bytes))
+
+
+class _Senders:
+    """The nodes that hold each of some layers, by what they send so far.
+
+    Attributes:
+        holders: how many hold each layer.
+    """
+
+    def __init__(self, crew: Sequence[CrewNode], layers: set[int], layer_bytes: Sequence[float]) -> None:
+        self._crew, self._bytes = crew, layer_bytes
+        kinds: defaultdict[Range, list[tuple[float, int, int]]] = defaultdict(list)
+        for n, node in enumerate(crew):
+            if node.layers:
+                kinds[node.layers].append((0.0, 0, n))  # bytes, layers and the node: a heap, for n ascends
+        self._heaps = {layer: [heap for kind, heap in kinds.items() if layer in range(*kind)] for layer in layers}
+        self.holders = {layer: sum(map(len, heaps)) for layer, heaps in self._heaps.items()}
+
+    def next_of(self, layer: int) -> str:
+        """The holder of a layer that sends least so far, which now sends this too."""
+        heap = min(self._heaps[layer], key=itemgetter(0))
+        size_bytes, layers, n = heap[0]
+        heapreplace(heap, (size_bytes + self._bytes[layer], layers + 1, n))
+        return self._crew[n].name
+
+
+def _missing(node: CrewNode, place: Range) -> Iterable[int]:
+    """The layers of a place that a node does not hold."""
+    held = range(*node.layers or NOTHING)
+    return (layer for layer in range(*place) if layer not in held) if node.layers != place else ()
+
+
+def _merged(
+    missing: Sequence[tuple[int, str]], sources: dict[tuple[int, str], str], layer_bytes: Sequence[float]
+) -> Iterator[Copy]:
+    """Copies, neighbouring layers from one source in one."""
+    if not missing:
+        return
+    first = missing[0][0]
+    for (layer, target), then in pairwise([*missing, (-1, "")]):
+        source = sources[layer, target]
+        if then != (layer + 1, target) or sources[then] != source:
+            yield Copy((first, layer + 1), source, target, sum(layer_bytes[first : layer + 1]))
+            first = then[0]
+
+
+# The sizes of the next pipelines: the paper's three steps.
+#
+# "Oobleck: Resilient Distributed Training of Large Models Using Pipeline Templates", section 5.1 and Appendix B. A
+# pipeline that lost nodes takes the template of its new size (*simple*); if it is too small for any, it *borrows* nodes
+# from the largest; if nobody can yield one, pipelines *merge*. Nodes that *join* are ours to place.
+#
+# What the paper leaves open, or its implementation got wrong:
+#
+# * Only sizes are decided here. Which node goes where is another question (assignment.py), for a node's worth lies in
+# the
+#   layers that it holds, not in the pipeline that it is in.
+# * What a merge brings beyond the smallest size is lent at once to others that are too small, so that three pipelines
+# of
+#   3, 3 and 2 nodes become two of 4 and not one of 8.
+# * A merged pipeline can exceed the largest template where few templates were made; the rest goes to the smallest
+# others.
+# * A pipeline that lost all its nodes is *dropped*, unless that leaves fewer than f + 1: then it borrows all of them.
+# * Nodes that join fill up pipelines that are too small, then form new ones; a rest too small for that makes the
+# smallest
+#   pipelines larger, and where all are as large as can be, it borrows what it lacks.
+#
+# Merging ends with n // n_0 pipelines for n nodes: while it goes on all others have n_0 nodes, and the merged ones have
+# fewer than 2 n_0 together. So from (f + 1) n_0 nodes on, f + 1 pipelines remain.
+
+
+Step = Literal["drop", "simple", "borrow", "merge", "join", "new set"]
+STEPS: tuple[Step, ...] = ("drop", "simple", "borrow", "merge", "join")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What pipelines may look like.
+
+    Attributes:
+        smallest, largest: nodes of each.
+        fewest: pipelines that there must be.
+        most: pipelines that the batch can be split for, `fewest` or more; None where that does not limit them. The
+            steps do not heed it.
+    """
+
+    smallest: int
+    largest: int
+    fewest: int
+    most: int | None = None
+
+    @property
+    def least(self) -> int:
+        """The fewest nodes that there must be."""
+        return self.fewest * self.smallest
+
+    def require(self, nodes: int) -> None:
+        """Raise InfeasibleError unless pipelines can use exactly so many nodes."""
+        if nodes < self.least:
+            raise InfeasibleError(
+                f"{nodes} nodes cannot hold {self.fewest} pipelines of {self.smallest} nodes or more",
+                where="the nodes that are left",
+                fix=f"at least {self.least} nodes are needed: go on from a checkpoint once there are so many",
+            )
+        usable = self.usable(nodes)
+        if nodes > usable:
+            raise InfeasibleError(
+                self.cannot_use(nodes),
+                where="the nodes that are left",
+                fix=f"let {nodes - usable} wait: {usable} can be used",
+            )
+
+    def usable(self, nodes: int) -> int:
+        """How many of so many nodes pipelines can use; more than the job began with may leave some over."""
+        pipelines = nodes // self.smallest
+        return min(nodes, (pipelines if self.most is None else min(pipelines, self.most)) * self.largest)
+
+    def cannot_use(self, nodes: int) -> str:
+        """What is wrong with a number of nodes that pipelines cannot use all of."""
+        sizes = f"pipelines of {self.smallest} to {self.largest} nodes cannot use {nodes} nodes"
+        if self.most is None or nodes // self.smallest <= self.most:
+            return sizes
+        return f"{self.most} {sizes}, and the batch is too small for more"
+
+    def around(self, nodes: int) -> list[int]:
+        """The numbers next to this one of which pipelines can use all; just this one, where they can."""
+        below, above = self.usable(nodes), (nodes // self.smallest + 1) * self.smallest  # enough for another pipeline
+        return [below, above] if below < nodes and self.usable(above) == above else [below]
+
+
+@dataclass(frozen=True)
+class Pipelines:
+    """The next pipelines.
+
+    Attributes:
+        sizes: nodes of each.
+        origins: the present pipeline that each replaces, None for a new one.
+        steps: what was done.
+    """
+
+    sizes: tuple[int, ...]
+    origins: tuple[int | None, ...]
+    steps: tuple[Step, ...]
+
+
+@dataclass
+class _Group:
+    origin: int | None
+    nodes: int
+    held_bytes: float
+
+
+def reinstantiate(
+    before: Sequence[int], left: Sequence[int], held_bytes: Sequence[float], joining: int, allowed: Sizes
+) -> Pipelines:
+    """The next pipelines.
+
+    Args:
+        before: nodes of each present pipeline.
+        left: those that survive.
+        held_bytes: what these hold: of pipelines that merge, the one that holds most goes on.
+        joining: nodes that join.
+        allowed: the sizes there are.
+
+    Raises:
+        InfeasibleError: no pipelines of these sizes use these nodes, or fewer than must be.
+    """
+    allowed.require(sum(left) + joining)
+    steps: set[Step] = set()
+    if any(allowed.smallest <= now < was for now, was in zip(left, before, strict=True)):
+        steps.add("simple")
+    if joining:
+        steps.add("join")
+    groups = _standing(left, held_bytes, allowed.fewest)
+    if len(groups) < len(before):
+        steps.add("drop")
+    spare = _fill(groups, joining, allowed.smallest)
+    steps |= _complete(groups, allowed)
+    steps |= _place(groups, spare, allowed)
+    groups.sort(key=lambda group: (group.origin is None, group.origin))
+    return Pipelines(
+        tuple(group.nodes for group in groups),
+        tuple(group.origin for group in groups),
+        tuple(step for step in STEPS if step in steps),
+    )
+
+
+def _standing(left: Sequence[int], held_bytes: Sequence[float], fewest: int) -> list[_Group]:
+    """The pipelines that have nodes, and as many empty ones as are needed beside them."""
+    groups = [_Group(k, nodes, held) for k, (nodes, held) in enumerate(zip(left, held_bytes, strict=True))]
+    living = sum(nodes > 0 for nodes in left)
+    empty = [group for group in groups if not group.nodes][: max(0, fewest - living)]
+    missing = fewest - living - len(empty)
+    new = [_Group(None, 0, 0.0) for _ in range(missing)]
+    return [group for group in groups if group.nodes] + empty + new
+
+
+def _fill(groups: list[_Group], joining: int, smallest: int) -> int:
+    """Give joining nodes to pipelines that are too small, least missing first; what is left of them."""
+    for group in sorted(groups, key=lambda group: -group.nodes):
+        given = min(joining, max(0, smallest - group.nodes))
+        group.nodes += given
+        joining -= given
+    return joining
+
+
+def _complete(groups: list[_Group], allowed: Sizes) -> set[Step]:
+    """Borrow, and where nobody can yield, merge, until no pipeline is too small."""
+    steps: set[Step] = set()
+    while True:
+        small = sorted((g for g in groups if g.nodes < allowed.smallest), key=lambda g: g.nodes)
+        if not small:
+            return steps
+        largest = max(reversed(groups), key=lambda g: g.nodes)  # of equal ones the last, as upstream has it
+        if largest.nodes > allowed.smallest:
+            largest.nodes -= 1
+            small[-1].nodes += 1
+            steps.add("borrow")
+        else:
+            steps |= {"merge"} if small[0].nodes else set()
+            _merge(groups, small, allowed)
+
+
+def _merge(groups: list[_Group], small: list[_Group], allowed: Sizes) -> None:
+    """Merge the two smallest pipelines; what is too much for one goes to the smallest others."""
+    one = small[0]
+    other = small[1] if len(small) > 1 else min((g for g in groups if g is not one), key=lambda g: g.nodes)
+    kept, given = sorted((one, other), key=lambda g: -g.held_bytes)
+    kept.nodes += given.nodes
+    kept.held_bytes += given.held_bytes
+    groups[:] = [g for g in groups if g is not given]
+    excess = max(0, kept.nodes - allowed.largest)
+    kept.nodes -= excess
+    _spread(groups, excess, allowed.largest)
+
+
+def _place(groups: list[_Group], spare: int, allowed: Sizes) -> set[Step]:
+    """Use nodes that joined and that no pipeline lacks."""
+    while spare >= allowed.smallest:
+        groups.append(_Group(None, allowed.smallest, 0.0))
+        spare -= allowed.smallest
+    spare = _spread(groups, spare, allowed.largest)
+    if not spare:
+        return set()
+    groups.append(_Group(None, spare, 0.0))
+    return _complete(groups, allowed)
+
+
+def _spread(groups: list[_Group], nodes: int, largest: int) -> int:
+    """Give nodes one by one to the smallest pipelines; what remains when all are as large as can be."""
+    while nodes:
+        smallest = min(groups, key=lambda g: g.nodes)
+        if smallest.nodes >= largest:
+            return nodes
+        smallest.nodes += 1
+        nodes -= 1
+    return 0
+
+
+if TYPE_CHECKING:
+    Flows = Counter[tuple[Range | None, Range]]
 
 NO_LAYERS = (0, 0)
 TOLERANCE = 1e-10

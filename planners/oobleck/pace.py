@@ -16,7 +16,8 @@ rules; then as many numbers are timed as the batch has, up to `MOST_OPERATIONS`,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -24,10 +25,11 @@ import numpy as np
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from ...schemas.plan import Link, Stage
-from ...schemas.templates import PipelineTemplate
-from ..batch.pace import Pace
+from ...schemas.profile import Connection, held_bytes
+from ...schemas.templates import LayerState, PipelineTemplate, Templates
+from ..batch.groups import Pace
 from ..scheduling.forms import Form, pays
-from ..scheduling.limits import most_in_flight
+from ..scheduling.list_schedule import most_in_flight
 
 LONG = 6  # micro-batches a stage, at least, that are timed before a line is drawn
 MOST_OPERATIONS = 1 << 16  # of a template, beyond that
@@ -301,3 +303,54 @@ def first_times_s(
                 shorter[i], free_s[i] = min(count, warm_up[i]), 0.0
             times_s[count - 1] = one_iteration_s(count, shorter, forward_s, backward_s, delay_s, free_s, back_s, sent_s)
     return known
+
+
+# What follows the slowest pipeline: layers are summed between the pipelines, then the optimizer steps.
+#
+# The all-reduce grows with the number of pipelines and with the stages' parameters, which are most in small templates;
+# so both belong to the choice of pipelines. An iteration lasts no longer than its slowest pipeline, the longest all-
+# reduce and the longest step together (docs/semantics.md: a little less where a component that is ready early has that
+# all-reduce).
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What templates of consecutive sizes add to an iteration.
+
+    Attributes:
+        smallest: nodes of the first.
+        connection: that the all-reduce takes.
+        reduced_bytes: of each template, the most that the GPUs of one stage sum up each.
+        optimizer_s: of each template, the longest step.
+    """
+
+    smallest: int
+    connection: Connection
+    reduced_bytes: tuple[float, ...]
+    optimizer_s: tuple[float, ...]
+
+    def lasts_s(self, sizes: Collection[int]) -> float:
+        """The longest all-reduce between pipelines of these sizes, and the longest optimizer step, in s."""
+        used = {size - self.smallest for size in sizes}
+        most_bytes, step_s = max(self.reduced_bytes[n] for n in used), max(self.optimizer_s[n] for n in used)
+        return self.connection.ring_s(most_bytes, len(sizes)) + step_s
+
+
+def ending_of(templates: Templates) -> Ending:
+    """The ending of each of the templates."""
+    return Ending(
+        templates.smallest,
+        connection_of(templates),
+        tuple(max(reduced_bytes(templates.layers, stage) for stage in one.stages) for one in templates.templates),
+        tuple(max(stage.optimizer_s for stage in one.stages) for one in templates.templates),
+    )
+
+
+def connection_of(templates: Templates) -> Connection:
+    """The path between nodes; where nothing is known of it, one that costs nothing."""
+    return templates.network.between_workers or Connection()
+
+
+def reduced_bytes(layers: Sequence[LayerState], stage: Stage) -> float:
+    """What a GPU of a stage sums with others: its share of the gradients, as many bytes as of the parameters."""
+    return held_bytes(layers, *stage.layers)[0] / stage.tensor_parallel

@@ -39,7 +39,7 @@ from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Pipeline, Place, Plan, Planner, Template, Worker
 from ...schemas.profile import Connection
 from ...schemas.replay import Checkpointing, Fleet, Moment, Standing, Step
-from ..pipeline.plan import scheduled
+from ..pipeline import scheduled
 from ..scheduling.assemble import with_prediction
 from ..shape import shape_options
 from .checkpoints import checkpointing, loading_s

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan
 from ...schemas.replay import Fleet, Moment, Standing, Step
-from ..pipeline.plan import Schedule
+from ..pipeline import Schedule
 from .job import Job
 from .pipelines import Outcome, Pipelines
 from .rerouted import Rerouted

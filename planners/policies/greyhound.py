@@ -31,7 +31,7 @@ from ... import __version__
 from ...schemas.plan import Place, Plan, Planner
 from ...schemas.replay import Fleet, Moment, Pause, Standing, Step
 from ..greyhound.mitigate import Switch, plan_switches
-from ..scheduling.proof import ROUNDING
+from ..scheduling.problem import ROUNDING
 from ..shape import shape_options
 from .checkpoint_restart import CheckpointRestart
 from .copies import Copied, copying_s, require_rate

@@ -8,7 +8,7 @@ from functools import cached_property
 from ...schemas.errors import InvalidInputError
 from ...schemas.profile import Profile
 from ...schemas.replay import Costs
-from ..pipeline.plan import Schedule
+from ..pipeline import Schedule
 from ..shape import Shape
 from ..slipstream.failures import Grid
 

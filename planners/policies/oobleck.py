@@ -31,15 +31,13 @@ from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan, name_of, place_of
 from ...schemas.replay import Fleet, Moment, Pause, Standing, Step
 from ...schemas.templates import PipelineTemplate, Templates, nodes_of_stages
-from ..batch.pace import Pace
-from ..oobleck.crew import CrewNode, Range, node_shapes
-from ..oobleck.ending import connection_of
-from ..oobleck.pace import paces_of
+from ..batch.groups import Pace
+from ..oobleck.assignment import CrewNode, Range, node_shapes
+from ..oobleck.pace import connection_of, paces_of
 from ..oobleck.plan import ordered_of, plan_of
-from ..oobleck.reconfiguration import PAYS_WITHIN
+from ..oobleck.reconfiguration import PAYS_WITHIN, Batch, Choice, Weighing
+from ..oobleck.reconfiguration import Standing as Crew
 from ..oobleck.templates import largest_size, plan_templates
-from ..oobleck.weighing import Batch, Choice, Weighing
-from ..oobleck.weighing import Standing as Crew
 from .checkpoints import checkpointing, loading_s
 from .copies import copying_connection, require_rate
 from .job import Job

@@ -17,7 +17,7 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Pipeline, Plan, Planner, Stage, Template, Worker
 from ...schemas.replay import Checkpointing, Standing
 from ..oobleck.pace import stage_ends_s, warm_ups_of
-from ..pipeline.plan import Schedule, scheduled
+from ..pipeline import Schedule, scheduled
 from ..scheduling.assemble import with_prediction
 from ..scheduling.evaluate import evaluate
 from ..shape import shape_options, template_of

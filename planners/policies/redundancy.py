@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Link, Stage
-from ..partition import cut_stages
+from ..shape import cut_stages
 from .job import Job
 from .memory import activation_limit_bytes, gpu_bytes
 

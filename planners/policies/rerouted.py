@@ -11,7 +11,7 @@ from functools import cached_property
 from ...schemas.plan import Plan, Template
 from ..scheduling.solve import Effort
 from ..slipstream.cluster import Request, opening
-from ..slipstream.placement import Vector
+from ..slipstream.normalization import Vector
 from ..slipstream.replanner import Replanner
 from .job import Job
 from .memory import peak_memory_bytes

@@ -10,8 +10,7 @@ import numpy as np
 
 from ...schemas.plan import Place, Plan
 from ..scheduling.assemble import peaks_bytes
-from ..scheduling.components import components
-from ..scheduling.problem import Problem, Workers, codes_of, problem_of
+from ..scheduling.problem import Problem, Workers, codes_of, components, problem_of
 from ..scheduling.retime import Retimer
 from .slowness import Troubles, share_layers
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ...schemas.plan import Plan, Planner, Template
-from ..greyhound.exchange import are_peers
-from ..pipeline.plan import scheduled
+from ..greyhound.topology import are_peers
+from ..pipeline import scheduled
 from ..scheduling.assemble import with_prediction
 from .job import Job
 from .memory import peak_memory_bytes

@@ -10,8 +10,7 @@ from functools import cached_property
 
 from ...schemas.plan import Place, Plan
 from ...schemas.replay import Fleet, Moment, Standing, Step
-from ..slipstream.placement import Vector
-from ..slipstream.relocation import Relocation, relocate
+from ..slipstream.normalization import Relocation, Vector, relocate
 from .checkpoints import Saved, saved
 from .copies import copying_s, from_peers, require_rate
 from .job import Job

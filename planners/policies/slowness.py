@@ -10,8 +10,8 @@ from itertools import product
 from ...schemas.conditions import LinkPlace, under_conditions
 from ...schemas.plan import Layers, Place, Plan, Stage, name_of
 from ...schemas.replay import Fleet
-from ..greyhound.exchange import PlacePair, are_neighbours
-from ..scheduling.components import components
+from ..greyhound.topology import PlacePair, are_neighbours
+from ..scheduling.problem import components
 
 
 @dataclass(frozen=True, slots=True)

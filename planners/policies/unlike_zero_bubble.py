@@ -20,10 +20,9 @@ from ...schemas.plan import Pipeline, Place, Plan, Planner, Stage, Worker
 from ...schemas.replay import Fleet, Moment, Standing, Step
 from ...schemas.templates import Templates
 from ..batch.distribute import distribute
-from ..batch.pace import Pace
-from ..oobleck.ending import connection_of
-from ..oobleck.plan import template_among
-from ..oobleck.standing import OPTION, rest_of, template_name
+from ..batch.groups import Pace
+from ..oobleck.pace import connection_of
+from ..oobleck.plan import OPTION, rest_of, template_among, template_name
 from ..scheduling.assemble import with_prediction
 from .checkpoints import checkpointing
 from .job import Job

@@ -1,6 +1,6 @@
 """Unlike pipelines with zero-bubble orders: backwards split, weight gradients in the drain; slow parts heeded.
 
-Each pipeline gets the orders of `planners/pipeline/zero_bubble.py` by itself, for what is slow in it as far as that is
+Each pipeline gets the orders of `planners/pipeline.py` by itself, for what is slow in it as far as that is
 known; sums of gradients are not counted there, so that orders depend on stages, micro-batches and troubles only. Orders
 are made once, and timed under any troubles.
 """
@@ -14,11 +14,10 @@ from functools import cache, partial
 from ... import __version__
 from ...schemas.plan import Layers, Pipeline, Plan, Planner, Stage, Template, Worker
 from ...schemas.profile import Connection, HoldsBytes
-from ..batch.pace import Pace
-from ..pipeline.zero_bubble import zero_bubble
-from ..scheduling.bounds.lower_bound import lower_bound
-from ..scheduling.problem import home_problem, with_orders
-from ..scheduling.proof import ROUNDING
+from ..batch.groups import Pace
+from ..pipeline import zero_bubble
+from ..scheduling.lower_bound import lower_bound
+from ..scheduling.problem import ROUNDING, home_problem, with_orders
 from .retimed import Retimed
 from .slowness import HEALTHY, Troubles, share_layers, under_troubles
 from .unlike_pipelines import Shape, UnlikePipelines

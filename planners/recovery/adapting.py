@@ -8,7 +8,7 @@ section 5); how far that may go is the `level` of the conditions (`escalation.py
    failures alone is taken, if it takes at most `WORTH_IT` longer. Its orders are timed under the delays, so what its
    slack has room for (Equation 1 of "Adaptra") is seen exactly.
 2. From level 1 on (S3), some workers change places first, if the joint plan is then faster by `GAIN` for each swap, and
-   what that gains pays for its copies within `--normalize-within` iterations (planners/greyhound/exchange.py).
+   what that gains pays for its copies within `--normalize-within` iterations (planners/greyhound/topology.py).
 3. From level 2 on (S4), the job starts again on other workers, if it is still slower by `GAIN` than it could be.
 
 Once nothing is slow, the plan is again that for the failures alone, and who has changed places goes back.
@@ -24,7 +24,7 @@ from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan, Stage, name_of, place_of
 from ...schemas.protocols import Hand, Replanned
 from ..break_even import pays_within
-from ..greyhound.exchange import PlacePair, Swap, are_neighbours, are_peers, best_swap
+from ..greyhound.topology import PlacePair, Swap, are_neighbours, are_peers, best_swap
 from ..scheduling.problem import codes_of, problem_of
 from ..scheduling.retime import value_s
 from ..slipstream.cluster import alike, connection_of

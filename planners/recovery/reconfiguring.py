@@ -9,7 +9,7 @@ from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Layers, Place, Plan, name_of
 from ...schemas.protocols import Hand, Replanned
 from ...schemas.templates import nodes_of_stages
-from ..oobleck.crew import CrewNode, crew_of, node_shapes
+from ..oobleck.assignment import CrewNode, crew_of, node_shapes
 from ..oobleck.reconfiguration import Reconfigurer
 
 

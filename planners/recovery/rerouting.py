@@ -16,9 +16,8 @@ from ...schemas.plan import Place, Plan, Template, place_of
 from ...schemas.protocols import Hand, Replanned
 from ..break_even import pays_within
 from ..slipstream.atlas_folder import plan_path, read_atlas, stored_plan
-from ..slipstream.cluster import alike
+from ..slipstream.cluster import alike, opening_of
 from ..slipstream.replanner import Replanner, Units
-from ..slipstream.standing import opening_of
 
 
 @dataclass(frozen=True)

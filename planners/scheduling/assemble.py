@@ -14,16 +14,14 @@ from ...schemas.fields import LARGEST_BYTES, LONGEST_S
 from ...schemas.kernels import Floats as Reals
 from ...schemas.kernels import Ints, MutableFloats, compiled, kernel
 from ...schemas.plan import Plan, Prediction, ProofScope
-from .bounds.lower_bound import lower_bound
 from .evaluate import evaluate
 from .forms import pays
-from .problem import BACKWARD, FORWARD, INTERPRETED_OPERATIONS, KINDS, problem_of, with_orders
-from .proof import ROUNDING
+from .lower_bound import lower_bound
+from .problem import BACKWARD, FORWARD, INTERPRETED_OPERATIONS, KINDS, ROUNDING, problem_of, with_orders
 from .retime import windows_of
 
 if TYPE_CHECKING:
-    from .problem import Floats, Orders, Problem
-    from .windows import Windows
+    from .problem import Floats, Orders, Problem, Windows
 
 
 class BrokenPlanError(AssertionError):

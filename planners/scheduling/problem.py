@@ -6,7 +6,7 @@ order, micro-batch j of every pipeline before j+1 of any. In solutions an operat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from ...schemas.kernels import MutableInts, compiled, kernel
 from ...schemas.orders import Kind, Operation, Token, print_operation
-from ...schemas.plan import Plan, Stage, Worker
+from ...schemas.plan import Layers, Plan, Stage, Worker
 from .forms import pays
 from .sums import Parts, parts_of
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
     Flags = NDArray[np.bool_]
+
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2  # kinds in operation codes; BACKWARD is I where split, B otherwise
 KINDS = 3
@@ -395,3 +396,124 @@ def _group(parts: Parts, stage: Stage) -> int:
     if stage.layers in parts.number:
         return parts.number[stage.layers]
     return min(sum(stop <= stage.layers[0] for _, stop in parts.held), len(parts.held) - 1)
+
+
+# A value beside a bound that is proven: how both are compared.
+
+
+# Sums of the same times in another order differ by less than this, relatively.
+ROUNDING = 1e-9
+
+
+class Proven:
+    """What is known of a value: the bound that nothing undercuts. Both in s."""
+
+    value_s: float
+    bound_s: float
+
+    @property
+    def goal_s(self) -> float:
+        """A value this low, in s, differs from the bound by rounding only."""
+        return self.bound_s * (1 + ROUNDING)
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the value reaches its bound, up to rounding."""
+        return self.value_s <= self.goal_s
+
+
+# The windows of stages: from the first start of their workers to the last sum of gradients, and what they add up to.
+#
+# Workers of the same layers share all their sums, and so one window.
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Each group's first start, its last sum of gradients, and its slowest optimizer step; arrays of groups, in s.
+
+    Attributes:
+        begin_s: its first start.
+        end_s: when its last sum begins, that of its first layers: where all cut alike, its last end.
+        reduce_s: what this sum takes.
+        step_s: what its optimizer step takes.
+        meets_s: when its first sum begins, that of its last layers: no sum begins later if its workers end by then.
+        alone: whether it shares no layers with other groups, so that it sums once and for itself.
+    """
+
+    begin_s: Floats
+    end_s: Floats
+    reduce_s: Floats
+    step_s: Floats
+    meets_s: Floats
+    alone: Flags
+
+    @property
+    def makespan_s(self) -> float:
+        """End of the iteration when every worker starts at 0, all-reduce and optimizer included."""
+        return float((self.end_s + self.reduce_s).max() + self.step_s.max())
+
+    @property
+    def lengths_s(self) -> Floats:
+        """From each group's first start to the end of its own optimizer step."""
+        lengths: Floats = self.end_s - self.begin_s + self.reduce_s + self.step_s
+        return lengths
+
+    @property
+    def period_s(self) -> float:
+        """Smallest time after which the schedule repeats when each worker steps its optimizer on its own."""
+        return float(self.lengths_s.max())
+
+    @property
+    def deadlines_s(self) -> Floats:
+        """When each group may end, with the makespan and the longest window kept: at the latest, where it is alone."""
+        whole_s = (self.end_s + self.reduce_s).max() - self.reduce_s
+        window_s = self.begin_s + self.period_s - self.reduce_s - self.step_s
+        kept: Floats = np.where(self.alone, np.minimum(whole_s, window_s), self.meets_s)
+        return kept
+
+
+def stage_windows(problem: Problem, first_s: Floats, last_s: Floats) -> Windows:
+    """The windows of a problem's groups.
+
+    Args:
+        problem: whose workers they are.
+        first_s, last_s: first start and last end of each worker; what is said of workers without operations is ignored.
+    """
+    workers, busy, parts = problem.workers, problem.job_counts > 0, problem.workers.parts
+    groups = len(parts.held)
+    begin_s, ends_s = np.full(groups, np.inf), np.zeros(groups)
+    np.minimum.at(begin_s, workers.group[busy], first_s[busy])
+    np.maximum.at(ends_s, workers.group[busy], last_s[busy])
+    lasts_s = workers.sums_s
+    begun_s = parts.begun_s(lasts_s, ends_s.tolist())
+    return Windows(
+        begin_s,
+        np.array([begun_s[part] for part in parts.foremost]),
+        np.array([lasts_s[part] for part in parts.foremost]),
+        np.array(workers.steps_s),
+        np.array([begun_s[part] for part in parts.hindmost]),
+        np.array(parts.alone),
+    )
+
+
+# Components: stages that share layers, chained, and so end an iteration together (docs/semantics.md).
+#
+# Where all pipelines cut the layers at the same places a component is one stage, held by its peers.
+
+
+def components(held: Iterable[Layers]) -> dict[Layers, Layers]:
+    """The component of each stage, both by their layers; in ascending order.
+
+    A component's layers are consecutive, as those of each stage are.
+
+    Args:
+        held: the layers of all live workers' stages.
+    """
+    found: list[tuple[Layers, list[Layers]]] = []
+    for first, stop in sorted(set(held)):
+        if found and first < found[-1][0][1]:
+            (begin, end), members = found.pop()
+            found.append(((begin, max(end, stop)), [*members, (first, stop)]))
+        else:
+            found.append(((first, stop), [(first, stop)]))
+    return {stage: component for component, members in found for stage in members}

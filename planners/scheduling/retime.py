@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
-from .problem import KINDS, Orders, Problem
+from .problem import KINDS, Orders, Problem, Windows, stage_windows
 from .tables import Tables
-from .windows import Windows, stage_windows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -179,7 +179,7 @@ def read_atlas(path: str) -> Atlas:
     Raises:
         InvalidInputError: there is no atlas, it is unfinished, its file breaks the format, or it contradicts itself.
     """
-    from .consistency import require_consistent
+    from .rerouting import require_consistent
 
     folder = Path(path)
     if _stands(folder / ATLAS):

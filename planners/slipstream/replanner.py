@@ -20,27 +20,33 @@ import numpy as np
 from ...schemas.atlas import Atlas, AtlasEntry, Recipe
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Place, Plan, ProofScope, name_of
+from ...schemas.plan import Place, Plan, Prediction, ProofScope, name_of
 from ..break_even import break_even_iterations
-from ..scheduling.assemble import BrokenPlanError, peaks_bytes, with_orders_and_prediction
-from ..scheduling.problem import Orders, Problem, home_problem
-from ..scheduling.proof import ROUNDING
+from ..scheduling.assemble import (
+    BrokenPlanError,
+    bubble_ratio,
+    peaks_bytes,
+    prediction_of,
+    promise,
+    with_orders_and_prediction,
+    work_s,
+)
+from ..scheduling.problem import ROUNDING, Orders, Problem, home_problem
 from ..scheduling.solve import Effort
 from .cluster import alike, connection_of, effort_of, grid_of, plan_with_failures, single_pipeline
-from .consistency import contradiction, require_kept
-from .placement import Placement, Vector
-from .promise import by_stage, is_exact, promise_of_orders, promise_of_rotation, promise_of_slots
-from .relocation import Relocation, relocate
+from .normalization import Placement, Relocation, Vector, relocate
 from .rerouting import (
     Rerouting,
+    contradiction,
     follow,
     in_rotation,
+    require_kept,
     reroute_alike,
     reroute_unlike,
     rotation_recipe,
     slot_recipe,
 )
-from .rotation_search import RotationSchedule
+from .rotation import RotationSchedule
 from .selective_decoupling import decoupled_and_timed, decoupled_where_it_helps
 from .slot_search import SlotSchedule, SlotSearch
 
@@ -90,8 +96,8 @@ class Replanner:
     def entry(self, failures: int) -> tuple[AtlasEntry, Plan | None]:
         """The atlas's entry for so many failed units, and its plan where a search has made it instead of a recipe.
 
-        Large problems under memory limits share schedules between numbers of failures (placement.py); their plans keep
-        what the entry promises or do better. All other plans have the very values of their entries.
+        Large problems under memory limits share schedules between numbers of failures (normalization.py); their plans
+        keep what the entry promises or do better. All other plans have the very values of their entries.
 
         Raises:
             InfeasibleError: so many failures leave a stage without a live worker, or a memory limit admits nothing.
@@ -303,3 +309,62 @@ class Replanner:
         scope: ProofScope = "all-routings" if self._alike else "routing"
         problem, orders, windows = decoupled_and_timed(found.problem, found.orders, found.windows)
         return with_orders_and_prediction(plan, problem, orders, found.bound_s, scope, windows)
+
+
+# What an entry of an atlas promises: memory by stage, the most that one of its workers holds.
+
+
+def promise_of_slots(search: SlotSearch, dead: Sequence[int], found: SlotSchedule) -> Prediction:
+    """What slots promise: their orders take no longer, and just as long where makespan and period are at their bounds.
+
+    Args:
+        search: that has made the schedule.
+        dead: workers of each stage.
+        found: the schedule.
+    """
+    live = search.pipelines - np.array(dead)
+    values_s = (found.times.makespan_s, found.times.period_s)
+    whole_work_s = work_s(search.of_pipeline) * search.pipelines
+    bubbles = bubble_ratio(whole_work_s, int(live.sum()), values_s[search.staggered])
+    peaks = search.peaks_bytes(found.slots, found.rules)
+    made = promise(values_s, search.staggered, found.bound_s, bubbles, peaks)
+    return replace(made, proof_scope="all-routings")
+
+
+def promise_of_rotation(search: SlotSearch, found: RotationSchedule) -> Prediction:
+    """What workers in rotation promise; `search` as for slots."""
+    assert search.rotation is not None
+    scheduler = search.rotation.scheduler
+    scheduler.run(found.live, found.targets)
+    whole_work_s = work_s(search.of_pipeline) * search.pipelines
+    bubbles = bubble_ratio(whole_work_s, int(found.live.sum()), found.value_s)
+    made = promise(scheduler.times_s, search.staggered, found.bound_s, bubbles, scheduler.peaks_bytes)
+    return replace(made, proof_scope="all-routings")
+
+
+def is_exact(search: SlotSearch, dead: Sequence[int], found: SlotSchedule) -> bool:
+    """Whether makespan and period of slots are both at their bounds; the arguments are those of `promise_of_slots`."""
+    live = search.pipelines - np.array(dead)
+    values_s = (found.times.makespan_s, found.times.period_s)
+    bounds_s = (search.bound.value_s(live, staggered) for staggered in (False, True))
+    return all(value_s <= bound_s * (1 + ROUNDING) for value_s, bound_s in zip(values_s, bounds_s, strict=True))
+
+
+def promise_of_orders(problem: Problem, orders: Orders, bound_s: float) -> Prediction:
+    """What orders promise.
+
+    Args:
+        problem: with their routing.
+        orders: operation codes of each worker.
+        bound_s: on the iteration time.
+    """
+    whole = prediction_of(problem, orders, bound_s)
+    peaks = by_stage(problem, whole.peak_memory_bytes)
+    return replace(whole, peak_memory_bytes=peaks, proof_scope="all-routings")
+
+
+def by_stage(problem: Problem, peaks_bytes: Sequence[float]) -> tuple[float, ...]:
+    """The most that a worker of each stage holds, given what each worker holds."""
+    peaks = np.zeros(int(problem.workers.stage.max()) + 1)
+    np.maximum.at(peaks, problem.workers.stage, peaks_bytes)
+    return tuple(peaks.tolist())

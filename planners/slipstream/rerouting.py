@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from ...schemas.atlas import Recipe, SlotRules
-from ..scheduling.bounds.lower_bound import lower_bound
-from ..scheduling.hold_back import hold_back
-from ..scheduling.list_schedule import ListScheduler
-from ..scheduling.proof import Proven
+from ...schemas.atlas import Atlas, AtlasEntry, Recipe, SlotRules
+from ...schemas.check import check_promise
+from ...schemas.documents import pointer, typed
+from ...schemas.errors import InvalidInputError
+from ...schemas.fields import Count, Factor, Seconds
+from ...schemas.plan import Prediction
+from ...schemas.profile import Connection
+from ..scheduling.list_schedule import ListScheduler, Priority, Rules
+from ..scheduling.local_search import hold_back
+from ..scheduling.lower_bound import lower_bound
+from ..scheduling.problem import ROUNDING, Proven
 from ..scheduling.retime import timed
-from ..scheduling.rules import Priority, Rules
 from ..scheduling.solve import Effort, solve
-from .arrival_bound import arrival_bound_s
-from .expansion import expanded, route
-from .rotation_search import RotationSchedule, as_recorded, recorded
-from .routing import block, by_load, round_robin
+from ..shape import Shape
+from .bounds import arrival_bound_s
+from .cluster import Technique
+from .normalization import Cost
+from .rotation import RotationSchedule, as_recorded, recorded
 from .slot_search import FIRST_LOOK, SlotSchedule, SlotSearch
-from .slots import Slots
+from .slots import Slots, expanded, route
 
 if TYPE_CHECKING:
-    from ..scheduling.problem import Orders, Problem
-    from ..scheduling.windows import Windows
+    from ..scheduling.problem import Floats, Ints, Orders, Problem, Windows
+
 
 T = TypeVar("T")
 
@@ -182,7 +190,8 @@ def _rotated(home: Problem, search: SlotSearch, found: RotationSchedule) -> Rero
 def _by_workers(home: Problem, slots: Slots, candidates: Sequence[Rules], best: Rerouting, searches: int) -> Rerouting:
     """The same kind of routing, but every worker goes by the rules on its own instead of in step with its peers.
 
-    For the period, stages are held back as well (scheduling/hold_back.py). `searches` says about how many are to come.
+    For the period, stages are held back as well (scheduling/local_search.py). `searches` says about how many are to
+    come.
     """
     problem = _routed(home, slots)
     held_runs = min(MOST_HELD, max(FEWEST_HELD, HELD_OPERATIONS // problem.operations)) if problem.staggered else 0
@@ -265,3 +274,163 @@ def _of_workers(problem: Problem, rules: Rules) -> Rules:
     stage = problem.workers.stage.tolist()
     columns = (rules.warmup, rules.in_flight, rules.weight_wait, rules.backlog, rules.priority, rules.held_back)
     return Rules(*([column[i] for i in stage] if column else () for column in columns))
+
+
+# Who executes a dead worker's micro-batches: the ways to route that are tried.
+#
+# F, I and W of a micro-batch stay together in all of them, and live workers keep their own micro-batches but for
+# `by_load`.
+#
+# * **slots** (slots.py): as even as can be, and the workers of a stage in step with each other.
+# * **round robin**: a stage's lost micro-batches go to its live workers in turns; the split that "SlipStream", section
+#   4.2.2, takes as given ("evenly across peer workers").
+# * **block**: each live worker takes a run of them; the split of the paper's Figure 3.
+# * **by load**: every micro-batch of a stage, its own ones first, goes to the live worker that ends first if it takes
+# one
+#   more; so slow peers take fewer, and give some of their own away.
+
+
+def round_robin(home: Problem) -> Problem:
+    """Lost micro-batches in turns, in rank order.
+
+    Args:
+        home: equal pipelines in which every worker runs its own micro-batches, failed workers among them.
+    """
+    return _rerouted(home, lambda lost, live: np.array(live)[np.arange(lost) % len(live)])
+
+
+def block(home: Problem) -> Problem:
+    """Lost micro-batches in runs of equal length, as far as that goes; `home` as for `round_robin`."""
+    return _rerouted(home, lambda lost, live: np.repeat(live, _shares(lost, len(live))))
+
+
+def by_load(home: Problem) -> Problem:
+    """Each micro-batch where the load is least afterwards, at home if it has room; `home` as for `round_robin`."""
+    executor = home.executor.copy()
+    work_s = home.workers.forward_s + home.workers.full_s
+    for stage, lost, live in _stages(home):
+        shares = _least_loads(work_s[list(live)], len(executor))
+        room = dict(zip(live, shares, strict=True))
+        away = list(lost)
+        for job in range(len(executor)):
+            own = int(executor[job, stage])
+            if own in room and room[own] > 0:
+                room[own] -= 1
+            elif own in room:
+                away.append(job)
+        takers = [worker for worker in live for _ in range(room[worker])]
+        for job, worker in zip(sorted(away), _spread(takers), strict=True):
+            executor[job, stage] = worker
+    return replace(home, executor=executor)
+
+
+def _stages(home: Problem) -> Iterator[tuple[int, Ints, list[int]]]:
+    """Of each stage with micro-batches: those of dead workers, and the live workers."""
+    for stage in range(home.executor.shape[1]):
+        executors = home.executor[:, stage]
+        lost = np.flatnonzero(~home.workers.live[executors])
+        yield stage, lost, [int(w) for w in np.unique(executors) if home.workers.live[w]]
+
+
+def _rerouted(home: Problem, choose: Callable[[int, list[int]], Ints]) -> Problem:
+    executor = home.executor.copy()
+    for stage, lost, live in _stages(home):
+        if lost.size:
+            executor[lost, stage] = choose(len(lost), live)
+    return replace(home, executor=executor)
+
+
+def _shares(count: int, parts: int) -> Ints:
+    """A number in whole parts, as even as can be, the larger ones first."""
+    return count // parts + (np.arange(parts) < count % parts)
+
+
+def _least_loads(work_s: Floats, jobs: int) -> list[int]:
+    """How many micro-batches each worker takes, so that the one that ends last ends as early as can be."""
+    taken = [0] * len(work_s)
+    heap = [(float(each_s), worker) for worker, each_s in enumerate(work_s)]
+    heapify(heap)
+    for _ in range(jobs):
+        _, worker = heappop(heap)
+        taken[worker] += 1
+        heappush(heap, ((taken[worker] + 1) * float(work_s[worker]), worker))
+    return taken
+
+
+def _spread(takers: Sequence[int]) -> list[int]:
+    """The same workers, each as evenly over the list as can be."""
+    count = {worker: takers.count(worker) for worker in dict.fromkeys(takers)}
+    places = [((n + 0.5) / most, worker) for worker, most in count.items() for n in range(most)]
+    return [worker for _, worker in sorted(places)]
+
+
+# Whether an atlas that was read is what a planner has written, or its parts contradict each other.
+
+
+OPTIONS = "/planner/options"
+
+_PLACE = re.compile(r"(?:(\d{1,9})/)?(\d{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class _AtlasOptions:
+    """Of `planner.options`, those that plans are made by; the others are for people, and for whoever runs the plan."""
+
+    pp: Count
+    dp: Count
+    microbatches: Count
+    technique: Technique
+    solver: Literal["auto", "heuristic", "milp", "cp-sat"]
+    time_limit_s: Seconds
+    cost: Cost
+    slow: dict[str, Factor]
+    link_delay_s: dict[str, Seconds]
+    network: Connection | None
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "ignore", "strict": True, "allow_inf_nan": False}
+
+
+def require_consistent(atlas: Atlas) -> None:
+    """Raise InvalidInputError, with a JSON pointer, where an atlas says of itself what cannot be.
+
+    That an entry keeps its promise is seen once its plan is made: `require_kept`.
+    """
+    options: _AtlasOptions = typed(atlas.planner.options, _AtlasOptions, OPTIONS)
+    stages = len(atlas.template.stages)
+    for name, is_so in (
+        ("pp", options.pp == stages),
+        ("dp", options.dp == atlas.dp),
+        ("microbatches", options.microbatches == atlas.microbatches),
+        ("technique", (options.technique == "staggered") == (atlas.optimizer == "staggered")),
+        ("technique", (options.technique != "adaptive") == atlas.split),
+    ):
+        if not is_so:
+            raise contradiction(f"{name} {getattr(options, name)} is not what it says elsewhere", f"{OPTIONS}/{name}")
+    Shape(stages, atlas.dp, atlas.microbatches)  # which has its bounds
+    for name, parts, what in (("slow", stages, "worker"), ("link_delay_s", stages - 1, "link")):
+        for key in getattr(options, name):
+            at = _PLACE.fullmatch(key)
+            if at is None or int(at[1] or 0) >= atlas.dp or int(at[2]) >= parts or (what == "worker" and not at[1]):
+                raise contradiction(f"there is no {what} {key}", OPTIONS + pointer((name, key)))
+    for number, entry in enumerate(atlas.plans):
+        for problem in check_promise(entry.prediction, atlas.optimizer):
+            raise contradiction(problem.message, f"/plans/{number}{problem.path}")
+
+
+def require_kept(entry: AtlasEntry, found: Prediction) -> None:
+    """Raise InvalidInputError where what an entry's recipe makes is not what the entry promises.
+
+    Slots and rotations promise what they take themselves: workers that skip slots, or whose backwards are joined again,
+    may be sooner.
+    """
+    promised_s = entry.prediction.iteration_time_s
+    late_s = found.iteration_time_s - promised_s
+    if late_s > ROUNDING * promised_s or (late_s < -ROUNDING * promised_s and entry.recipe.scheduled == "workers"):
+        what = f"an iteration of {promised_s:.12g} s is promised, the recipe's takes {found.iteration_time_s:.12g} s"
+        raise contradiction(what, f"/plans/{entry.failed_units}/prediction/iteration_time_s")
+
+
+def contradiction(what: str, where: str) -> InvalidInputError:
+    """The error for an atlas that was changed."""
+    fix = "bring back the atlas as rtk plan slipstream wrote it, or make it again"
+    return InvalidInputError(f"the atlas contradicts itself: {what}", where=where, fix=fix)

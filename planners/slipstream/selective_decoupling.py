@@ -23,13 +23,11 @@ import numpy as np
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from ..scheduling.forms import Form, pays
-from ..scheduling.problem import INTERPRETED_OPERATIONS
+from ..scheduling.problem import INTERPRETED_OPERATIONS, stage_windows
 from ..scheduling.retime import windows_of
-from ..scheduling.windows import stage_windows
 
 if TYPE_CHECKING:
-    from ..scheduling.problem import Orders, Problem
-    from ..scheduling.windows import Windows
+    from ..scheduling.problem import Orders, Problem, Windows
 
 
 F, I, W, B = 0, 1, 2, 3  # noqa: E741 - the field's letters

@@ -15,17 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..scheduling.limits import rooms
-from ..scheduling.local_search import anneal
-from ..scheduling.portfolio import portfolio
-from ..scheduling.problem import INTERPRETED_OPERATIONS, KINDS
-from ..scheduling.proof import Proven
-from ..scheduling.rules import Priority, Rules
-from .aligned_cut import AlignedCut, aligned
-from .rotation_search import RotationSearch
-from .routing_bound import RoutingBound
-from .slot_scheduler import SlotScheduler, SlotTimes
-from .slots import Slots
+from ..scheduling.list_schedule import Priority, Rules, rooms
+from ..scheduling.local_search import anneal, portfolio
+from ..scheduling.problem import INTERPRETED_OPERATIONS, KINDS, Proven
+from .bounds import RoutingBound
+from .rotation import AlignedCut, RotationSearch, aligned
+from .slots import Slots, SlotScheduler, SlotTimes
 
 if TYPE_CHECKING:
     from ..scheduling.problem import Ints, Problem

@@ -12,10 +12,10 @@ slow-down holds from the beginning of n; a `join` waits from the start and takes
 back with the beginning of the iteration that its `recover` names. Events with `time_s` count from the start of the
 first iteration; slow-downs then begin with the next iteration.
 
-Links (machines.py): a `slow_link` holds from the beginning of its iteration until `recover`; a `fail` of a link breaks
-it when the first of its two workers is about to begin the operation in the middle of its order. What they then have for
-each other is lost, both say so, and the rules have a third worker pass it on. A monitor, where there is one, sees what
-workers measure (cluster.py), as it would in a real run, and tells the rules what it finds.
+Links (lower_bound.py): a `slow_link` holds from the beginning of its iteration until `recover`; a `fail` of a link
+breaks it when the first of its two workers is about to begin the operation in the middle of its order. What they then
+have for each other is lost, both say so, and the rules have a third worker pass it on. A monitor, where there is one,
+sees what workers measure (cluster.py), as it would in a real run, and tells the rules what it finds.
 """
 
 import math

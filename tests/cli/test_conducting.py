@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rtk.cli.coordinating import LATE_S, Conduct, Conductor, first_beyond, monitor_of
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.resilience.protocol import Hello
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink

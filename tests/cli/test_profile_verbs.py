@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.simulator import simulate
 from rtk.schemas.documents import digest, read_document, write_document

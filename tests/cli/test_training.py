@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rtk.cli.coordinating import Transport, load_training, training_of
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.checkpointed import Checkpointed
 from rtk.schemas.errors import InvalidInputError

@@ -6,8 +6,8 @@ from functools import cached_property
 import numpy as np
 from hypothesis import strategies as st
 
+from rtk.planners.scheduling.list_schedule import Priority, Rules
 from rtk.planners.scheduling.problem import Problem, home_problem
-from rtk.planners.scheduling.rules import Priority, Rules
 from rtk.schemas.plan import Link, Pipeline, Place, Plan, Stage, Template, Worker
 
 from ..strategies import BY_HAND

@@ -6,11 +6,8 @@ from functools import cache
 from math import inf
 from random import Random
 
-from rtk.planners.oobleck.mapping import Mapper
-from rtk.planners.oobleck.objective import Objective
+from rtk.planners.oobleck.mapping import Mapper, Objective, Request, fill_of, stages_of
 from rtk.planners.oobleck.pace import one_iteration_s
-from rtk.planners.oobleck.shortest_paths import Request
-from rtk.planners.oobleck.stages import fill_of, stages_of
 from rtk.schemas.profile import Device, Layer, LayerCost, Profile
 
 Stage = tuple[int, int, int]  # end of the layers, GPUs, first layer

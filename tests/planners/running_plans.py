@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from rtk.planners.adaptra.plan import plan_adaptra
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.scheduling import solve as scheduling_solve
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape

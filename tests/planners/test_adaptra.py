@@ -10,17 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.adaptra.adaptation import adapted_warmups
-from rtk.planners.adaptra.initial_plan import initial_warmups
-from rtk.planners.adaptra.plan import Technique, cascading_links, plan_adaptra
-from rtk.planners.adaptra.slackness import needed_slack, slackness, tolerated_delays_s, warmup_of
+from rtk.planners.adaptra.plan import (
+    Technique,
+    adapted_warmups,
+    cascading_links,
+    initial_warmups,
+    needed_slack,
+    plan_adaptra,
+    slackness,
+    tolerated_delays_s,
+    warmup_of,
+)
 from rtk.planners.adaptra.time_stepped import published_warmups, time_stepped
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.evaluate import evaluate
-from rtk.planners.scheduling.limits import most_in_flight
-from rtk.planners.scheduling.list_schedule import list_schedule
+from rtk.planners.scheduling.list_schedule import Priority, Rules, list_schedule, most_in_flight
 from rtk.planners.scheduling.problem import home_problem, with_orders
-from rtk.planners.scheduling.rules import Priority, Rules
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.schemas.check import check_plan

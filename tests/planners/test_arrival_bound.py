@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from rtk.planners.scheduling.list_schedule import ListScheduler
+from rtk.planners.scheduling.list_schedule import ListScheduler, Rules
 from rtk.planners.scheduling.problem import Problem
 from rtk.planners.scheduling.retime import value_s
-from rtk.planners.scheduling.rules import Rules
 from rtk.planners.scheduling.solve import Effort, solve
-from rtk.planners.slipstream.arrival_bound import arrival_bound_s
-from rtk.planners.slipstream.routing_bound import RoutingBound
+from rtk.planners.slipstream.bounds import RoutingBound, arrival_bound_s
 from rtk.schemas.plan import Link, Stage, Template
 
 from .equal_pipelines import Cluster, clusters, routed

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling.bounds.lower_bound import Bound, lower_bound, makespan_bound, period_bound
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.list_schedule import ListScheduler
-from rtk.planners.scheduling.portfolio import portfolio
+from rtk.planners.scheduling.local_search import portfolio
+from rtk.planners.scheduling.lower_bound import Bound, lower_bound, makespan_bound, period_bound
 from rtk.planners.scheduling.problem import Problem, home_problem, problem_of
 from rtk.schemas.plan import Pipeline, Plan, Worker
 

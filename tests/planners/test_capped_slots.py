@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
-from rtk.planners.slipstream import placement, slot_search
-from rtk.planners.slipstream.aligned_cut import AlignedCut, aligned
+from rtk.planners.slipstream import normalization, slot_search
+from rtk.planners.slipstream.bounds import RoutingBound
 from rtk.planners.slipstream.cluster import Request, opening, single_pipeline
 from rtk.planners.slipstream.replanner import Replanner
-from rtk.planners.slipstream.routing_bound import RoutingBound
+from rtk.planners.slipstream.rotation import AlignedCut, aligned
 from rtk.planners.slipstream.slot_search import SlotSearch
 from rtk.schemas.atlas import Atlas
 from rtk.schemas.check import check_plan
@@ -35,7 +35,7 @@ def _opening(pp: int, dp: int, microbatches: int, limits: list[float], optimizer
 @pytest.fixture
 def shared() -> Iterator[None]:
     """Schedules are shared, however small the problem."""
-    with patch.multiple(placement, SHARED_OPERATIONS=0), patch.multiple(slot_search, SEARCHED_OPERATIONS=0):
+    with patch.multiple(normalization, SHARED_OPERATIONS=0), patch.multiple(slot_search, SEARCHED_OPERATIONS=0):
         yield
 
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling.bounds import edge_finding
-from rtk.planners.scheduling.bounds.edge_finding import Refuter
+from rtk.planners.scheduling import edge_finding
+from rtk.planners.scheduling.edge_finding import Refuter
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.list_schedule import list_schedule
-from rtk.planners.scheduling.portfolio import portfolio
+from rtk.planners.scheduling.local_search import portfolio
 from rtk.planners.scheduling.problem import problem_of
 from rtk.planners.scheduling.retime import value_s
 from rtk.schemas.plan import Plan

@@ -12,18 +12,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling.bounds.lower_bound import lower_bound
+from rtk.planners.scheduling.cp_sat import CpSatSolver
 from rtk.planners.scheduling.evaluate import evaluate
-from rtk.planners.scheduling.exact.best import Best, keeps_limits
-from rtk.planners.scheduling.exact.choose import exact_solver
-from rtk.planners.scheduling.exact.cp_sat import CpSatSolver
-from rtk.planners.scheduling.exact.milp import MilpSolver
-from rtk.planners.scheduling.exact.solver import Attempt, ExactSolver
-from rtk.planners.scheduling.exact.tabulate import common_unit, instance_of
-from rtk.planners.scheduling.list_schedule import list_schedule
+from rtk.planners.scheduling.exact import exact_solver
+from rtk.planners.scheduling.exact_solver import Attempt, Best, ExactSolver, common_unit, instance_of, keeps_limits
+from rtk.planners.scheduling.list_schedule import Priority, Rules, list_schedule
+from rtk.planners.scheduling.lower_bound import lower_bound
+from rtk.planners.scheduling.milp import MilpSolver
 from rtk.planners.scheduling.problem import Problem, codes_of, problem_of, with_orders
 from rtk.planners.scheduling.retime import value_s
-from rtk.planners.scheduling.rules import Priority, Rules
 from rtk.schemas.check import check_plan
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Link, Plan, Template
@@ -187,7 +184,7 @@ def test_a_period_that_only_idling_could_shorten_stays_open(solver: ExactSolver)
 def test_what_is_too_large_is_left_alone(solver: ExactSolver, limit: str) -> None:
     """Models that no solver could do anything with are not even built."""
     problem = running_example(True)
-    with patch(f"rtk.planners.scheduling.exact.{limit}", 10):
+    with patch(f"rtk.planners.scheduling.{limit}", 10):
         attempt = _attempt(solver, problem, seconds=60.0)
     assert (attempt.orders, attempt.status) == (None, "limit")
 
@@ -247,7 +244,7 @@ def test_a_missing_cp_sat_is_named_with_the_way_to_get_it() -> None:
         with pytest.raises(InvalidInputError) as caught:
             _attempt(CpSatSolver(), problem)
         assert "rtk[cp-sat]" in (caught.value.fix or "")
-    with patch("rtk.planners.scheduling.exact.choose.find_spec", return_value=None):
+    with patch("rtk.planners.scheduling.exact.find_spec", return_value=None):
         assert isinstance(exact_solver("auto", 1.0), MilpSolver)
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.greyhound.exchange import ALIKE, PlacePair, Swap, are_neighbours, are_peers, best_swap, swapped
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.greyhound.topology import ALIKE, PlacePair, Swap, are_neighbours, are_peers, best_swap, swapped
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.schemas.plan import Place, Plan, Worker
 

@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.cli.explain_words import words
-from rtk.planners.explain.alike import one_of_each
 from rtk.planners.explain.explain import HEURISTIC, Explanation, explain
-from rtk.planners.explain.what_if import Effect
-from rtk.planners.pipeline.plan import Schedule, plan_pipeline
+from rtk.planners.explain.what_if import Effect, one_of_each
+from rtk.planners.pipeline import Schedule, plan_pipeline
 from rtk.planners.scheduling.assemble import with_prediction
-from rtk.planners.scheduling.bounds.lower_bound import lower_bound
 from rtk.planners.scheduling.evaluate import evaluate
+from rtk.planners.scheduling.lower_bound import lower_bound
 from rtk.planners.scheduling.problem import problem_of
 from rtk.planners.scheduling.solve import solve
 from rtk.planners.shape import Shape

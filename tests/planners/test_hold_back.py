@@ -7,15 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.scheduling import tables
-from rtk.planners.scheduling.bounds.lower_bound import lower_bound
-from rtk.planners.scheduling.hold_back import hold_back
-from rtk.planners.scheduling.list_schedule import ListScheduler
-from rtk.planners.scheduling.portfolio import portfolio
+from rtk.planners.scheduling.list_schedule import ListScheduler, Rules
+from rtk.planners.scheduling.local_search import hold_back, portfolio
+from rtk.planners.scheduling.lower_bound import lower_bound
 from rtk.planners.scheduling.problem import with_orders
 from rtk.planners.scheduling.retime import value_s
-from rtk.planners.scheduling.rules import Rules
 from rtk.planners.scheduling.solve import solve
-from rtk.planners.slipstream.routing import round_robin
+from rtk.planners.slipstream.rerouting import round_robin
 from rtk.schemas.check import check_plan
 from rtk.schemas.plan import Link, Stage, Template
 

@@ -11,19 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.batch.distribute import distribute
-from rtk.planners.batch.pace import Pace
-from rtk.planners.oobleck.ending import Ending, ending_of
+from rtk.planners.batch.groups import Pace
 from rtk.planners.oobleck.instantiation import (
+    Knapsack,
     fastest_sizes,
     fewest_pipelines,
     instantiate,
     microbatches_of,
     require_covered,
 )
-from rtk.planners.oobleck.knapsack import Knapsack
-from rtk.planners.oobleck.pace import paces_of, stage_ends_s, warm_ups_of
+from rtk.planners.oobleck.pace import Ending, ending_of, paces_of, stage_ends_s, warm_ups_of
 from rtk.planners.oobleck.plan import plan_of
-from rtk.planners.pipeline.one_forward_one_backward import one_forward_one_backward
+from rtk.planners.pipeline import one_forward_one_backward
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker

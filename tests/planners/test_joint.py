@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.joint.plan import plan_joint, replan_joint, warm_up
-from rtk.planners.joint.single_techniques import single_techniques
-from rtk.planners.pipeline.plan import Schedule, plan_pipeline
+from rtk.planners.joint.search import single_techniques
+from rtk.planners.pipeline import Schedule, plan_pipeline
 from rtk.planners.scheduling.problem import problem_of
 from rtk.planners.scheduling.retime import value_s
 from rtk.planners.scheduling.solve import Effort

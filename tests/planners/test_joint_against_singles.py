@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rtk.planners.adaptra.plan import plan_adaptra
 from rtk.planners.joint.plan import plan_joint
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape

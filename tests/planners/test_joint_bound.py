@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.joint.bound import JointBound
-from rtk.planners.scheduling.list_schedule import ListScheduler
+from rtk.planners.scheduling.list_schedule import ListScheduler, Rules
 from rtk.planners.scheduling.problem import Problem, with_orders
 from rtk.planners.scheduling.retime import value_s
-from rtk.planners.scheduling.rules import Rules
 from rtk.schemas.plan import Plan
 
 from .equal_pipelines import rules

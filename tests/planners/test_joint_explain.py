@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from rtk.cli.explain_words import words
 from rtk.planners.explain.explain import explain
-from rtk.planners.explain.troubles import troubles_of
+from rtk.planners.explain.what_if import troubles_of
 from rtk.planners.joint.plan import replan_joint
 from rtk.planners.scheduling.solve import Effort
 from rtk.schemas.plan import Plan

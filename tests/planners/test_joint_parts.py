@@ -7,11 +7,21 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.adaptra.adaptation import algorithm_2
-from rtk.planners.joint.bypass import bypassed, crossing
-from rtk.planners.joint.shifting import shifts
-from rtk.planners.joint.warmups import joint_rules, remaining_delays_s, warmups_of
-from rtk.planners.joint.water_fill import handed_out, in_turns, job_s, least_loads, routed, water_filled
+from rtk.planners.adaptra.plan import algorithm_2
+from rtk.planners.joint.bound import shifts
+from rtk.planners.joint.search import (
+    bypassed,
+    crossing,
+    handed_out,
+    in_turns,
+    job_s,
+    joint_rules,
+    least_loads,
+    remaining_delays_s,
+    routed,
+    warmups_of,
+    water_filled,
+)
 from rtk.schemas.plan import Link, Plan
 
 from .troubled import alike, situation, troubled, troubled_plans

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from rtk.planners.scheduling import tables
 from rtk.planners.scheduling.evaluate import evaluate
-from rtk.planners.scheduling.list_schedule import ListScheduler, list_schedule
+from rtk.planners.scheduling.list_schedule import ListScheduler, Priority, Rules, list_schedule
 from rtk.planners.scheduling.problem import Problem, codes_of, problem_of, with_orders
 from rtk.planners.scheduling.retime import Retimer, value_s
-from rtk.planners.scheduling.rules import Priority, Rules
 from rtk.schemas.check import check_plan
 from rtk.schemas.plan import Plan, Stage
 

@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling.bounds import memory_bounds
-from rtk.planners.scheduling.bounds.chains import routes_of
-from rtk.planners.scheduling.bounds.heads_and_tails import HeadsAndTails, heads_and_tails
-from rtk.planners.scheduling.bounds.memory_bounds import Limited, raise_by_memory
-from rtk.planners.scheduling.bounds.room import NO_ROOM, fits, stash_room
+from rtk.planners.scheduling import memory_bounds
 from rtk.planners.scheduling.evaluate import Evaluation, evaluate
+from rtk.planners.scheduling.memory_bounds import NO_ROOM, Limited, fits, raise_by_memory, stash_room
+from rtk.planners.scheduling.one_machine import HeadsAndTails, heads_and_tails, routes_of
 from rtk.planners.scheduling.problem import Problem, problem_of
 from rtk.schemas.plan import Plan
 

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling.bounds.one_machine import (
-    Machine,
-    Queue,
-    Value,
-    critical,
-    jackson_preemptive,
-    most_binding,
-)
+from rtk.planners.scheduling.one_machine import Machine, Queue, Value, critical, jackson_preemptive, most_binding
 
 INFINITY = float("inf")
 JOBS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=4)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.oobleck.plan import plan_of, plan_oobleck
-from rtk.planners.oobleck.standing import templates_of
+from rtk.planners.oobleck.plan import plan_of, plan_oobleck, templates_of
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import canonical, digest, parse_document, read_document, write_document

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.oobleck.node_specification import NodeSpecification, specify_nodes
-from rtk.planners.oobleck.objective import Objective
-from rtk.planners.oobleck.templates import plan_templates
+from rtk.planners.oobleck.mapping import Objective
+from rtk.planners.oobleck.templates import NodeSpecification, plan_templates, specify_nodes
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
@@ -103,7 +102,7 @@ def test_machine_code_maps_as_plain_python_does(microbatches: int | None, monkey
         profile = Profile(layers, device=Device(memory_bytes=memory_bytes))
         found = []
         for most_interpreted in (10**9, -1):
-            monkeypatch.setattr("rtk.planners.oobleck.shortest_paths.pays", lambda *_, most=most_interpreted: most < 0)
+            monkeypatch.setattr("rtk.planners.oobleck.mapping.pays", lambda *_, most=most_interpreted: most < 0)
             found.append(ours(profile, 2, 4, microbatches))
         assert found[0] == found[1] != {}
 

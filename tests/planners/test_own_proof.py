@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling import own_proof
-from rtk.planners.scheduling.own_proof import OPTION, with_own_proof
+from rtk.planners.scheduling import solve as solve_module
 from rtk.planners.scheduling.problem import problem_of
-from rtk.planners.scheduling.solve import Effort, solve
+from rtk.planners.scheduling.solve import OPTION, Effort, solve, with_own_proof
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import Request, opening
 from rtk.planners.slipstream.replanner import Replanner
@@ -55,7 +54,7 @@ def test_who_names_no_solver_gets_no_word_of_one(monkeypatch: pytest.MonkeyPatch
     class Small:
         most_operations = 3
 
-    monkeypatch.setattr(own_proof, "exact_solver", lambda *_: Small())
+    monkeypatch.setattr(solve_module, "exact_solver", lambda *_: Small())
     assert not with_own_proof(lambda: plan, Effort("milp", 5.0)).planner.options[OPTION]["is_asked"]
 
 

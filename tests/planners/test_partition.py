@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.oobleck.ending import reduced_bytes
-from rtk.planners.oobleck.stages import stages_of
+from rtk.planners.oobleck.mapping import stages_of
+from rtk.planners.oobleck.pace import reduced_bytes
 from rtk.planners.oobleck.templates import plan_templates
-from rtk.planners.partition import cut_stages, least_bottleneck_cut, with_limits_and_delays
+from rtk.planners.shape import cut_stages, least_bottleneck_cut, with_limits_and_delays
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile, held_bytes
 

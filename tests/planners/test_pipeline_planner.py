@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.pipeline.plan import Schedule, plan_pipeline
+from rtk.planners.pipeline import Schedule, plan_pipeline
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.shape import Shape
 from rtk.schemas.check import check_plan
@@ -95,7 +95,7 @@ def test_hash_seed_does_not_reach_the_bytes() -> None:
     """Two Python processes with unlike hash seeds make the same plan, bit for bit."""
     script = f"""
 import sys
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.schemas.documents import canonical, read_document
 from rtk.schemas.profile import Profile

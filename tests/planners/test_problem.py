@@ -6,8 +6,7 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.pipeline.one_forward_one_backward import one_forward_one_backward
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import one_forward_one_backward, plan_pipeline
 from rtk.planners.scheduling import assemble
 from rtk.planners.scheduling import problem as problem_module
 from rtk.planners.scheduling.assemble import peaks_bytes

@@ -10,15 +10,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.oobleck.assignment import LayerBytes, assign
-from rtk.planners.oobleck.copies import copies_between
-from rtk.planners.oobleck.crew import CrewNode, Range
+from rtk.planners.oobleck.assignment import (
+    CrewNode,
+    LayerBytes,
+    Pipelines,
+    Range,
+    Sizes,
+    assign,
+    copies_between,
+    reinstantiate,
+)
 from rtk.planners.oobleck.instantiation import instantiate
-from rtk.planners.oobleck.plan import plan_of, plan_oobleck
-from rtk.planners.oobleck.reconfiguration import Reconfigurer, crew_after, reconfigure
-from rtk.planners.oobleck.standing import templates_of
-from rtk.planners.oobleck.steps import Pipelines, Sizes, reinstantiate
-from rtk.planners.oobleck.weighing import Batch, Choice, Standing, Weighing
+from rtk.planners.oobleck.plan import plan_of, plan_oobleck, templates_of
+from rtk.planners.oobleck.reconfiguration import (
+    Batch,
+    Choice,
+    Reconfigurer,
+    Standing,
+    Weighing,
+    crew_after,
+    reconfigure,
+)
 from rtk.schemas.check import check_plan
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Link, Planner, Stage

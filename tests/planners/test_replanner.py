@@ -14,9 +14,9 @@ from rtk.planners.scheduling.solve import Effort, solve
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream import slot_search
 from rtk.planners.slipstream.cluster import Request, Technique, opening, plan_with_failures
-from rtk.planners.slipstream.placement import Cost
+from rtk.planners.slipstream.normalization import Cost
 from rtk.planners.slipstream.replanner import Replanner
-from rtk.planners.slipstream.routing import round_robin
+from rtk.planners.slipstream.rerouting import round_robin
 from rtk.schemas.atlas import Atlas
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import digest

@@ -13,10 +13,16 @@ from numpy.typing import NDArray
 from rtk.planners.scheduling.assemble import peaks_bytes, with_orders_and_prediction
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.problem import Orders, Problem
-from rtk.planners.slipstream import rotation, rotation_search
-from rtk.planners.slipstream.rotation import WIDTH, RotationScheduler
-from rtk.planners.slipstream.rotation_search import RotationSchedule, RotationSearch, as_recorded, recorded
-from rtk.planners.slipstream.routing_bound import RoutingBound
+from rtk.planners.slipstream import rotation
+from rtk.planners.slipstream.bounds import RoutingBound
+from rtk.planners.slipstream.rotation import (
+    WIDTH,
+    RotationSchedule,
+    RotationScheduler,
+    RotationSearch,
+    as_recorded,
+    recorded,
+)
 from rtk.schemas.check import check_plan
 from rtk.schemas.plan import Link, Stage, Template
 
@@ -116,7 +122,7 @@ def test_machine_code_and_plain_python_agree_bit_for_bit(case: tuple[Cluster, Fl
 def _searched(cluster: Cluster, seed: int = 0) -> RotationSchedule | None:
     bound_s = RoutingBound(cluster.pipeline, cluster.jobs).value_s(np.array(cluster.live), cluster.staggered)
     search = RotationSearch(cluster.pipeline, cluster.dp)
-    with patch.object(rotation_search, "MOST_RUNS", 20):
+    with patch.object(rotation, "MOST_RUNS", 20):
         return search.search(np.array(cluster.live), bound_s, seed) if bound_s > 0 else None
 
 

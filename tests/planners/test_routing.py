@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rtk.planners.scheduling.problem import Problem, home_problem
-from rtk.planners.slipstream.routing import block, by_load, round_robin
+from rtk.planners.slipstream.rerouting import block, by_load, round_robin
 from rtk.schemas.plan import Stage, Template
 
 from .equal_pipelines import Cluster, clusters

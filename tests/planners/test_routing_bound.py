@@ -10,17 +10,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling.bounds.lower_bound import lower_bound
 from rtk.planners.scheduling.evaluate import evaluate
-from rtk.planners.scheduling.list_schedule import ListScheduler
+from rtk.planners.scheduling.list_schedule import ListScheduler, Rules
+from rtk.planners.scheduling.lower_bound import lower_bound
 from rtk.planners.scheduling.problem import Problem
 from rtk.planners.scheduling.retime import value_s
-from rtk.planners.scheduling.rules import Rules
 from rtk.planners.scheduling.solve import Effort, solve
-from rtk.planners.slipstream import count_bound
-from rtk.planners.slipstream.arrival_bound import arrival_bound_s
-from rtk.planners.slipstream.routing import block, round_robin
-from rtk.planners.slipstream.routing_bound import RoutingBound
+from rtk.planners.slipstream import bounds
+from rtk.planners.slipstream.bounds import RoutingBound, arrival_bound_s
+from rtk.planners.slipstream.rerouting import block, round_robin
 from rtk.planners.slipstream.slot_search import SlotSearch
 from rtk.schemas.check import check_plan
 from rtk.schemas.plan import Link, Plan, Stage, Template
@@ -216,7 +214,7 @@ def test_counting_a_part_says_no_more_than_counting_all(cluster: Cluster, fewest
     """Heads of the first micro-batches and work alone give no later ends than the heads of all."""
     counted, live = RoutingBound(cluster.pipeline, cluster.jobs)._counted, np.array(cluster.live)
     whole_s = counted.ends_s(live, cluster.jobs)
-    with patch.multiple(count_bound, ROUNDS=1, FEWEST=fewest):
+    with patch.multiple(bounds, ROUNDS=1, FEWEST=fewest):
         part_s = counted.ends_s(live, cluster.jobs)
     assert (part_s <= whole_s * (1 + ROUNDING)).all()
 
@@ -228,7 +226,7 @@ def test_machine_code_counts_as_plain_python_does(cluster: Cluster) -> None:
     counted, live = RoutingBound(cluster.pipeline, cluster.jobs)._counted, np.array(cluster.live)
     found = []
     for machine_code in (False, True):
-        with patch.object(count_bound, "pays", lambda *_, answer=machine_code: answer):
+        with patch.object(bounds, "pays", lambda *_, answer=machine_code: answer):
             found.append(counted.ends_s(live, cluster.jobs).tolist())
     assert found[0] == found[1]
 

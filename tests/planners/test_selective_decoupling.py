@@ -14,7 +14,7 @@ from rtk.planners.scheduling.evaluate import Evaluation, evaluate
 from rtk.planners.scheduling.list_schedule import ListScheduler
 from rtk.planners.scheduling.problem import BACKWARD, KINDS, WEIGHT, Orders, Problem, codes_of, problem_of, with_orders
 from rtk.planners.slipstream import selective_decoupling
-from rtk.planners.slipstream.routing import block, round_robin
+from rtk.planners.slipstream.rerouting import block, round_robin
 from rtk.planners.slipstream.selective_decoupling import decoupled_where_it_helps
 from rtk.schemas.check import check_plan
 from rtk.schemas.plan import Plan, Worker

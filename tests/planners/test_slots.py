@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from rtk.planners.scheduling.assemble import with_orders_and_prediction
 from rtk.planners.scheduling.evaluate import evaluate
+from rtk.planners.scheduling.list_schedule import Priority, Rules
 from rtk.planners.scheduling.problem import problem_of, with_orders
-from rtk.planners.scheduling.rules import Priority, Rules
-from rtk.planners.slipstream import expansion, slot_scheduler
-from rtk.planners.slipstream.expansion import expanded, route
-from rtk.planners.slipstream.slot_scheduler import SlotScheduler, SlotTimes
+from rtk.planners.slipstream import slots as slots_module
 from rtk.planners.slipstream.slot_search import SlotSearch
-from rtk.planners.slipstream.slots import Slots, open_slots
+from rtk.planners.slipstream.slots import Slots, SlotScheduler, SlotTimes, expanded, open_slots, route
 from rtk.schemas.atlas import NarrowSlots
 from rtk.schemas.check import check_plan
 from rtk.schemas.plan import Link, Plan, Stage, Template
@@ -275,8 +273,8 @@ def test_machine_code_equals_plain_python_bit_for_bit(case: tuple[Cluster, Slots
     found = []
     for machine_code in (False, True):
         with (
-            patch.object(slot_scheduler, "pays", lambda *_, answer=machine_code: answer),
-            patch.object(expansion, "pays", lambda *_, answer=machine_code: answer),
+            patch.object(slots_module, "kernel_pays", lambda *_, answer=machine_code: answer),
+            patch.object(slots_module, "pays", lambda *_, answer=machine_code: answer),
         ):
             scheduler = SlotScheduler(cluster.pipeline, int(slots.counts.max()))
             times = scheduler.run(slots, by)

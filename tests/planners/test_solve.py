@@ -8,12 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.scheduling.assemble import with_prediction
-from rtk.planners.scheduling.bounds.lower_bound import lower_bound
-from rtk.planners.scheduling.limits import rooms
-from rtk.planners.scheduling.list_schedule import ListScheduler
-from rtk.planners.scheduling.local_search import anneal
-from rtk.planners.scheduling.order_search import improve_orders
-from rtk.planners.scheduling.portfolio import portfolio
+from rtk.planners.scheduling.list_schedule import ListScheduler, rooms
+from rtk.planners.scheduling.local_search import anneal, improve_orders, portfolio
+from rtk.planners.scheduling.lower_bound import lower_bound
 from rtk.planners.scheduling.problem import codes_of, home_problem, problem_of, with_orders
 from rtk.planners.scheduling.retime import value_s
 from rtk.planners.scheduling.solve import Effort, solve

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.shape import Shape
-from rtk.planners.slipstream.cluster import Request, alike, connection_of, opening
+from rtk.planners.slipstream.cluster import Request, alike, connection_of, opening, opening_of
 from rtk.planners.slipstream.replanner import Replanner
-from rtk.planners.slipstream.standing import opening_of
 from rtk.schemas.atlas import Atlas
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import canonical, parse_document

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from rtk.planners.joint.situation import Situation
+from rtk.planners.joint.search import Situation
 from rtk.schemas.plan import Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker
 
 from .equal_pipelines import WHOLE_S

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rtk.planners.pipeline.plan import Schedule, plan_pipeline
+from rtk.planners.pipeline import Schedule, plan_pipeline
 from rtk.planners.recovery.rerouting import with_newcomers
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss

@@ -20,7 +20,7 @@ from rtk.cli.coordinating import (  # noqa: E402
     Training,
     monitor_of,
 )
-from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
+from rtk.planners.pipeline import plan_pipeline  # noqa: E402
 from rtk.planners.recovery.answers import PolicyName  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners import passes  # noqa: E402

@@ -16,7 +16,7 @@ from rtk.cli.coordinating import (  # noqa: E402
     Conduct,
     Training,
 )
-from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
+from rtk.planners.pipeline import plan_pipeline  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners.program import AllReduce, Compute, Message, Part, Receive  # noqa: E402
 from rtk.runners.resilience.progress import HUNG  # noqa: E402

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from rtk.planners.pipeline.plan import Schedule, plan_pipeline
+from rtk.planners.pipeline import Schedule, plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.program import AllReduce, Part, Send, lower
 from rtk.runners.torch.held_stage import HeldStage

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch._C._distributed_c10d import HashStore  # noqa: E402
 
-from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
+from rtk.planners.pipeline import plan_pipeline  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners.program import Send, lower, posting_order  # noqa: E402
 from rtk.runners.torch.groups import ProcessGroupGloo, Store  # noqa: E402

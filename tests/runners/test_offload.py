@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rtk.planners.adaptra.plan import plan_adaptra
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from rtk.planners.pipeline.plan import Schedule, plan_pipeline
+from rtk.planners.pipeline import Schedule, plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.runners.torch.runner import PlanRunner

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.pipeline.plan import plan_pipeline
-from rtk.planners.scheduling.bounds.lower_bound import lower_bound
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.scheduling.evaluate import evaluate
+from rtk.planners.scheduling.lower_bound import lower_bound
 from rtk.planners.scheduling.problem import problem_of
 from rtk.planners.shape import Shape
 from rtk.runners.program import Send, Sending, lower, pairs_of, rank_pair

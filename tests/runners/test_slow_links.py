@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.program import MOST_SAMPLES, Program, Send, lower
 from rtk.runners.resilience.link import Link

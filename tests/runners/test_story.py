@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.recovery.rerouting import with_newcomers
-from rtk.planners.scheduling.bounds.lower_bound import lower_bound
 from rtk.planners.scheduling.evaluate import evaluate
+from rtk.planners.scheduling.lower_bound import lower_bound
 from rtk.planners.scheduling.problem import problem_of
 from rtk.runners.program import lower
 from rtk.runners.simulator import execute, simulate

@@ -19,7 +19,7 @@ from rtk.cli.coordinating import (  # noqa: E402
 )
 from rtk.planners.oobleck.plan import plan_oobleck  # noqa: E402
 from rtk.planners.oobleck.templates import plan_templates  # noqa: E402
-from rtk.planners.pipeline.plan import plan_pipeline  # noqa: E402
+from rtk.planners.pipeline import plan_pipeline  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners.checkpoint import read_manifest  # noqa: E402
 from rtk.runners.torch.gloo import CONNECT_LIMIT  # noqa: E402

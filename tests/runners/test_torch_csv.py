@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.cli import export, import_
-from rtk.planners.pipeline.plan import plan_from_orders, plan_pipeline
+from rtk.planners.pipeline import plan_from_orders, plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.torch_csv import from_torch_csv, not_carried, to_torch_csv
 from rtk.schemas.documents import canonical, parse_document, read_document, write_document

@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
+from rtk.planners.scheduling.list_schedule import next_ready
 from rtk.planners.scheduling.retime import move
-from rtk.planners.scheduling.sweep import next_ready
 from rtk.schemas.kernels import compiled, pays
 
 PLANNING = """

@@ -19,9 +19,9 @@ from rtk.cli.reproductions.reproduction import Basis, Reproduction
 PAGE = Path(__file__).parents[3] / "docs" / "reproductions.md"
 # Doors through which planners, simulator and detectors are asked, by folder of `planners/` and by basis.
 DOORS = {
-    "pipeline": ("planners.pipeline.plan:plan_pipeline",),
+    "pipeline": ("planners.pipeline:plan_pipeline",),
     "slipstream": ("planners.slipstream.replanner:Replanner.entry", "planners.slipstream.replanner:Replanner.in_place"),
-    "oobleck": ("planners.oobleck.templates:plan_templates", "planners.oobleck.steps:reinstantiate"),
+    "oobleck": ("planners.oobleck.templates:plan_templates", "planners.oobleck.assignment:reinstantiate"),
     "batch": ("planners.batch.distribute:distribute",),
     "greyhound": ("planners.greyhound.plan:plan_topology",),
     "adaptra": ("planners.adaptra.plan:plan_adaptra",),

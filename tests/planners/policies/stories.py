@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import strategies as st
 
-from rtk.planners.pipeline.plan import Schedule
+from rtk.planners.pipeline import Schedule
 from rtk.planners.policies.job import Job
 from rtk.planners.shape import Shape
 from rtk.runners.simulator import simulate

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.oobleck.crew import crew_of
+from rtk.planners.oobleck.assignment import crew_of
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.reconfiguration import Reconfigurer
 from rtk.planners.policies.job import Job

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.policies.job import Job
 from rtk.planners.policies.pipelines import Pipelines, spread
 from rtk.runners.simulator import simulate

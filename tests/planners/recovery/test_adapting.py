@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rtk.planners.joint import plan as joint
 from rtk.planners.joint.plan import plan_joint
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.adapting import UNKNOWN_COPYING, WORTH_IT, Adapting
 from rtk.planners.recovery.answers import PolicyName, answers_for
 from rtk.planners.recovery.rerouting import Rerouting, replan_from

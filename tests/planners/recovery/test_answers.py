@@ -8,7 +8,7 @@ import pytest
 
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName, answers_for, answers_if_any
 from rtk.planners.shape import Shape
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.cli.coordinating import Conduct, Conductor, events_after
-from rtk.planners.pipeline.plan import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.recovery.escalation import Escalating, Remedies, parse_mitigate
 from rtk.planners.shape import Shape

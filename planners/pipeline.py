@@ -1,0 +1,218 @@
+"""`rtk plan pipeline`: the classic schedules, or given orders, for any shape, costs, delays and limits."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from .. import __version__
+from ..schemas.check import check_plan, in_brief
+from ..schemas.errors import InfeasibleError, InvalidInputError
+from ..schemas.orders import Kind, Operation, Token, print_order
+from ..schemas.plan import Link, Plan, Planner, Stage, Worker
+from ..schemas.profile import Profile
+from .scheduling.assemble import with_prediction
+from .scheduling.list_schedule import ListScheduler, Priority, Rules, most_in_flight, rooms
+from .scheduling.lower_bound import lower_bound
+from .scheduling.problem import KINDS, Orders, Problem, alone, home_problem
+from .shape import Shape, plan_without_orders, shape_options
+
+Schedule = Literal["gpipe", "1f1b", "zero-bubble"]
+SPLIT_KINDS: tuple[Kind, ...] = ("F", "I", "W")  # of operation codes, whose jobs are the micro-batches here
+
+
+def plan_pipeline(profile: Profile, shape: Shape, schedule: Schedule) -> Plan:
+    """Plan fault-free pipelines of one shape.
+
+    Args:
+        profile: the model's costs.
+        shape: stages, pipelines, micro-batches, limits and delays.
+        schedule: GPipe, 1F1B or zero-bubble.
+
+    Returns:
+        A checked plan with its prediction.
+
+    Raises:
+        InfeasibleError: a memory limit admits no schedule of this kind.
+        InvalidInputError: a link or limit that the shape does not have.
+    """
+    planner = Planner("pipeline", __version__, {"schedule": schedule, **shape_options(profile, shape)})
+    return with_prediction(scheduled(plan_without_orders(profile, shape, planner), schedule))
+
+
+def scheduled(plan: Plan, schedule: Schedule) -> Plan:
+    """A plan without orders with those of a classic schedule in each pipeline; still without a prediction.
+
+    Args:
+        plan: all its workers alive.
+        schedule: GPipe, 1F1B or zero-bubble.
+
+    Raises:
+        InfeasibleError: a memory limit admits no schedule of this kind.
+    """
+    kinds = [(each.template, each.microbatches, plan.links_of(k)) for k, each in enumerate(plan.pipelines)]
+    orders = {kind: _orders(alone(plan, kinds.index(kind)), schedule) for kind in dict.fromkeys(kinds)}
+    return _with_orders(plan, [orders[kind] for kind in kinds])
+
+
+def plan_from_orders(
+    profile: Profile, orders: Sequence[Sequence[Token]], shape: Shape, planner: str, source: str
+) -> Plan:
+    """Make a plan of orders that come from elsewhere, the same in every pipeline.
+
+    Args:
+        profile: the model's costs.
+        orders: the order of each stage.
+        shape: stages (as many as orders), pipelines, micro-batches, limits and delays.
+        planner: who made the orders, for the plan to name.
+        source: where they came from, for errors.
+
+    Returns:
+        A checked plan with its prediction.
+
+    Raises:
+        InvalidInputError: the orders are incomplete, deadlock, or hold more than a memory limit.
+        InfeasibleError: the profile cannot be cut into that many stages.
+    """
+    made_by = Planner(planner, __version__, shape_options(profile, shape))
+    plan = _with_orders(plan_without_orders(profile, shape, made_by), [orders] * shape.dp)
+    problems = check_plan(plan)
+    if problems:
+        fix = "correct the orders; worker k/i runs that of stage i, and operations are counted from 0"
+        raise InvalidInputError(in_brief(problems), where=source, fix=fix)
+    return with_prediction(plan)
+
+
+def _with_orders(plan: Plan, orders: Sequence[Sequence[Sequence[Token]]]) -> Plan:
+    """The plan with orders and without a prediction; `orders[k][i]` is that of stage i in pipeline k."""
+    return replace(plan, workers=tuple(worker for k, found in enumerate(orders) for worker in _workers(found, k)))
+
+
+def _orders(one: Plan, schedule: Schedule) -> list[list[Token]]:
+    """The order of each stage of a single pipeline."""
+    stages, links, microbatches = one.template_of(0).stages, one.links_of(0), one.pipelines[0].microbatches
+    if schedule == "gpipe":
+        return gpipe(stages, links, microbatches)
+    if schedule == "1f1b":
+        return one_forward_one_backward(stages, links, microbatches)
+    problem = home_problem(one, split=True)
+    orders = zero_bubble(problem, lower_bound(problem).value_s)
+    return [[(SPLIT_KINDS[code % KINDS], code // KINDS) for code in order] for order in orders]
+
+
+def _workers(orders: Sequence[Sequence[Token]], pipeline: int) -> list[Worker]:
+    return [
+        Worker(pipeline, stage, print_order((Operation(kind, pipeline, j) for kind, j in order), pipeline))
+        for stage, order in enumerate(orders)
+    ]
+
+
+# GPipe: all forwards, then all backwards.
+#
+# Y. Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism", NeurIPS 2019.
+# Without its re-materialization, which a profile may have in its costs; the backwards run in the order of the forwards,
+# as in torch's ScheduleGPipe, so that they stay FIFO between stages.
+
+
+def gpipe(stages: Sequence[Stage], links: Sequence[Link], microbatches: int) -> list[list[Token]]:
+    """The order of each stage; `links` do not matter.
+
+    Raises:
+        InfeasibleError: a memory limit does not admit all micro-batches at once.
+    """
+    for index, room in enumerate(most_in_flight(stages, microbatches)):
+        if room < microbatches:
+            raise InfeasibleError(
+                f"GPipe holds all {microbatches} micro-batches at once, the limit of stage {index} admits {room}",
+                where="--memory-limit",
+                fix="take fewer micro-batches, or --schedule 1f1b",
+            )
+    forwards: list[Token] = [("F", j) for j in range(microbatches)]
+    backwards: list[Token] = [("B", j) for j in range(microbatches)]
+    return [forwards + backwards for _ in stages]
+
+
+# 1F1B: a warm-up of forwards, then a forward and a backward in turns.
+#
+# D. Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019, in the synchronous
+# form of DAPPLE (S. Fan et al., PPoPP 2021) and Megatron-LM. Stage i of S holds at most S - i micro-batches. We deviate
+# where a memory limit admits fewer: the warm-up is cut to what fits, and later stages never warm up deeper than earlier
+# ones, for they would wait for forwards that are never sent.
+
+
+def one_forward_one_backward(stages: Sequence[Stage], links: Sequence[Link], microbatches: int) -> list[list[Token]]:
+    """The order of each stage; `links` do not matter.
+
+    Raises:
+        InfeasibleError: a memory limit does not admit a single micro-batch.
+    """
+    orders = []
+    depth = microbatches
+    for index, room in enumerate(most_in_flight(stages, microbatches)):
+        depth = min(depth, len(stages) - index, room)
+        orders.append(_order(depth, microbatches))
+    return orders
+
+
+def _order(depth: int, microbatches: int) -> list[Token]:
+    """F0 … F(depth-1), then B0 F(depth) B1 …, so that at most `depth` micro-batches are held."""
+    order: list[Token] = [("F", j) for j in range(depth)]
+    for j in range(microbatches):
+        order.append(("B", j))
+        if j + depth < microbatches:
+            order.append(("F", j + depth))
+    return order
+
+
+# Zero bubble: the backward split in I and W, the W in what would be bubbles.
+#
+# P. Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024. As in its section 3.1 a constructive rule is tried in
+# several variants and the best is kept: the warm-ups of its ZB-H1 (S - i forwards at stage i, the memory of 1F1B) and
+# ZB-H2 (2(S - i) - 1, no bubble on equal stages), with and without waiting for a message that is about to arrive. We
+# deviate: times are exact and per stage, delays are per link, limits are in bytes, and the best is the one of least
+# makespan; its authors take the longest stage time, which suits a staggered optimizer.
+#
+# Without a memory limit, warm-ups are only preferences: forwards go on while nothing better is there. That holds more
+# micro-batches than ZB-H1, and buys slack: the same orders lose less when a link turns slow (tests hold the figures).
+
+
+def zero_bubble(problem: Problem, bound_s: float) -> Orders:
+    """The order of each stage.
+
+    Args:
+        problem: one pipeline, its backwards split, and its makespan as objective.
+        bound_s: a makespan that no orders beat; the search ends when one reaches it.
+
+    Returns:
+        Operation codes of each stage.
+
+    Raises:
+        InfeasibleError: a memory limit does not admit a single micro-batch.
+    """
+    variants = list(_variants(problem))
+    scheduler = ListScheduler(problem, runs=len(variants))
+    best: Orders = []
+    best_s = float("inf")
+    for rules in variants:
+        length_s = scheduler.run(rules)
+        if length_s < best_s:
+            best, best_s = scheduler.orders(), length_s
+        if best_s <= bound_s:
+            break
+    return best
+
+
+def _variants(problem: Problem) -> Iterator[Rules]:
+    room = rooms(problem)
+    depth = len(room)
+    unlimited = [problem.jobs] * depth
+    h1 = [depth - i for i in range(depth)]
+    h2 = [2 * (depth - i) - 1 for i in range(depth)]
+    for wait in (0.0, 0.5, 1.0):
+        for warmup in (h2, h1, [1] * depth):
+            capped = [min(x, most) for x, most in zip(warmup, room, strict=True)]
+            for in_flight, priority in (
+                (unlimited, Priority.INPUT_FIRST),
+                (capped, Priority.INPUT_FIRST),
+                (unlimited, Priority.ALTERNATE),
+            ):
+                yield Rules(capped, in_flight, [wait] * depth, unlimited, [priority] * depth)

@@ -1,1 +1,0 @@
-"""Lower bounds on what any orders can reach, with their proofs."""

@@ -1,1 +1,0 @@
-"""Exact solvers behind one Protocol: they polish what list scheduling leaves open."""

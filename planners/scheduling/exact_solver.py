@@ -1,0 +1,694 @@
+"""The Protocol of exact solvers, and what an attempt of one comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from itertools import chain, pairwise, product
+from math import ceil, floor, lcm
+from threading import Thread
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+from ...schemas.check import ROUNDING
+from .one_machine import identical_jobs
+from .problem import BACKWARD, FORWARD, KINDS, WEIGHT, Orders, Problem
+from .retime import value_s
+
+if TYPE_CHECKING:
+    from .problem import Flags, Ints
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a solver came to.
+
+    Attributes:
+        orders: better orders than those it started from, as operation codes; None where it found none.
+        bound_s: a value that it proved no orders to beat, in s; 0 where it proved nothing.
+        status: "optimal" where the better of start and `orders` is proven optimal, "limit" where time ran out,
+            "interrupted" where Ctrl-C ended it, with the best until then.
+        solver: the solver and its version, such as "CP-SAT 9.15".
+    """
+
+    orders: Orders | None
+    bound_s: float
+    status: Literal["optimal", "limit", "interrupted"]
+    solver: str
+
+
+class ExactSolver(Protocol):
+    """Searches all orders of a problem, from given ones, until a proof or a time limit.
+
+    Attributes:
+        most_operations: of larger problems it proves nothing.
+    """
+
+    most_operations: int
+
+    def improve(self, problem: Problem, start: Orders, bound_s: float, *, time_limit_s: float, seed: int) -> Attempt:
+        """Look for better orders than `start`.
+
+        Args:
+            problem: what to order, and whether its makespan or its period counts.
+            start: valid orders.
+            bound_s: a proven lower bound on the objective, in s.
+            time_limit_s: seconds after which the best so far is returned.
+            seed: of the solver's random choices.
+
+        Raises:
+            InvalidInputError: the solver is not installed.
+        """
+        ...
+
+
+# Precedences between numbered operations: arcs, their order, and the longest paths along them.
+
+
+Arc = tuple[int, int, int]  # (earlier, later, lag): least time from the end of one operation to the start of another
+
+
+def earliest(durations: Sequence[int], arcs: Iterable[Arc]) -> list[int]:
+    """Earliest starts of operations under arcs.
+
+    Raises:
+        ValueError: the arcs form a ring.
+    """
+    followers = followers_of(len(durations), arcs)
+    starts = [0] * len(durations)
+    for earlier in topological(followers, durations):
+        for later, lag in followers[earlier]:
+            starts[later] = max(starts[later], starts[earlier] + durations[earlier] + lag)
+    return starts
+
+
+def topological(followers: Sequence[Sequence[tuple[int, int]]], preference: Sequence[int]) -> list[int]:
+    """An order of operations that keeps all arcs; of those that may come next, the least by `preference` does.
+
+    Args:
+        followers: of each operation, the (later operation, lag) of its arcs.
+        preference: of each operation.
+
+    Raises:
+        ValueError: the arcs form a ring.
+    """
+    missing = [0] * len(followers)
+    for later, _ in chain.from_iterable(followers):
+        missing[later] += 1
+    ready = [(preference[o], o) for o, count in enumerate(missing) if count == 0]
+    heapify(ready)
+    found = []
+    while ready:
+        found.append(heappop(ready)[1])
+        for later, _ in followers[found[-1]]:
+            missing[later] -= 1
+            if missing[later] == 0:
+                heappush(ready, (preference[later], later))
+    if len(found) < len(followers):
+        raise ValueError("the arcs form a ring")
+    return found
+
+
+def followers_of(count: int, arcs: Iterable[Arc]) -> list[list[tuple[int, int]]]:
+    """The (later operation, lag) of the arcs that leave each of `count` operations."""
+    followers: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    for earlier, later, lag in arcs:
+        followers[earlier].append((later, lag))
+    return followers
+
+
+# A problem in whole numbers, as exact solvers take it: operations, precedences with lags, memory, overheads.
+#
+# Identical micro-batches, those with the same executors, delays and backward split, pass every stage first in, first
+# out. That loses nothing: sorting the starts of each of their operations relabels any schedule into such a one with the
+# same times and the same memory, for the l-th end at a stage cannot come after the l-th start at the next.
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a micro-batch holds on a worker between F and I (or B), between I and W, and the most that may be held."""
+
+    activation: int
+    stash: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """What the objective measures of one group of workers: from its first start over its last end.
+
+    Attributes:
+        operations: all of the group's.
+        firsts, lasts: the first and the last operations of identical micro-batches.
+        from_zero: whether it is measured from 0, as always for the makespan.
+        overhead: what follows the last end (all-reduce, optimizer step).
+    """
+
+    operations: tuple[int, ...]
+    firsts: tuple[int, ...]
+    lasts: tuple[int, ...]
+    from_zero: bool
+    overhead: int
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A problem in whole numbers. Operations are numbered such that every arc leads to a higher number.
+
+    Attributes:
+        problem: what it was made from.
+        unit_s: seconds of one unit of time.
+        exact: whether all times are multiples of the unit; else they were rounded down.
+        workers, codes, durations: of each operation.
+        messages: arcs that every schedule keeps: from stage to stage, I after F, W after I.
+        implied: arcs that some best schedule keeps besides: FIFO of identical micro-batches, and memory.
+        chains: the operations of one kind at one stage of identical micro-batches, in FIFO order.
+        overheads: of each group of workers what follows its last end (all-reduce, optimizer step).
+        memory: of each worker whose limit can bind.
+    """
+
+    problem: Problem
+    unit_s: float
+    exact: bool
+    workers: tuple[int, ...]
+    codes: tuple[int, ...]
+    durations: tuple[int, ...]
+    messages: tuple[Arc, ...]
+    implied: tuple[Arc, ...]
+    chains: tuple[tuple[int, ...], ...]
+    overheads: dict[int, int]
+    memory: dict[int, Memory]
+
+    @cached_property
+    def arcs(self) -> tuple[Arc, ...]:
+        """All arcs."""
+        return self.messages + self.implied
+
+    @cached_property
+    def number(self) -> dict[tuple[int, int], int]:
+        """The number of an operation, by its worker and code."""
+        return {place: o for o, place in enumerate(zip(self.workers, self.codes, strict=True))}
+
+    @cached_property
+    def operations_of(self) -> dict[int, list[int]]:
+        """The operations of each worker that has any."""
+        found: dict[int, list[int]] = {}
+        for operation, worker in enumerate(self.workers):
+            found.setdefault(worker, []).append(operation)
+        return found
+
+    @cached_property
+    def windows(self) -> tuple[Window, ...]:
+        """One for each group: the objective is the largest of them."""
+        return tuple(self._window(group, overhead) for group, overhead in self.overheads.items())
+
+    def _window(self, group: int, overhead: int) -> Window:
+        held = self.problem.workers
+        chains = [members for members in self.chains if held.group[self.workers[members[0]]] == group]
+        kinds = [self.codes[members[0]] % KINDS for members in chains]
+        stages = {int(held.stage[self.workers[members[0]]]) for members in chains}
+        return Window(
+            operations=tuple(operation for members in chains for operation in members),
+            firsts=tuple(members[0] for members, kind in zip(chains, kinds, strict=True) if kind == FORWARD),
+            lasts=tuple(members[-1] for members in chains if self.ends_microbatch(members[-1])),
+            from_zero=not self.problem.staggered or 0 in stages,
+            overhead=overhead,
+        )
+
+    def ends_microbatch(self, operation: int) -> bool:
+        """Whether an operation is the last of its micro-batch on its worker: W, or B."""
+        code = self.codes[operation]
+        following = (self.workers[operation], code - code % KINDS + WEIGHT)
+        return code % KINDS == WEIGHT or (code % KINDS == BACKWARD and following not in self.number)
+
+    def value(self, starts: Sequence[int]) -> int:
+        """The makespan or period of given starts, in units."""
+        return max((self._value(window, starts) for window in self.windows), default=0)
+
+    def _value(self, window: Window, starts: Sequence[int]) -> int:
+        end = max((starts[o] + self.durations[o] for o in window.operations), default=0)
+        begin = 0 if window.from_zero else min(starts[o] for o in window.operations)
+        return end - begin + window.overhead
+
+    def most(self, starts: Sequence[int], value_s: float) -> int:
+        """What all schedules stay below that are no worse than given starts, and those that are no worse than a value.
+
+        Args:
+            starts: a schedule of the instance, in units.
+            value_s: the makespan or period that schedules of the problem have at most, in s.
+        """
+        return self.value(starts) if self.exact else max(self.value(starts), floor(value_s / self.unit_s) + 1)
+
+    def least(self, bound_s: float) -> int:
+        """A proven bound in s as one in units; rounded up where times are exact, for all values are whole there."""
+        units = bound_s / self.unit_s
+        return ceil(units * (1 - ROUNDING / 2)) if self.exact else floor(units)
+
+    def bound_s(self, units: float) -> float:
+        """What a bound on the instance, in units, proves of the problem, in s."""
+        # Starts rounded down may make a window up to one unit longer than the real one.
+        stretched = self.problem.staggered and not self.exact
+        return max(0.0, (units - stretched) * self.unit_s)
+
+    def starts(self, orders: Orders) -> list[int]:
+        """Starts of given orders as soon as possible, handed on in FIFO order, in units.
+
+        Raises:
+            ValueError: the orders deadlock.
+        """
+        rows = [[self.number[worker, code] for code in order] for worker, order in enumerate(orders)]
+        found = earliest(self.durations, (*self.messages, *((a, b, 0) for row in rows for a, b in pairwise(row))))
+        for members in self.chains:
+            for operation, start in zip(members, sorted(found[o] for o in members), strict=True):
+                found[operation] = start
+        return found
+
+    def orders(self, starts: Sequence[float]) -> Orders:
+        """The orders of given starts.
+
+        Of operations that start at once those without duration come first, and among them the numbers decide: they
+        follow the arcs, so that the orders do not deadlock.
+        """
+        rows: list[list[int]] = [[] for _ in self.problem.workers.stage]
+        ends = [start + duration for start, duration in zip(starts, self.durations, strict=True)]
+        for operation in sorted(range(len(starts)), key=lambda o: (starts[o], ends[o], o)):
+            rows[self.workers[operation]].append(self.codes[operation])
+        return rows
+
+
+# What is decided about the order of operations once a value is to be reached, and what is left to decide.
+#
+# The arcs of an instance and their transitive closure decide many pairs of operations of a worker. An upper bound
+# decides more: a window of the objective has room for so much only, and a pair that fits into it in one order alone has
+# this one. Decided pairs raise heads and tails, and so it goes on until nothing changes (J. Carlier and E. Pinson, "An
+# algorithm for solving the job-shop problem", Management Science 35, 1989: immediate selection).
+
+
+Pair = tuple[int, int]
+NEVER = -(2**60)  # the head or tail of an operation without a path from, or to, a frame
+
+
+class Precedences:
+    """Decided and undecided pairs of an instance, for schedules of at most `most` units.
+
+    Heads and tails are measured in frames: the makespan has one, from 0 to the end of all, the period has one for each
+    window. A head is the least time from the frame's begin to an operation's start, a tail that from its end to the
+    frame's, with the overhead of the window in it; NEVER where no path leads there.
+
+    Attributes:
+        arcs: those of the instance, and decided pairs that do not follow from them.
+        undecided: pairs of operations of one worker that may come in either order, each once.
+        before: whether an operation comes before another, `operations x operations`.
+        frame: of each operation, that of its window.
+        heads, tails: `frames x operations`, in units.
+    """
+
+    def __init__(self, instance: Instance, most: int) -> None:
+        self.instance, self.most = instance, most
+        self.arcs: list[Arc] = list(instance.arcs)
+        self.undecided: list[Pair] = []
+        self._members = [np.array(members) for members in instance.operations_of.values()]
+        self._workmates = {o: members for members in self._members for o in members.tolist()}
+        self._durations: Ints = np.array(instance.durations)
+        self.frame = np.zeros(len(instance.codes), dtype=np.int64)
+        self._own_heads, self._own_tails = self._frames()
+        self._measure()
+        while decided := list(self._decide()):
+            self.arcs += decided
+            self._measure()
+
+    def slack(self, earlier: int, later: int) -> int:
+        """How much the later operation can start before the end of the earlier one if their order is the other."""
+        return int((self.most - self.tails[:, earlier] - self.heads[:, later]).min())
+
+    def following(self, members: Sequence[int]) -> dict[int, list[int]]:
+        """Which of some operations come directly after each of them, with none of them in between."""
+        known = self.before[np.ix_(members, members)]
+        direct = known & ~(known.astype(np.float32) @ known.astype(np.float32) > 0)
+        return {one: [members[j] for j in np.flatnonzero(direct[i]).tolist()] for i, one in enumerate(members)}
+
+    def _frames(self) -> tuple[Ints, Ints]:
+        """Heads and tails of each operation on its own."""
+        staggered, windows = self.instance.problem.staggered, self.instance.windows
+        shape = len(windows) if staggered else 1, len(self.frame)
+        heads, tails = np.full(shape, NEVER), np.full(shape, NEVER)
+        for number, window in enumerate(windows):
+            operations = list(window.operations)
+            frame = number if staggered else 0
+            self.frame[operations] = frame
+            heads[frame, operations] = 0
+            tails[frame, operations] = window.overhead
+        return heads, tails
+
+    def _measure(self) -> None:
+        """Closure, heads and tails under the arcs."""
+        count = len(self.frame)
+        after = followers_of(count, self.arcs)
+        order = topological(after, range(count))
+        self.before: Flags = np.zeros((count, count), dtype=np.bool_)
+        for operation in reversed(order):
+            for later, _ in after[operation]:
+                self.before[operation] |= self.before[later]
+                self.before[operation, later] = True
+        reversed_ = followers_of(count, [(b, a, lag) for a, b, lag in self.arcs])
+        self.heads = self._longest(self._own_heads, order, after, self.before)
+        self.tails = self._longest(self._own_tails, order[::-1], reversed_, self.before.T)
+
+    def _longest(
+        self, own: Ints, order: Sequence[int], followers: Sequence[Sequence[tuple[int, int]]], before: Flags
+    ) -> Ints:
+        """Longest paths from the frames, on which what comes before an operation on its worker goes one by one."""
+        found = own.copy()
+        for operation in order:
+            mates, frame = self._workmates[operation], self.frame[operation]
+            earlier = mates[before[mates, operation]]
+            done = _end_of_all(found[frame, earlier], self._durations[earlier])
+            found[frame, operation] = max(found[frame, operation], done)
+            leaving = found[:, operation] + self._durations[operation]
+            for later, lag in followers[operation]:
+                found[:, later] = np.maximum(found[:, later], leaving + lag)
+        return found
+
+    def _decide(self) -> Iterator[Arc]:
+        """The pairs that fit in one order only; the others become the undecided ones."""
+        self.undecided = []
+        for members in self._members:
+            known = self.before[np.ix_(members, members)]
+            fits = self._fits(members)
+            for i, j in np.argwhere(np.triu(~(known | known.T), 1)).tolist():
+                a, b = int(members[i]), int(members[j])
+                if fits[i, j] and fits[j, i]:
+                    self.undecided.append((a, b))
+                else:
+                    yield (a, b, 0) if fits[i, j] else (b, a, 0)
+
+    def _fits(self, members: Ints) -> Flags:
+        """Whether one operation can come before another as far as room goes, `members x members`."""
+        lengths = self._durations[members]
+        fits = np.ones((len(members), len(members)), dtype=np.bool_)
+        for heads, tails in zip(self.heads[:, members], self.tails[:, members], strict=True):
+            fits &= (heads + lengths)[:, None] + (lengths + tails)[None, :] <= self.most
+        return fits
+
+
+def _end_of_all(ready: Ints, durations: Ints) -> int:
+    """When operations are done that are executed one by one, each when it is ready or later; NEVER for none."""
+    if not len(ready):
+        return NEVER
+    order = np.argsort(ready, kind="stable")
+    left = np.cumsum(durations[order][::-1])[::-1]
+    return int((ready[order] + left).max())
+
+
+# From a problem in floats to an instance in whole numbers.
+#
+# Times are counted in a unit that all of them are multiples of, where there is one; then the solver's values are those
+# of the problem. Otherwise they are rounded down to a grid so fine that it costs less than `ROUNDING`: no orders take
+# longer in the instance than in the problem, so what is proven of the instance bounds the problem. Bytes are counted
+# such that whatever fits into the problem's memory fits into the instance's.
+
+
+FLOAT_ERROR = 4e-15  # relative error that a few operations on floats may make
+GRID = 2**40  # units of the horizon where no unit divides all times; a thousand roundings down are less than ROUNDING
+LARGEST_DENOMINATOR = 10**6  # of one time as a fraction of another
+LARGEST_RATIO = 1000  # of bytes: what a solver counts memory in may not be much smaller than an activation
+
+
+def instance_of(problem: Problem, horizon_s: float) -> Instance:
+    """A problem in whole numbers.
+
+    Args:
+        problem: what to order.
+        horizon_s: a value that orders of it reach, in s.
+    """
+    unit_s = common_unit(_times_s(problem), horizon_s / GRID)
+    table = _Table(problem, unit_s or horizon_s / GRID, unit_s is not None)
+    return table.instance()
+
+
+def common_unit(values: Iterable[float], least: float) -> float | None:
+    """The largest number of which all values are multiples, up to the rounding of floats.
+
+    Args:
+        values: zeros among them are multiples of anything.
+        least: what the unit may not be smaller than.
+
+    Returns:
+        The unit, or None where it is too small.
+    """
+    positive = sorted({value for value in values if value > 0})
+    if not positive:
+        return 1.0
+    parts = 1
+    for value in positive:
+        quotient = value / positive[0]
+        fraction = Fraction(quotient).limit_denominator(LARGEST_DENOMINATOR)
+        parts = lcm(parts, fraction.denominator)
+        if abs(fraction / Fraction(quotient) - 1) > FLOAT_ERROR or positive[0] / parts < least:
+            return None
+    return positive[0] / parts
+
+
+def _times_s(problem: Problem) -> Iterator[float]:
+    """Every time in s that a value is a sum of."""
+    workers = problem.workers
+    for number, jobs in enumerate(problem.jobs_of):
+        if jobs:
+            yield float(workers.forward_s[number])
+            yield from {problem.backward_s(number, bool(split)) for split in _splits(problem, number)}
+            if _splits(problem, number).any():
+                yield float(workers.weight_s[number])
+    yield from problem.hop_s.ravel().tolist()
+    yield from workers.allreduce_s[workers.live].tolist()
+    yield from workers.optimizer_s[workers.live].tolist()
+
+
+def _splits(problem: Problem, worker: int) -> Flags:
+    """Whether the backward of each job of a worker is split."""
+    found: Flags = problem.split[list(problem.jobs_of[worker]), int(problem.workers.stage[worker])]
+    return found
+
+
+class _Table:
+    """The operations of a problem before they are numbered: `cells` holds them by job, stage and kind."""
+
+    def __init__(self, problem: Problem, unit_s: float, exact: bool) -> None:
+        self.problem, self.unit_s, self.exact = problem, unit_s, exact
+        self.cells: dict[tuple[int, int, int], int] = {}
+        self.workers: list[int] = []
+        self.durations: list[int] = []
+        for job, depth in enumerate(problem.depth[problem.origin].tolist()):
+            for stage in range(depth):
+                self._add(job, stage, int(problem.executor[job, stage]), bool(problem.split[job, stage]))
+
+    def _add(self, job: int, stage: int, worker: int, split: bool) -> None:
+        costs = self.problem.workers
+        seconds = [costs.forward_s[worker], self.problem.backward_s(worker, split), costs.weight_s[worker]]
+        for kind in [FORWARD, BACKWARD, WEIGHT] if split else [FORWARD, BACKWARD]:
+            self.cells[job, stage, kind] = len(self.workers)
+            self.workers.append(worker)
+            self.durations.append(self.whole(seconds[kind]))
+
+    def whole(self, seconds: float) -> int:
+        """A time in units: exactly, or rounded down."""
+        units = float(seconds) / self.unit_s
+        return round(units) if self.exact else floor(units)
+
+    def instance(self) -> Instance:
+        """The instance, its operations numbered along the arcs; of those that may come next, W and I go before F."""
+        memory = _memory(self.problem)
+        classes = identical_jobs(self.problem)
+        chains = [members for jobs in classes for members in self._chains(jobs)]
+        messages = list(self._messages())
+        implied = [(a, b, 0) for members in chains for a, b in pairwise(members)]
+        implied += [arc for jobs in classes for arc in self._memory_arcs(jobs, memory)]
+        kinds = [kind for _, _, kind in self.cells]
+        order = topological(followers_of(len(kinds), messages + implied), [-kind for kind in kinds])
+        new = {old: number for number, old in enumerate(order)}
+        codes = [KINDS * job + kind for job, _, kind in self.cells]
+        return Instance(
+            problem=self.problem,
+            unit_s=self.unit_s,
+            exact=self.exact,
+            workers=tuple(self.workers[old] for old in order),
+            codes=tuple(codes[old] for old in order),
+            durations=tuple(self.durations[old] for old in order),
+            messages=tuple((new[a], new[b], lag) for a, b, lag in messages),
+            implied=tuple((new[a], new[b], lag) for a, b, lag in implied),
+            chains=tuple(tuple(new[old] for old in members) for members in chains),
+            overheads=self._overheads(),
+            memory=memory,
+        )
+
+    def _messages(self) -> Iterator[Arc]:
+        """From stage to stage, from F to I or B at the last one, from I to W."""
+        cells, hop_s = self.cells, self.problem.hop_s
+        for (job, stage, kind), operation in cells.items():
+            last = (job, stage + 1, FORWARD) not in cells
+            if kind == WEIGHT:
+                yield cells[job, stage, BACKWARD], operation, 0
+            elif last and kind == BACKWARD:
+                yield cells[job, stage, FORWARD], operation, 0
+            elif kind == BACKWARD:
+                yield cells[job, stage + 1, BACKWARD], operation, self.whole(hop_s[job, stage])
+            elif not last:
+                yield operation, cells[job, stage + 1, FORWARD], self.whole(hop_s[job, stage])
+
+    def _chains(self, jobs: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """The operations of each stage and kind of identical jobs."""
+        for stage, kind in product(range(self._depth(jobs)), range(KINDS)):
+            if (jobs[0], stage, kind) in self.cells:
+                yield tuple(self.cells[job, stage, kind] for job in jobs)
+
+    def _memory_arcs(self, jobs: Sequence[int], memory: dict[int, Memory]) -> Iterator[Arc]:
+        """What must have ended before a further F for the identical jobs alone to fit, at each stage.
+
+        Before the l-th F starts, at most `most` others are whole, and so many are stashed at most even if none is.
+        """
+        for stage in range(self._depth(jobs)):
+            held = memory.get(int(self.problem.executor[jobs[0], stage]))
+            if held is not None:
+                frees = [(BACKWARD, held.limit // held.activation)]
+                if self.problem.split[jobs[0], stage] and held.stash:
+                    frees.append((WEIGHT, (held.limit - held.activation) // held.stash + 1))
+                for kind, most in frees:
+                    for earlier, later in zip(jobs, jobs[most:], strict=False):
+                        yield self.cells[earlier, stage, kind], self.cells[later, stage, FORWARD], 0
+
+    def _depth(self, jobs: Sequence[int]) -> int:
+        return int(self.problem.depth[self.problem.origin[jobs[0]]])
+
+    def _overheads(self) -> dict[int, int]:
+        """What follows the last end of each group that has operations or, for the makespan, a live worker."""
+        workers, staggered = self.problem.workers, self.problem.staggered
+        groups = workers.group[self.workers if staggered else workers.live]
+        step_s = workers.optimizer_s[workers.live].max(initial=0.0)
+        found = {}
+        for group in sorted(set(groups.tolist())):
+            mine = workers.live & (workers.group == group)
+            own_s = workers.optimizer_s[mine].max() if staggered else step_s
+            found[group] = self.whole(workers.allreduce_s[mine].max()) + self.whole(own_s)
+        return found
+
+
+def _memory(problem: Problem) -> dict[int, Memory]:
+    """The memory of every worker whose limit can bind, counted so that nothing that fits is shut out."""
+    workers, found = problem.workers, {}
+    for worker, jobs in enumerate(problem.jobs_of):
+        activation, stash = float(workers.activation_bytes[worker]), float(workers.stash_bytes[worker])
+        limit = float(workers.limit_bytes[worker]) * (1 + ROUNDING)
+        if len(jobs) * activation > limit:
+            ratio = Fraction(stash / activation).limit_denominator(LARGEST_RATIO)
+            most = 0
+            for whole in range(1, int(limit // activation) + 1):
+                stashed = int((limit - whole * activation) // stash) if stash else 0
+                most = max(most, whole * ratio.denominator + min(stashed, len(jobs) - whole) * ratio.numerator)
+            found[worker] = Memory(ratio.denominator, ratio.numerator, most)
+    return found
+
+
+# The best that a solver has so far: orders that are checked and timed exactly, and what is proven.
+
+
+class Best:
+    """The best orders and the bound, both in s and both only ever better.
+
+    Args:
+        problem: what is ordered.
+        start: valid orders to begin with.
+    """
+
+    def __init__(self, problem: Problem, start: Orders) -> None:
+        self.problem = problem
+        self.orders: Orders | None = None
+        self.value_s = value_s(problem, start)
+        self.bound_s = 0.0
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing is better."""
+        return self.value_s <= self.bound_s * (1 + ROUNDING)
+
+    def offer(self, *candidates: Orders) -> None:
+        """Take complete orders, if they are valid and better."""
+        for orders in candidates:
+            found_s = value_s(self.problem, orders)
+            if found_s < self.value_s and keeps_limits(self.problem, orders):
+                self.orders, self.value_s = orders, found_s
+
+    def prove(self, bound_s: float) -> None:
+        """Take a proven bound, if it is better."""
+        self.bound_s = max(self.bound_s, bound_s)
+
+    def attempt(self, ended: Literal["limit", "interrupted"], solver: str) -> Attempt:
+        """What it all came to; `ended` says why the search did, where there is no proof."""
+        return Attempt(self.orders, min(self.bound_s, self.value_s), "optimal" if self.proven else ended, solver)
+
+
+def keeps_limits(problem: Problem, orders: Orders) -> bool:
+    """Whether every worker stays within its memory limit, up to rounding, if it executes these operation codes."""
+    workers = problem.workers
+    for worker, order in enumerate(orders):
+        codes = np.array(order, dtype=np.int64)
+        split = problem.split[codes // KINDS, int(workers.stage[worker])]
+        kinds = codes % KINDS
+        whole = np.cumsum((kinds == FORWARD).astype(np.int64) - (kinds == BACKWARD))
+        stashed = np.cumsum((split & (kinds == BACKWARD)).astype(np.int64) - (kinds == WEIGHT))
+        held = whole * workers.activation_bytes[worker] + stashed * workers.stash_bytes[worker]
+        if held.max(initial=0.0) > workers.limit_bytes[worker] * (1 + ROUNDING):
+            return False
+    return True
+
+
+# Ctrl-C for solvers that run for long without coming back to Python.
+
+
+POLL_S = 0.05
+
+
+def run_until_interrupted(run: Callable[[], None], stop: Callable[[], None]) -> bool:
+    """Run a solver in a thread of its own, so that the main thread is free to be interrupted.
+
+    Args:
+        run: the solver; it must let go of Python's lock.
+        stop: asks it to come to an end; may be called before it has begun and more than once.
+
+    Returns:
+        Whether Ctrl-C ended it.
+
+    Raises:
+        KeyboardInterrupt: a second Ctrl-C, while the solver comes to an end: it is left alone.
+    """
+    ended: Future[None] = Future()
+    Thread(target=_record, args=(run, ended), daemon=True).start()
+    interrupted = False
+    try:
+        _wait(ended)
+    except KeyboardInterrupt:
+        interrupted = True
+        _wait(ended, stop)
+    ended.result()
+    return interrupted
+
+
+def _wait(ended: Future[None], meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Wait for the end, and do something again and again meanwhile.
+
+    A thread's own `join` will not do: an interrupted one takes the thread for ended (CPython 3.11, bpo-45274).
+    """
+    while not ended.done():
+        meanwhile()
+        wait([ended], timeout=POLL_S)
+
+
+def _record(run: Callable[[], None], ended: Future[None]) -> None:
+    try:
+        run()
+        ended.set_result(None)
+    except BaseException as error:
+        ended.set_exception(error)
