@@ -15,7 +15,7 @@ Ends = tuple[float, float]
 
 
 def reproduce() -> Reproduction:
-    """All of it."""
+    """Adaptra Figure 16: one slow link, first or last, 30 or 60 ms, in models of 7B to 60B: averages and extremes."""
     return Reproduction(
         "adaptra-figure-16",
         "Adaptra Figure 16: iteration times with one slow link, ratios",

@@ -9,7 +9,7 @@ SAVED: dict[System, float] = {"1F1B": 0.516, "ZB": 0.575, "Adaptra-CPU": 0.231}
 
 
 def reproduce() -> Reproduction:
-    """All of it."""
+    """Adaptra Figure 17: two or three slow links at once in the 14B model, 30 ms each: averages over four settings."""
     rows = tuple(_row(system, round(1 - saved, 3)) for system, saved in SAVED.items())
     return Reproduction(
         "adaptra-figure-17",

@@ -18,7 +18,10 @@ TOLERANCE = 0.10
 
 
 def reproduce() -> Reproduction:
-    """All of it."""
+    """Adaptra Figure 18: a slow link of a data-parallel group, moved to a pipeline (Falcon, Adaptra) and adapted to.
+
+    8.04 times the healthy iteration as it is, 3.6 times less by moving it, another 1.96 times less by Adaptra.
+    """
     return Reproduction(
         "adaptra-figure-18",
         "Adaptra Figure 18: iteration time of the 7B model with a slow link of 30 ms, over that without",

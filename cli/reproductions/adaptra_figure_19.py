@@ -41,7 +41,10 @@ class Gaps:
 
 
 def reproduce() -> Reproduction:
-    """All of it."""
+    """Adaptra Figure 19: how far the published scheduler is from optimal, by the fineness of its time steps.
+
+    Times of planning are left to `benchmarks/scheduling.py`: here the same command gives the same bytes.
+    """
     gaps = [gaps_of(stages, count, number) for stages, count in SHAPES for number in range(PROFILES)]
     return Reproduction(
         "adaptra-figure-19",

@@ -32,7 +32,10 @@ Ends = tuple[float, float]
 
 
 def reproduce() -> Reproduction:
-    """All of it."""
+    """Adaptra Figure 21: 1,200 iterations of a 140B model, nine times slow links and a network card that fails.
+
+    The trace is table 3's; each stretch of it is simulated as one iteration times its length.
+    """
     return Reproduction(
         "adaptra-figure-21",
         "Adaptra Figure 21: minutes that 1,200 iterations of the 140B model take on 128 GPUs",

@@ -11,7 +11,10 @@ PRINTED = {0.0: 390, 0.01: 400, 0.02: 440}  # ms by the delay in s
 
 
 def reproduce() -> Reproduction:
-    """All of it."""
+    """Adaptra Figures 4 and 5: four stages, twelve micro-batches, a delay of 10 or 20 ms on the first link.
+
+    The paper's own simulation, with all its constants: F = B = W = 10 ms.
+    """
     frozen = [
         Row(f"{1000 * delay_s:g} ms of delay, ms", paper, _ms(delay_s), Basis.SIMULATED, 0)
         for delay_s, paper in PRINTED.items()

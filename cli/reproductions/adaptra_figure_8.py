@@ -18,7 +18,10 @@ SIMULATOR = {2: {0: 910, 4: 914, 8: 918, 12: 960, 16: 1040, 20: 1120}, 3: {20: 9
 
 
 def reproduce() -> Reproduction:
-    """All of it."""
+    """Adaptra Figure 8: which delay a pipeline's slackness absorbs, and how much a longer one costs.
+
+    The chart's values are not in the text, which says where it bends, (slackness - 1) t, and how steeply it rises then.
+    """
     return Reproduction(
         "adaptra-figure-8",
         "Adaptra Figure 8: the delay that a slackness absorbs, and iteration times under delays, ms",

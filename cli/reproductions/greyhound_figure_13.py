@@ -63,7 +63,10 @@ STRATEGIES = (
 
 
 def reproduce() -> Reproduction:
-    """All of it: generated calls, and recorded errors of live jobs."""
+    """Greyhound Figure 13: iteration times told by communication calls alone, within 1.2, 0.7 and 0.1 %.
+
+    All of it: generated calls, and recorded errors of live jobs.
+    """
     return Reproduction(
         NAME,
         "Greyhound Figure 13: error of iteration times told by calls alone, by strategy",

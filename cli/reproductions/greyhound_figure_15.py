@@ -28,7 +28,7 @@ CONGESTED = {
 
 
 def reproduce() -> Reproduction:
-    """All of it."""
+    """Greyhound Figure 15: S2 with 1 to 4 of 4 groups slow (left), and stragglers consolidated in one stage (right)."""
     left = {slow: _left(slow) for slow in range(1, GROUPS + 1)}
     return Reproduction(
         "greyhound-figure-15",

@@ -18,7 +18,7 @@ FITTED = ("delay of a severely congested link of figure 16",)
 
 
 def reproduce() -> Reproduction:
-    """All of it."""
+    """Greyhound Figure 16: moving a congested link (S3) on 16 GPUs: 1.23 times as fast with PP 4, 1.14 with PP 8."""
     return Reproduction(
         "greyhound-figure-16",
         "Greyhound Figure 16: iteration time under severe congestion over that after S3",

@@ -11,7 +11,10 @@ MEAN, MOST = 0.0039, 0.011
 
 
 def reproduce() -> Reproduction:
-    """What was recorded."""
+    """Greyhound Figure 18: what tracking costs an iteration, 0.39 % on average and 1.1 % at most.
+
+    What was recorded.
+    """
     return Reproduction(
         NAME,
         "Greyhound Figure 18: the share of a job that tracking takes",

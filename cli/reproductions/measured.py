@@ -1,4 +1,4 @@
-"""What was measured here once and recorded in `measured.json`, which `benchmarks/papers.py` writes: times, mostly."""
+"""What was measured here once and recorded in `measured.json`, which `benchmarks/paper_times.py` writes: times, mostly."""
 
 import json
 from functools import cache

@@ -19,7 +19,10 @@ FLEET = Fleet(tuple(f"node{number}" for number in range(NODES)))
 
 
 def reproduce() -> Reproduction:
-    """All of it, by computed profiles, rtk's Oobleck planner and its Bamboo."""
+    """Oobleck Table 1: five models, and the micro-batches that run on 40 GB; the largest one of Bamboo.
+
+    All of it, by computed profiles, rtk's Oobleck planner and its Bamboo.
+    """
     return Reproduction(
         "oobleck-table-1",
         "Oobleck Table 1: parameters of the models, and micro-batches that fit into 40 GB",

@@ -55,7 +55,10 @@ def ablation(pp: int, dp: int, microbatches: int) -> Ablation:
 
 
 def reproduce() -> Reproduction:
-    """The figure, by `rtk plan slipstream --technique`, with the stated batches and with others."""
+    """SlipStream Figure 10: what each technique adds to the throughput; not reproducible from the stated batches.
+
+    The figure, by `rtk plan slipstream --technique`, with the stated batches and with others.
+    """
     stated = [ablation(job.pp, job.dp, job.microbatches // job.dp) for job in JOBS]
     short = [ablation(job.pp, job.dp, each * job.pp) for job in JOBS for each in (1, 2)]
     limit = max(found.decoupled / found.coupled - 1 for found in stated)

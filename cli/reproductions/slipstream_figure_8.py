@@ -177,7 +177,13 @@ def _averages(
 
 
 def reproduce() -> Reproduction:
-    """The figure's two ratios, by the planners and a loop over three traces with five readings of costs."""
+    """SlipStream Figure 8: 24 GPUs that come and go as a trace says, 6 h; SlipStream against Oobleck and Bamboo.
+
+    Which part of which trace, and what it costs that GPUs join, is not said. Each choice gives another ratio: ours is the
+    range over fifteen of them, and the paper's ratio inside it is no validation.
+
+    The figure's two ratios, by the planners and a loop over three traces with five readings of costs.
+    """
     found = list(ratios())
     usual = [one for one in found if "Oobleck" not in one.costs]
     return Reproduction(

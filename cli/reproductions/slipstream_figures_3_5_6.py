@@ -23,7 +23,12 @@ TIGHT = Profile(
 
 
 def reproduce() -> Reproduction:
-    """The figures, by `rtk plan pipeline` and `rtk plan slipstream`."""
+    """SlipStream Figures 3, 5 and 6: the running example, four stages, three pipelines, six micro-batches, one dead worker.
+
+    Time slots of F = I = W = 1, B = 2. Which worker of stage 2 is dead does not matter: the planners say so of all of them.
+
+    The figures, by `rtk plan pipeline` and `rtk plan slipstream`.
+    """
     adaptive, decoupled, staggered = (planned(technique, DEAD) for technique in ("adaptive", "decoupled", "staggered"))
     calm = planned("decoupled", WHOLE).makespan_s, planned("staggered", WHOLE).period_s
     tight = planned("staggered", DEAD, limited=True)

@@ -234,8 +234,8 @@ def test_the_page_says_in_all_what_its_lines_say() -> None:
 @pytest.mark.checkout
 def test_what_is_recorded_is_what_benchmarks_have_left() -> None:
     """Sections of `measured.json` that are taken out of `benchmarks/results/` are theirs to the last bit."""
-    from rtk.benchmarks import papers
+    from rtk.benchmarks import paper_times
 
-    taken = {name: papers.SECTIONS[name](0.0) for name in papers.TAKEN}
+    taken = {name: paper_times.SECTIONS[name](0.0) for name in paper_times.TAKEN}
     assert {name: measured(name) for name in taken} == taken
-    assert measured("slipstream-table-3")["unlimited"] == papers.unlimited()
+    assert measured("slipstream-table-3")["unlimited"] == paper_times.unlimited()

@@ -1,4 +1,4 @@
-"""Times beside those that the papers print: `python -m rtk.benchmarks.papers [--only NAME...] [--budget SECONDS]`.
+"""Times beside those that the papers print: `python -m rtk.benchmarks.paper_times [--only NAME...] [--budget SECONDS]`.
 
 Writes `cli/reproductions/measured.json`, from which `rtk reproduce` takes what it cannot compute anew with the same
 bytes: times. Some are measured here, on one core, machine code loaded:
