@@ -32,8 +32,8 @@ def reproduce() -> Reproduction:
 
 METHOD = (
     "`rtk plan batch` (least time of the slowest group, exact) on groups of 1 to 2 s a micro-batch, at random, 8 "
-    "micro-batches a group. Times are measured once by `benchmarks/paper_times.py`, on one core, medians of 15; made
-    anew " "each time is the distribution: its time over what it would be if micro-batches could be split."
+    "micro-batches a group. Times are measured once by `benchmarks/paper_times.py`, on one core, medians of 15; made "
+    "anew each time is the distribution: its time over what it would be if micro-batches could be split."
 )
 UNSAID = (
     "The groups' times, how many micro-batches, and the solver's machine. The paper's equation 1 asks for the least "
