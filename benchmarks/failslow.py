@@ -1,6 +1,6 @@
 """How well fail-slows are found in series of times: `python benchmarks/failslow.py --only SECTION [-o FILE]`.
 
-* series: jobs shaped like Greyhound's Tables 3 and 4 and hard ones (`failslow_series.py` in `cli/reproductions/`), on
+* series: jobs shaped like Greyhound's Tables 3 and 4 and hard ones (`failslow.py` in `benchmarks/papers/`), on
   seeds that nothing was tuned on: right, falsely alarmed and missed jobs, delays and cost, for a sliding window, BOCD,
   BOCD with verification as published, and the two modes of `rtk detect`.
 * cost: microseconds of CPU a sample.
@@ -21,8 +21,7 @@ from rtk.benchmarks.common import in_turns, spread, write_result
 from rtk.benchmarks.failslow_labelled import Anomalous, Changing, anomaly_f1, mean_change_point_f1, read_nab, read_tcpd
 from rtk.benchmarks.failslow_peers import best_settings, default_settings
 from rtk.benchmarks.failslow_views import anomalies, changes
-from rtk.cli.reproductions.failslow_detectors import DETECTORS, score
-from rtk.cli.reproductions.failslow_series import JobSeries, communication_jobs, computation_jobs, hard_jobs
+from rtk.benchmarks.papers.failslow import DETECTORS, JobSeries, communication_jobs, computation_jobs, hard_jobs, score
 from rtk.profilers.failslow.tracker import Mode, track
 
 SEEDS = (401, 402, 403)  # tuning saw 1 to 16, and 101 to 103, 201 to 203, 301 to 303

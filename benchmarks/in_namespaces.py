@@ -1,4 +1,4 @@
-"""A job of real processes whose links are real sockets, slowed and broken while it runs (runners/slow_network).
+"""A job of real processes whose links are real sockets, slowed and broken while it runs (benchmarks/slow_network).
 
 `python -m rtk.benchmarks.in_namespaces PLAN --model gpt-tiny --iterations 40 --trace links.jsonl -o metrics.jsonl`
 
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from rtk.runners.slow_network.network import SlowNetwork
+from rtk.benchmarks.slow_network.network import SlowNetwork
 from rtk.schemas.documents import canonical, read_document
 from rtk.schemas.plan import Plan
 from rtk.schemas.trace import Trace, TraceEvent, read_trace

@@ -1,6 +1,6 @@
 """How well `rtk profile links` finds delays and bandwidths that are known: `python -m rtk.benchmarks.links [-o FILE]`.
 
-Four ranks, each in a network namespace of its own (runners/slow_network), are two hosts of two. An emulated switch
+Four ranks, each in a network namespace of its own (benchmarks/slow_network), are two hosts of two. An emulated switch
 holds every packet for a known delay and lets a known number of bytes a second set out. What is found beyond the delay
 is the emulator's and gloo's own time, which a first run without any gives. Needs root. `loopback` are processes of
 this machine without an emulator, whose truth nobody knows: how well a line fits is the figure.
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.runners.slow_network.network import SlowNetwork
+from rtk.benchmarks.slow_network.network import SlowNetwork
 
 LINKS = (sys.executable, "-m", "rtk.cli.main", "profile", "links")
 RANKS, PORT = 4, 29517

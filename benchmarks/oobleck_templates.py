@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.cli.reproductions.oobleck_table_3 import LAYERS, PAPER_S
+from rtk.benchmarks.papers.oobleck import LAYERS, PAPER_S
 from rtk.planners.oobleck.mapping import Mapper, Mapping, Objective, Request, Stages, stages_of
 from rtk.schemas.profile import Device, Layer, LayerCost, Profile
 from rtk.tests.planners.oobleck_reference import (

@@ -1,6 +1,6 @@
 """Times beside those that the papers print: `python -m rtk.benchmarks.paper_times [--only NAME...] [--budget SECONDS]`.
 
-Writes `cli/reproductions/measured.json`, from which `rtk reproduce` takes what it cannot compute anew with the same
+Writes `benchmarks/papers/measured.json`, from which `rtk reproduce` takes what it cannot compute anew with the same
 bytes: times. Some are measured here, on one core, machine code loaded:
 
 * slipstream-table-3: all plans for 1 to 25 % failures in 1F1B's memory, once a shape; one that takes longer than the
@@ -21,14 +21,14 @@ from statistics import median
 from typing import Any
 
 from rtk.benchmarks.common import machine
-from rtk.cli.reproductions import greyhound_table_5, slipstream_table_3
-from rtk.cli.reproductions.measured import FILE
+from rtk.benchmarks.papers import greyhound, slipstream_tables
+from rtk.benchmarks.papers.measured import FILE
 from rtk.planners.batch.distribute import distribute
 from rtk.schemas.documents import canonical_json
 from rtk.schemas.files import write_bytes
 
 RESULTS = Path(__file__).with_name("results")
-RECORDED = Path(__file__).parents[1] / "cli" / "reproductions" / FILE
+RECORDED = Path(__file__).with_name("papers") / FILE
 REPEATS = 15
 
 
@@ -41,7 +41,7 @@ def atlases(budget_s: float) -> dict[str, Any]:
     """Seconds of each shape, `[pp, dp, seconds, whether all plans were made]`, in 1F1B's memory and without a limit."""
     for pp in (64, 32):  # machine code is made ready, also what only the second needs
         atlas(pp, 2, budget_s)
-    shapes = [(pp, dp) for dp in slipstream_table_3.PAPER_S for pp in slipstream_table_3.PP_DEGREES]
+    shapes = [(pp, dp) for dp in slipstream_tables.PAPER_S for pp in slipstream_tables.PP_DEGREES]
     limited = [[*shape, *atlas(*shape, budget_s)] for shape in shapes]
     return {"limited": limited, "unlimited": unlimited(), "machine": machine()}
 
@@ -55,8 +55,8 @@ def unlimited() -> list[list[float | bool]]:
 def atlas(pp: int, dp: int, budget_s: float) -> tuple[float, bool]:
     """Seconds for all plans of a shape, made ready included, and whether they were all made within the budget."""
     started_s = time.perf_counter()
-    planner = slipstream_table_3.planner_of(pp, dp)
-    for left in slipstream_table_3.counts(pp, dp):
+    planner = slipstream_tables.planner_of(pp, dp)
+    for left in slipstream_tables.counts(pp, dp):
         planner.entry(left)
         took_s = time.perf_counter() - started_s
         if took_s > budget_s:
@@ -72,12 +72,12 @@ def templates(budget_s: float) -> list[dict[str, Any]]:
 
 def distributions(budget_s: float) -> list[list[float]]:
     """Seconds by the number of groups, `[groups, seconds]`."""
-    return [[groups, distribution_s(groups)] for groups in greyhound_table_5.PAPER_S]
+    return [[groups, distribution_s(groups)] for groups in greyhound.PAPER_S]
 
 
 def distribution_s(groups: int) -> float:
     """Of the exact distribution."""
-    paces, count = greyhound_table_5.paces(groups), greyhound_table_5.MICROBATCHES * groups
+    paces, count = greyhound.paces(groups), greyhound.TABLE_5_MICROBATCHES * groups
     took_s = []
     for _ in range(REPEATS + 1):
         started_s = time.perf_counter()

@@ -18,7 +18,7 @@ import numpy as np
 
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.instances import pipeline, random_pipeline, split
-from rtk.planners.adaptra.time_stepped import time_stepped
+from rtk.benchmarks.papers.adaptra_pipelines import time_stepped
 from rtk.planners.pipeline import one_forward_one_backward, zero_bubble
 from rtk.planners.scheduling.cp_sat import CpSatSolver
 from rtk.planners.scheduling.list_schedule import ListScheduler, Priority, Rules, list_schedule

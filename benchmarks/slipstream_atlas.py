@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from rtk.benchmarks.instances import Times
+from rtk.benchmarks.papers.slipstream_tables import PAPER_S, PP_DEGREES, paper_s
 from rtk.benchmarks.scheduling import timed
 from rtk.benchmarks.slipstream_clusters import STAGE_MS, TECHNIQUES, profile_of, quarter, replanner
-from rtk.cli.reproductions.slipstream_table_3 import PAPER_S, PP_DEGREES, paper_s
 from rtk.planners.slipstream.cluster import Technique
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.atlas import AtlasEntry

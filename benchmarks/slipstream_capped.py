@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rtk.benchmarks.papers.slipstream_tables import PAPER_S, PP_DEGREES, paper_s
 from rtk.benchmarks.scheduling import timed
 from rtk.benchmarks.slipstream_atlas import whole_atlas
 from rtk.benchmarks.slipstream_clusters import quarter, random_units, replanner
-from rtk.cli.reproductions.slipstream_table_3 import PAPER_S, PP_DEGREES, paper_s
 from rtk.planners.slipstream.cluster import Technique
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.atlas import AtlasEntry

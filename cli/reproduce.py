@@ -10,7 +10,7 @@ from ..schemas.text import did_you_mean
 from .console import Debug, Json, Quiet, print_json, print_table, progress, remark
 
 if TYPE_CHECKING:
-    from .reproductions.reproduction import Reproduction
+    from ..benchmarks.papers.reproduction import Reproduction
 
 NAME = "reproduce"
 SUMMARY = "Make the papers' tables and figures again, theirs beside ours."
@@ -40,7 +40,7 @@ def command(
     stated inputs, computed beside it, measured here and recorded, quoted from the paper; and how many numbers were
     fitted to it.
     """
-    from .reproductions import telling
+    from ..benchmarks.papers import telling
 
     chosen = _chosen(names or [LIST])
     if not chosen:
@@ -64,20 +64,20 @@ def _chosen(names: list[str]) -> tuple[str, ...]:
     Raises:
         InvalidInputError: there is none of that name.
     """
-    from .reproductions import catalogue
+    from ..benchmarks.papers import catalogue
 
     if names == [LIST]:
         return ()
     if LIST in names:
         raise InvalidInputError(f"`{LIST}` goes with no other name", where="NAME", fix=f"rtk reproduce {LIST}")
     for name in names:
-        if name != ALL and name not in catalogue.MODULES:
+        if name != ALL and name not in catalogue.MAKERS:
             raise _unknown(name)
     return catalogue.names() if ALL in names else tuple(dict.fromkeys(names))
 
 
 def _unknown(name: str) -> InvalidInputError:
-    from .reproductions import catalogue
+    from ..benchmarks.papers import catalogue
 
     known = [*catalogue.names(), LIST, ALL]
     return InvalidInputError(
@@ -89,7 +89,7 @@ def _unknown(name: str) -> InvalidInputError:
 
 def _page(made: "list[Reproduction]", chosen: tuple[str, ...] | None) -> str:
     """A page; of all (none chosen) with what there is not."""
-    from .reproductions import catalogue, telling
+    from ..benchmarks.papers import catalogue, telling
 
     if chosen is None:
         return telling.page(made, ALL, catalogue.ABSENT)
@@ -97,7 +97,7 @@ def _page(made: "list[Reproduction]", chosen: tuple[str, ...] | None) -> str:
 
 
 def _list(markdown: str | None, as_json: bool) -> None:
-    from .reproductions import catalogue
+    from ..benchmarks.papers import catalogue
 
     if markdown is not None:
         raise InvalidInputError("a list is no page", where="--markdown", fix=f"name what is to be on it, or `{ALL}`")
@@ -112,7 +112,7 @@ def _list(markdown: str | None, as_json: bool) -> None:
 
 
 def _made(names: tuple[str, ...]) -> "list[Reproduction]":
-    from .reproductions import catalogue
+    from ..benchmarks.papers import catalogue
 
     made = []
     with progress() as bar:

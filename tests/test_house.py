@@ -17,8 +17,11 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ROOMS = sorted(
     folder
     for folder in ROOT.iterdir()
-    if (folder / "__init__.py").exists() and not folder.name.startswith(".") and folder.name != "build"
+    if (folder / "__init__.py").exists()
+    and not folder.name.startswith(".")
+    and folder.name not in ("build", "benchmarks")
 )
+ROOMS.append(ROOT / "benchmarks" / "papers")  # of the benchmarks only these are shipped, for `rtk reproduce`
 SOURCES = [ROOT / "__init__.py", *sorted(path for room in ROOMS for path in room.rglob("*.py"))]
 TESTS = sorted(ROOT.joinpath("tests").rglob("*.py"))
 
@@ -42,7 +45,7 @@ def test_every_source_file_stands_in_a_package() -> None:
 def test_shipped_data_is_listed() -> None:
     """The JSON Schemas, the typing marker, the papers' traces and what was measured beside them are package data."""
     data = PYPROJECT["tool"]["setuptools"]["package-data"]
-    traces = {"rtk.cli.reproductions": ["measured.json", "traces/*"]}
+    traces = {"rtk.benchmarks.papers": ["measured.json", "traces/*"]}
     assert data == {"rtk": ["py.typed"], "rtk.schemas": ["*.schema.json"], **traces}
     assert (ROOT / "py.typed").exists()
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rtk.benchmarks.papers.adaptra_pipelines import published_warmups, time_stepped
 from rtk.planners.adaptra.plan import (
     Technique,
     adapted_warmups,
@@ -21,7 +22,6 @@ from rtk.planners.adaptra.plan import (
     tolerated_delays_s,
     warmup_of,
 )
-from rtk.planners.adaptra.time_stepped import published_warmups, time_stepped
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.list_schedule import Priority, Rules, list_schedule, most_in_flight

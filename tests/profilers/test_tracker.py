@@ -233,7 +233,7 @@ def test_memory_is_bounded() -> None:
 
 def test_generated_jobs_are_judged_right() -> None:
     """In jobs shaped like the paper's tables, and hard ones, each fail-slow is found, and nothing else."""
-    from rtk.cli.reproductions.failslow_series import communication_jobs, computation_jobs, hard_jobs
+    from rtk.benchmarks.papers.failslow import communication_jobs, computation_jobs, hard_jobs
 
     for job in [*islice(computation_jobs(7), 12), *islice(communication_jobs(7), 50), *hard_jobs(7)]:
         found = [(e.onset, e.relief or len(job.times_s)) for e in track(job.times_s.tolist())]

@@ -20,9 +20,9 @@ torch = pytest.importorskip("torch")
 
 from torch._C._distributed_c10d import HashStore  # noqa: E402
 
+from rtk.benchmarks.slow_network.network import SlowNetwork, enter, is_usable  # noqa: E402
 from rtk.runners.program import RankPair  # noqa: E402
 from rtk.runners.resilience.conditions import Ways  # noqa: E402
-from rtk.runners.slow_network.network import SlowNetwork, enter, is_usable  # noqa: E402
 from rtk.runners.torch import detours as detours_module  # noqa: E402
 from rtk.runners.torch import rendezvous  # noqa: E402
 from rtk.runners.torch.detours import Detour, Detours  # noqa: E402

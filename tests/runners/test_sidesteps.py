@@ -15,12 +15,12 @@ torch = pytest.importorskip("torch")
 
 from torch._C._distributed_c10d import HashStore  # noqa: E402
 
+from rtk.benchmarks.slow_network.network import SlowNetwork, enter, is_usable  # noqa: E402
 from rtk.cli.coordinating import (  # noqa: E402
     Conduct,
     Training,
 )
 from rtk.cli.run import work as be_worker  # noqa: E402
-from rtk.runners.slow_network.network import SlowNetwork, enter, is_usable  # noqa: E402
 from rtk.runners.torch.gloo import (  # noqa: E402
     GlooTransport,
     Sidestep,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from rtk.runners.slow_network import switch
-from rtk.runners.slow_network.network import SlowNetwork, enter, is_usable
+from rtk.benchmarks.slow_network import switch
+from rtk.benchmarks.slow_network.network import SlowNetwork, enter, is_usable
 from rtk.schemas.errors import RuntimeFailedError
 
 pytestmark = pytest.mark.skipif(not is_usable(), reason="needs root, TUN devices and network namespaces")
@@ -167,7 +167,7 @@ def test_programs_run_in_a_node() -> None:
 def test_nothing_is_left_of_a_launcher_that_is_killed(number: signal.Signals) -> None:
     """The switch ends with whoever started it, and the namespaces, which have no names, and all in them with it."""
     script = (
-        "from rtk.runners.slow_network.network import SlowNetwork\n"
+        "from rtk.benchmarks.slow_network.network import SlowNetwork\n"
         "with SlowNetwork(('a', 'b')) as network:\n"
         "    print(network.namespace('a'), flush=True)\n"
         "    network.run('a', ['sh', '-c', 'echo up; exec sleep 99'], start_new_session=True).wait()\n"

@@ -1,1 +1,0 @@
-"""The papers' tables and figures, theirs beside ours: one file each."""
