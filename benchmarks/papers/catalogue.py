@@ -76,9 +76,9 @@ def names() -> tuple[str, ...]:
 
 
 def summary(name: str) -> str:
-    """What one is, in a line: the first one of its function, which is not called for it; its name must be known."""
+    """What one is: the first paragraph said of its function, which is not called for it; its name must be known."""
     told = maker(name).__doc__ or ""
-    return told.partition("\n")[0].rstrip(".")
+    return " ".join(told.partition("\n\n")[0].split()).rstrip(".")
 
 
 def reproduce(name: str) -> Reproduction:

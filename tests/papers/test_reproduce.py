@@ -52,7 +52,7 @@ def cells(text: str, what: str) -> list[str]:
 
 @pytest.mark.wheel("reproduce")
 def test_the_list_names_all_and_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a name, or by `list`, each name stands with its function's first line, and nothing is computed."""
+    """Without a name, or by `list`, each name stands with what its function is, and nothing is computed."""
     monkeypatch.setattr(catalogue, "reproduce", None)
     done = rtk("reproduce")
     assert done.returncode == 0, done.stderr
