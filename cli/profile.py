@@ -1,12 +1,9 @@
 """`rtk profile`: what a model costs on this machine, layer by layer."""
 
-import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import groupby
-from multiprocessing.connection import Connection as Pipe
-from multiprocessing.connection import wait
 from statistics import median_low
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +23,8 @@ from .profile_links import links
 from .profile_refine import compare, refine
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection as Pipe
+
     import torch
 
     from ..profilers.analytic.estimate import Calibration, Rates
@@ -502,7 +501,9 @@ def measure_at_once(
         RtkError: the first that a process met.
         RuntimeFailedError: a process ended without a profile.
     """
-    context = multiprocessing.get_context("spawn")
+    from multiprocessing import get_context  # late: few measure with several processes
+
+    context = get_context("spawn")
     pipes, processes = [], []
     try:
         for number in range(count):
@@ -523,7 +524,9 @@ def measure_at_once(
             process.join()
 
 
-def _collect(pipes: list[Pipe], tell: Callable[[int, int], None]) -> "list[Profile]":
+def _collect(pipes: "list[Pipe]", tell: Callable[[int, int], None]) -> "list[Profile]":
+    from multiprocessing.connection import wait
+
     profiles: dict[int, Profile] = {}
     while len(profiles) < len(pipes):
         open_ = [pipe for number, pipe in enumerate(pipes) if number not in profiles]
@@ -537,7 +540,7 @@ def _collect(pipes: list[Pipe], tell: Callable[[int, int], None]) -> "list[Profi
     return [profiles[number] for number in range(len(pipes))]
 
 
-def _hear(pipe: Pipe, number: int) -> "tuple[str, Any]":
+def _hear(pipe: "Pipe", number: int) -> "tuple[str, Any]":
     try:
         kind, value = pipe.recv()
     except EOFError as error:
@@ -551,7 +554,7 @@ def _hear(pipe: Pipe, number: int) -> "tuple[str, Any]":
     return kind, value
 
 
-def _measure_one(asked: Measuring, number: int, intra_node: "Connection | None", pipe: Pipe) -> None:
+def _measure_one(asked: Measuring, number: int, intra_node: "Connection | None", pipe: "Pipe") -> None:
     """One of the processes: tells when it is ready, how far it is, and what it has found."""
     try:
         model = load(asked)

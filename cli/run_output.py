@@ -11,24 +11,14 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.live import Live
-from rich.padding import Padding
-from rich.panel import Panel
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
-
 from ..schemas.errors import InvalidInputError
-from ..schemas.plan import name_of
 from ..schemas.text import counted, listed
 from .console import remark
 
@@ -43,6 +33,7 @@ if TYPE_CHECKING:
         WorkerFailed,
     )
     from ..schemas.plan import Plan
+    from .live_view import LiveView
 
 
 LOSSES_KEPT = 60
@@ -440,6 +431,7 @@ class RunReport:
             _print_lines(words)
 
     def _live_view(self) -> "LiveView":
+        from .live_view import LiveView  # late: it loads rich
 
         return LiveView(self._story)
 
@@ -516,269 +508,3 @@ def _ends_amid_a_line(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) != b"\n"
-
-
-# The live view of a run on a terminal: workers, speed, loss, what has happened. Imported only where it is shown.
-
-
-LEAST_BETWEEN_S = 0.25  # between two refreshes; what matters more than an iteration is shown at once
-WIDEST = 120
-MOST_ROWS = 8  # of pipelines; more are summed up per stage
-MOST_LINES = 3  # of such sums
-CELL = 7  # the width of a place in the grid
-LABEL = 11  # the width of what stands left of a row
-GAP = 4  # between the workers and the facts beside them
-FACTS = 42  # the width that these need
-BARS = "▁▂▃▄▅▆▇█"
-
-
-class LiveView:
-    """Shows a story and keeps it up to date.
-
-    Args:
-        story: what to show.
-        console: where; standard output by default.
-    """
-
-    def __init__(self, story: RunStory, console: Console | None = None) -> None:
-        # No thread of its own: the story changes only between two calls.
-        self._console = console or Console()
-        self._live = Live(RunView(story), console=self._console, auto_refresh=False)
-        self._shown_s = float("-inf")
-
-    def update(self, is_urgent: bool) -> None:
-        """Show how things stand now; where it is not urgent, only if that was not done a moment ago."""
-        if not self._live.is_started:
-            self._live.start()
-        if is_urgent or time.monotonic() - self._shown_s >= LEAST_BETWEEN_S:
-            self._live.refresh()
-            self._shown_s = time.monotonic()
-
-    def stop(self) -> None:
-        """Show the last state, leave it there and give the terminal back."""
-        if self._live.is_started:
-            self._live.refresh()
-            self._live.stop()
-            if not self._console.is_terminal:  # there rich ends no line
-                self._console.line()
-
-
-class RunView:
-    """A story as something that rich can render, at any width.
-
-    Args:
-        story: what to show.
-    """
-
-    def __init__(self, story: RunStory) -> None:
-        self._story = story
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        story, width = self._story, min(options.max_width, WIDEST)
-        inner = width - 4
-        parts = [_head(story, inner, console, options), Text(), *_exceptions(story, inner), _progress(story)]
-        height = sum(len(console.render_lines(part, options.update_width(inner))) for part in parts)
-        # A view higher than the terminal could not be drawn anew in place.
-        room = max(0, console.size.height - height - 4)
-        if room and story.happenings:
-            parts += [Text(), *(_happening(one, inner) for one in list(story.happenings)[-room:])]
-        yield Panel(
-            Group(*parts), box=box.ROUNDED, border_style="dim", width=width, title=_title(story), title_align="left"
-        )
-
-
-def _title(story: RunStory) -> Text:
-    facts, stages = story.facts, set(_stages(story))
-    of = counted(max(stages), "stage") if len(stages) == 1 else f"{min(stages)} to {max(stages)} stages"
-    parts = [
-        f"{counted(len(facts.plan.pipelines), 'pipeline')} of {of}",
-        f"{facts.plan.optimizer} optimizer",
-        *(["paced"] if facts.paced else []),
-    ]
-    shape = Text(" · ".join(parts), "not dim")
-    return Text.assemble((printable(facts.model), "bold not dim"), " · ", shape) if facts.model else shape
-
-
-def _head(story: RunStory, inner: int, console: Console, options: ConsoleOptions) -> RenderableType:
-    """The workers and the facts, side by side where there is room."""
-    workers = _workers(story, inner)
-    beside = inner - console.measure(workers, options=options.update_width(inner)).maximum - GAP
-    if beside < FACTS:
-        return Group(workers, Text(), _facts(story, inner))
-    both = Table.grid()
-    both.add_row(Padding(workers, (0, GAP, 0, 0)), _facts(story, beside))
-    return both
-
-
-# The workers
-
-
-def _workers(story: RunStory, inner: int) -> Table:
-    """A row per pipeline and a column per stage; where that is too much, how many of each stage are alive."""
-    stages = _stages(story)
-    return _grid(story, stages) if _has_room(stages, inner) else _sums(story, stages, inner)
-
-
-def _stages(story: RunStory) -> list[int]:
-    """How many stages each pipeline has."""
-    plan = story.facts.plan
-    return [len(plan.template_of(k).stages) for k in range(len(plan.pipelines))]
-
-
-def _has_room(stages: Sequence[int], inner: int) -> bool:
-    return len(stages) <= MOST_ROWS and LABEL + max(stages) * CELL <= inner
-
-
-def _grid(story: RunStory, stages: Sequence[int]) -> Table:
-    table = _columns(max(stages), CELL)
-    table.add_row(_dim("stage"), *(_dim(str(i)) for i in range(max(stages))))
-    for k, count in enumerate(stages):
-        table.add_row(_dim(f"pipeline {k}"), *(_cell(story, name_of((k, i))) for i in range(count)))
-    return table
-
-
-def _columns(count: int, width: int) -> Table:
-    table = Table.grid()
-    table.add_column(width=LABEL)
-    for _ in range(count):
-        table.add_column(width=width, justify="right", no_wrap=True)
-    return table
-
-
-def _cell(story: RunStory, place: str) -> Text:
-    """Who sits at a place: in colour a worker that is named after another one, in red that it has just died."""
-    name = story.seats.get(place)
-    if place in story.dead:
-        return Text("dead", style="red")
-    if name is None:
-        return _dim("—")
-    return Text(printable(name), style="" if name == place else "cyan")
-
-
-@dataclass(frozen=True)
-class _Alive:
-    """How many of a stage's workers are alive."""
-
-    stage: int
-    found: int
-    of: int
-
-    @property
-    def style(self) -> str:
-        return "" if self.found == self.of else "yellow" if self.found else "red"
-
-
-def _sums(story: RunStory, stages: Sequence[int], inner: int) -> Table:
-    """Per stage how many of its workers are alive; of very many stages only those that lack some."""
-    alive = [_alive(story, stages, stage) for stage in range(max(stages))]
-    width = max(len(str(len(stages))), len(str(max(stages)))) + 2
-    across = (inner - LABEL) // width
-    if len(alive) > MOST_LINES * across:
-        alive = [one for one in alive if one.found < one.of]
-    lines = min(MOST_LINES, -(-len(alive) // across))
-    each = min(across, -(-len(alive) // max(1, lines)))
-    table = _columns(each, width)
-    for line in range(lines):
-        shown = alive[line * each : (line + 1) * each]
-        table.add_row(_dim("stage"), *(_dim(str(one.stage)) for one in shown))
-        table.add_row(_dim("alive"), *(Text(str(one.found), style=one.style) for one in shown))
-    return table
-
-
-def _alive(story: RunStory, stages: Sequence[int], stage: int) -> _Alive:
-    holders = [k for k, count in enumerate(stages) if stage < count]
-    return _Alive(stage, sum(_is_alive(story, name_of((k, stage))) for k in holders), len(holders))
-
-
-def _is_alive(story: RunStory, place: str) -> bool:
-    return place in story.seats and place not in story.dead
-
-
-def _exceptions(story: RunStory, inner: int) -> Iterator[RenderableType]:
-    """What sums do not show: which places are vacant, and who sits at another one than its own."""
-    if _has_room(_stages(story), inner):
-        return
-    vacant = [worker.name for worker in story.facts.plan.workers if not _is_alive(story, worker.name)]
-    away = [f"{name} at {place}" for place, name in story.seats.items() if name != place]
-    for label, names in (("vacant", vacant), ("moved", away)):
-        if names:
-            named = printable(listed(names))
-            yield Text.assemble((f"{label:{LABEL}}", "dim"), named, overflow="ellipsis", no_wrap=True)
-    if vacant or away:
-        yield Text()
-
-
-# The facts
-
-
-def _facts(story: RunStory, width: int) -> Table:
-    table = Table.grid()
-    table.add_column(style="dim", width=LABEL, no_wrap=True)
-    table.add_column(width=width - LABEL, no_wrap=True, overflow="ellipsis")
-    loss = print_loss(story.loss)
-    bars = sparkline(story.losses, width - LABEL - len(loss) - 2)
-    table.add_row("workers", f"{story.live_workers} of {len(story.facts.plan.workers)}, epoch {story.epoch}")
-    table.add_row("loss", Text.assemble(loss, "  ", (bars, "cyan")))
-    table.add_row("iteration", "-" if story.time_s is None else f"{story.time_s:.4f} s")
-    table.add_row("predicted", _prediction(story))
-    table.add_row("tokens", "-" if story.tokens_per_s is None else f"{story.tokens_per_s:.0f} /s")
-    changes = [*story.changes(), f"{story.lost_s:.2f} s lost"]
-    table.add_row("changes", ", ".join(changes) if story.changes() else "none")
-    if story.slow:
-        table.add_row("slow", Text(printable(listed(f"{who} {how}" for who, how in story.slow.items())), "yellow"))
-    return table
-
-
-def _prediction(story: RunStory) -> str:
-    if not story.predicted_s:
-        return "-"
-    against = "" if story.time_s is None else f", measured {story.time_s / story.predicted_s - 1:+.1%}"
-    return f"{story.predicted_s:.4f} s{against}"
-
-
-def sparkline(values: Iterable[float | None], width: int) -> str:
-    """The last values as a row of bars between their least and their greatest; a space where there is none."""
-    shown = list(values)[-max(1, width) :]
-    known = [value for value in shown if value is not None]
-    if not known:
-        return ""
-    least, top = min(known), len(BARS) - 1
-    spread = max(known) - least
-    bars = {value: BARS[round((value - least) / spread * top)] if 0 < spread < math.inf else BARS[3] for value in known}
-    return "".join(" " if value is None else bars[value] for value in shown)
-
-
-def _progress(story: RunStory) -> Table:
-    done, of = 0 if story.iteration is None else story.iteration + 1, story.iterations
-    words = counted(done, "iteration") if of is None else f"{done} of {counted(of, 'iteration')}"
-    left_s = story.remaining_s
-    if left_s and story.end is None:
-        words += f", {_duration(left_s)} left"
-    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    table.add_column(ratio=1)
-    table.add_column(no_wrap=True)
-    bar = ProgressBar(total=of or 1, completed=done if of else 0, complete_style="cyan", finished_style="cyan")
-    table.add_row(bar, words)
-    return table
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-# What has happened
-
-
-def _happening(one: Happening, inner: int) -> Text:
-    """One line; where it is too long, what it cost is the last thing to be cut."""
-    words, room = one.words, inner - len(clock(one.at_s)) - 2 - len(one.cost)
-    if len(words) > room:
-        words = f"{words[: max(0, room - 1)].rstrip()}…"
-    parts = [(clock(one.at_s), "dim"), ("  ", ""), (words, "red" if one.is_bad else ""), (one.cost, "dim")]
-    return Text.assemble(*parts, overflow="ellipsis", no_wrap=True)
-
-
-def _dim(text: str) -> Text:
-    return Text(text, style="dim")

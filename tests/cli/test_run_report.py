@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rtk.cli.run_output import RunFacts, RunReport, RunStory, RunView, sparkline, wants_live_view
+from rtk.cli.live_view import RunView, sparkline
+from rtk.cli.run_output import RunFacts, RunReport, RunStory, wants_live_view
 from rtk.runners.resilience.announcements import (
     Announcement,
     CheckpointSaved,
