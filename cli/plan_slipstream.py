@@ -286,7 +286,7 @@ def _emit_atlas(
     common: "Atlas", max_failures: str | None, jobs: int, output: str, as_json: bool, require_optimal: bool
 ) -> None:
     from ..planners.slipstream.atlas_folder import AtlasFolder
-    from .atlas_entries import atlas_entries
+    from .atlas_folder import atlas_entries
 
     most = _most_failures(common, max_failures, output)
     folder = AtlasFolder(output)

@@ -19,7 +19,7 @@ from ..schemas.form import AS_USUAL, DataType, ModelForm, form_of
 from ..schemas.profile import TIMES, Device, Layer, LayerCost, Network, Profile, held_bytes
 from .cluster import read_cluster, with_gpu
 from .console import Debug, Json, Output, Quiet, Seed, emit, print_table, progress, remark
-from .profile_links import links
+from .probe import links
 from .profile_refine import compare, refine
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rtk.cli import profile_links
+from rtk.cli import probe
 from rtk.cli.links_report import print_survey
-from rtk.cli.profile_links import parse_sizes, with_network
+from rtk.cli.probe import parse_sizes, with_network
 from rtk.profilers.link_survey import LinkSurvey, survey
 from rtk.runners.torch.probe import Place
 from rtk.schemas.documents import read_document
@@ -71,7 +71,7 @@ def test_wrong_use_is_refused_before_anything_is_measured(
 ) -> None:
     """Exit code 2, a message, no rank started and no file written."""
     started: list[object] = []
-    monkeypatch.setattr(profile_links, "start_here", lambda *arguments: started.append(arguments))
+    monkeypatch.setattr(probe, "start_here", lambda *arguments: started.append(arguments))
     done = rtk("profile", "links", *options, cwd=tmp_path)
     assert (done.returncode, started, list(tmp_path.iterdir())) == (2, [], [])
     assert what in done.stderr
@@ -81,7 +81,7 @@ def test_wrong_use_is_refused_before_anything_is_measured(
 def test_ranks_started_here_get_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """With --processes every rank is called as this command was, but for that option."""
     started: list[tuple[int, list[str]]] = []
-    monkeypatch.setattr(profile_links, "start_here", lambda ranks, arguments: started.append((ranks, arguments)))
+    monkeypatch.setattr(probe, "start_here", lambda ranks, arguments: started.append((ranks, arguments)))
     given = ["--sizes", "4B,1KB", "--repeat", "3", "--into", PROFILE, "--output", "p.json", "--seed", "7"]
     flags = ["--together", "--json", "--quiet", "--debug"]
     assert rtk("profile", "links", "--processes", "3", *given, *flags).returncode == 0

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ..schemas.atlas import Atlas, AtlasEntry
     from ..schemas.plan import Plan
 
+
 _REPLANNER: "Replanner | None" = None  # of a process that makes entries
 
 
