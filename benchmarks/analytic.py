@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.profilers.analytic.catalogue import MODELS, known_model
+from rtk.profilers.analytic.configuration import MODELS, known_model
 from rtk.profilers.analytic.costs import Batch
 from rtk.profilers.analytic.estimate import analytic_profile, calibration_of, forward_flops, rates_of
 from rtk.profilers.measure import measure_profile

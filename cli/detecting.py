@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..profilers.failslow.monitor.watch import Watch
-from ..profilers.failslow.readers.lines import Line, growing_lines, lines_of
+from ..profilers.failslow.readers.reading import Line, growing_lines, lines_of
 from ..schemas.detection import FailSlow, FileFindings
 from ..schemas.files import STANDARD_STREAM, source_of
 from ..schemas.text import counted

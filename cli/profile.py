@@ -174,7 +174,7 @@ def analyse(asked: Analysis) -> Profile:
     Raises:
         InvalidInputError: the model, the GPU or the calibration is not known, or they do not go together.
     """
-    from ..profilers.analytic.catalogue import known_model
+    from ..profilers.analytic.configuration import known_model
     from ..profilers.analytic.costs import Batch
     from ..profilers.analytic.estimate import analytic_profile, rates_of
     from ..schemas.gpus import gpu

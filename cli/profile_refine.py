@@ -15,8 +15,7 @@ from .console import Debug, Json, Output, Quiet, emit, print_json, print_table, 
 
 if TYPE_CHECKING:
     from ..profilers.comparing import Comparison, Fact, TimeRatio
-    from ..profilers.refine import Refinement
-    from ..profilers.stage_readings import Reading, Run, Seat
+    from ..profilers.refine import Reading, Refinement, Run, Seat
     from ..schemas.plan import Plan
     from ..schemas.profile import Profile
     from ..schemas.timeline import Timeline
@@ -357,7 +356,7 @@ def _is_trace(path: str) -> bool:
 
 def run_of(given: Given, profile: "Profile", plans: "Sequence[Plan]") -> "Run":
     """A timeline with what its workers held: by the plan that it is of, or by how its stages would be cut."""
-    from ..profilers.stage_readings import Run
+    from ..profilers.refine import Run
 
     plan = _plan_of(given, plans)
     if plan is not None and given.timeline.plan is not None:
@@ -404,7 +403,7 @@ def _plan_of(given: Given, plans: "Sequence[Plan]") -> "Plan | None":
 
 
 def _seat(plan: "Plan", place: int) -> "Seat":
-    from ..profilers.stage_readings import Seat
+    from ..profilers.refine import Seat
 
     worker = plan.workers[place]
     stage = plan.stage_of(worker)
@@ -413,7 +412,7 @@ def _seat(plan: "Plan", place: int) -> "Seat":
 
 def _stages_by_plan(plan: "Plan", given: Given) -> "list[Seat]":
     """The stages of a plan whose pipelines are all alike: a trace does not say which pipeline a rank belongs to."""
-    from ..profilers.stage_readings import Seat
+    from ..profilers.refine import Seat
 
     cuts = {
         tuple((stage.layers, stage.tensor_parallel) for stage in plan.template_of(k).stages)
@@ -431,7 +430,7 @@ def _stages_by_plan(plan: "Plan", given: Given) -> "list[Seat]":
 def _stages_by_cut(profile: "Profile", given: Given) -> "list[Seat]":
     """The stages that `rtk plan` would cut."""
     from ..planners.shape import cut_stages
-    from ..profilers.stage_readings import Seat
+    from ..profilers.refine import Seat
     from ..schemas.profile import Device
 
     count = _stage_count(given)

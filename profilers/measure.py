@@ -15,9 +15,9 @@ from torch import nn
 from ..schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile, Spread
 from ..schemas.protocols import StageExecutor, StageFactory
 from .fitting import DoesNotFitError
-from .models.checkpointed import title_of
 from .models.model import Loss, Model, tied
 from .models.sharding import check_share, reduction_s, shard_of, share_loss
+from .models.skeleton import title_of
 
 # Stopwatches: by a clock where operations end when their call returns, by events where a device runs behind.
 

@@ -9,18 +9,221 @@ Where timelines contradict each other the sums lie between them.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from statistics import median
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..schemas.documents import digest
 from ..schemas.errors import InvalidInputError
+from ..schemas.orders import check_order_text
+from ..schemas.plan import Layers
 from ..schemas.profile import TIMES, Layer, LayerCost, Profile, Spread
-from .stage_readings import Reading, Run, SlowWorker, readings_of
+from ..schemas.timeline import Timeline
+from .measure import FEWEST_FOR_A_SPREAD, half_width
+
+# What a measured Timeline says of each stage: how long its operations take, and which workers are slow.
+
+
+Operation: TypeAlias = Literal["F", "I", "W", "B", "step"]
+
+SLOW = 1.1  # times what the others of a stage take
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a worker of a timeline held.
+
+    Attributes:
+        layers: [first, stop).
+        tensor_parallel: the degree at which it held them.
+        slowdown: how many times as long as the profile says its plan took it to need.
+    """
+
+    layers: Layers
+    tensor_parallel: int = 1
+    slowdown: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A measured timeline, what it is called in messages, and what its workers `k/i` held."""
+
+    name: str
+    timeline: Timeline
+    seats: Mapping[str, Seat]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What an operation of some layers took in a run.
+
+    Attributes:
+        run: the run's place among the runs.
+        layers: [first, stop).
+        tensor_parallel: the degree.
+        operation: F, I, W, B or step.
+        measured_s: the median over workers of the median over micro-batches and iterations.
+        spread: half the width of the middle half of a worker's readings, over their median; the median over workers;
+            NaN where all have too few readings to say.
+        before_s: what the profile says.
+        after_s: what the refined profile says.
+    """
+
+    run: int
+    layers: Layers
+    tensor_parallel: int
+    operation: Operation
+    measured_s: float
+    spread: float
+    before_s: float = 0.0
+    after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlowWorker:
+    """A worker that took `ratio` times as long as the others of its stage; it is not counted."""
+
+    run: int
+    worker: str
+    ratio: float
+
+
+def readings_of(run: Run, number: int, layers_in_all: int) -> tuple[list[Reading], list[SlowWorker]]:
+    """What a run says of each stage, and who was slow in it.
+
+    Each worker's first iteration warms up and does not count, where there are others. A worker that takes more than
+    SLOW times as long as the median of the other holders of its layers does not count either. A B is not looked at
+    where there are I and W.
+
+    Args:
+        run: the run.
+        number: its place among the runs.
+        layers_in_all: of the model.
+
+    Raises:
+        InvalidInputError: the timeline is simulated, paced or without operations, or the seats are not its workers' or
+            not the model's.
+    """
+    _check_source(run)
+    _check_seats(run, layers_in_all)
+    stages: dict[tuple[Layers, int], dict[str, dict[Operation, list[float]]]] = defaultdict(dict)
+    for worker, times in _times_of_workers(run).items():
+        seat = run.seats[worker]
+        stages[seat.layers, seat.tensor_parallel][worker] = times
+    readings, slow = [], []
+    for (layers, degree), workers in sorted(stages.items()):
+        ratios = _ratios(workers)
+        slow += [SlowWorker(number, worker, ratio) for worker, ratio in ratios.items() if ratio > SLOW]
+        counted = [times for worker, times in workers.items() if ratios.get(worker, 1.0) <= SLOW]
+        for operation in _operations(counted):
+            own = [times[operation] for times in counted if operation in times]
+            measured_s = median(median(times_s) for times_s in own)
+            readings.append(Reading(number, layers, degree, operation, measured_s, _relative_spread(own)))
+    return readings, slow
+
+
+def _check_source(run: Run) -> None:
+    """Raise InvalidInputError for a timeline that measures nothing."""
+    timeline = run.timeline
+    if timeline.source != "measured":
+        raise InvalidInputError(
+            "a simulated timeline repeats what the plan says, and measures nothing",
+            where=f"{run.name}, /source",
+            fix="give the timeline of a real run: rtk run PLAN --timeline T",
+        )
+    if timeline.paced:
+        raise InvalidInputError(
+            "the run was paced: its operations were stretched to what the plan says, and measure nothing",
+            where=f"{run.name}, /paced",
+            fix="run the plan without --paced",
+        )
+
+
+def _check_seats(run: Run, layers_in_all: int) -> None:
+    """Raise InvalidInputError unless each worker has one seat for all of the run, and seats hold the model's layers."""
+    settled = {memory.worker for memory in run.timeline.workers}  # those with one stage in all plans of the run
+    for index, span in enumerate(run.timeline.spans):
+        if span.worker not in run.seats:
+            raise InvalidInputError(
+                f"there is no worker {span.worker} in the plan",
+                where=f"{run.name}, /spans/{index}/worker",
+                fix="give the plan that was run: --plan",
+            )
+        if settled and span.worker not in settled:
+            raise InvalidInputError(
+                f"the layers of worker {span.worker} changed during the run",
+                where=f"{run.name}, /spans/{index}/worker",
+                fix="give the timeline of a run with one plan",
+            )
+    stop = max(seat.layers[1] for seat in run.seats.values())
+    if stop != layers_in_all:
+        raise InvalidInputError(
+            f"the plan's stages hold {stop} layers, the profile has {layers_in_all}",
+            where=f"the plan of {run.name}",
+            fix="give the profile of the model that was run",
+        )
+
+
+def _times_of_workers(run: Run) -> dict[str, dict[Operation, list[float]]]:
+    """The readings in s of each worker and operation, the first iteration left out where there are others."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for span in run.timeline.spans:
+        first[span.worker] = min(span.iteration, first.get(span.worker, span.iteration))
+        last[span.worker] = max(span.iteration, last.get(span.worker, span.iteration))
+    times: dict[str, dict[Operation, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for span in run.timeline.spans:
+        operation = _operation_of(span.op)
+        warms_up = span.iteration == first[span.worker] < last[span.worker]
+        if operation is not None and not warms_up:
+            slowdown = 1.0 if operation == "step" else run.seats[span.worker].slowdown
+            times[span.worker][operation].append((span.end_s - span.start_s) / slowdown)
+    if not any(set(own) - {"step"} for own in times.values()):
+        raise InvalidInputError(
+            "the timeline has no F, I, W or B", where=f"{run.name}, /spans", fix="give the timeline of a run"
+        )
+    return times
+
+
+def _operation_of(op: str) -> Operation | None:
+    if op == "step":
+        return "step"
+    try:
+        check_order_text(op)
+    except InvalidInputError:
+        return None  # an all-reduce
+    return op[0]  # type: ignore[return-value]  # an order's token begins with F, I, W or B
+
+
+def _ratios(workers: Mapping[str, Mapping[Operation, Sequence[float]]]) -> dict[str, float]:
+    """How many times as long as the others of its stage each worker takes, for what all of them compute."""
+    common = set.intersection(*(set(times) for times in workers.values())) - {"step"}
+    spent_s = {worker: sum(median(times[kind]) for kind in common) for worker, times in workers.items()}
+    if len(workers) == 1 or not min(spent_s.values()):
+        return {}
+    usual_s = {worker: median(s for other, s in spent_s.items() if other != worker) for worker in spent_s}
+    return {worker: time_s / usual_s[worker] for worker, time_s in spent_s.items()}
+
+
+def _operations(workers: Iterable[Mapping[Operation, Sequence[float]]]) -> list[Operation]:
+    """What counts of what was measured at a stage."""
+    kinds = {kind for times in workers for kind in times}
+    is_split = {"I", "W"} <= kinds or "B" not in kinds
+    counted: tuple[Operation, ...] = ("F", "I", "W", "step") if is_split else ("F", "B", "step")
+    return [kind for kind in counted if kind in kinds]
+
+
+def _relative_spread(workers: Sequence[Sequence[float]]) -> float:
+    """The median over workers of half the width of the middle half of their readings, over their median."""
+    enough = [times_s for times_s in workers if len(times_s) >= FEWEST_FOR_A_SPREAD]
+    spreads = [half_width(times_s) / median(times_s) if median(times_s) else 0.0 for times_s in enough]
+    return median(spreads) if spreads else math.nan
+
 
 Floats: TypeAlias = NDArray[np.float64]
 

@@ -332,7 +332,7 @@ def _ten_iterations_s(model: Model) -> float:
 
 def _is_in_proportion() -> bool:
     from ...planners.oobleck.instantiation import instantiate
-    from ...profilers.analytic.catalogue import known_model
+    from ...profilers.analytic.configuration import known_model
     from ...profilers.analytic.costs import Batch
     from ...profilers.analytic.estimate import analytic_profile, rates_of
     from ...schemas.gpus import gpu

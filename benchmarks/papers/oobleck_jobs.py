@@ -12,7 +12,7 @@ from functools import cache
 from ...planners.policies.catalogue import policy
 from ...planners.policies.job import Job
 from ...planners.shape import Shape
-from ...profilers.analytic.catalogue import known_model
+from ...profilers.analytic.configuration import known_model
 from ...profilers.analytic.costs import Batch, DecoderShape
 from ...profilers.analytic.estimate import analytic_profile, rates_of
 from ...runners.replay.engine import Record, replay

@@ -20,7 +20,7 @@ from ...planners.scheduling.solve import Effort
 from ...planners.shape import Shape, least_bottleneck_cut
 from ...planners.slipstream.cluster import Request, Technique, opening
 from ...planners.slipstream.replanner import Replanner
-from ...profilers.analytic.catalogue import KnownModel, known_model
+from ...profilers.analytic.configuration import KnownModel, known_model
 from ...profilers.analytic.costs import Batch
 from ...profilers.analytic.estimate import forward_flops
 from ...schemas.plan import Prediction

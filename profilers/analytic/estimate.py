@@ -3,7 +3,7 @@
 FLOPs are counted as papers count them: two a multiply-add of matrix products and attention, causal attention in full
 (Narayanan et al., 2021, appendix; torch's FlopCounterMode agrees). With checkpointing, blocks keep their input only. I
 begins with F again, and computes the weight gradients as well: W takes no time, and nothing is kept for it, as in our
-runner (models/checkpointed.py).
+runner (models/skeleton.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.form import DataType, ModelForm
 from ...schemas.gpus import INTER_NODE, MEMORY_SHARE, Gpu
 from ...schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
-from .catalogue import known_model
+from .configuration import known_model
 from .costs import (
     ELEMENT_BYTES,
     WORKS,

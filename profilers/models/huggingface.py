@@ -13,7 +13,6 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.form import ModelForm
 from ...schemas.text import near
 from ..analytic.configuration import read_config, unsupported
-from .checkpointed import with_checkpoints
 from .cut import cut_module
 from .factory import describe
 from .gpt import language_model_loss
@@ -29,6 +28,7 @@ from .model import (
     token_example,
 )
 from .sharding import transformers_plan
+from .skeleton import with_checkpoints
 
 # What a config must say itself: transformers would fill in the sizes of some model of the family.
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")

@@ -10,9 +10,8 @@ from torch import nn
 from ...schemas.errors import InvalidInputError
 from ...schemas.form import AS_USUAL, ModelForm
 from ...schemas.text import did_you_mean
-from ..analytic.catalogue import MODELS as COMPUTED
+from ..analytic.configuration import MODELS as COMPUTED
 from ..analytic.configuration import is_config
-from .checkpointed import with_checkpoints
 from .cut import cut_module, first_tensor
 from .factory import UserModel, describe, load_user_model
 from .gpt import PRESETS, TENSOR_PARALLEL, Preset, gpt_layers, gpt_parameters, language_model_loss
@@ -32,6 +31,7 @@ from .model import (
     token_example,
 )
 from .model import Model as Model
+from .skeleton import with_checkpoints
 
 
 def load_model(

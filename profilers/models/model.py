@@ -11,9 +11,9 @@ from torch import nn
 
 from ...schemas.errors import InfeasibleError
 from ...schemas.form import AS_USUAL, DataType, ModelForm
-from .checkpointed import title_of
 from .factory import describe
 from .sharding import TensorParallelPlan
+from .skeleton import title_of
 
 DEFAULT_MICROBATCH_SIZE = 4
 DEFAULT_SEQUENCE_LENGTH = 128

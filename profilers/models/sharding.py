@@ -20,8 +20,7 @@ from torch.utils._pytree import TreeSpec
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.profile import Connection
-from .checkpointed import Checkpointed
-from .skeleton import Stub
+from .skeleton import Checkpointed, Stub
 
 Cut = Literal["colwise", "rowwise", "vocabulary"]
 # How a model's matrices are cut, by the end of the module's name within its layer, such as `self_attn.q_proj`; `*`

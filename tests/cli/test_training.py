@@ -8,7 +8,7 @@ import torch
 from rtk.cli.coordinating import Transport, load_training, training_of
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.profilers.models.checkpointed import Checkpointed
+from rtk.profilers.models.skeleton import Checkpointed
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.form import ModelForm
 from rtk.schemas.plan import Plan

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from rtk.profilers.analytic.catalogue import MODELS, known_model
+from rtk.profilers.analytic.configuration import MODELS, known_model
 from rtk.profilers.analytic.costs import ACTIVATIONS, Batch, DecoderShape
 from rtk.profilers.analytic.estimate import (
     Correction,

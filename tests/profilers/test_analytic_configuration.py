@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from rtk.profilers.analytic.catalogue import MODELS, known_model
-from rtk.profilers.analytic.configuration import FAMILIES, read_configuration, shape_of
+from rtk.profilers.analytic.configuration import FAMILIES, MODELS, known_model, read_configuration, shape_of
 from rtk.profilers.analytic.costs import Batch, block_bytes
 from rtk.profilers.analytic.estimate import forward_flops
 from rtk.schemas.errors import InvalidInputError

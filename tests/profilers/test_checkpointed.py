@@ -5,9 +5,9 @@ import copy
 import torch
 from torch import nn
 
-from rtk.profilers.models.checkpointed import title_of, with_checkpoints
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.profilers.models.load import load_model
+from rtk.profilers.models.skeleton import title_of, with_checkpoints
 from rtk.runners.torch.stage import Stage
 from rtk.schemas.form import ModelForm
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from rtk.profilers.models.checkpointed import title_of
 from rtk.profilers.models.cut import cut_module
 from rtk.profilers.models.gpt import language_model_loss
 from rtk.profilers.models.model import apply, tied
+from rtk.profilers.models.skeleton import title_of
 from rtk.runners.torch.stage import Stage
 from rtk.schemas.errors import InvalidInputError
 

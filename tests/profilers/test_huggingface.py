@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from rtk.profilers.models import huggingface, model
-from rtk.profilers.models.checkpointed import Checkpointed, title_of
 from rtk.profilers.models.load import load_model
 from rtk.profilers.models.model import apply, seeded, tied
+from rtk.profilers.models.skeleton import Checkpointed, title_of
 from rtk.runners.torch.stage import Stage
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.form import ModelForm

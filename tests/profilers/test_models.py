@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from rtk.profilers.models import load, model
-from rtk.profilers.models.checkpointed import Checkpointed
 from rtk.profilers.models.gpt import PRESETS, GptConfig, gpt_layers, gpt_parameters, language_model_loss
 from rtk.profilers.models.load import load_model
+from rtk.profilers.models.skeleton import Checkpointed
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.form import ModelForm, form_of
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from rtk.profilers.failslow.monitor.series import Series
 from rtk.profilers.failslow.monitor.watch import Watch
 from rtk.profilers.failslow.readers.formats import READERS
-from rtk.profilers.failslow.readers.lines import LONGEST_LINE_BYTES, growing_lines, lines_of
-from rtk.profilers.failslow.readers.reading import MOST_OPEN, Sample
+from rtk.profilers.failslow.readers.reading import LONGEST_LINE_BYTES, MOST_OPEN, Sample, growing_lines, lines_of
 from rtk.profilers.failslow.tracker import track
 from rtk.schemas.errors import InvalidInputError
 

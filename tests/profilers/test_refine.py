@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.measure import half_width
-from rtk.profilers.refine import contradictions, refine
-from rtk.profilers.stage_readings import Run, Seat
+from rtk.profilers.refine import Run, Seat, contradictions, refine
 from rtk.runners.simulator import simulate
 from rtk.schemas.documents import canonical, digest, parse_document
 from rtk.schemas.errors import InvalidInputError

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from rtk.profilers.models.checkpointed import Checkpointed
 from rtk.profilers.models.gpt import TENSOR_PARALLEL, Block, Embedding, GptConfig, Head, language_model_loss
 from rtk.profilers.models.load import load_model
 from rtk.profilers.models.sharding import (
@@ -24,6 +23,7 @@ from rtk.profilers.models.sharding import (
     share_loss,
     transformers_plan,
 )
+from rtk.profilers.models.skeleton import Checkpointed
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.profile import Connection
 

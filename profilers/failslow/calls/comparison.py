@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeAlias
 from ....schemas.detection import Scope
 from ....schemas.errors import InvalidInputError
 from ....schemas.fields import MOST_WORKERS
-from ..readers.lines import lines_of
+from ..readers.reading import lines_of
 
 # One communication call of one rank: what every reader of call logs gives and what a shim notes of a live job.
 
