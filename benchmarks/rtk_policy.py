@@ -32,8 +32,7 @@ from rtk.planners.shape import Shape
 from rtk.runners.replay.engine import replay
 from rtk.runners.traces.files import Told
 from rtk.runners.traces.generate import Lasting, Recipe, Renewal, SlowLinks, SlowNodes, generate
-from rtk.runners.traces.ledger import moments
-from rtk.runners.traces.read import Reading, read_moments
+from rtk.runners.traces.read import Reading, moments, read_moments
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.profile import Profile
 from rtk.schemas.replay import Fleet, Moment

@@ -23,8 +23,8 @@ from .options import read_valid_trace
 if TYPE_CHECKING:
     from ..profilers.models.load import Model
     from ..runners.program import Sending
-    from ..runners.resilience.announcements import Announcement
     from ..runners.resilience.conditions import Crowding
+    from ..runners.resilience.events import Announcement
     from ..runners.resilience.journal import Journal
     from ..runners.resilience.protocol import Hello, Job, Welcome
     from ..runners.resilience.server import Finished, Server
@@ -218,7 +218,7 @@ class Conductor:
 
     def _note(self, what: "Announcement") -> None:
         """Something has happened."""
-        from ..runners.resilience.announcements import CheckpointSaved, JobEnded, JobRestarting, JobStarted
+        from ..runners.resilience.events import CheckpointSaved, JobEnded, JobRestarting, JobStarted
 
         if not isinstance(what, JobEnded) or not self.may_go_on:
             self._happened.append((time.perf_counter(), what))
@@ -253,7 +253,7 @@ class Conductor:
         self._spans.extend((place, *span) for span in spans)
 
     def _timeline(self) -> "Timeline":
-        from ..runners.resilience.announcements import timeline_events
+        from ..runners.resilience.events import timeline_events
         from ..schemas.documents import digest
         from ..schemas.timeline import Span, Timeline, memory_of_workers
 

@@ -22,8 +22,7 @@ from .run import Workers, die_with_launcher
 if TYPE_CHECKING:
     from ..profilers.link_survey import LinkSurvey
     from ..runners.passes import Pass
-    from ..runners.torch.link_times import LinkReadings
-    from ..runners.torch.probe import Place
+    from ..runners.torch.probe import LinkReadings, Place
     from ..schemas.profile import Profile
 
 
@@ -313,8 +312,7 @@ def _link_arguments(
 def _measure(sizes_bytes: tuple[int, ...], repeat: int, together: bool) -> "LinkReadings":
     """Be a rank; rank 0 shows how far all are."""
     from ..runners.passes import one_at_a_time, passes_of
-    from ..runners.torch.link_times import LinkTrials, take_link_readings
-    from ..runners.torch.probe import Bench, meeting
+    from ..runners.torch.probe import Bench, LinkTrials, meeting, take_link_readings
 
     passes = passes_of(int(os.environ["WORLD_SIZE"]))
     trials = LinkTrials(passes if together else one_at_a_time(passes), sizes_bytes, repeat)

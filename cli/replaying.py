@@ -22,8 +22,7 @@ from ..schemas.replay import Fleet, Moment
 if TYPE_CHECKING:
     from ..planners.policies.job import Job
     from ..runners.replay.engine import Record
-    from ..runners.traces.ledger import Tally
-    from ..runners.traces.read import Reading
+    from ..runners.traces.read import Reading, Tally
     from ..schemas.protocols import Policy
     from ..schemas.replay_report import PolicyReport, ReplayReport
 
@@ -229,8 +228,7 @@ def _report(question: Question, never_fails: Policy, answers: Iterable[Answer]) 
 def _moments(question: Question) -> Iterator[Moment]:
     from ..runners.traces.files import Told
     from ..runners.traces.generate import generate
-    from ..runners.traces.ledger import moments
-    from ..runners.traces.read import read_moments
+    from ..runners.traces.read import moments, read_moments
 
     if isinstance(question.trace, str):
         return read_moments(question.trace, question.reading)
@@ -277,7 +275,7 @@ class _Facts:
         }
 
     def _note(self, moment: Moment) -> None:
-        from ..runners.traces.ledger import Tally
+        from ..runners.traces.read import Tally
 
         self._moments += 1
         self.bound.note(moment)

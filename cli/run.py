@@ -60,7 +60,7 @@ from .options import ProfileOption, read_valid_plan
 from .run_output import RunFacts, RunReport
 
 if TYPE_CHECKING:
-    from ..runners.resilience.announcements import Announcement
+    from ..runners.resilience.events import Announcement
     from ..runners.resilience.link import Link
     from ..runners.resilience.protocol import End, Hello, Returning
     from ..runners.resilience.server import Finished, Server
@@ -540,7 +540,7 @@ def _start_workers(workers: Workers, conductor: Conductor, arguments: list[str],
 def _hear(report: Announcements, conductor: Conductor, workers: Workers) -> Announcements:
     """Hand everything that happens to the report, but the end of a job that starts again; a trace's `recover` lets a
     stopped process go on."""
-    from ..runners.resilience.announcements import IterationCommitted, JobEnded
+    from ..runners.resilience.events import IterationCommitted, JobEnded
 
     events = conductor.trace.events if conductor.trace else ()
     recovering = [(event.iteration, event.worker) for event in events if event.kind == "recover"]
@@ -643,7 +643,7 @@ def work_under_torchrun(plan: "Plan", training: Training, how: Conduct, as_json:
 
 def _report_all(runner: "PlanRunner", batch: "Callable[[int], ByteBatch]", iterations: int, report: RunReport) -> None:
     """Run all iterations, and say what each gave; it lasts from the end of the one before it."""
-    from ..runners.resilience.announcements import IterationCommitted, JobEnded, JobStarted
+    from ..runners.resilience.events import IterationCommitted, JobEnded, JobStarted
 
     live = len(runner.plan.live_workers())
     report.report(JobStarted(epoch=0, live_workers=live, iterations=iterations, iteration=0))

@@ -1,6 +1,6 @@
 """What has happened in a run so far, gathered from its announcements, and the words for it.
 
-Announcements (runners/resilience/announcements.py) are those of the coordinator's rules, or the few of a run without a
+Announcements (runners/resilience/events.py) are those of the coordinator's rules, or the few of a run without a
 coordinator; what is not known of a run is left out.
 """
 
@@ -23,7 +23,7 @@ from ..schemas.text import counted, listed
 from .console import remark
 
 if TYPE_CHECKING:
-    from ..runners.resilience.announcements import (
+    from ..runners.resilience.events import (
         Announcement,
         EpochBegun,
         IterationCommitted,
@@ -121,7 +121,7 @@ class RunStory:
         Returns:
             its fields for other programs, completed and valid as JSON; and a line for people where there is one.
         """
-        from ..runners.resilience import announcements as said  # late: `--help` needs none of it
+        from ..runners.resilience import events as said  # late: `--help` needs none of it
 
         dated = replace(told, epoch=self.epoch) if told.epoch is None else told
         self.epoch = dated.epoch or 0
@@ -210,7 +210,7 @@ class RunStory:
 
     def _happen(self, told: "Announcement", at_s: float) -> str | None:
         """What is worth a line, if it has one, and is kept for the view."""
-        from ..runners.resilience.announcements import JobRestarting, LinkBroken
+        from ..runners.resilience.events import JobRestarting, LinkBroken
 
         if isinstance(told, JobRestarting):
             self._saved_s = at_s
@@ -226,7 +226,7 @@ class RunStory:
 
     def _take(self, told: "Announcement") -> str:
         """Keep what a view shows of it; gives its sentence."""
-        from ..runners.resilience import announcements as said
+        from ..runners.resilience import events as said
 
         match told:
             case said.WorkerFailed():

@@ -180,7 +180,7 @@ def _tell(story: "Story", iterations: int, jitter: float, timeline: str | None, 
     Raises:
         RuntimeFailedError: the job could not go on.
     """
-    from ..runners.resilience.announcements import JobRestarting
+    from ..runners.resilience.events import JobRestarting
     from ..schemas.documents import canonical
 
     _write(timeline, story.timeline)
@@ -201,7 +201,7 @@ def _tell(story: "Story", iterations: int, jitter: float, timeline: str | None, 
 
 def _print_story(story: "Story") -> None:
     """What happened, one line each, and what came of it."""
-    from ..runners.resilience.announcements import Recovered
+    from ..runners.resilience.events import Recovered
 
     rows = [
         (f"{event.time_s:.6g} s", " ".join(part for part in (event.kind, event.worker) if part), event.message)

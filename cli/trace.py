@@ -16,8 +16,7 @@ from .console import Debug, Json, Output, Quiet, Seed, print_json, print_table, 
 
 if TYPE_CHECKING:
     from ..runners.traces.generate import Distribution, Lasting, Racks, Recipe, Renewal, SlowLinks, SlowNodes
-    from ..runners.traces.ledger import Summary
-    from ..runners.traces.read import Reading
+    from ..runners.traces.read import Reading, Summary
 
     _Drawn = tuple[Distribution, float, str]  # its shape, and the option that says that
 
@@ -108,7 +107,7 @@ def generate(
     """
     from ..runners.traces.files import LONGEST_S
     from ..runners.traces.generate import generate as generated
-    from ..runners.traces.ledger import write_events
+    from ..runners.traces.read import write_events
 
     if not 0 < days * DAY_S < LONGEST_S:
         fix = f"give more than 0, and less than {LONGEST_S / DAY_S:.0f}"
@@ -310,8 +309,7 @@ def convert(
     no names they are called node1, node2, …; --seed says who leaves when a count drops, and which of --nodes are those
     with faults.
     """
-    from ..runners.traces.ledger import write_events
-    from ..runners.traces.read import read_events
+    from ..runners.traces.read import read_events, write_events
 
     reading = _reading(format_name, nodes, leaving, slow_faults, iteration_time, link_time, seed)
     count = write_events(output, (one.event for one in read_events(file, reading)))
@@ -337,8 +335,7 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Say what a trace is like: how long, how many nodes, how often some are lost and how many at once."""
-    from ..runners.traces.ledger import summary_of
-    from ..runners.traces.read import read_events
+    from ..runners.traces.read import read_events, summary_of
 
     reading = _reading(format_name, nodes, leaving, slow_faults, iteration_time, link_time, seed)
     found = summary_of(read_events(file, reading), reading.usual_link_s)

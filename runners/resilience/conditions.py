@@ -13,7 +13,7 @@ from typing import Any
 from ...schemas.conditions import HEALTHY, Conditions, Pair, pair_of
 from ...schemas.protocols import Measured, Monitor
 from ..program import RankPair, rank_pair
-from .announcements import Announcement, GroupExamined, LinkSlowed, Recovered, Relieved, WorkerSlowed
+from .events import Announcement, GroupExamined, LinkSlowed, Recovered, Relieved, WorkerSlowed
 from .protocol import Cores, Hello
 
 # What a job has been through, in numbers: iteration times, and the time that every change has cost.

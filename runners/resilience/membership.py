@@ -9,8 +9,7 @@ from ...schemas.checkpoint import CheckpointFile, print_layers
 from ...schemas.conditions import Conditions
 from ...schemas.plan import Layers, Place, Plan, name_of
 from ...schemas.protocols import Hand
-from .announcements import CheckpointSaved
-from .events import MakePlan, Planned
+from .events import CheckpointSaved, MakePlan, Planned
 from .protocol import Copy, Hello, Publish, Published, Saved, Saver, Seat, Vote
 
 Seats = dict[Place, str]  # the workers' names by their places

@@ -25,9 +25,8 @@ from typing import Literal
 
 from ...schemas.checkpoint import missing_layers
 from ...schemas.conditions import Pair, pair_of
-from .announcements import Announcement, LinkBroken
 from .conditions import Chronicle, Circumstances, unreachable
-from .events import Instruction, Wake
+from .events import Announcement, Instruction, LinkBroken, Wake
 from .membership import Crew, Member, Saving, Seats, held_by
 from .protocol import FromCoordinator, Inquiry, Job, Suspect, Whereabouts
 

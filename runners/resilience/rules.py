@@ -27,37 +27,35 @@ from ...schemas.checkpoint import missing_layers, print_layers
 from ...schemas.documents import canonical, digest, parse_document
 from ...schemas.plan import Layers, Place, Plan, name_of, place_of
 from ...schemas.protocols import Hand
-from .announcements import (
+from .conditions import Chronicle, Circumstances
+from .events import (
+    Announce,
     Announcement,
+    Arrived,
     CoordinatorRestarted,
+    Drop,
+    Elapsed,
+    Event,
+    Finish,
+    Instruction,
     IterationCommitted,
     JobEnded,
     JobRestarting,
     JobStarted,
+    Lost,
+    Noticed,
     PlanKept,
+    Planned,
+    Restarted,
+    Said,
+    Tell,
+    Wake,
     WorkerFailed,
     WorkerLeft,
     WorkerRefused,
     WorkerReturned,
     WorkerWaiting,
     announcements_of,
-)
-from .conditions import Chronicle, Circumstances
-from .events import (
-    Announce,
-    Arrived,
-    Drop,
-    Elapsed,
-    Event,
-    Finish,
-    Instruction,
-    Lost,
-    Noticed,
-    Planned,
-    Restarted,
-    Said,
-    Tell,
-    Wake,
 )
 from .membership import (
     Crew,

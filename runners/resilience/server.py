@@ -18,15 +18,16 @@ from typing import Any, Protocol
 
 from ...schemas.errors import InvalidInputError, RtkError
 from ...schemas.protocols import Measured, Monitor, Replan, Replanned
-from .announcements import Announcement, LogLost, WorkerGaveUp
 from .events import (
     Announce,
+    Announcement,
     Arrived,
     Drop,
     Elapsed,
     Event,
     Finish,
     Instruction,
+    LogLost,
     Lost,
     MakePlan,
     Noticed,
@@ -35,6 +36,7 @@ from .events import (
     Said,
     Tell,
     Wake,
+    WorkerGaveUp,
     planned,
 )
 from .journal import Journal

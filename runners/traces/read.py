@@ -1,12 +1,23 @@
 """Reading a trace, in whatever format, event by event: a trace may be longer than memory."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain
+import csv
+import gzip
+import io
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby
+from typing import BinaryIO, cast
 
+from ...schemas.documents import to_tree
 from ...schemas.errors import InvalidInputError
-from ...schemas.files import STANDARD_STREAM
-from ...schemas.replay import Moment
+from ...schemas.files import STANDARD_STREAM, whole_file
+from ...schemas.replay import Fleet, Moment, NodePair
+from ...schemas.text import did_you_mean
+from ...schemas.trace import TraceEvent, print_event
 from .files import Source, Told, source_at
 from .formats import (
     UNITS_S,
@@ -26,7 +37,6 @@ from .formats import (
     struck_nodes,
     whole_cluster,
 )
-from .ledger import checked, from_start, moments
 
 
 @dataclass(frozen=True)
@@ -129,3 +139,393 @@ def _cluster(path: str, reading: Reading) -> tuple[str, ...]:
         struck = struck_nodes(source)
         size = reading.nodes if reading.nodes is None or isinstance(reading.nodes, int) else len(reading.nodes)
         return whole_cluster(struck, size, reading.seed, source.name)
+
+
+# Who is there, and what is slow, after each event; what cannot have happened is refused.
+
+
+class Ledger:
+    """The state of a cluster while its trace is read.
+
+    It grows with the nodes that were ever there, not with the events. A link is slow whoever is at its ends; a node
+    that comes back is well.
+
+    Args:
+        usual_link_s: what a message between two nodes takes where nothing is slow, for slow links by a factor.
+    """
+
+    def __init__(self, usual_link_s: float = 0.0) -> None:
+        self._usual_link_s = usual_link_s
+        self._nodes: dict[str, None] = {}
+        self._gone: set[str] = set()
+        self._slow: dict[str, float] = {}
+        self._slow_links: dict[NodePair, float] = {}
+        self._now_s = -math.inf
+        self._is_over = False
+
+    def __contains__(self, node: object) -> bool:
+        """Whether a node is there."""
+        return node in self._nodes
+
+    def fleet(self) -> Fleet:
+        """As it is now."""
+        links = {pair: takes_s for pair, takes_s in self._slow_links.items() if self._nodes.keys() >= set(pair)}
+        return Fleet(tuple(self._nodes), dict(self._slow), links)
+
+    def take(self, one: Told) -> None:
+        """Let the next event happen.
+
+        Raises:
+            InvalidInputError: it cannot: it lies in the past, or does not fit what there is.
+        """
+        event = one.event
+        assert event.time_s is not None
+        if event.time_s < self._now_s:
+            raise InvalidInputError(
+                "the event lies before the one ahead of it", where=one.where, fix="sort the trace by time"
+            )
+        if self._is_over:
+            raise InvalidInputError("the trace goes on after its end", where=one.where, fix="move the end to the end")
+        self._now_s = event.time_s
+        self._is_over = event.kind == "end"
+        if self._is_over:
+            return
+        assert event.node is not None
+        if event.peer is not None:
+            self._change_link(event, (event.node, event.peer), one.where)
+        else:
+            self._change_node(event, event.node, one.where)
+
+    def _change_node(self, event: TraceEvent, node: str, where: str) -> None:
+        is_back = event.kind == "recover" and node in self._gone
+        if event.kind == "join" or is_back:
+            self._add(node, where)
+        elif event.kind in ("fail", "stop"):
+            self._require(node, "removed", where)
+            del self._nodes[node]
+            self._gone.add(node)
+            self._slow.pop(node, None)
+        elif event.kind == "slow_compute":
+            self._require(node, "slow", where)
+            self._slow[node] = _above_one(event.factor, where)
+        elif event.kind == "slow_link":
+            raise InvalidInputError("a slow link has two ends", where=where, fix="name the other one as `peer`")
+        else:
+            self._require(node, "well again", where)
+            if self._slow.pop(node, None) is None:
+                raise InvalidInputError(f"{node} recovers, but is well", where=where, fix="remove the event")
+
+    def _add(self, node: str, where: str) -> None:
+        if node in self._nodes:
+            raise InvalidInputError(
+                f"{node} is added, but is there already", where=where, fix="remove the event, or remove the node before"
+            )
+        self._nodes[node] = None
+        self._gone.discard(node)
+
+    def _require(self, node: str, becomes: str, where: str) -> None:
+        if node in self._nodes:
+            return
+        if node in self._gone:
+            what, fix = f"{node} is {becomes}, but has gone already", "remove the event, or add the node again before"
+        else:
+            meant = did_you_mean(node, self._nodes)
+            what = f"{node} is {becomes}, but never came" + (f" ({meant})" if meant else "")
+            fix = "add it before, or say which nodes there are at the start (--nodes or --cluster)"
+        raise InvalidInputError(what, where=where, fix=fix)
+
+    def _change_link(self, event: TraceEvent, ends: NodePair, where: str) -> None:
+        for node in ends:
+            if node not in self._gone:
+                self._require(node, "at an end of a slow link", where)
+        pair = (min(ends), max(ends))
+        if event.kind == "slow_link":
+            self._slow_links[pair] = self._takes_s(event, where)
+        elif self._slow_links.pop(pair, None) is None:
+            raise InvalidInputError(
+                f"the link {'-'.join(pair)} recovers, but is well", where=where, fix="remove the event"
+            )
+
+    def _takes_s(self, event: TraceEvent, where: str) -> float:
+        """What a message takes in all: the usual time, times the factor, and the delay."""
+        if event.factor is not None and not self._usual_link_s:
+            raise InvalidInputError(
+                "a link is slow by a factor, and nobody says what a message usually takes",
+                where=f"{where}, factor",
+                fix="write delay_s instead",
+            )
+        return self._usual_link_s * (event.factor or 1.0) + (event.delay_s or 0.0)
+
+
+def checked(found: Iterable[Told], usual_link_s: float = 0.0) -> Iterator[Told]:
+    """Events as they come, each of which can have happened."""
+    ledger = Ledger(usual_link_s)
+    for one in found:
+        ledger.take(one)
+        yield one
+
+
+def _above_one(factor: float | None, where: str) -> float:
+    if factor is None or factor <= 1:
+        raise InvalidInputError(
+            f"a slow node with the factor {factor} is not slow",
+            where=f"{where}, factor",
+            fix="give a factor above 1; what is well again recovers",
+        )
+    return factor
+
+
+# Events become moments: what a policy is asked about.
+
+
+def moments(found: Iterable[Told], usual_link_s: float = 0.0) -> Iterator[Moment]:
+    """The moments of a trace, one for all events of a time.
+
+    The first one, at the first event's time, has the fleet after all events of that time, and nobody as lost or come.
+    A node that goes and comes back in the same instant is both lost and come (it lost what it held); one that comes and
+    goes was never there. Events that change nothing for the nodes that are there are no moments; the end of the trace
+    is one, with the fleet of the moment before and nobody lost or come.
+
+    Args:
+        found: events in time order.
+        usual_link_s: what a message between two nodes takes where nothing is slow.
+
+    Raises:
+        InvalidInputError: an event cannot have happened; there are none, or no nodes are there at the beginning.
+    """
+    ledger, failures = Ledger(usual_link_s), 0
+    before: Fleet | None = None
+    for time_s, group in groupby(found, key=_time_s):
+        lost, came, is_end, where = _pass(ledger, group)
+        fleet = ledger.fleet()
+        if before is None:
+            yield _first(time_s, fleet, where)
+        elif lost or came or fleet != before:
+            failures += bool(lost)
+            yield Moment(time_s, fleet, lost, came, failures)
+        elif is_end:
+            fleet = before
+            yield Moment(time_s, before, failures=failures)
+        before = fleet
+    if before is None:
+        raise InvalidInputError("the trace has no events", fix="give one that says which nodes there are")
+
+
+def from_start(found: Iterable[Told], nodes: Iterable[str] = ()) -> Iterator[Told]:
+    """A trace from time 0 on: nodes that are there at the start come then.
+
+    Without nodes that are there at the start, the trace begins with its first event, and that is time 0: what passes
+    until the first nodes come is no training. With them, times are as they are.
+    """
+    first = [Told(TraceEvent("join", time_s=0.0, node=node), "the nodes at the start") for node in nodes]
+    if first:
+        yield from chain(first, found)
+        return
+    start_s = None
+    for one in found:
+        start_s = _time_s(one) if start_s is None else start_s
+        yield Told(replace(one.event, time_s=round(_time_s(one) - start_s, 6)), one.where) if start_s else one
+
+
+def _pass(ledger: Ledger, group: Iterable[Told]) -> tuple[tuple[str, ...], tuple[str, ...], bool, str]:
+    """Let an instant's events happen: who is lost, who has come, whether it is the end, and where the last stands."""
+    lost: dict[str, None] = {}
+    came: dict[str, None] = {}
+    is_end, where = False, ""
+    for one in group:
+        is_there = one.event.node in ledger
+        ledger.take(one)
+        is_end, where = one.event.kind == "end", one.where
+        node = one.event.node or ""
+        if is_there and node not in ledger and node not in came:
+            lost[node] = None
+        elif is_there and node not in ledger:
+            del came[node]
+        elif not is_there and node in ledger:
+            came[node] = None
+    return tuple(lost), tuple(came), is_end, where
+
+
+def _first(time_s: float, fleet: Fleet, where: str) -> Moment:
+    if not fleet.nodes:
+        raise InvalidInputError(
+            "at the beginning no nodes are there",
+            where=where,
+            fix="say which there are at the start (--nodes or --cluster)",
+        )
+    return Moment(time_s, fleet)
+
+
+def _time_s(one: Told) -> float:
+    assert one.event.time_s is not None
+    return one.event.time_s
+
+
+# What a trace is like, in numbers.
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A trace in numbers; times without a loss are between two moments at which nodes were lost.
+
+    Attributes:
+        lasts_s: from the first nodes to the end.
+        nodes_at_start: how many are there at 0.
+        nodes_min: the fewest.
+        nodes_max: the most.
+        nodes_mean: over time.
+        events: by kind; the nodes that are there at the start have a `join` each.
+        failures: moments at which nodes were lost.
+        nodes_lost: all in all; one that is lost twice counts twice.
+        distinct_nodes_lost: one that is lost twice counts once.
+        most_lost_at_once: in one moment.
+        most_slow_at_once: nodes.
+        mean_time_between_failures_s: lasts_s by failures; None where there are none.
+        longest_without_loss_s: the longest time between losses, the start and the end.
+    """
+
+    lasts_s: float
+    nodes_at_start: int
+    nodes_min: int
+    nodes_max: int
+    nodes_mean: float
+    events: dict[str, int]
+    failures: int
+    nodes_lost: int
+    distinct_nodes_lost: int
+    most_lost_at_once: int
+    most_slow_at_once: int
+    mean_time_between_failures_s: float | None
+    longest_without_loss_s: float
+
+
+def summary_of(found: Iterable[Told], usual_link_s: float = 0.0) -> Summary:
+    """The numbers of a trace, read once and not held.
+
+    Args:
+        found: events from 0 on, in time order.
+        usual_link_s: what a message between two nodes takes where nothing is slow.
+
+    Raises:
+        InvalidInputError: an event cannot have happened.
+    """
+    kinds: Counter[str] = Counter()
+    passing = moments(_counted(found, kinds), usual_link_s)
+    tally = Tally(next(passing))
+    for moment in passing:
+        tally.note(moment)
+    return tally.summary(kinds=kinds)
+
+
+class Tally:
+    """What is counted while a trace passes.
+
+    Args:
+        first: the moment at 0.
+    """
+
+    def __init__(self, first: Moment) -> None:
+        nodes = len(first.fleet.nodes)
+        self._last = first
+        self._at_start = self._min = self._max = nodes
+        self._most_slow = len(first.fleet.slow)
+        self._lost: Counter[str] = Counter()
+        self._most_lost = 0
+        self._node_s = self._loss_s = self._longest_s = 0.0
+
+    def note(self, moment: Moment) -> None:
+        """The next moment."""
+        self._node_s += len(self._last.fleet.nodes) * (moment.time_s - self._last.time_s)
+        self._last = moment
+        self._min = min(self._min, len(moment.fleet.nodes))
+        self._max = max(self._max, len(moment.fleet.nodes))
+        self._most_slow = max(self._most_slow, len(moment.fleet.slow))
+        self._longest_s = max(self._longest_s, moment.time_s - self._loss_s)
+        if moment.lost:
+            self._loss_s = moment.time_s
+            self._lost.update(moment.lost)
+            self._most_lost = max(self._most_lost, len(moment.lost))
+
+    def summary(self, lasts_s: float | None = None, kinds: Mapping[str, int] | None = None) -> Summary:
+        """All of it.
+
+        Args:
+            lasts_s: when the trace ends, not before the last moment; None: with it.
+            kinds: of events, where they were counted.
+        """
+        last, failures = self._last, self._last.failures
+        lasts_s = last.time_s if lasts_s is None else lasts_s
+        node_s = self._node_s + len(last.fleet.nodes) * (lasts_s - last.time_s)
+        return Summary(
+            lasts_s=lasts_s,
+            nodes_at_start=self._at_start,
+            nodes_min=self._min,
+            nodes_max=self._max,
+            nodes_mean=node_s / lasts_s if lasts_s else float(self._at_start),
+            events=dict(sorted((kinds or {}).items())),
+            failures=failures,
+            nodes_lost=self._lost.total(),
+            distinct_nodes_lost=len(self._lost),
+            most_lost_at_once=self._most_lost,
+            most_slow_at_once=self._most_slow,
+            mean_time_between_failures_s=lasts_s / failures if failures else None,
+            longest_without_loss_s=self._longest_s,
+        )
+
+
+def _counted(found: Iterable[Told], kinds: Counter[str]) -> Iterator[Told]:
+    for one in found:
+        kinds[one.event.kind] += 1
+        yield one
+
+
+# Writing a trace event by event.
+
+
+COLUMNS = ("time_s", "kind", "node", "peer", "factor", "delay_s")  # of events by time and of nodes
+
+
+def write_events(path: str, events: Iterable[TraceEvent]) -> int:
+    """Write events as they come, under a temporary name that is changed at the end: nobody ever sees half a trace.
+
+    Args:
+        path: where to: CSV if it ends in `.csv`, else JSON lines; `.gz` compresses, with equal bytes for equal events;
+            `-` is standard output.
+        events: by time and of nodes.
+
+    Returns:
+        How many.
+
+    Raises:
+        InvalidInputError: the place cannot be written, or whatever the events raise.
+    """
+    rows = _csv_rows(events) if path.removesuffix(".gz").endswith(".csv") else map(print_event, events)
+    count = 0
+    with _stream(path) as stream:
+        for row in rows:
+            stream.write(row)
+            count += 1
+    return count - path.removesuffix(".gz").endswith(".csv")
+
+
+def _csv_rows(events: Iterable[TraceEvent]) -> Iterator[bytes]:
+    yield (",".join(COLUMNS) + "\n").encode()
+    for event in events:
+        line = io.StringIO()
+        tree = to_tree(event)
+        csv.writer(line, lineterminator="\n").writerow([tree.get(name, "") for name in COLUMNS])
+        yield line.getvalue().encode()
+
+
+@contextmanager
+def _stream(path: str) -> Iterator[BinaryIO]:
+    if path == STANDARD_STREAM:
+        yield cast(BinaryIO, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return
+    with whole_file(path) as stream:
+        if path.endswith(".gz"):
+            with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
+                yield cast(BinaryIO, packed)
+        else:
+            yield stream

@@ -33,9 +33,9 @@ from ...schemas.report import Report
 from ...schemas.timeline import Event, Span, Timeline, memory_of_workers
 from ...schemas.trace import Trace, TraceEvent
 from ..program import Compute, Program, RankPair, Sending, rank_pair
-from ..resilience.announcements import Announcement, Recovered, timeline_events
 from ..resilience.events import (
     Announce,
+    Announcement,
     Arrived,
     Elapsed,
     Finish,
@@ -43,10 +43,12 @@ from ..resilience.events import (
     Lost,
     MakePlan,
     Noticed,
+    Recovered,
     Said,
     Tell,
     Wake,
     planned,
+    timeline_events,
 )
 from ..resilience.events import Event as RulesEvent
 from ..resilience.protocol import Commit, Copy, End, Epoch, Hello, Job, Ready, Refused, Suspect, Vote

@@ -17,8 +17,7 @@ from rtk.planners.policies.catalogue import NAMES
 from rtk.planners.policies.job import Job
 from rtk.planners.shape import Shape
 from rtk.runners.traces.generate import Lasting, Racks, Recipe, Renewal, SlowLinks, generate
-from rtk.runners.traces.ledger import write_events
-from rtk.runners.traces.read import Reading
+from rtk.runners.traces.read import Reading, write_events
 from rtk.schemas.documents import canonical, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, RtkError
 from rtk.schemas.profile import Profile

@@ -13,7 +13,7 @@ from rtk.planners.policies.job import Job
 from rtk.planners.shape import Shape
 from rtk.runners.replay.engine import Record, replay
 from rtk.runners.traces.files import told
-from rtk.runners.traces.ledger import moments
+from rtk.runners.traces.read import moments
 from rtk.schemas.documents import read_document
 from rtk.schemas.profile import LayerCost, Profile
 from rtk.schemas.replay import Costs

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from rtk.cli.live_view import RunView, sparkline
 from rtk.cli.run_output import RunFacts, RunReport, RunStory, wants_live_view
-from rtk.runners.resilience.announcements import (
+from rtk.runners.resilience.events import (
     Announcement,
     CheckpointSaved,
     CoordinatorRestarted,

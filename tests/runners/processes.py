@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rtk.cli.coordinating import Conduct, Conductor, Training, load_training
-from rtk.runners.resilience.announcements import Announcement
+from rtk.runners.resilience.events import Announcement
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import RtkError
 from rtk.schemas.plan import Plan

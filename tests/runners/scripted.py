@@ -15,7 +15,7 @@ from rtk.planners.pipeline import Schedule, plan_pipeline
 from rtk.planners.recovery.rerouting import with_newcomers
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
-from rtk.runners.resilience.announcements import Announcement
+from rtk.runners.resilience.events import Announcement
 from rtk.runners.resilience.link import Link
 from rtk.runners.resilience.protocol import Hello, Job, Returning
 from rtk.runners.resilience.rules import Rules

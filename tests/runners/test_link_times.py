@@ -11,9 +11,8 @@ from torch import distributed
 
 from rtk.cli.main import main
 from rtk.cli.probe import MEETING
-from rtk.runners.torch import link_times, probe
-from rtk.runners.torch.link_times import LinkReadings, LinkTrials
-from rtk.runners.torch.probe import Bench
+from rtk.runners.torch import probe
+from rtk.runners.torch.probe import Bench, LinkReadings, LinkTrials
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
 
@@ -66,12 +65,12 @@ def be_command(rank: int, folder: str) -> None:
     os.environ["RTK_HOST"] = "one" if rank < 2 else "other"
     bench = StraightBench(torch.device("cpu"), rank)
     probe.Bench = lambda device: bench  # type: ignore[assignment, misc]
-    usual = link_times.take_link_readings
+    usual = probe.take_link_readings
 
     def timed(trials: LinkTrials, made: Bench, **_: object) -> LinkReadings:
         return usual(trials, made, lambda: bench.now_s)
 
-    link_times.take_link_readings = timed  # type: ignore[assignment]
+    probe.take_link_readings = timed  # type: ignore[assignment]
     files = ["--into", str(Path(folder, "given.json")), "-o", str(Path(folder, f"{rank}.json"))]
     call(folder, rank, ["--sizes", "4B,1000B,100KB", "--repeat", "2", "--json", *files])
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.resilience.announcements import IterationCommitted, JobEnded
-from rtk.runners.resilience.events import Announce, Said, decode_event
+from rtk.runners.resilience.events import Announce, IterationCommitted, JobEnded, Said, decode_event
 from rtk.runners.resilience.protocol import Job, Leaving, Suspect, Vote
 from rtk.runners.resilience.rules import Rules
 from rtk.schemas.conditions import Conditions, SlowLink, SlowWorker, pair_of

@@ -7,17 +7,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rtk.runners.resilience.announcements import Announcement, LogLost, PlanKept
 from rtk.runners.resilience.events import (
     Announce,
+    Announcement,
     Arrived,
     Drop,
     Elapsed,
     Event,
     Finish,
     Instruction,
+    LogLost,
     Lost,
     MakePlan,
+    PlanKept,
     Planned,
     Restarted,
     Said,

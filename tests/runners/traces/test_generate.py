@@ -11,7 +11,7 @@ from numpy.random import default_rng
 
 from rtk.runners.traces.files import told
 from rtk.runners.traces.generate import Distribution, Lasting, Racks, Recipe, Renewal, SlowLinks, SlowNodes, generate
-from rtk.runners.traces.ledger import moments
+from rtk.runners.traces.read import moments
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.trace import TraceEvent, print_event
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.runners.traces.files import told
-from rtk.runners.traces.ledger import from_start, moments
+from rtk.runners.traces.read import from_start, moments
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.replay import Fleet, Moment
 from rtk.schemas.trace import TraceEvent

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from rtk.runners.traces.files import told
 from rtk.runners.traces.formats import of_nodes, own_csv, own_json
-from rtk.runners.traces.ledger import COLUMNS, moments, write_events
-from rtk.runners.traces.read import Reading, read_events, read_moments
+from rtk.runners.traces.read import COLUMNS, Reading, moments, read_events, read_moments, write_events
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.trace import TraceEvent, print_event
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from rtk.runners.traces.formats import SLOW_FAULTS, Format, named, recognised
-from rtk.runners.traces.ledger import Summary, summary_of, write_events
-from rtk.runners.traces.read import Reading, read_events, read_moments
+from rtk.runners.traces.read import Reading, Summary, read_events, read_moments, summary_of, write_events
 from rtk.schemas.errors import InvalidInputError
 
 from .told_in import at, source

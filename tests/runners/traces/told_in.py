@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from io import BytesIO
 
 from rtk.runners.traces.files import Source, Told, told
-from rtk.runners.traces.ledger import from_start, moments
+from rtk.runners.traces.read import from_start, moments
 from rtk.schemas.replay import Moment
 from rtk.schemas.trace import EventKind, TraceEvent
 

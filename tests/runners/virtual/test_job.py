@@ -25,7 +25,7 @@ from rtk.schemas.protocols import Hand, Replanned
 from rtk.schemas.timeline import Span
 from rtk.schemas.trace import Trace, TraceEvent
 
-from ..strategies import hand_plan, plans
+from ...strategies import hand_plan, plans
 
 COSTS = SwitchCosts(detection_s=0.0, heartbeat_limit_s=2.0, regroup_s=0.5)
 

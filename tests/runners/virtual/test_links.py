@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.runners.program import AllReduce, Send, Sending, lower
-from rtk.runners.resilience.announcements import EpochBegun, WorkerFailed, WorkerSlowed
+from rtk.runners.resilience.events import EpochBegun, WorkerFailed, WorkerSlowed
 from rtk.runners.simulator import execute, simulate
 from rtk.runners.virtual.cluster import Machines, Staging, Standing, check_trace, delay_at_home_s, measured
 from rtk.runners.virtual.job import Story, SwitchCosts, simulate_story
@@ -20,7 +20,7 @@ from rtk.schemas.plan import Plan
 from rtk.schemas.protocols import Hand, Measured, Replanned
 from rtk.schemas.trace import EventKind, Trace, TraceEvent
 
-from ..strategies import hand_plan, plans
+from ...strategies import hand_plan, plans
 
 BOTH: tuple[Sending, ...] = ("direct", "delegated")
 WAYS: tuple[Sending, ...] = ("auto", *BOTH)
