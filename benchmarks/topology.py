@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 
 from rtk.benchmarks.common import write_result
 from rtk.planners.greyhound.arrangement import Kinds, Search
-from rtk.planners.greyhound.mitigate import plan_switches, ratio_of
-from rtk.planners.greyhound.plan import plan_topology
+from rtk.planners.greyhound.mitigate import plan_switches, plan_topology, ratio_of
 from rtk.planners.greyhound.topology import best_assignment
 from rtk.planners.shape import Shape, plan_without_orders
 from rtk.runners.simulator import simulate

@@ -4,8 +4,16 @@ import re
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
-from ..planners.explain.critical_path import CriticalPath, Leg, Share, Stretch
-from ..planners.explain.explain import BindingBound, BindingLimit, Busiest, Explanation
+from ..planners.explain.explain import (
+    BindingBound,
+    BindingLimit,
+    Busiest,
+    CriticalPath,
+    Explanation,
+    Leg,
+    Share,
+    Stretch,
+)
 from ..planners.explain.what_if import Change, DelayedLink, Effect, Troubles, UnevenStage, WhatIf
 from ..schemas.text import counted
 from ..viz.units import print_bytes, print_percent, print_time

@@ -92,7 +92,7 @@ def topology(
     Workers are named by the places they have now. As it is, uneven micro-batches (S2), other places (S3) and both are
     planned and timed; the fastest is the plan. Its options say who moves (`assignment`).
     """
-    from ..planners.greyhound.plan import plan_topology
+    from ..planners.greyhound.mitigate import plan_topology
     from ..planners.shape import Shape
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile

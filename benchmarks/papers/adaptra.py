@@ -8,7 +8,7 @@ from random import Random
 from statistics import mean, median
 from typing import TYPE_CHECKING
 
-from ...planners.greyhound.plan import plan_topology
+from ...planners.greyhound.mitigate import plan_topology
 from ...planners.shape import Shape
 from ...schemas.conditions import pair_of
 from .adaptra_pipelines import (

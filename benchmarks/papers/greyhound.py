@@ -9,7 +9,7 @@ from statistics import mean
 
 from ...planners.batch.distribute import distribute
 from ...planners.batch.groups import Pace
-from ...planners.greyhound.plan import plan_topology
+from ...planners.greyhound.mitigate import plan_topology
 from ...planners.shape import Shape
 from ...profilers.failslow.calls.comparison import Call
 from ...profilers.failslow.calls.iterations import Periods

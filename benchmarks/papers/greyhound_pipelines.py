@@ -65,7 +65,7 @@ def rebalanced(
         stage: of the slow workers.
         microbatch_s: F and B at a stage.
     """
-    from ...planners.greyhound.plan import plan_topology
+    from ...planners.greyhound.mitigate import plan_topology
     from ...planners.shape import Shape
     from ...runners.simulator import simulate
 

@@ -25,7 +25,7 @@ from ..scheduling.solve import Effort
 from ..scheduling.tables import objective
 from ..shape import Shape, plan_without_orders, shape_options
 from ..slipstream.cluster import Technique, opening_of, optimizer_of
-from ..slipstream.failures import Grid
+from ..slipstream.normalization import Grid
 from ..slipstream.selective_decoupling import latest, pull
 from ..slipstream.slots import fill
 from .search import Joint, Situation, crossing, in_slots, joint_schedule, named_pairs, single_techniques

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Place
 from ...schemas.profile import Connection
-from ..slipstream.failures import Grid
+from ..slipstream.normalization import Grid
 from .job import Job
 
 Copied = tuple[Place, Place, float]  # who sends, who receives, and the bytes that each GPU of a worker then receives

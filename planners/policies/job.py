@@ -10,7 +10,7 @@ from ...schemas.profile import Profile
 from ...schemas.replay import Costs
 from ..pipeline import Schedule
 from ..shape import Shape
-from ..slipstream.failures import Grid
+from ..slipstream.normalization import Grid
 
 
 @dataclass(frozen=True)

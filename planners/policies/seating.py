@@ -7,7 +7,7 @@ from typing import cast
 
 from ...schemas.plan import Place
 from ...schemas.replay import Standing
-from ..slipstream.failures import Grid
+from ..slipstream.normalization import Grid
 
 Seating = tuple[str | None, ...]
 

@@ -85,7 +85,7 @@ def under_troubles(plan: Plan, troubles: Troubles) -> Plan:
     """The plan as it is with these troubles, its orders as they are.
 
     A slow link between two workers who sum gradients delays each of the 2 (n - 1) steps of the ring, as in
-    `greyhound/plan.py`: so much longer takes the all-reduce of both stages, of which each part has its share. One
+    `greyhound/mitigate.py`: so much longer takes the all-reduce of both stages, of which each part has its share. One
     between stages of different pipelines, which only re-routed micro-batches take, no plan can express: it does no harm
     here.
 

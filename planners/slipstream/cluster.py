@@ -16,8 +16,7 @@ from ...schemas.profile import Connection, Profile, held_bytes
 from ..scheduling.problem import Problem, home_problem
 from ..scheduling.solve import Effort
 from ..shape import Shape, pipelines_of, shape_options, template_of
-from .failures import Grid
-from .normalization import Cost
+from .normalization import Cost, Grid
 
 Technique = Literal["adaptive", "decoupled", "staggered"]
 

@@ -23,7 +23,7 @@ DOORS = {
     "slipstream": ("planners.slipstream.replanner:Replanner.entry", "planners.slipstream.replanner:Replanner.in_place"),
     "oobleck": ("planners.oobleck.templates:plan_templates", "planners.oobleck.assignment:reinstantiate"),
     "batch": ("planners.batch.distribute:distribute",),
-    "greyhound": ("planners.greyhound.plan:plan_topology",),
+    "greyhound": ("planners.greyhound.mitigate:plan_topology",),
     "adaptra": ("planners.adaptra.plan:plan_adaptra",),
     "policies": ("planners.policies.catalogue:policy",),
     "scheduling": ("planners.scheduling.solve:solve",),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.slipstream.failures import Grid
+from rtk.planners.slipstream.normalization import Grid
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Place
 

@@ -5,8 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.slipstream.failures import Grid
-from rtk.planners.slipstream.normalization import Copy, Relocation, relocate
+from rtk.planners.slipstream.normalization import Copy, Grid, Relocation, relocate
 from rtk.schemas.plan import Place
 from rtk.schemas.profile import Connection
 

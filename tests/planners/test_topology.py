@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rtk.planners.greyhound import arrangement
 from rtk.planners.greyhound.arrangement import Kinds, Search
-from rtk.planners.greyhound.plan import placed, plan_topology
+from rtk.planners.greyhound.mitigate import placed, plan_topology
 from rtk.planners.greyhound.topology import best_assignment
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.shape import Shape, plan_without_orders

@@ -9,7 +9,7 @@ from rtk.planners.policies.copies import copying_s, from_peers
 from rtk.planners.policies.memory import state_bytes
 from rtk.planners.policies.pauses import failing_over, restarting, saved_and_restarting
 from rtk.planners.policies.pipelines import Pipelines
-from rtk.planners.slipstream.failures import Grid
+from rtk.planners.slipstream.normalization import Grid
 from rtk.schemas.replay import Checkpointing, Costs, Pause
 
 from .stories import job

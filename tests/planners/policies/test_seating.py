@@ -15,7 +15,7 @@ from rtk.planners.policies.seating import (
     whole_rows,
     without,
 )
-from rtk.planners.slipstream.failures import Grid
+from rtk.planners.slipstream.normalization import Grid
 
 from .stories import names
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.greyhound.plan import placed
+from rtk.planners.greyhound.mitigate import placed
 from rtk.planners.greyhound.topology import best_assignment
 from rtk.planners.policies.bamboo import Bamboo
 from rtk.planners.policies.checkpoint_restart import CheckpointRestart
