@@ -99,13 +99,15 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    place = _PLACES.get(name)
-    if place is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, other = place.partition(":")
-    found = globals()[name] = getattr(import_module(f".{module}", __name__), other or name)
-    return found
+if not TYPE_CHECKING:  # who checks types shall find a misspelt name
+
+    def __getattr__(name: str) -> Any:
+        place = _PLACES.get(name)
+        if place is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, _, other = place.partition(":")
+        found = globals()[name] = getattr(import_module(f".{module}", __name__), other or name)
+        return found
 
 
 def __dir__() -> list[str]:

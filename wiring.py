@@ -13,7 +13,7 @@ from .schemas.text import listed
 
 if TYPE_CHECKING:
     from .planners.recovery.escalation import Remedies
-    from .planners.verbs import LinkName, WorkerName
+    from .planners.verbs import Delays, Factors
     from .runners.program import Sending
     from .runners.simulator import Simulation
     from .runners.traces.formats import Leaving
@@ -64,11 +64,13 @@ def monitor_of(plan: "Plan", is_resumed: bool = False) -> "Monitor":
 
 
 @overload
-def read(path: str | PathLike[str]) -> Any: ...
+def read(path: str | PathLike[str]) -> Any:
+    """Read what the file says that it is."""
 
 
 @overload
-def read(path: str | PathLike[str], kind: type[D]) -> D: ...
+def read(path: str | PathLike[str], kind: type[D]) -> D:
+    """Read a document of a kind."""
 
 
 def read(path: str | PathLike[str], kind: type[Any] | None = None) -> Any:
@@ -179,9 +181,7 @@ def profile_measured(
     )
 
 
-def conditioned(
-    plan: "Plan", slow: "Mapping[WorkerName, float] | None", link_delay: "Mapping[LinkName, float] | None"
-) -> "Plan":
+def conditioned(plan: "Plan", slow: "Factors | None", link_delay: "Delays | None") -> "Plan":
     """A plan as it is under slow workers and links; raises InvalidInputError where it is not valid or has no such."""
     from .planners.verbs import factors, link_delays
     from .schemas.check import require_valid
@@ -196,8 +196,8 @@ def conditioned(
 def simulate(
     plan: "Plan",
     *,
-    slow: "Mapping[WorkerName, float] | None" = None,
-    link_delay: "Mapping[LinkName, float] | None" = None,
+    slow: "Factors | None" = None,
+    link_delay: "Delays | None" = None,
     jitter: float = 0.0,
     seed: int = 0,
     transport: "Sending" = "auto",
@@ -232,8 +232,8 @@ def inject(
     atlas: str | None = None,
     mitigate: str | None = None,
     normalize_within: int = 100,
-    slow: "Mapping[WorkerName, float] | None" = None,
-    link_delay: "Mapping[LinkName, float] | None" = None,
+    slow: "Factors | None" = None,
+    link_delay: "Delays | None" = None,
     costs: "SwitchCosts | None" = None,
     jitter: float = 0.0,
     seed: int = 0,

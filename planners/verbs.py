@@ -13,6 +13,7 @@ from ..schemas.conditions import LinkPlace, Pair, pair_of
 from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Place, Plan, name_of, place_of
 from ..schemas.profile import Profile
+from ..schemas.quantities import USUAL_TIME_LIMIT_S
 from ..schemas.text import did_you_mean, listed
 from .adaptra.plan import Technique as WarmUps
 from .adaptra.plan import plan_adaptra as adaptra_of
@@ -40,9 +41,10 @@ if TYPE_CHECKING:
 
 WorkerName = str | Place
 LinkName = int | str | LinkPlace
-
-# Seconds that an exact solver gets where one is asked for without a time limit.
-USUAL_TIME_LIMIT_S = 60.0
+# The keys of a Mapping are invariant: each form by itself, and mixed.
+Factors = Mapping[str, float] | Mapping[Place, float] | Mapping[WorkerName, float]
+Delays = Mapping[int, float] | Mapping[str, float] | Mapping[LinkPlace, float] | Mapping[LinkName, float]
+PairDelays = Mapping[Pair, float] | Mapping[tuple[Place, Place], float] | Mapping[tuple[WorkerName, WorkerName], float]
 
 
 def effort_of(solver: SolverName, time_limit: float | None, seed: int, require_optimal: bool = False) -> Effort:
@@ -89,7 +91,7 @@ def place(worker: WorkerName, option: str) -> Place:
     return place_of(worker)
 
 
-def link_delays(delays: Mapping[LinkName, float] | None) -> dict[LinkPlace, float]:
+def link_delays(delays: Delays | None) -> dict[LinkPlace, float]:
     """Delays by link, None being all pipelines.
 
     Raises:
@@ -111,7 +113,7 @@ def _link(link: LinkName) -> LinkPlace:
     return (None, int(link)) if link.isdecimal() else place(link, "--link-delay")
 
 
-def factors(slow: Mapping[WorkerName, float] | None) -> dict[Place, float]:
+def factors(slow: Factors | None) -> dict[Place, float]:
     """Factors of slow workers by their places.
 
     Raises:
@@ -139,7 +141,7 @@ def plan_pipeline(
     schedule: Schedule = "1f1b",
     dp: int = 1,
     memory_limit: float | Sequence[float] | None = None,
-    link_delay: Mapping[LinkName, float] | None = None,
+    link_delay: Delays | None = None,
 ) -> Plan:
     """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W.
 
@@ -169,7 +171,7 @@ def plan_adaptra(
     technique: WarmUps = "best",
     dp: int = 1,
     memory_limit: float | Sequence[float] | None = None,
-    link_delay: Mapping[LinkName, float] | None = None,
+    link_delay: Delays | None = None,
     solver: SolverName = "auto",
     time_limit: float | None = None,
     seed: int = 0,
@@ -206,8 +208,8 @@ def plan_joint(
     dp: int = 1,
     failed: Iterable[WorkerName] = (),
     technique: Technique = "staggered",
-    slow: Mapping[WorkerName, float] | None = None,
-    link_delay: Mapping[LinkName, float] | None = None,
+    slow: Factors | None = None,
+    link_delay: Delays | None = None,
     memory_limit: float | Sequence[float] | None = None,
     solver: SolverName = "auto",
     time_limit: float | None = None,
@@ -248,8 +250,8 @@ def plan_slipstream(
     failure_unit: tuple[int, int] = (1, 1),
     cost: Cost = "heuristic",
     memory_limit: float | Sequence[float] | None = None,
-    link_delay: Mapping[LinkName, float] | None = None,
-    slow: Mapping[WorkerName, float] | None = None,
+    link_delay: Delays | None = None,
+    slow: Factors | None = None,
     solver: SolverName = "auto",
     time_limit: float | None = None,
     seed: int = 0,
@@ -309,8 +311,8 @@ def plan_topology(
     pp: int,
     microbatches: int,
     dp: int = 1,
-    slow: Mapping[WorkerName, float] | None = None,
-    slow_link: Mapping[tuple[WorkerName, WorkerName], float] | None = None,
+    slow: Factors | None = None,
+    slow_link: PairDelays | None = None,
     schedule: EvenSchedule = "1f1b",
     memory_limit: float | Sequence[float] | None = None,
     seed: int = 0,
