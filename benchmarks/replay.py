@@ -25,7 +25,7 @@ from rtk.benchmarks.common import write_result
 from rtk.benchmarks.scheduling import timed
 from rtk.cli.cluster import read_site
 from rtk.cli.replay import Asked, job_of
-from rtk.cli.replaying import Answer, Question, ask, parse_policies
+from rtk.replaying import Answer, Question, ask, parse_policies
 from rtk.runners.traces.read import Reading
 from rtk.schemas.documents import read_document
 from rtk.schemas.profile import Profile

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.cli.coordinating import Conduct, Training, monitor_of
+from rtk.cli.coordinating import Conduct, Training
 from rtk.planners.adaptra.plan import plan_adaptra
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName, answers_for
@@ -42,6 +42,7 @@ from rtk.schemas.protocols import Hand
 from rtk.schemas.timeline import Timeline
 from rtk.schemas.trace import Trace, TraceEvent, print_trace
 from rtk.tests.runners.processes import ProcessJob
+from rtk.wiring import monitor_of
 
 OPERATION_S = 0.02
 TRACE_OPERATION_S = 0.01  # there are many iterations

@@ -17,6 +17,7 @@ from ..planners.recovery.answers import Answers, PolicyName, answers_if_any, rem
 from ..planners.recovery.escalation import Remedies, escalating
 from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from ..schemas.form import AS_USUAL, ModelForm, form_of
+from ..wiring import monitor_of
 from .console import remark
 from .options import read_valid_trace
 
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from ..schemas.timeline import Timeline
     from ..schemas.trace import Trace, TraceEvent
 
-
-LATE = 0.2
-LATE_S = 0.003
 
 Announcements = Callable[["Announcement"], None]
 
@@ -401,33 +399,6 @@ def _events_of(trace: "Trace", hello: "Hello") -> "list[TraceEvent]":
         for event in trace.events
         if id(event) in own or (event.link is not None and hello.worker in link_ends(event.link))
     ]
-
-
-def monitor_of(plan: "Plan", is_resumed: bool = False) -> "Monitor":
-    """What finds the slow links and workers of a job.
-
-    A message is late by a share (`LATE`) of the shortest F and I of a stage, for that is what it delays, or by
-    `LATE_S`, which a scheduler or the measurement itself may take.
-
-    Args:
-        plan: that the job starts with.
-        is_resumed: whether the job may have begun under another coordinator.
-    """
-    from ..profilers.failslow.monitor.job import Expected
-    from ..profilers.failslow.monitor.ring import LiveMonitor
-    from ..runners.virtual.cluster import delay_at_home_s
-
-    stages = [plan.stage_of(worker) for worker in plan.workers]
-    shortest_s = min(stage.forward_s + stage.backward_input_s for stage in stages)
-    sum_s = {worker.name: stage.allreduce_s for worker, stage in zip(plan.workers, stages, strict=True)}
-    expected = Expected(
-        least_s=max(LATE_S, LATE * shortest_s),
-        delay_s=lambda one, other: delay_at_home_s(plan, one, other),
-        sum_s=lambda one, other: max(sum_s[one], sum_s[other]),
-        slowdown={worker.name: worker.slowdown for worker in plan.workers if worker.slowdown is not None},
-    )
-    present = [worker.name for worker in plan.live_workers()]
-    return LiveMonitor(list(sum_s), present, expected, is_resumed)
 
 
 # What a run trains: the options that all its workers share, and the model and data they name.

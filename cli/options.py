@@ -11,16 +11,13 @@ import typer
 from ..schemas.documents import digest, read_document
 from ..schemas.errors import InvalidInputError, LimitReachedError
 from ..schemas.files import source_of
+from ..schemas.quantities import USUAL_TIME_LIMIT_S
 
 if TYPE_CHECKING:
     from ..planners.scheduling.solve import Effort
     from ..schemas.conditions import LinkPlace
     from ..schemas.plan import Place, Plan, Prediction
     from ..schemas.trace import Trace
-
-
-# Seconds that an exact solver gets where one is asked for without a time limit.
-USUAL_TIME_LIMIT_S = 60.0
 
 
 class Solver(StrEnum):
@@ -148,14 +145,9 @@ def parse_memory_limit(value: str | None) -> list[float] | None:
 
 def parse_effort(solver: Solver, time_limit_s: float | None, seed: int, require_optimal: bool) -> "Effort":
     """How hard a planner shall try; without a time limit an exact solver runs only where it or a proof is asked for."""
-    from ..planners.scheduling.solve import Effort
+    from ..planners.verbs import effort_of
 
-    if time_limit_s is None:
-        asked = require_optimal or solver in (Solver.MILP, Solver.CP_SAT)
-        time_limit_s = USUAL_TIME_LIMIT_S if asked else 0.0
-    if not math.isfinite(time_limit_s):
-        raise _wrong("--time-limit", str(time_limit_s), "give a finite number of seconds")
-    return Effort(solver.value, time_limit_s, seed)
+    return effort_of(solver.value, time_limit_s, seed, require_optimal)
 
 
 def _number(option: str, text: str, fix: str) -> float:

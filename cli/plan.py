@@ -34,7 +34,6 @@ from .options import (
     parse_link_delays,
     parse_memory_limit,
     parse_places,
-    parse_slow,
     parse_slow_places,
     require_proof,
     summary,
@@ -92,14 +91,22 @@ def topology(
     Workers are named by the places they have now. As it is, uneven micro-batches (S2), other places (S3) and both are
     planned and timed; the fastest is the plan. Its options say who moves (`assignment`).
     """
-    from ..planners.greyhound.mitigate import plan_topology
-    from ..planners.shape import Shape
+    from ..planners.verbs import plan_topology
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
 
-    shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit))
-    links = _parse_slow_links(slow_link)
-    made = plan_topology(read_document(profile, Profile), shape, parse_slow(slow), links, schedule.value, seed)
+    limits, links = parse_memory_limit(memory_limit), _parse_slow_links(slow_link)
+    made = plan_topology(
+        read_document(profile, Profile),
+        pp=pp,
+        microbatches=microbatches,
+        dp=dp,
+        slow=parse_slow_places(slow),
+        slow_link=links,
+        schedule=schedule.value,
+        memory_limit=limits,
+        seed=seed,
+    )
     emit(made, output, as_json)
     remark(summary(made))
     for line in topology_words(made):
@@ -269,21 +276,27 @@ def joint(
     Every stage's micro-batches go to who ends first with them, slow links inside single pipelines are bypassed where
     that helps, and warm-ups absorb the delays that are left. The bound holds for every routing.
     """
-    from ..planners.joint.plan import plan_joint
-    from ..planners.scheduling.solve import with_own_proof
-    from ..planners.shape import Shape
+    from ..planners.verbs import plan_joint
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
 
     site, read = read_site(cluster, overlay), read_document(profile, Profile)
     there = site.troubles(pp, dp)
-    delays = {**there.link_delay_s, **parse_link_delays(link_delay)}
-    shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), delays)
     dead, effort = parse_places(failed, "--failed"), parse_effort(solver, time_limit, seed, require_optimal)
     dead += [place for place in there.failed if place not in dead]
-    slowdown = {**there.slow, **parse_slow_places(slow)}
-    planned = with_own_proof(
-        lambda: plan_joint(site.adapted(read), shape, dead, slowdown, effort, technique.value), effort
+    planned = plan_joint(
+        site.adapted(read),
+        pp=pp,
+        microbatches=microbatches,
+        dp=dp,
+        failed=dead,
+        technique=technique.value,
+        slow={**there.slow, **parse_slow_places(slow)},
+        link_delay={**there.link_delay_s, **parse_link_delays(link_delay)},
+        memory_limit=parse_memory_limit(memory_limit),
+        solver=effort.solver,
+        time_limit=effort.time_limit_s,
+        seed=seed,
     )
     made = site.signed(planned, read)
     emit(made, output, as_json)
@@ -330,15 +343,21 @@ def pipeline(
     debug: Debug = False,
 ) -> None:
     """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W."""
-    from ..planners.pipeline import plan_pipeline
-    from ..planners.shape import Shape
+    from ..planners.verbs import plan_pipeline
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
 
     site, read = read_site(cluster, overlay), read_document(profile, Profile)
-    delays = {**site.delays_alone(pp, dp).link_delay_s, **parse_link_delays(link_delay)}
-    shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), delays)
-    made = site.signed(plan_pipeline(site.adapted(read), shape, schedule.value), read)
+    planned = plan_pipeline(
+        site.adapted(read),
+        pp=pp,
+        microbatches=microbatches,
+        schedule=schedule.value,
+        dp=dp,
+        memory_limit=parse_memory_limit(memory_limit),
+        link_delay={**site.delays_alone(pp, dp).link_delay_s, **parse_link_delays(link_delay)},
+    )
+    made = site.signed(planned, read)
     emit(made, output, as_json)
     remark(summary(made))
 
@@ -379,19 +398,25 @@ def adaptra(
     The plan's options say which delay each link tolerates before its bubbles cascade; standard error names the links
     that are beyond that.
     """
-    from ..planners.adaptra.plan import cascading_links, plan_adaptra
-    from ..planners.scheduling.solve import with_own_proof
-    from ..planners.shape import Shape
+    from ..planners.adaptra.plan import cascading_links
+    from ..planners.verbs import plan_adaptra
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
 
-    if technique != AdaptraTechnique.BEST and solver in (Solver.MILP, Solver.CP_SAT):
-        raise InvalidInputError(f"--technique {technique.value} takes no solver", where="--solver", fix="take best")
     effort = parse_effort(solver, time_limit, seed, require_optimal)
     site, read = read_site(cluster, overlay), read_document(profile, Profile)
-    delays = {**site.delays_alone(pp, dp).link_delay_s, **parse_link_delays(link_delay)}
-    shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), delays)
-    planned = with_own_proof(lambda: plan_adaptra(site.adapted(read), shape, technique.value, effort), effort)
+    planned = plan_adaptra(
+        site.adapted(read),
+        pp=pp,
+        microbatches=microbatches,
+        technique=technique.value,
+        dp=dp,
+        memory_limit=parse_memory_limit(memory_limit),
+        link_delay={**site.delays_alone(pp, dp).link_delay_s, **parse_link_delays(link_delay)},
+        solver=effort.solver,
+        time_limit=effort.time_limit_s,
+        seed=seed,
+    )
     made = site.signed(planned, read)
     emit(made, output, as_json)
     remark(summary(made))

@@ -208,16 +208,11 @@ def reconfigure(
     A node is named by its first worker in the running plan, one that joins new0, new1 and so on. The plan's options say
     who copies which layers from whom; standard error names the first of them.
     """
-    from ..planners.oobleck.reconfiguration import Reconfigurer, crew_after
+    from ..planners.verbs import plan_reconfigure
     from .options import read_valid_plan
 
-    places = parse_places(failed, "--failed")
-    if not places and not join:
-        raise InvalidInputError("nothing has changed", where="--failed or --join", fix="name who is lost, or who comes")
-    running = read_valid_plan(plan)
-    reconfigurer, crew = Reconfigurer(running), crew_after(running, places, join)
-    reconfigurer.require_joining(len(crew), join)
-    found = reconfigurer.next_of(running, crew, pays_within)
+    places, running = parse_places(failed, "--failed"), read_valid_plan(plan)
+    found = plan_reconfigure(running, failed=places, join=join, pays_within=pays_within)
     emit(found.plan, output, as_json)
     remark(summary(found.plan))
     remark(_change(running, found))

@@ -107,7 +107,7 @@ def slipstream(
     both the plan says which workers swap. Otherwise an atlas is made, a folder of plans for every number of failures.
     Its plans are of the second kind: beside --from, --failed is enough to learn which workers swap.
     """
-    from ..planners.scheduling.solve import with_own_proof
+    from ..planners.verbs import rerouted
 
     places, site = parse_places(failed, "--failed"), read_site(cluster, overlay)
     if from_atlas is not None:
@@ -136,8 +136,7 @@ def slipstream(
             fix="leave it out for one plan, or --failed and --failures for an atlas",
         )
     else:
-        made = with_own_proof(lambda: _plan_for(common, units, failures), effort)
-        _emit_plan(made, output, as_json, require_optimal)
+        _emit_plan(rerouted(common, units, failures, effort), output, as_json, require_optimal)
 
 
 def _refuse_beside_from(context: typer.Context) -> None:
@@ -175,17 +174,6 @@ def _units(common: "Atlas", places: "Sequence[Place]", dead: "Sequence[Place]") 
 
     grid = grid_of(common)
     return grid.failed_units(places) | {grid.unit_of(place) for place in dead}
-
-
-def _plan_for(common: "Atlas", units: "frozenset[Place]", failures: int | None) -> "Plan":
-    """A plan for failures in place, or normalized ones."""
-    from ..planners.slipstream.replanner import Replanner
-
-    replanner = Replanner(common, len(units) if failures is None else failures)
-    if failures is None:
-        return replanner.in_place(units)
-    entry, plan = replanner.entry(failures)
-    return plan if plan is not None and not units else replanner.rebuilt(entry, units or None)
 
 
 def _plan_from(path: str, profile: str | None, places: "Sequence[Place]", failures: int | None, site: Site) -> "Plan":

@@ -11,8 +11,8 @@ import typer
 from ..schemas.documents import canonical_json
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM, write_bytes
+from ..schemas.quantities import USUAL_TIME_LIMIT_S
 from .console import Debug, Json, Output, Quiet, print_json, remark
-from .options import USUAL_TIME_LIMIT_S
 
 if TYPE_CHECKING:
     from ..planners.batch.distribute import Distribution

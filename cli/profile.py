@@ -11,12 +11,11 @@ import typer
 from typer.core import TyperGroup
 
 from ..profilers.fitting import DoesNotFitError
-from ..schemas.cluster import on_cluster
 from ..schemas.documents import read_document, write_document
 from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.form import AS_USUAL, DataType, ModelForm, form_of
-from ..schemas.profile import TIMES, Device, Layer, LayerCost, Network, Profile, held_bytes
+from ..schemas.profile import TIMES, Layer, LayerCost, Profile, held_bytes
 from .cluster import read_cluster, with_gpu
 from .console import Debug, Json, Output, Quiet, Seed, emit, print_table, progress, remark
 from .probe import links
@@ -27,9 +26,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..profilers.analytic.estimate import Calibration, Rates
     from ..profilers.models.model import Model
-    from ..schemas.gpus import Gpu
     from ..schemas.profile import Connection
 
 
@@ -174,30 +171,23 @@ def analyse(asked: Analysis) -> Profile:
     Raises:
         InvalidInputError: the model, the GPU or the calibration is not known, or they do not go together.
     """
-    from ..profilers.analytic.configuration import known_model
-    from ..profilers.analytic.costs import Batch
-    from ..profilers.analytic.estimate import analytic_profile, rates_of
-    from ..schemas.gpus import gpu
+    from ..profilers.analytic.analysis import profile_analytic
 
     cluster = None if asked.cluster is None else with_gpu(read_cluster(asked.cluster), asked.gpu, asked.cluster)
     asked = asked if cluster is None else replace(asked, gpu=cluster.gpu)
     _check(asked)
-    device, known = gpu(asked.gpu or ""), known_model(asked.name)
-    measured = None if asked.calibrate is None else _measured(asked.calibrate, asked.dtype)
-    dtype = asked.dtype or _usual_dtype(device, measured)
-    rates = rates_of(device, dtype, asked.efficiency)
-    profile = analytic_profile(
+    return profile_analytic(
         asked.name,
-        known.shape,
-        Batch(asked.microbatch_size or known.microbatch_size, asked.sequence_length or known.sequence_length, dtype),
-        device,
-        rates,
-        corrections=_calibration(rates, measured),
-        is_checkpointing=asked.checkpointing,
-        degrees=asked.degrees,
+        gpu=asked.gpu,
+        microbatch_size=asked.microbatch_size,
+        sequence_length=asked.sequence_length,
+        dtype=asked.dtype,
+        checkpointing=asked.checkpointing,
+        tp=asked.degrees,
+        efficiency=asked.efficiency,
+        calibrate=None if asked.calibrate is None else _measured(asked.calibrate, asked.dtype),
+        cluster=cluster,
     )
-    computed = _with_sources(profile, asked, device, measured)
-    return computed if cluster is None else on_cluster(computed, cluster)
 
 
 def explain_analysis(profile: Profile) -> None:
@@ -237,40 +227,6 @@ def _measured(path: str, dtype: DataType | None) -> Profile:
             fix=f"measure it with --dtype {dtype}",
         )
     return measured
-
-
-def _usual_dtype(device: "Gpu", measured: Profile | None) -> DataType:
-    if measured is not None:
-        return form_of(measured.model).dtype
-    return "bf16" if "bf16" in device.peaks else "fp32"
-
-
-def _calibration(rates: "Rates", measured: Profile | None) -> "Calibration":
-    from ..profilers.analytic.estimate import UNCALIBRATED, calibration_of
-
-    return UNCALIBRATED if measured is None else calibration_of(rates, measured)
-
-
-def _with_sources(profile: Profile, asked: Analysis, device: "Gpu", measured: Profile | None) -> Profile:
-    """The profile, with what it was computed from; the device and the links are the measured ones where there are."""
-    model = {**profile.model, "gpu": device.name}
-    if asked.efficiency is not None:
-        model["efficiency"] = asked.efficiency
-    if measured is None:
-        return replace(profile, model=model)
-    calibration = f"{measured.model.get('name')}, {measured.microbatch_size} x {measured.sequence_length} tokens"
-    return replace(
-        profile,
-        model={**model, "calibration": calibration},
-        device=Device(
-            f"{measured.device.name or device.name} (analytic, calibrated)",
-            measured.device.memory_bytes or device.memory_bytes,
-        ),
-        network=Network(
-            measured.network.intra_node or profile.network.intra_node,
-            measured.network.inter_node or profile.network.inter_node,
-        ),
-    )
 
 
 # A model measured on this machine by this process.

@@ -24,11 +24,11 @@ from .trace import FormatName, Leaves, Leaving, Nodes, SlowFaults, reading_of
 
 if TYPE_CHECKING:
     from ..planners.policies.job import Job
+    from ..replaying import Question
     from ..schemas.cluster import Cluster
     from ..schemas.profile import Profile
     from ..schemas.replay import Costs
     from ..schemas.replay_report import PolicyReport, ReplayReport
-    from .replaying import Question
 
 
 # The job of a replay, put together from what options or a sweep's file say.
@@ -201,7 +201,7 @@ def command(
     would commit if it never failed; "all well" is the throughput with all nodes there, as a share of the same; then
     shares of the job's time: working, on work that was lost, paused, waiting.
     """
-    from .replaying import Question, parse_policies
+    from ..replaying import Question, parse_policies
 
     if html is not None:
         picture_ending(html, (".html",), "end it in .html", "--html")
@@ -319,8 +319,8 @@ def _job(
 
 def _asked(question: "Question", jobs: int) -> "ReplayReport":
     """The answer, with a bar that shows how many policies are through."""
+    from ..replaying import ask
     from .executors import process_pool
-    from .replaying import ask
 
     count = len(question.policies)
     with process_pool(min(jobs, count)) if min(jobs, count) > 1 else nullcontext() as executor, progress() as bar:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..planners.recovery.answers import answers_for, remedies_of
-from ..planners.recovery.escalation import Remedies, escalating
+from ..planners.recovery.escalation import Remedies
 from ..schemas.errors import RuntimeFailedError
 from .cluster import ClusterOption, OverlayOption, Site, read_site
 from .console import Debug, Json, Quiet, Seed, print_document, print_table
@@ -143,11 +143,9 @@ def _story(
     transport: Transport,
 ) -> "Story":
     """Let a trace happen to a plan."""
-    from ..runners.virtual.job import simulate_story
-    from .coordinating import monitor_of
+    from ..wiring import story_of
 
-    monitor = escalating(monitor_of(plan), plan, remedies, lambda: answers)
-    return simulate_story(plan, trace, iterations, answers, costs, jitter, seed, monitor, transport.value)
+    return story_of(plan, trace, iterations, answers, remedies, costs, jitter, seed, transport.value)
 
 
 def _costs(plan: "Plan", profile: str | None, site: Site, heartbeat_limit_s: float, regroup_s: float) -> "SwitchCosts":

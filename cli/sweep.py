@@ -59,8 +59,8 @@ def _replay_missing(
     combinations: "list[Combination]", outcomes: "dict[int, Outcome]", folder: "SweepFolder", executor: str, jobs: int
 ) -> None:
     """Add the outcomes that are not there yet, each once its report is written."""
+    from ..replaying import replays
     from .executors import executor_of
-    from .replaying import replays
     from .sweeping import Outcome
 
     missing = [number for number in range(len(combinations)) if number not in outcomes]

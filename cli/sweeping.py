@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ..replaying import Question, digest_of
 from ..runners.traces.formats import Format
 from ..schemas.cluster_file import Value, read_yaml
 from ..schemas.documents import canonical_json, read_document, write_document
@@ -22,7 +23,6 @@ from ..schemas.text import did_you_mean
 from .cluster import Site
 from .options import parse_memory_limit
 from .replay import Asked, Schedule, job_of, nodes_at_start, parse_cost, read_machines
-from .replaying import Question, digest_of
 from .trace import Between, Leaving, Repairs, reading_of, recipe_of
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
+from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Factor, Index, LayerNumber, Name, Ratio, Seconds
 from .orders import Operation, check_order_text, parse_order
@@ -162,7 +163,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Displayed):
     """Templates, pipelines made from them, and one order per worker, in (pipeline, stage) order."""
 
     planner: Planner

@@ -6,6 +6,9 @@ from fractions import Fraction
 
 from .errors import InvalidInputError
 
+# Seconds that an exact solver gets where one is asked for without a time limit.
+USUAL_TIME_LIMIT_S = 60.0
+
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 

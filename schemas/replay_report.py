@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Lt, MinLen
 
+from .display import Displayed
 from .fields import STRICT, Bytes, Index, Name, Ratio, Seconds
 
 Microbatches = Annotated[int, Ge(0), Lt(10**15)]  # of a year; every float up to there is a whole number
@@ -102,7 +103,7 @@ class PolicyReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayReport:
+class ReplayReport(Displayed):
     """A trace under several policies.
 
     Attributes:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
+from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Index, Seconds
 from .plan import Link, Planner, Stage, check_shape
@@ -54,7 +55,7 @@ class LayerState:
 
 
 @dataclass(frozen=True)
-class Templates:
+class Templates(Displayed):
     """Pipeline templates of consecutive sizes.
 
     Attributes:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Index, Name, Seconds
 from .plan import Place, Plan
@@ -47,7 +48,7 @@ class WorkerMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Displayed):
     """Spans and events in time order, and where they came from.
 
     `plan` is the sha256 of the executed plan. `paced`: operations were stretched to the durations that the plan states.

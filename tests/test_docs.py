@@ -3,6 +3,7 @@
 import re
 import runpy
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -28,11 +29,22 @@ def test_the_reference_names_every_command() -> None:
     assert names == {command.split()[0] for command in module["COMMANDS"]}
 
 
-def test_the_library_page_shows_the_example_whole() -> None:
-    """docs/library.md shows docs/example_train.py as it is, and it stays short."""
-    example = (ROOT / "docs" / "example_train.py").read_text()
-    assert f"```python\n{example}```" in (ROOT / "docs" / "library.md").read_text()
-    assert len(example.splitlines()) <= 35
+def test_the_library_page_shows_the_examples_whole() -> None:
+    """docs/library.md shows its two examples as they are, and they stay short."""
+    for name, most in (("example_train.py", 35), ("example_library.py", 20)):
+        example = (ROOT / "docs" / name).read_text()
+        assert f"```python\n{example}```" in (ROOT / "docs" / "library.md").read_text()
+        assert len(example.splitlines()) <= most
+
+
+def test_the_library_example_prints_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From profile to picture in ten lines: the output is that of docs/library.md, the picture an SVG."""
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(ROOT / "docs" / "example_library.py"))
+    assert f"```text\n{capsys.readouterr().out}```" in (ROOT / "docs" / "library.md").read_text()
+    assert ElementTree.parse(tmp_path / "plan.svg").getroot().tag.endswith("svg")
 
 
 def test_the_links_between_documents_lead_somewhere() -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from rtk.cli.replaying import Question, ask
 from rtk.planners.policies.catalogue import NAMES
 from rtk.planners.policies.job import Job
 from rtk.planners.shape import Shape
+from rtk.replaying import Question, ask
 from rtk.runners.traces.generate import Lasting, Racks, Recipe, Renewal, SlowLinks, generate
 from rtk.runners.traces.read import Reading, write_events
 from rtk.schemas.documents import canonical, read_document

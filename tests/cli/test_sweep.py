@@ -16,10 +16,10 @@ from unittest import mock
 
 import pytest
 
-from rtk.cli import replaying
+from rtk import replaying
 from rtk.cli.executors import executor_of
-from rtk.cli.replaying import Question, replays
 from rtk.cli.sweeping import read_sweep
+from rtk.replaying import Question, replays
 from rtk.schemas.documents import canonical, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, RuntimeFailedError
 from rtk.schemas.replay_report import ReplayReport

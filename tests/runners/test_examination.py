@@ -18,7 +18,6 @@ torch = pytest.importorskip("torch")
 from rtk.cli.coordinating import (  # noqa: E402
     Conduct,
     Training,
-    monitor_of,
 )
 from rtk.planners.pipeline import plan_pipeline  # noqa: E402
 from rtk.planners.recovery.answers import PolicyName  # noqa: E402
@@ -27,7 +26,7 @@ from rtk.runners import passes  # noqa: E402
 from rtk.runners.program import Sending  # noqa: E402
 from rtk.runners.torch.faults import SlowLinks, slowest_links  # noqa: E402
 from rtk.runners.torch.resilient import examine  # noqa: E402
-from rtk.runners.virtual.cluster import COMPUTE_S, ROUNDS, Machines, Standing, delay_at_home_s, exchanges_of, pause  # noqa: E402  # noqa: E402
+from rtk.runners.virtual.cluster import COMPUTE_S, ROUNDS, Machines, Standing, delay_at_home_s, exchanges_of, pause  # noqa: E402
 from rtk.runners.virtual.job import SwitchCosts, simulate_story  # noqa: E402
 from rtk.schemas.conditions import Conditions, pair_of, under_conditions  # noqa: E402
 from rtk.schemas.documents import canonical  # noqa: E402
@@ -36,6 +35,7 @@ from rtk.schemas.plan import Plan  # noqa: E402
 from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
 from rtk.schemas.protocols import Examined, Hand, Replanned  # noqa: E402
 from rtk.schemas.trace import Trace, TraceEvent, print_trace  # noqa: E402
+from rtk.wiring import monitor_of  # noqa: E402
 
 from .processes import ProcessJob  # noqa: E402
 from .test_detours import world  # noqa: E402

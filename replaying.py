@@ -12,19 +12,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
-from ..runners.traces.generate import Recipe
-from ..schemas.documents import canonical_json, digest, to_tree
-from ..schemas.errors import InfeasibleError, InvalidInputError, RtkError
-from ..schemas.plan import name_of
-from ..schemas.replay import Fleet, Moment
+from . import __version__
+from .runners.traces.generate import Recipe
+from .schemas.documents import canonical_json, digest, to_tree
+from .schemas.errors import InfeasibleError, InvalidInputError, RtkError
+from .schemas.plan import name_of
+from .schemas.replay import Fleet, Moment
 
 if TYPE_CHECKING:
-    from ..planners.policies.job import Job
-    from ..runners.replay.engine import Record
-    from ..runners.traces.read import Reading, Tally
-    from ..schemas.protocols import Policy
-    from ..schemas.replay_report import PolicyReport, ReplayReport
+    from .planners.policies.job import Job
+    from .runners.replay.engine import Record
+    from .runners.traces.read import Reading, Tally
+    from .schemas.protocols import Policy
+    from .schemas.replay_report import PolicyReport, ReplayReport
 
 FAULT_FREE = "fault-free"
 MADE_UP = "the made-up trace"
@@ -112,7 +112,7 @@ def ask(
         InvalidInputError: the trace cannot be read, it or an iteration lasts no time, or a policy's name is unknown.
         InfeasibleError: not even a cluster that never fails can train the job.
     """
-    from ..planners.policies.catalogue import policy
+    from .planners.policies.catalogue import policy
 
     never_fails = policy(FAULT_FREE, question.job)
     complete = replace(question, reading=_reading(question, never_fails))
@@ -135,9 +135,9 @@ def answered(question: Question, name: str) -> Answer:
     Raises:
         InvalidInputError: the trace cannot be read, or there is no such policy.
     """
-    from ..planners.policies.catalogue import policy
-    from ..planners.scheduling.forms import many_problems
-    from ..runners.replay.engine import replay
+    from .planners.policies.catalogue import policy
+    from .planners.scheduling.forms import many_problems
+    from .runners.replay.engine import replay
 
     try:
         with many_problems():
@@ -168,7 +168,7 @@ def _reading(question: Question, never_fails: Policy) -> Reading:
         InvalidInputError: an iteration takes no time.
         InfeasibleError: not even a cluster that never fails can train the job.
     """
-    from ..planners.shape import template_of
+    from .planners.shape import template_of
 
     job, given = question.job, question.reading
     iteration_s = never_fails.begin(Fleet(())).iteration_time_s
@@ -197,8 +197,8 @@ def _worker_nodes(job: Job, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _report(question: Question, never_fails: Policy, answers: Iterable[Answer]) -> ReplayReport:
     """The report: every answer measured against the cluster that never fails."""
-    from ..runners.replay.engine import replay, yardstick_of
-    from ..schemas.replay_report import ReplayReport
+    from .runners.replay.engine import replay, yardstick_of
+    from .schemas.replay_report import ReplayReport
 
     job, facts = question.job, _Facts(question.job)
     reference = replay(never_fails, facts.watching(_moments(question)), question.until_s)
@@ -226,9 +226,9 @@ def _report(question: Question, never_fails: Policy, answers: Iterable[Answer]) 
 
 
 def _moments(question: Question) -> Iterator[Moment]:
-    from ..runners.traces.files import Told
-    from ..runners.traces.generate import generate
-    from ..runners.traces.read import moments, read_moments
+    from .runners.traces.files import Told
+    from .runners.traces.generate import generate
+    from .runners.traces.read import moments, read_moments
 
     if isinstance(question.trace, str):
         return read_moments(question.trace, question.reading)
@@ -236,7 +236,7 @@ def _moments(question: Question) -> Iterator[Moment]:
 
 
 def _policy_told(answer: Answer, yardstick: Any) -> PolicyReport:
-    from ..runners.replay.engine import refused, report_of
+    from .runners.replay.engine import refused, report_of
 
     if answer.record is None:
         return refused(answer.policy, answer.refusal or "")
@@ -247,7 +247,7 @@ class _Facts:
     """What a trace is like, and what the job could do with it at most, learned while it passes."""
 
     def __init__(self, job: Job) -> None:
-        from ..planners.policies.work_bound import WorkBound
+        from .planners.policies.work_bound import WorkBound
 
         self.bound = WorkBound(job)
         self._tally: Tally | None = None
@@ -275,7 +275,7 @@ class _Facts:
         }
 
     def _note(self, moment: Moment) -> None:
-        from ..runners.traces.read import Tally
+        from .runners.traces.read import Tally
 
         self._moments += 1
         self.bound.note(moment)
@@ -323,7 +323,7 @@ def parse_policies(text: str | None) -> tuple[str, ...]:
     Raises:
         InvalidInputError: a name is unknown, or stands there twice.
     """
-    from ..planners.policies.catalogue import NAMES, require_name
+    from .planners.policies.catalogue import NAMES, require_name
 
     if text is None:
         return tuple(NAMES)

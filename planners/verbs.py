@@ -1,0 +1,444 @@
+"""The planners with plain arguments: what `rtk plan …` calls once files and options are read, and what Python calls.
+
+The arguments bear the names of the options. A worker is `"1/2"` or `(1, 2)`, a link `0` (of every pipeline), `"1/0"` or
+`(1, 0)` (link 0 of pipeline 1); delays and times are in seconds, sizes in bytes.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, get_args
+
+from ..schemas.conditions import LinkPlace, Pair, pair_of
+from ..schemas.errors import InvalidInputError
+from ..schemas.plan import Place, Plan, name_of, place_of
+from ..schemas.profile import Profile
+from ..schemas.quantities import USUAL_TIME_LIMIT_S
+from ..schemas.text import did_you_mean, listed
+from .adaptra.plan import Technique as WarmUps
+from .adaptra.plan import plan_adaptra as adaptra_of
+from .batch.distribute import Distribution, distribute
+from .batch.distribute import Objective as BatchObjective
+from .batch.distribute import Solver as BatchSolver
+from .batch.groups import Pace
+from .greyhound.mitigate import Schedule as EvenSchedule
+from .greyhound.mitigate import Switching, plan_switches
+from .greyhound.mitigate import plan_topology as topology_of
+from .joint.plan import plan_joint as joint_of
+from .oobleck.reconfiguration import Reconfiguration, Reconfigurer, crew_after
+from .oobleck.templates import plan_templates as templates_of
+from .pipeline import Schedule
+from .pipeline import plan_pipeline as pipeline_of
+from .scheduling.solve import Effort, SolverName, with_own_proof
+from .shape import Shape
+from .slipstream.cluster import Request, Technique, grid_of, opening
+from .slipstream.normalization import Cost
+from .slipstream.replanner import Replanner
+
+if TYPE_CHECKING:
+    from ..schemas.atlas import Atlas
+    from ..schemas.templates import Templates
+
+WorkerName = str | Place
+LinkName = int | str | LinkPlace
+# The keys of a Mapping are invariant: each form by itself, and mixed.
+Factors = Mapping[str, float] | Mapping[Place, float] | Mapping[WorkerName, float]
+Delays = Mapping[int, float] | Mapping[str, float] | Mapping[LinkPlace, float] | Mapping[LinkName, float]
+PairDelays = Mapping[Pair, float] | Mapping[tuple[Place, Place], float] | Mapping[tuple[WorkerName, WorkerName], float]
+
+
+def effort_of(solver: SolverName, time_limit: float | None, seed: int, require_optimal: bool = False) -> Effort:
+    """How hard a planner shall try; without a time limit an exact solver runs only where it or a proof is asked for.
+
+    Raises:
+        InvalidInputError: the time limit is not finite, or there is no such solver.
+    """
+    known(solver, get_args(SolverName), "--solver")
+    if time_limit is None:
+        time_limit = USUAL_TIME_LIMIT_S if require_optimal or solver in ("milp", "cp-sat") else 0.0
+    if not math.isfinite(time_limit):
+        raise InvalidInputError(
+            f"'{time_limit}' cannot be read", where="--time-limit", fix="give a finite number of seconds"
+        )
+    return Effort(solver, time_limit, seed)
+
+
+def known(word: str, words: Sequence[str], option: str) -> None:
+    """Raise InvalidInputError unless a word is one of those that an option takes."""
+    if word not in words:
+        raise InvalidInputError(
+            f"{word!r} is not known", where=option, fix=did_you_mean(word, words, f"take one of {listed(words)}")
+        )
+
+
+def places(workers: Iterable[WorkerName], option: str = "--failed") -> list[Place]:
+    """Workers as places.
+
+    Raises:
+        InvalidInputError: a name is not of the form k/i.
+    """
+    return [place(worker, option) for worker in workers]
+
+
+def place(worker: WorkerName, option: str) -> Place:
+    """A worker as a place; raises InvalidInputError where its name is not of the form k/i."""
+    if not isinstance(worker, str):
+        return worker
+    if not re.fullmatch(r"\d{1,9}/\d{1,9}", worker):
+        raise InvalidInputError(
+            f"{worker!r} cannot be read", where=option, fix="write k/i, pipeline and stage, such as 1/2"
+        )
+    return place_of(worker)
+
+
+def link_delays(delays: Delays | None) -> dict[LinkPlace, float]:
+    """Delays by link, None being all pipelines.
+
+    Raises:
+        InvalidInputError: a link is not of the form I or K/I, or a delay is negative or not finite.
+    """
+    found: dict[LinkPlace, float] = {}
+    for link, delay_s in (delays or {}).items():
+        if not (math.isfinite(delay_s) and delay_s >= 0):
+            raise InvalidInputError(f"{delay_s!r} is no delay", where="--link-delay", fix="a delay is 0 or more, in s")
+        found[_link(link)] = delay_s
+    return found
+
+
+def _link(link: LinkName) -> LinkPlace:
+    if isinstance(link, int):
+        return None, link
+    if not isinstance(link, str):
+        return link
+    return (None, int(link)) if link.isdecimal() else place(link, "--link-delay")
+
+
+def factors(slow: Factors | None) -> dict[Place, float]:
+    """Factors of slow workers by their places.
+
+    Raises:
+        InvalidInputError: a name is not of the form k/i, or a factor is not above 0.
+    """
+    for factor in (slow or {}).values():
+        if not 0 < factor < math.inf:
+            raise InvalidInputError(f"{factor!r} is no factor", where="--slow", fix="a factor is finite and above 0")
+    return {place(worker, "--slow"): factor for worker, factor in (slow or {}).items()}
+
+
+def limits_of(memory_limit: float | Sequence[float] | None) -> Sequence[float] | None:
+    """Memory limits in bytes, one for all stages or one a stage; raises InvalidInputError where one is negative."""
+    limits = [memory_limit] if isinstance(memory_limit, int | float) else memory_limit
+    if any(limit < 0 or not math.isfinite(limit) for limit in limits or ()):
+        raise InvalidInputError(f"{memory_limit!r} is no limit", where="--memory-limit", fix="give 0 or more bytes")
+    return limits
+
+
+def plan_pipeline(
+    profile: Profile,
+    *,
+    pp: int,
+    microbatches: int,
+    schedule: Schedule = "1f1b",
+    dp: int = 1,
+    memory_limit: float | Sequence[float] | None = None,
+    link_delay: Delays | None = None,
+) -> Plan:
+    """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W.
+
+    Args:
+        profile: the model's costs.
+        pp: stages of a pipeline.
+        microbatches: of each pipeline.
+        schedule: "gpipe", "1f1b" or "zero-bubble".
+        dp: pipelines.
+        memory_limit: activation bytes of a worker: one, or one a stage; None: what the profile's device leaves.
+        link_delay: delays of links in s; others have what the profile's network takes.
+
+    Raises:
+        InvalidInputError: a link or limit that the shape does not have.
+        InfeasibleError: there are fewer layers than stages, or a memory limit admits no such schedule.
+    """
+    known(schedule, get_args(Schedule), "--schedule")
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay))
+    return pipeline_of(profile, shape, schedule)
+
+
+def plan_adaptra(
+    profile: Profile,
+    *,
+    pp: int,
+    microbatches: int,
+    technique: WarmUps = "best",
+    dp: int = 1,
+    memory_limit: float | Sequence[float] | None = None,
+    link_delay: Delays | None = None,
+    solver: SolverName = "auto",
+    time_limit: float | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Plan warm-ups that absorb slow links (Adaptra).
+
+    Args:
+        profile, pp, microbatches, dp, memory_limit, link_delay: as for `plan_pipeline`.
+        technique: "initial" orders, made before the delays; "adapted" to them; or the "best" found for them.
+        solver: "auto", "heuristic", "milp" or "cp-sat"; one that is named also proves by itself.
+        time_limit: seconds of exact solvers; None: 60 if one is named, else 0.
+        seed: of every random choice.
+
+    Returns:
+        A checked plan; its options say which delay each link tolerates before its bubbles cascade.
+
+    Raises:
+        InvalidInputError: a link or limit that the shape does not have, or the technique takes no solver.
+        InfeasibleError: a memory limit does not admit a single micro-batch, or there are fewer layers than stages.
+    """
+    known(technique, get_args(WarmUps), "--technique")
+    if technique != "best" and solver in ("milp", "cp-sat"):
+        raise InvalidInputError(f"--technique {technique} takes no solver", where="--solver", fix="take best")
+    effort = effort_of(solver, time_limit, seed)
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay))
+    return with_own_proof(lambda: adaptra_of(profile, shape, technique, effort), effort)
+
+
+def plan_joint(
+    profile: Profile,
+    *,
+    pp: int,
+    microbatches: int,
+    dp: int = 1,
+    failed: Iterable[WorkerName] = (),
+    technique: Technique = "staggered",
+    slow: Factors | None = None,
+    link_delay: Delays | None = None,
+    memory_limit: float | Sequence[float] | None = None,
+    solver: SolverName = "auto",
+    time_limit: float | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Plan for dead workers, slow workers and slow links at once.
+
+    Args:
+        profile, pp, microbatches, dp, memory_limit, link_delay: as for `plan_pipeline`.
+        failed: dead workers.
+        technique: SlipStream's: "adaptive", "decoupled" or "staggered".
+        slow: how many times as long slow workers take.
+        solver, time_limit, seed: as for `plan_adaptra`.
+
+    Returns:
+        A checked plan whose bound holds for every routing; its options say what was decided.
+
+    Raises:
+        InvalidInputError: a worker, link or limit that the shape does not have, or a worker named dead twice.
+        InfeasibleError: a stage has no live worker, a memory limit does not admit a single micro-batch, or there are
+            fewer layers than stages.
+    """
+    known(technique, get_args(Technique), "--technique")
+    effort, dead = effort_of(solver, time_limit, seed), places(failed)
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay))
+    return with_own_proof(lambda: joint_of(profile, shape, dead, factors(slow), effort, technique), effort)
+
+
+def plan_slipstream(
+    profile: Profile,
+    *,
+    pp: int,
+    dp: int,
+    microbatches: int,
+    failed: Iterable[WorkerName] = (),
+    failures: int | None = None,
+    technique: Technique = "staggered",
+    failure_unit: tuple[int, int] = (1, 1),
+    cost: Cost = "heuristic",
+    memory_limit: float | Sequence[float] | None = None,
+    link_delay: Delays | None = None,
+    slow: Factors | None = None,
+    solver: SolverName = "auto",
+    time_limit: float | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Plan for dead workers: their micro-batches run on their peers, in the bubbles (SlipStream).
+
+    Args:
+        profile, pp, dp, microbatches, memory_limit, link_delay: as for `plan_pipeline`.
+        failed: dead workers, planned for where they are; with `failures` the plan says which workers swap.
+        failures: so many dead workers, moved to where they cost least (normalized).
+        technique: re-routing ("adaptive"); with backwards split where it helps ("decoupled"); and with each stage's
+            optimizer on its own ("staggered").
+        failure_unit: pipelines and stages of a block of workers that die together.
+        cost: what normalization reckons with: "heuristic" as in the paper, or real schedules ("scheduler").
+        slow: how many times as long slow workers take.
+        solver, time_limit, seed: as for `plan_adaptra`.
+
+    Returns:
+        A checked plan; without failures, one for healthy workers.
+
+    Raises:
+        InvalidInputError: a worker, link or limit that the shape does not have.
+        InfeasibleError: a stage has no live worker, a memory limit does not admit a single micro-batch, or there are
+            fewer layers than stages.
+    """
+    known(technique, get_args(Technique), "--technique")
+    known(cost, get_args(Cost), "--cost")
+    effort = effort_of(solver, time_limit, seed)
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay))
+    common = opening(profile, Request(shape, technique, failure_unit, effort, cost, factors(slow)))
+    return rerouted(common, grid_of(common).failed_units(places(failed)), failures, effort)
+
+
+def rerouted(common: "Atlas", units: frozenset[Place], failures: int | None, effort: Effort) -> Plan:
+    """SlipStream's plan for failures where they are, or for so many normalized ones.
+
+    Args:
+        common: the opening of `planners/slipstream/cluster.py`.
+        units: blocks of workers that are dead.
+        failures: how many dead blocks to move to where they cost least; None: they stay in place.
+        effort: the one that the opening was made with.
+    """
+    replanner = Replanner(common, len(units) if failures is None else failures)
+
+    def made() -> Plan:
+        if failures is None:
+            return replanner.in_place(units)
+        entry, plan = replanner.entry(failures)
+        return plan if plan is not None and not units else replanner.rebuilt(entry, units or None)
+
+    return with_own_proof(made, effort)
+
+
+def plan_topology(
+    profile: Profile,
+    *,
+    pp: int,
+    microbatches: int,
+    dp: int = 1,
+    slow: Factors | None = None,
+    slow_link: PairDelays | None = None,
+    schedule: EvenSchedule = "1f1b",
+    memory_limit: float | Sequence[float] | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Plan who takes which place when workers or links are slow, and uneven pipelines where these help (Greyhound).
+
+    Args:
+        profile, pp, microbatches, dp, memory_limit: as for `plan_pipeline`.
+        slow: how many times as long slow workers take, wherever they sit.
+        slow_link: seconds that a message between two workers takes, wherever they sit.
+        schedule: "1f1b" or "zero-bubble".
+        seed: of every random choice.
+
+    Returns:
+        The fastest of four plans: as it is, uneven micro-batches (S2), other places (S3), both; `assignment` in its
+        options says who moves.
+
+    Raises:
+        InvalidInputError: a worker or limit that the shape does not have.
+        InfeasibleError: there are fewer layers than stages, or a memory limit admits no such schedule.
+    """
+    known(schedule, get_args(EvenSchedule), "--schedule")
+    named = {name_of(worker): factor for worker, factor in factors(slow).items()}
+    links: dict[Pair, float] = {}
+    for ends, delay_s in (slow_link or {}).items():
+        one, other = (name_of(end) for end in places(ends, "--slow-link"))
+        links[pair_of(one, other)] = delay_s
+    return topology_of(profile, Shape(pp, dp, microbatches, limits_of(memory_limit)), named, links, schedule, seed)
+
+
+def plan_templates(
+    profile: Profile,
+    *,
+    nodes: int,
+    gpus_per_node: int = 1,
+    fault_tolerance: int = 1,
+    microbatches: int | None = None,
+    largest: int | None = None,
+    memory_limit: float | None = None,
+) -> "Templates":
+    """Plan pipeline templates: for each number of nodes a pipeline may have, the fastest stages (Oobleck).
+
+    Args:
+        profile: the model's costs, at all tensor-parallel degrees that are to be used.
+        nodes: that are there at the start, N.
+        gpus_per_node: of each, M.
+        fault_tolerance: f: there are f + 1 pipelines or more at all times.
+        microbatches: of each pipeline; four a stage if None.
+        largest: nodes of the largest pipeline; what f of the smallest leave if None.
+        memory_limit: bytes of a GPU, for parameters and state, too; the profile's device has it if None.
+
+    Raises:
+        InvalidInputError: numbers that contradict each other.
+        InfeasibleError: the model does not fit on so many nodes.
+    """
+    return templates_of(profile, nodes, gpus_per_node, fault_tolerance, microbatches, largest, memory_limit)
+
+
+def plan_reconfigure(
+    plan: Plan, *, failed: Iterable[WorkerName] = (), join: int = 0, pays_within: int = 100
+) -> Reconfiguration:
+    """Plan for the nodes that are left or join: pipelines shrink, borrow nodes or merge, and least is copied (Oobleck).
+
+    Args:
+        plan: the running one, valid, made by `plan_oobleck`.
+        failed: dead workers; the whole node of each is gone.
+        join: so many nodes come.
+        pays_within: take new pipelines if their copies pay within so many iterations; 0: change no more than must be.
+
+    Returns:
+        The next plan, what was done to the pipelines, and who copies which layers from whom.
+
+    Raises:
+        InvalidInputError: nothing has changed, or the plan has no such worker.
+        InfeasibleError: the nodes that are left are too few.
+    """
+    lost = places(failed)
+    if not lost and not join:
+        raise InvalidInputError("nothing has changed", where="--failed or --join", fix="name who is lost, or who comes")
+    reconfigurer, crew = Reconfigurer(plan), crew_after(plan, lost, join)
+    reconfigurer.require_joining(len(crew), join)
+    return reconfigurer.next_of(plan, crew, pays_within)
+
+
+def plan_batch(
+    times: Sequence[float],
+    *,
+    microbatches: int,
+    multiple_of: int = 1,
+    objective: BatchObjective = "min-max",
+    solver: BatchSolver = "exact",
+    at_least: int | Sequence[int] | None = None,
+    at_most: int | Sequence[int] | None = None,
+    time_limit: float = USUAL_TIME_LIMIT_S,
+) -> Distribution:
+    """Distribute micro-batches over pipelines of unlike speed; each gets at least one.
+
+    Args:
+        times: seconds that a micro-batch takes, of each pipeline.
+        microbatches: of all pipelines.
+        multiple_of: each pipeline gets a multiple of it; for 1F1B its stages.
+        objective: "min-max", least time of the slowest, or "variance", least variance of all times.
+        solver: "exact", or "pyomo" (HiGHS, and SCIP for the variance), which also takes bounds.
+        at_least, at_most: micro-batches: one number, or one a pipeline.
+        time_limit: seconds of pyomo's solvers.
+
+    Raises:
+        InvalidInputError: a time or bound that makes no sense.
+        InfeasibleError: no distribution keeps the bounds.
+    """
+    paces = [Pace(0.0, time_s) for time_s in times]
+    low, high = ([bound] * len(paces) if isinstance(bound, int) else bound for bound in (at_least, at_most))
+    return distribute(paces, microbatches, multiple_of, objective, solver, low, high, time_limit_s=time_limit)
+
+
+def plan_mitigate(
+    costs: Mapping[str, float], *, left: Mapping[str, float] | None = None, revert_cost: float = 0.0
+) -> Switching:
+    """Plan when to switch from doing nothing (S1) to micro-batches (S2), places (S3) and a restart (S4) (Greyhound).
+
+    Args:
+        costs: seconds that strategies take: `{"S2": 5, "S3": 60, "S4": 1200}`, or some of these.
+        left: share of the slow-down left under each, as far as it is known.
+        revert_cost: seconds to undo S3 on relief, added to its cost.
+
+    Raises:
+        InvalidInputError: an unknown strategy, or a number that makes no sense.
+    """
+    return plan_switches(costs, left, revert_cost)
