@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
-from .runners.traces.generate import Recipe
+from .runners.traces.generate import FaultScenario
 from .schemas.documents import canonical_json, digest, to_tree
 from .schemas.errors import InfeasibleError, InvalidInputError, RtkError
 from .schemas.plan import name_of
 from .schemas.replay import Fleet, Moment
 
 if TYPE_CHECKING:
-    from .planners.policies.job import Job
+    from .planners.policies.job import TrainingJob
     from .runners.replay.engine import Record
-    from .runners.traces.read import Reading, Tally
+    from .runners.traces.read import Tally, TraceOptions
     from .schemas.protocols import Policy
     from .schemas.replay_report import PolicyReport, ReplayReport
 
@@ -45,9 +45,9 @@ class Question:
         name: what the trace is called in the report.
     """
 
-    job: Job
-    trace: str | Recipe
-    reading: Reading
+    job: TrainingJob
+    trace: str | FaultScenario
+    reading: TraceOptions
     policies: tuple[str, ...]
     until_s: float | None = None
     name: str = MADE_UP
@@ -150,7 +150,7 @@ def answered(question: Question, name: str) -> Answer:
 
 def digest_of(question: Question) -> str:
     """The sha256, in hexadecimal, of all that a report depends on, rtk's version included."""
-    trace = to_tree(question.trace) if isinstance(question.trace, Recipe) else _file_digest(question.trace)
+    trace = to_tree(question.trace) if isinstance(question.trace, FaultScenario) else _file_digest(question.trace)
     told = {**to_tree(replace(question, trace="")), "trace": trace, "rtk": __version__}
     return hashlib.sha256(canonical_json(told)).hexdigest()
 
@@ -161,7 +161,7 @@ def _unless_wrong(found: ReplayReport | RtkError) -> ReplayReport | InfeasibleEr
     return found
 
 
-def _reading(question: Question, never_fails: Policy) -> Reading:
+def _reading(question: Question, never_fails: Policy) -> TraceOptions:
     """How the trace is read, with what the job tells: only our own traces ask for it.
 
     Raises:
@@ -188,7 +188,7 @@ def _reading(question: Question, never_fails: Policy) -> Reading:
     )
 
 
-def _worker_nodes(job: Job, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _worker_nodes(job: TrainingJob, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The workers on the first nodes, which take the units of the job's grid row after row."""
     units = ((row, column) for row in range(job.grid.units) for column in range(job.grid.columns))
     for unit, node in zip(units, names, strict=False):
@@ -246,7 +246,7 @@ def _policy_told(answer: Answer, yardstick: Any) -> PolicyReport:
 class _Facts:
     """What a trace is like, and what the job could do with it at most, learned while it passes."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         from .planners.policies.work_bound import WorkBound
 
         self.bound = WorkBound(job)
@@ -285,7 +285,7 @@ class _Facts:
             self._tally.note(moment)
 
 
-def _job_told(job: Job) -> dict[str, Any]:
+def _job_told(job: TrainingJob) -> dict[str, Any]:
     return {
         "model": job.profile.model.get("name"),
         "pp": job.shape.pp,
@@ -298,7 +298,7 @@ def _job_told(job: Job) -> dict[str, Any]:
     }
 
 
-def _mapping(job: Job) -> str:
+def _mapping(job: TrainingJob) -> str:
     per_node, degree = job.workers_per_node, job.shape.tensor_parallel
     workers = "one worker" if per_node == 1 else f"{per_node} workers"
     gpus = "a GPU" if degree == 1 else f"{degree} GPUs"

@@ -12,12 +12,12 @@ from .schemas.errors import InvalidInputError
 from .schemas.text import listed
 
 if TYPE_CHECKING:
-    from .planners.recovery.escalation import Remedies
+    from .planners.recovery.escalation import RemedyCosts
     from .planners.verbs import Delays, Factors
     from .runners.program import Sending
     from .runners.simulator import Simulation
     from .runners.traces.formats import Leaving
-    from .runners.virtual.job import Story, SwitchCosts
+    from .runners.virtual.job import SimulatedRun, SwitchCosts
     from .schemas.documents import Document
     from .schemas.form import DataType
     from .schemas.plan import Plan
@@ -164,14 +164,14 @@ def profile_measured(
     from .profilers.links import measure_loopback
     from .profilers.measure import measure_profile
     from .profilers.models.load import load_model
-    from .runners.torch.stage import Stage
+    from .runners.torch.stage import TorchStage
     from .schemas.form import AS_USUAL, ModelForm
 
     form = ModelForm(cut, dtype or AS_USUAL.dtype, checkpointing)
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     return measure_profile(
         load_model(model, microbatch_size, sequence_length, seed, form),
-        Stage,
+        TorchStage,
         degrees=tuple(tp),
         device=device,
         repeats=repeats,
@@ -238,7 +238,7 @@ def inject(
     jitter: float = 0.0,
     seed: int = 0,
     transport: "Sending" = "auto",
-) -> "Story":
+) -> "SimulatedRun":
     """Let a trace of failures and slow-downs happen to a plan on a virtual clock: `rtk simulate --inject`.
 
     The monitor of `rtk run` finds out what is slow, and its coordinator decides what follows.
@@ -277,12 +277,12 @@ def story_of(
     trace: "Trace",
     iterations: int,
     answers: Any,
-    remedies: "Remedies",
+    remedies: "RemedyCosts",
     costs: "SwitchCosts | None",
     jitter: float,
     seed: int,
     transport: "Sending",
-) -> "Story":
+) -> "SimulatedRun":
     """Let a trace happen to a plan, watched by the monitor and answered by the planners of `rtk run`."""
     from .planners.recovery.escalation import escalating
     from .runners.virtual.job import simulate_story
@@ -335,11 +335,11 @@ def replay(
     from dataclasses import fields
 
     from .planners.policies.catalogue import NAMES, require_name
-    from .planners.policies.job import Job
+    from .planners.policies.job import TrainingJob
     from .planners.shape import Shape
     from .planners.verbs import known, limits_of
     from .replaying import Question, ask
-    from .runners.traces.read import Reading
+    from .runners.traces.read import TraceOptions
     from .schemas.replay import Costs
 
     names = tuple(NAMES) if policies is None else tuple(policies)
@@ -351,8 +351,8 @@ def replay(
             known(name, [field.name for field in fields(Costs)], "--cost")
         cost = Costs(**dict(cost or {}))  # type: ignore[arg-type]
     shape = Shape(pp, dp, microbatches, limits_of(memory_limit), None, tensor_parallel)
-    job = Job(profile, shape, gpus_per_node or tensor_parallel, cost, schedule, seed)  # type: ignore[arg-type]
-    reading = Reading(format=trace_format, nodes=nodes, seed=seed, leaving=leaving)
+    job = TrainingJob(profile, shape, gpus_per_node or tensor_parallel, cost, schedule, seed)  # type: ignore[arg-type]
+    reading = TraceOptions(format=trace_format, nodes=nodes, seed=seed, leaving=leaving)
     return ask(Question(job, trace, reading, names, until_s, Path(trace).name))
 
 

@@ -24,11 +24,11 @@ from typing import Any
 
 from rtk.benchmarks.common import write_result
 from rtk.profilers.analytic.configuration import MODELS, known_model
-from rtk.profilers.analytic.costs import Batch
+from rtk.profilers.analytic.costs import MicrobatchShape
 from rtk.profilers.analytic.estimate import analytic_profile, calibration_of, forward_flops, rates_of
 from rtk.profilers.measure import measure_profile
 from rtk.profilers.models.load import load_model
-from rtk.runners.torch.stage import Stage
+from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.gpus import gpu
 from rtk.schemas.profile import PASSES, TIMES, LayerCost, Profile
 
@@ -101,7 +101,7 @@ def paper(name: str, billions: float) -> dict[str, Any]:
     shape = MODELS[name].shape
     shape = replace(shape, is_tied=shape.is_tied or name.startswith("gpt3"))  # as the paper's; our presets' are not
     digits = len(f"{billions}".partition(".")[2])
-    of_blocks, of_head = forward_flops(shape, Batch(1, 2048, "bf16"))
+    of_blocks, of_head = forward_flops(shape, MicrobatchShape(1, 2048, "bf16"))
     row = {
         "model": name,
         "parameters": shape.parameters,
@@ -124,7 +124,7 @@ def measured(cases: Sequence[Case], rounds: int, repeats: int, folder: Path) -> 
             path = folder / f"{case.family}-{case.width}.json"
             path.write_text(json.dumps(case.config()))
             model = load_model(str(path), case.microbatch_size, case.sequence_length)
-            found[case].append(measure_profile(model, Stage, repeats=repeats, clock=time.process_time))
+            found[case].append(measure_profile(model, TorchStage, repeats=repeats, clock=time.process_time))
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
     return {case: quietest(profiles) for case, profiles in found.items()}
 
@@ -147,7 +147,7 @@ def predicted(case: Case, calibrating: Profile | None, folder: Path) -> Profile:
     device = gpu("cpu")
     rates = rates_of(device, "fp32")
     corrections = {} if calibrating is None else calibration_of(rates, calibrating)
-    batch = Batch(case.microbatch_size, case.sequence_length, "fp32")
+    batch = MicrobatchShape(case.microbatch_size, case.sequence_length, "fp32")
     return analytic_profile(path, known_model(path).shape, batch, device, rates, corrections=corrections)
 
 

@@ -18,8 +18,8 @@ from time import process_time
 from typing import Any, Literal, TypeAlias
 
 from rtk.benchmarks.common import write_result
-from rtk.profilers.failslow.calls.comparison import Call
-from rtk.profilers.failslow.calls.iterations import MOST, Iteration, Periods
+from rtk.profilers.failslow.calls.comparison import CommunicationCall
+from rtk.profilers.failslow.calls.iterations import MOST, LoggedIteration, Periods
 
 KINDS = ("ddp", "fsdp", "1f1b", "tp", "hybrid")
 MODES: tuple[Literal["robust"], Literal["paper"]] = ("robust", "paper")
@@ -46,7 +46,7 @@ class Log:
     period: int
     has_strays: bool
     has_bursts: bool
-    calls: list[Call] = field(default_factory=list)
+    calls: list[CommunicationCall] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
     begins_s: list[float] = field(default_factory=list)
     pauses_s: list[float] = field(default_factory=list)
@@ -94,7 +94,7 @@ class _Writer:
     def write(self, steps: Sequence[Step], pace: float = 1.0) -> None:
         """Some calls."""
         for op, group, size, time_s in steps:
-            self._log.calls.append(Call(self._now_s, 0, op, group, size, "Float"))
+            self._log.calls.append(CommunicationCall(self._now_s, 0, op, group, size, "Float"))
             if self._random.random() < self._strays:
                 self._stray()
             self._now_s += time_s * pace * self._random.gauss(1.0, 0.01)
@@ -102,7 +102,9 @@ class _Writer:
     def _stray(self) -> None:
         sizes = [4, 8, 64, 512, self._random.randint(1, 10_000)]
         op = self._random.choice(["all_reduce", "all_gather", "broadcast", "barrier"])
-        self._log.calls.append(Call(self._now_s + 1e-5, 0, op, "0,1,2,3", self._random.choice(sizes), "Long"))
+        self._log.calls.append(
+            CommunicationCall(self._now_s + 1e-5, 0, op, "0,1,2,3", self._random.choice(sizes), "Long")
+        )
 
 
 def _loop(kind: str, random: Random) -> list[Step]:
@@ -201,11 +203,11 @@ def _live(log: Log, mode: Literal["robust", "paper"]) -> dict[str, Any]:
     return {"live": settled_s is not None, "live_after": after}
 
 
-def _is_across(pauses_s: Sequence[float], one: Iteration) -> bool:
+def _is_across(pauses_s: Sequence[float], one: LoggedIteration) -> bool:
     return any(one.begin_s <= pause_s < one.begin_s + one.time_s for pause_s in pauses_s)
 
 
-def _pairs(log: Log, found: Sequence[Iteration]) -> Iterator[tuple[float, float]]:
+def _pairs(log: Log, found: Sequence[LoggedIteration]) -> Iterator[tuple[float, float]]:
     """Each time, and the script's own of the iteration that has most of it."""
     place = 0
     for one in found:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.cli.coordinating import Conduct, Training
+from rtk.cli.coordinating import JobConfig, Training
 from rtk.planners.joint.plan import replan_joint
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
@@ -74,7 +74,7 @@ def profile(stages: int) -> Profile:
     return Profile(tuple(Layer((LayerCost(share_s, share_s, share_s),)) for _ in range(LAYERS)))
 
 
-def run(plan: Plan, how: Conduct, events: Sequence[TraceEvent], keep: str | None = None, model: Path = EIGHT) -> Ran:
+def run(plan: Plan, how: JobConfig, events: Sequence[TraceEvent], keep: str | None = None, model: Path = EIGHT) -> Ran:
     """A job of real processes; where it is saved to start again, also the rest of it."""
     training = Training(str(model), (), 1e-3, 2, 32, 1, True, 0, "auto")
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +91,7 @@ def run(plan: Plan, how: Conduct, events: Sequence[TraceEvent], keep: str | None
     return ran
 
 
-def _led(plan: Plan, how: Conduct, training: Training) -> tuple[Ran, Conduct | None]:
+def _led(plan: Plan, how: JobConfig, training: Training) -> tuple[Ran, JobConfig | None]:
     """What came of a job, and how to lead its rest."""
     with ProcessJob(plan, how, training) as job:
         finished = job.result(120.0 + 10.0 * how.iterations)
@@ -153,9 +153,9 @@ def s2(plan: Plan, slow: dict[str, float], quick: bool, stop: int, keep: str | N
     phases: dict[str, list[float]] = {"healthy_s": [], "slow_s": [], "adapted_s": []}
     found: list[dict[str, Any]] = []
     for number in range(1 if quick else ROUNDS):
-        ran = run(plan, Conduct(iterations), events, keep if number == 0 else None)
+        ran = run(plan, JobConfig(iterations), events, keep if number == 0 else None)
         found.append(times(ran, first, stop, iterations))
-        left = run(plan, Conduct(iterations, policy=PolicyName.SLIPSTREAM), events, keep and f"{keep}-left")
+        left = run(plan, JobConfig(iterations, policy=PolicyName.SLIPSTREAM), events, keep and f"{keep}-left")
         phases["healthy_s"] += [*ran.times_s(WARM, first), *left.times_s(WARM, first)]
         phases["slow_s"] += left.times_s(first + 1, stop)
         phases["adapted_s"] += ran.times_s(first + found[-1]["answered_after_iterations"] + 1, stop)
@@ -204,7 +204,7 @@ def link(quick: bool, keep: str | None) -> dict[str, Any]:
     ):
         plan = plan_pipeline(profile(shape.pp), shape, "zero-bubble" if shape.pp > 1 else "1f1b")
         events = episode("link", ends, first, stop, 4 * OPERATION_S)
-        ran = run(plan, Conduct(iterations), events, keep and f"{keep}-{shape.pp}x{shape.dp}")
+        ran = run(plan, JobConfig(iterations), events, keep and f"{keep}-{shape.pp}x{shape.dp}")
         found[name] = times(ran, first, stop, iterations)
     return found
 
@@ -225,7 +225,7 @@ def exchange(quick: bool, keep: str | None) -> dict[str, Any]:
     """A slow link between peers, which nothing hides but to move one of them."""
     first, stop, iterations = (QUICK_FROM, 44, 62) if quick else (SLOW_FROM, 80, 110)
     plan = plan_pipeline(profile(2), Shape(2, 2, 8), "zero-bubble")
-    how = Conduct(iterations, mitigate=f"S3={20 * OPERATION_S}")
+    how = JobConfig(iterations, mitigate=f"S3={20 * OPERATION_S}")
     ran = run(plan, how, episode("link", "0/1-1/1", first, stop, 6 * OPERATION_S), keep)
     return times(ran, first, stop, iterations) | {"copies_before_iterations": ran.iterations("copy")}
 
@@ -234,9 +234,9 @@ def restart(quick: bool, keep: str | None) -> dict[str, Any]:
     """A worker so slow that the job starts again; in double precision."""
     first, iterations = (QUICK_FROM, 36) if quick else (SLOW_FROM, 60)
     plan = plan_pipeline(profile(2), Shape(2, 2, 8), "zero-bubble")
-    how = Conduct(iterations, mitigate="S4=2")
+    how = JobConfig(iterations, mitigate="S4=2")
     slow = [TraceEvent("slow_compute", iteration=first, worker="0/1", factor=3.0)]
-    ran, calm = run(plan, how, slow, keep, DOUBLE), run(plan, Conduct(iterations), (), None, DOUBLE)
+    ran, calm = run(plan, how, slow, keep, DOUBLE), run(plan, JobConfig(iterations), (), None, DOUBLE)
     (at,) = ran.iterations("restart")
     differences = [abs(a - b) for a, b in zip(ran.losses(), calm.losses(), strict=True)]
     saved_s = next(one["at_s"] for one in ran.said if one["event"] == "restart")

@@ -30,7 +30,7 @@ from rtk.planners.joint.search import TOGETHER, Situation, TechniqueName, single
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
-from rtk.planners.slipstream.cluster import Request, Technique, opening
+from rtk.planners.slipstream.cluster import AtlasRequest, Technique, opening
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.check import check_plan
 from rtk.schemas.conditions import LinkPlace, under_conditions
@@ -167,7 +167,7 @@ def searched(trouble: Trouble, technique: Technique, capped: bool) -> Row:
     start_s = time.perf_counter()
     made = trouble.planned(technique, capped, effort)
     planning_s = time.perf_counter() - start_s
-    request = Request(shape, technique, effort=effort)
+    request = AtlasRequest(shape, technique, effort=effort)
     found: dict[TechniqueName, Plan] = {
         name: Replanner(opening(trouble.profile, asked), len(trouble.failed)).in_place(trouble.failed, compared=False)
         for name, asked in (

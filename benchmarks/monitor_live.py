@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from rtk.benchmarks.common import spread, write_result
-from rtk.cli.coordinating import Conduct, Training
+from rtk.cli.coordinating import JobConfig, Training
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.shape import Shape
@@ -147,7 +147,7 @@ def turn(case: Case, mode: str) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         job = WatchedJob(
-            case.plan(), Conduct(case.iterations, policy=PolicyName.SLIPSTREAM), replace(case.training, paced=True)
+            case.plan(), JobConfig(case.iterations, policy=PolicyName.SLIPSTREAM), replace(case.training, paced=True)
         )
         job.training, job.mode, job.folder = case.training, mode, folder
         surroundings = job.server._around

@@ -28,7 +28,7 @@ from typing import Any
 
 from rtk.benchmarks.common import in_turns, spread, write_result
 from rtk.cli.monitor import POLL_S, environment
-from rtk.profilers.failslow.monitor.job import Heard, Watch
+from rtk.profilers.failslow.monitor.job import Heard, WatchedJob
 
 SCRIPT = Path(__file__).parents[1] / "tests" / "profilers" / "training_script.py"
 STRATEGIES = ("ddp", "fsdp", "fsdp1", "gpipe", "1f1b")
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 @contextmanager
-def _watched(command: Sequence[str], ranks: int = 1) -> Iterator[tuple[list[subprocess.Popen[bytes]], Watch]]:
+def _watched(command: Sequence[str], ranks: int = 1) -> Iterator[tuple[list[subprocess.Popen[bytes]], WatchedJob]]:
     """Start ranks of a job that is watched."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -81,13 +81,13 @@ def _watched(command: Sequence[str], ranks: int = 1) -> Iterator[tuple[list[subp
             "WORLD_SIZE": str(ranks),
         }
         started = [subprocess.Popen(command, env={**shared, "RANK": str(rank)}) for rank in range(ranks)]
-        yield started, Watch(Path(folder))
+        yield started, WatchedJob(Path(folder))
         if any(one.wait() for one in started):
             raise RuntimeError("a rank has failed")
 
 
-def _poll(started: Sequence[subprocess.Popen[bytes]], watch: Watch) -> tuple[list[Heard], float]:
-    """Watch to the end, as `rtk monitor` does; what was heard, and the processor time that it took."""
+def _poll(started: Sequence[subprocess.Popen[bytes]], watch: WatchedJob) -> tuple[list[Heard], float]:
+    """Watch the job to the end, as `rtk monitor` does; what was heard, and the processor time that it took."""
     heard: list[Heard] = []
     began_s = time.process_time()
     while any(one.poll() is None for one in started):

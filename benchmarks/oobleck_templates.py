@@ -22,7 +22,7 @@ from typing import Any
 
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.papers.oobleck import LAYERS, PAPER_S
-from rtk.planners.oobleck.mapping import Mapper, Mapping, Objective, Request, Stages, stages_of
+from rtk.planners.oobleck.mapping import Mapper, Mapping, MappingObjective, MappingRequest, Stages, stages_of
 from rtk.schemas.profile import Device, Layer, LayerCost, Profile
 from rtk.tests.planners.oobleck_reference import (
     Stage,
@@ -68,7 +68,7 @@ def plan(
 ) -> tuple[Stages, list[Mapping]]:
     """Mappings onto so many nodes, from the profile on."""
     stages = stages_of(profile, gpus)
-    mapper = Mapper(Request(stages, gpus, Objective(microbatches), max(sizes)))
+    mapper = Mapper(MappingRequest(stages, gpus, MappingObjective(microbatches), max(sizes)))
     return stages, mapper.best([size for size in sizes if size in mapper.fitting])
 
 
@@ -132,7 +132,7 @@ def memory() -> list[dict[str, Any]]:
         for microbatches in (None, 192, 48):
             profile = unlike_layers(layers, gpus, memory_bytes)
             stages, (mapping,) = plan(profile, gpus, [nodes], microbatches)
-            time_s = Objective(microbatches).iteration_time_s([stages.time_s(stage) for stage in mapping])
+            time_s = MappingObjective(microbatches).iteration_time_s([stages.time_s(stage) for stage in mapping])
             rows.append(
                 {
                     "memory_bytes": memory_bytes,
@@ -205,7 +205,7 @@ def objectives() -> list[dict[str, Any]]:
             times_s = [stages.time_s(stage) for stage in mapping]
             row[f"{name}_stages"] = len(mapping)
             row[f"{name}_takes_s"] = one_forward_one_backward_s(times_s, microbatches)
-        row["given_iteration_time_s"] = Objective(microbatches).iteration_time_s(times_s)
+        row["given_iteration_time_s"] = MappingObjective(microbatches).iteration_time_s(times_s)
         row["gain_percent"] = 100 * (1 - row["given_takes_s"] / row["four_per_stage_takes_s"])
         rows.append(row)
     return rows
@@ -219,7 +219,7 @@ def estimate() -> dict[str, Any]:
         whole, count, microbatches = chance.random() < 0.5, chance.randint(1, 8), chance.randint(1, 32)
         times_s = [float(chance.randint(1, 4)) if whole else chance.random() for _ in range(count)]
         takes_s = one_forward_one_backward_s(times_s, microbatches, chance.random())
-        time_s = Objective(microbatches).iteration_time_s(times_s)
+        time_s = MappingObjective(microbatches).iteration_time_s(times_s)
         last = max(range(count), key=lambda i: (times_s[i], i))
         too_low += takes_s > time_s * (1 + 1e-9)
         too_high += takes_s < (time_s - sum(times_s[last + 1 :])) * (1 - 1e-9)

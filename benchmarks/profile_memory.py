@@ -27,7 +27,7 @@ from rtk.benchmarks.common import write_result
 from rtk.profilers.measure import measure_profile
 from rtk.profilers.models.load import Model, load_model
 from rtk.runners.torch.held_stage import HeldStage
-from rtk.runners.torch.stage import Stage
+from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.form import DataType, ModelForm
 from rtk.schemas.profile import held_bytes
 
@@ -62,7 +62,7 @@ def compare(one: Configuration) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     form = ModelForm(dtype=one.dtype, checkpointing=one.checkpointing)
     model = load_model(one.model, form=form)
-    profile = measure_profile(model, Stage, device=device, repeats=1)
+    profile = measure_profile(model, TorchStage, device=device, repeats=1)
     predicted_bytes = sum(layer.activation_bytes for layer in profile.layers)
     held, before_bytes = _hold(model, device, one.split)
     run = _runner(held, model, device, one.split)

@@ -28,7 +28,7 @@ from rtk.benchmarks.common import write_result
 from rtk.profilers.measure import Clock, ClockStopwatch, Rehearsal
 from rtk.profilers.models.load import load_model
 from rtk.runners.torch.held_stage import HeldStage
-from rtk.runners.torch.stage import Stage
+from rtk.runners.torch.stage import TorchStage
 
 MICROBATCHES = 4
 WARM_UP = 2
@@ -67,7 +67,7 @@ def layers(name: str, clock: Clock) -> Callable[[], list[list[float]]]:
     """Rehearsals of the layers; each gives F, I, W and step of every layer, in s."""
     model = load_model(name)
     inputs, target = model.example(0)
-    rehearsal = Rehearsal(model.layers, Stage, model.loss, inputs, target)
+    rehearsal = Rehearsal(model.layers, TorchStage, model.loss, inputs, target)
     watch = ClockStopwatch(clock)
     return lambda: [list(same) for same in zip(*rehearsal.run(watch), strict=True)]
 

@@ -19,7 +19,7 @@ from rtk.benchmarks.scheduling import timed
 from rtk.planners.oobleck.assignment import CrewNode
 from rtk.planners.oobleck.instantiation import instantiate
 from rtk.planners.oobleck.plan import plan_of
-from rtk.planners.oobleck.reconfiguration import Batch, Choice, Standing, Weighing
+from rtk.planners.oobleck.reconfiguration import Choice, GlobalBatch, SurvivingNodes, Weighing
 from rtk.planners.oobleck.templates import plan_templates
 from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
 from rtk.schemas.templates import Templates
@@ -54,28 +54,28 @@ def _layer(factor: float) -> Layer:
     return Layer(costs, parameter_bytes=3.6e9, state_bytes=25.4e9, activation_bytes=1e9, output_bytes=5e7)
 
 
-def begun(weighing: Weighing) -> Standing:
+def begun(weighing: Weighing) -> SurvivingNodes:
     """All nodes, in the fastest pipelines, holding what these need."""
     sizes = instantiate(weighing.templates, NODES, MICROBATCHES).sizes
     new = tuple(CrewNode(f"{n}", None, None) for n in range(NODES - 1))
     # Who holds nothing can be placed by anybody's rules: one that holds all is there to copy from.
     first = CrewNode(f"{NODES - 1}", None, (0, LAYERS))
-    choice = weighing.chosen(Standing((), (*new, first)), 10**9)
+    choice = weighing.chosen(SurvivingNodes((), (*new, first)), 10**9)
     assert sorted(choice.pipelines.sizes) == sorted(sizes)
-    return Standing(choice.pipelines.sizes, choice.crew)
+    return SurvivingNodes(choice.pipelines.sizes, choice.crew)
 
 
-def without(standing: Standing, lost: Sequence[int]) -> Standing:
+def without(standing: SurvivingNodes, lost: Sequence[int]) -> SurvivingNodes:
     """Some nodes, by their numbers, are lost."""
-    return Standing(standing.before, tuple(node for n, node in enumerate(standing.crew) if n not in set(lost)))
+    return SurvivingNodes(standing.before, tuple(node for n, node in enumerate(standing.crew) if n not in set(lost)))
 
 
 def losses(templates: Templates, lost: int) -> dict[str, Any]:
     """So many random nodes are lost at once: medians and worst over draws."""
-    weighing = Weighing(templates, Batch(MICROBATCHES))
+    weighing = Weighing(templates, GlobalBatch(MICROBATCHES))
     standing = begun(weighing)
     drawn = [without(standing, Random(seed).sample(range(NODES), lost)) for seed in range(DRAWS)]
-    _, first_s = timed(Weighing(templates, Batch(MICROBATCHES)).chosen, drawn[0], PAYS_WITHIN)
+    _, first_s = timed(Weighing(templates, GlobalBatch(MICROBATCHES)).chosen, drawn[0], PAYS_WITHIN)
     found = [timed(weighing.chosen, one, PAYS_WITHIN) for one in drawn]
     decided_s = [took_s for _, took_s in found]
     planned_s = [timed(plan_of, templates, one.pipelines.sizes, one.microbatches)[1] for one, _ in found]
@@ -103,11 +103,11 @@ def told(choices: Sequence[Choice]) -> dict[str, float]:
 
 def one_by_one(templates: Templates, pays_within: int, count: int = 100) -> dict[str, Any]:
     """So many nodes are lost one after the other, each followed by a reconfiguration and 100 iterations."""
-    weighing, chance = Weighing(templates, Batch(MICROBATCHES)), Random(1)
+    weighing, chance = Weighing(templates, GlobalBatch(MICROBATCHES)), Random(1)
     standing, total_s, copying_s, moved_bytes, taken = begun(weighing), 0.0, 0.0, 0.0, Counter[str]()
     for _ in range(count):
         choice = weighing.chosen(without(standing, [chance.randrange(len(standing.crew))]), pays_within)
-        standing = Standing(choice.pipelines.sizes, choice.crew)
+        standing = SurvivingNodes(choice.pipelines.sizes, choice.crew)
         taken[" ".join(choice.pipelines.steps)] += 1
         copying_s += choice.copying_s or 0.0
         moved_bytes += choice.moved_bytes

@@ -26,7 +26,7 @@ from rtk.benchmarks.scheduling import timed
 from rtk.cli.cluster import read_site
 from rtk.cli.replay import Asked, job_of
 from rtk.replaying import Answer, Question, ask, parse_policies
-from rtk.runners.traces.read import Reading
+from rtk.runners.traces.read import TraceOptions
 from rtk.schemas.documents import read_document
 from rtk.schemas.profile import Profile
 from rtk.schemas.replay import Costs
@@ -70,7 +70,7 @@ def replayed(case: Case, folder: Path, data: Path, policies: Sequence[str], is_q
     site = read_site(case.cluster, None)
     job = job_of(read_document(profile, Profile), site, case.asked, Costs(), 0)
     assert site.cluster is not None
-    reading = Reading(nodes=len(site.cluster.nodes))
+    reading = TraceOptions(nodes=len(site.cluster.nodes))
     question = Question(job, trace, reading, tuple(policies), case.quick_s if is_quick else None, case.trace)
     ask(replace(question, until_s=HOUR_S))
     took_s: list[float] = []

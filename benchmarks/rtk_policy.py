@@ -25,14 +25,14 @@ from typing import Any
 from rtk.benchmarks.common import write_result
 from rtk.cli.profile import Analysis, analyse
 from rtk.planners.policies.catalogue import NAMES, policy
-from rtk.planners.policies.job import Job
+from rtk.planners.policies.job import TrainingJob
 from rtk.planners.policies.ways import ways_of
 from rtk.planners.policies.work_bound import most_microbatches
 from rtk.planners.shape import Shape
 from rtk.runners.replay.engine import replay
 from rtk.runners.traces.files import Told
-from rtk.runners.traces.generate import Lasting, Recipe, Renewal, SlowLinks, SlowNodes, generate
-from rtk.runners.traces.read import Reading, moments, read_moments
+from rtk.runners.traces.generate import FaultScenario, Lasting, Renewal, SlowLinkEpisodes, SlowNodes, generate
+from rtk.runners.traces.read import TraceOptions, moments, read_moments
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.profile import Profile
 from rtk.schemas.replay import Fleet, Moment
@@ -63,11 +63,11 @@ class Model:
     asked: Analysis
     pp: tuple[int, ...]
 
-    def job(self, nodes: int) -> Job:
+    def job(self, nodes: int) -> TrainingJob:
         """On so many nodes of one GPU, with about as many micro-batches whatever their number."""
         pp = next(pp for pp in self.pp if nodes % pp == 0)
         dp = nodes // pp
-        return Job(profile_of(self.asked), Shape(pp, dp, round(MICROBATCHES / dp)))
+        return TrainingJob(profile_of(self.asked), Shape(pp, dp, round(MICROBATCHES / dp)))
 
 
 WIDE = Model(Analysis("gpt3-2.7b", 2, None, None, None, False, (1,), "a40"), (2,))
@@ -80,7 +80,7 @@ class Case:
     """A job and a trace."""
 
     name: str
-    job: Job
+    job: TrainingJob
     moments: tuple[Moment, ...]
 
 
@@ -101,24 +101,24 @@ def cases(only: str) -> Iterator[Case]:
             if only in f"{kind} {name}":
                 yield Case(f"{kind} {name}", model.job(recipe.nodes), _made_up(name, recipe))
     if only in "year":
-        job = Job(profile_of(YEAR), Shape(8, 50, 32, tensor_parallel=8), 8)
-        yield Case("year", job, tuple(read_moments(str(DATA / "stepfun/fault_trace.json"), Reading(nodes=400))))
+        job = TrainingJob(profile_of(YEAR), Shape(8, 50, 32, tensor_parallel=8), 8)
+        yield Case("year", job, tuple(read_moments(str(DATA / "stepfun/fault_trace.json"), TraceOptions(nodes=400))))
 
 
-def _made_up(name: str, recipe: Recipe) -> tuple[Moment, ...]:
+def _made_up(name: str, recipe: FaultScenario) -> tuple[Moment, ...]:
     return tuple(moments(Told(event, name) for event in generate(recipe)))
 
 
-def recipes() -> Iterator[tuple[str, Recipe]]:
+def recipes() -> Iterator[tuple[str, FaultScenario]]:
     """A day of 32 nodes, some of which are slow for a while, or links between them; with failures and without."""
     for failing in (None, Renewal(Lasting(100 * HOUR_S), Lasting(HOUR_S))):
         fails = "" if failing is None else "-failing"
         for number, factor in enumerate((1.2, 1.5, 2.5)):
             slow = SlowNodes(Renewal(Lasting(24 * HOUR_S), Lasting(HOUR_S)), factor)
-            yield f"slow-nodes-{factor}{fails}", Recipe(32, 24 * HOUR_S, failing, slow_nodes=slow, seed=number)
+            yield f"slow-nodes-{factor}{fails}", FaultScenario(32, 24 * HOUR_S, failing, slow_nodes=slow, seed=number)
         for number, delay_s in enumerate((0.01, 0.06)):
-            links = SlowLinks(Renewal(Lasting(24 * HOUR_S), Lasting(HOUR_S)), delay_s)
-            yield f"slow-links-{delay_s}{fails}", Recipe(32, 24 * HOUR_S, failing, slow_links=links, seed=number)
+            links = SlowLinkEpisodes(Renewal(Lasting(24 * HOUR_S), Lasting(HOUR_S)), delay_s)
+            yield f"slow-links-{delay_s}{fails}", FaultScenario(32, 24 * HOUR_S, failing, slow_links=links, seed=number)
 
 
 def by_shapes(case: Case, ends_s: float) -> tuple[float, float]:

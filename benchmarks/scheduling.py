@@ -21,7 +21,7 @@ from rtk.benchmarks.instances import pipeline, random_pipeline, split
 from rtk.benchmarks.papers.adaptra_pipelines import time_stepped
 from rtk.planners.pipeline import one_forward_one_backward, zero_bubble
 from rtk.planners.scheduling.cp_sat import CpSatSolver
-from rtk.planners.scheduling.list_schedule import ListScheduler, Priority, Rules, list_schedule
+from rtk.planners.scheduling.list_schedule import DispatchRules, ListScheduler, Priority, list_schedule
 from rtk.planners.scheduling.lower_bound import lower_bound, makespan_bound, period_bound
 from rtk.planners.scheduling.milp import MilpSolver
 from rtk.planners.scheduling.problem import Orders, Problem, home_problem
@@ -77,11 +77,13 @@ def slow_links() -> list[dict[str, Any]]:
     return rows
 
 
-def doubled(problem: Problem) -> Rules:
+def doubled(problem: Problem) -> DispatchRules:
     """I before F before W after warm-ups of 2 (S - i) - 1, without limits: the schedule that the papers freeze."""
     after = (problem.depth[problem.workers.pipeline] - problem.workers.stage).tolist()
     none = [problem.jobs] * len(after)
-    return Rules([2 * n - 1 for n in after], none, [0.0] * len(after), none, [Priority.INPUT_FIRST] * len(after))
+    return DispatchRules(
+        [2 * n - 1 for n in after], none, [0.0] * len(after), none, [Priority.INPUT_FIRST] * len(after)
+    )
 
 
 def peers(plan: Plan, problem: Problem) -> dict[str, Any]:
@@ -325,7 +327,9 @@ def weaker_orders(problem: Problem) -> list[Orders]:
     count = len(problem.job_counts)
     none = [problem.jobs] * count
     return [
-        list_schedule(problem, Rules([1] * count, [most] * count, [0.0] * count, none, [Priority.INPUT_FIRST] * count))
+        list_schedule(
+            problem, DispatchRules([1] * count, [most] * count, [0.0] * count, none, [Priority.INPUT_FIRST] * count)
+        )
         for most in (2, 3, 4, 5)
     ]
 

@@ -6,9 +6,9 @@ from random import Random
 from rtk.benchmarks.instances import Times
 from rtk.planners.scheduling.problem import Problem, home_problem
 from rtk.planners.shape import Shape
-from rtk.planners.slipstream.cluster import Request, Technique, effort_of, opening, plan_with_failures
+from rtk.planners.slipstream.cluster import AtlasRequest, Technique, effort_of, opening, plan_with_failures
 from rtk.planners.slipstream.replanner import Replanner, Units
-from rtk.planners.slipstream.rerouting import Rerouting, reroute_alike
+from rtk.planners.slipstream.rerouting import ReroutedOrders, reroute_alike
 from rtk.schemas.conditions import LinkPlace
 from rtk.schemas.profile import Layer, LayerCost, Profile
 
@@ -65,7 +65,7 @@ def replanner(
     limits = [limit] if isinstance(limit, float | int) else limit
     shape = Shape(pp, dp, microbatches, limits, delays)
     profile = profile_of([STAGE_MS] * pp if times_ms is None else times_ms, stash)
-    return Replanner(opening(profile, Request(shape, technique)), quarter(pp, dp) if most is None else most)
+    return Replanner(opening(profile, AtlasRequest(shape, technique)), quarter(pp, dp) if most is None else most)
 
 
 def quarter(pp: int, dp: int) -> int:
@@ -85,7 +85,7 @@ def home_of(job: Replanner, units: Units) -> Problem:
     return home_problem(plan_with_failures(job.common, units), split=job.common.split)
 
 
-def rerouted(job: Replanner, units: Units) -> Rerouting:
+def rerouted(job: Replanner, units: Units) -> ReroutedOrders:
     """What the planner makes of failures in place, without writing a plan out."""
     dead = job.grid.stage_failures(job.grid.column_failures(units))
     return reroute_alike(home_of(job, units), job.search, dead, effort_of(job.common))

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.cli.coordinating import Conduct, Training
+from rtk.cli.coordinating import JobConfig, Training
 from rtk.planners.adaptra.plan import plan_adaptra
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName, answers_for
@@ -121,7 +121,7 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         inject = Path(folder) / "trace.jsonl"
         inject.write_bytes(print_trace(Trace(tuple(events))))
-        how = Conduct(iterations, policy=policy, inject=str(inject), timeline=timeline)
+        how = JobConfig(iterations, policy=policy, inject=str(inject), timeline=timeline)
         with ProcessJob(plan, how, training(transport, model, paced)) as job:
             finished = job.result(60.0 + 60.0 * iterations)
             if timeline is not None:

@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rtk.benchmarks.common import write_result
-from rtk.cli.coordinating import Conduct, Training
+from rtk.cli.coordinating import JobConfig, Training
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.planners.slipstream.cluster import Request, Technique, opening
+from rtk.planners.slipstream.cluster import AtlasRequest, Technique, opening
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.plan import Plan
@@ -85,7 +85,7 @@ def chaos(plan: Plan, cycles: int, seed: int) -> dict[str, Any]:
     """Kill a random worker at a random moment, let a replacement join, and so on."""
     chance = random.Random(seed)
     kills, joins, respawns = [], [], []
-    with ProcessJob(plan, Conduct(FOREVER), exact()) as job:
+    with ProcessJob(plan, JobConfig(FOREVER), exact()) as job:
         job.wait_for_iteration(5)
         for _ in range(cycles):
             name = chance.choice(sorted(job.processes))
@@ -123,7 +123,7 @@ def chaos(plan: Plan, cycles: int, seed: int) -> dict[str, Any]:
 
 def leaks(cycles: int) -> dict[str, Any]:
     """One worker lives on while another one is killed again and again: what does it hold after all these epochs?"""
-    with ProcessJob(plan_of(3, 2), Conduct(FOREVER), training()) as job:
+    with ProcessJob(plan_of(3, 2), JobConfig(FOREVER), training()) as job:
         job.wait_for_iteration(5)
         held = [watched(job, "0/0")]
         for _ in range(cycles):
@@ -149,7 +149,7 @@ def recent_s(job: ProcessJob) -> float:
 
 def loss_difference(plan: Plan, losses: list[float]) -> float:
     """The largest difference to the losses of a job that nothing happens to."""
-    with ProcessJob(plan, Conduct(len(losses)), exact()) as job:
+    with ProcessJob(plan, JobConfig(len(losses)), exact()) as job:
         job.result(timeout_s=3600)
         return max(abs(one - other) for one, other in zip(losses, job.losses(), strict=True))
 
@@ -292,9 +292,9 @@ def throughput(slot_s: float, iterations: int) -> dict[str, Any]:
     rows = []
     profile = even_profile(12, slot_s / 3)
     for technique in get_args(Technique):
-        request = Request(Shape(4, 3, 6), technique)
+        request = AtlasRequest(Shape(4, 3, 6), technique)
         plan = Replanner(opening(profile, request), 1).in_place(frozenset({(1, 2)}))
-        with ProcessJob(plan, Conduct(iterations), training(SMALL, paced=True)) as job:
+        with ProcessJob(plan, JobConfig(iterations), training(SMALL, paced=True)) as job:
             job.result(timeout_s=600)
             times = [one["iteration_time_s"] for one in job.said if one["event"] == "iteration"]
         assert plan.prediction is not None
@@ -324,7 +324,7 @@ def overhead(rounds: int, iterations: int) -> dict[str, Any]:
 
 def resilient_cpu_s(plan: Plan, iterations: int) -> float:
     """Of the workers and the coordinator, for one iteration."""
-    with ProcessJob(plan, Conduct(FOREVER), training()) as job:
+    with ProcessJob(plan, JobConfig(FOREVER), training()) as job:
         job.wait_for_iteration(WARM)
         before_s, first = _job_cpu_s(job), len(job.losses())
         job.wait_for_iteration(WARM + iterations, timeout_s=600)

@@ -33,7 +33,7 @@ from typing import Any
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.hanging_model import SOURCE
 from rtk.benchmarks.survival import exact, is_event, plan_of
-from rtk.cli.coordinating import Conduct, Training
+from rtk.cli.coordinating import JobConfig, Training
 from rtk.runners.resilience.progress import HUNG
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.plan import Plan
@@ -102,7 +102,7 @@ class Story:
 
     def tell(self, reference: list[float]) -> dict[str, Any]:
         """Let it happen, and see how it ends."""
-        how = Conduct(ITERATIONS, stall_limit_s=self.stall_limit_s)
+        how = JobConfig(ITERATIONS, stall_limit_s=self.stall_limit_s)
         begun_s = time.perf_counter()
         with ProcessJob(self.plan, how, hanging(self.folder)) as job:
             striking = threading.Thread(target=self._strike_all, args=(job,), daemon=True)
@@ -220,7 +220,7 @@ def hanging(folder: Path) -> Training:
 
 def undisturbed(plan: Plan, folder: Path) -> list[float]:
     """The losses of a job that nothing happens to."""
-    with ProcessJob(plan, Conduct(ITERATIONS), hanging(folder)) as job:
+    with ProcessJob(plan, JobConfig(ITERATIONS), hanging(folder)) as job:
         job.result(timeout_s=600)
         return job.losses()
 

@@ -13,7 +13,7 @@ from .console import remark
 
 if TYPE_CHECKING:
     from ..schemas.atlas import Atlas
-    from ..schemas.cluster import Cluster, Overlay, Troubles
+    from ..schemas.cluster import Cluster, Overlay, OverlayConditions
     from ..schemas.plan import Place, Plan
     from ..schemas.profile import Profile
     from ..schemas.templates import Templates
@@ -51,28 +51,28 @@ class Site:
 
         return profile if self.cluster is None else _with_usual(on_cluster(profile, self.cluster), self.cluster)
 
-    def troubles(self, pp: int, dp: int) -> "Troubles":
+    def troubles(self, pp: int, dp: int) -> "OverlayConditions":
         """What the overlay means for pipelines of a shape, said in a line.
 
         Raises:
             InfeasibleError: the cluster has fewer GPUs than workers.
         """
-        from ..schemas.cluster import Troubles, seats_of_shape, troubles
+        from ..schemas.cluster import OverlayConditions, seats_of_shape, troubles
 
         if self.cluster is None:
-            return Troubles()
+            return OverlayConditions()
         seats = seats_of_shape(self.cluster, pp, dp)
-        return Troubles() if self.overlay is None else _told(troubles(seats, self.overlay))
+        return OverlayConditions() if self.overlay is None else _told(troubles(seats, self.overlay))
 
-    def troubles_of(self, plan: "Plan") -> "Troubles":
+    def troubles_of(self, plan: "Plan") -> "OverlayConditions":
         """The same for the workers of a plan; those that have failed there already are left out."""
-        from ..schemas.cluster import Troubles, seats_of_plan, troubles
+        from ..schemas.cluster import OverlayConditions, seats_of_plan, troubles
 
         if self.cluster is None:
-            return Troubles()
+            return OverlayConditions()
         seats = seats_of_plan(self.cluster, plan)
         if self.overlay is None:
-            return Troubles()
+            return OverlayConditions()
         gone = {(worker.pipeline, worker.stage) for worker in plan.workers if worker.failed}
         found = _told(troubles(seats, self.overlay))
         return replace(
@@ -81,7 +81,7 @@ class Site:
             slow={place: factor for place, factor in found.slow.items() if place not in gone},
         )
 
-    def delays_alone(self, pp: int, dp: int) -> "Troubles":
+    def delays_alone(self, pp: int, dp: int) -> "OverlayConditions":
         """The same, for planners that know slow links only.
 
         Raises:
@@ -254,7 +254,7 @@ def _with_usual(profile: "Profile", cluster: "Cluster") -> "Profile":
     return replace(profile, device=device, network=network)
 
 
-def _told(found: "Troubles") -> "Troubles":
+def _told(found: "OverlayConditions") -> "OverlayConditions":
     """The same troubles, after a line on each kind of them."""
     from ..schemas.plan import name_of
 

@@ -14,11 +14,11 @@ from .coordinating import (
     AtlasOption,
     CheckpointEvery,
     CheckpointOption,
-    Conduct,
-    Conductor,
     HeartbeatLimit,
     HostMemory,
     Iterations,
+    JobConfig,
+    JobController,
     Metrics,
     MitigateOption,
     NormalizeWithin,
@@ -85,7 +85,7 @@ def command(
     if standby and log is None:
         raise InvalidInputError("a standby waits for a log", where="--standby", fix="give --log FILE as well")
     read = read_valid_plan(plan, profile)
-    how = Conduct(
+    how = JobConfig(
         iterations=iterations,
         timeline=timeline,
         policy=policy,
@@ -100,7 +100,7 @@ def command(
         stall_limit_s=stall_limit,
         metrics=metrics,
     )
-    conductor = Conductor(read, how)
+    conductor = JobController(read, how)
     host, port = _listening(listen)
     secret = _secret(secret_file)
     # A standby has time before its turn; workers may be waiting for anybody else.

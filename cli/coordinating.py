@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..planners.recovery.answers import Answers, PolicyName, answers_if_any, remedies_of
-from ..planners.recovery.escalation import Remedies, escalating
+from ..planners.recovery.escalation import RemedyCosts, escalating
 from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from ..schemas.form import AS_USUAL, ModelForm, form_of
 from ..wiring import monitor_of
@@ -66,7 +66,7 @@ Metrics = Annotated[str | None, typer.Option("--metrics", help="Append what happ
 
 
 @dataclass(frozen=True)
-class Conduct:
+class JobConfig:
     """How a job is led: the options that only its coordinator has."""
 
     iterations: int
@@ -85,13 +85,13 @@ class Conduct:
     metrics: str | None = None
 
 
-def first_beyond(usual: Conduct, how: Conduct) -> str | None:
+def first_beyond(usual: JobConfig, how: JobConfig) -> str | None:
     """The first option by which a job would be led otherwise than usual."""
     unlike = (name for name, value in vars(how).items() if value != getattr(usual, name))
     return next(("--" + name.removesuffix("_s").replace("_", "-") for name in unlike), None)
 
 
-class Conductor:
+class JobController:
     """A job, read and checked, and what its coordinator needs around it.
 
     Args:
@@ -107,7 +107,7 @@ class Conductor:
         InvalidInputError: the atlas, the checkpoint or the trace is not for this plan, or remedies not for its policy.
     """
 
-    def __init__(self, plan: "Plan", how: Conduct, trace: "Trace | None" = None) -> None:
+    def __init__(self, plan: "Plan", how: JobConfig, trace: "Trace | None" = None) -> None:
         self.plan, self.how = plan, how
         self.trace = _trace(plan, how.inject) if trace is None else trace
         self.job = _job(plan, how, self.trace)
@@ -165,7 +165,7 @@ class Conductor:
                 slows something down it always does.
         """
         from ..runners.resilience.conditions import Crowding
-        from ..runners.resilience.rules import Rules
+        from ..runners.resilience.rules import CoordinatorRules
         from ..runners.resilience.server import Limits, Server, Surroundings
 
         def note(what: "Announcement") -> None:
@@ -184,7 +184,7 @@ class Conductor:
             log=lambda line: print(line, file=sys.stderr),
         )
         limits = Limits(heartbeat_s=self.how.heartbeat_limit_s)
-        return Server(Rules(self.job), journal, secret, surroundings, host=host, port=port, limits=limits)
+        return Server(CoordinatorRules(self.job), journal, secret, surroundings, host=host, port=port, limits=limits)
 
     def warm_up(self) -> None:
         """Load what planning needs before the first worker dies."""
@@ -195,7 +195,7 @@ class Conductor:
         """Whether the job was saved to start again."""
         return self.restarts_at is not None and self._saved is not None
 
-    def again(self) -> "Conductor":
+    def again(self) -> "JobController":
         """What leads the rest of a job that may go on.
 
         It starts again no more, and what was injected into the old workers does not happen to the new ones.
@@ -203,7 +203,7 @@ class Conductor:
         assert self.restarts_at is not None
         how = replace(self.how, inject=None, resume=self._saved, mitigate=self._remedies.without_restart())
         trace = self.trace and events_after(self.trace, self.restarts_at)
-        next_one = Conductor(self.plan, how, trace)
+        next_one = JobController(self.plan, how, trace)
         next_one._spans, next_one._planned, next_one._happened = self._spans, self._planned, self._happened
         return next_one
 
@@ -275,7 +275,7 @@ class JobEndedError(RtkError):
         self.exit_code = exit_code
 
 
-def raise_for(finished: "Finished", conductor: Conductor) -> None:
+def raise_for(finished: "Finished", conductor: JobController) -> None:
     """Turn an end without success into the error that has its exit code."""
     if conductor.restarts_at is not None and finished.exit_code:
         resume = f"--resume {conductor.how.checkpoint}"
@@ -304,7 +304,7 @@ def events_after(trace: "Trace", iteration: int) -> "Trace":
     return Trace(tuple(kept))
 
 
-def _remedies(plan: "Plan", how: Conduct) -> Remedies:
+def _remedies(plan: "Plan", how: JobConfig) -> RemedyCosts:
     remedies = remedies_of(how.mitigate, plan, how.policy)
     if remedies.restart_s is not None and how.checkpoint is None:
         raise InvalidInputError(
@@ -313,7 +313,7 @@ def _remedies(plan: "Plan", how: Conduct) -> Remedies:
     return remedies
 
 
-def _job(plan: "Plan", how: Conduct, trace: "Trace | None") -> "Job":
+def _job(plan: "Plan", how: JobConfig, trace: "Trace | None") -> "Job":
     from ..runners.resilience.protocol import Job
     from ..runners.virtual.cluster import joins
 
@@ -404,7 +404,7 @@ def _events_of(trace: "Trace", hello: "Hello") -> "list[TraceEvent]":
 # What a run trains: the options that all its workers share, and the model and data they name.
 
 
-class Transport(StrEnum):
+class TransportKind(StrEnum):
     """How messages are sent."""
 
     AUTO = "auto"
@@ -428,7 +428,7 @@ Paced = Annotated[
     bool, typer.Option("--paced", help="Let every operation last what the plan says: more workers than cores.")
 ]
 TransportOption = Annotated[
-    Transport,
+    TransportKind,
     typer.Option(
         "--transport",
         help="direct: sending holds a worker for the link's delay; delegated: other threads send and fetch; auto: "
@@ -483,7 +483,7 @@ def training_of(
     threads: int,
     paced: bool,
     seed: int,
-    transport: Transport = Transport.AUTO,
+    transport: TransportKind = TransportKind.AUTO,
 ) -> Training:
     """The training that options ask for; sizes that they leave open, and the form, are of the profile behind the plan.
 

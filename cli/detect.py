@@ -11,13 +11,13 @@ from ..viz.style import PICTURE_ENDINGS
 from .console import Debug, Json, Quiet, picture_ending, print_document, remark
 
 if TYPE_CHECKING:
-    from .detecting import Found
+    from .detecting import DetectionResult
 
 
 # The formats that `rtk detect` can be told.
 
 
-class Format(StrEnum):
+class LogFormat(StrEnum):
     """What a file may be read as."""
 
     CSV = "csv"
@@ -34,7 +34,7 @@ class Format(StrEnum):
     @property
     def is_series(self) -> bool:
         """Whether such a file tells iteration times line by line."""
-        return self not in (Format.CALLS, Format.OPERATIONS)
+        return self not in (LogFormat.CALLS, LogFormat.OPERATIONS)
 
 
 NAME = "detect"
@@ -62,7 +62,7 @@ def command(
         bool, typer.Option("--follow", help="Go on reading as the log (or stdin) grows, until Ctrl-C or its end.")
     ] = False,
     format_name: Annotated[
-        Format | None, typer.Option("--format", help="Read the files as this; else it is recognised.")
+        LogFormat | None, typer.Option("--format", help="Read the files as this; else it is recognised.")
     ] = None,
     mode: Annotated[
         Mode, typer.Option("--mode", help="The detector: the default one, or the one that the paper describes.")
@@ -92,11 +92,11 @@ def command(
     """
     from ..profilers.failslow.tracker import SHORTEST
     from ..schemas.detection import Detection
-    from .detecting import Question, examined, followed, print_findings
+    from .detecting import DetectionRequest, examined, followed, print_findings
 
     ending = picture_ending(output, PICTURE_ENDINGS, FIX) if output is not None else None
     _check(files, follow, format_name)
-    question = Question(mode.value, shortest or SHORTEST, format_name, is_drawn=output is not None)
+    question = DetectionRequest(mode.value, shortest or SHORTEST, format_name, is_drawn=output is not None)
     found = followed(files[0], question, as_json, quiet) if follow else examined(files, question)
     if output is not None and ending is not None:
         write_bytes(output, _picture(found, ending))
@@ -110,7 +110,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _check(files: list[str], follow: bool, format_name: Format | None) -> None:
+def _check(files: list[str], follow: bool, format_name: LogFormat | None) -> None:
     if files.count(STANDARD_STREAM) > 1:
         raise InvalidInputError("standard input can be read only once", where="FILE", fix="give one `-`")
     if follow and len(files) > 1:
@@ -119,7 +119,7 @@ def _check(files: list[str], follow: bool, format_name: Format | None) -> None:
             where="--follow",
             fix="give one file, and each other its own rtk detect",
         )
-    if format_name is Format.OPERATIONS and (follow or STANDARD_STREAM in files):
+    if format_name is LogFormat.OPERATIONS and (follow or STANDARD_STREAM in files):
         raise InvalidInputError(
             "tables of operations are read as whole files",
             where="--format operations",
@@ -127,7 +127,7 @@ def _check(files: list[str], follow: bool, format_name: Format | None) -> None:
         )
 
 
-def _picture(found: "list[Found]", ending: str) -> bytes:
+def _picture(found: "list[DetectionResult]", ending: str) -> bytes:
     from ..viz.detection import Panel, drawn_detection
 
     panels = [Panel(one.findings, one.points) for one in found]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..profilers.failslow.monitor.watch import Watch
+from ..profilers.failslow.monitor.watch import LogMonitor
 from ..profilers.failslow.readers.reading import Line, growing_lines, lines_of
 from ..schemas.detection import FailSlow, FileFindings
 from ..schemas.files import STANDARD_STREAM, source_of
@@ -17,38 +17,38 @@ from ..schemas.text import counted
 from ..viz.detection import Point, Thinned, words_of_attribution
 from ..viz.units import print_time
 from .console import ends_quietly, remark
-from .detect import Format
+from .detect import LogFormat
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..profilers.failslow.readers.reading import Sample
-    from ..profilers.failslow.tracker import Change
+    from ..profilers.failslow.readers.reading import IterationSample
+    from ..profilers.failslow.tracker import EpisodeChange
 
 
 POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Question:
+class DetectionRequest:
     """What is asked of every file: the detector's settings, the format if it is known, and whether there is to be a
     picture."""
 
     mode: Literal["robust", "paper"]
     shortest: int
-    format_name: Format | None
+    format_name: LogFormat | None
     is_drawn: bool
 
 
 @dataclass(frozen=True)
-class Found:
+class DetectionResult:
     """The findings of a file, and its times as few points, where they are to be drawn."""
 
     findings: FileFindings
     points: tuple[Point, ...] = ()
 
 
-def examined(files: list[str], question: Question) -> list[Found]:
+def examined(files: list[str], question: DetectionRequest) -> list[DetectionResult]:
     """The findings of all files, in their order; call logs of one job, a file a rank, are looked at together.
 
     Raises:
@@ -56,7 +56,7 @@ def examined(files: list[str], question: Question) -> list[Found]:
     """
     kinds = {file: _kind(file, question.format_name) for file in files}
     calls = [file for file in files if kinds[file] == "calls"]
-    found: list[Found] = []
+    found: list[DetectionResult] = []
     for file in files:
         if kinds[file] == "operations":
             found.append(_operations(file))
@@ -68,7 +68,7 @@ def examined(files: list[str], question: Question) -> list[Found]:
     return found
 
 
-def followed(file: str, question: Question, as_json: bool, quiet: bool) -> list[Found]:
+def followed(file: str, question: DetectionRequest, as_json: bool, quiet: bool) -> list[DetectionResult]:
     """The findings of a log that grows: each change is printed as it comes; Ctrl-C (or SIGTERM) ends it.
 
     Args:
@@ -125,14 +125,14 @@ class _Interrupts:
 class _Eye:
     """Watches one log, and remembers what a picture needs."""
 
-    def __init__(self, file: str, question: Question) -> None:
+    def __init__(self, file: str, question: DetectionRequest) -> None:
         self._file = file
         asked = question.format_name
         name = asked.value if asked is not None and asked.is_series else None
-        self.watch = Watch(source_of(file), question.mode, question.shortest, name)
+        self.watch = LogMonitor(source_of(file), question.mode, question.shortest, name)
         self._thinned = Thinned() if question.is_drawn else None
 
-    def read(self, line: Line) -> "Iterator[Change]":
+    def read(self, line: Line) -> "Iterator[EpisodeChange]":
         """The next line, and what changed with it."""
         return self._note(self.watch.read(line.data, line.is_cut))
 
@@ -143,22 +143,22 @@ class _Eye:
         time.sleep(POLL_S)
         return True
 
-    def finish(self) -> Found:
+    def finish(self) -> DetectionResult:
         """The log is over."""
         for _ in self._note(self.watch.series.finish()):
             pass
         self.watch.finish()
         points = tuple(self._thinned.points()) if self._thinned is not None else ()
-        return Found(self.watch.findings(self._file), points)
+        return DetectionResult(self.watch.findings(self._file), points)
 
-    def _note(self, samples: "Iterable[Sample]") -> "Iterator[Change]":
+    def _note(self, samples: "Iterable[IterationSample]") -> "Iterator[EpisodeChange]":
         for sample in samples:
             if self._thinned is not None:
                 self._thinned.note(sample.time_s)
             yield from self.watch.note(sample)
 
 
-def _log(file: str, question: Question) -> Found:
+def _log(file: str, question: DetectionRequest) -> DetectionResult:
     eye = _Eye(file, question)
     for line in lines_of(file):
         for _ in eye.read(line):
@@ -166,7 +166,7 @@ def _log(file: str, question: Question) -> Found:
     return eye.finish()
 
 
-def _kind(file: str, format_name: Format | None) -> Literal["series", "calls", "operations"]:
+def _kind(file: str, format_name: LogFormat | None) -> Literal["series", "calls", "operations"]:
     """How a file is to be read."""
     if file == STANDARD_STREAM:
         return "series"
@@ -181,17 +181,17 @@ def _kind(file: str, format_name: Format | None) -> Literal["series", "calls", "
     return "operations" if is_operation_table(path) else "calls" if is_call_file(path) else "series"
 
 
-def _calls(files: list[str], question: Question) -> list[Found]:
+def _calls(files: list[str], question: DetectionRequest) -> list[DetectionResult]:
     from ..profilers.failslow.calls.formats import findings_of
 
     paths = [Path(file) for file in files]
-    return [Found(findings) for findings in findings_of(paths, question.mode, question.shortest)]
+    return [DetectionResult(findings) for findings in findings_of(paths, question.mode, question.shortest)]
 
 
-def _operations(file: str) -> Found:
+def _operations(file: str) -> DetectionResult:
     from ..profilers.failslow.attribution.what_if import findings_of
 
-    return Found(findings_of(Path(file)))
+    return DetectionResult(findings_of(Path(file)))
 
 
 # What `rtk detect` says: a table of what was found, and a line for each change while a log grows.
@@ -213,7 +213,7 @@ def print_findings(findings: Sequence[FileFindings]) -> None:
             console.print(_table(one.events))
 
 
-def words_of(change: "Change", watch: "Watch", source: str) -> str:
+def words_of(change: "EpisodeChange", watch: "LogMonitor", source: str) -> str:
     """The line for a change.
 
     Args:
@@ -240,7 +240,7 @@ def words_of(change: "Change", watch: "Watch", source: str) -> str:
     return f"{source}, {_place(watch.samples - 1, watch)}: {words}"
 
 
-def _place(place: int, watch: "Watch") -> str:
+def _place(place: int, watch: "LogMonitor") -> str:
     iteration = watch.iteration_of(place)
     return f"sample {place}" if iteration in (None, place) else f"sample {place} (iteration {iteration})"
 

@@ -14,7 +14,7 @@ from ..planners.explain.explain import (
     Share,
     Stretch,
 )
-from ..planners.explain.what_if import Change, DelayedLink, Effect, Troubles, UnevenStage, WhatIf
+from ..planners.explain.what_if import Change, ChangeEffect, Degradations, DelayedLink, UnevenStage, WhatIfReport
 from ..schemas.text import counted
 from ..viz.units import print_bytes, print_percent, print_time
 
@@ -54,7 +54,7 @@ def _headline(told: Explanation) -> Lines:
             yield f"{_listed('Pipeline', members)} are alike: what is said of {members[0]} holds for each."
 
 
-def _troubles(found: Troubles, told: Explanation) -> Lines:
+def _troubles(found: Degradations, told: Explanation) -> Lines:
     yield "What is wrong, and what the plan does about it"
     for stage in found.stages:
         yield from _wrapped(_uneven(stage))
@@ -237,12 +237,12 @@ def _what_if(told: Explanation) -> Lines:
         yield from _wrapped(_little(told, bool(shown)))
 
 
-def _lowered(effect: Effect, told: Explanation) -> Row:
+def _lowered(effect: ChangeEffect, told: Explanation) -> Row:
     share = print_percent(effect.bound_saved_s / told.iteration_time_s)
     return "", _change(effect.change), f"-{print_time(effect.bound_saved_s)}", f"-{share}"
 
 
-def _with_own_orders(found: WhatIf, iteration_s: float) -> Lines:
+def _with_own_orders(found: WhatIfReport, iteration_s: float) -> Lines:
     """What helps most as long as the orders stay."""
     ranked = sorted(found.effects, key=lambda effect: -effect.same_orders_saved_s)
     best = [effect for effect in ranked[:MOST_NAMES] if effect.same_orders_saved_s > LITTLE * iteration_s]
@@ -253,7 +253,7 @@ def _with_own_orders(found: WhatIf, iteration_s: float) -> Lines:
         )
 
 
-def _effect(effect: Effect, found: WhatIf) -> Row:
+def _effect(effect: ChangeEffect, found: WhatIfReport) -> Row:
     saving = _saving(effect.iteration_time_s, effect.saved_s, found.iteration_time_s)
     return "", _change(effect.change), *saving, "*" if _is_certain(effect, found) else "+" if _is_least(effect) else ""
 
@@ -262,12 +262,12 @@ def _saving(time_s: float, saved_s: float, of_s: float) -> tuple[str, str, str]:
     return print_time(time_s), f"-{print_time(saved_s)}", f"-{print_percent(saved_s / of_s)}"
 
 
-def _is_certain(effect: Effect, found: WhatIf) -> bool:
+def _is_certain(effect: ChangeEffect, found: WhatIfReport) -> bool:
     """Whether no orders take so little without the change."""
     return effect.iteration_time_s < found.lower_bound_s * (1 - ROUNDING)
 
 
-def _is_least(effect: Effect) -> bool:
+def _is_least(effect: ChangeEffect) -> bool:
     """Whether a search could find more."""
     return not effect.searched and effect.iteration_time_s > effect.lower_bound_s * (1 + ROUNDING)
 
@@ -289,7 +289,7 @@ def _change(change: Change) -> str:
             return "half the time for every optimizer step"
 
 
-def _footnotes(shown: Sequence[Effect], found: WhatIf) -> Lines:
+def _footnotes(shown: Sequence[ChangeEffect], found: WhatIfReport) -> Lines:
     if any(_is_certain(effect, found) for effect in shown):
         yield from _wrapped("* certain: without the change no order takes so little")
     if any(_is_least(effect) and not _is_certain(effect, found) for effect in shown):

@@ -13,7 +13,7 @@ from .console import print_json, print_table, remark
 from .probe import crowded_hosts
 
 if TYPE_CHECKING:
-    from ..runners.torch.probe import Place, Readings
+    from ..runners.torch.probe import Place, ProbeSamples
 
 
 POOR = 0.2  # a median error above this is no line
@@ -204,7 +204,7 @@ Exchanged = dict[str, dict[Pair, list[float]]]  # by message size, then by link,
 
 
 def report(
-    readings: "Mapping[int, Readings]", pairs: str, passes: int, took_s: float, output: str | None, as_json: bool
+    readings: "Mapping[int, ProbeSamples]", pairs: str, passes: int, took_s: float, output: str | None, as_json: bool
 ) -> bool:
     """Judge, and say what was found; whether nothing is slow.
 
@@ -228,7 +228,7 @@ def report(
     return not slow
 
 
-def _computed(readings: "Mapping[int, Readings]") -> Computed:
+def _computed(readings: "Mapping[int, ProbeSamples]") -> Computed:
     found: Computed = {}
     for rank, one in readings.items():
         for test, times_s in one.compute_s.items():
@@ -236,7 +236,7 @@ def _computed(readings: "Mapping[int, Readings]") -> Computed:
     return found
 
 
-def _exchanged(readings: "Mapping[int, Readings]") -> Exchanged:
+def _exchanged(readings: "Mapping[int, ProbeSamples]") -> Exchanged:
     """Both directions of a link, and passes that it comes in twice, together."""
     found: Exchanged = {}
     for rank, one in readings.items():
@@ -247,7 +247,7 @@ def _exchanged(readings: "Mapping[int, Readings]") -> Exchanged:
 
 
 def _tree(
-    readings: "Mapping[int, Readings]", compute_s: Computed, exchange_s: Exchanged, slow: SlowParts
+    readings: "Mapping[int, ProbeSamples]", compute_s: Computed, exchange_s: Exchanged, slow: SlowParts
 ) -> dict[str, Any]:
     return {
         "workers": [
@@ -280,7 +280,7 @@ def _links(exchange_s: Exchanged) -> list[Pair]:
 
 
 def _print(
-    readings: "Mapping[int, Readings]", compute_s: Computed, exchange_s: Exchanged, slow: SlowParts, how: str
+    readings: "Mapping[int, ProbeSamples]", compute_s: Computed, exchange_s: Exchanged, slow: SlowParts, how: str
 ) -> None:
     """Two tables, and a line for whatever is slow."""
     workers = [str(rank) for rank in sorted(readings)]

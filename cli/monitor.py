@@ -19,7 +19,7 @@ from ..viz.style import PICTURE_ENDINGS
 from .console import Debug, Json, Quiet, picture_ending, print_document, print_table, remark
 
 if TYPE_CHECKING:
-    from ..profilers.failslow.monitor.job import Heard, News, Watch
+    from ..profilers.failslow.monitor.job import Heard, News, WatchedJob
     from ..schemas.detection import FailSlow, FileFindings
     from ..viz.detection import Thinned
 
@@ -52,11 +52,11 @@ def command(
 
     Calls that are made without torch.distributed's process groups are not seen, nor are the insides of CUDA graphs.
     """
-    from ..profilers.failslow.monitor.job import Watch
+    from ..profilers.failslow.monitor.job import WatchedJob
 
     _check(mode, output)
     with tempfile.TemporaryDirectory(prefix="rtk-monitor-", dir=_memory()) as folder:
-        watch = Watch(Path(folder), "paper" if mode == "paper" else "robust")
+        watch = WatchedJob(Path(folder), "paper" if mode == "paper" else "robust")
         report = _Report(watch)
         process = _start(watched, Path(folder), json)
         for _ in _while_it_runs(process):
@@ -132,7 +132,7 @@ def _signals_held() -> Iterator[None]:
 class _Report:
     """What is told while the command runs, and at its end."""
 
-    def __init__(self, watch: "Watch") -> None:
+    def __init__(self, watch: "WatchedJob") -> None:
         self._watch = watch
         self._curves: dict[int, Thinned] = {}
         self._has_told_period = False

@@ -318,7 +318,7 @@ def plan() -> None:
     """Make a plan from a profile."""
 
 
-class Schedule(StrEnum):
+class ClassicSchedule(StrEnum):
     """The classic schedules."""
 
     GPIPE = "gpipe"
@@ -331,7 +331,9 @@ def pipeline(
     profile: ProfileFile,
     pp: Stages,
     microbatches: Microbatches,
-    schedule: Annotated[Schedule, typer.Option("--schedule", help="The order of operations.")] = Schedule.ONE_F_ONE_B,
+    schedule: Annotated[
+        ClassicSchedule, typer.Option("--schedule", help="The order of operations.")
+    ] = ClassicSchedule.ONE_F_ONE_B,
     dp: Pipelines = 1,
     memory_limit: MemoryLimit = None,
     link_delay: LinkDelays = None,

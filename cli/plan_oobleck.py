@@ -11,7 +11,7 @@ from ..schemas.text import listed
 from .cluster import ClusterOption, OverlayOption, read_site_or_count
 from .console import SETTINGS, Debug, Json, Output, Quiet, emit, print_table, remark
 from .options import ProfileFile, parse_memory_limit, parse_places, summary
-from .plan_small import Objective, Solver
+from .plan_small import BatchObjective, ExactMethod
 
 if TYPE_CHECKING:
     from ..planners.oobleck.reconfiguration import Reconfiguration
@@ -31,10 +31,12 @@ def oobleck(
         int, typer.Option("--multiple-of", min=1, help="Each pipeline gets a multiple of so many micro-batches.")
     ] = 1,
     objective: Annotated[
-        Objective,
+        BatchObjective,
         typer.Option("--objective", help="Least time of the slowest, or Oobleck's least variance with equal shares."),
-    ] = Objective.MIN_MAX,
-    solver: Annotated[Solver, typer.Option("--solver", help="Of the micro-batches' distribution.")] = Solver.EXACT,
+    ] = BatchObjective.MIN_MAX,
+    solver: Annotated[
+        ExactMethod, typer.Option("--solver", help="Of the micro-batches' distribution.")
+    ] = ExactMethod.EXACT,
     output: Output = "-",
     as_json: Json = False,
     quiet: Quiet = False,

@@ -154,7 +154,7 @@ def _opening(
 ) -> "tuple[Atlas, tuple[Place, ...]]":
     """What all plans have in common, and who is dead on the cluster."""
     from ..planners.shape import Shape
-    from ..planners.slipstream.cluster import Request, opening
+    from ..planners.slipstream.cluster import AtlasRequest, opening
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
 
@@ -164,7 +164,7 @@ def _opening(
     path, pp, dp, microbatches = needed.values()
     read, there = read_document(path, Profile), site.troubles(pp, dp)
     shape = Shape(pp, dp, microbatches, limits, {**there.link_delay_s, **delays})
-    made = opening(site.adapted(read), Request(shape, slowdown={**there.slow, **slowdown}, **request))
+    made = opening(site.adapted(read), AtlasRequest(shape, slowdown={**there.slow, **slowdown}, **request))
     return site.signed(made, read), there.failed
 
 

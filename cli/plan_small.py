@@ -102,14 +102,14 @@ def _number(option: str, text: str) -> float:
 # `rtk plan batch`: micro-batches for pipelines of unlike speed.
 
 
-class Objective(StrEnum):
+class BatchObjective(StrEnum):
     """What is made least: the slowest pipeline's time, or how much the times vary."""
 
     MIN_MAX = "min-max"
     VARIANCE = "variance"
 
 
-class Solver(StrEnum):
+class ExactMethod(StrEnum):
     """The exact algorithms, or the problem as a mathematical program."""
 
     EXACT = "exact"
@@ -125,11 +125,11 @@ def batch(
         int, typer.Option("--multiple-of", min=1, help="Each pipeline gets a multiple of it; for 1F1B its stages.")
     ] = 1,
     objective: Annotated[
-        Objective, typer.Option("--objective", help="Least time of the slowest, or least variance of all times.")
-    ] = Objective.MIN_MAX,
+        BatchObjective, typer.Option("--objective", help="Least time of the slowest, or least variance of all times.")
+    ] = BatchObjective.MIN_MAX,
     solver: Annotated[
-        Solver, typer.Option("--solver", help="pyomo (HiGHS, and SCIP for the variance) also takes bounds.")
-    ] = Solver.EXACT,
+        ExactMethod, typer.Option("--solver", help="pyomo (HiGHS, and SCIP for the variance) also takes bounds.")
+    ] = ExactMethod.EXACT,
     at_least: Annotated[
         str | None, typer.Option("--at-least", metavar="N[,N…]", help="Micro-batches: one, or one a pipeline.")
     ] = None,

@@ -17,7 +17,7 @@ from ..schemas.errors import InvalidInputError, RuntimeFailedError
 from ..schemas.files import STANDARD_STREAM, write_bytes
 from ..schemas.quantities import parse_bytes
 from .console import Debug, Json, Output, Quiet, Seed, print_json, progress
-from .run import Workers, die_with_launcher
+from .run import WorkerProcesses, die_with_launcher
 
 if TYPE_CHECKING:
     from ..profilers.link_survey import LinkSurvey
@@ -48,7 +48,7 @@ def start_here(processes: int, arguments: Sequence[str]) -> None:
     Raises:
         RuntimeFailedError: a rank was killed; what it said is otherwise all there is to say.
     """
-    with tempfile.TemporaryDirectory() as folder, Workers() as workers:
+    with tempfile.TemporaryDirectory() as folder, WorkerProcesses() as workers:
         for rank in range(processes):
             workers.start(str(rank), arguments, _environment(rank, processes, folder))
         while not workers.are_over() and workers.ended() is None:
@@ -108,7 +108,7 @@ SUMMARY = "Test all workers and links of a job, and name the slow ones."
 MEGABYTE = 1_000_000
 
 
-class Pairs(StrEnum):
+class ProbedLinks(StrEnum):
     """Which links are tested."""
 
     RING = "ring"
@@ -126,9 +126,9 @@ def command(
         int | None,
         typer.Option("--gemm", min=1, max=100_000, help="Rows of the matrices; else 8192 on GPUs and 512 on CPUs."),
     ] = None,
-    pairs: Annotated[Pairs, typer.Option("--pairs", help="Links: those of a ring, of NCCL's two trees, or all.")] = (
-        Pairs.RING
-    ),
+    pairs: Annotated[
+        ProbedLinks, typer.Option("--pairs", help="Links: those of a ring, of NCCL's two trees, or all.")
+    ] = (ProbedLinks.RING),
     processes: Processes = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if something is slow.")] = False,
     output: Annotated[str | None, typer.Option("--output", "-o", help="Also write what --json prints to here.")] = None,
@@ -162,7 +162,7 @@ def _bytes_of(sizes: str | None) -> tuple[int, ...]:
 
 
 def _arguments(
-    sizes: str | None, repeat: int, gemm: int | None, pairs: Pairs, *flags: "bool | str | None"
+    sizes: str | None, repeat: int, gemm: int | None, pairs: ProbedLinks, *flags: "bool | str | None"
 ) -> list[str]:
     """The command line of a rank that this process starts."""
     exit_code, output, as_json, quiet, debug = flags
@@ -173,16 +173,16 @@ def _arguments(
 
 
 def _probe(
-    pairs: Pairs, sizes_bytes: tuple[int, ...], gemm: int | None, repeat: int, output: str | None, as_json: bool
+    pairs: ProbedLinks, sizes_bytes: tuple[int, ...], gemm: int | None, repeat: int, output: str | None, as_json: bool
 ) -> bool:
     """Be a rank; whether all is well, as far as this rank has to say."""
-    from ..runners.torch.probe import Bench, Trials, meeting, take_readings
+    from ..runners.torch.probe import ProbeWorkload, Trials, meeting, take_readings
 
     size = int(os.environ.get("WORLD_SIZE", "1"))
     with meeting(os.environ.get(MEETING)) as device:
         begin_s = time.perf_counter()
         passes = _passes(pairs, size)
-        readings = take_readings(Trials(passes, sizes_bytes, gemm, repeat), Bench(device))
+        readings = take_readings(Trials(passes, sizes_bytes, gemm, repeat), ProbeWorkload(device))
         took_s = time.perf_counter() - begin_s
     if int(os.environ["RANK"]) != 0:
         return True
@@ -191,10 +191,10 @@ def _probe(
     return report(readings, pairs.value, len(passes), took_s, output, as_json)
 
 
-def _passes(pairs: Pairs, size: int) -> "tuple[Pass, ...]":
+def _passes(pairs: ProbedLinks, size: int) -> "tuple[Pass, ...]":
     from ..runners.passes import pairwise_passes, ring_passes, tree_passes
 
-    return {Pairs.RING: ring_passes, Pairs.TREE: tree_passes, Pairs.ALL: pairwise_passes}[pairs](size)
+    return {ProbedLinks.RING: ring_passes, ProbedLinks.TREE: tree_passes, ProbedLinks.ALL: pairwise_passes}[pairs](size)
 
 
 # `rtk profile links`: latency and bandwidth between the ranks of a job, of messages and of all-reduces.
@@ -228,8 +228,8 @@ def links(
 ) -> None:
     """Measure messages between pairs of ranks, and all-reduces, at several sizes; fit latency and bandwidth to them.
 
-    Under torchrun: `torchrun --nproc-per-node 8 --no-python rtk profile links -o links.json`. Pairs come one at a time:
-    all of them, or above 32 ranks those of a ring and of NCCL's two trees. All-reduces go over all ranks, over
+    Under torchrun: `torchrun --nproc-per-node 8 --no-python rtk profile links -o links.json`. ProbedLinks come one at a
+    time: all of them, or above 32 ranks those of a ring and of NCCL's two trees. All-reduces go over all ranks, over
     those of each node, and over one of each node. A node is a host name, or what RTK_HOST says.
 
     With --into the output is that profile, whose network.intra_node and inter_node have become the median over pairs;
@@ -312,17 +312,19 @@ def _link_arguments(
 def _measure(sizes_bytes: tuple[int, ...], repeat: int, together: bool) -> "LinkReadings":
     """Be a rank; rank 0 shows how far all are."""
     from ..runners.passes import one_at_a_time, passes_of
-    from ..runners.torch.probe import Bench, LinkTrials, meeting, take_link_readings
+    from ..runners.torch.probe import LinkTrials, ProbeWorkload, meeting, take_link_readings
 
     passes = passes_of(int(os.environ["WORLD_SIZE"]))
     trials = LinkTrials(passes if together else one_at_a_time(passes), sizes_bytes, repeat)
     with meeting(os.environ.get(MEETING)) as device:
         if os.environ["RANK"] != "0":
-            return take_link_readings(trials, Bench(device))
+            return take_link_readings(trials, ProbeWorkload(device))
         with progress() as bar:
             task = bar.add_task("measuring links", total=None)
             return take_link_readings(
-                trials, Bench(device), progress=lambda done, total: bar.update(task, completed=done, total=total)
+                trials,
+                ProbeWorkload(device),
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
 
 

@@ -274,11 +274,11 @@ def measure_here(
 ) -> "Profile":
     """Measure a loaded model in this process, on the GPU of that number where there are any."""
     from ..profilers.measure import measure_profile
-    from ..runners.torch.stage import Stage
+    from ..runners.torch.stage import TorchStage
 
     return measure_profile(
         model,
-        Stage,
+        TorchStage,
         degrees=asked.degrees,
         device=device(number),
         repeats=asked.repeats,

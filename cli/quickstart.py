@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .console import Debug, Json, Quiet, Seed, print_json, progress, remark
-from .coordinating import Conduct, available_cores, training_of
+from .coordinating import JobConfig, available_cores, training_of
 from .profile import Measuring, measure
 from .run import run_here
 
@@ -79,7 +79,7 @@ def _run(plan: "Plan", timeline: str, paced: bool, seed: int) -> None:
     training = training_of(plan, MODEL, None, 1e-3, None, None, threads=1, paced=paced, seed=seed)
     with progress() as bar:
         bar.add_task("training", total=None)
-        run_here(plan, training, Conduct(ITERATIONS, timeline=timeline), quiet=True)
+        run_here(plan, training, JobConfig(ITERATIONS, timeline=timeline), quiet=True)
 
 
 def _draw(place: Path, simulated: "Timeline", measured: "Timeline") -> list[str]:

@@ -20,10 +20,10 @@ from ..schemas.text import counted, did_you_mean
 from .cluster import ClusterOption, Site, read_site_or_count
 from .console import Debug, Json, Quiet, Seed, emit, picture_ending, print_table, progress, remark
 from .options import MemoryLimit, Microbatches, Stages, parse_memory_limit
-from .trace import FormatName, Leaves, Leaving, Nodes, SlowFaults, reading_of
+from .trace import DepartureOrder, FormatName, Leaves, Nodes, SlowFaults, reading_of
 
 if TYPE_CHECKING:
-    from ..planners.policies.job import Job
+    from ..planners.policies.job import TrainingJob
     from ..replaying import Question
     from ..schemas.cluster import Cluster
     from ..schemas.profile import Profile
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MOST = 1e15  # of a cost: `Seconds` of schemas/fields.py, and far above what anything costs
 
 
-class Schedule(StrEnum):
+class ReplaySchedule(StrEnum):
     """Of pipelines whose policy has no schedule of its own."""
 
     ONE_F_ONE_B = "1f1b"
@@ -52,7 +52,7 @@ class Asked:
     microbatches: int
     dp: int | None = None
     tensor_parallel: int = 1
-    schedule: Schedule = Schedule.ONE_F_ONE_B
+    schedule: ReplaySchedule = ReplaySchedule.ONE_F_ONE_B
     memory_limit_bytes: "Sequence[float] | None" = None
 
 
@@ -77,14 +77,14 @@ def nodes_at_start(site: Site) -> int | tuple[str, ...] | None:
     return len(names) if names == counted_cluster(len(names), 1).nodes else names
 
 
-def job_of(profile: "Profile", site: Site, asked: Asked, costs: "Costs", seed: int) -> "Job":
+def job_of(profile: "Profile", site: Site, asked: Asked, costs: "Costs", seed: int) -> "TrainingJob":
     """What is trained, on which machines.
 
     Raises:
         InvalidInputError: nothing says how many pipelines there are, or nodes and pipelines do not go together.
         InfeasibleError: the machines are too few.
     """
-    from ..planners.policies.job import Job
+    from ..planners.policies.job import TrainingJob
     from ..planners.shape import Shape
 
     dp, gpus_per_node = asked.dp, asked.tensor_parallel
@@ -100,7 +100,7 @@ def job_of(profile: "Profile", site: Site, asked: Asked, costs: "Costs", seed: i
             fix=f"take pipelines for up to {MOST_NODES} nodes",
         )
     shape = Shape(asked.pp, dp, asked.microbatches, asked.memory_limit_bytes, None, asked.tensor_parallel)
-    return Job(site.adapted(profile), shape, gpus_per_node, costs, asked.schedule.value, seed)
+    return TrainingJob(site.adapted(profile), shape, gpus_per_node, costs, asked.schedule.value, seed)
 
 
 def _pipelines(cluster: "Cluster", asked: Asked) -> int:
@@ -166,8 +166,8 @@ def command(
     cluster: ClusterOption = None,
     tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", min=1, help="GPUs of a worker.")] = 1,
     schedule: Annotated[
-        Schedule, typer.Option("--schedule", help="Of pipelines whose policy has no schedule of its own.")
-    ] = Schedule.ONE_F_ONE_B,
+        ReplaySchedule, typer.Option("--schedule", help="Of pipelines whose policy has no schedule of its own.")
+    ] = ReplaySchedule.ONE_F_ONE_B,
     memory_limit: MemoryLimit = None,
     cost: Annotated[
         list[str] | None,
@@ -179,7 +179,7 @@ def command(
     ] = None,
     trace_format: FormatName = None,
     nodes: Nodes = None,
-    leaving: Leaves = Leaving.RANDOM,
+    leaving: Leaves = DepartureOrder.RANDOM,
     slow_faults: SlowFaults = False,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes, which share the policies.")] = 1,
     output: Annotated[
@@ -308,7 +308,7 @@ def readable_again(trace: str) -> Iterator[str]:
 
 def _job(
     path: str, machines: tuple[str | None, int | None], asked: Asked, costs: "Costs", seed: int
-) -> "tuple[Job, int | tuple[str, ...] | None]":
+) -> "tuple[TrainingJob, int | tuple[str, ...] | None]":
     """What is trained, and the nodes that are there at the start."""
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile

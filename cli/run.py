@@ -26,13 +26,13 @@ from .coordinating import (
     AtlasOption,
     CheckpointEvery,
     CheckpointOption,
-    Conduct,
-    Conductor,
     DataOption,
     HeartbeatLimit,
     HostMemory,
     InjectOption,
     Iterations,
+    JobConfig,
+    JobController,
     LearningRate,
     Metrics,
     MicrobatchSize,
@@ -47,7 +47,7 @@ from .coordinating import (
     Threads,
     TimelineOption,
     Training,
-    Transport,
+    TransportKind,
     TransportOption,
     device,
     first_beyond,
@@ -61,7 +61,7 @@ from .run_output import RunFacts, RunReport
 
 if TYPE_CHECKING:
     from ..runners.resilience.events import Announcement
-    from ..runners.resilience.link import Link
+    from ..runners.resilience.link import CoordinatorLink
     from ..runners.resilience.protocol import End, Hello, Returning
     from ..runners.resilience.server import Finished, Server
     from ..runners.torch.corpus import ByteBatch
@@ -116,7 +116,7 @@ def work(
     _keep_one_arena()
     import torch
 
-    from ..runners.resilience.link import Link
+    from ..runners.resilience.link import CoordinatorLink
     from ..runners.resilience.protocol import Failed
     from ..runners.torch.rendezvous import MeetingPlace
     from ..runners.torch.resilient import ResilientWorker
@@ -128,7 +128,9 @@ def work(
     meeting, besides = MeetingPlace(secret, hostname), _places_besides(secret, others)
     worker = ResilientWorker(task)
     hello = _hello_of(task, meeting.address, tuple(place.address for place in besides))
-    link = Link(addresses, secret, hello, patience_s=patience_s, on_interrupt=worker.announce, on_inquiry=worker.answer)
+    link = CoordinatorLink(
+        addresses, secret, hello, patience_s=patience_s, on_interrupt=worker.announce, on_inquiry=worker.answer
+    )
     SETTINGS.trains = True
     welcome = link.start()
     _leave_when_told(link)
@@ -145,7 +147,7 @@ def work(
         raise EndedError(end)
 
 
-def _end_at_once(link: "Link", exit_code: int, reason: str) -> None:
+def _end_at_once(link: "CoordinatorLink", exit_code: int, reason: str) -> None:
     """End this process, whose main thread nothing wakes any more, and let the coordinator know why.
 
     The kernel closes what is open; exit functions would wait for that thread.
@@ -285,7 +287,7 @@ def _own_address(coordinator: str) -> str:
         ) from None
 
 
-def _leave_when_told(link: "Link") -> None:
+def _leave_when_told(link: "CoordinatorLink") -> None:
     """On SIGTERM, as spot instances give it before they go: finish the iteration and leave."""
     from ..runners.resilience.protocol import Leaving
 
@@ -305,7 +307,7 @@ GRACE_S = 5.0
 LAUNCHED = "RTK_LAUNCHED"
 
 
-class Workers:
+class WorkerProcesses:
     """`rtk ARGUMENTS` in processes of their own, whose standard output and error are the caller's.
 
     When this process dies, they notice and end. Use as a context: at its end they are waited for, and then killed.
@@ -349,7 +351,7 @@ class Workers:
         """Whether all have ended."""
         return all(process.poll() is not None for _, process in self._processes)
 
-    def __enter__(self) -> "Workers":
+    def __enter__(self) -> "WorkerProcesses":
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
@@ -366,7 +368,7 @@ class Workers:
 
 
 def die_with_launcher() -> None:
-    """In a worker that `Workers` started: end this process as soon as the launcher is gone; elsewhere do nothing."""
+    """In a worker that `WorkerProcesses` started: end with the launcher; elsewhere do nothing."""
     if LAUNCHED not in os.environ:
         return
 
@@ -393,7 +395,7 @@ def command(
     sequence_length: SequenceLength = None,
     threads: Threads = 1,
     paced: Paced = False,
-    transport: TransportOption = Transport.AUTO,
+    transport: TransportOption = TransportKind.AUTO,
     seed: Seed = 0,
     policy: PolicyOption = None,
     atlas: AtlasOption = None,
@@ -455,7 +457,7 @@ def command(
     training = training_of(
         read, model, data, learning_rate, microbatch_size, sequence_length, threads, paced, seed, transport
     )
-    how = Conduct(
+    how = JobConfig(
         iterations=iterations,
         timeline=timeline,
         policy=policy,
@@ -481,7 +483,7 @@ def command(
         run_here(read, training, how, as_json, quiet)
 
 
-def run_here(plan: "Plan", training: Training, how: Conduct, as_json: bool = False, quiet: bool = False) -> None:
+def run_here(plan: "Plan", training: Training, how: JobConfig, as_json: bool = False, quiet: bool = False) -> None:
     """Lead a job from this process, with one process per live worker on this machine.
 
     What all workers would refuse is refused here, once, before any of them is started.
@@ -490,7 +492,7 @@ def run_here(plan: "Plan", training: Training, how: Conduct, as_json: bool = Fal
         InvalidInputError: something does not fit the plan.
         RuntimeFailedError: training could not go on.
     """
-    conductor = Conductor(plan, how)
+    conductor = JobController(plan, how)
     _, corpus = load_training(plan, training)
     facts = RunFacts(plan, training.model, tokens_of(plan, corpus), training.paced, how.iterations)
     report = RunReport(facts, as_json=as_json, quiet=quiet, metrics=how.metrics)
@@ -507,12 +509,12 @@ def run_here(plan: "Plan", training: Training, how: Conduct, as_json: bool = Fal
     raise_for(finished, conductor)
 
 
-def _lead(conductor: Conductor, plan: int, options: list[str], report: Announcements) -> "Finished":
+def _lead(conductor: JobController, plan: int, options: list[str], report: Announcements) -> "Finished":
     """Lead a job, or the rest of it, with processes of its own, which read the plan from a descriptor."""
     from ..runners.resilience.wire import make_secret
 
     secret = make_secret()
-    with Workers(keep=[plan]) as workers:
+    with WorkerProcesses(keep=[plan]) as workers:
         server = conductor.server(secret, _hear(report, conductor, workers))
         arguments = ["run", f"/dev/fd/{plan}", *options]
         _start_workers(workers, conductor, arguments, server.address, secret)
@@ -520,7 +522,9 @@ def _lead(conductor: Conductor, plan: int, options: list[str], report: Announcem
         return _led(server, workers, conductor)
 
 
-def _start_workers(workers: Workers, conductor: Conductor, arguments: list[str], address: str, secret: bytes) -> None:
+def _start_workers(
+    workers: WorkerProcesses, conductor: JobController, arguments: list[str], address: str, secret: bytes
+) -> None:
     """All live workers, and those that a trace will have join."""
     names = [worker.name for worker in conductor.plan.live_workers()]
     events = conductor.trace.events if conductor.trace else ()
@@ -537,7 +541,7 @@ def _start_workers(workers: Workers, conductor: Conductor, arguments: list[str],
         workers.start(name, [*arguments, "--worker", name], environment)
 
 
-def _hear(report: Announcements, conductor: Conductor, workers: Workers) -> Announcements:
+def _hear(report: Announcements, conductor: JobController, workers: WorkerProcesses) -> Announcements:
     """Hand everything that happens to the report, but the end of a job that starts again; a trace's `recover` lets a
     stopped process go on."""
     from ..runners.resilience.events import IterationCommitted, JobEnded
@@ -556,7 +560,7 @@ def _hear(report: Announcements, conductor: Conductor, workers: Workers) -> Anno
     return hear
 
 
-def _led(server: "Server", workers: Workers, conductor: Conductor) -> "Finished":
+def _led(server: "Server", workers: WorkerProcesses, conductor: JobController) -> "Finished":
     """Lead until the end; a worker that ends before the job has begun ends it, with the exit code it had."""
     is_over = threading.Event()
 
@@ -588,9 +592,9 @@ def _addresses(given: list[str]) -> list[str]:
     return addresses
 
 
-def _refuse_conducting(how: Conduct) -> None:
+def _refuse_conducting(how: JobConfig) -> None:
     """The coordinator alone decides how its job is led."""
-    option = first_beyond(Conduct(iterations=10), how)
+    option = first_beyond(JobConfig(iterations=10), how)
     if option is not None:
         fix = (
             "let `rtk run` lead its own job: no --coordinator" if option == "--inject" else "give it to rtk coordinate"
@@ -601,7 +605,7 @@ def _refuse_conducting(how: Conduct) -> None:
 # A worker of a plain run: one process of torchrun's, without a coordinator, which fails with the others.
 
 
-def work_under_torchrun(plan: "Plan", training: Training, how: Conduct, as_json: bool, quiet: bool) -> None:
+def work_under_torchrun(plan: "Plan", training: Training, how: JobConfig, as_json: bool, quiet: bool) -> None:
     """Be one worker of a job without a coordinator, which ends when one of its workers fails.
 
     Raises:
@@ -661,9 +665,9 @@ def _report_all(runner: "PlanRunner", batch: "Callable[[int], ByteBatch]", itera
     report.report(JobEnded(epoch=0, exit_code=0, reason=done, iterations=iterations, iteration_time_s=median(times_s)))
 
 
-def _refuse_resilience(how: Conduct) -> None:
+def _refuse_resilience(how: JobConfig) -> None:
     """Without a coordinator there is nobody to lead."""
-    option = first_beyond(Conduct(how.iterations, timeline=how.timeline, metrics=how.metrics), how)
+    option = first_beyond(JobConfig(how.iterations, timeline=how.timeline, metrics=how.metrics), how)
     if option is not None:
         raise InvalidInputError(
             f"{option} needs a coordinator",

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..planners.recovery.answers import answers_for, remedies_of
-from ..planners.recovery.escalation import Remedies
+from ..planners.recovery.escalation import RemedyCosts
 from ..schemas.errors import RuntimeFailedError
 from .cluster import ClusterOption, OverlayOption, Site, read_site
 from .console import Debug, Json, Quiet, Seed, print_document, print_table
-from .coordinating import AtlasOption, HostMemory, MitigateOption, NormalizeWithin, PolicyOption, Transport
+from .coordinating import AtlasOption, HostMemory, MitigateOption, NormalizeWithin, PolicyOption, TransportKind
 from .options import LinkDelays, ProfileOption, Slow, parse_link_delays, parse_slow, read_valid_plan, read_valid_trace
 
 if TYPE_CHECKING:
     from ..planners.recovery.answers import Answers
-    from ..runners.virtual.job import Story, SwitchCosts
+    from ..runners.virtual.job import SimulatedRun, SwitchCosts
     from ..schemas.plan import Place, Plan
     from ..schemas.report import Report
     from ..schemas.timeline import Timeline
@@ -36,13 +36,13 @@ def command(
     seed: Seed = 0,
     iterations: Annotated[int, typer.Option("--iterations", min=1, help="How many.")] = 1,
     transport: Annotated[
-        Transport,
+        TransportKind,
         typer.Option(
             "--transport",
             help="direct: sending holds a worker for the link's delay; delegated: it takes no time; auto: delegated on "
             "links of which the plan says a delay, --link-delay included, or which were found to be slow.",
         ),
-    ] = Transport.AUTO,
+    ] = TransportKind.AUTO,
     inject: Annotated[
         str | None, typer.Option("--inject", help="A trace of failures and slow-downs, as `rtk run --inject` takes it.")
     ] = None,
@@ -101,7 +101,7 @@ def _simulate(
     read: "Plan",
     jitter: float,
     seed: int,
-    transport: Transport,
+    transport: TransportKind,
     iterations: int,
     timeline: str | None,
     as_json: bool,
@@ -136,12 +136,12 @@ def _story(
     trace: "Trace",
     iterations: int,
     answers: "Answers",
-    remedies: Remedies,
+    remedies: RemedyCosts,
     costs: "SwitchCosts",
     jitter: float,
     seed: int,
-    transport: Transport,
-) -> "Story":
+    transport: TransportKind,
+) -> "SimulatedRun":
     """Let a trace happen to a plan."""
     from ..wiring import story_of
 
@@ -172,7 +172,7 @@ def _costs(plan: "Plan", profile: str | None, site: Site, heartbeat_limit_s: flo
     )
 
 
-def _tell(story: "Story", iterations: int, jitter: float, timeline: str | None, as_json: bool) -> None:
+def _tell(story: "SimulatedRun", iterations: int, jitter: float, timeline: str | None, as_json: bool) -> None:
     """Write and print what came of a trace.
 
     Raises:
@@ -197,7 +197,7 @@ def _tell(story: "Story", iterations: int, jitter: float, timeline: str | None, 
         )
 
 
-def _print_story(story: "Story") -> None:
+def _print_story(story: "SimulatedRun") -> None:
     """What happened, one line each, and what came of it."""
     from ..runners.resilience.events import Recovered
 

@@ -8,7 +8,7 @@ from ..schemas.errors import InfeasibleError
 from .console import Debug, Json, Quiet, print_json, print_table, progress, remark
 
 if TYPE_CHECKING:
-    from .sweeping import Combination, Outcome, SweepFolder
+    from .sweeping import Combination, SweepFolder, SweepOutcome
 
 NAME = "sweep"
 SUMMARY = "Replay every combination of models, jobs, clusters, traces and costs."
@@ -56,12 +56,16 @@ def command(
 
 
 def _replay_missing(
-    combinations: "list[Combination]", outcomes: "dict[int, Outcome]", folder: "SweepFolder", executor: str, jobs: int
+    combinations: "list[Combination]",
+    outcomes: "dict[int, SweepOutcome]",
+    folder: "SweepFolder",
+    executor: str,
+    jobs: int,
 ) -> None:
     """Add the outcomes that are not there yet, each once its report is written."""
     from ..replaying import replays
     from .executors import executor_of
-    from .sweeping import Outcome
+    from .sweeping import SweepOutcome
 
     missing = [number for number in range(len(combinations)) if number not in outcomes]
     if not missing:
@@ -71,7 +75,7 @@ def _replay_missing(
         for index, found in replays([combinations[number].question for number in missing], pool):
             number = missing[index]
             if isinstance(found, InfeasibleError):
-                outcomes[number] = Outcome({}, {}, found.what)
+                outcomes[number] = SweepOutcome({}, {}, found.what)
             else:
                 outcomes[number] = folder.keep(combinations[number], found)
             bar.advance(task)

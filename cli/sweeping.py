@@ -12,8 +12,8 @@ from statistics import fmean, quantiles
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..replaying import Question, digest_of
-from ..runners.traces.formats import Format
-from ..schemas.cluster_file import Value, read_yaml
+from ..runners.traces.formats import TraceFormat
+from ..schemas.cluster_file import YamlValue, read_yaml
 from ..schemas.documents import canonical_json, read_document, write_document
 from ..schemas.errors import InvalidInputError, RtkError
 from ..schemas.files import STANDARD_STREAM, write_bytes
@@ -22,17 +22,17 @@ from ..schemas.replay_report import ReplayReport
 from ..schemas.text import did_you_mean
 from .cluster import Site
 from .options import parse_memory_limit
-from .replay import Asked, Schedule, job_of, nodes_at_start, parse_cost, read_machines
-from .trace import Between, Leaving, Repairs, reading_of, recipe_of
+from .replay import Asked, ReplaySchedule, job_of, nodes_at_start, parse_cost, read_machines
+from .trace import Between, DepartureOrder, Repairs, reading_of, recipe_of
 
 if TYPE_CHECKING:
-    from ..planners.policies.job import Job
-    from ..runners.traces.generate import Recipe
-    from ..runners.traces.read import Reading
+    from ..planners.policies.job import TrainingJob
+    from ..runners.traces.generate import FaultScenario
+    from ..runners.traces.read import TraceOptions
     from ..schemas.profile import Profile
     from ..schemas.replay import Costs
 
-    Source = tuple[str | Recipe, Reading]
+    Source = tuple[str | FaultScenario, TraceOptions]
 
 
 KEYS = ("profiles", "jobs", "clusters", "traces", "policies", "costs", "until")
@@ -53,7 +53,7 @@ class _Choice(Generic[T]):
 
 @dataclass(frozen=True)
 class _Job(_Choice[Asked]):
-    place: Value
+    place: YamlValue
 
 
 NOWHERE = _Choice[Site]({}, Site())
@@ -118,13 +118,13 @@ def read_sweep(path: str) -> list[Combination]:
     return list(found.values())
 
 
-def _profile(value: Value, folder: Path) -> "_Choice[Profile]":
+def _profile(value: YamlValue, folder: Path) -> "_Choice[Profile]":
     from ..schemas.profile import Profile
 
     return _Choice({"profile": value.text()}, read_document(str(folder / value.text()), Profile))
 
 
-def _cluster(value: Value, folder: Path) -> _Choice[Site]:
+def _cluster(value: YamlValue, folder: Path) -> _Choice[Site]:
     text = value.text()
     path = folder / text
     with placed(value):
@@ -134,21 +134,21 @@ def _cluster(value: Value, folder: Path) -> _Choice[Site]:
         )
 
 
-def _jobs(value: Value) -> "Iterator[_Job]":
+def _jobs(value: YamlValue) -> "Iterator[_Job]":
     """The jobs that an item stands for: every key may have a list."""
     entries = value.entries((*COUNTS, "schedule", "memory_limit"))
     require_keys(value, entries, "pp", "microbatches")
     for chosen in choices(entries):
         asked = Asked(**{key: chosen[key].count() for key in COUNTS if key in chosen})  # type: ignore[arg-type]
         if (schedule := chosen.get("schedule")) is not None:
-            asked = replace(asked, schedule=word(schedule, Schedule))
+            asked = replace(asked, schedule=word(schedule, ReplaySchedule))
         if (limit := chosen.get("memory_limit")) is not None:
             with placed(limit):
                 asked = replace(asked, memory_limit_bytes=parse_memory_limit(limit.text()))
         yield _Job(texts(chosen), asked, value)
 
 
-def _costs(value: Value | None) -> "list[_Choice[Costs]]":
+def _costs(value: YamlValue | None) -> "list[_Choice[Costs]]":
     """The costs: of each a number, or several in a list."""
     from ..schemas.replay import Costs
 
@@ -159,7 +159,7 @@ def _costs(value: Value | None) -> "list[_Choice[Costs]]":
     return found
 
 
-def _policies(value: Value | None) -> tuple[str, ...]:
+def _policies(value: YamlValue | None) -> tuple[str, ...]:
     from ..planners.policies.catalogue import NAMES, require_name
 
     if value is None:
@@ -171,7 +171,7 @@ def _policies(value: Value | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(item.text() for item in items))
 
 
-def _until_s(value: Value | None) -> float | None:
+def _until_s(value: YamlValue | None) -> float | None:
     return None if value is None else parse_time_s(value.text(), value.where)
 
 
@@ -188,7 +188,7 @@ MOST_REPLAYS = 100_000  # of a sweep, and so of its seeds: more is a slip of the
 
 
 @contextmanager
-def placed(value: Value) -> Iterator[None]:
+def placed(value: YamlValue) -> Iterator[None]:
     """Errors that name options, or no place, name the place in the file instead."""
     try:
         yield
@@ -201,7 +201,7 @@ def placed(value: Value) -> Iterator[None]:
         raise type(error)(error.what, where=place.where, fix=_as_keys(error.fix or "") or None) from None
 
 
-def items_of(value: Value) -> list[Value]:
+def items_of(value: YamlValue) -> list[YamlValue]:
     """The items of a list; what is no list is one by itself.
 
     Raises:
@@ -213,25 +213,25 @@ def items_of(value: Value) -> list[Value]:
     return items
 
 
-def choices(entries: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
+def choices(entries: Mapping[str, YamlValue]) -> Iterator[dict[str, YamlValue]]:
     """A mapping in which each list stands for one of its items in turn."""
     for chosen in product(*(items_of(value) for value in entries.values())):
         yield dict(zip(entries, chosen, strict=True))
 
 
-def texts(chosen: Mapping[str, Value]) -> dict[str, str]:
+def texts(chosen: Mapping[str, YamlValue]) -> dict[str, str]:
     """The values as they stand there."""
     return {key: value.text() for key, value in chosen.items()}
 
 
-def require_keys(value: Value, entries: Mapping[str, Value], *keys: str) -> None:
+def require_keys(value: YamlValue, entries: Mapping[str, YamlValue], *keys: str) -> None:
     """Raise InvalidInputError if a mapping lacks one of these."""
     for key in keys:
         if key not in entries:
             raise value.wrong(f"the key {key!r} is missing", "add it")
 
 
-def word(value: Value, kind: type[Named]) -> Named:
+def word(value: YamlValue, kind: type[Named]) -> Named:
     """One of some words.
 
     Raises:
@@ -243,7 +243,7 @@ def word(value: Value, kind: type[Named]) -> Named:
     return kind(text)
 
 
-def number(value: Value) -> float:
+def number(value: YamlValue) -> float:
     """A plain number.
 
     Raises:
@@ -255,7 +255,7 @@ def number(value: Value) -> float:
         raise value.wrong(f"{value.text()!r} is no number", "write one such as 1.5") from None
 
 
-def flag(value: Value) -> bool:
+def flag(value: YamlValue) -> bool:
     """`true` or `false`.
 
     Raises:
@@ -267,7 +267,7 @@ def flag(value: Value) -> bool:
     return text == "true"
 
 
-def seeds_of(value: Value | None) -> tuple[int, ...]:
+def seeds_of(value: YamlValue | None) -> tuple[int, ...]:
     """A number of seeds, which are 0, 1 and so on, or a list of them; none where nothing stands.
 
     Raises:
@@ -282,7 +282,7 @@ def seeds_of(value: Value | None) -> tuple[int, ...]:
     return tuple(_seed(one) for one in items_of(value))
 
 
-def _seed(value: Value) -> int:
+def _seed(value: YamlValue) -> int:
     if re.fullmatch(r"\d{1,9}", value.text(), re.ASCII) is None:
         raise value.wrong(f"{value.text()!r} is no seed", "a seed is a whole number of 0 or more")
     return int(value.text())
@@ -298,31 +298,31 @@ def _as_keys(text: str) -> str:
 
 Settings = Mapping[str, Any]
 # What the values of the keys are. Those of `generate` are called as the options of `rtk trace generate`.
-OF_FILES: dict[str, Callable[[Value], Any]] = {
-    "file": Value.text,
-    "format": partial(word, kind=Format),
-    "nodes": Value.count,
-    "leaving": partial(word, kind=Leaving),
+OF_FILES: dict[str, Callable[[YamlValue], Any]] = {
+    "file": YamlValue.text,
+    "format": partial(word, kind=TraceFormat),
+    "nodes": YamlValue.count,
+    "leaving": partial(word, kind=DepartureOrder),
     "slow_faults": flag,
 }
-OF_GENERATED: dict[str, Callable[[Value], Any]] = {
-    "nodes": Value.count,
+OF_GENERATED: dict[str, Callable[[YamlValue], Any]] = {
+    "nodes": YamlValue.count,
     "duration": lambda value: parse_time_s(value.text(), value.where),
-    "mtbf": Value.text,
-    "repair": Value.text,
+    "mtbf": YamlValue.text,
+    "repair": YamlValue.text,
     "distribution": partial(word, kind=Between),
     "shape": number,
     "repair_distribution": partial(word, kind=Repairs),
     "repair_sigma": number,
-    "rack_size": Value.count,
-    "rack_mtbf": Value.text,
-    "rack_repair": Value.text,
-    "slow_every": Value.text,
-    "slow_lasts": Value.text,
+    "rack_size": YamlValue.count,
+    "rack_mtbf": YamlValue.text,
+    "rack_repair": YamlValue.text,
+    "slow_every": YamlValue.text,
+    "slow_lasts": YamlValue.text,
     "slow_factor": number,
-    "slow_link_every": Value.text,
-    "slow_link_lasts": Value.text,
-    "slow_link_delay": Value.text,
+    "slow_link_every": YamlValue.text,
+    "slow_link_lasts": YamlValue.text,
+    "slow_link_delay": YamlValue.text,
 }
 
 
@@ -339,7 +339,7 @@ class SweptTrace:
 
     axes: Mapping[str, str]
     seed: int
-    source: "Callable[[Job, Site], Source]"
+    source: "Callable[[TrainingJob, Site], Source]"
 
     @property
     def name(self) -> str:
@@ -347,7 +347,7 @@ class SweptTrace:
         return ", ".join(text if key == "trace" else f"{key} {text}" for key, text in self.axes.items())
 
 
-def swept_traces(value: Value, folder: Path) -> Iterator[SweptTrace]:
+def swept_traces(value: YamlValue, folder: Path) -> Iterator[SweptTrace]:
     """The traces that an item stands for: a path, `file` and what it does not say itself, or `generate`.
 
     Raises:
@@ -369,7 +369,7 @@ def swept_traces(value: Value, folder: Path) -> Iterator[SweptTrace]:
             yield _file(folder, chosen, 0, {})
 
 
-def _file(folder: Path, chosen: dict[str, Value], seed: int, drawn: Mapping[str, str]) -> SweptTrace:
+def _file(folder: Path, chosen: dict[str, YamlValue], seed: int, drawn: Mapping[str, str]) -> SweptTrace:
     others = {key: value for key, value in chosen.items() if key != "file"}
     given = {key: OF_FILES[key](value) for key, value in others.items()}
     name = chosen["file"].text()
@@ -377,13 +377,13 @@ def _file(folder: Path, chosen: dict[str, Value], seed: int, drawn: Mapping[str,
     return SweptTrace({"trace": name, **texts(others), **drawn}, seed, partial(_read, path, given, seed))
 
 
-def _read(path: str, given: Settings, seed: int, job: "Job", site: Site) -> "Source":
-    leaving, slow_faults = given.get("leaving", Leaving.RANDOM), given.get("slow_faults", False)
+def _read(path: str, given: Settings, seed: int, job: "TrainingJob", site: Site) -> "Source":
+    leaving, slow_faults = given.get("leaving", DepartureOrder.RANDOM), given.get("slow_faults", False)
     nodes = given.get("nodes", nodes_at_start(site))
     return path, reading_of(given.get("format"), nodes, leaving, slow_faults, seed)
 
 
-def _generated(value: Value, seeds: tuple[int, ...]) -> Iterator[SweptTrace]:
+def _generated(value: YamlValue, seeds: tuple[int, ...]) -> Iterator[SweptTrace]:
     entries = value.entries(OF_GENERATED)
     require_keys(value, entries, "duration")
     for chosen in choices(entries):
@@ -393,12 +393,12 @@ def _generated(value: Value, seeds: tuple[int, ...]) -> Iterator[SweptTrace]:
             yield SweptTrace(axes, seed, partial(_made, value, given, seed))
 
 
-def _made(value: Value, given: Settings, seed: int, job: "Job", site: Site) -> "Source":
+def _made(value: YamlValue, given: Settings, seed: int, job: "TrainingJob", site: Site) -> "Source":
     settings = {"repairs" if key == "repair_distribution" else key: one for key, one in given.items()}
     nodes = settings.pop("nodes", None) or (job.nodes if site.cluster is None else len(site.cluster.nodes))
     with placed(value):
         recipe = recipe_of(nodes, settings.pop("duration"), seed, **settings)
-    return recipe, reading_of(None, nodes, Leaving.RANDOM, False, seed)
+    return recipe, reading_of(None, nodes, DepartureOrder.RANDOM, False, seed)
 
 
 # The folder of a sweep: a report a combination, and a summary of all.
@@ -410,7 +410,7 @@ SUMMARY_FILE = "summary.json"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SweepOutcome:
     """What came of a combination.
 
     Attributes:
@@ -424,9 +424,9 @@ class Outcome:
     impossible: str | None = None
 
 
-def outcome_of(report: ReplayReport) -> Outcome:
+def outcome_of(report: ReplayReport) -> SweepOutcome:
     """What a report says of each policy."""
-    return Outcome(
+    return SweepOutcome(
         {one.policy: one.goodput for one in report.policies},
         {one.policy: one.refusal for one in report.policies if one.refusal is not None},
     )
@@ -450,12 +450,12 @@ class SweepFolder:
             what = f"cannot make the folder: {error.strerror or error}"
             raise InvalidInputError(what, where=path, fix="check the path and its permissions") from error
 
-    def finished(self, combinations: Iterable[Combination]) -> dict[int, Outcome]:
+    def finished(self, combinations: Iterable[Combination]) -> dict[int, SweepOutcome]:
         """The outcomes that are there, by the combinations' numbers; damaged reports and those of others are not."""
         found = ((number, self._read(one)) for number, one in enumerate(combinations))
         return {number: outcome for number, outcome in found if outcome is not None}
 
-    def keep(self, combination: Combination, report: ReplayReport) -> Outcome:
+    def keep(self, combination: Combination, report: ReplayReport) -> SweepOutcome:
         """Write a report; what is written when this returns outlives this process."""
         write_document(str(self._path / combination.name), report)
         return outcome_of(report)
@@ -464,7 +464,7 @@ class SweepFolder:
         """Write what all reports say together."""
         write_bytes(str(self._path / SUMMARY_FILE), canonical_json(summary))
 
-    def _read(self, combination: Combination) -> Outcome | None:
+    def _read(self, combination: Combination) -> SweepOutcome | None:
         path = self._path / combination.name
         if not path.exists():
             return None
@@ -482,7 +482,7 @@ FAULT_FREE = "fault-free"
 SEED = "seed"  # repeats a replay; its values mean nothing
 LEVEL = 1e-9  # goodputs that differ by less are alike
 
-Swept = Sequence[tuple[Combination, Outcome]]
+Swept = Sequence[tuple[Combination, SweepOutcome]]
 
 
 def summary_of(swept: Swept) -> dict[str, Any]:
@@ -509,7 +509,7 @@ def summary_of(swept: Swept) -> dict[str, Any]:
     }
 
 
-def _policy(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _policy(name: str, outcomes: Sequence[SweepOutcome]) -> dict[str, Any]:
     goodputs = [outcome.goodput[name] for outcome in outcomes]
     lower, median, upper = quantiles(goodputs, n=4, method="inclusive") if len(goodputs) > 1 else goodputs * 3
     return {
@@ -524,7 +524,7 @@ def _policy(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _best(outcome: Outcome) -> set[str]:
+def _best(outcome: SweepOutcome) -> set[str]:
     """The best policies of a replay, apart from the cluster that never fails, to which nothing compares."""
     rivals = {name: goodput for name, goodput in outcome.goodput.items() if name != FAULT_FREE}
     most = max(rivals.values(), default=0.0)
@@ -544,12 +544,12 @@ def _axis(axis: str, possible: Swept) -> dict[str, dict[str, float]]:
     return {value: means_of([outcome for one, outcome in possible if one.axes.get(axis) == value]) for value in values}
 
 
-def means_of(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def means_of(outcomes: Sequence[SweepOutcome]) -> dict[str, float]:
     """The mean goodput of each policy."""
     return {name: fmean(outcome.goodput[name] for outcome in outcomes) for name in _names(outcomes)}
 
 
-def _names(outcomes: Sequence[Outcome]) -> Iterable[str]:
+def _names(outcomes: Sequence[SweepOutcome]) -> Iterable[str]:
     return outcomes[0].goodput if outcomes else ()
 
 

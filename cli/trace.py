@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..runners.traces.formats import Format
+from ..runners.traces.formats import TraceFormat
 from ..schemas.errors import InvalidInputError
 from ..schemas.fields import MOST_NODES
 from ..schemas.files import STANDARD_STREAM, source_of
@@ -15,8 +15,16 @@ from ..schemas.quantities import parse_time_s
 from .console import Debug, Json, Output, Quiet, Seed, print_json, print_table, remark
 
 if TYPE_CHECKING:
-    from ..runners.traces.generate import Distribution, Lasting, Racks, Recipe, Renewal, SlowLinks, SlowNodes
-    from ..runners.traces.read import Reading, Summary
+    from ..runners.traces.generate import (
+        Distribution,
+        FaultScenario,
+        Lasting,
+        Racks,
+        Renewal,
+        SlowLinkEpisodes,
+        SlowNodes,
+    )
+    from ..runners.traces.read import Summary, TraceOptions
 
     _Drawn = tuple[Distribution, float, str]  # its shape, and the option that says that
 
@@ -153,19 +161,19 @@ def recipe_of(
     slow_link_every: str | None = None,
     slow_link_lasts: str = EPISODE,
     slow_link_delay: str = DELAY,
-) -> "Recipe":
+) -> "FaultScenario":
     """What is to happen, by what `rtk trace generate` is told; times are texts with units.
 
     Raises:
         InvalidInputError: a value is not one that it can be, or one is missing; names the option.
     """
-    from ..runners.traces.generate import Recipe
+    from ..runners.traces.generate import FaultScenario
 
     between: _Drawn = (distribution.value, shape, "--shape")
     back: _Drawn = (repairs.value, repair_sigma, "--repair-sigma")
     if repair is not None and mtbf is None and rack_mtbf is None:
         raise InvalidInputError("nothing fails that could be repaired", where="--repair", fix="add --mtbf")
-    return Recipe(
+    return FaultScenario(
         nodes=nodes,
         lasts_s=lasts_s,
         failing=_failing(mtbf, repair, "--mtbf", "--repair", between, back),
@@ -219,13 +227,13 @@ def _slow_nodes(every: str | None, lasts: str, factor: float) -> "SlowNodes | No
     return None if every is None else SlowNodes(_episodes(every, "--slow-every", lasts, "--slow-lasts"), factor)
 
 
-def _slow_links(every: str | None, lasts: str, delay: str) -> "SlowLinks | None":
-    from ..runners.traces.generate import SlowLinks
+def _slow_links(every: str | None, lasts: str, delay: str) -> "SlowLinkEpisodes | None":
+    from ..runners.traces.generate import SlowLinkEpisodes
 
     if every is None:
         return None
     episodes = _episodes(every, "--slow-link-every", lasts, "--slow-link-lasts")
-    return SlowLinks(episodes, parse_time_s(delay, "--slow-link-delay"))
+    return SlowLinkEpisodes(episodes, parse_time_s(delay, "--slow-link-delay"))
 
 
 def _episodes(every: str, every_option: str, lasts: str, lasts_option: str) -> "Renewal":
@@ -249,7 +257,7 @@ def _lasting(mean: str, option: str, drawn: "_Drawn") -> "Lasting":
 app = typer.Typer(no_args_is_help=True, help="Traces of failures and slow-downs: convert, make up, and look at them.")
 
 
-class Leaving(StrEnum):
+class DepartureOrder(StrEnum):
     """Who leaves when a count drops."""
 
     RANDOM = "random"
@@ -258,7 +266,7 @@ class Leaving(StrEnum):
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The trace, .gz or not; `-` is standard input.")]
 FormatName = Annotated[
-    Format | None, typer.Option("--format", "--trace-format", help="Read the file as this; else it is recognised.")
+    TraceFormat | None, typer.Option("--format", "--trace-format", help="Read the file as this; else it is recognised.")
 ]
 Nodes = Annotated[
     int | None,
@@ -269,7 +277,7 @@ Nodes = Annotated[
         help="How many there are at the start, where the trace does not say, as lists of faults.",
     ),
 ]
-Leaves = Annotated[Leaving, typer.Option("--leaving", help="Who leaves when a count drops.")]
+Leaves = Annotated[DepartureOrder, typer.Option("--leaving", help="Who leaves when a count drops.")]
 SlowFaults = Annotated[
     bool,
     typer.Option(
@@ -293,7 +301,7 @@ def convert(
     output: Output = STANDARD_STREAM,
     format_name: FormatName = None,
     nodes: Nodes = None,
-    leaving: Leaves = Leaving.RANDOM,
+    leaving: Leaves = DepartureOrder.RANDOM,
     slow_faults: SlowFaults = False,
     iteration_time: IterationTime = None,
     link_time: LinkTime = None,
@@ -325,7 +333,7 @@ def show(
     file: File,
     format_name: FormatName = None,
     nodes: Nodes = None,
-    leaving: Leaves = Leaving.RANDOM,
+    leaving: Leaves = DepartureOrder.RANDOM,
     slow_faults: SlowFaults = False,
     iteration_time: IterationTime = None,
     link_time: LinkTime = None,
@@ -346,14 +354,14 @@ def show(
 
 
 def _reading(
-    format_name: Format | None,
+    format_name: TraceFormat | None,
     nodes: int | None,
-    leaving: Leaving,
+    leaving: DepartureOrder,
     slow_faults: bool,
     iteration_time: str | None,
     link_time: str | None,
     seed: int,
-) -> "Reading":
+) -> "TraceOptions":
     return replace(
         reading_of(format_name, nodes, leaving, slow_faults, seed),
         iteration_time_s=None if iteration_time is None else parse_time_s(iteration_time, "--iteration-time"),
@@ -362,13 +370,17 @@ def _reading(
 
 
 def reading_of(
-    format_name: Format | None, nodes: int | tuple[str, ...] | None, leaving: Leaving, slow_faults: bool, seed: int
-) -> "Reading":
+    format_name: TraceFormat | None,
+    nodes: int | tuple[str, ...] | None,
+    leaving: DepartureOrder,
+    slow_faults: bool,
+    seed: int,
+) -> "TraceOptions":
     """How a trace is to be read, by the options that all commands share that read one."""
     from ..runners.traces.formats import SLOW_FAULTS
-    from ..runners.traces.read import Reading
+    from ..runners.traces.read import TraceOptions
 
-    return Reading(
+    return TraceOptions(
         format=None if format_name is None else format_name.value,
         nodes=nodes,
         seed=seed,

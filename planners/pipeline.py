@@ -11,7 +11,7 @@ from ..schemas.orders import Kind, Operation, Token, print_order
 from ..schemas.plan import Link, Plan, Planner, Stage, Worker
 from ..schemas.profile import Profile
 from .scheduling.assemble import with_prediction
-from .scheduling.list_schedule import ListScheduler, Priority, Rules, most_in_flight, rooms
+from .scheduling.list_schedule import DispatchRules, ListScheduler, Priority, most_in_flight, rooms
 from .scheduling.lower_bound import lower_bound
 from .scheduling.problem import KINDS, Orders, Problem, alone, home_problem
 from .shape import Shape, plan_without_orders, shape_options
@@ -201,7 +201,7 @@ def zero_bubble(problem: Problem, bound_s: float) -> Orders:
     return best
 
 
-def _variants(problem: Problem) -> Iterator[Rules]:
+def _variants(problem: Problem) -> Iterator[DispatchRules]:
     room = rooms(problem)
     depth = len(room)
     unlimited = [problem.jobs] * depth
@@ -215,4 +215,4 @@ def _variants(problem: Problem) -> Iterator[Rules]:
                 (capped, Priority.INPUT_FIRST),
                 (unlimited, Priority.ALTERNATE),
             ):
-                yield Rules(capped, in_flight, [wait] * depth, unlimited, [priority] * depth)
+                yield DispatchRules(capped, in_flight, [wait] * depth, unlimited, [priority] * depth)

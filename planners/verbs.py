@@ -31,7 +31,7 @@ from .pipeline import Schedule
 from .pipeline import plan_pipeline as pipeline_of
 from .scheduling.solve import Effort, SolverName, with_own_proof
 from .shape import Shape
-from .slipstream.cluster import Request, Technique, grid_of, opening
+from .slipstream.cluster import AtlasRequest, Technique, grid_of, opening
 from .slipstream.normalization import Cost
 from .slipstream.replanner import Replanner
 
@@ -281,7 +281,7 @@ def plan_slipstream(
     known(cost, get_args(Cost), "--cost")
     effort = effort_of(solver, time_limit, seed)
     shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay))
-    common = opening(profile, Request(shape, technique, failure_unit, effort, cost, factors(slow)))
+    common = opening(profile, AtlasRequest(shape, technique, failure_unit, effort, cost, factors(slow)))
     return rerouted(common, grid_of(common).failed_units(places(failed)), failures, effort)
 
 

@@ -55,7 +55,7 @@ class _Label(NamedTuple):
     microbatch: int
 
 
-class _Window(NamedTuple):
+class _AnnotationWindow(NamedTuple):
     """An annotation, or what was measured in it, in µs of the trace's clock."""
 
     label: _Label
@@ -65,7 +65,7 @@ class _Window(NamedTuple):
 
 
 @dataclass
-class _Seen:
+class _AnnotatedEvents:
     """The events of a trace that matter.
 
     Attributes:
@@ -79,8 +79,8 @@ class _Seen:
         has_kernels: whether there are any kernels.
     """
 
-    on_cpu: list[_Window] = field(default_factory=list)
-    on_gpu: list[_Window] = field(default_factory=list)
+    on_cpu: list[_AnnotationWindow] = field(default_factory=list)
+    on_gpu: list[_AnnotationWindow] = field(default_factory=list)
     calls: list[tuple[str, float, float, Thread]] = field(default_factory=list)
     iterations: list[float] = field(default_factory=list)
     operations: dict[Thread, "array[float]"] = field(default_factory=lambda: defaultdict(lambda: array("d")))
@@ -127,7 +127,7 @@ class _Seen:
                 self.calls.append(("F" if found[1] == "forward" else "B", *_extent(event), thread))
         elif (label := _label(name)) is not None:
             windows = self.on_gpu if category == "gpu_user_annotation" else self.on_cpu
-            windows.append(_Window(label, *_extent(event), thread))
+            windows.append(_AnnotationWindow(label, *_extent(event), thread))
         elif category == "user_annotation" and name.startswith(_ITERATION):
             self.iterations.append(finite(event["ts"]))
 
@@ -137,7 +137,7 @@ class _Holder:
     """A rank: what it computed, in µs of its trace's clock, and that clock's origin in ns."""
 
     rank: int | None
-    windows: list[_Window]
+    windows: list[_AnnotationWindow]
     base_ns: int
     clock: Clock
 
@@ -173,7 +173,7 @@ def read_annotations(paths: Sequence[Path]) -> Timeline:
 
 def _holders(path: Path) -> Iterator[_Holder]:
     """The ranks of a trace."""
-    seen = _Seen()
+    seen = _AnnotatedEvents()
     rest = read_trace(path, seen.note)
     job = rest["distributedInfo"]
     if seen.calls and not any(window.label.kind != STEP for window in seen.on_cpu + seen.on_gpu):
@@ -185,7 +185,7 @@ def _holders(path: Path) -> Iterator[_Holder]:
         base_ns = whole(rest.get("baseTimeNanoseconds") or 0)
     except (TypeError, ValueError) as error:
         raise odd(f"the trace lacks {error}", f"{path}, /baseTimeNanoseconds") from error
-    processes: dict[Process, list[_Window]] = defaultdict(list)
+    processes: dict[Process, list[_AnnotationWindow]] = defaultdict(list)
     for window in windows:
         processes[window.thread[0]].append(window)
     for process, own in sorted(processes.items(), key=lambda item: str(item[0]).zfill(20)):
@@ -219,7 +219,7 @@ def _rank_of(name: str, process: Process) -> int | None:
     return int(found[1]) if found else process if isinstance(process, int) else None
 
 
-def _megatron_windows(seen: _Seen, job: dict[str, Any], path: Path) -> Iterator[_Window]:
+def _megatron_windows(seen: _AnnotatedEvents, job: dict[str, Any], path: Path) -> Iterator[_AnnotationWindow]:
     """Megatron's calls, numbered within each of the profiler's iterations."""
     groups = [one for one in job.get("pg_config") or [] if isinstance(one, dict)]
     stages = next((ranks_of(one.get("ranks")) for one in groups if one.get("pg_desc") == _MEGATRON_STAGES), ())
@@ -232,11 +232,11 @@ def _megatron_windows(seen: _Seen, job: dict[str, Any], path: Path) -> Iterator[
     begins, counts = sorted(seen.iterations), Counter[tuple[str, int]]()
     for kind, start_us, end_us, thread in sorted(seen.calls, key=lambda call: call[1]):
         place = kind, bisect_right(begins, start_us)
-        yield _Window(_Label(kind, stages.index(job["rank"]), counts[place]), start_us, end_us, thread)
+        yield _AnnotationWindow(_Label(kind, stages.index(job["rank"]), counts[place]), start_us, end_us, thread)
         counts[place] += 1
 
 
-def _measured(seen: _Seen, is_on_gpu: bool, path: Path) -> tuple[list[_Window], Clock]:
+def _measured(seen: _AnnotatedEvents, is_on_gpu: bool, path: Path) -> tuple[list[_AnnotationWindow], Clock]:
     """What the operations took, and by what that was told."""
     if seen.has_kernels or is_on_gpu:
         found = list(_by_kernels(seen)) if len({window.thread[0] for window in seen.on_cpu}) == 1 else []
@@ -253,7 +253,7 @@ def _measured(seen: _Seen, is_on_gpu: bool, path: Path) -> tuple[list[_Window], 
     return list(_by_operations(seen)), "cpu"
 
 
-def _by_kernels(seen: _Seen) -> Iterator[_Window]:
+def _by_kernels(seen: _AnnotatedEvents) -> Iterator[_AnnotationWindow]:
     """From the first to the last kernel that was launched in each annotation."""
     launches = sorted(seen.launches)
     for window in seen.on_cpu:
@@ -265,7 +265,7 @@ def _by_kernels(seen: _Seen) -> Iterator[_Window]:
             yield window._replace(start_us=start_us, end_us=end_us)
 
 
-def _by_operations(seen: _Seen) -> Iterator[_Window]:
+def _by_operations(seen: _AnnotatedEvents) -> Iterator[_AnnotationWindow]:
     """From the first operation in each annotation to its end."""
     begins = {thread: sorted(own) for thread, own in seen.operations.items()}
     for window in seen.on_cpu:
@@ -278,7 +278,7 @@ def _by_operations(seen: _Seen) -> Iterator[_Window]:
             yield window._replace(start_us=own[first])
 
 
-def _on_main_thread(windows: list[_Window]) -> list[_Window]:
+def _on_main_thread(windows: list[_AnnotationWindow]) -> list[_AnnotationWindow]:
     """The annotations of the thread, or GPU stream, that computes most: others only help, as FSDP's do."""
     spent_us: dict[Thread, float] = defaultdict(float)
     for window in windows:

@@ -126,14 +126,14 @@ def compare(a: Profile, b: Profile) -> Comparison:
     """
     pairs = _pairs(a.layers, b.layers)
     widened = _with_usual_spread(a), _with_usual_spread(b)
-    found = [_Times(pair, *costs) for pair in pairs for costs in _common_costs(*widened, pair)]
+    found = [_CostPair(pair, *costs) for pair in pairs for costs in _common_costs(*widened, pair)]
     overall = _overall(found)
     times = tuple(one for times in found for one in times.ratios(overall)) if overall else ()
     return Comparison((*_given(a, b), *_layer_facts(a.layers, b.layers, pairs)), overall, times)
 
 
 @dataclass(frozen=True, slots=True)
-class _Times:
+class _CostPair:
     """One layer's cost in both profiles."""
 
     pair: Pair
@@ -168,7 +168,7 @@ def _relative(expected_s: float, found_s: float) -> float:
     return max(found_s, smallest_s) / max(expected_s, smallest_s)
 
 
-def _overall(found: Sequence[_Times]) -> Overall | None:
+def _overall(found: Sequence[_CostPair]) -> Overall | None:
     """The median of the passes' ratios, weighted by time, and the median of their noise, weighted alike."""
     weighed = []
     for one in found:

@@ -346,7 +346,7 @@ FEWEST_ROUNDS, MOST_ROUNDS = 4, 60
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bench:
+class MeasurementHarness:
     """Where and how layers are measured.
 
     Args:
@@ -377,7 +377,7 @@ class Bench:
 
 
 @dataclass(slots=True)
-class Found:
+class LayerMeasurements:
     """What was measured, by a layer's place; layers that found no memory are in `failed`, those never tried nowhere."""
 
     costs: dict[int, LayerCost] = field(default_factory=dict)
@@ -385,7 +385,7 @@ class Found:
     failed: dict[int, OperationName] = field(default_factory=dict)
 
 
-def measure_layers(bench: Bench, layers: Sequence[nn.Module], loss: Loss) -> Found:
+def measure_layers(bench: MeasurementHarness, layers: Sequence[nn.Module], loss: Loss) -> LayerMeasurements:
     """Measure consecutive layers of a model, from its first to its last one.
 
     All are on the device at once, as in training with one stage. Where they do not fit, each is brought there alone,
@@ -399,15 +399,15 @@ def measure_layers(bench: Bench, layers: Sequence[nn.Module], loss: Loss) -> Fou
     except OutOfMemory:
         pass  # and no longer within the handler, which holds the error and with it what is to be freed
     else:
-        return Found(dict(enumerate(costs)), dict(enumerate(held)))
+        return LayerMeasurements(dict(enumerate(costs)), dict(enumerate(held)))
     finally:
         for layer in layers:
             _put_away(layer, bench.home)
     return _one_by_one(bench, layers, loss)
 
 
-def _one_by_one(bench: Bench, layers: Sequence[nn.Module], loss: Loss) -> Found:
-    found = Found()
+def _one_by_one(bench: MeasurementHarness, layers: Sequence[nn.Module], loss: Loss) -> LayerMeasurements:
+    found = LayerMeasurements()
     known: dict[Likeness, int] = {}
     value: torch.Tensor | None = bench.example[0]
     for place, layer in enumerate(layers):
@@ -428,7 +428,7 @@ def _one_by_one(bench: Bench, layers: Sequence[nn.Module], loss: Loss) -> Found:
     return found
 
 
-def _take_over(found: Found, place: int, twin: int) -> None:
+def _take_over(found: LayerMeasurements, place: int, twin: int) -> None:
     """A layer has what was found of the one that is like it."""
     if twin in found.failed:
         found.failed[place] = found.failed[twin]
@@ -437,13 +437,15 @@ def _take_over(found: Found, place: int, twin: int) -> None:
 
 
 def _measure(
-    bench: Bench, layers: Sequence[nn.Module], loss: Loss | None, inputs: torch.Tensor
+    bench: MeasurementHarness, layers: Sequence[nn.Module], loss: Loss | None, inputs: torch.Tensor
 ) -> tuple[list[LayerCost], list[Held]]:
     """The costs of layers on the device, and what they hold."""
     target = None if loss is None else bench.example[1].to(bench.device)
     rehearsal = Rehearsal(layers, bench.make_stage, loss, inputs.to(bench.device), target)
     held = rehearsal.holdings()
-    readings = Readings([likeness_of(layer, one.takes, one.is_last) for layer, one in zip(layers, held, strict=True)])
+    readings = LayerSamples(
+        [likeness_of(layer, one.takes, one.is_last) for layer, one in zip(layers, held, strict=True)]
+    )
     watch = stopwatch_of(bench.device, bench.clock)
     warm_up, warm_s = warm_up_of(bench.device), [total_s(rehearsal.run(watch))]
     while not warm_up.is_over(warm_s):
@@ -538,7 +540,9 @@ def measure_profile(
         torch.manual_seed(seed)
         _check_shares(model, higher)
         budget_s = BUDGET_S / (1 + len(higher))
-        bench = Bench(make_stage, model.example(seed), where, _device_of(model), repeats, budget_s, clock, progress)
+        bench = MeasurementHarness(
+            make_stage, model.example(seed), where, _device_of(model), repeats, budget_s, clock, progress
+        )
         whole = measure_layers(bench, model.layers, model.loss)
         shares = [_measure_shares(bench, model, whole, degree, intra_node) for degree in higher]
     layers = _layers(model.layers, [whole, *shares])
@@ -563,7 +567,9 @@ def _check_shares(model: Model, degrees: Sequence[int]) -> None:
             check_share(layer, degree, model.tensor_parallel)
 
 
-def _measure_shares(bench: Bench, model: Model, whole: Found, degree: int, connection: Connection | None) -> Found:
+def _measure_shares(
+    bench: MeasurementHarness, model: Model, whole: LayerMeasurements, degree: int, connection: Connection | None
+) -> LayerMeasurements:
     """What one rank of a tensor-parallel group finds, with the all-reduces of its group where their path is known."""
     shares = [shard_of(layer, degree, model.tensor_parallel) for layer in model.layers]
     found = measure_layers(bench, shares, share_loss(model.loss))
@@ -582,7 +588,7 @@ def _measure_shares(bench: Bench, model: Model, whole: Found, degree: int, conne
     return found
 
 
-def _layers(layers: Sequence[nn.Module], found: Sequence[Found]) -> dict[int, Layer]:
+def _layers(layers: Sequence[nn.Module], found: Sequence[LayerMeasurements]) -> dict[int, Layer]:
     """The profile's layers by place: those measured at all degrees."""
     ties = tied(layers)
     return {
@@ -609,7 +615,9 @@ def _layer(place: int, layer: nn.Module, costs: Sequence[LayerCost], held: Held,
     )
 
 
-def _does_not_fit(layers: Sequence[nn.Module], found: Sequence[Found], partial: Profile | None) -> DoesNotFitError:
+def _does_not_fit(
+    layers: Sequence[nn.Module], found: Sequence[LayerMeasurements], partial: Profile | None
+) -> DoesNotFitError:
     failed = {place: operation for one in reversed(found) for place, operation in one.failed.items()}
     words = "; ".join(f"{_name(place, layers[place])}, {OPERATIONS[failed[place]]}" for place in sorted(failed))
     error = DoesNotFitError(
@@ -659,7 +667,7 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# Readings of layers' times: which layers are alike and share theirs, medians, and how far readings lie apart.
+# Samples of layers' times: which layers are alike and share theirs, medians, and how far readings lie apart.
 
 
 # Attributes by which a layer knows its own place, as those of transformers do.
@@ -669,7 +677,7 @@ Likeness = tuple[object, ...]
 
 
 @dataclass(slots=True)
-class Readings:
+class LayerSamples:
     """The times of layers over rounds; those of layers that are alike are readings of one thing.
 
     Like layers do the same arithmetic on the same shapes, and each is measured at its own place, right after its

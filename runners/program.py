@@ -48,7 +48,7 @@ class Receive:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GradientBucket:
     """Consecutive layers [first, stop) of a stage that the same ranks hold; the gradients are summed over these.
 
     It takes `duration_s` once all of them are there: of each rank's all-reduce its share of the layers, of the slowest.
@@ -72,7 +72,7 @@ class AllReduce:
             in this order, so none wait for each other. One part where all cut alike.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[GradientBucket, ...]
 
     @property
     def duration_s(self) -> float:
@@ -188,7 +188,7 @@ def _reductions(plan: Plan, workers: Sequence[Worker]) -> Iterator[AllReduce]:
         yield AllReduce(tuple(runs[at[first] : at.get(stop, len(runs))])[::-1])
 
 
-def _runs_of_layers(stages: Sequence[Stage]) -> list[Part]:
+def _runs_of_layers(stages: Sequence[Stage]) -> list[GradientBucket]:
     """The layers in ascending order, cut wherever some stage begins or ends, with the ranks that hold them."""
     cuts = sorted({boundary for stage in stages for boundary in stage.layers})
     at = {boundary: place for place, boundary in enumerate(cuts)}
@@ -199,12 +199,12 @@ def _runs_of_layers(stages: Sequence[Stage]) -> list[Part]:
     return [_part(stages, layers, ranks) for layers, ranks in zip(pairwise(cuts), held, strict=False)]
 
 
-def _part(stages: Sequence[Stage], layers: Layers, ranks: Sequence[int]) -> Part:
+def _part(stages: Sequence[Stage], layers: Layers, ranks: Sequence[int]) -> GradientBucket:
     """The layers that these ranks hold, and how long the slowest of them needs for its share."""
     length = layers[1] - layers[0]
     holders = (stages[rank] for rank in ranks)
     shares_s = (stage.allreduce_s * (length / (stage.layers[1] - stage.layers[0])) for stage in holders)
-    return Part(layers, tuple(ranks), max(shares_s, default=0.0))
+    return GradientBucket(layers, tuple(ranks), max(shares_s, default=0.0))
 
 
 # Pairs of ranks, the ways in which messages may be sent, and which of them are measured.

@@ -21,9 +21,9 @@ from ..schemas.timeline import Span, Timeline, memory_of_workers
 from .program import (
     AllReduce,
     Compute,
+    GradientBucket,
     Instruction,
     Message,
-    Part,
     Program,
     RankPair,
     Receive,
@@ -332,7 +332,7 @@ class _Clock:
         for _, member in present:
             self._add_sum(member, part, start_s, end_s)
 
-    def _add_sum(self, rank: int, part: Part, start_s: float, end_s: float) -> None:
+    def _add_sum(self, rank: int, part: GradientBucket, start_s: float, end_s: float) -> None:
         """A rank's part is summed: what follows is the next one, or its step."""
         machine = self.machines[rank]
         reduction = machine.instructions[machine.next]
@@ -366,7 +366,7 @@ class _Clock:
         present.append((now_s, rank))
         return self.gathered.pop(meeting) if len(present) == size else []
 
-    def _is_torn(self, part: Part, start_s: float) -> bool:
+    def _is_torn(self, part: GradientBucket, start_s: float) -> bool:
         """Whether some who sum gradients do not reach each other before they have the sum; it then never comes."""
         if not self.cuts:
             return False

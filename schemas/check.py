@@ -20,7 +20,7 @@ from .errors import InvalidInputError
 from .kernels import pays
 from .orders import KINDS, NONE, Columns, parse_columns
 from .plan import Optimizer, Plan, Prediction
-from .sound import Run, Shape, follow, run_of
+from .sound import OperationTimes, PlanArrays, follow, run_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +41,7 @@ NUMPY_OPERATIONS = 500_000
 
 
 @dataclass(frozen=True)
-class Problem:
+class Violation:
     """One broken promise: its place as a JSON pointer, and what is wrong in words."""
 
     path: str
@@ -49,7 +49,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class _Table:
+class _OrderColumns:
     """All operations as columns of equal length n, in worker order and then in order of execution.
 
     Attributes:
@@ -126,7 +126,7 @@ class _Cells:
         number: how many cells there are.
     """
 
-    table: _Table
+    table: _OrderColumns
     first: Ints
     number: int
 
@@ -156,7 +156,7 @@ class _Cells:
         return f"micro-batch {pipeline}.{cell - flat[owner]} at stage {stage}"
 
 
-def check_plan(plan: Plan) -> list[Problem]:
+def check_plan(plan: Plan) -> list[Violation]:
     """Check everything a plan promises.
 
     Completeness (every micro-batch has, at every stage of its pipeline, one F and one B, or one F, I and W, on one
@@ -174,7 +174,7 @@ def check_plan(plan: Plan) -> list[Problem]:
     cells = _number_cells(table)
     run = _run(cells) if pays(follow, len(table.kind), NUMPY_OPERATIONS) else None
     if run is not None:
-        return _over_limit(plan, run.peaks) + _wrong_prediction(table, _Times(run.start_s, run.end_s), run.peaks)
+        return _over_limit(plan, run.peaks) + _wrong_prediction(table, _RowTimes(run.start_s, run.end_s), run.peaks)
     problems = _foreign(table, cells) or _too_few(cells) or _incomplete(cells)
     if problems:
         return problems
@@ -183,7 +183,7 @@ def check_plan(plan: Plan) -> list[Problem]:
     if problems:
         return problems
     times = _propagate(table, *_messages(cells, forward, backward))
-    if isinstance(times, Problem):
+    if isinstance(times, Violation):
         return [times]
     peaks = _peak_memory(table)
     return _over_limit(plan, peaks) + _wrong_prediction(table, times, peaks)
@@ -195,22 +195,22 @@ def deadlock_free_times(plan: Plan) -> tuple[Floats, Floats]:
     cells = _number_cells(table)
     forward, backward, _ = _rows_by_cell(cells)
     times = _propagate(table, *_messages(cells, forward, backward))
-    assert isinstance(times, _Times), "the plan deadlocks"
+    assert isinstance(times, _RowTimes), "the plan deadlocks"
     return times.start_s, times.end_s
 
 
-def _tabulate(plan: Plan) -> _Table:
+def _tabulate(plan: Plan) -> _OrderColumns:
     texts = [worker.order or "" for worker in plan.workers]
-    return _Table(plan, *parse_columns(texts, [worker.pipeline for worker in plan.workers]))
+    return _OrderColumns(plan, *parse_columns(texts, [worker.pipeline for worker in plan.workers]))
 
 
-def _run(cells: _Cells) -> Run | None:
+def _run(cells: _Cells) -> OperationTimes | None:
     """What the orders of a large plan take, if they are sound."""
     table, plan = cells.table, cells.table.plan
     stages = [plan.stage_of(worker) for worker in plan.workers]
     home, stage = np.array([worker.place for worker in plan.workers]).T
     layers, (inside_s, between_s) = _layers(plan), _link_delays(plan)
-    shape = Shape(
+    shape = PlanArrays(
         home=home,
         stage=stage,
         held=layers[home, stage],
@@ -228,7 +228,7 @@ def _run(cells: _Cells) -> Run | None:
     return run_of(Columns(table.counts, table.kind, table.pipeline, table.microbatch), shape)
 
 
-def _number_cells(table: _Table) -> _Cells:
+def _number_cells(table: _OrderColumns) -> _Cells:
     plan = table.plan
     depth = max(len(template.stages) for template in plan.templates)
     first = np.full((len(plan.pipelines), depth), NONE, dtype=np.int64)
@@ -240,7 +240,7 @@ def _number_cells(table: _Table) -> _Cells:
     return _Cells(table, first, number)
 
 
-def _foreign(table: _Table, cells: _Cells) -> list[Problem]:
+def _foreign(table: _OrderColumns, cells: _Cells) -> list[Violation]:
     """Operations on micro-batches that do not exist, or of stages that hold other layers."""
     plan = table.plan
     counts = np.array([pipeline.microbatches for pipeline in plan.pipelines], dtype=np.int64)
@@ -253,7 +253,7 @@ def _foreign(table: _Table, cells: _Cells) -> list[Problem]:
     owner += table.stage
     known &= layers.ravel().take(owner) == np.repeat(mine, table.counts)
     return [
-        Problem(table.path(row), f"{table.name(row)} is foreign: no such micro-batch passes this stage")
+        Violation(table.path(row), f"{table.name(row)} is foreign: no such micro-batch passes this stage")
         for row in map(int, np.flatnonzero(~known))
     ]
 
@@ -268,15 +268,15 @@ def _layers(plan: Plan) -> Ints:
     return layers
 
 
-def _too_few(cells: _Cells) -> list[Problem]:
+def _too_few(cells: _Cells) -> list[Violation]:
     """So few operations that to name each missing one would not fit in memory."""
     needed, found = 2 * cells.number, len(cells.table.kind)
     if needed <= found + MOST_NAMED:
         return []
-    return [Problem("/pipelines", f"the micro-batches need at least {needed} operations, the orders hold {found}")]
+    return [Violation("/pipelines", f"the micro-batches need at least {needed} operations, the orders hold {found}")]
 
 
-def _incomplete(cells: _Cells) -> list[Problem]:
+def _incomplete(cells: _Cells) -> list[Violation]:
     """Micro-batches that lack an operation at a stage, or have one twice."""
     table = cells.table
     count = np.bincount(cells.slot, minlength=len(KINDS) * cells.number).reshape(len(KINDS), -1)
@@ -292,7 +292,7 @@ def _incomplete(cells: _Cells) -> list[Problem]:
         found = ", ".join(f"{count[kind, bad]} {KINDS[kind]}" for kind in range(4) if count[kind, bad]) or "nothing"
         path = "/workers" if last[bad] == NONE else table.path(int(last[bad]))
         problems.append(
-            Problem(path, f"{cells.describe(bad)} has {found}; it needs one F, and one B or one I and one W")
+            Violation(path, f"{cells.describe(bad)} has {found}; it needs one F, and one B or one I and one W")
         )
     return problems
 
@@ -305,7 +305,7 @@ def _rows_by_cell(cells: _Cells) -> tuple[Ints, Ints, Ints]:
     return forward, np.maximum(split, full), weight
 
 
-def _misplaced(table: _Table, forward: Ints, backward: Ints, weight: Ints) -> list[Problem]:
+def _misplaced(table: _OrderColumns, forward: Ints, backward: Ints, weight: Ints) -> list[Violation]:
     """Operations of one micro-batch on several workers, or in an impossible order on one."""
     problems = []
     for earlier, later in ((forward, backward), (backward, weight)):
@@ -314,22 +314,22 @@ def _misplaced(table: _Table, forward: Ints, backward: Ints, weight: Ints) -> li
         apart = table.worker[a] != table.worker[b]
         for cell in both[apart]:
             message = f"{table.name(later[cell])} runs apart from {table.name(earlier[cell])}; one worker must run both"
-            problems.append(Problem(table.path(later[cell]), message))
+            problems.append(Violation(table.path(later[cell]), message))
         for cell in both[~apart & (a > b)]:
             message = f"{table.name(later[cell])} comes before {table.name(earlier[cell])}, which it needs"
-            problems.append(Problem(table.path(later[cell]), message))
+            problems.append(Violation(table.path(later[cell]), message))
     return problems
 
 
 @dataclass(frozen=True)
-class _Times:
+class _RowTimes:
     """Start and end of every row, in s."""
 
     start_s: Floats
     end_s: Floats
 
 
-def _propagate(table: _Table, source: Ints, delay_s: Floats) -> _Times | Problem:
+def _propagate(table: _OrderColumns, source: Ints, delay_s: Floats) -> _RowTimes | Violation:
     """When each row starts and ends if none waits for longer than it must, or the deadlock that keeps some from it.
 
     As Kahn's algorithm goes, in waves: each starts the next row of every worker whose message has been sent.
@@ -355,7 +355,7 @@ def _propagate(table: _Table, source: Ints, delay_s: Floats) -> _Times | Problem
         left = row < stop
         if not left.all():
             row, stop, free_s = row[left], stop[left], free_s[left]
-    return _Times(start_s, end_s[:-1])
+    return _RowTimes(start_s, end_s[:-1])
 
 
 def _messages(cells: _Cells, forward: Ints, backward: Ints) -> tuple[Ints, Floats]:
@@ -389,7 +389,7 @@ def _link_delays(plan: Plan) -> tuple[Floats, Floats]:
     return inside_s, between_s
 
 
-def _deadlock(table: _Table, blocked: Ints, source: Ints) -> Problem:
+def _deadlock(table: _OrderColumns, blocked: Ints, source: Ints) -> Violation:
     """Follow who waits for whom from the first blocked row (one of each worker) until a worker comes up twice."""
     first_of = {int(table.worker[row]): int(row) for row in blocked}
     worker = int(table.worker[blocked[0]])
@@ -399,10 +399,10 @@ def _deadlock(table: _Table, blocked: Ints, source: Ints) -> Problem:
         worker = int(table.worker[source[first_of[worker]]])
     ring = chain[chain.index(worker) :]
     waits = [f"{table.name(first_of[w])} waits for {table.name(int(source[first_of[w]]))}" for w in ring]
-    return Problem(table.path(first_of[ring[0]]), "deadlock: " + "; ".join(waits))
+    return Violation(table.path(first_of[ring[0]]), "deadlock: " + "; ".join(waits))
 
 
-def _peak_memory(table: _Table) -> Floats:
+def _peak_memory(table: _OrderColumns) -> Floats:
     """Peak activation bytes of each worker of a complete plan; memory peaks right after an F starts."""
     stages = [table.plan.stage_of(worker) for worker in table.plan.workers]
     activation = np.array([stage.activation_bytes for stage in stages], dtype=np.float64)
@@ -415,17 +415,17 @@ def _peak_memory(table: _Table) -> Floats:
     return peaks
 
 
-def _over_limit(plan: Plan, peaks: Floats) -> list[Problem]:
+def _over_limit(plan: Plan, peaks: Floats) -> list[Violation]:
     problems = []
     for number, worker in enumerate(plan.workers):
         limit = plan.stage_of(worker).memory_limit_bytes
         if limit is not None and peaks[number] > limit * (1 + ROUNDING):
             message = f"worker {worker.name} holds up to {peaks[number]:g} bytes, its limit is {limit:g}"
-            problems.append(Problem(f"/workers/{number}/order", message))
+            problems.append(Violation(f"/workers/{number}/order", message))
     return problems
 
 
-def _wrong_prediction(table: _Table, times: _Times, peaks: Floats) -> list[Problem]:
+def _wrong_prediction(table: _OrderColumns, times: _RowTimes, peaks: Floats) -> list[Violation]:
     prediction = table.plan.prediction
     if prediction is None:
         return []
@@ -444,39 +444,39 @@ def _wrong_prediction(table: _Table, times: _Times, peaks: Floats) -> list[Probl
         ),
     ]
     problems = [
-        Problem(f"/prediction/{key}", f"the plan predicts {said:.12g}, its orders give {found:.12g}")
+        Violation(f"/prediction/{key}", f"the plan predicts {said:.12g}, its orders give {found:.12g}")
         for key, said, found in wanted
         if not _close(said, found)
     ]
     return problems + _wrong_bound(prediction, iteration)
 
 
-def check_promise(prediction: Prediction, optimizer: Optimizer) -> list[Problem]:
+def check_promise(prediction: Prediction, optimizer: Optimizer) -> list[Violation]:
     """Check that the times of a prediction agree with each other, without the orders that they are of."""
     name = "period_s" if optimizer == "staggered" else "makespan_s"
     iteration = prediction.iteration_time_s
     if not _close(iteration, getattr(prediction, name)):
         message = f"the iteration takes {iteration:.12g} s, its {name} is {getattr(prediction, name):.12g}"
-        return [Problem("/prediction/iteration_time_s", message)]
+        return [Violation("/prediction/iteration_time_s", message)]
     return _wrong_bound(prediction, iteration)
 
 
-def _wrong_bound(prediction: Prediction, iteration: float) -> list[Problem]:
+def _wrong_bound(prediction: Prediction, iteration: float) -> list[Violation]:
     bound = prediction.lower_bound_s
     problems = []
     if iteration < bound * (1 - ROUNDING):
         message = f"the iteration takes {iteration:.12g} s, less than its “lower bound” {bound:.12g} s"
-        problems.append(Problem("/prediction/lower_bound_s", message))
+        problems.append(Violation("/prediction/lower_bound_s", message))
     gap = iteration / bound - 1 if bound else 0.0
     if not _close(prediction.gap, gap):
-        problems.append(Problem("/prediction/gap", f"the plan states a gap of {prediction.gap:.6g}, it is {gap:.6g}"))
+        problems.append(Violation("/prediction/gap", f"the plan states a gap of {prediction.gap:.6g}, it is {gap:.6g}"))
     if prediction.proof == "optimal" and iteration > bound * (1 + ROUNDING):
         message = f"“optimal” is claimed, but {iteration:.12g} s lies above the bound of {bound:.12g} s"
-        problems.append(Problem("/prediction/proof", message))
+        problems.append(Violation("/prediction/proof", message))
     return problems
 
 
-def _makespan_and_period(table: _Table, times: _Times) -> tuple[float, float]:
+def _makespan_and_period(table: _OrderColumns, times: _RowTimes) -> tuple[float, float]:
     """When all gradients are summed, layer by layer from the last on, and all have stepped; and the longest window.
 
     Where nobody's stage begins or ends there is nothing between two layers: they are summed as one.
@@ -523,12 +523,12 @@ def require_valid(plan: Plan, source: str) -> None:
         raise InvalidInputError(in_brief(problems), where=where, fix="rtk verify lists every problem")
 
 
-def in_brief(problems: Sequence[Problem]) -> str:
+def in_brief(problems: Sequence[Violation]) -> str:
     """The first of some problems, and how many more there are."""
     return problems[0].message + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
 
-def check_timeline(plan: Plan, timeline: Timeline) -> list[Problem]:
+def check_timeline(plan: Plan, timeline: Timeline) -> list[Violation]:
     """Check that a timeline keeps a valid plan: every operation once an iteration, in order, none overlapping another
     of its worker, none before what it depends on.
 
@@ -538,21 +538,21 @@ def check_timeline(plan: Plan, timeline: Timeline) -> list[Problem]:
         plan: a plan that `check_plan` finds valid.
         timeline: simulated or measured, of any number of iterations.
     """
-    problems = [] if timeline.plan in (None, digest(plan)) else [Problem("/plan", "the timeline is of another plan")]
+    problems = [] if timeline.plan in (None, digest(plan)) else [Violation("/plan", "the timeline is of another plan")]
     iterations = sorted({span.iteration for span in timeline.spans})
     if not iterations:
-        problems.append(Problem("/spans", "the timeline holds no iteration"))
+        problems.append(Violation("/spans", "the timeline holds no iteration"))
     for iteration in iterations:
         problems += _check_iteration(plan, timeline, iteration)
     return problems
 
 
-def _check_iteration(plan: Plan, timeline: Timeline, iteration: int) -> list[Problem]:
+def _check_iteration(plan: Plan, timeline: Timeline, iteration: int) -> list[Violation]:
     spans: dict[str, list[tuple[int, Span]]] = {worker.name: [] for worker in plan.workers}
     for index, span in enumerate(timeline.spans):
         if span.iteration == iteration and span.op not in ("allreduce", "step"):
             if span.worker not in spans:
-                return [Problem(f"/spans/{index}/worker", f"the plan has no worker {span.worker}")]
+                return [Violation(f"/spans/{index}/worker", f"the plan has no worker {span.worker}")]
             spans[span.worker].append((index, span))
     start: list[float] = []
     end: list[float] = []
@@ -560,13 +560,13 @@ def _check_iteration(plan: Plan, timeline: Timeline, iteration: int) -> list[Pro
         found = sorted(spans[worker.name], key=lambda item: (item[1].start_s, item[1].end_s))
         done = " ".join(span.op for _, span in found)
         if done != (worker.order or ""):
-            return [Problem("/spans", f"iteration {iteration}: worker {worker.name} ran {done!r}, not its order")]
+            return [Violation("/spans", f"iteration {iteration}: worker {worker.name} ran {done!r}, not its order")]
         start += (span.start_s for _, span in found)
         end += (span.end_s for _, span in found)
     return _check_times(plan, timeline, iteration, np.array(start), np.array(end))
 
 
-def _check_times(plan: Plan, timeline: Timeline, iteration: int, start: Floats, end: Floats) -> list[Problem]:
+def _check_times(plan: Plan, timeline: Timeline, iteration: int, start: Floats, end: Floats) -> list[Violation]:
     table = _tabulate(plan)
     cells = _number_cells(table)
     forward, backward, _ = _rows_by_cell(cells)
@@ -580,11 +580,11 @@ def _check_times(plan: Plan, timeline: Timeline, iteration: int, start: Floats, 
     late = (before != NONE) & (start < end[before] - slack)
     early = (source != NONE) & (start < end[source] + delay - slack)
     overlaps = [
-        Problem("/spans", f"iteration {iteration}: {table.name(row)} starts before the operation ahead of it ends")
+        Violation("/spans", f"iteration {iteration}: {table.name(row)} starts before the operation ahead of it ends")
         for row in map(int, np.flatnonzero(late))
     ]
     return overlaps + [
-        Problem(
+        Violation(
             "/spans", f"iteration {iteration}: {table.name(row)} starts before {table.name(int(source[row]))} is there"
         )
         for row in map(int, np.flatnonzero(early))

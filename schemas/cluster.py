@@ -73,7 +73,7 @@ class Overlay:
 
 
 @dataclass(frozen=True, slots=True)
-class Troubles:
+class OverlayConditions:
     """What an overlay means for the workers of a plan.
 
     Attributes:
@@ -110,7 +110,7 @@ def seats_of_plan(cluster: Cluster, plan: Plan) -> Seats:
     return _seats(cluster, needed)
 
 
-def troubles(seats: Seats, overlay: Overlay) -> Troubles:
+def troubles(seats: Seats, overlay: Overlay) -> OverlayConditions:
     """What an overlay means for workers: one of whose GPUs has failed is dead, one of whose GPUs is slow is slow.
 
     Where several entries meet in a worker or between two, the largest factor or delay counts.
@@ -125,7 +125,7 @@ def troubles(seats: Seats, overlay: Overlay) -> Troubles:
         if found:
             delays_s[k, i] = max(path.delay_s for path in found)
             used |= set(found)
-    return Troubles(failed, slow, delays_s, tuple(path for path in overlay.slow_links if path not in used))
+    return OverlayConditions(failed, slow, delays_s, tuple(path for path in overlay.slow_links if path not in used))
 
 
 def whole_nodes(cluster: Cluster, overlay: Overlay) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Value:
+class YamlValue:
     """A value of a YAML file, and where it stands."""
 
     node: "Node"
@@ -42,7 +42,7 @@ class Value:
         """An error at this place."""
         return InvalidInputError(what, where=self.where, fix=fix)
 
-    def entries(self, known: Collection[str] | None = None) -> "dict[str, Value]":
+    def entries(self, known: Collection[str] | None = None) -> "dict[str, YamlValue]":
         """The values of a mapping by their keys, which must be among the known ones where these are given.
 
         Raises:
@@ -50,11 +50,11 @@ class Value:
         """
         if self.node.id != "mapping":
             raise self.wrong("a mapping is needed here", "write `key: value`, a line each")
-        found: dict[str, Value] = {}
+        found: dict[str, YamlValue] = {}
         for key_node, node in self.node.value:
-            key = Value(key_node, self.source, self.keys).text()
-            value = Value(node, self.source, (*self.keys, key))
-            place = Value(key_node, self.source, value.keys)
+            key = YamlValue(key_node, self.source, self.keys).text()
+            value = YamlValue(node, self.source, (*self.keys, key))
+            place = YamlValue(key_node, self.source, value.keys)
             if key in found:
                 raise place.wrong(f"the key {key!r} stands twice", "write it once")
             if known is not None and key not in known:
@@ -62,7 +62,7 @@ class Value:
             found[key] = value
         return found
 
-    def items(self) -> "list[Value]":
+    def items(self) -> "list[YamlValue]":
         """The values of a list.
 
         Raises:
@@ -70,7 +70,7 @@ class Value:
         """
         if self.node.id != "sequence":
             raise self.wrong("a list is needed here", "write [one, other], or a line `- one` each")
-        return [Value(node, self.source, (*self.keys, number)) for number, node in enumerate(self.node.value)]
+        return [YamlValue(node, self.source, (*self.keys, number)) for number, node in enumerate(self.node.value)]
 
     def text(self) -> str:
         """What stands there.
@@ -99,7 +99,7 @@ class Value:
         return bool(self.node.id == "sequence")
 
 
-def read_yaml(path: str) -> Value:
+def read_yaml(path: str) -> YamlValue:
     """Read one YAML document from a file; `-` is standard input.
 
     Raises:
@@ -116,7 +116,7 @@ def read_yaml(path: str) -> Value:
         raise _not_yaml(error, source) from None
     if node is None:
         raise InvalidInputError("the file is empty", where=source, fix="write `key: value`, a line each")
-    return Value(node, source)
+    return YamlValue(node, source)
 
 
 def _suggestion(word: str, known: Collection[str]) -> str:
@@ -229,7 +229,7 @@ def _slurm_gpus(text: str, name: str) -> int:
     return count
 
 
-def _nodes(value: Value) -> tuple[str, ...]:
+def _nodes(value: YamlValue) -> tuple[str, ...]:
     """A count, a list of hosts, or a YAML list of those."""
     if not value.is_list and value.text().isdecimal():
         return counted_cluster(value.count(), 1, where=value.where).nodes
@@ -249,13 +249,13 @@ def _known_gpu(name: str, where: str) -> str:
         raise InvalidInputError(error.what, where=where, fix=error.fix) from None
 
 
-def _network(value: Value) -> Network:
+def _network(value: YamlValue) -> Network:
     paths = value.entries(("intra_node", "inter_node"))
     inside, between = (paths.get(key) for key in ("intra_node", "inter_node"))
     return Network(None if inside is None else _connection(inside), None if between is None else _connection(between))
 
 
-def _connection(value: Value) -> Connection:
+def _connection(value: YamlValue) -> Connection:
     """Latency and bandwidth, at least one of the two."""
     entries = value.entries(("latency", "bandwidth"))
     latency, bandwidth = entries.get("latency"), entries.get("bandwidth")
@@ -267,14 +267,14 @@ def _connection(value: Value) -> Connection:
     )
 
 
-def _spots(value: Value, cluster: Cluster) -> list[Spot]:
+def _spots(value: YamlValue, cluster: Cluster) -> list[Spot]:
     """Nodes, lists of hosts and GPUs, in a YAML list or alone."""
     return [
         spot for one in (value.items() if value.is_list else [value]) for spot in _named_spots(one.text(), one, cluster)
     ]
 
 
-def _slow(value: Value, cluster: Cluster) -> list[tuple[Spot, float]]:
+def _slow(value: YamlValue, cluster: Cluster) -> list[tuple[Spot, float]]:
     found = []
     for key, one in value.entries().items():
         try:
@@ -287,7 +287,7 @@ def _slow(value: Value, cluster: Cluster) -> list[tuple[Spot, float]]:
     return found
 
 
-def _slow_path(key: str, value: Value, cluster: Cluster) -> SlowPath:
+def _slow_path(key: str, value: YamlValue, cluster: Cluster) -> SlowPath:
     """`node001-node002: 20ms`; names may have hyphens, so the one is taken that has a spot on either side."""
     splits = [(key[:at], key[at + 1 :]) for at, letter in enumerate(key) if letter == "-"]
     found = [(one, other) for one, other in splits if _is_spot(one, cluster) and _is_spot(other, cluster)]
@@ -300,7 +300,7 @@ def _slow_path(key: str, value: Value, cluster: Cluster) -> SlowPath:
     return SlowPath((one, other), parse_time_s(value.text(), value.where))
 
 
-def _named_spots(text: str, value: Value, cluster: Cluster) -> list[Spot]:
+def _named_spots(text: str, value: YamlValue, cluster: Cluster) -> list[Spot]:
     """What `node003`, `node004:2` or `node[005-007]` names."""
     hosts, colon, number = text.partition(":")
     if colon and not re.fullmatch(r"\d{1,6}", number):

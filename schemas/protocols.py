@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from .conditions import Conditions
     from .plan import Layers, Place, Plan
-    from .replay import Fleet, Moment, Standing, Step
+    from .replay import Fleet, Moment, StateChange, TrainingState
 
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -160,7 +160,7 @@ class Monitor(Protocol):
 class Policy(Protocol):
     """A way of surviving failures and slow parts, for one job; the same question has the same answer."""
 
-    def begin(self, fleet: "Fleet") -> "Standing":
+    def begin(self, fleet: "Fleet") -> "TrainingState":
         """How training begins with these nodes; a standing without a plan where they are too few.
 
         Raises:
@@ -168,7 +168,7 @@ class Policy(Protocol):
         """
         ...
 
-    def answer(self, standing: "Standing", moment: "Moment") -> "tuple[Step, ...]":
+    def answer(self, standing: "TrainingState", moment: "Moment") -> "tuple[StateChange, ...]":
         """What to do about a change, in the order in which it is due; nothing: the standing goes on.
 
         Args:
@@ -178,10 +178,10 @@ class Policy(Protocol):
         """
         ...
 
-    def plan(self, standing: "Standing") -> "Plan | None":
+    def plan(self, standing: "TrainingState") -> "Plan | None":
         """The plan that is in force: `rtk simulate` of it gives the standing's iteration time; None while waiting."""
         ...
 
-    def seats(self, standing: "Standing") -> "Mapping[Place, str]":
+    def seats(self, standing: "TrainingState") -> "Mapping[Place, str]":
         """Which node holds which live worker of that plan."""
         ...

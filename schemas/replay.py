@@ -63,7 +63,7 @@ class Checkpointing:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TrainingState:
     """How training goes while nothing changes.
 
     Attributes:
@@ -97,7 +97,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StateChange:
     """One standing takes over from another.
 
     Attributes:
@@ -111,7 +111,7 @@ class Step:
         rolls_back: what was committed since the last checkpoint is lost too.
     """
 
-    standing: Standing
+    standing: TrainingState
     answer: str
     pauses: tuple[Pause, ...] = ()
     after_s: float = 0.0

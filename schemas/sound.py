@@ -22,7 +22,7 @@ FORWARD, INPUT, WEIGHT, FULL = range(4)
 EMPTY, BEGUN, SPLIT, WHOLE = range(4)
 
 
-class Shape(NamedTuple):
+class PlanArrays(NamedTuple):
     """What orders are judged by; arrays over workers, over pipelines, or over pipelines x stages (of the deepest).
 
     Attributes:
@@ -52,7 +52,7 @@ class Shape(NamedTuple):
     cells: int
 
 
-class Run(NamedTuple):
+class OperationTimes(NamedTuple):
     """Start and end of every operation in s, in worker order, and the most bytes that each worker holds at once."""
 
     start_s: NDArray[np.float64]
@@ -60,7 +60,7 @@ class Run(NamedTuple):
     peaks: NDArray[np.float64]
 
 
-def run_of(columns: Columns, shape: Shape) -> Run | None:
+def run_of(columns: Columns, shape: PlanArrays) -> OperationTimes | None:
     """What orders take; None where they are incomplete, out of order, or in a deadlock.
 
     Args:
@@ -88,7 +88,7 @@ def run_of(columns: Columns, shape: Shape) -> Run | None:
         shape.between_s.ravel(), shape.duration_s.ravel(), *operations, forward, backward, runs,
         np.empty(workers, dtype=np.int64), np.zeros(workers), start_s, end_s,
     )  # fmt: skip
-    return Run(start_s, end_s, peaks) if (row == stop).all() else None
+    return OperationTimes(start_s, end_s, peaks) if (row == stop).all() else None
 
 
 @kernel
@@ -120,7 +120,7 @@ def place(
         state: EMPTY for every cell.
         forward, backward, runs: receive the rows of each cell's F and of its I or B, and the worker that runs them.
         peaks: receive the most bytes that each worker holds; 0 at first.
-        The rest is as for `Shape` and `Columns`.
+        The rest is as for `PlanArrays` and `Columns`.
 
     Returns:
         Whether every cell has one F, and after it on the same worker one B, or one I and then one W.

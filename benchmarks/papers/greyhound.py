@@ -11,7 +11,7 @@ from ...planners.batch.distribute import distribute
 from ...planners.batch.groups import Pace
 from ...planners.greyhound.mitigate import plan_topology
 from ...planners.shape import Shape
-from ...profilers.failslow.calls.comparison import Call
+from ...profilers.failslow.calls.comparison import CommunicationCall
 from ...profilers.failslow.calls.iterations import Periods
 from ...profilers.failslow.tracker import Mode, track
 from ...schemas.conditions import pair_of
@@ -377,7 +377,7 @@ def _error(strategy: Strategy, mode: Mode) -> float:
     return abs(mean(one.time_s for one in own) / truth_s - 1)
 
 
-def generated(strategy: Strategy) -> tuple[list[Call], list[float]]:
+def generated(strategy: Strategy) -> tuple[list[CommunicationCall], list[float]]:
     """The calls of one rank, and when iterations begin, in s; the last beginning is the end."""
     chance, loop = Random(str(strategy)), strategy.loop()
     now_s, calls, begins_s = 0.0, [], [0.0]
@@ -385,7 +385,7 @@ def generated(strategy: Strategy) -> tuple[list[Call], list[float]]:
         pace = chance.gauss(1.0, PACE)
         for op, group, size, time_s in loop:
             if op != "compute":
-                calls.append(Call(now_s, 0, op, group, size, "Half"))
+                calls.append(CommunicationCall(now_s, 0, op, group, size, "Half"))
             now_s += time_s * pace * chance.gauss(1.0, JITTER)
         begins_s.append(now_s)
     return calls, begins_s

@@ -333,12 +333,12 @@ def _ten_iterations_s(model: Model) -> float:
 def _is_in_proportion() -> bool:
     from ...planners.oobleck.instantiation import instantiate
     from ...profilers.analytic.configuration import known_model
-    from ...profilers.analytic.costs import Batch
+    from ...profilers.analytic.costs import MicrobatchShape
     from ...profilers.analytic.estimate import analytic_profile, rates_of
     from ...schemas.gpus import gpu
 
     device, known = gpu("a40"), known_model("gpt3-6.7b")
-    batch = Batch(2, known.sequence_length, "fp32")
+    batch = MicrobatchShape(2, known.sequence_length, "fp32")
     profile = analytic_profile(
         "gpt3-6.7b", known.shape, batch, device, rates_of(device, batch.dtype), is_checkpointing=True
     )

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from ...planners.policies.catalogue import policy
-from ...planners.policies.job import Job
+from ...planners.policies.job import TrainingJob
 from ...planners.shape import Shape
 from ...profilers.analytic.configuration import known_model
-from ...profilers.analytic.costs import Batch, DecoderShape
+from ...profilers.analytic.costs import DecoderShape, MicrobatchShape
 from ...profilers.analytic.estimate import analytic_profile, rates_of
 from ...runners.replay.engine import Record, replay
 from ...schemas.errors import InfeasibleError
@@ -21,7 +21,7 @@ from ...schemas.form import DataType
 from ...schemas.gpus import gpu
 from ...schemas.plan import Place, Plan
 from ...schemas.profile import Connection, Network, Profile
-from ...schemas.replay import Checkpointing, Costs, Fleet, Moment, Pause, Standing, Step
+from ...schemas.replay import Checkpointing, Costs, Fleet, Moment, Pause, StateChange, TrainingState
 
 # What Oobleck's evaluation prints, and the simplest policy that could have made it: a stall at each failure.
 #
@@ -126,30 +126,30 @@ class Stalling:
     iteration_samples: float = 1e-3
     checkpoint_every: int | None = None
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """All nodes train."""
         return self._standing(len(fleet.nodes))
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """All that are left do."""
         pause = Pause("restarting", self.stall_s if moment.lost else self.join_stall_s)
         going_on = self._standing(len(moment.fleet.nodes))
         rolls_back = self.checkpoint_every is not None
-        return (Step(going_on, "stall", (pause,), interrupts=True, rolls_back=rolls_back),)
+        return (StateChange(going_on, "stall", (pause,), interrupts=True, rolls_back=rolls_back),)
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         """There is none: throughputs are the paper's."""
         return None
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """Nobody's."""
         return {}
 
-    def _standing(self, nodes: int) -> Standing:
+    def _standing(self, nodes: int) -> TrainingState:
         iteration_s = self.iteration_samples / (self.samples_per_node_s * nodes) if nodes else None
         every = self.checkpoint_every
         checkpointing = Checkpointing(every * iteration_s, 0.0) if every and iteration_s else None
-        return Standing(nodes, iteration_s, 1, nodes, checkpointing=checkpointing)
+        return TrainingState(nodes, iteration_s, 1, nodes, checkpointing=checkpointing)
 
 
 def failing_every(interval_s: float) -> Iterator[Moment]:
@@ -217,12 +217,14 @@ assert list(TRAINED) == [model.name for model in MODELS]
 def profile_of(name: str, microbatch: int, *, is_checkpointing: bool) -> Profile:
     """Of a model on the paper's machines, by rtk's analytic profiler."""
     shape, device = TRAINED[name].shape, gpu(GPU)
-    batch = Batch(microbatch, shape.positions, DTYPE)
+    batch = MicrobatchShape(microbatch, shape.positions, DTYPE)
     computed = analytic_profile(name, shape, batch, device, rates_of(device, DTYPE), is_checkpointing=is_checkpointing)
     return replace(computed, device=replace(computed.device, memory_bytes=MEMORY_BYTES), network=NETWORK)
 
 
-def job_of(model: Model, system: str, depth: int = 2, costs: Costs | None = None, microbatch: int | None = None) -> Job:
+def job_of(
+    model: Model, system: str, depth: int = 2, costs: Costs | None = None, microbatch: int | None = None
+) -> TrainingJob:
     """What a system trains; of its shape only Bamboo heeds more than the global batch.
 
     Args:
@@ -235,7 +237,9 @@ def job_of(model: Model, system: str, depth: int = 2, costs: Costs | None = None
     microbatch = microbatch or microbatch_of(model, system)
     profile = profile_of(model.name, microbatch, is_checkpointing=system != "bamboo")
     pipelines = NODES // depth
-    return Job(profile, Shape(depth, pipelines, round(model.batch / microbatch / pipelines)), costs=costs or Costs())
+    return TrainingJob(
+        profile, Shape(depth, pipelines, round(model.batch / microbatch / pipelines)), costs=costs or Costs()
+    )
 
 
 def costs_of(model: Model, every: int = SAVED_EVERY, pause_s: float | None = None) -> Costs:
@@ -251,7 +255,7 @@ def costs_of(model: Model, every: int = SAVED_EVERY, pause_s: float | None = Non
     return Costs(checkpoint_every_s=every * began.iteration_time_s, checkpoint_pause_s=pause_s)
 
 
-def record(system: str, job: Job, moments: Iterable[Moment], until_s: float) -> Record:
+def record(system: str, job: TrainingJob, moments: Iterable[Moment], until_s: float) -> Record:
     """What comes of a trace under a policy of rtk's."""
     return replay(policy(system, job), moments, until_s)
 
@@ -280,7 +284,7 @@ def failing(model: Model, system: str, often: str, *, is_saving: bool = True) ->
 
 
 @cache
-def bamboos_job(model: Model) -> Job:
+def bamboos_job(model: Model) -> TrainingJob:
     """In the depth that is fastest where failures are rare.
 
     Raises:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ...cli.profile import Analysis, analyse
 from ...planners.policies.catalogue import NAMES, policy
-from ...planners.policies.job import Job
+from ...planners.policies.job import TrainingJob
 from ...planners.policies.work_bound import most_microbatches
 from ...planners.shape import Shape
 from ...runners.replay.engine import replay
@@ -56,13 +56,13 @@ def _goodputs(moments: tuple[Moment, ...]) -> dict[str, float]:
     nodes = max(len(moment.fleet.nodes) for moment in moments)
     pipelines = nodes // STAGES
     profile = analyse(Analysis(MODEL, MICROBATCH_SIZE, None, None, None, False, (1,), GPU))
-    job = Job(profile, Shape(STAGES, pipelines, round(MICROBATCHES / pipelines)))
+    job = TrainingJob(profile, Shape(STAGES, pipelines, round(MICROBATCHES / pipelines)))
     committed = {name: _committed(name, job, moments) for name in NAMES}
     committed["bound"] = most_microbatches(job, moments, moments[-1].time_s)
     return {name: each / committed[FAULT_FREE] for name, each in committed.items()}
 
 
-def _committed(name: str, job: Job, moments: tuple[Moment, ...]) -> float:
+def _committed(name: str, job: TrainingJob, moments: tuple[Moment, ...]) -> float:
     try:
         return replay(policy(name, job), moments).microbatches
     except InfeasibleError:

@@ -7,7 +7,7 @@ from statistics import mean
 
 from ...planners.pipeline import plan_pipeline
 from ...planners.shape import Shape
-from ...planners.slipstream.cluster import Request, Technique, opening
+from ...planners.slipstream.cluster import AtlasRequest, Technique, opening
 from ...planners.slipstream.replanner import Replanner
 from ...schemas.plan import Place, Plan, Prediction
 from ...schemas.profile import Layer, LayerCost, Profile, held_bytes
@@ -101,7 +101,7 @@ def planned(technique: Technique, dead: frozenset[Place], *, limited: bool = Fal
     """
     shape = Shape(PP, DP, MICROBATCHES, [4.0] if limited else None)
     profile = TIGHT if limited else stages_profile(WORKS)
-    found = Replanner(opening(profile, Request(shape, technique)), 1).in_place(dead, compared=False).prediction
+    found = Replanner(opening(profile, AtlasRequest(shape, technique)), 1).in_place(dead, compared=False).prediction
     assert found is not None
     return found
 
@@ -694,7 +694,7 @@ def calm_gb(profile: Profile) -> list[float]:
 def re_routed_gb(profile: Profile, most: int) -> list[list[float]]:
     """Of each stage under SlipStream, for 1 to `most` failures."""
     shape = Shape(LARGE.pp, LARGE.dp, LARGE.microbatches // LARGE.dp)
-    planner = Replanner(opening(profile, Request(shape, effort=QUICK)), most)
+    planner = Replanner(opening(profile, AtlasRequest(shape, effort=QUICK)), most)
     return [_peaks_gb(profile, planner.rebuilt(planner.entry(failures)[0])) for failures in range(1, most + 1)]
 
 

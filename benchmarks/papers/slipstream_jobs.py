@@ -18,10 +18,10 @@ from ...planners.oobleck.assignment import Sizes, reinstantiate
 from ...planners.pipeline import plan_pipeline
 from ...planners.scheduling.solve import Effort
 from ...planners.shape import Shape, least_bottleneck_cut
-from ...planners.slipstream.cluster import Request, Technique, opening
+from ...planners.slipstream.cluster import AtlasRequest, Technique, opening
 from ...planners.slipstream.replanner import Replanner
 from ...profilers.analytic.configuration import KnownModel, known_model
-from ...profilers.analytic.costs import Batch
+from ...profilers.analytic.costs import MicrobatchShape
 from ...profilers.analytic.estimate import forward_flops
 from ...schemas.plan import Prediction
 from ...schemas.profile import Profile
@@ -102,7 +102,7 @@ def ends_by_time(job: Job) -> Ends:
 def ends_by_flops(job: Job) -> Ends:
     """By FLOPs: the head's 2Vh against a block's 24h² + 4sh, for a token."""
     known = job.known
-    blocks, head = forward_flops(known.shape, Batch(known.microbatch_size, known.sequence_length, "bf16"))
+    blocks, head = forward_flops(known.shape, MicrobatchShape(known.microbatch_size, known.sequence_length, "bf16"))
     return Ends(0.0, head * job.blocks / blocks)
 
 
@@ -142,7 +142,7 @@ def re_routed(
         failures: dead workers, normalized.
         technique: SlipStream's.
     """
-    request = Request(Shape(len(works), dp, microbatches), technique, effort=QUICK)
+    request = AtlasRequest(Shape(len(works), dp, microbatches), technique, effort=QUICK)
     planner = Replanner(opening(stages_profile(works), request), max(failures))
     return [planner.entry(count)[0].prediction for count in failures]
 

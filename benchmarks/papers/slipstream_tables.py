@@ -7,7 +7,7 @@ from math import ceil, sqrt
 from statistics import mean, median
 
 from ...planners.shape import Shape
-from ...planners.slipstream.cluster import Request, opening
+from ...planners.slipstream.cluster import AtlasRequest, opening
 from ...planners.slipstream.replanner import Replanner
 from ...schemas.plan import Prediction
 from ...schemas.profile import Layer, LayerCost, Profile
@@ -483,7 +483,7 @@ def planner_of(pp: int, dp: int) -> Replanner:
     """Ready to plan in 1F1B's memory."""
     layer = Layer((LayerCost(0.01, 0.01, 0.01),), parameter_bytes=1.0, activation_bytes=1.0, weight_stash_bytes=STASH)
     shape = Shape(pp, dp, MICROBATCHES * pp, [float(pp)])
-    return Replanner(opening(Profile((layer,) * pp), Request(shape)), max(counts(pp, dp)))
+    return Replanner(opening(Profile((layer,) * pp), AtlasRequest(shape)), max(counts(pp, dp)))
 
 
 def counts(pp: int, dp: int) -> range:

@@ -24,7 +24,7 @@ from ... import __version__
 from ...schemas.plan import Link, Plan, Planner, Stage
 from ...schemas.profile import Profile
 from ..scheduling.assemble import with_prediction
-from ..scheduling.list_schedule import Priority, Rules, list_schedule, most_in_flight
+from ..scheduling.list_schedule import DispatchRules, Priority, list_schedule, most_in_flight
 from ..scheduling.problem import BACKWARD, FORWARD, KINDS, Orders, alone, home_problem, with_orders
 from ..scheduling.solve import Effort, solve
 from ..shape import Shape, plan_without_orders, shape_options, template_of
@@ -79,7 +79,7 @@ def cascading_links(plan: Plan) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _TolerantOrders:
     """One pipeline's orders, what they tolerate, and a proven bound on its iteration time in s (0 without one)."""
 
     orders: tuple[str, ...]
@@ -92,7 +92,7 @@ def _options(profile: Profile, shape: Shape, technique: Technique, effort: Effor
     return {"technique": technique, **tried, **shape_options(profile, shape)}
 
 
-def _schedule(one: Plan, usual: tuple[Link, ...], technique: Technique, effort: Effort) -> _Found:
+def _schedule(one: Plan, usual: tuple[Link, ...], technique: Technique, effort: Effort) -> _TolerantOrders:
     """Orders for a single pipeline; `usual` are the links before any turned slow."""
     problem, stages = home_problem(one, split=True), one.templates[0].stages
     adapted, initial = own_rules(one, problem.jobs)
@@ -105,10 +105,10 @@ def _schedule(one: Plan, usual: tuple[Link, ...], technique: Technique, effort: 
         unaware = replace(one, pipelines=(replace(one.pipelines[0], links=usual),))
         orders, bound_s = list_schedule(home_problem(unaware, split=True), initial), 0.0
     workers = with_orders(one, problem, orders).workers
-    return _Found(tuple(worker.order or "" for worker in workers), _tolerance(stages, orders), bound_s)
+    return _TolerantOrders(tuple(worker.order or "" for worker in workers), _tolerance(stages, orders), bound_s)
 
 
-def own_rules(one: Plan, microbatches: int) -> tuple[Rules, Rules]:
+def own_rules(one: Plan, microbatches: int) -> tuple[DispatchRules, DispatchRules]:
     """The rules of `adapted`, and those of `initial`, for a single pipeline; its orders do not matter.
 
     Raises:
@@ -119,10 +119,10 @@ def own_rules(one: Plan, microbatches: int) -> tuple[Rules, Rules]:
     return adapted, _rules(initial_warmups(stages, microbatches), Priority.ALTERNATE, microbatches)
 
 
-def _rules(warmup: Sequence[int], priority: Priority, microbatches: int) -> Rules:
+def _rules(warmup: Sequence[int], priority: Priority, microbatches: int) -> DispatchRules:
     """A warm-up, then that priority with W last (Algorithm 3), without any further limit than memory."""
     none = [microbatches] * len(warmup)
-    return Rules(warmup, none, [0.0] * len(warmup), none, [priority] * len(warmup))
+    return DispatchRules(warmup, none, [0.0] * len(warmup), none, [priority] * len(warmup))
 
 
 def _tolerance(stages: Sequence[Stage], orders: Orders) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _tolerance(stages: Sequence[Stage], orders: Orders) -> dict[str, Any]:
     }
 
 
-def _joined(plan: Plan, found: Sequence[_Found]) -> Plan:
+def _joined(plan: Plan, found: Sequence[_TolerantOrders]) -> Plan:
     """The plan with the orders of each pipeline, and what their warm-ups tolerate."""
     workers = tuple(replace(worker, order=found[worker.pipeline].orders[worker.stage]) for worker in plan.workers)
     options = plan.planner.options | {"pipelines": [one.tolerance for one in found]}

@@ -276,14 +276,14 @@ def least_variance(groups: Groups, units: int) -> list[int]:
         groups: of one pipeline each.
         units: at least one a pipeline.
     """
-    times = _Times(groups, units)
+    times = _PipelineTimes(groups, units)
     known = _settled(times)
     reach = sqrt(times.variance(known)) * times.reach() * (1 + SLACK)
     best = min(chain([known], _sweep(times, -reach, reach)), key=times.variance)
     return [int(n) for n in best]
 
 
-class _Times:
+class _PipelineTimes:
     """The times of pipelines, in s, counted from the time they would share if units could be split.
 
     Attributes:
@@ -320,7 +320,7 @@ class _Times:
         return float(np.linalg.norm(speeds - speeds.mean()) / speeds.sum())
 
 
-def _settled(times: _Times) -> Integers:
+def _settled(times: _PipelineTimes) -> Integers:
     """Units whose variance is small: the closest to the mean of the closest to the mean of ..., while that helps."""
     counts = times.closest(0.0)
     while True:
@@ -330,7 +330,7 @@ def _settled(times: _Times) -> Integers:
         counts = closer
 
 
-def _sweep(times: _Times, low: float, high: float) -> Iterator[Integers]:
+def _sweep(times: _PipelineTimes, low: float, high: float) -> Iterator[Integers]:
     """All units that are the closest to some mu from low to high, in order."""
     counts = times.closest(low)
     yield counts
@@ -342,7 +342,7 @@ def _sweep(times: _Times, low: float, high: float) -> Iterator[Integers]:
         yield counts
 
 
-def _next_change(times: _Times, counts: Integers, high: float) -> tuple[int, int] | None:
+def _next_change(times: _PipelineTimes, counts: Integers, high: float) -> tuple[int, int] | None:
     """Who gives a unit to whom when mu rises, at most to `high`; None if nobody does.
 
     What a pipeline's last unit adds to the sum of squares, and what its next one would add, are lines in mu. The most
@@ -386,7 +386,7 @@ def shared_variance(groups: Groups, units: int) -> list[int]:
     """
     costs = [count * pace.per_microbatch_s**2 for count, pace in zip(groups.counts, groups.paces, strict=True)]
     order = sorted(range(len(groups)), key=lambda group: (-costs[group], group))  # those with the fewest choices first
-    search = _Search(groups, order, units)
+    search = _VarianceSearch(groups, order, units)
     search.descend([], units, _Moments(0.0, 0.0, 0.0))
     answer = dict(zip(order, search.best, strict=True))
     return [answer[group] for group in range(len(groups))]
@@ -410,7 +410,7 @@ class _Moments:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _PipelineGroup:
     """A group: its pipelines, the parts of their time in s, and the sums that the groups after it can have, as bits."""
 
     count: int
@@ -437,7 +437,7 @@ class _Rest:
             return known
         return known.plus(self.speed**2 / self.square, (units + self.offset) / self.speed)
 
-    def relaxed_number(self, units: int, known: _Moments, group: _Group) -> float:
+    def relaxed_number(self, units: int, known: _Moments, group: _PipelineGroup) -> float:
         """The units of one of these groups in that case."""
         moments = self.relaxed(units, known)
         mu = moments.first / moments.count
@@ -445,7 +445,7 @@ class _Rest:
         return (time_s - group.fixed_s) / group.per_unit_s
 
 
-class _Search:
+class _VarianceSearch:
     """The search; `best` holds the units of the groups, in its order, with the least variance so far."""
 
     def __init__(self, groups: Groups, order: list[int], units: int) -> None:
@@ -453,7 +453,7 @@ class _Search:
         sums = tails(counts, [units // count for count in counts], units)
         balanced_s = groups.balanced_s(units)  # times are counted from there, which loses the fewest digits
         self._groups = [
-            _Group(count, pace.fixed_s - balanced_s, pace.per_microbatch_s * groups.multiple_of, sums_after)
+            _PipelineGroup(count, pace.fixed_s - balanced_s, pace.per_microbatch_s * groups.multiple_of, sums_after)
             for count, pace, sums_after in zip(counts, (groups.paces[group] for group in order), sums[1:], strict=True)
         ]
         self._rests = [_rest(self._groups[depth:]) for depth in range(len(order) + 1)]
@@ -499,7 +499,7 @@ class _Search:
                 high += 1
 
 
-def _rest(groups: list[_Group]) -> _Rest:
+def _rest(groups: list[_PipelineGroup]) -> _Rest:
     return _Rest(
         sum(group.count / group.per_unit_s for group in groups),
         sum(group.count / group.per_unit_s**2 for group in groups),

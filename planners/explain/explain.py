@@ -15,7 +15,7 @@ from typing import Literal
 from ...schemas.orders import print_operation
 from ...schemas.plan import Plan, place_of
 from ..scheduling.evaluate import ROUNDING as PATH_ROUNDING
-from ..scheduling.evaluate import Evaluation, Timed, evaluate
+from ..scheduling.evaluate import Evaluation, TimedOperation, evaluate
 from ..scheduling.lower_bound import Bound, lower_bound
 from ..scheduling.one_machine import routes_of
 from ..scheduling.problem import ROUNDING, Problem, codes_of, problem_of
@@ -23,9 +23,9 @@ from ..scheduling.solve import Effort
 from .what_if import (
     MOST_SEARCHES,
     Alike,
+    Degradations,
     Members,
-    Troubles,
-    WhatIf,
+    WhatIfReport,
     changes_of,
     one_of_each,
     short_of_memory,
@@ -121,7 +121,7 @@ class CriticalPath:
 class _Step:
     """An operation on the path with the delay before it, in s, both without what lies before the path's start."""
 
-    timed: Timed
+    timed: TimedOperation
     link: str
     delay_s: float
     compute_s: float
@@ -154,7 +154,7 @@ def critical_path(evaluation: Evaluation, names: Sequence[str]) -> CriticalPath:
     )
 
 
-def _steps(path: Sequence[Timed], from_s: float, names: Sequence[str]) -> Iterator[_Step]:
+def _steps(path: Sequence[TimedOperation], from_s: float, names: Sequence[str]) -> Iterator[_Step]:
     for earlier, timed in pairwise([*path[:1], *path]):
         if timed.start_s >= from_s or timed.end_s > from_s:
             moved = earlier.worker != timed.worker
@@ -163,7 +163,7 @@ def _steps(path: Sequence[Timed], from_s: float, names: Sequence[str]) -> Iterat
             yield _Step(timed, link, delay_s if link else 0.0, timed.end_s - max(timed.start_s, from_s))
 
 
-def _link(sender: Timed, receiver: Timed, names: Sequence[str]) -> str:
+def _link(sender: TimedOperation, receiver: TimedOperation, names: Sequence[str]) -> str:
     """The link's name: its workers, the one of the earlier stage first."""
     ends = sorted((names[sender.worker], names[receiver.worker]), key=lambda name: place_of(name)[1])
     return "-".join(ends)
@@ -364,8 +364,8 @@ class Explanation:
     path: CriticalPath
     bound: BindingBound
     busiest: Busiest
-    what_if: WhatIf
-    troubles: Troubles | None
+    what_if: WhatIfReport
+    troubles: Degradations | None
 
 
 def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHES) -> Explanation:

@@ -85,7 +85,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Troubles:
+class Degradations:
     """All that is wrong, what the plan does about it, and what each technique takes, the quickest single one first."""
 
     stages: tuple[UnevenStage, ...]
@@ -93,7 +93,7 @@ class Troubles:
     alternatives: tuple[Alternative, ...]
 
 
-def troubles_of(plan: Plan) -> Troubles | None:
+def troubles_of(plan: Plan) -> Degradations | None:
     """What is wrong, and what becomes of it; None if nothing is, or it is not a joint plan of alike pipelines."""
     if plan.planner.name != NAME or len({(pipe.template, pipe.microbatches) for pipe in plan.pipelines}) > 1:
         return None
@@ -102,7 +102,7 @@ def troubles_of(plan: Plan) -> Troubles | None:
     stages, links = tuple(_stages(plan, problem)), tuple(_slow_links(plan, problem, orders))
     if not stages and not links:
         return None
-    return Troubles(stages, links, tuple(_alternatives(plan, bool(problem.split.any()))))
+    return Degradations(stages, links, tuple(_alternatives(plan, bool(problem.split.any()))))
 
 
 def _stages(plan: Plan, problem: Problem) -> Iterator[UnevenStage]:
@@ -366,7 +366,7 @@ MOST_OPERATIONS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class ChangeEffect:
     """A change and what it is worth.
 
     Attributes:
@@ -391,7 +391,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf:
+class WhatIfReport:
     """What changes are worth.
 
     Attributes:
@@ -408,13 +408,13 @@ class WhatIf:
     saved_s: float
     lower_bound_s: float
     searched: bool
-    effects: tuple[Effect, ...]
+    effects: tuple[ChangeEffect, ...]
     tried: int
 
 
 def what_if(
     problem: Problem, orders: Orders, changes: Sequence[Changed], effort: Effort, searches: int = MOST_SEARCHES
-) -> WhatIf:
+) -> WhatIfReport:
     """Measure changes; orders are searched for the most promising ones, as far as the problem's size allows.
 
     Args:
@@ -436,7 +436,7 @@ def what_if(
     effects = [trial.effect_of(change, own) for trial, (change, _) in zip(trials, changes, strict=True)]
     helpful = [effect for effect in effects if _promise_s(effect) > own.first_s * ROUNDING]
     ranked = sorted(_told_once(helpful), key=lambda effect: (-effect.saved_s, -_promise_s(effect)))
-    return WhatIf(own.value_s, own.saved_s, own.bound_s, own.searched, tuple(ranked), len(changes))
+    return WhatIfReport(own.value_s, own.saved_s, own.bound_s, own.searched, tuple(ranked), len(changes))
 
 
 def _affordable(operations: int) -> int:
@@ -486,9 +486,9 @@ class _Trial:
         """How much shorter than the first orders the best are."""
         return self.first_s - self.value_s
 
-    def effect_of(self, change: Change, own: _Trial) -> Effect:
+    def effect_of(self, change: Change, own: _Trial) -> ChangeEffect:
         """What was found out about the change that made this problem of `own`."""
-        return Effect(
+        return ChangeEffect(
             change,
             self.first_s,
             own.first_s - self.first_s,
@@ -515,12 +515,12 @@ def _fit(retimer: Retimer, orders: Orders) -> bool:
     return all(retimer.fits(worker, reach[0], reach[-1]) for worker, reach in reaches)
 
 
-def _promise_s(effect: Effect) -> float:
+def _promise_s(effect: ChangeEffect) -> float:
     """The most that it saves anyhow: in the time of any orders, or, where none were searched, in the bound, in s."""
     return max(effect.saved_s, effect.same_orders_saved_s, 0.0 if effect.searched else effect.bound_saved_s)
 
 
-def _told_once(helpful: Sequence[Effect]) -> Iterator[Effect]:
+def _told_once(helpful: Sequence[ChangeEffect]) -> Iterator[ChangeEffect]:
     """Without changes everywhere that give no more than one of the same kind at one place."""
     for effect in helpful:
         rivals = [x for x in helpful if x.change.kind == effect.change.kind and x is not effect]
@@ -528,7 +528,7 @@ def _told_once(helpful: Sequence[Effect]) -> Iterator[Effect]:
             yield effect
 
 
-def _beats(effect: Effect, other: Effect) -> bool:
+def _beats(effect: ChangeEffect, other: ChangeEffect) -> bool:
     """Whether orders, or the plan's own, take less under one change than under another."""
     return (
         effect.iteration_time_s < other.iteration_time_s * (1 - ROUNDING)

@@ -53,7 +53,7 @@ LEAST_S = 1e-12  # a micro-batch
 UNKNOWN_S = 1e100
 
 
-class Costs(NamedTuple):
+class ArrangementCosts(NamedTuple):
     """What arrangements are judged by.
 
     Attributes:
@@ -119,7 +119,7 @@ class State(NamedTuple):
 
 
 @kernel
-def hop_delay_s(costs: Costs, state: State, place: int) -> float:
+def hop_delay_s(costs: ArrangementCosts, state: State, place: int) -> float:
     """The delay between a place and the next of its pipeline."""
     one, other = state.who[place], state.who[place + 1]
     if one <= HEALTHY or other <= HEALTHY:
@@ -128,13 +128,13 @@ def hop_delay_s(costs: Costs, state: State, place: int) -> float:
 
 
 @kernel
-def factor_at(costs: Costs, state: State, place: int) -> float:
+def factor_at(costs: ArrangementCosts, state: State, place: int) -> float:
     """The slow-down of who sits at a place."""
     return costs.factor[max(HEALTHY, state.who[place])]
 
 
 @kernel
-def cycle_s(costs: Costs, state: State, pipeline: int, p: int) -> float:
+def cycle_s(costs: ArrangementCosts, state: State, pipeline: int, p: int) -> float:
     """r_p: seconds of a micro-batch in the slowest cycle that begins at stage p."""
     stages = len(costs.once_s)
     first = pipeline * stages
@@ -150,7 +150,7 @@ def cycle_s(costs: Costs, state: State, pipeline: int, p: int) -> float:
 
 
 @kernel
-def follow(costs: Costs, state: State, pipeline: int) -> None:
+def follow(costs: ArrangementCosts, state: State, pipeline: int) -> None:
     """Pace and filling of a pipeline from who sits in it."""
     stages = len(costs.once_s)
     first = pipeline * stages
@@ -180,7 +180,7 @@ def follow(costs: Costs, state: State, pipeline: int) -> None:
 
 
 @kernel
-def add_sums(costs: Costs, state: State) -> None:
+def add_sums(costs: ArrangementCosts, state: State) -> None:
     """What slow links between peers add to the sums of gradients."""
     stages = len(costs.once_s)
     for p in range(stages + 1):
@@ -195,7 +195,7 @@ def add_sums(costs: Costs, state: State) -> None:
 
 
 @kernel
-def finish(costs: Costs, state: State, pipeline: int) -> None:
+def finish(costs: ArrangementCosts, state: State, pipeline: int) -> None:
     """When the last stage of a pipeline ends, but for its micro-batches."""
     stages = len(costs.once_s)
     last_s = costs.tail_s[0] + state.sum_s[0]
@@ -205,7 +205,7 @@ def finish(costs: Costs, state: State, pipeline: int) -> None:
 
 
 @kernel
-def look(costs: Costs, state: State) -> None:
+def look(costs: ArrangementCosts, state: State) -> None:
     """All that follows from who sits where."""
     for place in range(len(state.who)):
         state.at[max(HEALTHY, state.who[place])] = place
@@ -216,7 +216,7 @@ def look(costs: Costs, state: State) -> None:
 
 
 @kernel
-def swap(costs: Costs, state: State, place: int, other: int) -> None:
+def swap(costs: ArrangementCosts, state: State, place: int, other: int) -> None:
     """Let the workers of two places change, and see what follows."""
     stages = len(costs.once_s)
     one, two = state.who[place], state.who[other]
@@ -234,7 +234,7 @@ def swap(costs: Costs, state: State, place: int, other: int) -> None:
 
 
 @kernel
-def fits(costs: Costs, state: State, level_s: float) -> bool:
+def fits(costs: ArrangementCosts, state: State, level_s: float) -> bool:
     """Whether all micro-batches are done within a time."""
     if costs.counts[0] > 0:
         for pipeline in range(len(state.pace_s)):
@@ -251,7 +251,7 @@ def fits(costs: Costs, state: State, level_s: float) -> bool:
 
 
 @kernel
-def iteration_s(costs: Costs, state: State) -> float:
+def iteration_s(costs: ArrangementCosts, state: State) -> float:
     """T: with the given micro-batches, or with the best distribution of them."""
     level_s = 0.0
     if costs.counts[0] > 0:
@@ -279,7 +279,7 @@ def iteration_s(costs: Costs, state: State) -> float:
 
 
 @kernel
-def burden_s(costs: Costs, state: State) -> float:
+def burden_s(costs: ArrangementCosts, state: State) -> float:
     """What tells arrangements of equal T apart: the sum of all pipelines' times, and of what every slow link adds.
 
     By it a search gets over arrangements among which several slow links, or pipelines, are equally in the way.
@@ -309,7 +309,7 @@ def moved(state: State) -> int:
 
 
 @kernel
-def untroubled(costs: Costs, state: State, pipeline: int) -> bool:
+def untroubled(costs: ArrangementCosts, state: State, pipeline: int) -> bool:
     """Whether only healthy workers sit in a pipeline, and did at first."""
     stages = len(costs.once_s)
     for place in range(pipeline * stages, (pipeline + 1) * stages):
@@ -319,7 +319,7 @@ def untroubled(costs: Costs, state: State, pipeline: int) -> bool:
 
 
 @kernel
-def mark(costs: Costs, state: State, alike: bool) -> None:
+def mark(costs: ArrangementCosts, state: State, alike: bool) -> None:
     """Mark the pipelines with whose workers to swap: of alike ones that are untroubled the first will do."""
     seen = False
     for pipeline in range(len(state.pace_s)):
@@ -329,7 +329,7 @@ def mark(costs: Costs, state: State, alike: bool) -> None:
 
 
 @kernel
-def admits(costs: Costs, state: State, place: int, other: int) -> bool:
+def admits(costs: ArrangementCosts, state: State, place: int, other: int) -> bool:
     """Whether a swap is worth a look: it makes a difference, and is no other one's mirror image."""
     one, two = state.who[place], state.who[other]
     if two == NOBODY or one == two or (two > HEALTHY and other < place):
@@ -338,7 +338,7 @@ def admits(costs: Costs, state: State, place: int, other: int) -> bool:
 
 
 @kernel
-def better(costs: Costs, state: State) -> bool:
+def better(costs: ArrangementCosts, state: State) -> bool:
     """Whether an arrangement is better than the best so far, which it then becomes: first T counts, then the burden."""
     best_s, burden = state.best_s, burden_s(costs, state)
     for turn in range(2):
@@ -353,7 +353,7 @@ def better(costs: Costs, state: State) -> bool:
 
 
 @kernel
-def try_swaps(costs: Costs, state: State, place: int, most_away: int) -> None:
+def try_swaps(costs: ArrangementCosts, state: State, place: int, most_away: int) -> None:
     """Look at all swaps of the worker at a place, and note in `state.found` the best that is better than known."""
     for other in range(len(state.who)):
         if not admits(costs, state, place, other) or strangers(state, place, other) > most_away:
@@ -365,7 +365,7 @@ def try_swaps(costs: Costs, state: State, place: int, most_away: int) -> None:
 
 
 @kernel
-def descend(costs: Costs, state: State, most_moved: int, alike: bool) -> float:
+def descend(costs: ArrangementCosts, state: State, most_moved: int, alike: bool) -> float:
     """Swap until no swap helps; first T counts, then the burden. Returns T.
 
     Where all may move, each place in turn has its best swap; else the best of all swaps is made each time.
@@ -393,7 +393,7 @@ def descend(costs: Costs, state: State, most_moved: int, alike: bool) -> float:
 
 
 @kernel
-def settle(costs: Costs, state: State, level_s: float) -> None:
+def settle(costs: ArrangementCosts, state: State, level_s: float) -> None:
     """Let workers change back where that brings one home and T stays within a level."""
     places = len(state.who)
     again = True
@@ -432,7 +432,7 @@ def following(who: MutableInts, places: Ints) -> bool:
 
 
 @kernel
-def enumerate_all(costs: Costs, state: State, places: Ints, most_moved: int, best: MutableInts) -> float:
+def enumerate_all(costs: ArrangementCosts, state: State, places: Ints, most_moved: int, best: MutableInts) -> float:
     """Look at every arrangement: the least T, and of those with it one in which the fewest workers move.
 
     Args:
@@ -635,7 +635,7 @@ class Search:
         return State(form.ints(who.copy()), form.ints(who.copy()), form.int_space(kinds), *spaces, *marks)
 
 
-def _costs(form: Form, plan: Plan, live: Sequence[int], kinds: Kinds, counts: Sequence[int] | None) -> Costs:
+def _costs(form: Form, plan: Plan, live: Sequence[int], kinds: Kinds, counts: Sequence[int] | None) -> ArrangementCosts:
     pipelines, stages = len(plan.pipelines), plan.template_of(0).stages
     once_s = [stage.work_s for stage in stages]
     hops = [[*(link.delay_s for link in plan.links_of(k)), 0.0] for k in range(pipelines)]
@@ -643,7 +643,7 @@ def _costs(form: Form, plan: Plan, live: Sequence[int], kinds: Kinds, counts: Se
     delay_s = np.zeros((size, size))
     for (one, other), seconds in kinds.delay_s.items():
         delay_s[one, other] = delay_s[other, one] = seconds
-    return Costs(
+    return ArrangementCosts(
         once_s=form.floats(once_s),
         each_s=form.floats([c * pipelines / max(1, n) for c, n in zip(once_s, live, strict=True)]),
         back_s=form.floats([stage.duration_s("B") for stage in stages]),

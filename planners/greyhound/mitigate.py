@@ -42,7 +42,7 @@ LEAST_GAIN = 0.05  # of the slow-down; a dearer strategy that takes away less th
 
 
 @dataclass(frozen=True)
-class Switch:
+class StrategySwitch:
     """Take a strategy once so much has been lost: iterations' times beyond the usual, added up, in s."""
 
     strategy: str
@@ -61,7 +61,7 @@ class Dropped:
 class Switching:
     """When to switch; the loss is at most `ratio` times that of who knows the end beforehand."""
 
-    switches: tuple[Switch, ...]
+    switches: tuple[StrategySwitch, ...]
     ratio: float
     dropped: tuple[Dropped, ...]
 
@@ -86,7 +86,7 @@ def plan_switches(
     dropped = dict(_dominated(costs_s, left))
     kept = sorted((cost_s, STRATEGIES.index(name)) for name, cost_s in costs_s.items() if name not in dropped)
     return Switching(
-        tuple(Switch(STRATEGIES[number], cost_s) for cost_s, number in kept),
+        tuple(StrategySwitch(STRATEGIES[number], cost_s) for cost_s, number in kept),
         ratio_of([cost_s for cost_s, _ in kept]),
         tuple(Dropped(name, dropped[name]) for name in sorted(dropped)),
     )

@@ -31,7 +31,7 @@ HALVINGS = 60
 COUNTING = 1e-9  # so little of a micro-batch is a rounding
 
 
-class _Times(NamedTuple):
+class _AffineTimes(NamedTuple):
     """Of each argument, what it says without micro-batches, and with each one more; stages x pipelines x arguments."""
 
     fixed_s: Floats
@@ -68,14 +68,14 @@ class JointBound:
         return max(found) + self._step_s
 
 
-def _iteration(costs: Costs) -> _Times:
+def _iteration(costs: PipelineCosts) -> _AffineTimes:
     """The arguments of all stages for the makespan, without the optimizer step."""
     last_s = costs.reduce_s
     tail_s = end_s(costs, 0, lambda i: costs.weight_s[:, i] + last_s[i])
     return _arguments(costs, reach_s(costs), tail_s, last_s)
 
 
-def _windows(costs: Costs) -> Iterator[_Times]:
+def _windows(costs: PipelineCosts) -> Iterator[_AffineTimes]:
     """The same for the window of each stage: the stage itself, and F and I of those after it."""
     for first in range(len(costs.reduce_s)):
         after_s = costs.reduce_s + costs.step_s
@@ -84,10 +84,10 @@ def _windows(costs: Costs) -> Iterator[_Times]:
         with_weight = np.array([*(2 in kinds for kinds in SETS), True, False, False])
         fixed_s[first + 1 :, :, with_weight] = 0.0  # their W may end after the window
         each_s[first + 1 :, :, with_weight] = 0.0
-        yield _Times(fixed_s[first:], each_s[first:])
+        yield _AffineTimes(fixed_s[first:], each_s[first:])
 
 
-def _arguments(costs: Costs, first_s: Floats, tail_s: Floats, last_s: Floats) -> _Times:
+def _arguments(costs: PipelineCosts, first_s: Floats, tail_s: Floats, last_s: Floats) -> _AffineTimes:
     """All arguments.
 
     Args:
@@ -114,10 +114,10 @@ def _arguments(costs: Costs, first_s: Floats, tail_s: Floats, last_s: Floats) ->
     ):
         fixed.append(np.where(limited, fixed_s, 0.0))
         each.append(np.where(limited, each_s, 0.0))
-    return _Times(np.stack(fixed, axis=-1).swapaxes(0, 1), np.stack(each, axis=-1).swapaxes(0, 1))
+    return _AffineTimes(np.stack(fixed, axis=-1).swapaxes(0, 1), np.stack(each, axis=-1).swapaxes(0, 1))
 
 
-def _filled_s(times: _Times, jobs: int) -> float:
+def _filled_s(times: _AffineTimes, jobs: int) -> float:
     """The least time within which the workers of every stage can execute all jobs, by these arguments, in s."""
     live = np.asarray(np.isfinite(times.each_s).all(axis=-1))
     fixed_s, each_s = np.where(live[..., None], times.fixed_s, np.inf), np.where(live[..., None], times.each_s, 1.0)
@@ -138,7 +138,7 @@ def _filled_s(times: _Times, jobs: int) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Costs:
+class PipelineCosts:
     """Alike pipelines as arrays, pipelines x stages, in s; infinite durations where a worker failed.
 
     Attributes:
@@ -157,7 +157,7 @@ class Costs:
     room: Floats
 
 
-def costs_of(home: Problem) -> Costs:
+def costs_of(home: Problem) -> PipelineCosts:
     """The costs of alike pipelines."""
     workers, pipelines = home.workers, len(home.depth)
     split = home.split[0]
@@ -170,7 +170,7 @@ def costs_of(home: Problem) -> Costs:
     hop_s[:, every, every] = home.inside_s.T
     held, limits = workers.activation_bytes[: len(split)], workers.limit_bytes[: len(split)]
     room = np.floor(limits * (1 + 1e-9) / np.where(held > 0, held, 1.0))
-    return Costs(
+    return PipelineCosts(
         forward_s=rows(workers.forward_s),
         back_s=np.where(split, rows(workers.input_s), rows(workers.full_s)),
         weight_s=np.where(split, workers.weight_s.reshape(pipelines, -1), 0.0),
@@ -181,7 +181,7 @@ def costs_of(home: Problem) -> Costs:
     )
 
 
-def reach_s(costs: Costs, first: int = 0) -> Floats:
+def reach_s(costs: PipelineCosts, first: int = 0) -> Floats:
     """From the start of some F at stage `first` to the earliest start of F with each worker; 0 up to that stage."""
     found = np.zeros_like(costs.forward_s)
     for i in range(first, found.shape[1] - 1):
@@ -189,7 +189,7 @@ def reach_s(costs: Costs, first: int = 0) -> Floats:
     return found
 
 
-def turn_s(costs: Costs) -> Floats:
+def turn_s(costs: PipelineCosts) -> Floats:
     """From the end of F with each worker to the earliest start of its I."""
     found = np.zeros_like(costs.forward_s)
     for i in reversed(range(found.shape[1] - 1)):
@@ -198,7 +198,7 @@ def turn_s(costs: Costs) -> Floats:
     return found
 
 
-def end_s(costs: Costs, first: int, after_s: Callable[[int], Floats | float]) -> Floats:
+def end_s(costs: PipelineCosts, first: int, after_s: Callable[[int], Floats | float]) -> Floats:
     """What follows the end of an I with each worker: I of the stages before, down to `first`, their W, and the rest.
 
     Args:

@@ -31,7 +31,7 @@ from ...schemas.plan import Link, Plan, Stage, Worker
 from ..adaptra.plan import ROUNDING as WARMUP_ROUNDING
 from ..adaptra.plan import algorithm_2, own_rules
 from ..pipeline import zero_bubble
-from ..scheduling.list_schedule import ListScheduler, Priority, Rules, list_schedule, rooms
+from ..scheduling.list_schedule import DispatchRules, ListScheduler, Priority, list_schedule, rooms
 from ..scheduling.local_search import hold_back, portfolio
 from ..scheduling.problem import ROUNDING, Orders, Problem, Proven, alone, home_problem, in_jobs
 from ..scheduling.retime import Retimer
@@ -248,7 +248,7 @@ def singles_s(situation: Situation) -> dict[TechniqueName, float]:
     return found
 
 
-def usual_orders(problem: Problem) -> tuple[Orders, Rules]:
+def usual_orders(problem: Problem) -> tuple[Orders, DispatchRules]:
     """The best orders by the first rules of the portfolio, and these rules: what `solve` makes by rules only."""
     scheduler = ListScheduler(problem, runs=FIRST_LOOK)
     best, best_s = None, np.inf
@@ -387,7 +387,7 @@ def joint_schedule(situation: Situation, avoid: Flags, effort: Effort) -> Joint:
         InfeasibleError: a memory limit does not admit a single micro-batch.
         InvalidInputError: the solver is not installed.
     """
-    search = _Search(situation, avoid)
+    search = _JointSearch(situation, avoid)
     search.try_joint()
     search.try_singles(single_techniques(situation))
     search.try_shifts()
@@ -402,7 +402,7 @@ def in_slots(situation: Situation) -> Ints:
 
 
 @dataclass
-class _Search:
+class _JointSearch:
     """The best so far."""
 
     situation: Situation
@@ -490,7 +490,7 @@ class _Search:
         crossed = int(crossing(problem, self.avoid).sum())
         return (crossed, self._bound.of_loads_s(problem.job_counts)) < (self.best.avoided_jobs, self.best.value_s)
 
-    def _rules(self, problem: Problem) -> Iterator[Rules]:
+    def _rules(self, problem: Problem) -> Iterator[DispatchRules]:
         return joint_rules(problem, self.situation.stages, self.situation.slow)
 
     def _try_rules(self, name: str, problem: Problem, part: slice) -> Joint | None:
@@ -703,7 +703,7 @@ TIGHT = (
 )
 
 
-def joint_rules(problem: Problem, stages: Sequence[Stage], slow: Flags) -> Iterator[Rules]:
+def joint_rules(problem: Problem, stages: Sequence[Stage], slow: Flags) -> Iterator[DispatchRules]:
     """Rules worth trying on a routing, the scaled warm-ups with I before F before W first.
 
     Args:
@@ -727,7 +727,7 @@ def joint_rules(problem: Problem, stages: Sequence[Stage], slow: Flags) -> Itera
         yield _rules(shape, margin, wait, priority, room)
 
 
-def adaptra_rules(problem: Problem, stages: Sequence[Stage]) -> Rules:
+def adaptra_rules(problem: Problem, stages: Sequence[Stage]) -> DispatchRules:
     """Algorithm 2's warm-ups for the fault-free pipelines, with I before F before W: Adaptra on its own."""
     warmup = warmups_of(stages, problem.inside_s, problem.jobs)
     return _rules(warmup, None, 0.0, Priority.INPUT_FIRST, rooms(problem))
@@ -759,9 +759,11 @@ def _scaled(warmup: Sequence[int], problem: Problem) -> list[int]:
     return [ceil(x * n / share - WARMUP_ROUNDING) for x, n in zip(warmup, problem.job_counts.tolist(), strict=True)]
 
 
-def _rules(shape: Sequence[int], margin: int | None, wait: float, priority: Priority, room: Sequence[int]) -> Rules:
+def _rules(
+    shape: Sequence[int], margin: int | None, wait: float, priority: Priority, room: Sequence[int]
+) -> DispatchRules:
     """Rules with this warm-up, as far as there is room; `margin` as in TIGHT."""
     warmup = [max(min(x, most), 1) for x, most in zip(shape, room, strict=True)]
     count = len(warmup)
     in_flight = [UNLIMITED if margin is None else x + margin for x in warmup]
-    return Rules(warmup, in_flight, [wait] * count, [UNLIMITED] * count, [priority] * count)
+    return DispatchRules(warmup, in_flight, [wait] * count, [UNLIMITED] * count, [priority] * count)

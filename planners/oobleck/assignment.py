@@ -117,7 +117,7 @@ NOTHING = (0, 0)  # layers
 
 
 @dataclass(frozen=True)
-class Copy:
+class LayerCopy:
     """A node, `target`, gets the state of layers [first, stop) from another, `source`."""
 
     layers: Range
@@ -128,7 +128,7 @@ class Copy:
 
 def copies_between(
     crew: Sequence[CrewNode], needed: Sequence[tuple[CrewNode, Range]], layer_bytes: Sequence[float]
-) -> tuple[Copy, ...]:
+) -> tuple[LayerCopy, ...]:
     """What is copied so that nodes hold what they need.
 
     Args:
@@ -175,7 +175,7 @@ def _missing(node: CrewNode, place: Range) -> Iterable[int]:
 
 def _merged(
     missing: Sequence[tuple[int, str]], sources: dict[tuple[int, str], str], layer_bytes: Sequence[float]
-) -> Iterator[Copy]:
+) -> Iterator[LayerCopy]:
     """Copies, neighbouring layers from one source in one."""
     if not missing:
         return
@@ -183,7 +183,7 @@ def _merged(
     for (layer, target), then in pairwise([*missing, (-1, "")]):
         source = sources[layer, target]
         if then != (layer + 1, target) or sources[then] != source:
-            yield Copy((first, layer + 1), source, target, sum(layer_bytes[first : layer + 1]))
+            yield LayerCopy((first, layer + 1), source, target, sum(layer_bytes[first : layer + 1]))
             first = then[0]
 
 
@@ -272,7 +272,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Pipelines:
+class PipelineAssignment:
     """The next pipelines.
 
     Attributes:
@@ -287,7 +287,7 @@ class Pipelines:
 
 
 @dataclass
-class _Group:
+class _NodeGroup:
     origin: int | None
     nodes: int
     held_bytes: float
@@ -295,7 +295,7 @@ class _Group:
 
 def reinstantiate(
     before: Sequence[int], left: Sequence[int], held_bytes: Sequence[float], joining: int, allowed: Sizes
-) -> Pipelines:
+) -> PipelineAssignment:
     """The next pipelines.
 
     Args:
@@ -321,24 +321,24 @@ def reinstantiate(
     steps |= _complete(groups, allowed)
     steps |= _place(groups, spare, allowed)
     groups.sort(key=lambda group: (group.origin is None, group.origin))
-    return Pipelines(
+    return PipelineAssignment(
         tuple(group.nodes for group in groups),
         tuple(group.origin for group in groups),
         tuple(step for step in STEPS if step in steps),
     )
 
 
-def _standing(left: Sequence[int], held_bytes: Sequence[float], fewest: int) -> list[_Group]:
+def _standing(left: Sequence[int], held_bytes: Sequence[float], fewest: int) -> list[_NodeGroup]:
     """The pipelines that have nodes, and as many empty ones as are needed beside them."""
-    groups = [_Group(k, nodes, held) for k, (nodes, held) in enumerate(zip(left, held_bytes, strict=True))]
+    groups = [_NodeGroup(k, nodes, held) for k, (nodes, held) in enumerate(zip(left, held_bytes, strict=True))]
     living = sum(nodes > 0 for nodes in left)
     empty = [group for group in groups if not group.nodes][: max(0, fewest - living)]
     missing = fewest - living - len(empty)
-    new = [_Group(None, 0, 0.0) for _ in range(missing)]
+    new = [_NodeGroup(None, 0, 0.0) for _ in range(missing)]
     return [group for group in groups if group.nodes] + empty + new
 
 
-def _fill(groups: list[_Group], joining: int, smallest: int) -> int:
+def _fill(groups: list[_NodeGroup], joining: int, smallest: int) -> int:
     """Give joining nodes to pipelines that are too small, least missing first; what is left of them."""
     for group in sorted(groups, key=lambda group: -group.nodes):
         given = min(joining, max(0, smallest - group.nodes))
@@ -347,7 +347,7 @@ def _fill(groups: list[_Group], joining: int, smallest: int) -> int:
     return joining
 
 
-def _complete(groups: list[_Group], allowed: Sizes) -> set[Step]:
+def _complete(groups: list[_NodeGroup], allowed: Sizes) -> set[Step]:
     """Borrow, and where nobody can yield, merge, until no pipeline is too small."""
     steps: set[Step] = set()
     while True:
@@ -364,7 +364,7 @@ def _complete(groups: list[_Group], allowed: Sizes) -> set[Step]:
             _merge(groups, small, allowed)
 
 
-def _merge(groups: list[_Group], small: list[_Group], allowed: Sizes) -> None:
+def _merge(groups: list[_NodeGroup], small: list[_NodeGroup], allowed: Sizes) -> None:
     """Merge the two smallest pipelines; what is too much for one goes to the smallest others."""
     one = small[0]
     other = small[1] if len(small) > 1 else min((g for g in groups if g is not one), key=lambda g: g.nodes)
@@ -377,19 +377,19 @@ def _merge(groups: list[_Group], small: list[_Group], allowed: Sizes) -> None:
     _spread(groups, excess, allowed.largest)
 
 
-def _place(groups: list[_Group], spare: int, allowed: Sizes) -> set[Step]:
+def _place(groups: list[_NodeGroup], spare: int, allowed: Sizes) -> set[Step]:
     """Use nodes that joined and that no pipeline lacks."""
     while spare >= allowed.smallest:
-        groups.append(_Group(None, allowed.smallest, 0.0))
+        groups.append(_NodeGroup(None, allowed.smallest, 0.0))
         spare -= allowed.smallest
     spare = _spread(groups, spare, allowed.largest)
     if not spare:
         return set()
-    groups.append(_Group(None, spare, 0.0))
+    groups.append(_NodeGroup(None, spare, 0.0))
     return _complete(groups, allowed)
 
 
-def _spread(groups: list[_Group], nodes: int, largest: int) -> int:
+def _spread(groups: list[_NodeGroup], nodes: int, largest: int) -> int:
     """Give nodes one by one to the smallest pipelines; what remains when all are as large as can be."""
     while nodes:
         smallest = min(groups, key=lambda g: g.nodes)
@@ -409,7 +409,7 @@ TOLERANCE = 1e-10
 Seats = list[list[CrewNode]]
 
 
-class LayerBytes:
+class LayerSizes:
     """What layers weigh, and ranges of them.
 
     Args:
@@ -436,7 +436,7 @@ class LayerBytes:
 
 
 def assign(
-    crew: Sequence[CrewNode], pipelines: Pipelines, places: Mapping[int, Sequence[Range]], weigh: LayerBytes
+    crew: Sequence[CrewNode], pipelines: PipelineAssignment, places: Mapping[int, Sequence[Range]], weigh: LayerSizes
 ) -> Seats:
     """The nodes of each pipeline, by their index there, so that least is copied.
 
@@ -451,7 +451,7 @@ def assign(
     return _Seating(pipelines, places, weigh, _flows(supply, demand, weigh)).seated(crew)
 
 
-def _flows(supply: Counter[Range | None], demand: Counter[Range], weigh: LayerBytes) -> Flows:
+def _flows(supply: Counter[Range | None], demand: Counter[Range], weigh: LayerSizes) -> Flows:
     """How many nodes of each kind take places of each kind."""
     supply, demand = supply.copy(), demand.copy()
     flows: Flows = Counter()
@@ -465,7 +465,7 @@ def _flows(supply: Counter[Range | None], demand: Counter[Range], weigh: LayerBy
 
 
 def _equal(
-    supply: Counter[Range | None], demand: Counter[Range], weigh: LayerBytes
+    supply: Counter[Range | None], demand: Counter[Range], weigh: LayerSizes
 ) -> Iterator[tuple[Range, Range, int]]:
     """Nodes whose place has just their layers."""
     for place, number in demand.items():
@@ -474,7 +474,7 @@ def _equal(
 
 
 def _overlapping(
-    supply: Counter[Range | None], demand: Counter[Range], weigh: LayerBytes
+    supply: Counter[Range | None], demand: Counter[Range], weigh: LayerSizes
 ) -> Iterator[tuple[Range, Range, int]]:
     """Nodes that keep some layers, as the transportation problem has it."""
     kinds, places = sorted(kind for kind in supply if kind is not None), sorted(demand)
@@ -492,7 +492,7 @@ def _overlapping(
 
 
 def _others(
-    supply: Counter[Range | None], demand: Counter[Range], weigh: LayerBytes
+    supply: Counter[Range | None], demand: Counter[Range], weigh: LayerSizes
 ) -> Iterator[tuple[Range | None, Range, int]]:
     """Nodes that keep nothing, in order."""
     kinds = sorted(supply.elements(), key=lambda kind: kind or NO_LAYERS)
@@ -529,7 +529,7 @@ class _Seating:
     """From numbers between kinds to nodes in places."""
 
     def __init__(
-        self, pipelines: Pipelines, places: Mapping[int, Sequence[Range]], weigh: LayerBytes, flows: Flows
+        self, pipelines: PipelineAssignment, places: Mapping[int, Sequence[Range]], weigh: LayerSizes, flows: Flows
     ) -> None:
         self._pipelines, self._places, self._weigh, self._flows = pipelines, places, weigh, flows
         self._seats: list[list[CrewNode | None]] = [[None] * size for size in pipelines.sizes]

@@ -364,11 +364,11 @@ def fastest_sizes(
     rooms = _Rooms(paces[: len(sizes)], microbatches // multiple_of, multiple_of)
     most_pipelines = min(nodes // templates.smallest, rooms.units)
     numbers = range(fewest_pipelines(templates, nodes), most_pipelines + 1)
-    return _Search(sizes, rooms, ending, nodes).best(numbers, likely)
+    return _MultisetSearch(sizes, rooms, ending, nodes).best(numbers, likely)
 
 
 @dataclass(frozen=True)
-class _Found:
+class _FillingWithEnding:
     """A multiset, the least deadline by which it has done all, and the ending behind it, in s."""
 
     filling: Filling
@@ -381,13 +381,13 @@ class _Found:
         return self.deadline_s + self.ending_s, -self.filling.room, len(self.filling.sizes)
 
 
-class _Search:
+class _MultisetSearch:
     """The best multiset so far, and what may still be better."""
 
     def __init__(self, sizes: Ints, rooms: _Rooms, ending: Ending, nodes: int) -> None:
         self._sizes, self._rooms, self._ending, self._nodes = sizes, rooms, ending, nodes
         self._burdens = Burdens(ending, sizes)
-        self._best: _Found | None = None
+        self._best: _FillingWithEnding | None = None
 
     def best(self, numbers: range, likely: int | None = None) -> tuple[int, ...]:
         """The best sizes, with one of these numbers of pipelines; about `likely` ones are tried first."""
@@ -429,7 +429,7 @@ class _Search:
         best_s = self._best.rank[0]
         return best_s - ending_s + 4 * float(np.spacing(best_s))
 
-    def _least_deadline(self, pipelines: int, allowed: Bools, latest_s: float) -> _Found | None:
+    def _least_deadline(self, pipelines: int, allowed: Bools, latest_s: float) -> _FillingWithEnding | None:
         """The multiset of these templates with the least deadline; None where that is too late."""
         knapsack = Knapsack(self._sizes, self._nodes, pipelines, self._rooms.units)
         deadlines = _Deadlines(self._rooms, knapsack, allowed)
@@ -437,7 +437,7 @@ class _Search:
         if deadline_s is None:
             return None
         filling = deadlines.filling(deadline_s)
-        return _Found(filling, deadline_s, self._ending.lasts_s(filling.sizes))
+        return _FillingWithEnding(filling, deadline_s, self._ending.lasts_s(filling.sizes))
 
 
 class _Rooms:
@@ -570,7 +570,7 @@ class _Deadlines:
 # deadline.
 
 
-class Span(NamedTuple):
+class IndexRange(NamedTuple):
     """From a place in a list of ascending burdens to another; both are in it."""
 
     low: int
@@ -580,8 +580,8 @@ class Span(NamedTuple):
 class Box(NamedTuple):
     """Multisets by their heaviest templates."""
 
-    reduced: Span
-    steps: Span
+    reduced: IndexRange
+    steps: IndexRange
 
 
 class Burdens:
@@ -601,8 +601,8 @@ class Burdens:
         """What so many pipelines with so many nodes together can have; one at least is no larger than the mean."""
         small = self._sizes * pipelines <= nodes
         return Box(
-            Span(int(self._reduced[small].min()), len(self._reduced_bytes) - 1),
-            Span(int(self._steps[small].min()), len(self._steps_s) - 1),
+            IndexRange(int(self._reduced[small].min()), len(self._reduced_bytes) - 1),
+            IndexRange(int(self._steps[small].min()), len(self._steps_s) - 1),
         )
 
     def least_s(self, box: Box, pipelines: int) -> float:
@@ -619,8 +619,8 @@ class Burdens:
         used = np.isin(self._sizes, sizes)
         reduced, steps = int(self._reduced[used].max()), int(self._steps[used].max())
         parts = (
-            Box(Span(max(reduced, box.reduced.low), box.reduced.high), Span(box.steps.low, steps - 1)),
-            Box(Span(box.reduced.low, reduced - 1), box.steps),
+            Box(IndexRange(max(reduced, box.reduced.low), box.reduced.high), IndexRange(box.steps.low, steps - 1)),
+            Box(IndexRange(box.reduced.low, reduced - 1), box.steps),
         )
         halves = [self._halves(part, pipelines) for part in parts if all(span.low <= span.high for span in part)]
         for heavier in (True, False):
@@ -634,9 +634,9 @@ class Burdens:
         reduce_s = self._reduce_s(high, pipelines) - self._reduce_s(low, pipelines)
         if low < high and (first == last or reduce_s >= self._steps_s[last] - self._steps_s[first]):
             middle = (low + high) // 2
-            return [Box(Span(low, middle), box.steps), Box(Span(middle + 1, high), box.steps)]
+            return [Box(IndexRange(low, middle), box.steps), Box(IndexRange(middle + 1, high), box.steps)]
         middle = (first + last) // 2
-        return [Box(box.reduced, Span(first, middle)), Box(box.reduced, Span(middle + 1, last))]
+        return [Box(box.reduced, IndexRange(first, middle)), Box(box.reduced, IndexRange(middle + 1, last))]
 
     def _reduce_s(self, place: int, pipelines: int) -> float:
         return self._connection.ring_s(float(self._reduced_bytes[place]), pipelines)

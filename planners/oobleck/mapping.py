@@ -509,7 +509,7 @@ FLAT = Weights(before=0, times=1, after=0, slowest=1)  # the sum of all t_i, whi
 
 
 @dataclass(frozen=True)
-class Objective:
+class MappingObjective:
     """T, with so many micro-batches in each pipeline; with None, four a stage."""
 
     given: int | None
@@ -558,7 +558,7 @@ State = tuple[bool, int]  # of a place: whether the last slowest stage is in it;
 
 
 @dataclass(frozen=True)
-class Request:
+class MappingRequest:
     """What to map.
 
     Attributes:
@@ -570,11 +570,11 @@ class Request:
 
     stages: Stages
     gpus_per_node: int
-    objective: Objective
+    objective: MappingObjective
     nodes: int
 
 
-class Tables:
+class MappingTables:
     """A request as the kernels take it.
 
     A stage needs room for as many micro-batches as there are stages from it on; `room` is infinite where a pipeline
@@ -582,7 +582,7 @@ class Tables:
     whether T depends on tau.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: MappingRequest) -> None:
         self.degrees, self.layers = request.stages.degrees, request.stages.layers
         self.gpus, self.nodes = request.gpus_per_node, request.nodes
         self.places = (self.layers + 1) * self.gpus * (self.nodes + 1)
@@ -621,7 +621,7 @@ class Tables:
 class Recursion:
     """Least costs of all places, tau in an interval: with a count of stages, or as if the fewest always followed."""
 
-    def __init__(self, tables: Tables, smallest: int, counting: bool) -> None:
+    def __init__(self, tables: MappingTables, smallest: int, counting: bool) -> None:
         self._tables, self._smallest, self._counting = tables, smallest, counting
         self._most = tables.most if counting else 0
         self._counts = self._most + 1
@@ -726,20 +726,20 @@ class Mapper:
         fitting: the numbers of nodes that there is a mapping for.
     """
 
-    def __init__(self, request: Request) -> None:
-        self._tables = Tables(request)
+    def __init__(self, request: MappingRequest) -> None:
+        self._tables = MappingTables(request)
         self.fitting = [nodes for nodes in range(1, request.nodes + 1) if self._tables.fewest[nodes] < inf]
 
     def best(self, sizes: Sequence[int]) -> list[Mapping]:
         """The mappings of least T onto so many nodes each, all of them `fitting`."""
-        search = _Search(self._tables, min(sizes))
+        search = _MappingSearch(self._tables, min(sizes))
         return [search.best(nodes) for nodes in sizes]
 
 
-class _Search:
+class _MappingSearch:
     """Branch and bound over tau."""
 
-    def __init__(self, tables: Tables, smallest: int) -> None:
+    def __init__(self, tables: MappingTables, smallest: int) -> None:
         self._tables = tables
         self._rough = Recursion(tables, smallest, counting=False)
         self._exact = Recursion(tables, smallest, counting=True)

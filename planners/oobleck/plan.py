@@ -206,7 +206,7 @@ OPTION = "templates"  # of the planner
 
 
 @dataclass(frozen=True)
-class Size:
+class TemplateMetadata:
     """What a plan's template does not say of itself."""
 
     nodes: Count
@@ -225,7 +225,7 @@ class Rest:
     fault_tolerance: Index
     nodes: Count
     gpus_per_node: Count
-    sizes: Annotated[tuple[Size, ...], MinLen(1)]
+    sizes: Annotated[tuple[TemplateMetadata, ...], MinLen(1)]
     layers: Annotated[tuple[LayerState, ...], MinLen(1)]
     network: Network
     inputs: dict[str, str]
@@ -243,7 +243,7 @@ def template_name(nodes: int) -> str:
 
 def rest_of(templates: Templates) -> dict[str, Any]:
     """What a plan's options must hold, beside its templates, for `templates_of`."""
-    sizes = tuple(Size(one.nodes, one.iteration_time_s, one.microbatches) for one in templates.templates)
+    sizes = tuple(TemplateMetadata(one.nodes, one.iteration_time_s, one.microbatches) for one in templates.templates)
     tree: dict[str, Any] = to_tree(Rest(**{name: getattr(templates, name) for name in KEPT}, sizes=sizes))
     return tree
 
@@ -276,7 +276,7 @@ def _read(said: Any) -> Rest:
     return rest
 
 
-def _template(plan: Plan, size: Size) -> PipelineTemplate:
+def _template(plan: Plan, size: TemplateMetadata) -> PipelineTemplate:
     found: Template | None = plan.template_by_name.get(template_name(size.nodes))
     if found is None:
         raise _foreign(f"there is no template {template_name(size.nodes)}", f"/planner/options/{OPTION}/sizes")

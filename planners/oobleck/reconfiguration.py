@@ -23,10 +23,10 @@ from ..batch.distribute import Distribution, Objective, Solver, distribute
 from ..batch.groups import Pace
 from ..scheduling.problem import ROUNDING
 from .assignment import (
-    Copy,
     CrewNode,
-    LayerBytes,
-    Pipelines,
+    LayerCopy,
+    LayerSizes,
+    PipelineAssignment,
     Range,
     Sizes,
     Step,
@@ -62,7 +62,7 @@ class Reconfiguration:
     crew: tuple[CrewNode, ...]
     origins: tuple[int | None, ...]
     steps: tuple[Step, ...]
-    copies: tuple[Copy, ...]
+    copies: tuple[LayerCopy, ...]
     copying_s: float | None
 
     @property
@@ -133,7 +133,7 @@ class Reconfigurer:
         """
         before = _sizes(plan, self.templates.gpus_per_node)
         _require_nodes(nodes, before, len(self.templates.layers))
-        choice = self._weighing.chosen(Standing(before, tuple(nodes)), pays_within)
+        choice = self._weighing.chosen(SurvivingNodes(before, tuple(nodes)), pays_within)
         kept = {name: value for name, value in plan.planner.options.items() if name in KEPT_OPTIONS}
         made = plan_of(self.templates, choice.pipelines.sizes, choice.microbatches, kept)
         origins, steps = choice.pipelines.origins, choice.pipelines.steps
@@ -173,11 +173,11 @@ def _require_worker(plan: Plan, k: int, i: int) -> None:
     raise InvalidInputError(f"there is no worker {k}/{i}", where="--failed", fix=fix)
 
 
-def _batch_of(plan: Plan) -> Batch:
+def _batch_of(plan: Plan) -> GlobalBatch:
     """What a plan distributes, and how: as its options say, which may be of anybody's hand."""
     options, microbatches = plan.planner.options, plan.total_microbatches()
     multiple_of, objective, solver = options.get("multiple_of"), options.get("objective"), options.get("solver")
-    return Batch(
+    return GlobalBatch(
         microbatches,
         multiple_of if isinstance(multiple_of, int) and multiple_of > 0 and microbatches % multiple_of == 0 else 1,
         "variance" if objective == "variance" else "min-max",
@@ -239,7 +239,7 @@ def _told(found: Reconfiguration, before: Plan, pays_within: int) -> Plan:
 
 
 @dataclass(frozen=True)
-class Batch:
+class GlobalBatch:
     """What is distributed over pipelines: all micro-batches of an iteration, and how (planners/batch/distribute.py)."""
 
     microbatches: int
@@ -249,7 +249,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Standing:
+class SurvivingNodes:
     """Who is there.
 
     Attributes:
@@ -274,7 +274,7 @@ class Standing:
 class Proposal:
     """A set of pipelines, nobody seated yet; as for a `Choice`."""
 
-    pipelines: Pipelines
+    pipelines: PipelineAssignment
     microbatches: tuple[int, ...]
     iteration_s: float
 
@@ -293,12 +293,12 @@ class Choice:
         copying_s: how long that takes; None where it is not known.
     """
 
-    pipelines: Pipelines
+    pipelines: PipelineAssignment
     microbatches: tuple[int, ...]
     iteration_s: float
     seats: tuple[tuple[CrewNode, ...], ...]
     places: Mapping[int, tuple[Range, ...]]
-    copies: tuple[Copy, ...]
+    copies: tuple[LayerCopy, ...]
     copying_s: float | None
 
     @property
@@ -329,7 +329,7 @@ class Weighing:
     def __init__(
         self,
         templates: Templates,
-        batch: Batch,
+        batch: GlobalBatch,
         copying: Connection | None = None,
         paces: Sequence[Pace] | None = None,
     ) -> None:
@@ -341,7 +341,7 @@ class Weighing:
         self.layer_bytes = [layer.parameter_bytes + layer.state_bytes for layer in templates.layers]
         self._ending = ending_of(templates)
         self._connection = copying or connection_of(templates)
-        self._weigh = LayerBytes(self.layer_bytes)
+        self._weigh = LayerSizes(self.layer_bytes)
         self._sizes_of: dict[int, tuple[int, ...]] = {}  # by number of nodes
         self._shared: dict[tuple[int, ...], Distribution] = {}  # by sizes of pipelines
 
@@ -354,7 +354,7 @@ class Weighing:
         sizes = self._fastest_sizes(nodes)
         return sizes, self._distributed(sizes)[0]
 
-    def chosen(self, standing: Standing, pays_within: int) -> Choice:
+    def chosen(self, standing: SurvivingNodes, pays_within: int) -> Choice:
         """The pipelines that have done `pays_within` iterations first; where that is 0 or unknown, the steps'.
 
         Raises:
@@ -381,7 +381,7 @@ class Weighing:
         """Whether it is known how much is copied and how fast: else copying would seem to be free."""
         return any(self.layer_bytes) and self._connection.bandwidth_bytes_per_s is not None
 
-    def _stepped(self, standing: Standing) -> Proposal | None:
+    def _stepped(self, standing: SurvivingNodes) -> Proposal | None:
         """What the paper's steps give; None where they give more pipelines than the batch can be split for."""
         held = [0.0] * len(standing.before)
         for node in standing.crew:
@@ -394,7 +394,7 @@ class Weighing:
         except InfeasibleError:
             return None
 
-    def _fastest(self, standing: Standing) -> Proposal:
+    def _fastest(self, standing: SurvivingNodes) -> Proposal:
         """The pipelines whose iteration ends first, if all were begun anew."""
         pipelines = _succeeding(self._fastest_sizes(len(standing.crew)), standing.left)
         return Proposal(pipelines, *self._distributed(pipelines.sizes))
@@ -435,7 +435,7 @@ class Weighing:
                 return distribute(*asked, shared=[falling.count(size) for size in dict.fromkeys(falling)])
         return distribute(*asked)
 
-    def _seated(self, standing: Standing, proposal: Proposal) -> Choice:
+    def _seated(self, standing: SurvivingNodes, proposal: Proposal) -> Choice:
         pipelines = proposal.pipelines
         places = {size: self._places[size - self.templates.smallest] for size in set(pipelines.sizes)}
         seats = assign(standing.crew, pipelines, places, self._weigh)
@@ -487,7 +487,7 @@ def _is_better(fastest: Choice, stepped: Choice, pays_within: int) -> bool:
     return gain_s > fastest.copying_s - stepped.copying_s
 
 
-def _succeeding(sizes: Sequence[int], left: Sequence[int]) -> Pipelines:
+def _succeeding(sizes: Sequence[int], left: Sequence[int]) -> PipelineAssignment:
     """Pipelines that replace present ones: those with as many nodes first, then the larger the larger ones."""
     free = sorted(sizes, reverse=True)
     found: list[tuple[int, int]] = []
@@ -501,4 +501,6 @@ def _succeeding(sizes: Sequence[int], left: Sequence[int]) -> Pipelines:
     found += zip(others, free, strict=False)
     new = free[len(others) :]
     found.sort()
-    return Pipelines((*(size for _, size in found), *new), (*(k for k, _ in found), *[None] * len(new)), ("new set",))
+    return PipelineAssignment(
+        (*(size for _, size in found), *new), (*(k for k, _ in found), *[None] * len(new)), ("new set",)
+    )

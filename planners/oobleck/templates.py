@@ -19,7 +19,7 @@ from ...schemas.plan import Link, Planner, Stage
 from ...schemas.profile import Connection, Layer, Profile
 from ...schemas.templates import LayerState, PipelineTemplate, Templates, nodes_of_stages
 from ...schemas.text import joined
-from .mapping import Mapper, Mapping, Objective, Request, Stages, fill_of, missing_degree, stages_of
+from .mapping import Mapper, Mapping, MappingObjective, MappingRequest, Stages, fill_of, missing_degree, stages_of
 
 # Node specification, "Oobleck" section 4.1.1: the numbers of nodes that pipelines may have.
 #
@@ -244,10 +244,10 @@ def _request(
     gpus_per_node: int,
     microbatches: int | None = None,
     memory_limit_bytes: float | None = None,
-) -> Request:
+) -> MappingRequest:
     """What is asked of the mapper."""
-    stages, objective = stages_of(profile, gpus_per_node, memory_limit_bytes), Objective(microbatches)
-    return Request(stages, gpus_per_node, objective, min(nodes, most_nodes(profile, stages, gpus_per_node)))
+    stages, objective = stages_of(profile, gpus_per_node, memory_limit_bytes), MappingObjective(microbatches)
+    return MappingRequest(stages, gpus_per_node, objective, min(nodes, most_nodes(profile, stages, gpus_per_node)))
 
 
 def _options(
@@ -270,7 +270,7 @@ def _layer_state(layer: Layer) -> LayerState:
     return LayerState(layer.parameter_bytes, layer.state_bytes, layer.tied_to, layer.tied_bytes, layer.tied_state_bytes)
 
 
-def _template(profile: Profile, request: Request, mapping: Mapping) -> PipelineTemplate:
+def _template(profile: Profile, request: MappingRequest, mapping: Mapping) -> PipelineTemplate:
     """A mapping as the document has it."""
     stages = tuple(request.stages.stage(*key) for key in mapping)
     nodes = nodes_of_stages(stages, request.gpus_per_node)
@@ -313,7 +313,7 @@ def most_nodes(profile: Profile, stages: Stages, gpus_per_node: int) -> int:
     return stages.layers // fill
 
 
-def fits_nowhere(request: Request, fault_tolerance: int) -> InfeasibleError:
+def fits_nowhere(request: MappingRequest, fault_tolerance: int) -> InfeasibleError:
     """The model fits the memory of no number of nodes."""
     limit, least = request.stages.memory_bytes, least_memory_bytes(request)
     fix = f"GPUs of {least} bytes (parameters, state and activations)"
@@ -330,7 +330,7 @@ def fits_nowhere(request: Request, fault_tolerance: int) -> InfeasibleError:
     )
 
 
-def least_memory_bytes(request: Request) -> int:
+def least_memory_bytes(request: MappingRequest) -> int:
     """The least memory of a GPU, in bytes, with which the model fits on one of the numbers of nodes."""
     stages = request.stages
     whole = float(stages.static_bytes[0, -1] + stages.layers * stages.activation_bytes[0, -1])
@@ -344,7 +344,7 @@ def least_memory_bytes(request: Request) -> int:
     return enough
 
 
-def why_not(profile: Profile, request: Request, nodes: int) -> str:
+def why_not(profile: Profile, request: MappingRequest, nodes: int) -> str:
     """Why there is no pipeline of so many nodes, of which more are asked for than layers or memory allow."""
     layers, gpus = request.stages.layers, request.gpus_per_node
     fill = int(fill_of(request.stages.degrees, gpus))

@@ -21,17 +21,17 @@ from typing import cast
 
 from ... import __version__
 from ...schemas.plan import Place, Plan, Planner
-from ...schemas.replay import Fleet, Moment, Standing, Step
+from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
 from ..adaptra.plan import plan_adaptra
 from ..scheduling.solve import Effort
 from ..shape import shape_options
 from .checkpoint_restart import CheckpointRestart
-from .job import Job
+from .job import TrainingJob
 from .pauses import begins_s, planning
 from .pipelines import spread
 from .seating import pipelines_of, seating_of
-from .separate_pipelines import Delays, Kind, SeparatePipelines
-from .slowness import HEALTHY, Troubles, troubles_of, under_troubles
+from .separate_pipelines import Delays, PipelineKey, SeparatePipelines
+from .slowness import HEALTHY, PlanSlowness, troubles_of, under_troubles
 from .unheeding import paced
 
 # Orders that take at most so much longer than adapted ones stay.
@@ -39,7 +39,7 @@ KEPT_WITHIN = 0.02
 
 
 @dataclass(frozen=True)
-class Formation:
+class AdaptraLayout:
     """Who sits where, and which orders they have.
 
     Attributes:
@@ -49,9 +49,9 @@ class Formation:
         found_s: when what is slow, or slow no more, is found, in s of the trace.
     """
 
-    base: Standing
+    base: TrainingState
     planned_s: tuple[Delays | None, ...]
-    troubles: Troubles
+    troubles: PlanSlowness
     found_s: float
 
 
@@ -62,12 +62,12 @@ class Adaptra:
         job: what it trains.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         self._job = job
         self._restarts = CheckpointRestart(replace(job, schedule="zero-bubble"))
         self._pipelines = SeparatePipelines(job, self._orders)
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """As checkpoint-restart; what is slow already is answered from the next moment on.
 
         Raises:
@@ -75,7 +75,7 @@ class Adaptra:
         """
         return self._first(self._restarts.begin(fleet), fleet, 0.0)
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """As checkpoint-restart where that has an answer; else other orders for links that are slow."""
         formation = _formation(standing)
         restarts = self._restarts.answer(formation.base, moment)
@@ -91,7 +91,7 @@ class Adaptra:
         pace = () if same == standing else (paced(same),)
         return (*pace, *self._adapted(same, moment.time_s))
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         """The pipelines' plan, each with its own orders, and what is slow."""
         formation = _formation(standing)
         if standing.iteration_time_s is None:
@@ -102,19 +102,19 @@ class Adaptra:
         plan = self._pipelines.plan(kinds, Planner("adaptra", __version__, options, self._job.seed))
         return under_troubles(plan, formation.troubles)
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """As checkpoint-restart."""
         return self._restarts.seats(_formation(standing).base)
 
-    def _first(self, base: Standing, fleet: Fleet, at_s: float) -> Standing:
+    def _first(self, base: TrainingState, fleet: Fleet, at_s: float) -> TrainingState:
         """A standing of checkpoint-restart, from a time on, with the first orders and what is slow."""
         if base.iteration_time_s is None:
-            return replace(base, formation=Formation(base, (), HEALTHY, 0.0))
+            return replace(base, formation=AdaptraLayout(base, (), HEALTHY, 0.0))
         count = pipelines_of(seating_of(base), self._job.grid)
         troubles = self._troubles(base, fleet)
-        return self._found_after(self._standing(Formation(base, (None,) * count, troubles, 0.0)), at_s)
+        return self._found_after(self._standing(AdaptraLayout(base, (None,) * count, troubles, 0.0)), at_s)
 
-    def _same(self, standing: Standing, moment: Moment) -> Standing:
+    def _same(self, standing: TrainingState, moment: Moment) -> TrainingState:
         """The same orders with what is slow now; it has to be found anew if that changes the pace."""
         formation = _formation(standing)
         troubles = self._troubles(formation.base, moment.fleet)
@@ -123,11 +123,11 @@ class Adaptra:
         same = self._standing(replace(formation, troubles=troubles))
         return same if same.iteration_time_s == standing.iteration_time_s else self._found_after(same, moment.time_s)
 
-    def _found_after(self, standing: Standing, at_s: float) -> Standing:
+    def _found_after(self, standing: TrainingState, at_s: float) -> TrainingState:
         found_s = at_s + self._job.costs.slow_detection_iterations * (standing.iteration_time_s or 0.0)
         return replace(standing, formation=replace(_formation(standing), found_s=found_s))
 
-    def _adapted(self, standing: Standing, time_s: float) -> Iterator[Step]:
+    def _adapted(self, standing: TrainingState, time_s: float) -> Iterator[StateChange]:
         """Other orders, once it is known for what, if they are worth it."""
         formation = _formation(standing)
         if standing.iteration_time_s is None:
@@ -136,21 +136,23 @@ class Adaptra:
         planned_s = self._best(formation.troubles, len(formation.planned_s))
         following = self._standing(replace(formation, planned_s=planned_s))
         if relieved and planned_s != formation.planned_s:
-            yield Step(following, "relief", (), after_s)
+            yield StateChange(following, "relief", (), after_s)
         elif standing.iteration_time_s > (following.iteration_time_s or 0.0) * (1 + KEPT_WITHIN):
-            yield Step(following, "adapt", planning(self._job.costs), after_s)
+            yield StateChange(following, "adapt", planning(self._job.costs), after_s)
 
-    def _best(self, troubles: Troubles, pipelines: int) -> tuple[Delays | None, ...]:
+    def _best(self, troubles: PlanSlowness, pipelines: int) -> tuple[Delays | None, ...]:
         """The delays that each pipeline's orders should be made for: those of its links, where that helps."""
         found: list[Delays | None] = [None] * pipelines
         counts, links = self._counts(pipelines), self._pipelines.template(pipelines).links
         for k, own in troubles.by_pipeline().items():
             delays_s = tuple(max(link.delay_s, own.hops_s.get((0, i), 0.0)) for i, link in enumerate(links))
-            tried = (Kind(counts[k]), Kind(counts[k], delays_s)) if own.hops_s else (Kind(counts[k]),)
+            tried = (
+                (PipelineKey(counts[k]), PipelineKey(counts[k], delays_s)) if own.hops_s else (PipelineKey(counts[k]),)
+            )
             found[k] = min(tried, key=lambda kind: self._pipelines.alone_s(kind, own)).delays_s
         return tuple(found)
 
-    def _standing(self, formation: Formation) -> Standing:
+    def _standing(self, formation: AdaptraLayout) -> TrainingState:
         outcome = self._pipelines.outcome(self._kinds(formation.planned_s), formation.troubles)
         return replace(
             formation.base,
@@ -159,16 +161,16 @@ class Adaptra:
             peak_memory_bytes=outcome.peak_memory_bytes,
         )
 
-    def _troubles(self, base: Standing, fleet: Fleet) -> Troubles:
+    def _troubles(self, base: TrainingState, fleet: Fleet) -> PlanSlowness:
         return troubles_of(fleet, self._restarts.seats(base)).felt() if fleet.is_slow else HEALTHY
 
     def _counts(self, pipelines: int) -> tuple[int, ...]:
         return spread(self._job.microbatches, pipelines)
 
-    def _kinds(self, planned_s: tuple[Delays | None, ...]) -> list[Kind]:
-        return [Kind(*one) for one in zip(self._counts(len(planned_s)), planned_s, strict=True)]
+    def _kinds(self, planned_s: tuple[Delays | None, ...]) -> list[PipelineKey]:
+        return [PipelineKey(*one) for one in zip(self._counts(len(planned_s)), planned_s, strict=True)]
 
-    def _orders(self, kind: Kind) -> tuple[str, ...]:
+    def _orders(self, kind: PipelineKey) -> tuple[str, ...]:
         """The orders of a pipeline alone: Algorithm 1's warm-ups, or Algorithm 2's for some delays."""
         shape = replace(self._job.shape, dp=1, microbatches=kind.microbatches)
         if kind.delays_s is None:
@@ -179,5 +181,5 @@ class Adaptra:
         return tuple(worker.order or "" for worker in plan.workers)
 
 
-def _formation(standing: Standing) -> Formation:
-    return cast("Formation", standing.formation)
+def _formation(standing: TrainingState) -> AdaptraLayout:
+    return cast("AdaptraLayout", standing.formation)

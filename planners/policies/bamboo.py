@@ -38,13 +38,13 @@ from ...schemas.documents import digest
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Pipeline, Place, Plan, Planner, Template, Worker
 from ...schemas.profile import Connection
-from ...schemas.replay import Checkpointing, Fleet, Moment, Standing, Step
+from ...schemas.replay import Checkpointing, Fleet, Moment, StateChange, TrainingState
 from ..pipeline import scheduled
 from ..scheduling.assemble import with_prediction
 from ..shape import shape_options
 from .checkpoints import checkpointing, loading_s
 from .copies import Copied, copying_s, require_rate
-from .job import Job
+from .job import TrainingJob
 from .memory import peak_bytes
 from .outlook import pays, until_next_failure_s
 from .pauses import failing_over, regrouping, total_s
@@ -65,10 +65,10 @@ class Bamboo:
         job: what it trains.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         self._job = job
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """On as many whole pipelines as there are nodes for.
 
         Raises:
@@ -81,7 +81,7 @@ class Bamboo:
         self._redundancy.require_memory()
         return self._standing(self._rows(fleet))
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """Neighbours take over, or all restart where these are gone, too; then nodes without a seat take some."""
         seating = seating_of(standing)
         left = without(seating, moment.lost)
@@ -91,15 +91,15 @@ class Bamboo:
         if left == seating:
             return self._formed(standing, moment)
         taken = self._standing(left)
-        failed_over = Step(taken, "take over", failing_over(self._job.costs), interrupts=True)
+        failed_over = StateChange(taken, "take over", failing_over(self._job.costs), interrupts=True)
         return (failed_over, *self._formed(taken, moment))
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         """The pipelines in 1F1B, with repeated forwards, and a stage less for each worker that is gone."""
         kinds = self._kinds(seating_of(standing))
         return with_prediction(self._scheduled(kinds)) if kinds else None
 
-    def ordered(self, standing: Standing) -> Retimed:
+    def ordered(self, standing: TrainingState) -> Retimed:
         """The orders of the pipelines' plan."""
         return Retimed.of(self._scheduled(self._kinds(seating_of(standing))))
 
@@ -118,7 +118,7 @@ class Bamboo:
         )
         return scheduled(bare, "1f1b")
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """Pipeline after pipeline: the workers of the nodes that are left, in order."""
         seating, columns, width = seating_of(standing), self._redundancy.nodes, self._job.workers_per_node
         rows = [seating[first : first + columns] for first in range(0, len(seating), columns)]
@@ -184,11 +184,11 @@ class Bamboo:
         gone = self._gone(seating)
         return list(zip(gone, spread(self._job.microbatches, len(gone)), strict=True)) if gone else []
 
-    def _standing(self, seating: Seating) -> Standing:
+    def _standing(self, seating: Seating) -> TrainingState:
         kinds = self._kinds(seating)
         if not kinds:
-            return Standing((), None, 0, 0)
-        return Standing(
+            return TrainingState((), None, 0, 0)
+        return TrainingState(
             formation=seating,
             iteration_time_s=self._pipelines.iteration_time_s(frozenset(kinds), len(kinds)),
             microbatches=self._job.microbatches,
@@ -211,7 +211,7 @@ class Bamboo:
         )
         return Template("-".join(["t0", *map(str, gone)]), tuple(stages), found.links)
 
-    def _formed(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def _formed(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """Nodes without a seat take empty ones; pipelines are dissolved or begun where that pays."""
         seating = seating_of(standing)
         spares = seatless(seating, moment.fleet.nodes)
@@ -226,12 +226,12 @@ class Bamboo:
             return (form,)
         return (fill,) if fill is not None else ()
 
-    def _step(self, seating: Seating, following: Seating, answer: str) -> Step | None:
+    def _step(self, seating: Seating, following: Seating, answer: str) -> StateChange | None:
         """To another seating, after copies; None where it is the same, or none at all."""
         if not following or following == seating:
             return None
         copied_s = copying_s(self._job, self._copies(seating, following))
-        return Step(self._standing(following), answer, regrouping(self._job.costs, copying_s=copied_s))
+        return StateChange(self._standing(following), answer, regrouping(self._job.costs, copying_s=copied_s))
 
     def _regrouped(self, seating: Seating, spares: tuple[str, ...]) -> Seating:
         """Whole pipelines only, as many as there are nodes for: those that lack least stay, the others fill them."""

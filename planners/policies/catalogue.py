@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from ...schemas.errors import InvalidInputError
 from ...schemas.protocols import Policy
 from ...schemas.text import did_you_mean
-from .job import Job
+from .job import TrainingJob
 
 if TYPE_CHECKING:
     from .unheeding import Ordering
@@ -32,7 +32,7 @@ NAMES = tuple(_CLASSES)
 _HEEDING = ("adaptra", "greyhound", "rtk", "fault-free")
 
 
-def policy(name: str, job: Job) -> Policy:
+def policy(name: str, job: TrainingJob) -> Policy:
     """The policy of a name, for a job.
 
     Raises:

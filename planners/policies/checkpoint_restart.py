@@ -11,10 +11,10 @@ from functools import cached_property
 
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan
-from ...schemas.replay import Fleet, Moment, Standing, Step
-from .checkpoints import Saved, saved
-from .job import Job
-from .pipelines import Pipelines
+from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
+from .checkpoints import CheckpointCosts, saved
+from .job import TrainingJob
+from .pipelines import JobPipelines
 from .restart import restart_or_grow
 from .retimed import Retimed
 from .seating import Seating, pipelines_of, seating_of, seats, whole_rows
@@ -31,10 +31,10 @@ class CheckpointRestart:
         job: what it trains.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._job, self._pipelines = job, Pipelines(job)
+    def __init__(self, job: TrainingJob) -> None:
+        self._job, self._pipelines = job, JobPipelines(job)
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """On as many whole pipelines as there are nodes for.
 
         Raises:
@@ -43,34 +43,34 @@ class CheckpointRestart:
         self._pipelines.outcome(self._job.shape.dp, self._job.microbatches)
         return self._standing(self._rows(fleet))
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """A restart if a node at work was lost, or if more pipelines pay, or any are possible at last."""
         following = self._standing(self._rows(moment.fleet))
         lost = not set(seating_of(standing)).isdisjoint(moment.lost)
         return restart_or_grow(self._job.costs, standing, following, self.saved.loading_s, moment, lost=lost)
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         """The pipelines' plan."""
         count = pipelines_of(seating_of(standing), self._job.grid)
         return self._pipelines.plan(count, self._job.microbatches) if count else None
 
-    def ordered(self, standing: Standing) -> Retimed:
+    def ordered(self, standing: TrainingState) -> Retimed:
         """The orders of the pipelines' plan."""
         return self._pipelines.ordered(pipelines_of(seating_of(standing), self._job.grid), self._job.microbatches)
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """Row after row."""
         return seats(seating_of(standing), self._job.grid)
 
     @cached_property
-    def saved(self) -> Saved:
+    def saved(self) -> CheckpointCosts:
         """What checkpoints hold and cost."""
         return saved(self._job, self._pipelines.template(self._job.shape.dp))
 
     def _rows(self, fleet: Fleet) -> Seating:
         return whole_rows(fleet.nodes, self._job.grid.columns, self._job.grid.units)
 
-    def _standing(self, seating: Seating) -> Standing:
+    def _standing(self, seating: Seating) -> TrainingState:
         """Training on whole rows; waiting without any, or where so few cannot hold the whole batch (GPipe)."""
         count, microbatches = pipelines_of(seating, self._job.grid), self._job.microbatches
         try:
@@ -78,5 +78,5 @@ class CheckpointRestart:
         except InfeasibleError:
             outcome = None
         if outcome is None:
-            return Standing((), None, 0, 0)
+            return TrainingState((), None, 0, 0)
         return outcome.standing(seating, microbatches, len(seating), self.saved.checkpointing)

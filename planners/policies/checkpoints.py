@@ -8,12 +8,12 @@ from math import sqrt
 
 from ...schemas.plan import Template
 from ...schemas.replay import Checkpointing
-from .job import Job
+from .job import TrainingJob
 from .memory import state_bytes
 
 
 @dataclass(frozen=True)
-class Saved:
+class CheckpointCosts:
     """What a GPU of each stage saves, how often that is done, and how long it takes nodes to read it, in s."""
 
     gpu_bytes: tuple[float, ...]
@@ -21,7 +21,7 @@ class Saved:
     loading_s: float
 
 
-def checkpointing(job: Job, gpu_bytes: Sequence[float]) -> Checkpointing:
+def checkpointing(job: TrainingJob, gpu_bytes: Sequence[float]) -> Checkpointing:
     """How often a job saves its state, and how long that holds it up; by Young's formula where nobody says.
 
     J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 1974. A policy that rolls back
@@ -41,7 +41,7 @@ def checkpointing(job: Job, gpu_bytes: Sequence[float]) -> Checkpointing:
     return Checkpointing(every_s, pause_s)
 
 
-def loading_s(job: Job, node_bytes: Iterable[float]) -> float:
+def loading_s(job: TrainingJob, node_bytes: Iterable[float]) -> float:
     """How long it takes nodes to read their state from a checkpoint, side by side, in s.
 
     Args:
@@ -51,7 +51,7 @@ def loading_s(job: Job, node_bytes: Iterable[float]) -> float:
     return max(node_bytes) / job.costs.storage_bytes_per_s
 
 
-def node_bytes(job: Job, gpu_bytes: Sequence[float]) -> list[float]:
+def node_bytes(job: TrainingJob, gpu_bytes: Sequence[float]) -> list[float]:
     """What a node of each column of the job's grid reads, where a GPU of each stage has so many bytes."""
     width = job.grid.unit_stages
     return [
@@ -59,7 +59,7 @@ def node_bytes(job: Job, gpu_bytes: Sequence[float]) -> list[float]:
     ]
 
 
-def saved(job: Job, template: Template) -> Saved:
+def saved(job: TrainingJob, template: Template) -> CheckpointCosts:
     """What a job on its grid saves, whatever the number of its pipelines."""
     gpu_bytes = state_bytes(job, template)
-    return Saved(gpu_bytes, checkpointing(job, gpu_bytes), loading_s(job, node_bytes(job, gpu_bytes)))
+    return CheckpointCosts(gpu_bytes, checkpointing(job, gpu_bytes), loading_s(job, node_bytes(job, gpu_bytes)))

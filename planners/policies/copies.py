@@ -8,7 +8,7 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Place
 from ...schemas.profile import Connection
 from ..slipstream.normalization import Grid
-from .job import Job
+from .job import TrainingJob
 
 Copied = tuple[Place, Place, float]  # who sends, who receives, and the bytes that each GPU of a worker then receives
 
@@ -36,7 +36,7 @@ def from_peers(
     return copies
 
 
-def copying_s(job: Job, copies: Iterable[Copied]) -> float:
+def copying_s(job: TrainingJob, copies: Iterable[Copied]) -> float:
     """How long copies between workers take, in s: each sends one at a time and receives one at a time.
 
     The GPUs of a worker copy side by side.
@@ -50,7 +50,7 @@ def copying_s(job: Job, copies: Iterable[Copied]) -> float:
     return found
 
 
-def copying_connection(job: Job) -> Connection:
+def copying_connection(job: TrainingJob) -> Connection:
     """What a GPU's state is copied over: at the rate of the costs, or as the profile's network between nodes has it."""
     network = job.profile.network.between_workers or Connection()
     if job.costs.copy_bytes_per_s is None:
@@ -58,7 +58,7 @@ def copying_connection(job: Job) -> Connection:
     return Connection(network.latency_s, job.costs.copy_bytes_per_s)
 
 
-def require_rate(job: Job) -> None:
+def require_rate(job: TrainingJob) -> None:
     """Raise InvalidInputError if nobody says how fast state is copied."""
     if copying_connection(job).bandwidth_bytes_per_s is None:
         raise _unknown_rate()

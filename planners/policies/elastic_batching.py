@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from ...schemas.plan import Place, Plan
-from ...schemas.replay import Fleet, Moment, Standing, Step
-from .checkpoints import Saved, saved
+from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
+from .checkpoints import CheckpointCosts, saved
 from .copies import copying_s, from_peers, require_rate
-from .job import Job
+from .job import TrainingJob
 from .pauses import failing_over, regrouping, total_s
-from .pipelines import Pipelines
+from .pipelines import JobPipelines
 from .restart import restart
 from .retimed import Retimed
 from .seating import Seating, pipelines_of, seating_of, seatless, seats, whole_rows
@@ -33,10 +33,10 @@ class ElasticBatching:
         job: what it trains.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._job, self._pipelines = job, Pipelines(job)
+    def __init__(self, job: TrainingJob) -> None:
+        self._job, self._pipelines = job, JobPipelines(job)
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """On as many whole pipelines as there are nodes for.
 
         Raises:
@@ -47,7 +47,7 @@ class ElasticBatching:
         self._pipelines.outcome(self._job.shape.dp, self._job.microbatches)
         return self._standing(self._rows(fleet.nodes))
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """Pipelines dropped at once, and others formed as soon as they have their state; a restart if none is whole."""
         seating = seating_of(standing)
         whole = self._whole(seating, frozenset(moment.lost))
@@ -57,24 +57,24 @@ class ElasticBatching:
         dropped = self._dropped(whole) if len(whole) < len(seating) else ()
         return (*dropped, *self._formed(whole, moment.fleet, sum(total_s(step.pauses) for step in dropped)))
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         """The pipelines' plan."""
         count = pipelines_of(seating_of(standing), self._job.grid)
         return self._pipelines.plan(count, standing.microbatches) if count else None
 
-    def ordered(self, standing: Standing) -> Retimed:
+    def ordered(self, standing: TrainingState) -> Retimed:
         """The orders of the pipelines' plan."""
         count = pipelines_of(seating_of(standing), self._job.grid)
         return self._pipelines.ordered(count, standing.microbatches)
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """Row after row."""
         return seats(seating_of(standing), self._job.grid)
 
-    def _dropped(self, whole: Seating) -> tuple[Step, ...]:
-        return (Step(self._standing(whole), "drop", failing_over(self._job.costs), interrupts=True),)
+    def _dropped(self, whole: Seating) -> tuple[StateChange, ...]:
+        return (StateChange(self._standing(whole), "drop", failing_over(self._job.costs), interrupts=True),)
 
-    def _formed(self, whole: Seating, fleet: Fleet, busy_s: float) -> tuple[Step, ...]:
+    def _formed(self, whole: Seating, fleet: Fleet, busy_s: float) -> tuple[StateChange, ...]:
         """New rows beside whole ones, if nodes fill any; they begin to copy once others have regrouped."""
         columns = self._job.grid.columns
         rows = len(whole) // columns
@@ -82,7 +82,7 @@ class ElasticBatching:
         if not new:
             return ()
         after_s = busy_s + self._copying_s(rows, len(new) // columns)
-        return (Step(self._standing(whole + new), "form", regrouping(self._job.costs), after_s),)
+        return (StateChange(self._standing(whole + new), "form", regrouping(self._job.costs), after_s),)
 
     def _rows(self, nodes: tuple[str, ...]) -> Seating:
         return whole_rows(nodes, self._job.grid.columns, self._job.grid.units)
@@ -93,10 +93,10 @@ class ElasticBatching:
         rows = (seating[first : first + columns] for first in range(0, len(seating), columns))
         return tuple(node for row in rows if lost.isdisjoint(row) for node in row)
 
-    def _standing(self, seating: Seating) -> Standing:
+    def _standing(self, seating: Seating) -> TrainingState:
         count = pipelines_of(seating, self._job.grid)
         if not count:
-            return Standing((), None, 0, 0)
+            return TrainingState((), None, 0, 0)
         microbatches = count * self._job.shape.microbatches
         outcome = self._pipelines.outcome(count, microbatches)
         return outcome.standing(seating, microbatches, len(seating), self._saved.checkpointing)
@@ -109,5 +109,5 @@ class ElasticBatching:
         return copying_s(self._job, from_peers(grid, units[:first_new], units[first_new:], self._saved.gpu_bytes))
 
     @cached_property
-    def _saved(self) -> Saved:
+    def _saved(self) -> CheckpointCosts:
         return saved(self._job, self._pipelines.template(self._job.shape.dp))

@@ -7,14 +7,14 @@ from functools import cached_property, partial
 
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan
-from ...schemas.replay import Fleet, Moment, Standing, Step
+from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
 from ..pipeline import Schedule
-from .job import Job
-from .pipelines import Outcome, Pipelines
-from .rerouted import Rerouted
+from .job import TrainingJob
+from .pipelines import JobPipelines, TimeAndMemory
+from .rerouted import ReroutedPipelines
 from .seating import seated, seating_of, seats
 
-Way = tuple[Callable[[], Outcome], Callable[[], Plan]]
+Way = tuple[Callable[[], TimeAndMemory], Callable[[], Plan]]
 
 
 class FaultFree:
@@ -26,30 +26,30 @@ class FaultFree:
         job: what it trains.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         self._job = job
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """All seats taken, by the first nodes as far as there are some."""
         job, (outcome, _) = self._job, self._fastest
         seating = seated(fleet.nodes, job.nodes)
         return outcome.standing(seating, job.microbatches, job.nodes)
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """Nothing changes."""
         return ()
 
-    def plan(self, standing: Standing) -> Plan:
+    def plan(self, standing: TrainingState) -> Plan:
         """The fastest plan."""
         _, planned = self._fastest
         return planned()
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """Who sat there at the beginning."""
         return seats(seating_of(standing), self._job.grid)
 
     @cached_property
-    def _fastest(self) -> tuple[Outcome, Callable[[], Plan]]:
+    def _fastest(self) -> tuple[TimeAndMemory, Callable[[], Plan]]:
         """Of the ways that fit the GPUs: what it takes and holds, and what makes its plan.
 
         Raises:
@@ -69,7 +69,7 @@ class FaultFree:
         job = self._job
         schedules: dict[Schedule, None] = dict.fromkeys((job.schedule, "zero-bubble"))
         for schedule in schedules:
-            pipelines, asked = Pipelines(job, schedule), (job.shape.dp, job.microbatches)
+            pipelines, asked = JobPipelines(job, schedule), (job.shape.dp, job.microbatches)
             yield partial(pipelines.outcome, *asked), partial(pipelines.plan, *asked)
-        rerouted, whole = Rerouted(job), (0,) * job.grid.columns
+        rerouted, whole = ReroutedPipelines(job), (0,) * job.grid.columns
         yield partial(rerouted.outcome, whole), partial(rerouted.plan, whole)

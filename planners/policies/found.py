@@ -14,7 +14,7 @@ Item = tuple[str | NodePair, float]  # a slow node and its factor, or two nodes 
 
 
 @dataclass(frozen=True)
-class Found:
+class DetectionState:
     """What is believed to be slow, and what has changed but is not found yet.
 
     Attributes:
@@ -25,26 +25,26 @@ class Found:
     known: frozenset[Item] = frozenset()
     pending: tuple[tuple[Item, float], ...] = ()
 
-    def by(self, fleet: Fleet, time_s: float, takes_s: float) -> Found:
+    def by(self, fleet: Fleet, time_s: float, takes_s: float) -> DetectionState:
         """By a time at which the fleet is as it is; finding what changes then takes so long, in s."""
         items = items_of(fleet)
         if items == self.known:
-            return self if not self.pending else Found(self.known)
+            return self if not self.pending else DetectionState(self.known)
         gone = frozenset(item for item in self.known - items if not _is_there(item, fleet))
         known, before = self.known - gone, dict(self.pending)
         due_s = {item: before.get(item, time_s + takes_s) for item in known ^ items}
         due = {item for item, at_s in due_s.items() if at_s <= time_s}
         left = sorted(((item, at_s) for item, at_s in due_s.items() if item not in due), key=str)
-        return Found(known ^ due, tuple(left))
+        return DetectionState(known ^ due, tuple(left))
 
     @property
     def due_s(self) -> float | None:
         """When all will have been found if nothing else changes; None: there is nothing to be found."""
         return max((at_s for _, at_s in self.pending), default=None)
 
-    def all(self) -> Found:
+    def all(self) -> DetectionState:
         """Once all has been found."""
-        return Found(self.known ^ {item for item, _ in self.pending})
+        return DetectionState(self.known ^ {item for item, _ in self.pending})
 
     def believed(self, fleet: Fleet) -> Fleet:
         """The fleet as it is believed to be."""
@@ -55,7 +55,7 @@ class Found:
         return replace(fleet, slow=slow, slow_links=links)
 
 
-NOTHING = Found()
+NOTHING = DetectionState()
 
 
 def items_of(fleet: Fleet) -> frozenset[Item]:

@@ -29,19 +29,19 @@ from typing import cast
 
 from ... import __version__
 from ...schemas.plan import Place, Plan, Planner
-from ...schemas.replay import Fleet, Moment, Pause, Standing, Step
-from ..greyhound.mitigate import Switch, plan_switches
+from ...schemas.replay import Fleet, Moment, Pause, StateChange, TrainingState
+from ..greyhound.mitigate import StrategySwitch, plan_switches
 from ..scheduling.problem import ROUNDING
 from ..shape import shape_options
 from .checkpoint_restart import CheckpointRestart
 from .copies import Copied, copying_s, require_rate
-from .job import Job
+from .job import TrainingJob
 from .pauses import begins_s, planning, regrouping, saved_and_restarting, total_s
 from .pipelines import spread
-from .remedies import Remedies
+from .remedies import RemedyPlanner
 from .seating import seating_of, seats
-from .separate_pipelines import Kind, SeparatePipelines
-from .slowness import HEALTHY, Troubles, troubles_of, under_troubles
+from .separate_pipelines import PipelineKey, SeparatePipelines
+from .slowness import HEALTHY, PlanSlowness, troubles_of, under_troubles
 from .unheeding import paced
 
 Nodes = tuple[str, ...]
@@ -87,7 +87,7 @@ NOTHING = Reckoning(Measures(), 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Formation:
+class GreyhoundLayout:
     """Who sits where, and since when it is slow.
 
     Attributes:
@@ -98,9 +98,9 @@ class Formation:
         left_out: nodes that S4 has left out.
     """
 
-    base: Standing
+    base: TrainingState
     now: Measures
-    troubles: Troubles
+    troubles: PlanSlowness
     reckoning: Reckoning
     left_out: Nodes = ()
 
@@ -110,7 +110,7 @@ class _Option:
     """A strategy: the standing that it leads to, but for when, and what it pauses for."""
 
     strategy: str
-    standing: Standing
+    standing: TrainingState
     pauses: tuple[Pause, ...]
 
     @property
@@ -125,12 +125,12 @@ class Greyhound:
         job: what it trains.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         self._job, self._restarts = job, CheckpointRestart(job)
         self._pipelines = SeparatePipelines(job)
-        self._remedies = Remedies(self._pipelines, job.seed)
+        self._remedies = RemedyPlanner(self._pipelines, job.seed)
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """As checkpoint-restart; what is slow already is answered from the next moment on.
 
         Raises:
@@ -140,7 +140,7 @@ class Greyhound:
         require_rate(self._job)
         return self._first(self._restarts.begin(fleet), fleet, 0.0, ())
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """As checkpoint-restart where that has an answer; else remedies for what is slow, as they become due."""
         restarted = self._restarted(_formation(standing), moment)
         if restarted:
@@ -151,7 +151,7 @@ class Greyhound:
         pace = () if same == standing else (paced(same),)
         return (*pace, *self._pending(same, moment.fleet, moment.time_s))
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         """The pipelines' plan, with uneven micro-batches and what is slow."""
         formation = _formation(standing)
         if standing.iteration_time_s is None:
@@ -165,11 +165,11 @@ class Greyhound:
         planner = Planner("greyhound", __version__, options, self._job.seed)
         return under_troubles(self._pipelines.plan(_kinds(counts), planner), formation.troubles.felt())
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """Who sits where."""
         return self._seats(_formation(standing).now.nodes)
 
-    def _restarted(self, formation: Formation, moment: Moment) -> tuple[Step, ...]:
+    def _restarted(self, formation: GreyhoundLayout, moment: Moment) -> tuple[StateChange, ...]:
         """What checkpoint-restart does without those who are left out; with them if there is no pipeline otherwise."""
         left_out = tuple(node for node in formation.left_out if _is_slow(node, moment.fleet))
         steps = self._restarts.answer(formation.base, replace(moment, fleet=_without(moment.fleet, left_out)))
@@ -179,17 +179,17 @@ class Greyhound:
             steps = self._restarts.answer(formation.base, moment)
         return tuple(self._begun_anew(step, moment, left_out) for step in steps)
 
-    def _begun_anew(self, step: Step, moment: Moment, left_out: Nodes) -> Step:
+    def _begun_anew(self, step: StateChange, moment: Moment, left_out: Nodes) -> StateChange:
         at_s = moment.time_s + begins_s(step)
         return replace(step, standing=self._first(step.standing, moment.fleet, at_s, left_out))
 
-    def _first(self, base: Standing, fleet: Fleet, at_s: float, left_out: Nodes) -> Standing:
+    def _first(self, base: TrainingState, fleet: Fleet, at_s: float, left_out: Nodes) -> TrainingState:
         """A standing of checkpoint-restart, from a time on, with what is slow."""
         if base.iteration_time_s is None:
-            return replace(base, formation=Formation(base, Measures(), HEALTHY, NOTHING))
-        return self._beginning(Formation(base, self._usual(base), HEALTHY, NOTHING, left_out), fleet, at_s)
+            return replace(base, formation=GreyhoundLayout(base, Measures(), HEALTHY, NOTHING))
+        return self._beginning(GreyhoundLayout(base, self._usual(base), HEALTHY, NOTHING, left_out), fleet, at_s)
 
-    def _same(self, standing: Standing, moment: Moment) -> Standing:
+    def _same(self, standing: TrainingState, moment: Moment) -> TrainingState:
         """The same measures with what is slow now; reckoned anew if that changes the pace."""
         formation = _formation(standing)
         troubles = self._troubles(formation.now, moment.fleet)
@@ -200,14 +200,14 @@ class Greyhound:
             return same
         return replace(same, formation=replace(formation, troubles=troubles))
 
-    def _beginning(self, formation: Formation, fleet: Fleet, at_s: float) -> Standing:
+    def _beginning(self, formation: GreyhoundLayout, fleet: Fleet, at_s: float) -> TrainingState:
         """The reckoning begins at a time."""
         begun = self._standing(replace(formation, troubles=self._troubles(formation.now, fleet)))
         found_s = at_s + self._job.costs.slow_detection_iterations * (begun.iteration_time_s or 0.0)
         reckoning = Reckoning(formation.now, at_s, 0.0, found_s)
         return replace(begun, formation=replace(_formation(begun), reckoning=reckoning))
 
-    def _standing(self, formation: Formation) -> Standing:
+    def _standing(self, formation: GreyhoundLayout) -> TrainingState:
         outcome = self._pipelines.outcome(_kinds(formation.now.microbatches), formation.troubles)
         return replace(
             formation.base,
@@ -216,14 +216,14 @@ class Greyhound:
             peak_memory_bytes=outcome.peak_memory_bytes,
         )
 
-    def _pending(self, standing: Standing, fleet: Fleet, time_s: float) -> Iterator[Step]:
+    def _pending(self, standing: TrainingState, fleet: Fleet, time_s: float) -> Iterator[StateChange]:
         """What is still to be done about a slow-down, or its end."""
         if standing.iteration_time_s is None:
             return iter(())
         relieved = not _formation(standing).troubles
         return self._reverted(standing, fleet, time_s) if relieved else self._switches(standing, fleet, time_s)
 
-    def _reverted(self, standing: Standing, fleet: Fleet, time_s: float) -> Iterator[Step]:
+    def _reverted(self, standing: TrainingState, fleet: Fleet, time_s: float) -> Iterator[StateChange]:
         """All is well again: back to the first plan, once that is known, if it is any faster."""
         formation = _formation(standing)
         usual, usual_s = self._usual(formation.base), formation.base.iteration_time_s or 0.0
@@ -232,9 +232,9 @@ class Greyhound:
             pauses = self._moving(formation.now.nodes, usual.nodes)
             at_s = time_s + after_s + total_s(pauses)
             back = self._first(formation.base, fleet, at_s, formation.left_out)
-            yield Step(back, "relief", pauses, after_s)
+            yield StateChange(back, "relief", pauses, after_s)
 
-    def _switches(self, standing: Standing, fleet: Fleet, time_s: float) -> Iterator[Step]:
+    def _switches(self, standing: TrainingState, fleet: Fleet, time_s: float) -> Iterator[StateChange]:
         """Algorithm 1: the strategies that are still to come, each when the loss has reached its cost."""
         formation, reckoning = _formation(standing), _formation(standing).reckoning
         usual_s, switches = formation.base.iteration_time_s or 0.0, self._planned(formation, fleet)
@@ -254,15 +254,15 @@ class Greyhound:
                 lost_s = switch.after_s
             due_s, now_s = now_s, now_s + total_s(option.pauses)
             now = self._taken(option, replace(reckoning, since_s=now_s, lost_s=lost_s, taken=option.strategy))
-            yield Step(now, option.strategy, option.pauses, due_s - time_s)
+            yield StateChange(now, option.strategy, option.pauses, due_s - time_s)
 
-    def _taken(self, option: _Option, reckoning: Reckoning) -> Standing:
+    def _taken(self, option: _Option, reckoning: Reckoning) -> TrainingState:
         formation = _formation(option.standing)
         if option.strategy == "S4":
             reckoning = replace(reckoning, start=formation.now)
         return replace(option.standing, formation=replace(formation, reckoning=reckoning))
 
-    def _planned(self, formation: Formation, fleet: Fleet) -> list[tuple[Switch, _Option]]:
+    def _planned(self, formation: GreyhoundLayout, fleet: Fleet) -> list[tuple[StrategySwitch, _Option]]:
         """The switching plan of a slow-down, from its start on; nothing for one that nobody notices."""
         start, usual_s = formation.reckoning.start, formation.base.iteration_time_s or 0.0
         troubles = self._troubles(start, fleet)
@@ -280,7 +280,7 @@ class Greyhound:
         costs_s = {name: one.cost_s for name, one in options.items()}
         return [(one, options[one.strategy]) for one in plan_switches(costs_s, left, back_s).switches]
 
-    def _options(self, formation: Formation, troubles: Troubles, fleet: Fleet) -> Iterator[_Option]:
+    def _options(self, formation: GreyhoundLayout, troubles: PlanSlowness, fleet: Fleet) -> Iterator[_Option]:
         """The strategies that there are, from the start of a slow-down on."""
         start = formation.reckoning.start
         place_number = {place: number for number, place in enumerate(self._seats(start.nodes))}
@@ -298,7 +298,7 @@ class Greyhound:
             pauses = saved_and_restarting(costs, saved.checkpointing.pause_s, saved.loading_s)
             yield _Option("S4", restarted, pauses)
 
-    def _elsewhere(self, fleet: Fleet) -> Standing:
+    def _elsewhere(self, fleet: Fleet) -> TrainingState:
         """The job on nodes that are well, whose links to each other are well, too."""
         left_out = _slow_nodes(fleet)
         base = self._restarts.begin(_without(fleet, left_out))
@@ -312,25 +312,25 @@ class Greyhound:
         lasts_s = copying_s(self._job, _copies(before, after, depth, gpu_bytes))
         return regrouping(self._job.costs, planning_s=planning_s, copying_s=lasts_s)
 
-    def _usual(self, base: Standing) -> Measures:
+    def _usual(self, base: TrainingState) -> Measures:
         """The measures while all is well."""
         held = seats(seating_of(base), self._job.grid)
         nodes = tuple(held[place] for place in sorted(held))
         return Measures(nodes, spread(self._job.microbatches, len(nodes) // self._job.shape.pp))
 
-    def _troubles(self, measures: Measures, fleet: Fleet) -> Troubles:
+    def _troubles(self, measures: Measures, fleet: Fleet) -> PlanSlowness:
         return troubles_of(fleet, self._seats(measures.nodes)) if fleet.is_slow else HEALTHY
 
     def _seats(self, nodes: Nodes) -> dict[Place, str]:
         return {divmod(number, self._job.shape.pp): node for number, node in enumerate(nodes)}
 
 
-def _formation(standing: Standing) -> Formation:
-    return cast("Formation", standing.formation)
+def _formation(standing: TrainingState) -> GreyhoundLayout:
+    return cast("GreyhoundLayout", standing.formation)
 
 
-def _kinds(microbatches: Sequence[int]) -> list[Kind]:
-    return [Kind(count) for count in microbatches]
+def _kinds(microbatches: Sequence[int]) -> list[PipelineKey]:
+    return [PipelineKey(count) for count in microbatches]
 
 
 def _without(fleet: Fleet, nodes: Nodes) -> Fleet:

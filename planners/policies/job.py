@@ -14,7 +14,7 @@ from ..slipstream.normalization import Grid
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """What all policies are told.
 
     Node n of the job's first nodes holds the workers from n * `workers_per_node` on, in (pipeline, stage) order, as

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Stage, Template
 from ...schemas.profile import HoldsBytes, held_bytes
-from .job import Job
+from .job import TrainingJob
 
 
 def gpu_bytes(layers: Sequence[HoldsBytes], stage: Stage) -> float:
@@ -15,12 +15,12 @@ def gpu_bytes(layers: Sequence[HoldsBytes], stage: Stage) -> float:
     return sum(held_bytes(layers, *stage.layers)) / stage.tensor_parallel
 
 
-def state_bytes(job: Job, template: Template) -> tuple[float, ...]:
+def state_bytes(job: TrainingJob, template: Template) -> tuple[float, ...]:
     """Parameters, gradients and optimizer state that a GPU of each stage holds."""
     return tuple(gpu_bytes(job.profile.layers, stage) for stage in template.stages)
 
 
-def peak_memory_bytes(job: Job, template: Template, activation_bytes: Sequence[float]) -> float:
+def peak_memory_bytes(job: TrainingJob, template: Template, activation_bytes: Sequence[float]) -> float:
     """The most that any GPU holds, if one of each stage holds so much of activations at most."""
     return peak_bytes(state_bytes(job, template), activation_bytes)
 
@@ -30,7 +30,7 @@ def peak_bytes(static_bytes: Sequence[float], activation_bytes: Sequence[float])
     return max(static + most for static, most in zip(static_bytes, activation_bytes, strict=True))
 
 
-def activation_limit_bytes(job: Job, policy: str) -> float | None:
+def activation_limit_bytes(job: TrainingJob, policy: str) -> float | None:
     """The most activations that a GPU may hold, whatever its stage: for a policy that cuts stages of its own.
 
     Raises:

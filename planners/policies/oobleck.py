@@ -29,18 +29,18 @@ from typing import cast
 from ...schemas.checkpoint import missing_layers
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan, name_of, place_of
-from ...schemas.replay import Fleet, Moment, Pause, Standing, Step
+from ...schemas.replay import Fleet, Moment, Pause, StateChange, TrainingState
 from ...schemas.templates import PipelineTemplate, Templates, nodes_of_stages
 from ..batch.groups import Pace
 from ..oobleck.assignment import CrewNode, Range, node_shapes
 from ..oobleck.pace import connection_of, paces_of
 from ..oobleck.plan import ordered_of, plan_of
-from ..oobleck.reconfiguration import PAYS_WITHIN, Batch, Choice, Weighing
-from ..oobleck.reconfiguration import Standing as Crew
+from ..oobleck.reconfiguration import PAYS_WITHIN, Choice, GlobalBatch, Weighing
+from ..oobleck.reconfiguration import SurvivingNodes as Crew
 from ..oobleck.templates import largest_size, plan_templates
 from .checkpoints import checkpointing, loading_s
 from .copies import copying_connection, require_rate
-from .job import Job
+from .job import TrainingJob
 from .memory import gpu_bytes, peak_bytes
 from .pauses import failing_over, regrouping
 from .restart import restart
@@ -55,7 +55,7 @@ Part = tuple[int, tuple[int, ...]]  # a pipeline's nodes, and which of them are 
 
 
 @dataclass(frozen=True)
-class Formation:
+class OobleckLayout:
     """The nodes of each pipeline, in order, and its micro-batches; nothing while the job waits."""
 
     pipelines: tuple[Names, ...] = ()
@@ -119,12 +119,14 @@ class Oobleck:
         fault_tolerance: f; there are always one more pipelines, so that f failures lose no layer.
     """
 
-    def __init__(self, job: Job, pays_within: int = PAYS_WITHIN, fault_tolerance: int = FAULT_TOLERANCE) -> None:
+    def __init__(
+        self, job: TrainingJob, pays_within: int = PAYS_WITHIN, fault_tolerance: int = FAULT_TOLERANCE
+    ) -> None:
         self._job, self._pays_within, self._fault_tolerance = job, pays_within, fault_tolerance
         self._answers: dict[tuple[tuple[Part, ...], int], _Next] = {}
         self._beginnings: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """In the fastest pipelines of these nodes; waiting where they are too few.
 
         Raises:
@@ -137,9 +139,9 @@ class Oobleck:
         self._begun(tuple(map(str, range(self._job.nodes))))
         return self._begun(fleet.nodes)
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """Other pipelines, where nodes of theirs were lost or others can join; or a restart, or a wait for nodes."""
-        formation = cast("Formation", standing.formation)
+        formation = cast("OobleckLayout", standing.formation)
         if not formation.pipelines:
             return self._restarted(moment.fleet, lost=False)
         situation = self._situation(formation, moment)
@@ -152,21 +154,21 @@ class Oobleck:
             return self._restarted(moment.fleet, lost=True)
         return (self._reconfigured(situation),)
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         """The pipelines, in 1F1B."""
-        formation = cast("Formation", standing.formation)
+        formation = cast("OobleckLayout", standing.formation)
         if not formation.pipelines:
             return None
         return plan_of(self.templates, formation.sizes, formation.microbatches)
 
-    def ordered(self, standing: Standing) -> Retimed:
+    def ordered(self, standing: TrainingState) -> Retimed:
         """The orders of the pipelines' plan."""
-        formation = cast("Formation", standing.formation)
+        formation = cast("OobleckLayout", standing.formation)
         return Retimed(*ordered_of(self.templates, formation.sizes, formation.microbatches))
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """Pipeline after pipeline; a node holds one stage or several."""
-        pipelines = cast("Formation", standing.formation).pipelines
+        pipelines = cast("OobleckLayout", standing.formation).pipelines
         return {
             (k, i): names[node]
             for k, names in enumerate(pipelines)
@@ -192,7 +194,7 @@ class Oobleck:
         if connection.bandwidth_bytes_per_s is not None:
             all_bytes_per_s = connection.bandwidth_bytes_per_s * self._job.gpus_per_node
             connection = replace(connection, bandwidth_bytes_per_s=all_bytes_per_s)
-        return Weighing(self.templates, Batch(self._job.microbatches), connection, self._paces)
+        return Weighing(self.templates, GlobalBatch(self._job.microbatches), connection, self._paces)
 
     @cached_property
     def _paces(self) -> Sequence[Pace]:
@@ -233,11 +235,11 @@ class Oobleck:
                 fix="leave Oobleck out, or the limit; or give the profile a device with less memory",
             )
 
-    def _begun(self, nodes: Names) -> Standing:
+    def _begun(self, nodes: Names) -> TrainingState:
         """The fastest pipelines of the first nodes; a standing that waits where they are too few."""
         used = self._usable(len(nodes))
         if used < self._weighing.sizes.least:
-            return Standing(Formation(), None, 0, 0)
+            return TrainingState(OobleckLayout(), None, 0, 0)
         if used not in self._beginnings:
             self._beginnings[used] = self._weighing.anew(used)
         sizes, microbatches = self._beginnings[used]
@@ -248,10 +250,10 @@ class Oobleck:
         """How many of so many nodes the job uses."""
         return self._weighing.sizes.usable(min(nodes, self._job.nodes))
 
-    def _standing(self, pipelines: tuple[Names, ...], microbatches: tuple[int, ...]) -> Standing:
-        formation = Formation(pipelines, microbatches)
+    def _standing(self, pipelines: tuple[Names, ...], microbatches: tuple[int, ...]) -> TrainingState:
+        formation = OobleckLayout(pipelines, microbatches)
         kinds = frozenset(zip(formation.sizes, microbatches, strict=True))
-        return Standing(
+        return TrainingState(
             formation=formation,
             iteration_time_s=self._pipelines.iteration_time_s(kinds, len(pipelines)),
             microbatches=self._job.microbatches,
@@ -260,7 +262,7 @@ class Oobleck:
             checkpointing=checkpointing(self._job, [size for nodes, _ in kinds for size in self._gpu_bytes[nodes]]),
         )
 
-    def _situation(self, formation: Formation, moment: Moment) -> _Situation:
+    def _situation(self, formation: OobleckLayout, moment: Moment) -> _Situation:
         """What has become of the pipelines, and who can join them: also who was lost and has come back at once."""
         living = set(moment.fleet.nodes).difference(moment.lost)
         gone = [tuple(i for i, name in enumerate(names) if name not in living) for names in formation.pipelines]
@@ -295,7 +297,7 @@ class Oobleck:
         for n in range(len(situation.joining)):
             yield CrewNode(name_of((JOINS, n)), None, None)
 
-    def _reconfigured(self, situation: _Situation) -> Step:
+    def _reconfigured(self, situation: _Situation) -> StateChange:
         key = situation.parts, len(situation.joining)
         if key not in self._answers:
             crew = Crew(tuple(size for size, _ in situation.parts), tuple(self._crew(situation)))
@@ -303,29 +305,29 @@ class Oobleck:
         found = self._answers[key]
         standing = self._standing(situation.named(found.seats), found.microbatches)
         pauses = failing_over if situation.failed else regrouping
-        return Step(
+        return StateChange(
             standing,
             found.steps,
             pauses(self._job.costs, copying_s=found.copying_s),
             interrupts=situation.failed,
         )
 
-    def _stopped(self, standing: Standing, holds_all: bool) -> Step:
+    def _stopped(self, standing: TrainingState, holds_all: bool) -> StateChange:
         """Too few are left: what they hold is saved, if it is everything."""
         costs, saving = self._job.costs, standing.checkpointing
         pauses = [Pause("detecting", costs.detection_s)]
         if holds_all and saving is not None:
             pauses.append(Pause("checkpointing", saving.pause_s))
-        return Step(self._begun(()), "wait", tuple(pauses), interrupts=True, rolls_back=not holds_all)
+        return StateChange(self._begun(()), "wait", tuple(pauses), interrupts=True, rolls_back=not holds_all)
 
-    def _restarted(self, fleet: Fleet, *, lost: bool) -> tuple[Step, ...]:
+    def _restarted(self, fleet: Fleet, *, lost: bool) -> tuple[StateChange, ...]:
         """From what was saved, if there are enough nodes."""
         following = self._begun(fleet.nodes)
         return restart(self._job.costs, following, self._loading_s(following), lost=lost)
 
-    def _loading_s(self, standing: Standing) -> float:
+    def _loading_s(self, standing: TrainingState) -> float:
         """How long its nodes read a checkpoint."""
-        sizes = set(cast("Formation", standing.formation).sizes)
+        sizes = set(cast("OobleckLayout", standing.formation).sizes)
         return loading_s(self._job, [0.0, *(size for nodes in sizes for size in self._node_bytes(nodes))])
 
     def _node_bytes(self, nodes: int) -> Sequence[float]:

@@ -5,7 +5,7 @@ State that comes from a checkpoint counts as copied, as that from peers does.
 
 from __future__ import annotations
 
-from ...schemas.replay import Costs, Pause, PauseKind, Step
+from ...schemas.replay import Costs, Pause, PauseKind, StateChange
 
 
 def failing_over(costs: Costs, *, planning_s: float = 0.0, copying_s: float = 0.0) -> tuple[Pause, ...]:
@@ -45,7 +45,7 @@ def total_s(pauses: tuple[Pause, ...]) -> float:
     return sum(pause.lasts_s for pause in pauses)
 
 
-def begins_s(step: Step) -> float:
+def begins_s(step: StateChange) -> float:
     """When the first iteration after a step begins, in s from its moment on."""
     return step.after_s + total_s(step.pauses)
 

@@ -15,13 +15,13 @@ from ... import __version__
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Pipeline, Plan, Planner, Stage, Template, Worker
-from ...schemas.replay import Checkpointing, Standing
+from ...schemas.replay import Checkpointing, TrainingState
 from ..oobleck.pace import stage_ends_s, warm_ups_of
 from ..pipeline import Schedule, scheduled
 from ..scheduling.assemble import with_prediction
 from ..scheduling.evaluate import evaluate
 from ..shape import shape_options, template_of
-from .job import Job
+from .job import TrainingJob
 from .memory import peak_memory_bytes
 from .retimed import Retimed
 
@@ -29,7 +29,7 @@ NOBODY = Planner("pipeline", __version__, {})
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TimeAndMemory:
     """What pipelines take and hold.
 
     Attributes:
@@ -42,20 +42,22 @@ class Outcome:
 
     def standing(
         self, formation: Hashable, microbatches: int, nodes: int, checkpointing: Checkpointing | None = None
-    ) -> Standing:
-        """Training goes on with this outcome; the rest as for `Standing`."""
-        return Standing(formation, self.iteration_time_s, microbatches, nodes, self.peak_memory_bytes, checkpointing)
+    ) -> TrainingState:
+        """Training goes on with this outcome; the rest as for `TrainingState`."""
+        return TrainingState(
+            formation, self.iteration_time_s, microbatches, nodes, self.peak_memory_bytes, checkpointing
+        )
 
 
 @dataclass(frozen=True)
-class _Run:
+class _PipelineRun:
     """When each stage of a pipeline has done its micro-batches, and the most activations that a GPU of it held."""
 
     ends_s: tuple[float, ...]
     activation_bytes: tuple[float, ...]
 
 
-class Pipelines:
+class JobPipelines:
     """A job's pipelines; their number need not be the job's.
 
     Args:
@@ -66,12 +68,12 @@ class Pipelines:
         InvalidInputError: the shape has delays of single pipelines.
     """
 
-    def __init__(self, job: Job, schedule: Schedule | None = None) -> None:
+    def __init__(self, job: TrainingJob, schedule: Schedule | None = None) -> None:
         require_alike(job)
         self._job, self._schedule = job, schedule or job.schedule
         self._templates: dict[int, Template] = {}
-        self._runs: dict[int, _Run] = {}  # by micro-batches
-        self._outcomes: dict[tuple[int, int], Outcome] = {}  # of one: how many sum with it, and its micro-batches
+        self._runs: dict[int, _PipelineRun] = {}  # by micro-batches
+        self._outcomes: dict[tuple[int, int], TimeAndMemory] = {}  # of one: how many sum with it, and its micro-batches
 
     def template(self, pipelines: int) -> Template:
         """The stages of so many pipelines, whose number only sums of gradients depend on.
@@ -84,14 +86,14 @@ class Pipelines:
             self._templates[pipelines] = template_of(self._job.profile, replace(self._job.shape, dp=pipelines))
         return self._templates[pipelines]
 
-    def outcome(self, pipelines: int, microbatches: int) -> Outcome:
+    def outcome(self, pipelines: int, microbatches: int) -> TimeAndMemory:
         """What so many pipelines take and hold with so many micro-batches in all, spread evenly.
 
         Raises:
             InfeasibleError: as `template`; or a memory limit admits no schedule of this kind.
         """
         each = [self._alone(pipelines, count) for count in set(spread(microbatches, pipelines))]
-        return Outcome(max(one.iteration_time_s for one in each), max(one.peak_memory_bytes for one in each))
+        return TimeAndMemory(max(one.iteration_time_s for one in each), max(one.peak_memory_bytes for one in each))
 
     def plan(self, pipelines: int, microbatches: int) -> Plan:
         """Their plan, checked and with its prediction; the rest as for `outcome`."""
@@ -132,33 +134,33 @@ class Pipelines:
     def _inputs(self) -> dict[str, str]:
         return {"profile": digest(self._job.profile)}
 
-    def _alone(self, pipelines: int, microbatches: int) -> Outcome:
+    def _alone(self, pipelines: int, microbatches: int) -> TimeAndMemory:
         """One of so many pipelines, with its own micro-batches."""
         key = pipelines, microbatches
         if key not in self._outcomes:
             stages, run = self.template(pipelines).stages, self._run(microbatches)
             held = peak_memory_bytes(self._job, self.template(pipelines), run.activation_bytes)
-            self._outcomes[key] = Outcome(iteration_s(stages, run.ends_s), held)
+            self._outcomes[key] = TimeAndMemory(iteration_s(stages, run.ends_s), held)
         return self._outcomes[key]
 
-    def _run(self, microbatches: int) -> _Run:
+    def _run(self, microbatches: int) -> _PipelineRun:
         """A pipeline of so many micro-batches, whatever sums of gradients take."""
         if microbatches not in self._runs:
             self._runs[microbatches] = self._timed(microbatches)
         return self._runs[microbatches]
 
-    def _timed(self, microbatches: int) -> _Run:
+    def _timed(self, microbatches: int) -> _PipelineRun:
         """By the kernel where there is one, else by the evaluator."""
         template = self.template(self._job.shape.dp)
         if self._schedule == "1f1b":
             held = zip(warm_ups_of(template.stages), template.stages, strict=True)
             held_bytes = tuple(min(most, microbatches) * stage.activation_bytes for most, stage in held)
-            return _Run(stage_ends_s(template.stages, template.links, microbatches), held_bytes)
+            return _PipelineRun(stage_ends_s(template.stages, template.links, microbatches), held_bytes)
         found = evaluate(scheduled(self.bare(self._job.shape.dp, (microbatches,)), self._schedule))
-        return _Run(tuple(row[-1].end_s for row in found.operations), found.peak_memory_bytes)
+        return _PipelineRun(tuple(row[-1].end_s for row in found.operations), found.peak_memory_bytes)
 
 
-def require_alike(job: Job) -> None:
+def require_alike(job: TrainingJob) -> None:
     """Raise InvalidInputError if a link of a single pipeline is slow from the beginning: nodes have no places yet."""
     for pipeline, link in job.shape.link_delay_s or {}:
         if pipeline is not None:

@@ -21,7 +21,7 @@ from itertools import pairwise
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Link, Stage
 from ..shape import cut_stages
-from .job import Job
+from .job import TrainingJob
 from .memory import activation_limit_bytes, gpu_bytes
 
 Gone = tuple[int, ...]  # nodes of a pipeline, by their index, ascending
@@ -48,7 +48,7 @@ class Redundancy:
         InvalidInputError: a layer has no cost at the job's tensor-parallel degree.
     """
 
-    def __init__(self, job: Job, nodes: int) -> None:
+    def __init__(self, job: TrainingJob, nodes: int) -> None:
         self.job, self.nodes = job, nodes
         unlimited = replace(job.profile, device=replace(job.profile.device, memory_bytes=None))
         self._most_bytes = activation_limit_bytes(job, "Bamboo")

@@ -14,8 +14,8 @@ from typing import Literal
 from ...schemas.conditions import pair_of
 from ...schemas.plan import Place, Plan, name_of, place_of
 from ..greyhound.topology import Assignment, best_assignment
-from .separate_pipelines import Kind, SeparatePipelines
-from .slowness import Troubles
+from .separate_pipelines import PipelineKey, SeparatePipelines
+from .slowness import PlanSlowness
 
 Remedy = Literal["S1", "S2", "S3"]
 
@@ -39,7 +39,7 @@ class Arrangement:
     iteration_time_s: float
 
 
-class Remedies:
+class RemedyPlanner:
     """What S2 and S3 make of troubles; every answer is remembered.
 
     Args:
@@ -49,9 +49,9 @@ class Remedies:
 
     def __init__(self, pipelines: SeparatePipelines, seed: int) -> None:
         self._pipelines, self._seed = pipelines, seed
-        self._found: dict[tuple[tuple[int, ...], Troubles], dict[Remedy, Arrangement]] = {}
+        self._found: dict[tuple[tuple[int, ...], PlanSlowness], dict[Remedy, Arrangement]] = {}
 
-    def of(self, microbatches: tuple[int, ...], troubles: Troubles) -> Mapping[Remedy, Arrangement]:
+    def of(self, microbatches: tuple[int, ...], troubles: PlanSlowness) -> Mapping[Remedy, Arrangement]:
         """S1, which is as it is, and those of S2 and S3 that are faster than what comes before them.
 
         Args:
@@ -63,13 +63,13 @@ class Remedies:
             self._found[key] = dict(self._faster(microbatches, troubles))
         return self._found[key]
 
-    def uneven(self, microbatches: tuple[int, ...], troubles: Troubles) -> Arrangement:
+    def uneven(self, microbatches: tuple[int, ...], troubles: PlanSlowness) -> Arrangement:
         """S2, whether or not it is faster."""
         plan = self._plan(microbatches)
         answer = _assignments(plan, troubles, self._seed)(most_moves=0)
         return self._timed(answer.microbatches, _home(plan), troubles)
 
-    def _faster(self, microbatches: tuple[int, ...], troubles: Troubles) -> Iterator[tuple[Remedy, Arrangement]]:
+    def _faster(self, microbatches: tuple[int, ...], troubles: PlanSlowness) -> Iterator[tuple[Remedy, Arrangement]]:
         plan = self._plan(microbatches)
         now = self._timed(microbatches, _home(plan), troubles)
         yield "S1", now
@@ -80,7 +80,7 @@ class Remedies:
         if moved.iteration_time_s < min(now.iteration_time_s, uneven.iteration_time_s):
             yield "S3", moved
 
-    def _moved(self, plan: Plan, microbatches: tuple[int, ...], troubles: Troubles) -> Iterator[Arrangement]:
+    def _moved(self, plan: Plan, microbatches: tuple[int, ...], troubles: PlanSlowness) -> Iterator[Arrangement]:
         """S3 alone, with S2 by one search for both, and S2 after it: the search's model is rough for slow hops."""
         if len(_concerned(troubles)) * len(plan.workers) > MOST_SWAPS:
             return
@@ -94,10 +94,12 @@ class Remedies:
                 yield replace(self.uneven(microbatches, moved), came_from=sources)
 
     def _plan(self, microbatches: tuple[int, ...]) -> Plan:
-        return self._pipelines.bare([Kind(count) for count in microbatches])
+        return self._pipelines.bare([PipelineKey(count) for count in microbatches])
 
-    def _timed(self, microbatches: tuple[int, ...], came_from: tuple[Place, ...], troubles: Troubles) -> Arrangement:
-        outcome = self._pipelines.outcome([Kind(count) for count in microbatches], troubles)
+    def _timed(
+        self, microbatches: tuple[int, ...], came_from: tuple[Place, ...], troubles: PlanSlowness
+    ) -> Arrangement:
+        outcome = self._pipelines.outcome([PipelineKey(count) for count in microbatches], troubles)
         return Arrangement(microbatches, came_from, outcome.iteration_time_s)
 
 
@@ -105,12 +107,12 @@ def _home(plan: Plan) -> tuple[Place, ...]:
     return tuple(worker.place for worker in plan.workers)
 
 
-def _concerned(troubles: Troubles) -> set[Place]:
+def _concerned(troubles: PlanSlowness) -> set[Place]:
     """The places that are slow, or an end of a slow link."""
     return {place for place, _ in troubles.factors} | {place for pair, _ in troubles.links_s for place in pair}
 
 
-def _assignments(plan: Plan, troubles: Troubles, seed: int) -> Callable[..., Assignment]:
+def _assignments(plan: Plan, troubles: PlanSlowness, seed: int) -> Callable[..., Assignment]:
     """`best_assignment`, from where everybody is."""
     home = {worker.name: worker.place for worker in plan.workers}
     slow = {name_of(place): factor for place, factor in troubles.factors}

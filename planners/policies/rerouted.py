@@ -10,16 +10,16 @@ from functools import cached_property
 
 from ...schemas.plan import Plan, Template
 from ..scheduling.solve import Effort
-from ..slipstream.cluster import Request, opening
+from ..slipstream.cluster import AtlasRequest, opening
 from ..slipstream.normalization import Vector
 from ..slipstream.replanner import Replanner
-from .job import Job
+from .job import TrainingJob
 from .memory import peak_memory_bytes
-from .pipelines import Outcome, require_alike
+from .pipelines import TimeAndMemory, require_alike
 from .retimed import Retimed
 
 
-class Rerouted:
+class ReroutedPipelines:
     """A job's pipelines with failures, their number by column; every answer is remembered.
 
     Schedules are made by rules, without a search: workers wait for them, and a replay asks for hundreds.
@@ -31,10 +31,10 @@ class Rerouted:
         InvalidInputError: the shape has delays of single pipelines.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         require_alike(job)
         self._job = job
-        self._outcomes: dict[Vector, Outcome] = {}
+        self._outcomes: dict[Vector, TimeAndMemory] = {}
         self._best: dict[int, Vector] = {}
 
     @property
@@ -46,7 +46,7 @@ class Rerouted:
         """
         return self._replanner.common.template
 
-    def outcome(self, empty: Vector) -> Outcome:
+    def outcome(self, empty: Vector) -> TimeAndMemory:
         """What the pipelines take, and hold at most, with so many empty seats in each column.
 
         Memory is that of all backwards split, as in an atlas; the plan, which splits fewer, may hold less.
@@ -80,13 +80,13 @@ class Rerouted:
             self._outcomes[found] = self._outcome(entry.prediction.iteration_time_s, entry.prediction.peak_memory_bytes)
         return self._best[empty_seats]
 
-    def _outcome(self, iteration_s: float, activation_bytes: tuple[float, ...]) -> Outcome:
-        return Outcome(iteration_s, peak_memory_bytes(self._job, self.template, activation_bytes))
+    def _outcome(self, iteration_s: float, activation_bytes: tuple[float, ...]) -> TimeAndMemory:
+        return TimeAndMemory(iteration_s, peak_memory_bytes(self._job, self.template, activation_bytes))
 
     @cached_property
     def _replanner(self) -> Replanner:
         grid = self._job.grid
         unit = grid.unit_pipelines, grid.unit_stages
         effort = Effort("rules", seed=self._job.seed)
-        request = Request(self._job.shape, "staggered", unit, effort)
+        request = AtlasRequest(self._job.shape, "staggered", unit, effort)
         return Replanner(opening(self._job.profile, request), grid.columns * (grid.units - 1))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...schemas.replay import Costs, Moment, Standing, Step
+from ...schemas.replay import Costs, Moment, StateChange, TrainingState
 from .outlook import pays, until_next_failure_s
 from .pauses import restarting, saved_and_restarting, total_s
 
 
-def restart(costs: Costs, following: Standing, loading_s: float, *, lost: bool) -> tuple[Step, ...]:
+def restart(costs: Costs, following: TrainingState, loading_s: float, *, lost: bool) -> tuple[StateChange, ...]:
     """Training begins anew with another standing, or waits for nodes.
 
     Args:
@@ -17,14 +17,14 @@ def restart(costs: Costs, following: Standing, loading_s: float, *, lost: bool) 
         lost: whether training was under way and has just lost its state; else it has been waiting.
     """
     if following.iteration_time_s is None:
-        return (Step(following, "wait", interrupts=True, rolls_back=True),) if lost else ()
+        return (StateChange(following, "wait", interrupts=True, rolls_back=True),) if lost else ()
     pauses = restarting(costs, loading_s, detected=lost)
-    return (Step(following, "restart", pauses, interrupts=True, rolls_back=lost),)
+    return (StateChange(following, "restart", pauses, interrupts=True, rolls_back=lost),)
 
 
 def restart_or_grow(
-    costs: Costs, standing: Standing, following: Standing, loading_s: float, moment: Moment, *, lost: bool
-) -> tuple[Step, ...]:
+    costs: Costs, standing: TrainingState, following: TrainingState, loading_s: float, moment: Moment, *, lost: bool
+) -> tuple[StateChange, ...]:
     """A restart where training cannot go on; by choice, from a checkpoint saved first, where that pays; else nothing.
 
     Args:
@@ -40,4 +40,4 @@ def restart_or_grow(
     pauses = saved_and_restarting(costs, saving_s, loading_s)
     rates = standing.microbatches_per_s, following.microbatches_per_s
     grows = pays(until_next_failure_s(costs, moment), total_s(pauses), *rates)
-    return (Step(following, "grow", pauses),) if grows else ()
+    return (StateChange(following, "grow", pauses),) if grows else ()

@@ -12,7 +12,7 @@ from ...schemas.plan import Place, Plan
 from ..scheduling.assemble import peaks_bytes
 from ..scheduling.problem import Problem, Workers, codes_of, components, problem_of
 from ..scheduling.retime import Retimer
-from .slowness import Troubles, share_layers
+from .slowness import PlanSlowness, share_layers
 
 if TYPE_CHECKING:
     from ..scheduling.problem import Floats, Orders
@@ -38,11 +38,11 @@ class Retimed:
         problem = problem_of(plan)
         return cls(problem, codes_of(plan, problem))
 
-    def iteration_time_s(self, troubles: Troubles) -> float:
+    def iteration_time_s(self, troubles: PlanSlowness) -> float:
         """What `rtk simulate` says of `under_troubles(plan, troubles)`."""
         return Retimer(self._under(troubles)).value_s(self._orders)
 
-    def ends_s(self, troubles: Troubles) -> Floats:
+    def ends_s(self, troubles: PlanSlowness) -> Floats:
         """When each worker has executed its last operation, in the order of the plan's workers."""
         retimer = Retimer(self._under(troubles))
         retimer.value_s(self._orders)
@@ -52,14 +52,14 @@ class Retimed:
         """The most activation bytes that each worker holds; what is slow does not change them."""
         return peaks_bytes(self._problem, self._orders)
 
-    def _under(self, troubles: Troubles) -> Problem:
+    def _under(self, troubles: PlanSlowness) -> Problem:
         inside_s = self._problem.inside_s.copy()
         for (k, i), delay_s in troubles.hops_s.items():
             inside_s[k, i] = max(delay_s, inside_s[k, i])
         return replace(self._problem, workers=_slowed(self._problem.workers, troubles, self._number), inside_s=inside_s)
 
 
-def _slowed(workers: Workers, troubles: Troubles, number: Mapping[Place, int]) -> Workers:
+def _slowed(workers: Workers, troubles: PlanSlowness, number: Mapping[Place, int]) -> Workers:
     """Workers whose operations, and sums of gradients, take as long as the troubles have it."""
     factor, slowest_s = np.ones(len(workers.stage)), np.zeros(len(workers.stage))
     held, component_of = workers.parts.held, components(workers.parts.held)

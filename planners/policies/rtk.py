@@ -28,11 +28,11 @@ from math import sqrt
 from typing import cast
 
 from ...schemas.plan import Place, Plan
-from ...schemas.replay import Checkpointing, Fleet, Moment, Pause, Standing, Step
+from ...schemas.replay import Checkpointing, Fleet, Moment, Pause, StateChange, TrainingState
 from .checkpoints import loading_s
 from .copies import copying_s
-from .found import NOTHING, Found
-from .job import Job
+from .found import NOTHING, DetectionState
+from .job import TrainingJob
 from .outlook import until_next_failure_s
 from .pauses import failing_over, regrouping, total_s
 from .restart import restart
@@ -47,7 +47,7 @@ MOST_SPARED = 3  # sets of slow nodes that it is weighed to do without
 
 
 @dataclass(frozen=True)
-class Formation:
+class RtkLayout:
     """How the job is held.
 
     Attributes:
@@ -58,9 +58,9 @@ class Formation:
     """
 
     way: int
-    held: Standing
+    held: TrainingState
     spared: frozenset[str] = frozenset()
-    found: Found = NOTHING
+    found: DetectionState = NOTHING
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class _Question:
 
     moment: Moment
     believed: Fleet
-    found: Found
+    found: DetectionState
     left_s: float
 
 
@@ -90,11 +90,11 @@ class Rtk:
         InfeasibleError: no way fits the GPUs.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         self._job = job
         self._ways = ways_of(job)
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """In the fastest way; what is slow already has to be found."""
         healthy, left_s = Fleet(fleet.nodes), self._job.costs.mean_time_between_failures_s
         question = _Question(Moment(0.0, fleet), healthy, NOTHING, left_s)
@@ -107,7 +107,7 @@ class Rtk:
         found = NOTHING.by(fleet, 0.0, self._finding_s(first))
         return replace(first, formation=replace(_formation(first), found=found))
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """What commits most until the next failure; and what will, once more has been found."""
         left_s = until_next_failure_s(self._job.costs, moment)
         found = self._found(standing, moment, left_s)
@@ -120,15 +120,15 @@ class Rtk:
             steps = (*steps, *(replace(step, after_s=step.after_s + after_s) for step in later))
         return tuple(map(_saving, steps))
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         """Of the way in force."""
         return self._way(standing).policy.plan(_formation(standing).held)
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """Of the way in force."""
         return self._way(standing).policy.seats(_formation(standing).held)
 
-    def _found(self, standing: Standing, moment: Moment, left_s: float) -> Found:
+    def _found(self, standing: TrainingState, moment: Moment, left_s: float) -> DetectionState:
         """What is known of the fleet; what has changed just now is told from iterations as they are from now on."""
         before, time_s = _formation(standing).found, moment.time_s
         found = before.by(moment.fleet, time_s, float("inf"))
@@ -137,11 +137,11 @@ class Rtk:
         urgent = _urgent(self._stays(standing, _Question(moment, found.believed(moment.fleet), found, left_s)))
         return before.by(moment.fleet, time_s, self._finding_s(urgent[-1].standing if urgent else standing))
 
-    def _finding_s(self, standing: Standing) -> float:
+    def _finding_s(self, standing: TrainingState) -> float:
         """How long it takes to find what is slow, or well again, in s."""
         return self._job.costs.slow_detection_iterations * (standing.iteration_time_s or 0.0)
 
-    def _best(self, standing: Standing, question: _Question) -> tuple[Step, ...]:
+    def _best(self, standing: TrainingState, question: _Question) -> tuple[StateChange, ...]:
         """Of all answers, that which commits most; the first one of several."""
         stays = self._stays(standing, question)
         found = [stays, _urgent(stays), *self._adapts(standing, stays, question)]
@@ -149,7 +149,7 @@ class Rtk:
         found += self._changes(standing, stays, question)
         return max(found, key=lambda steps: self._expected(standing, steps, question.left_s))
 
-    def _expected(self, standing: Standing, steps: tuple[Step, ...], left_s: float) -> float:
+    def _expected(self, standing: TrainingState, steps: tuple[StateChange, ...], left_s: float) -> float:
         """Micro-batches committed by the next failure, less those that it costs if it takes the state along."""
         last = steps[-1].standing if steps else standing
         if last.iteration_time_s is None or self._way(last).holders(_formation(last).held) > 1:
@@ -158,7 +158,7 @@ class Rtk:
         lost_s = self._job.costs.restart_s + (min(left_s, saved.every_s) / 2 if saved else left_s)
         return _committed(standing, steps, left_s) - lost_s * last.microbatches_per_s
 
-    def _stays(self, standing: Standing, question: _Question) -> tuple[Step, ...]:
+    def _stays(self, standing: TrainingState, question: _Question) -> tuple[StateChange, ...]:
         """What the way in force does; slow nodes that it does without stay out as long as they are slow."""
         formation, moment = _formation(standing), question.moment
         spared = formation.spared.intersection(question.believed.slow)
@@ -171,7 +171,9 @@ class Rtk:
             return (paced(same), *steps)
         return steps
 
-    def _adapts(self, standing: Standing, stays: tuple[Step, ...], question: _Question) -> Iterator[tuple[Step, ...]]:
+    def _adapts(
+        self, standing: TrainingState, stays: tuple[StateChange, ...], question: _Question
+    ) -> Iterator[tuple[StateChange, ...]]:
         """All stay where they are, with a plan for what is slow."""
         urgent = _urgent(stays)
         now = urgent[-1].standing if urgent else standing
@@ -184,9 +186,9 @@ class Rtk:
             pauses = (Pause("planning", costs.planning_s),) if costs.planning_s else ()
             after_s = sum(total_s(step.pauses) for step in urgent)
             adapted = self._marked(adapted, formation.way, formation.spared, question)
-            yield (*urgent, Step(adapted, "adapt", pauses, after_s))
+            yield (*urgent, StateChange(adapted, "adapt", pauses, after_s))
 
-    def _spares(self, standing: Standing, question: _Question) -> Iterator[tuple[Step, ...]]:
+    def _spares(self, standing: TrainingState, question: _Question) -> Iterator[tuple[StateChange, ...]]:
         """The way in force without other slow nodes than those that it does without."""
         formation, moment = _formation(standing), question.moment
         if moment.lost or standing.iteration_time_s is None:
@@ -201,7 +203,9 @@ class Rtk:
                 if steps and not any(step.rolls_back for step in steps):
                     yield tuple(map(_unhurried, steps))
 
-    def _changes(self, standing: Standing, stays: tuple[Step, ...], question: _Question) -> Iterator[tuple[Step, ...]]:
+    def _changes(
+        self, standing: TrainingState, stays: tuple[StateChange, ...], question: _Question
+    ) -> Iterator[tuple[StateChange, ...]]:
         """Over to each other formation, with all nodes or without slow ones."""
         urgent = _urgent(stays)
         now = urgent[-1].standing if urgent else standing
@@ -212,7 +216,7 @@ class Rtk:
             else:
                 yield from self._goes_over(urgent, target)
 
-    def _targets(self, now: Standing, question: _Question) -> Iterator[Standing]:
+    def _targets(self, now: TrainingState, question: _Question) -> Iterator[TrainingState]:
         """Other formations that are faster; most are left out by what they can give at most."""
         believed, fleet, least_per_s = question.believed, question.moment.fleet, now.microbatches_per_s
         waits = now.iteration_time_s is None
@@ -228,28 +232,28 @@ class Rtk:
                 if target.microbatches_per_s > asked_per_s:
                     yield target
 
-    def _goes_over(self, urgent: tuple[Step, ...], target: Standing) -> Iterator[tuple[Step, ...]]:
+    def _goes_over(self, urgent: tuple[StateChange, ...], target: TrainingState) -> Iterator[tuple[StateChange, ...]]:
         """To another formation with the state that there is: in the pause of a failure, or beside training."""
         costs = self._job.costs
         lasts_s = copying_s(self._job, [((0, 0), (0, 1), target.peak_memory_bytes)])
         if any(step.interrupts for step in urgent):
             pauses = failing_over(costs, planning_s=costs.planning_s, copying_s=lasts_s)
-            yield (Step(target, "re-shape", pauses, interrupts=True),)
+            yield (StateChange(target, "re-shape", pauses, interrupts=True),)
         if urgent and urgent[-1].standing.iteration_time_s is None:
             return
         ready_s = sum(total_s(step.pauses) for step in urgent) + lasts_s
         rest_s = max(0.0, target.peak_memory_bytes / costs.snapshot_bytes_per_s - costs.regrouping_s)
         pauses = regrouping(costs, planning_s=costs.planning_s, copying_s=rest_s)
-        yield (*urgent, Step(target, "re-shape", pauses, ready_s))
+        yield (*urgent, StateChange(target, "re-shape", pauses, ready_s))
 
-    def _restarts(self, target: Standing, *, lost: bool) -> tuple[Step, ...]:
+    def _restarts(self, target: TrainingState, *, lost: bool) -> tuple[StateChange, ...]:
         """In another formation, from the last checkpoint."""
         node_bytes = target.peak_memory_bytes * self._job.gpus_per_node
         return restart(self._job.costs, target, loading_s(self._job, [node_bytes]), lost=lost)
 
     def _asked(
-        self, formation: Formation, moment: Moment, spared: frozenset[str], question: _Question
-    ) -> tuple[Step, ...]:
+        self, formation: RtkLayout, moment: Moment, spared: frozenset[str], question: _Question
+    ) -> tuple[StateChange, ...]:
         """A way's answer, as this policy's; pipelines that are made anew heed what is slow from the first on."""
         found = []
         for step in self._ways[formation.way].policy.answer(formation.held, moment):
@@ -262,16 +266,16 @@ class Rtk:
             found.append(replace(step, standing=marked, pauses=pauses))
         return tuple(found)
 
-    def _adapted(self, number: int, held: Standing, spared: frozenset[str], question: _Question) -> Standing:
+    def _adapted(self, number: int, held: TrainingState, spared: frozenset[str], question: _Question) -> TrainingState:
         believed, fleet = _without(question.believed, spared), _without(question.moment.fleet, spared)
         return self._ways[number].adapted(held, believed, fleet)
 
-    def _marked(self, held: Standing, number: int, spared: frozenset[str], question: _Question) -> Standing:
+    def _marked(self, held: TrainingState, number: int, spared: frozenset[str], question: _Question) -> TrainingState:
         """A way's standing, as this policy's."""
-        formation = Formation(number, held, spared, question.found)
+        formation = RtkLayout(number, held, spared, question.found)
         return replace(held, formation=formation, checkpointing=self._checkpointing(held, number, question.left_s))
 
-    def _checkpointing(self, held: Standing, number: int, between_failures_s: float) -> Checkpointing | None:
+    def _checkpointing(self, held: TrainingState, number: int, between_failures_s: float) -> Checkpointing | None:
         """Young's formula by failures that take all nodes that hold some layer."""
         usual, holders = held.checkpointing, self._ways[number].holders(held)
         if usual is None or self._job.costs.checkpoint_every_s is not None or holders == FEW_HOLDERS:
@@ -279,22 +283,22 @@ class Rtk:
         others = held.nodes - 1 if holders > FEW_HOLDERS else 1
         return replace(usual, every_s=sqrt(2 * usual.pause_s * between_failures_s * others))
 
-    def _way(self, standing: Standing) -> Way:
+    def _way(self, standing: TrainingState) -> Way:
         return self._ways[_formation(standing).way]
 
 
-def _urgent(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def _urgent(steps: tuple[StateChange, ...]) -> tuple[StateChange, ...]:
     """What cannot wait: where nodes are lost, or the pace has changed."""
     return tuple(step for step in steps if step.interrupts or (step.after_s == 0 and not step.pauses))
 
 
-def _unhurried(step: Step) -> Step:
+def _unhurried(step: StateChange) -> StateChange:
     """Of the answer to a failure that is none: nobody has to notice it, and no iteration is lost."""
     pauses = tuple(pause for pause in step.pauses if pause.kind != "detecting")
     return replace(step, answer="leave out", pauses=pauses, interrupts=False)
 
 
-def _saving(step: Step) -> Step:
+def _saving(step: StateChange) -> StateChange:
     """While groups form, GPUs have nothing to do but to send their state to their hosts."""
     every, pauses = step.standing.checkpointing, list(step.pauses)
     if every is None or step.rolls_back or not every.pause_s:
@@ -316,7 +320,7 @@ def _sets(believed: Fleet) -> list[frozenset[str]]:
     return [frozenset(), *(frozenset(node for node, factor in slow if factor >= limit) for limit in limits)]
 
 
-def _committed(standing: Standing, steps: Iterable[Step], left_s: float) -> float:
+def _committed(standing: TrainingState, steps: Iterable[StateChange], left_s: float) -> float:
     """Micro-batches that are expected until the next failure, which is so many seconds away."""
     now_s, found = 0.0, 0.0
     for step in steps:
@@ -328,7 +332,7 @@ def _committed(standing: Standing, steps: Iterable[Step], left_s: float) -> floa
     return found + (left_s - now_s) * standing.microbatches_per_s
 
 
-def _throughput(standing: Standing) -> float:
+def _throughput(standing: TrainingState) -> float:
     return standing.microbatches_per_s
 
 
@@ -343,5 +347,5 @@ def _without(fleet: Fleet, spared: frozenset[str]) -> Fleet:
     )
 
 
-def _formation(standing: Standing) -> Formation:
-    return cast("Formation", standing.formation)
+def _formation(standing: TrainingState) -> RtkLayout:
+    return cast("RtkLayout", standing.formation)

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from ...schemas.plan import Place
-from ...schemas.replay import Standing
+from ...schemas.replay import TrainingState
 from ..slipstream.normalization import Grid
 
 Seating = tuple[str | None, ...]
 
 
-def seating_of(standing: Standing) -> Seating:
+def seating_of(standing: TrainingState) -> Seating:
     """The formation of a policy whose formations are seatings."""
     return cast("Seating", standing.formation)
 

@@ -13,17 +13,17 @@ from ...schemas.plan import Plan, Planner, Template
 from ..greyhound.topology import are_peers
 from ..pipeline import scheduled
 from ..scheduling.assemble import with_prediction
-from .job import Job
+from .job import TrainingJob
 from .memory import peak_memory_bytes
-from .pipelines import NOBODY, Outcome, Pipelines, iteration_s
+from .pipelines import NOBODY, JobPipelines, TimeAndMemory, iteration_s
 from .retimed import Retimed
-from .slowness import HEALTHY, Troubles
+from .slowness import HEALTHY, PlanSlowness
 
 Delays = tuple[float, ...]  # of a pipeline's links, in s
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class PipelineKey:
     """What a pipeline's orders depend on: its micro-batches, and the delays that they are made for, where any are."""
 
     microbatches: int
@@ -39,69 +39,69 @@ class SeparatePipelines:
             schedule, whatever delays there are.
     """
 
-    def __init__(self, job: Job, ordered: Callable[[Kind], tuple[str, ...]] | None = None) -> None:
-        self._job, self._ordered, self._pipelines = job, ordered or self._by_schedule, Pipelines(job)
-        self._orders: dict[Kind, tuple[str, ...]] = {}
-        self._retimed: dict[Kind, Retimed] = {}
-        self._ends: dict[tuple[Kind, Troubles], tuple[float, ...]] = {}
+    def __init__(self, job: TrainingJob, ordered: Callable[[PipelineKey], tuple[str, ...]] | None = None) -> None:
+        self._job, self._ordered, self._pipelines = job, ordered or self._by_schedule, JobPipelines(job)
+        self._orders: dict[PipelineKey, tuple[str, ...]] = {}
+        self._retimed: dict[PipelineKey, Retimed] = {}
+        self._ends: dict[tuple[PipelineKey, PlanSlowness], tuple[float, ...]] = {}
 
     def template(self, pipelines: int) -> Template:
-        """The stages of so many pipelines; the rest as for `Pipelines`."""
+        """The stages of so many pipelines; the rest as for `JobPipelines`."""
         return self._pipelines.template(pipelines)
 
-    def bare(self, kinds: Sequence[Kind], planner: Planner = NOBODY) -> Plan:
+    def bare(self, kinds: Sequence[PipelineKey], planner: Planner = NOBODY) -> Plan:
         """The plan of such pipelines without orders."""
         return self._pipelines.bare(len(kinds), [kind.microbatches for kind in kinds], planner)
 
-    def plan(self, kinds: Sequence[Kind], planner: Planner) -> Plan:
+    def plan(self, kinds: Sequence[PipelineKey], planner: Planner) -> Plan:
         """Their plan with nothing slow, checked and with its prediction."""
         return with_prediction(self._with_orders(kinds, planner))
 
-    def outcome(self, kinds: Sequence[Kind], troubles: Troubles = HEALTHY) -> Outcome:
+    def outcome(self, kinds: Sequence[PipelineKey], troubles: PlanSlowness = HEALTHY) -> TimeAndMemory:
         """What they hold, and what they take, as `rtk simulate` of their plan under these troubles has it."""
         stages = self.template(len(kinds)).stages
         more_s = sums_of_alike_s(troubles, len(kinds), len(stages))
         time_s = iteration_s(stages, self._all_ends_s(kinds, troubles), more_s)
         held = tuple(map(max, zip(*(self._ready(kind).peaks_bytes().tolist() for kind in set(kinds)), strict=True)))
-        return Outcome(time_s, peak_memory_bytes(self._job, self.template(len(kinds)), held))
+        return TimeAndMemory(time_s, peak_memory_bytes(self._job, self.template(len(kinds)), held))
 
-    def alone_s(self, kind: Kind, troubles: Troubles) -> float:
+    def alone_s(self, kind: PipelineKey, troubles: PlanSlowness) -> float:
         """When a pipeline by itself has executed its last operation."""
         return max(self._ends_s(kind, troubles))
 
-    def _all_ends_s(self, kinds: Sequence[Kind], troubles: Troubles) -> tuple[float, ...]:
+    def _all_ends_s(self, kinds: Sequence[PipelineKey], troubles: PlanSlowness) -> tuple[float, ...]:
         """When the last worker of each stage is done."""
         own = troubles.by_pipeline()
         found = {(kind, own.get(k, HEALTHY)) for k, kind in enumerate(kinds)}
         return tuple(map(max, zip(*(self._ends_s(*each) for each in found), strict=True)))
 
-    def _ends_s(self, kind: Kind, troubles: Troubles) -> tuple[float, ...]:
+    def _ends_s(self, kind: PipelineKey, troubles: PlanSlowness) -> tuple[float, ...]:
         if (kind, troubles) not in self._ends:
             self._ends[kind, troubles] = tuple(self._ready(kind).ends_s(troubles).tolist())
         return self._ends[kind, troubles]
 
-    def _ready(self, kind: Kind) -> Retimed:
+    def _ready(self, kind: PipelineKey) -> Retimed:
         if kind not in self._retimed:
             self._retimed[kind] = Retimed.of(self._with_orders([kind], NOBODY))
         return self._retimed[kind]
 
-    def _with_orders(self, kinds: Sequence[Kind], planner: Planner) -> Plan:
+    def _with_orders(self, kinds: Sequence[PipelineKey], planner: Planner) -> Plan:
         bare = self.bare(kinds, planner)
         orders = [order for kind in kinds for order in self._orders_of(kind)]
         workers = (replace(worker, order=order) for worker, order in zip(bare.workers, orders, strict=True))
         return replace(bare, workers=tuple(workers))
 
-    def _orders_of(self, kind: Kind) -> tuple[str, ...]:
+    def _orders_of(self, kind: PipelineKey) -> tuple[str, ...]:
         if kind not in self._orders:
             self._orders[kind] = self._ordered(kind)
         return self._orders[kind]
 
-    def _by_schedule(self, kind: Kind) -> tuple[str, ...]:
+    def _by_schedule(self, kind: PipelineKey) -> tuple[str, ...]:
         plan = scheduled(self.bare([kind]), self._job.schedule)
         return tuple(worker.order or "" for worker in plan.workers)
 
 
-def sums_of_alike_s(troubles: Troubles, pipelines: int, stages: int) -> list[float]:
+def sums_of_alike_s(troubles: PlanSlowness, pipelines: int, stages: int) -> list[float]:
     """How much longer the sums of each stage of so many alike pipelines take, nobody of whom is dead."""
     found = [0.0] * stages
     for pair, delay_s in troubles.across_s.items():

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from ...schemas.plan import Place, Plan
-from ...schemas.replay import Fleet, Moment, Standing, Step
+from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
 from ..slipstream.normalization import Relocation, Vector, relocate
-from .checkpoints import Saved, saved
+from .checkpoints import CheckpointCosts, saved
 from .copies import copying_s, from_peers, require_rate
-from .job import Job
+from .job import TrainingJob
 from .outlook import pays, until_next_failure_s
 from .pauses import failing_over, regrouping, total_s
-from .rerouted import Rerouted
+from .rerouted import ReroutedPipelines
 from .restart import restart
 from .retimed import Retimed
 from .seating import Seating, empty_seats, packed, seated, seating_of, seatless, seats, without
@@ -43,10 +43,10 @@ class SlipStream:
         job: what it trains.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._job, self._rerouted = job, Rerouted(job)
+    def __init__(self, job: TrainingJob) -> None:
+        self._job, self._rerouted = job, ReroutedPipelines(job)
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """On all nodes, at most as many as the grid has seats.
 
         Raises:
@@ -57,7 +57,7 @@ class SlipStream:
         self._rerouted.outcome((0,) * self._job.grid.columns)
         return self._standing(self._spread(fleet))
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """Re-routes or normalizes what was lost, and lets nodes without a seat join; or restarts."""
         seating, columns = seating_of(standing), self._job.grid.columns
         left = without(seating, moment.lost)
@@ -70,21 +70,21 @@ class SlipStream:
         step = self._failed_over(packed(left, columns), moment)
         return (step, *self._joined(seating_of(step.standing), moment.fleet, total_s(step.pauses)))
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         """The re-routed plan."""
         if standing.iteration_time_s is None:
             return None
         return self._rerouted.plan(empty_seats(seating_of(standing), self._job.grid.columns))
 
-    def ordered(self, standing: Standing) -> Retimed:
+    def ordered(self, standing: TrainingState) -> Retimed:
         """The orders of the re-routed plan."""
         return self._rerouted.ordered(empty_seats(seating_of(standing), self._job.grid.columns))
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """Who sits where."""
         return seats(seating_of(standing), self._job.grid)
 
-    def _failed_over(self, left: Seating, moment: Moment) -> Step:
+    def _failed_over(self, left: Seating, moment: Moment) -> StateChange:
         """Training goes on with the nodes that are left."""
         empty = empty_seats(left, self._job.grid.columns)
         if not seatless(left, moment.fleet.nodes):
@@ -92,9 +92,9 @@ class SlipStream:
             lasts_s = copying_s(self._job, [(one.source, one.mover, one.size_bytes) for one in moved.copies])
             if moved.copies and self._pays(empty, lasts_s, moment):
                 pauses = failing_over(self._job.costs, copying_s=lasts_s)
-                return Step(self._standing(self._moved(left, moved)), "normalize", pauses, interrupts=True)
+                return StateChange(self._standing(self._moved(left, moved)), "normalize", pauses, interrupts=True)
         planning_s = 0.0 if empty == self._rerouted.best(sum(empty)) else self._job.costs.planning_s
-        return Step(
+        return StateChange(
             self._standing(left), "re-route", failing_over(self._job.costs, planning_s=planning_s), interrupts=True
         )
 
@@ -123,7 +123,7 @@ class SlipStream:
             found[row * grid.columns + column] = None
         return packed(tuple(found), grid.columns)
 
-    def _joined(self, seating: Seating, fleet: Fleet, busy_s: float = 0.0) -> tuple[Step, ...]:
+    def _joined(self, seating: Seating, fleet: Fleet, busy_s: float = 0.0) -> tuple[StateChange, ...]:
         """Nodes without a seat take empty ones; they begin to copy once the others have regrouped."""
         columns = self._job.grid.columns
         coming = seatless(seating, fleet.nodes)[: seating.count(None)]
@@ -138,7 +138,7 @@ class SlipStream:
         after_s = busy_s + copying_s(self._job, from_peers(self._job.grid, live, taken, self._saved.gpu_bytes))
         planned = empty_seats(tuple(found), columns) == self._rerouted.best(found.count(None))
         pauses = regrouping(self._job.costs, planning_s=0.0 if planned else self._job.costs.planning_s)
-        return (Step(following, "join", pauses, after_s),)
+        return (StateChange(following, "join", pauses, after_s),)
 
     def _taken(self, empty: Vector, coming: int) -> list[Place]:
         """The empty seats that so many nodes take: in columns that have more of them than would be best."""
@@ -159,13 +159,13 @@ class SlipStream:
         units = ((row, column) for row in range(grid.units) for column in range(grid.columns))
         return tuple(None if unit in empty else next(coming) for unit in units)
 
-    def _standing(self, seating: Seating) -> Standing:
+    def _standing(self, seating: Seating) -> TrainingState:
         nodes = len(seating) - seating.count(None)
         if not nodes:
-            return Standing(seating, None, 0, 0)
+            return TrainingState(seating, None, 0, 0)
         outcome = self._rerouted.outcome(empty_seats(seating, self._job.grid.columns))
         return outcome.standing(seating, self._job.microbatches, nodes, self._saved.checkpointing)
 
     @cached_property
-    def _saved(self) -> Saved:
+    def _saved(self) -> CheckpointCosts:
         return saved(self._job, self._rerouted.template)

@@ -15,7 +15,7 @@ from ..scheduling.problem import components
 
 
 @dataclass(frozen=True, slots=True)
-class Troubles:
+class PlanSlowness:
     """What is slow, by places of a plan, in their order.
 
     Attributes:
@@ -41,32 +41,32 @@ class Troubles:
         """The delays between workers of different pipelines, who may sum gradients together."""
         return {pair: delay_s for pair, delay_s in self.links_s if pair[0][0] != pair[1][0]}
 
-    def felt(self) -> Troubles:
+    def felt(self) -> PlanSlowness:
         """Without links between workers who have nothing to send to each other, as long as all stay where they are."""
         links_s = (one for one in self.links_s if are_neighbours(one[0]) or one[0][0][0] != one[0][1][0])
-        return Troubles(self.factors, tuple(links_s))
+        return PlanSlowness(self.factors, tuple(links_s))
 
-    def by_pipeline(self) -> dict[int, Troubles]:
+    def by_pipeline(self) -> dict[int, PlanSlowness]:
         """What is felt inside each pipeline in which something is slow, as if it were the only one."""
         factors, links_s = defaultdict(list), defaultdict(list)
         for (k, i), factor in self.factors:
             factors[k].append(((0, i), factor))
         for (k, i), delay_s in self.hops_s.items():
             links_s[k].append((((0, i), (0, i + 1)), delay_s))
-        return {k: Troubles(tuple(factors[k]), tuple(links_s[k])) for k in factors.keys() | links_s.keys()}
+        return {k: PlanSlowness(tuple(factors[k]), tuple(links_s[k])) for k in factors.keys() | links_s.keys()}
 
-    def moved(self, places: Mapping[Place, Place]) -> Troubles:
+    def moved(self, places: Mapping[Place, Place]) -> PlanSlowness:
         """The same once workers have gone to other places, each with what is slow of it."""
         factors = ((places.get(place, place), factor) for place, factor in self.factors)
         ends = ((places.get(one, one), places.get(other, other), delay_s) for (one, other), delay_s in self.links_s)
         links_s = (((min(one, other), max(one, other)), delay_s) for one, other, delay_s in ends)
-        return Troubles(tuple(sorted(factors)), tuple(sorted(links_s)))
+        return PlanSlowness(tuple(sorted(factors)), tuple(sorted(links_s)))
 
 
-HEALTHY = Troubles()
+HEALTHY = PlanSlowness()
 
 
-def troubles_of(fleet: Fleet, seats: Mapping[Place, str]) -> Troubles:
+def troubles_of(fleet: Fleet, seats: Mapping[Place, str]) -> PlanSlowness:
     """What of a fleet's slow nodes and links there is in a plan whose workers the nodes hold: of all their workers."""
     places: defaultdict[str, list[Place]] = defaultdict(list)
     for place, node in sorted(seats.items()):
@@ -78,10 +78,10 @@ def troubles_of(fleet: Fleet, seats: Mapping[Place, str]) -> Troubles:
         for ends in product(places.get(one, ()), places.get(other, ()))
         if ends[0] != ends[1]
     }
-    return Troubles(tuple(sorted(factors)), tuple(sorted(links_s.items())))
+    return PlanSlowness(tuple(sorted(factors)), tuple(sorted(links_s.items())))
 
 
-def under_troubles(plan: Plan, troubles: Troubles) -> Plan:
+def under_troubles(plan: Plan, troubles: PlanSlowness) -> Plan:
     """The plan as it is with these troubles, its orders as they are.
 
     A slow link between two workers who sum gradients delays each of the 2 (n - 1) steps of the ring, as in
@@ -108,7 +108,7 @@ def share_layers(one: Layers, other: Layers) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
-def _sums_s(plan: Plan, troubles: Troubles) -> dict[Layers, float]:
+def _sums_s(plan: Plan, troubles: PlanSlowness) -> dict[Layers, float]:
     """How much longer the all-reduces of stages take, by their layers."""
     layers = {worker.place: plan.stage_of(worker).layers for worker in plan.live_workers()}
     component_of = components(layers.values())

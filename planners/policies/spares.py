@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...schemas.plan import Place, Plan
-from ...schemas.replay import Fleet, Moment, Standing, Step
+from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
 from .checkpoint_restart import CheckpointRestart
-from .job import Job
+from .job import TrainingJob
 from .pauses import failing_over
 from .retimed import Retimed
 from .seating import filled, seating_of, seatless, without
@@ -25,14 +25,14 @@ class Spares:
         job: what it trains.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         self._job, self._restarts = job, CheckpointRestart(job)
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """As checkpoint-restart."""
         return self._restarts.begin(fleet)
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """Spares on the seats of the dead, or what checkpoint-restart does."""
         left = without(seating_of(standing), moment.lost)
         spares = seatless(left, moment.fleet.nodes)
@@ -40,16 +40,16 @@ class Spares:
             return self._restarts.answer(standing, moment)
         pauses = failing_over(self._job.costs, copying_s=self._restarts.saved.loading_s)
         same = replace(standing, formation=filled(left, spares))
-        return (Step(same, "spare", pauses, interrupts=True, rolls_back=True),)
+        return (StateChange(same, "spare", pauses, interrupts=True, rolls_back=True),)
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         """As checkpoint-restart."""
         return self._restarts.plan(standing)
 
-    def ordered(self, standing: Standing) -> Retimed:
+    def ordered(self, standing: TrainingState) -> Retimed:
         """As checkpoint-restart."""
         return self._restarts.ordered(standing)
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """As checkpoint-restart, but for the spares."""
         return self._restarts.seats(standing)

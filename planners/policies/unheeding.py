@@ -8,9 +8,9 @@ from typing import Protocol, cast
 
 from ...schemas.plan import Place, Plan
 from ...schemas.protocols import Policy
-from ...schemas.replay import Fleet, Moment, Standing, Step
+from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
 from .retimed import Retimed
-from .slowness import HEALTHY, Troubles, troubles_of, under_troubles
+from .slowness import HEALTHY, PlanSlowness, troubles_of, under_troubles
 
 # So many plans are kept ready to be timed.
 MOST_KEPT = 16
@@ -19,17 +19,17 @@ MOST_KEPT = 16
 class Ordering(Policy, Protocol):
     """A policy whose orders can be timed sooner than its plan, which is promised, checked and written out."""
 
-    def ordered(self, standing: Standing) -> Retimed:
+    def ordered(self, standing: TrainingState) -> Retimed:
         """The orders of the policy's plan in a standing that trains."""
         ...
 
 
 @dataclass(frozen=True)
-class Formation:
+class BelievedLayout:
     """A standing as the policy believes it to be, and what is slow in its plan."""
 
-    believed: Standing
-    troubles: Troubles
+    believed: TrainingState
+    troubles: PlanSlowness
 
 
 class Unheeding:
@@ -45,13 +45,13 @@ class Unheeding:
     def __init__(self, policy: Ordering) -> None:
         self._policy = policy
         self._retimed: dict[Hashable, Retimed] = {}
-        self._times_s: dict[tuple[Hashable, Troubles], float] = {}
+        self._times_s: dict[tuple[Hashable, PlanSlowness], float] = {}
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """As the policy, slow parts included."""
         return self._under(self._policy.begin(fleet), fleet)
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """As the policy; where only the pace changes, the same standing goes on at that pace."""
         believed, fleet = _formation(standing).believed, moment.fleet
         steps = tuple(
@@ -62,33 +62,33 @@ class Unheeding:
         same = self._under(believed, fleet)
         return steps if same == standing else (paced(same), *steps)
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         """The policy's plan with what is slow."""
         formation = _formation(standing)
         plan = self._policy.plan(formation.believed)
         return None if plan is None else under_troubles(plan, formation.troubles)
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """As the policy."""
         return self._policy.seats(_formation(standing).believed)
 
-    def _under(self, believed: Standing, fleet: Fleet) -> Standing:
+    def _under(self, believed: TrainingState, fleet: Fleet) -> TrainingState:
         """A standing of the policy as it is in this fleet."""
         if believed.iteration_time_s is None or not fleet.is_slow:
-            return replace(believed, formation=Formation(believed, HEALTHY))
+            return replace(believed, formation=BelievedLayout(believed, HEALTHY))
         seats = self._policy.seats(believed)
         troubles = troubles_of(fleet, seats).felt()
         time_s = self._time_s(believed, set(seats.values()), troubles) if troubles else believed.iteration_time_s
-        return replace(believed, formation=Formation(believed, troubles), iteration_time_s=time_s)
+        return replace(believed, formation=BelievedLayout(believed, troubles), iteration_time_s=time_s)
 
-    def _time_s(self, believed: Standing, nodes: Collection[str], troubles: Troubles) -> float:
+    def _time_s(self, believed: TrainingState, nodes: Collection[str], troubles: PlanSlowness) -> float:
         """What an iteration takes; plans of formations that differ in names only are the same."""
         key = _nameless(believed.formation, nodes)
         if (key, troubles) not in self._times_s:
             self._times_s[key, troubles] = self._ready(key, believed).iteration_time_s(troubles)
         return self._times_s[key, troubles]
 
-    def _ready(self, key: Hashable, believed: Standing) -> Retimed:
+    def _ready(self, key: Hashable, believed: TrainingState) -> Retimed:
         if key not in self._retimed:
             if len(self._retimed) == MOST_KEPT:
                 del self._retimed[next(iter(self._retimed))]
@@ -96,13 +96,13 @@ class Unheeding:
         return self._retimed[key]
 
 
-def paced(standing: Standing) -> Step:
+def paced(standing: TrainingState) -> StateChange:
     """The step to what is in force already, at another pace: nobody's answer."""
-    return Step(standing, "")
+    return StateChange(standing, "")
 
 
-def _formation(standing: Standing) -> Formation:
-    return cast("Formation", standing.formation)
+def _formation(standing: TrainingState) -> BelievedLayout:
+    return cast("BelievedLayout", standing.formation)
 
 
 def _nameless(formation: object, nodes: Collection[str]) -> Hashable:

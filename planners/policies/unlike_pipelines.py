@@ -17,7 +17,7 @@ from ..oobleck.pace import stage_ends_s, warm_ups_of
 from ..scheduling.sums import Parts, parts_of
 
 
-class Shape(Protocol):
+class TemplateLike(Protocol):
     """A template, of a plan or of a Templates document; what its stages say of all-reduce is not asked for."""
 
     @property
@@ -44,7 +44,9 @@ class UnlikePipelines(Generic[Name]):
         shape_of: a shape by its name, which is hashable.
     """
 
-    def __init__(self, layers: Sequence[HoldsBytes], connection: Connection, shape_of: Callable[[Name], Shape]) -> None:
+    def __init__(
+        self, layers: Sequence[HoldsBytes], connection: Connection, shape_of: Callable[[Name], TemplateLike]
+    ) -> None:
         self._layers, self._connection, self._shape_of = layers, connection, shape_of
         self.iteration_time_s = cache(self._iteration_time_s)
         self.activation_bytes = cache(self._activation_bytes)

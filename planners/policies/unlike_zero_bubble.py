@@ -17,7 +17,7 @@ from typing import cast
 from ... import __version__
 from ...schemas.documents import digest
 from ...schemas.plan import Pipeline, Place, Plan, Planner, Stage, Worker
-from ...schemas.replay import Fleet, Moment, Standing, Step
+from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
 from ...schemas.templates import Templates
 from ..batch.distribute import distribute
 from ..batch.groups import Pace
@@ -25,11 +25,11 @@ from ..oobleck.pace import connection_of
 from ..oobleck.plan import OPTION, rest_of, template_among, template_name
 from ..scheduling.assemble import with_prediction
 from .checkpoints import checkpointing
-from .job import Job
-from .oobleck import FAULT_TOLERANCE, Formation, Names, Oobleck
-from .slowness import HEALTHY, Troubles, troubles_of, under_troubles
+from .job import TrainingJob
+from .oobleck import FAULT_TOLERANCE, Names, Oobleck, OobleckLayout
+from .slowness import HEALTHY, PlanSlowness, troubles_of, under_troubles
 from .unheeding import paced
-from .zero_bubble_pipelines import Kind, ZeroBubblePipelines
+from .zero_bubble_pipelines import ZeroBubbleKey, ZeroBubblePipelines
 
 # Templates are made up to so many times the smallest one's nodes, for longer pipelines are hardly ever best; and up to
 # where the slowest stage leaves the others idle for more of the time.
@@ -46,9 +46,9 @@ class Heeding:
         troubles: what is slow.
     """
 
-    base: Standing
-    kinds: tuple[Kind, ...]
-    troubles: Troubles
+    base: TrainingState
+    kinds: tuple[ZeroBubbleKey, ...]
+    troubles: PlanSlowness
 
 
 class UnlikeZeroBubble:
@@ -59,15 +59,15 @@ class UnlikeZeroBubble:
         fault_tolerance: there are always one more pipelines.
     """
 
-    def __init__(self, job: Job, fault_tolerance: int = FAULT_TOLERANCE) -> None:
+    def __init__(self, job: TrainingJob, fault_tolerance: int = FAULT_TOLERANCE) -> None:
         self._job, self._oobleck = job, _Oobleck(job, fault_tolerance=fault_tolerance)
-        self._shared: dict[tuple[tuple[int, ...], Troubles], tuple[Kind, ...]] = {}
+        self._shared: dict[tuple[tuple[int, ...], PlanSlowness], tuple[ZeroBubbleKey, ...]] = {}
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """As Oobleck; what is slow already is answered from the next moment on."""
         return self._under(self._oobleck.begin(fleet), fleet)
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """As Oobleck; where only the pace changes, the same standing goes on at that pace."""
         held = _held(standing)
         steps = self._oobleck.answer(held.base, moment)
@@ -76,7 +76,7 @@ class UnlikeZeroBubble:
         same = self._under(held.base, moment.fleet, held.kinds)
         return () if same == standing else (paced(same),)
 
-    def adapted(self, standing: Standing, believed: Fleet, fleet: Fleet) -> Standing:
+    def adapted(self, standing: TrainingState, believed: Fleet, fleet: Fleet) -> TrainingState:
         """The same nodes in the same places, with micro-batches and orders for what is believed to be slow there.
 
         Args:
@@ -95,18 +95,20 @@ class UnlikeZeroBubble:
         kinds = min(ways, key=lambda kinds: self._oobleck.pipelines.iteration_time_s(kinds, troubles))
         return self._under(held.base, fleet, kinds)
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         """The pipelines, each with its own orders, and what is slow."""
         held = _held(standing)
         if standing.iteration_time_s is None:
             return None
         return under_troubles(with_prediction(self._oobleck.plan_of(held.kinds)), held.troubles)
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """As Oobleck."""
         return self._oobleck.seats(_held(standing).base)
 
-    def _under(self, base: Standing, fleet: Fleet, kinds: tuple[Kind, ...] | None = None) -> Standing:
+    def _under(
+        self, base: TrainingState, fleet: Fleet, kinds: tuple[ZeroBubbleKey, ...] | None = None
+    ) -> TrainingState:
         """A standing of Oobleck's as it is in this fleet, with its own micro-batches unless others are given."""
         kinds = kinds or _plain(_formation(base))
         troubles = self._troubles(base, fleet)
@@ -119,7 +121,7 @@ class UnlikeZeroBubble:
             peak_memory_bytes=self._oobleck.held_at_most(kinds),
         )
 
-    def _heeding(self, formation: Formation, troubles: Troubles) -> tuple[Kind, ...]:
+    def _heeding(self, formation: OobleckLayout, troubles: PlanSlowness) -> tuple[ZeroBubbleKey, ...]:
         """Micro-batches shared by the paces that are left, and orders for them."""
         key = formation.sizes, troubles
         if key not in self._shared:
@@ -127,10 +129,10 @@ class UnlikeZeroBubble:
             planned = [own.get(k, HEALTHY) for k in range(len(formation.sizes))]
             paces = [self._oobleck.pace(*each) for each in zip(formation.sizes, planned, strict=True)]
             counts = distribute(paces, self._job.microbatches).microbatches
-            self._shared[key] = tuple(map(Kind, formation.sizes, counts, planned))
+            self._shared[key] = tuple(map(ZeroBubbleKey, formation.sizes, counts, planned))
         return self._shared[key]
 
-    def _troubles(self, base: Standing, fleet: Fleet) -> Troubles:
+    def _troubles(self, base: TrainingState, fleet: Fleet) -> PlanSlowness:
         return troubles_of(fleet, self._oobleck.seats(base)).felt() if fleet.is_slow else HEALTHY
 
 
@@ -160,11 +162,11 @@ class _Oobleck(Oobleck):
     def _paces(self) -> Sequence[Pace]:
         return [self.pace(one.nodes) for one in self.templates.templates]
 
-    def pace(self, nodes: int, troubles: Troubles = HEALTHY) -> Pace:
+    def pace(self, nodes: int, troubles: PlanSlowness = HEALTHY) -> Pace:
         """Of a pipeline with what is slow in it."""
         return self.pipelines.pace(nodes, troubles)
 
-    def held_at_most(self, kinds: Sequence[Kind]) -> float:
+    def held_at_most(self, kinds: Sequence[ZeroBubbleKey]) -> float:
         """What a GPU of such pipelines holds at most: parameters, state and activations."""
         return max(
             static + most
@@ -172,7 +174,7 @@ class _Oobleck(Oobleck):
             for static, most in zip(self._gpu_bytes[kind.nodes], self.pipelines.activation_bytes(kind), strict=True)
         )
 
-    def plan_of(self, kinds: Sequence[Kind]) -> Plan:
+    def plan_of(self, kinds: Sequence[ZeroBubbleKey]) -> Plan:
         """Such pipelines, without a prediction."""
         templates = self.templates
         options = {"nodes": sum(kind.nodes for kind in kinds), "schedule": "zero-bubble", OPTION: rest_of(templates)}
@@ -186,10 +188,10 @@ class _Oobleck(Oobleck):
             workers=tuple(Worker(k, i, order) for k, row in enumerate(orders) for i, order in enumerate(row)),
         )
 
-    def _standing(self, pipelines: tuple[Names, ...], microbatches: tuple[int, ...]) -> Standing:
-        formation = Formation(pipelines, microbatches)
+    def _standing(self, pipelines: tuple[Names, ...], microbatches: tuple[int, ...]) -> TrainingState:
+        formation = OobleckLayout(pipelines, microbatches)
         kinds = _plain(formation)
-        return Standing(
+        return TrainingState(
             formation=formation,
             iteration_time_s=self.pipelines.iteration_time_s(kinds),
             microbatches=self._job.microbatches,
@@ -207,13 +209,13 @@ def _idle(stages: Sequence[Stage]) -> float:
     )
 
 
-def _plain(formation: Formation) -> tuple[Kind, ...]:
-    return tuple(map(Kind, formation.sizes, formation.microbatches))
+def _plain(formation: OobleckLayout) -> tuple[ZeroBubbleKey, ...]:
+    return tuple(map(ZeroBubbleKey, formation.sizes, formation.microbatches))
 
 
-def _held(standing: Standing) -> Heeding:
+def _held(standing: TrainingState) -> Heeding:
     return cast("Heeding", standing.formation)
 
 
-def _formation(standing: Standing) -> Formation:
-    return cast("Formation", standing.formation)
+def _formation(standing: TrainingState) -> OobleckLayout:
+    return cast("OobleckLayout", standing.formation)

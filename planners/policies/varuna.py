@@ -27,11 +27,11 @@ from typing import cast
 
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan
-from ...schemas.replay import Fleet, Moment, Standing, Step
+from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
 from .checkpoints import checkpointing, loading_s, node_bytes
-from .job import Job
+from .job import TrainingJob
 from .memory import state_bytes
-from .pipelines import Pipelines
+from .pipelines import JobPipelines
 from .restart import restart_or_grow
 from .retimed import Retimed
 from .seating import seats
@@ -40,7 +40,7 @@ Cut = tuple[int, int]  # stages, and pipelines of so many
 
 
 @dataclass(frozen=True)
-class Formation:
+class VarunaLayout:
     """Stages, pipelines, and their nodes, pipeline after pipeline; nothing while the job waits."""
 
     cut: Cut = (0, 0)
@@ -54,12 +54,12 @@ class Varuna:
         job: whose nodes, global batch and tensor-parallel degree count.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         self._job = job
         self._found: dict[int, Cut | None] = {}  # by number of nodes
-        self._shapes: dict[int, Pipelines] = {}  # by number of stages
+        self._shapes: dict[int, JobPipelines] = {}  # by number of stages
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """In the best shape for these nodes; waiting where none fits so few.
 
         Raises:
@@ -69,36 +69,36 @@ class Varuna:
             self._pipelines(self._job.shape.pp).outcome(self._job.shape.dp, self._job.microbatches)  # says why
         return self._standing(fleet)
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """A restart in the best shape, if a node at work was lost, or if more nodes pay, or any suffice at last."""
         following = self._standing(moment.fleet)
         lost = not set(_formation(standing).nodes).isdisjoint(moment.lost)
         return restart_or_grow(self._job.costs, standing, following, self._loading_s(following), moment, lost=lost)
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         """The pipelines' plan."""
         stages, pipelines = _formation(standing).cut
         return self._pipelines(stages).plan(pipelines, self._job.microbatches) if stages else None
 
-    def ordered(self, standing: Standing) -> Retimed:
+    def ordered(self, standing: TrainingState) -> Retimed:
         """The orders of the pipelines' plan."""
         stages, pipelines = _formation(standing).cut
         return self._pipelines(stages).ordered(pipelines, self._job.microbatches)
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """Pipeline after pipeline."""
         formation = _formation(standing)
         return seats(formation.nodes, self._shaped(*formation.cut).grid) if formation.nodes else {}
 
-    def _standing(self, fleet: Fleet) -> Standing:
+    def _standing(self, fleet: Fleet) -> TrainingState:
         """Training in the best shape for the first nodes; waiting where there is none."""
         cut = self._best(min(len(fleet.nodes), self._job.nodes))
         if cut is None:
-            return Standing(Formation(), None, 0, 0)
+            return TrainingState(VarunaLayout(), None, 0, 0)
         stages, pipelines = cut
         job = self._shaped(stages, pipelines)
         outcome = self._pipelines(stages).outcome(pipelines, self._job.microbatches)
-        formation, every = Formation(cut, fleet.nodes[: job.nodes]), checkpointing(job, self._gpu_bytes(cut))
+        formation, every = VarunaLayout(cut, fleet.nodes[: job.nodes]), checkpointing(job, self._gpu_bytes(cut))
         return outcome.standing(formation, self._job.microbatches, job.nodes, every)
 
     def _best(self, nodes: int) -> Cut | None:
@@ -173,23 +173,23 @@ class Varuna:
         work_s = [cost.work_s for cost in costs]
         return sum(work_s), max(work_s, default=0.0), min(shares, default=1.0)
 
-    def _pipelines(self, stages: int) -> Pipelines:
+    def _pipelines(self, stages: int) -> JobPipelines:
         if stages not in self._shapes:
-            self._shapes[stages] = Pipelines(self._shaped(stages, max(1, self._job.workers_per_node // stages)))
+            self._shapes[stages] = JobPipelines(self._shaped(stages, max(1, self._job.workers_per_node // stages)))
         return self._shapes[stages]
 
-    def _shaped(self, stages: int, pipelines: int) -> Job:
+    def _shaped(self, stages: int, pipelines: int) -> TrainingJob:
         """The job in another shape."""
         return replace(self._job, shape=replace(self._job.shape, pp=stages, dp=pipelines))
 
     def _gpu_bytes(self, cut: Cut) -> tuple[float, ...]:
         return state_bytes(self._job, self._pipelines(cut[0]).template(cut[1]))
 
-    def _loading_s(self, standing: Standing) -> float:
+    def _loading_s(self, standing: TrainingState) -> float:
         """How long the standing's nodes read a checkpoint."""
         cut = _formation(standing).cut
         return loading_s(self._job, node_bytes(self._shaped(*cut), self._gpu_bytes(cut))) if cut[0] else 0.0
 
 
-def _formation(standing: Standing) -> Formation:
-    return cast("Formation", standing.formation)
+def _formation(standing: TrainingState) -> VarunaLayout:
+    return cast("VarunaLayout", standing.formation)

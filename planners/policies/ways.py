@@ -10,9 +10,9 @@ from functools import cache, cached_property, partial
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.plan import Stage
 from ...schemas.protocols import Policy
-from ...schemas.replay import Fleet, Standing
+from ...schemas.replay import Fleet, TrainingState
 from ..shape import template_of
-from .job import Job
+from .job import TrainingJob
 from .slipstream import SlipStream
 from .unheeding import Unheeding
 from .unlike_zero_bubble import UnlikeZeroBubble
@@ -34,24 +34,24 @@ class Way:
     """
 
     policy: Policy
-    grid: Job | None
+    grid: TrainingJob | None
     nodes: int
     is_last: bool = False
 
-    def begin(self, fleet: Fleet, believed: Fleet) -> Standing:
+    def begin(self, fleet: Fleet, believed: Fleet) -> TrainingState:
         """On these nodes; those that are believed to be slow stand together."""
         if not believed.is_slow:
             return self.policy.begin(fleet)
         there = sorted(fleet.nodes[: self.nodes], key=lambda node: node in believed.slow)
         return self.adapted(self.policy.begin(replace(fleet, nodes=tuple(there))), believed, fleet)
 
-    def adapted(self, standing: Standing, believed: Fleet, fleet: Fleet) -> Standing:
+    def adapted(self, standing: TrainingState, believed: Fleet, fleet: Fleet) -> TrainingState:
         """The same nodes in the same places, with a plan for what is believed to be slow, where the way has one."""
         if isinstance(self.policy, UnlikeZeroBubble):
             return self.policy.adapted(standing, believed, fleet)
         return standing
 
-    def holders(self, standing: Standing) -> int:
+    def holders(self, standing: TrainingState) -> int:
         """How many nodes hold a layer, of the layer that fewest hold."""
         seats = self.policy.seats(standing)
         if self.grid is None or not seats:
@@ -81,7 +81,7 @@ class Way:
         return self.most_per_s(more) > least_per_s and self.most_per_s(nodes) > least_per_s
 
 
-def ways_of(job: Job) -> tuple[Way, ...]:
+def ways_of(job: TrainingJob) -> tuple[Way, ...]:
     """Those that fit the GPUs: grids as far as they are, with all nodes there, not far slower than the fastest way.
 
     Unlike pipelines and the job's own grid are there anyway, the ones for they go on where too few nodes for a grid are
@@ -104,18 +104,18 @@ def ways_of(job: Job) -> tuple[Way, ...]:
     return tuple(way for each, way in found if each >= least_per_s or way.grid is None or way.grid is job)
 
 
-def _conceivable(job: Job) -> Iterator[Callable[[], Way]]:
+def _conceivable(job: TrainingJob) -> Iterator[Callable[[], Way]]:
     yield lambda: Way(UnlikeZeroBubble(job), None, job.nodes)
     yield lambda: Way(UnlikeZeroBubble(job, fault_tolerance=0), None, job.nodes, is_last=True)
     for one in (job, *_other_grids(job)):
         yield partial(_in_grid, one)
 
 
-def _in_grid(job: Job) -> Way:
+def _in_grid(job: TrainingJob) -> Way:
     return Way(Unheeding(SlipStream(job)), job, job.nodes)
 
 
-def _other_grids(job: Job) -> Iterator[Job]:
+def _other_grids(job: TrainingJob) -> Iterator[TrainingJob]:
     """The job in fewer or more stages, on as many nodes, with the same global batch."""
     workers, limits = job.shape.pp * job.shape.dp, job.shape.memory_limit_bytes or ()
     if len(limits) > 1:
@@ -132,7 +132,7 @@ def _other_grids(job: Job) -> Iterator[Job]:
             continue  # its pipelines do not fill nodes
 
 
-def _bound_per_s(job: Job, nodes: int) -> float:
+def _bound_per_s(job: TrainingJob, nodes: int) -> float:
     """What a grid with empty seats gives at most: the workers of a column work, sum and step, one after the other."""
     grid, microbatches = job.grid, job.microbatches
     stages = template_of(job.profile, job.shape).stages

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from ...schemas.profile import Profile
 from ...schemas.replay import Moment
-from .job import Job
+from .job import TrainingJob
 
 
 def least_gpu_s(profile: Profile) -> float:
@@ -25,7 +25,7 @@ class WorkBound:
         job: of nodes beyond those that it asks for, which are spares, the fastest count.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         self._job = job
         self._nodes_s = self._at_s = self._pace = 0.0
 
@@ -41,7 +41,7 @@ class WorkBound:
         return nodes_s * self._job.gpus_per_node / least_gpu_s(self._job.profile)
 
 
-def most_microbatches(job: Job, moments: Iterable[Moment], until_s: float) -> float:
+def most_microbatches(job: TrainingJob, moments: Iterable[Moment], until_s: float) -> float:
     """Micro-batches that GPUs can compute between the first moment and a time.
 
     Args:

@@ -28,7 +28,7 @@ from ..greyhound.topology import PlacePair, Swap, are_neighbours, are_peers, bes
 from ..scheduling.problem import codes_of, problem_of
 from ..scheduling.retime import value_s
 from ..slipstream.cluster import alike, connection_of
-from .rerouting import Rerouting, empty_places
+from .rerouting import ReroutingPlanner, empty_places
 
 WORTH_IT = 0.02
 # Copies, and even more so a restart, are made only for what makes iterations so much shorter ("Greyhound", section 5.1,
@@ -55,7 +55,7 @@ class Adapting:
         host_memory_bytes: what a worker may hold beyond its stage's memory limit under an adapted plan.
     """
 
-    def __init__(self, base: Rerouting, normalize_within: int, host_memory_bytes: float = 0.0) -> None:
+    def __init__(self, base: ReroutingPlanner, normalize_within: int, host_memory_bytes: float = 0.0) -> None:
         self._base, self._host_memory_bytes = base, host_memory_bytes
         self._normalize_within = normalize_within if alike(base.common) else 0
 

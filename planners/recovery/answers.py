@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.protocols import Replan
-from .escalation import Mover, Remedies, parse_mitigate
+from .escalation import RemedyCosts, RemedyScheduler, parse_mitigate
 
 if TYPE_CHECKING:
     from ...schemas.conditions import Conditions
@@ -22,7 +22,7 @@ class PolicyName(StrEnum):
     OOBLECK = "oobleck"
 
 
-class Answers(Replan, Mover, Protocol):
+class Answers(Replan, RemedyScheduler, Protocol):
     """A planner for a running job, which can be made ready ahead, and knows what it costs to move workers."""
 
     def warm_up(self) -> None:
@@ -78,7 +78,7 @@ def answers_if_any(
         return _NoAnswer(error.what)
 
 
-def remedies_of(text: str | None, plan: "Plan", policy: PolicyName | None) -> Remedies:
+def remedies_of(text: str | None, plan: "Plan", policy: PolicyName | None) -> RemedyCosts:
     """What `--mitigate` says.
 
     Raises:

@@ -35,7 +35,7 @@ SLOW = 1.1
 Costs = Callable[[float], tuple[float, ...]]
 
 
-class Mover(Protocol):
+class RemedyScheduler(Protocol):
     """Knows what it costs to have workers change places."""
 
     def moving_s(self, usual_s: float) -> float:
@@ -44,7 +44,7 @@ class Mover(Protocol):
 
 
 @dataclass(frozen=True)
-class Remedies:
+class RemedyCosts:
     """What the user says that remedies cost.
 
     Attributes:
@@ -68,7 +68,7 @@ class Remedies:
         return None if self.move_s is None else f"S3={self.move_s!r}"
 
 
-def parse_mitigate(text: str | None) -> Remedies:
+def parse_mitigate(text: str | None) -> RemedyCosts:
     """`S3=20,S4=600`: the costs in s; one of them or both.
 
     Raises:
@@ -88,10 +88,12 @@ def parse_mitigate(text: str | None) -> Remedies:
         raise InvalidInputError(
             "S3 costs no less than S4, which helps more", where="--mitigate", fix="leave S3 to be estimated, or S4 out"
         )
-    return Remedies(found.get("3"), found.get("4"))
+    return RemedyCosts(found.get("3"), found.get("4"))
 
 
-def escalating(monitor: Monitor, plan: "Plan", remedies: Remedies, mover: Callable[[], Mover]) -> "Escalating":
+def escalating(
+    monitor: Monitor, plan: "Plan", remedies: RemedyCosts, mover: Callable[[], RemedyScheduler]
+) -> "Escalating":
     """A job's monitor, with remedies.
 
     Args:

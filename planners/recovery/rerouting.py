@@ -21,7 +21,7 @@ from ..slipstream.replanner import Replanner, Units
 
 
 @dataclass(frozen=True)
-class Rerouted:
+class ReroutedPlan:
     """A plan for the failures that are there.
 
     Attributes:
@@ -34,7 +34,7 @@ class Rerouted:
     moves: tuple[tuple[Place, Place], ...] = ()
 
 
-class Rerouting:
+class ReroutingPlanner:
     """Plans for one job's failures, each made and checked once (a `Replan`).
 
     Workers stay at their places, and newcomers take vacant ones. Failures stay where they are unless moving workers
@@ -63,7 +63,7 @@ class Rerouting:
         # Where nobody knows how much is copied, copying would seem to be free; and only alike workers are moved.
         self._normalize_within = normalize_within if any(common.state_bytes) and alike(common) else 0
         self._own = empty_places(plan)
-        self._known = {(self._own, may_move): Rerouted(plan) for may_move in (False, True)}
+        self._known = {(self._own, may_move): ReroutedPlan(plan) for may_move in (False, True)}
 
     def __call__(self, plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
         """The plan for who is there, whatever plan is running.
@@ -79,7 +79,7 @@ class Rerouting:
         moves = dict(found.moves)
         return Replanned(found.plan, tuple((name, moves.get(place, place)) for place, name in seats.items()))
 
-    def without(self, failed: frozenset[Place], may_move: bool = True) -> Rerouted:
+    def without(self, failed: frozenset[Place], may_move: bool = True) -> ReroutedPlan:
         """The plan for when all of these places, and no others, are without a worker.
 
         Args:
@@ -119,19 +119,19 @@ class Rerouting:
         planner = replace(planner, options=planner.options | {"failure_unit": [1, 1]})
         return _replanner(replace(self.common, planner=planner, failure_unit=(1, 1)))
 
-    def _replanned(self, failed: frozenset[Place], may_move: bool) -> Rerouted:
+    def _replanned(self, failed: frozenset[Place], may_move: bool) -> ReroutedPlan:
         units = self._whole_units(failed)
         if units is None:  # what is alive of a unit goes on working
-            return Rerouted(self._of_workers.in_place(failed, compared=False))
+            return ReroutedPlan(self._of_workers.in_place(failed, compared=False))
         stored = self._stored(len(units), failed)
         if stored is not None:
-            return Rerouted(stored)
+            return ReroutedPlan(stored)
         if self._normalize_within and may_move:
             found = self._of_units.rebuilt(self._entry(units), units)
             moves = _moves(found)
             if not moves or self._pays(found):
-                return Rerouted(self._stored(len(units), empty_places(found)) or found, moves)
-        return Rerouted(self._of_units.in_place(units, compared=False))
+                return ReroutedPlan(self._stored(len(units), empty_places(found)) or found, moves)
+        return ReroutedPlan(self._of_units.in_place(units, compared=False))
 
     def _whole_units(self, failed: frozenset[Place]) -> Units | None:
         """The units that have failed, if these are whole."""
@@ -183,7 +183,7 @@ def with_newcomers(crew: Iterable[Hand], places: Sequence[Place]) -> dict[Place,
     return filled | dict(zip(vacant, newcomers, strict=False))
 
 
-def replan_from(plan: Plan, atlas_folder: str | None, normalize_within: int) -> Rerouting:
+def replan_from(plan: Plan, atlas_folder: str | None, normalize_within: int) -> ReroutingPlanner:
     """What plans for the failures of a running plan.
 
     Args:
@@ -196,7 +196,7 @@ def replan_from(plan: Plan, atlas_folder: str | None, normalize_within: int) -> 
     """
     opening = opening_of(plan)
     if atlas_folder is None:
-        return Rerouting(plan, opening, normalize_within)
+        return ReroutingPlanner(plan, opening, normalize_within)
     atlas = read_atlas(atlas_folder)
     differences = list(_differences(opening, atlas))
     if differences:
@@ -206,7 +206,7 @@ def replan_from(plan: Plan, atlas_folder: str | None, normalize_within: int) -> 
             fix="make the atlas from the profile and with the options of the plan, or the plan from the atlas: --from",
         )
     common = replace(atlas, plans=(), planner=replace(atlas.planner, options=_without_search(atlas.planner.options)))
-    return Rerouting(plan, common, normalize_within, atlas_folder, atlas.plans)
+    return ReroutingPlanner(plan, common, normalize_within, atlas_folder, atlas.plans)
 
 
 def _replanner(common: Atlas) -> Replanner:

@@ -62,7 +62,7 @@ def _search(best: Best, start: Orders, deadline: float, seed: int) -> Literal["l
     for step in _steps(instance, instance.most(starts, best.value_s)):
         if best.proven:
             break
-        model = _Model(instance, starts, best, step)
+        model = _CpSatModel(instance, starts, best, step)
         ended = model.solve(deadline - monotonic(), seed)
         if ended != "optimal":
             return ended
@@ -79,7 +79,7 @@ def _steps(instance: Instance, most: int) -> Iterator[int]:
     yield 1
 
 
-class _Model:
+class _CpSatModel:
     """The model of an instance; its objective counts steps of so many units.
 
     Args:

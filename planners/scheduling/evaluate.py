@@ -22,7 +22,7 @@ Key = tuple[str, int, int, int]  # ("F" or "I", pipeline, micro-batch, stage): t
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedOperation:
     """One operation with its times; `waited_for_message`: its input came after its worker was free."""
 
     worker: int
@@ -33,7 +33,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class LayerWindow:
     """From the first start of the workers of some layers to their optimizer step, that of the slowest of them.
 
     Attributes:
@@ -72,7 +72,7 @@ class Evaluation:
     """Times and memory of a plan; `operations[w]` are those of worker w, in order."""
 
     plan: Plan
-    operations: tuple[tuple[Timed, ...], ...]
+    operations: tuple[tuple[TimedOperation, ...], ...]
 
     @cached_property
     def makespan_s(self) -> float:
@@ -117,7 +117,7 @@ class Evaluation:
             curve.append((moment, whole * stage.activation_bytes + stashed * stage.weight_stash_bytes))
         return curve
 
-    def window_of(self, worker: Worker) -> Window:
+    def window_of(self, worker: Worker) -> LayerWindow:
         """The window of a live worker."""
         return self.windows[self.plan.stage_of(worker).layers]
 
@@ -139,7 +139,7 @@ class Evaluation:
         return self._parts.lasts_s(reduce_s)
 
     @cached_property
-    def windows(self) -> dict[Layers, Window]:
+    def windows(self) -> dict[Layers, LayerWindow]:
         """The window of all live workers of the same layers, by these."""
         parts, sums_s = self._parts, self._sums_s
         groups = len(parts.held)
@@ -155,7 +155,7 @@ class Evaluation:
         begun_s = parts.begun_s(sums_s, ends_s)
         last_ends = self._last_ends(ends_s, begun_s)
         return {
-            layers: Window(starts_s[number], *last_ends[part], begun_s[part], sums_s[part], steps_s[number])
+            layers: LayerWindow(starts_s[number], *last_ends[part], begun_s[part], sums_s[part], steps_s[number])
             for number, (layers, part) in enumerate(zip(parts.held, parts.foremost, strict=True))
         }
 
@@ -171,7 +171,7 @@ class Evaluation:
         return found[::-1]
 
     @cached_property
-    def deciding(self) -> tuple[Window, ...]:
+    def deciding(self) -> tuple[LayerWindow, ...]:
         """The windows that decide the iteration time: their all-reduce ends last, or they are the longest."""
         staggered = self.plan.optimizer == "staggered"
         lasts_s = [window.length_s if staggered else window.reduced_s for window in self.windows.values()]
@@ -179,7 +179,7 @@ class Evaluation:
         pairs = zip(self.windows.values(), lasts_s, strict=True)
         return tuple(window for window, last_s in pairs if last_s >= longest_s)
 
-    def critical_path(self) -> list[Timed]:
+    def critical_path(self) -> list[TimedOperation]:
         """Operations that follow each other without slack up to the last end that a deciding window waits for.
 
         Where worker and message are ready at the same time, the path stays on the worker; of several paths it is one
@@ -191,18 +191,18 @@ class Evaluation:
         paths = [_back_from(end, self.before) for end in ends]
         return min(paths, key=_changes_of_worker, default=[])
 
-    def decided_by(self, path: Sequence[Timed]) -> Window:
+    def decided_by(self, path: Sequence[TimedOperation]) -> LayerWindow:
         """The deciding window that a critical path leads to."""
         found = (window for window in self.deciding if not path or self._waits_for(window, path[-1]))
         return next(found)
 
-    def _waits_for(self, window: Window, end: Timed) -> bool:
+    def _waits_for(self, window: LayerWindow, end: TimedOperation) -> bool:
         """Whether it is the end of this operation that a window waits for last."""
         stage = self.plan.stage_of(self.plan.workers[end.worker])
         return stage.layers[1] == window.last and end.end_s >= window.end_s * (1 - ROUNDING)
 
     @cached_property
-    def before(self) -> dict[Timed, Timed]:
+    def before(self) -> dict[TimedOperation, TimedOperation]:
         """For each operation the one that lets it start, the one ahead on its worker or the sender of its message.
 
         Those that are ready at 0 have none. A message that comes later by rounding only is not waited for.
@@ -218,14 +218,14 @@ class Evaluation:
         return found
 
 
-def _back_from(end: Timed, before: Mapping[Timed, Timed]) -> list[Timed]:
+def _back_from(end: TimedOperation, before: Mapping[TimedOperation, TimedOperation]) -> list[TimedOperation]:
     path = [end]
     while path[-1] in before:
         path.append(before[path[-1]])
     return path[::-1]
 
 
-def _changes_of_worker(path: Sequence[Timed]) -> int:
+def _changes_of_worker(path: Sequence[TimedOperation]) -> int:
     return sum(earlier.worker != later.worker for earlier, later in pairwise(path))
 
 
@@ -246,7 +246,7 @@ def evaluate(plan: Plan) -> Evaluation:
         if op.kind == "F"
     }
     sent_s: dict[Key, float] = {}
-    rows: list[list[Timed]] = [[] for _ in orders]
+    rows: list[list[TimedOperation]] = [[] for _ in orders]
     waiting: dict[Key, int] = {}
     ready = deque(range(len(orders)))
     while ready:
@@ -270,7 +270,7 @@ def _advance(
     order: tuple[Operation, ...],
     executor: dict[tuple[int, int, int], int],
     sent_s: dict[Key, float],
-    row: list[Timed],
+    row: list[TimedOperation],
 ) -> Key | None:
     """Run a worker as far as it gets; returns the message that it is blocked on, None at the end of its order."""
     worker = plan.workers[number]
@@ -286,7 +286,7 @@ def _advance(
             arrival_s = sent_s[needed] + _delay_s(plan, worker, operation, needed, executor)
         start_s, waited = max(free_s, arrival_s), arrival_s > free_s
         free_s = start_s + stage.duration_s(operation.kind) * slowdown
-        timed = Timed(number, operation, start_s, free_s, waited)
+        timed = TimedOperation(number, operation, start_s, free_s, waited)
         row.append(timed)
         sent_s[_sent_key(plan, timed)] = free_s
     return None
@@ -309,12 +309,12 @@ def _delay_s(
     return plan.hop_delay_s(operation.pipeline, min(worker.stage, sender.stage), sender, worker)
 
 
-def _needed_key(plan: Plan, timed: Timed) -> Key:
+def _needed_key(plan: Plan, timed: TimedOperation) -> Key:
     needed = _needed(plan, plan.workers[timed.worker], timed.operation)
     assert needed is not None
     return needed
 
 
-def _sent_key(plan: Plan, timed: Timed) -> Key:
+def _sent_key(plan: Plan, timed: TimedOperation) -> Key:
     kind, pipeline, microbatch = timed.operation
     return ("I" if kind == "B" else kind, pipeline, microbatch, plan.workers[timed.worker].stage)

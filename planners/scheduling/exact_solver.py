@@ -139,7 +139,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Window:
+class ObjectiveGroup:
     """What the objective measures of one group of workers: from its first start over its last end.
 
     Attributes:
@@ -203,16 +203,16 @@ class Instance:
         return found
 
     @cached_property
-    def windows(self) -> tuple[Window, ...]:
+    def windows(self) -> tuple[ObjectiveGroup, ...]:
         """One for each group: the objective is the largest of them."""
         return tuple(self._window(group, overhead) for group, overhead in self.overheads.items())
 
-    def _window(self, group: int, overhead: int) -> Window:
+    def _window(self, group: int, overhead: int) -> ObjectiveGroup:
         held = self.problem.workers
         chains = [members for members in self.chains if held.group[self.workers[members[0]]] == group]
         kinds = [self.codes[members[0]] % KINDS for members in chains]
         stages = {int(held.stage[self.workers[members[0]]]) for members in chains}
-        return Window(
+        return ObjectiveGroup(
             operations=tuple(operation for members in chains for operation in members),
             firsts=tuple(members[0] for members, kind in zip(chains, kinds, strict=True) if kind == FORWARD),
             lasts=tuple(members[-1] for members in chains if self.ends_microbatch(members[-1])),
@@ -230,7 +230,7 @@ class Instance:
         """The makespan or period of given starts, in units."""
         return max((self._value(window, starts) for window in self.windows), default=0)
 
-    def _value(self, window: Window, starts: Sequence[int]) -> int:
+    def _value(self, window: ObjectiveGroup, starts: Sequence[int]) -> int:
         end = max((starts[o] + self.durations[o] for o in window.operations), default=0)
         begin = 0 if window.from_zero else min(starts[o] for o in window.operations)
         return end - begin + window.overhead
@@ -427,7 +427,7 @@ def instance_of(problem: Problem, horizon_s: float) -> Instance:
         horizon_s: a value that orders of it reach, in s.
     """
     unit_s = common_unit(_times_s(problem), horizon_s / GRID)
-    table = _Table(problem, unit_s or horizon_s / GRID, unit_s is not None)
+    table = _OperationTable(problem, unit_s or horizon_s / GRID, unit_s is not None)
     return table.instance()
 
 
@@ -474,7 +474,7 @@ def _splits(problem: Problem, worker: int) -> Flags:
     return found
 
 
-class _Table:
+class _OperationTable:
     """The operations of a problem before they are numbered: `cells` holds them by job, stage and kind."""
 
     def __init__(self, problem: Problem, unit_s: float, exact: bool) -> None:

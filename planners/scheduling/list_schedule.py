@@ -463,7 +463,7 @@ class Priority(IntEnum):
 
 
 @dataclass(frozen=True)
-class Rules:
+class DispatchRules:
     """What a worker runs next; one entry a worker in each.
 
     Attributes:
@@ -490,7 +490,7 @@ class Rules:
         return np.array(columns, dtype=np.int64).T
 
 
-def list_schedule(problem: Problem, rules: Rules) -> Orders:
+def list_schedule(problem: Problem, rules: DispatchRules) -> Orders:
     """Orders by one set of rules.
 
     A limit on memory or on micro-batches in flight only holds F back, so the last stage can always take a micro-batch
@@ -541,7 +541,7 @@ class ListScheduler:
         self._weight_s, self._job_counts = problem.workers.weight_s, problem.job_counts
         self._operations = problem.operations
 
-    def run(self, rules: Rules) -> float:
+    def run(self, rules: DispatchRules) -> float:
         """Schedule by these rules; returns the makespan, or period, in s; infinite if what is held back never comes."""
         columns = rules.columns
         columns[:, 4] = np.clip(columns[:, 4], 0, np.maximum(self._job_counts - 1, 0))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from .list_schedule import Priority, Rules, rooms
+from .list_schedule import DispatchRules, Priority, rooms
 from .problem import NO_WORKER, Orders, Problem, stage_windows
 from .retime import Retimer
 
@@ -35,13 +35,13 @@ HOTTEST, COLDEST = 5e-3, 5e-5
 
 def anneal(
     problem: Problem,
-    start: Rules,
-    value_s: Callable[[Rules], float],
+    start: DispatchRules,
+    value_s: Callable[[DispatchRules], float],
     *,
     bound_s: float,
     runs: int,
     chance: random.Random,
-) -> tuple[Rules, float]:
+) -> tuple[DispatchRules, float]:
     """Improve rules.
 
     Args:
@@ -70,7 +70,7 @@ def anneal(
     return best, best_s
 
 
-def _neighbour(problem: Problem, rules: Rules, chance: random.Random) -> Rules:
+def _neighbour(problem: Problem, rules: DispatchRules, chance: random.Random) -> DispatchRules:
     """The rules with one kind of rule changed for one worker, or for a run of them."""
     count = len(rules.warmup)
     first = chance.randrange(count)
@@ -113,7 +113,7 @@ def _with(values: Sequence[T], chosen: range, change: Callable[[T], T]) -> list[
 FIRST_WAITS = (0.0, 0.5, 1.0)
 
 
-def portfolio(problem: Problem) -> Iterator[Rules]:
+def portfolio(problem: Problem) -> Iterator[DispatchRules]:
     """All combinations of warm-ups, in-flight limits, look-ahead, backlog and priorities, each once.
 
     Only W can wait or pile up, so a problem without split backwards has fewer; in-flight limits and backlogs matter
@@ -137,7 +137,7 @@ def portfolio(problem: Problem) -> Iterator[Rules]:
         if key not in seen:
             seen.add(key)
             count = len(capped)
-            yield Rules(capped, in_flight, [wait] * count, [backlog] * count, [priority] * count)
+            yield DispatchRules(capped, in_flight, [wait] * count, [backlog] * count, [priority] * count)
 
 
 def warmups(problem: Problem) -> list[tuple[int, ...]]:
@@ -263,8 +263,8 @@ PATIENCE = 8
 
 
 def hold_back(
-    problem: Problem, scheduler: ListScheduler, rules: Rules, *, goal_s: float, runs: int
-) -> tuple[Rules, float]:
+    problem: Problem, scheduler: ListScheduler, rules: DispatchRules, *, goal_s: float, runs: int
+) -> tuple[DispatchRules, float]:
     """Rules that hold stages back for a shorter period.
 
     Args:

@@ -110,20 +110,20 @@ def _period_bound(problem: Problem) -> Bound:
     return _largest(problem, _windows(problem, routes_of(problem)), 0.0)
 
 
-def _whole_iteration(problem: Problem, routes: Sequence[Route]) -> Machines:
+def _whole_iteration(problem: Problem, routes: Sequence[Route]) -> OneMachineProblems:
     """Heads from 0, tails to the end of the last all-reduce."""
     workers = problem.workers
     follows_s = workers.parts.following_s(workers.sums_s)
     reduce_s = [follows_s[group] for group in workers.group.tolist()]
-    machines = Machines()
+    machines = OneMachineProblems()
     for route in routes:
         kind = machines.kind(route.chain, tuple(reduce_s[worker] for worker in route.workers))
         for stage, worker in enumerate(route.workers):
-            machines.add((None, worker), Part(kind, stage, route.count))
+            machines.add((None, worker), RouteJobs(kind, stage, route.count))
     return machines
 
 
-def _windows(problem: Problem, routes: Sequence[Route]) -> Machines:
+def _windows(problem: Problem, routes: Sequence[Route]) -> OneMachineProblems:
     """Heads from the first start of a group, tails to the end of its optimizer step.
 
     The window of a group contains F and I at all later stages. So what one says of later workers, one before it
@@ -132,7 +132,7 @@ def _windows(problem: Problem, routes: Sequence[Route]) -> Machines:
     workers = problem.workers
     after_s = [sum(both) for both in zip(workers.parts.own_s(workers.sums_s), workers.steps_s, strict=True)]
     group = workers.group.tolist()
-    machines = Machines()
+    machines = OneMachineProblems()
     views: dict[tuple[Chain, tuple[float, ...]], list[tuple[int, int]]] = {}
     for route in routes:
         ends_s = tuple(after_s[group[worker]] for worker in route.workers)
@@ -141,11 +141,11 @@ def _windows(problem: Problem, routes: Sequence[Route]) -> Machines:
         for first, (kind, stages) in enumerate(views[route.chain, ends_s]):
             window = group[route.workers[first]]
             for stage, worker in enumerate(route.workers[first : first + stages]):
-                machines.add((window, worker), Part(kind, stage, route.count))
+                machines.add((window, worker), RouteJobs(kind, stage, route.count))
     return machines
 
 
-def _views(machines: Machines, chain: Chain, ends_s: tuple[float, ...]) -> Iterator[tuple[int, int]]:
+def _views(machines: OneMachineProblems, chain: Chain, ends_s: tuple[float, ...]) -> Iterator[tuple[int, int]]:
     """From each stage's window on: the kind of the chain's micro-batches from there, and how many stages it says most
     of."""
     longest_s = -inf
@@ -156,7 +156,7 @@ def _views(machines: Machines, chain: Chain, ends_s: tuple[float, ...]) -> Itera
         longest_s = max(longest_s, end_s)
 
 
-def _largest(problem: Problem, machines: Machines, step_s: float) -> Bound:
+def _largest(problem: Problem, machines: OneMachineProblems, step_s: float) -> Bound:
     """The bound of the machine that gives the largest one, followed by `step_s`."""
     found = unlimited = most_binding(machines.unlimited())
     unlimited_s = unlimited.value_s + step_s
@@ -186,7 +186,7 @@ def _without_room(problem: Problem) -> int | None:
 Kind = tuple["Chain", tuple[float, ...]]  # micro-batches that cost the same, and what follows the stages' last ones
 
 
-class Part(NamedTuple):
+class RouteJobs(NamedTuple):
     """Some micro-batches of a worker: number of their kind, the worker's stage among their chain's, and how many."""
 
     kind: int
@@ -194,13 +194,13 @@ class Part(NamedTuple):
     jobs: int
 
 
-class Machines:
+class OneMachineProblems:
     """One-machine problems, made of routes; of equal ones (peers without re-routing) only the first is looked at."""
 
     def __init__(self) -> None:
         self._number: dict[Kind, int] = {}
         self._counts: list[int] = []
-        self._parts: dict[Spot, list[Part]] = {}
+        self._parts: dict[Spot, list[RouteJobs]] = {}
 
     def kind(self, chain: Chain, ends_s: tuple[float, ...]) -> int:
         """The number of a kind of micro-batches.
@@ -213,7 +213,7 @@ class Machines:
         self._counts.extend([0] * (number + 1 - len(self._counts)))
         return number
 
-    def add(self, spot: Spot, part: Part) -> None:
+    def add(self, spot: Spot, part: RouteJobs) -> None:
         """Give a worker micro-batches."""
         if part.jobs > self._counts[part.kind]:
             self._counts[part.kind] = part.jobs
@@ -239,8 +239,8 @@ class Machines:
         return [chain for chain, _ in self._number]
 
     @cached_property
-    def _distinct(self) -> dict[tuple[Part, ...], Spot]:
-        found: dict[tuple[Part, ...], Spot] = {}
+    def _distinct(self) -> dict[tuple[RouteJobs, ...], Spot]:
+        found: dict[tuple[RouteJobs, ...], Spot] = {}
         for spot, parts in self._parts.items():
             found.setdefault(tuple(sorted(parts)), spot)
         return found
@@ -260,7 +260,7 @@ class Machines:
             known[n] = times
         return known
 
-    def _queues(self, parts: Sequence[Part], known: Sequence[HeadsAndTails]) -> list[Queue]:
+    def _queues(self, parts: Sequence[RouteJobs], known: Sequence[HeadsAndTails]) -> list[Queue]:
         return [
             queue
             for part in parts
@@ -273,16 +273,16 @@ class Machines:
         raised = raise_by_memory([task for _, task in found])
         return [Machine(spot, _queues(task.chain, times)) for (spot, task), times in zip(found, raised, strict=True)]
 
-    def _compete(self, parts: Sequence[Part]) -> bool:
+    def _compete(self, parts: Sequence[RouteJobs]) -> bool:
         """Whether several chains share a worker's memory, too little for all, with operations of the same durations."""
         alone = self._alone(parts[0])
         enough = len(parts) == 1 or not limit_binds(alone, sum(part.jobs for part in parts))
         return not enough and all(self._alone(part) == alone for part in parts)
 
-    def _alone(self, part: Part) -> Chain:
+    def _alone(self, part: RouteJobs) -> Chain:
         return self._chains[part.kind].at_stage(part.stage)
 
-    def _together(self, parts: Sequence[Part], known: Sequence[HeadsAndTails]) -> Limited:
+    def _together(self, parts: Sequence[RouteJobs], known: Sequence[HeadsAndTails]) -> Limited:
         columns = [known[part.kind].part(part.stage, part.jobs) for part in parts]
         heads_s = np.sort(np.concatenate([times.heads_s for times in columns], axis=2))
         tails_s = np.sort(np.concatenate([times.tails_s for times in columns], axis=2))[:, :, ::-1]

@@ -72,7 +72,7 @@ def _search(best: Best, start: Orders, chosen: Engine, deadline: float, seed: in
     precedences = Precedences(instance, instance.most(starts, best.value_s))
     if len(precedences.undecided) > MOST_PAIRS:
         return "limit"
-    model = _Model(precedences, starts, best.bound_s)
+    model = _MilpModel(precedences, starts, best.bound_s)
     outcome = chosen.solve(model.problem, deadline - monotonic(), seed)
     best.prove(instance.bound_s(model.units(outcome.bound)))
     if outcome.found:
@@ -86,7 +86,7 @@ def _search(best: Best, start: Orders, chosen: Engine, deadline: float, seed: in
     return "interrupted" if outcome.interrupted else "limit"
 
 
-class _Model:
+class _MilpModel:
     """The MILP of an instance, in pulp.
 
     Args:
@@ -279,7 +279,7 @@ LAST_DIGIT = 0.001  # of the bounds in CBC's log
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SolverOutcome:
     """What became of a model.
 
     Attributes:
@@ -301,7 +301,7 @@ class Engine(Protocol):
         """The solver and its version."""
         ...
 
-    def solve(self, model: LpProblem, time_limit_s: float, seed: int) -> Outcome:
+    def solve(self, model: LpProblem, time_limit_s: float, seed: int) -> SolverOutcome:
         """Solve a model as far as the time limit allows."""
         ...
 
@@ -325,7 +325,7 @@ class Highs:
 
         return f"HiGHS {highspy.Highs().version()}"
 
-    def solve(self, model: LpProblem, time_limit_s: float, seed: int) -> Outcome:
+    def solve(self, model: LpProblem, time_limit_s: float, seed: int) -> SolverOutcome:
         """Solve a model as far as the time limit allows."""
         import highspy
         import pulp
@@ -347,7 +347,7 @@ class Highs:
             solver.findSolutionValues(model)
         optimal = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
         bound = info.objective_function_value if optimal else info.mip_dual_bound
-        return Outcome(found, bound, interrupted)
+        return SolverOutcome(found, bound, interrupted)
 
 
 class Cbc:
@@ -358,7 +358,7 @@ class Cbc:
         """The solver; pulp does not know its version."""
         return "CBC"
 
-    def solve(self, model: LpProblem, time_limit_s: float, seed: int) -> Outcome:
+    def solve(self, model: LpProblem, time_limit_s: float, seed: int) -> SolverOutcome:
         """Solve a model as far as the time limit allows."""
         import pulp
 
@@ -375,7 +375,7 @@ class Cbc:
             result = (folder / "end.sol").read_text() if (folder / "end.sol").exists() else ""
             if result:
                 model.assignVarsVals(solver.readsol_MPS(str(folder / "end.sol"), model, *names)[1])
-            return Outcome(bool(result), _bound(result, (folder / "log").read_text()), interrupted)
+            return SolverOutcome(bool(result), _bound(result, (folder / "log").read_text()), interrupted)
 
 
 def _run(command: list[str], folder: Path, time_limit_s: float) -> bool:

@@ -51,7 +51,7 @@ class Machine(NamedTuple):
     queues: Sequence[Queue]
 
 
-class Value(NamedTuple):
+class PreemptiveValue(NamedTuple):
     """The value of a pre-emptive problem, in s, and the least tail of its critical operations."""
 
     value_s: float
@@ -87,7 +87,7 @@ def most_binding(machines: Sequence[Machine]) -> Solved:
     return max(solved, key=lambda machine: machine.critical.work_s)
 
 
-def critical(queues: Sequence[Queue], value: Value) -> Critical:
+def critical(queues: Sequence[Queue], value: PreemptiveValue) -> Critical:
     """What decides a machine's value: all operations from some head on, if these reach it, else only urgent ones.
 
     Operations with smaller tails than that of the value never delay the others in Jackson's schedule. So these run as
@@ -109,7 +109,7 @@ def _with_tails_from(tail_s: float, queues: Sequence[Queue]) -> Critical:
     return Critical(float(heads_s[order][first]), float(left_s[first]), tail_s)
 
 
-def jackson_preemptive(queues: Sequence[Queue], *, in_machine_code: bool = False) -> Value:
+def jackson_preemptive(queues: Sequence[Queue], *, in_machine_code: bool = False) -> PreemptiveValue:
     """The value of a pre-emptive problem: the largest end plus tail; -inf where nothing needs to end."""
     first = [0, *accumulate(len(queue.heads_s) for queue in queues)]
     durations_s = [queue.duration_s for queue in queues]
@@ -119,10 +119,10 @@ def jackson_preemptive(queues: Sequence[Queue], *, in_machine_code: bool = False
         heads_s = np.concatenate([queue.heads_s for queue in queues])
         tails_s = np.concatenate([queue.tails_s for queue in queues])
         fixed = np.array(first), heads_s, np.array(durations_s), tails_s
-        return Value(*run(*fixed, np.array(front), np.array(left)))
+        return PreemptiveValue(*run(*fixed, np.array(front), np.array(left)))
     heads = list(chained.from_iterable(queue.heads_s.tolist() for queue in queues))
     tails = list(chained.from_iterable(queue.tails_s.tolist() for queue in queues))
-    return Value(*jackson(first, heads, durations_s, tails, front, left))
+    return PreemptiveValue(*jackson(first, heads, durations_s, tails, front, left))
 
 
 @kernel

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .edge_finding import Refuter
 from .exact import exact_solver
-from .list_schedule import ListScheduler, Rules
+from .list_schedule import DispatchRules, ListScheduler
 from .local_search import anneal, hold_back, improve_orders, portfolio
 from .lower_bound import lower_bound
 from .problem import ROUNDING, Orders, Problem, Proven, codes_of, problem_of
@@ -66,7 +66,7 @@ class Solution(Proven):
 
 
 def solve(
-    problem: Problem, effort: Effort = Effort(), *, first: Sequence[Rules] = (), start: Orders | None = None
+    problem: Problem, effort: Effort = Effort(), *, first: Sequence[DispatchRules] = (), start: Orders | None = None
 ) -> Solution:
     """Order a problem's operations for the least makespan, or period.
 
@@ -108,7 +108,7 @@ def _proven(solution: Solution, refuter: Refuter) -> Solution:
     return replace(solution, bound_s=refuter.bound_s(solution.bound_s, solution.value_s))
 
 
-def _try_rules(problem: Problem, candidates: Sequence[Rules], best: Solution) -> Solution:
+def _try_rules(problem: Problem, candidates: Sequence[DispatchRules], best: Solution) -> Solution:
     """The best by these rules, as far as the budget goes."""
     tried = candidates[: max(FIRST_LOOK, BUDGET_OPERATIONS // problem.operations)]
     scheduler = ListScheduler(problem, runs=len(tried))
@@ -120,7 +120,7 @@ def _try_rules(problem: Problem, candidates: Sequence[Rules], best: Solution) ->
     return best
 
 
-def _hold_back(problem: Problem, rules: Rules, best: Solution) -> Solution:
+def _hold_back(problem: Problem, rules: DispatchRules, best: Solution) -> Solution:
     """Rules with stages held back, which pays for the period only."""
     if not problem.staggered:
         return best
@@ -137,7 +137,7 @@ def _move_operations(problem: Problem, best: Solution, seed: int) -> Solution:
     return _better(best, found_s, orders, "moves")
 
 
-def _anneal(problem: Problem, candidates: Sequence[Rules], best: Solution, seed: int) -> Solution:
+def _anneal(problem: Problem, candidates: Sequence[DispatchRules], best: Solution, seed: int) -> Solution:
     """Annealing from the best rules, as far as the budget goes."""
     runs = min(ANNEALING_RUNS, BUDGET_OPERATIONS // problem.operations // STARTS)
     if runs < FEWEST_RUNS:

@@ -22,7 +22,7 @@ Technique = Literal["adaptive", "decoupled", "staggered"]
 
 
 @dataclass(frozen=True)
-class Request:
+class AtlasRequest:
     """What is asked for.
 
     Attributes:
@@ -43,7 +43,7 @@ class Request:
     slowdown: Mapping[Place, float] = field(default_factory=dict)
 
 
-def opening(profile: Profile, request: Request) -> Atlas:
+def opening(profile: Profile, request: AtlasRequest) -> Atlas:
     """An atlas without plans: all that they have in common, whatever fails.
 
     Raises:

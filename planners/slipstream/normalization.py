@@ -682,7 +682,7 @@ def _with(values: Sequence[int], at: int, value: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Copy:
+class WorkerMove:
     """A worker moves from `mover`'s place to `place` and copies the state of its new stage from a live peer there."""
 
     mover: Place
@@ -696,7 +696,7 @@ class Relocation:
     """Where the dead units stand after the swaps, and what is copied."""
 
     failed_units: frozenset[Place]
-    copies: tuple[Copy, ...]
+    copies: tuple[WorkerMove, ...]
 
     @property
     def size_bytes(self) -> float:
@@ -734,7 +734,7 @@ def relocate(
 
 def _copies(
     grid: Grid, failed_units: frozenset[Place], pairs: Sequence[tuple[Place, Place]], state_bytes: Sequence[float]
-) -> list[Copy]:
+) -> list[WorkerMove]:
     """What the workers of the moving units copy; no unit moves out of a column that one moves into."""
     lent: Counter[Place] = Counter()
     copies = []
@@ -744,5 +744,5 @@ def _copies(
             lasting = [peer for peer in peers if grid.unit_of(peer) not in failed_units]
             source = min(lasting, key=lambda peer: (lent[peer], peer))
             lent[source] += 1
-            copies.append(Copy(old, new, source, state_bytes[new[1]]))
+            copies.append(WorkerMove(old, new, source, state_bytes[new[1]]))
     return copies

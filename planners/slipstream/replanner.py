@@ -36,7 +36,7 @@ from ..scheduling.solve import Effort
 from .cluster import alike, connection_of, effort_of, grid_of, plan_with_failures, single_pipeline
 from .normalization import Placement, Relocation, Vector, relocate
 from .rerouting import (
-    Rerouting,
+    ReroutedOrders,
     contradiction,
     follow,
     in_rotation,
@@ -183,7 +183,7 @@ class Replanner:
             return self._assembled(units, found, said)
         problem, orders = follow(self._home(units), self.search, entry.recipe)
         promised = entry.prediction
-        found = Rerouting(problem, orders, promised.iteration_time_s, promised.lower_bound_s, entry.recipe)
+        found = ReroutedOrders(problem, orders, promised.iteration_time_s, promised.lower_bound_s, entry.recipe)
         try:
             plan = self._assembled(units, found, said)
         except BrokenPlanError as error:
@@ -226,7 +226,7 @@ class Replanner:
     def _home_without(self, failed: Collection[Place]) -> Problem:
         return home_problem(plan_with_failures(self.common, failed), split=self.common.split)
 
-    def _rerouted(self, units: Units, effort: Effort) -> Rerouting:
+    def _rerouted(self, units: Units, effort: Effort) -> ReroutedOrders:
         dead = self.grid.stage_failures(self.grid.column_failures(units))
         return reroute_alike(self._home(units), self.search, dead, effort)
 
@@ -250,7 +250,7 @@ class Replanner:
             return best
         return in_rotation(self.search, (self.grid.pipelines - best.live).tolist(), effort)
 
-    def _best_rerouted(self, vectors: Sequence[Vector], effort: Effort) -> tuple[Vector, Rerouting]:
+    def _best_rerouted(self, vectors: Sequence[Vector], effort: Effort) -> tuple[Vector, ReroutedOrders]:
         """The vector of failed units whose orders take least; beyond a size only the first is tried."""
         effort = replace(effort, time_limit_s=effort.time_limit_s / len(vectors))
         best = vectors[0], self._rerouted(self.grid.last_units(vectors[0]), effort)
@@ -264,7 +264,7 @@ class Replanner:
         """The failed units of each column."""
         return tuple(n // self.grid.unit_pipelines for n in entry.failures[:: self.grid.unit_stages])
 
-    def _compared(self, units: Units, in_place: Rerouting, entry: AtlasEntry) -> tuple[Relocation, dict[str, Any]]:
+    def _compared(self, units: Units, in_place: ReroutedOrders, entry: AtlasEntry) -> tuple[Relocation, dict[str, Any]]:
         """The swaps that normalize failures, none where they gain nothing; what they give, and when they have paid."""
         if len(units) != entry.failed_units:
             raise InvalidInputError(
@@ -301,7 +301,7 @@ class Replanner:
         return {"most_copies": sum(vector) * grid.unit_pipelines * grid.unit_stages,
                 "most_copied_bytes": sum(vector) * max(columns)}  # fmt: skip
 
-    def _assembled(self, units: Units, found: Rerouting, said: Mapping[str, Any] | None) -> Plan:
+    def _assembled(self, units: Units, found: ReroutedOrders, said: Mapping[str, Any] | None) -> Plan:
         failed = sorted(place for unit in units for place in self.grid.places(unit))
         plan = plan_with_failures(self.common, set(failed))
         own = {"failed": [name_of(place) for place in failed], "normalization": said}

@@ -18,7 +18,7 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.fields import Count, Factor, Seconds
 from ...schemas.plan import Prediction
 from ...schemas.profile import Connection
-from ..scheduling.list_schedule import ListScheduler, Priority, Rules
+from ..scheduling.list_schedule import DispatchRules, ListScheduler, Priority
 from ..scheduling.local_search import hold_back
 from ..scheduling.lower_bound import lower_bound
 from ..scheduling.problem import ROUNDING, Proven
@@ -51,7 +51,7 @@ HELD_OPERATIONS, FEWEST_HELD, MOST_HELD = 20_000_000, 12, 60
 
 
 @dataclass(frozen=True)
-class Rerouting(Proven):
+class ReroutedOrders(Proven):
     """Orders for the live workers, their makespan or period, and the bound on it, in s.
 
     `recipe` says how they were made; None where a search has found them. `windows` are those of the orders; None where
@@ -66,7 +66,7 @@ class Rerouting(Proven):
     windows: Windows | None = None
 
 
-def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort: Effort) -> Rerouting:
+def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort: Effort) -> ReroutedOrders:
     """Orders for equal workers in each stage; the bound is for every routing.
 
     Args:
@@ -88,7 +88,7 @@ def reroute_alike(home: Problem, search: SlotSearch, dead: Sequence[int], effort
     bound_s = proven_s(search, dead) if rotated is None else rotated.bound_s
     slots = replace(search.widest(dead), remainder_first=True)
     runs = min(FIRST_LOOK, max(FEWEST_RUNS, WORKER_OPERATIONS // home.operations))
-    best = Rerouting(home, [], inf, bound_s, None)
+    best = ReroutedOrders(home, [], inf, bound_s, None)
     if home.operations <= LEFT_OPERATIONS or not found.value_s <= found.bound_s * (1 + LEFT_GAP):
         best = _by_workers(home, slots, search.candidates(slots)[:runs], best, search.searches)
     if not best.optimal and rotated is not None:
@@ -125,14 +125,14 @@ def in_rotation(search: SlotSearch, dead: Sequence[int], effort: Effort | None) 
     return search.rotation.search(live, bound_s, effort.seed, quick=effort.solver == "rules")
 
 
-def reroute_unlike(home: Problem, effort: Effort) -> Rerouting:
+def reroute_unlike(home: Problem, effort: Effort) -> ReroutedOrders:
     """Orders for workers that differ within a stage; the bound is for the routing that is taken.
 
     Args:
         home: as for `reroute_alike`.
         effort: how hard to try.
     """
-    start = Rerouting(home, [], inf, 0.0, None)
+    start = ReroutedOrders(home, [], inf, 0.0, None)
     routings = [by_load(home), round_robin(home), block(home)]
     share = replace(effort, time_limit_s=effort.time_limit_s / len(routings))
     found = [_searched(start, [routing], share) for routing in routings]
@@ -170,24 +170,26 @@ def follow(home: Problem, search: SlotSearch, recipe: Recipe) -> tuple[Problem, 
     return problem, scheduler.orders()
 
 
-def _in_slots(home: Problem, search: SlotSearch, found: SlotSchedule) -> Rerouting:
+def _in_slots(home: Problem, search: SlotSearch, found: SlotSchedule) -> ReroutedOrders:
     """A slot schedule's orders; where it leaves a gap they may take less time than the slots."""
     recipe = slot_recipe(found)
     problem, orders = follow(home, search, recipe)
     if found.optimal:
-        return Rerouting(problem, orders, found.value_s, found.bound_s, recipe)
+        return ReroutedOrders(problem, orders, found.value_s, found.bound_s, recipe)
     taken_s, windows = timed(problem, orders, runs=search.searches)
-    return Rerouting(problem, orders, taken_s, found.bound_s, recipe, windows)
+    return ReroutedOrders(problem, orders, taken_s, found.bound_s, recipe, windows)
 
 
-def _rotated(home: Problem, search: SlotSearch, found: RotationSchedule) -> Rerouting:
+def _rotated(home: Problem, search: SlotSearch, found: RotationSchedule) -> ReroutedOrders:
     """The orders of workers in rotation, which take the very time that was found."""
     recipe = rotation_recipe(found)
     problem, orders = follow(home, search, recipe)
-    return Rerouting(problem, orders, found.value_s, found.bound_s, recipe)
+    return ReroutedOrders(problem, orders, found.value_s, found.bound_s, recipe)
 
 
-def _by_workers(home: Problem, slots: Slots, candidates: Sequence[Rules], best: Rerouting, searches: int) -> Rerouting:
+def _by_workers(
+    home: Problem, slots: Slots, candidates: Sequence[DispatchRules], best: ReroutedOrders, searches: int
+) -> ReroutedOrders:
     """The same kind of routing, but every worker goes by the rules on its own instead of in step with its peers.
 
     For the period, stages are held back as well (scheduling/local_search.py). `searches` says about how many are to
@@ -211,22 +213,22 @@ def _by_workers(home: Problem, slots: Slots, candidates: Sequence[Rules], best: 
         return best
     recipe = Recipe(slots.group_sizes, _recorded(rules), "workers")
     scheduler.run(_of_workers(problem, rules))
-    return Rerouting(problem, scheduler.orders(), found_s, best.bound_s, recipe)
+    return ReroutedOrders(problem, scheduler.orders(), found_s, best.bound_s, recipe)
 
 
-def _searched(best: Rerouting, routings: Sequence[Problem], effort: Effort) -> Rerouting:
+def _searched(best: ReroutedOrders, routings: Sequence[Problem], effort: Effort) -> ReroutedOrders:
     """What the scheduling core finds for these routings."""
     share = replace(effort, time_limit_s=effort.time_limit_s / len(routings))
     for problem in routings:
         solution = solve(problem, share)
         if solution.value_s < best.value_s:
-            best = Rerouting(problem, solution.orders, solution.value_s, best.bound_s, recipe=None)
+            best = ReroutedOrders(problem, solution.orders, solution.value_s, best.bound_s, recipe=None)
             if best.optimal:
                 break
     return best
 
 
-def _better(best: Rerouting, other: Rerouting) -> Rerouting:
+def _better(best: ReroutedOrders, other: ReroutedOrders) -> ReroutedOrders:
     """The quicker of two, with the larger bound."""
     quicker = other if other.value_s < best.value_s else best
     return replace(quicker, bound_s=max(best.bound_s, other.bound_s))
@@ -237,7 +239,7 @@ def _routed(home: Problem, slots: Slots) -> Problem:
     return replace(home, executor=route(live, slots))
 
 
-def _recorded(rules: Rules) -> SlotRules:
+def _recorded(rules: DispatchRules) -> SlotRules:
     """Rules of stages; what is alike in all stages once."""
 
     def entries(column: Sequence[T]) -> tuple[T, ...]:
@@ -253,13 +255,13 @@ def _recorded(rules: Rules) -> SlotRules:
     )
 
 
-def _rules(recorded: SlotRules, stages: int) -> Rules:
+def _rules(recorded: SlotRules, stages: int) -> DispatchRules:
     """Rules of stages, one entry each."""
 
     def of_stages(column: Sequence[T]) -> Sequence[T]:
         return column if len(column) == stages else [*column] * stages
 
-    return Rules(
+    return DispatchRules(
         of_stages(recorded.warmup),
         of_stages(recorded.in_flight),
         of_stages(recorded.weight_wait),
@@ -269,11 +271,11 @@ def _rules(recorded: SlotRules, stages: int) -> Rules:
     )
 
 
-def _of_workers(problem: Problem, rules: Rules) -> Rules:
+def _of_workers(problem: Problem, rules: DispatchRules) -> DispatchRules:
     """Rules of stages as rules of workers."""
     stage = problem.workers.stage.tolist()
     columns = (rules.warmup, rules.in_flight, rules.weight_wait, rules.backlog, rules.priority, rules.held_back)
-    return Rules(*([column[i] for i in stage] if column else () for column in columns))
+    return DispatchRules(*([column[i] for i in stage] if column else () for column in columns))
 
 
 # Who executes a dead worker's micro-batches: the ways to route that are tried.

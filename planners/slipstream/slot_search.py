@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..scheduling.list_schedule import Priority, Rules, rooms
+from ..scheduling.list_schedule import DispatchRules, Priority, rooms
 from ..scheduling.local_search import anneal, portfolio
 from ..scheduling.problem import INTERPRETED_OPERATIONS, KINDS, Proven
 from .bounds import RoutingBound
@@ -50,7 +50,7 @@ class SlotSchedule(Proven):
     """The best slots and rules found, what they come to, and the bound on any routing and orders, in s."""
 
     slots: Slots
-    rules: Rules
+    rules: DispatchRules
     times: SlotTimes
     value_s: float
     bound_s: float
@@ -72,8 +72,8 @@ class SlotSearch:
         self.searches = searches
         self._scheduler = SlotScheduler(pipeline, pipeline.jobs, runs=searches)
         self.bound = RoutingBound(pipeline, self.jobs)
-        self._last: tuple[Slots, Rules] | None = None
-        self._candidates: dict[int, tuple[Problem, list[Rules]]] = {}
+        self._last: tuple[Slots, DispatchRules] | None = None
+        self._candidates: dict[int, tuple[Problem, list[DispatchRules]]] = {}
         self._peaks: dict[Hashable, list[float]] = {}
         self._operations = 0  # scheduled so far
 
@@ -123,7 +123,7 @@ class SlotSearch:
         """Slots as wide as each stage's live workers."""
         return Slots(self.jobs, tuple(self.pipelines - number for number in dead))
 
-    def run(self, slots: Slots, rules: Rules) -> SlotTimes:
+    def run(self, slots: Slots, rules: DispatchRules) -> SlotTimes:
         """Schedule slots by rules, one entry a stage."""
         needed = max(int(slots.counts.max()), self._scheduler.most_slots)
         self._operations += _operations(slots)
@@ -134,12 +134,12 @@ class SlotSearch:
         self._last = slots, rules
         return self._scheduler.run(slots, rules)
 
-    def orders(self, slots: Slots, rules: Rules) -> Sequence[Ints]:
+    def orders(self, slots: Slots, rules: DispatchRules) -> Sequence[Ints]:
         """The orders that rules make: of each stage, `3 * slot + kind` of its operations."""
         self._be_at(slots, rules)
         return self._scheduler.orders()
 
-    def peaks_bytes(self, slots: Slots, rules: Rules) -> list[float]:
+    def peaks_bytes(self, slots: Slots, rules: DispatchRules) -> list[float]:
         """What a worker of each stage holds at most by these orders."""
         key = (slots, rules.columns.tobytes(), tuple(rules.weight_wait))
         if key not in self._peaks:
@@ -147,16 +147,16 @@ class SlotSearch:
             self._peaks[key] = self._scheduler.peaks_bytes()
         return self._peaks[key]
 
-    def _be_at(self, slots: Slots, rules: Rules) -> None:
+    def _be_at(self, slots: Slots, rules: DispatchRules) -> None:
         """Run again unless that was the last run."""
         if self._last != (slots, rules):
             self.run(slots, rules)
 
-    def candidates(self, slots: Slots) -> list[Rules]:
+    def candidates(self, slots: Slots) -> list[DispatchRules]:
         """The portfolio's rules for so many slots, one entry a stage."""
         return self._known(slots)[1]
 
-    def _known(self, slots: Slots) -> tuple[Problem, list[Rules]]:
+    def _known(self, slots: Slots) -> tuple[Problem, list[DispatchRules]]:
         """A single pipeline of as many micro-batches as there are slots, and its portfolio."""
         most = int(slots.counts.max())
         if most not in self._candidates:
@@ -164,7 +164,7 @@ class SlotSearch:
             self._candidates[most] = repeated, list(portfolio(repeated))
         return self._candidates[most]
 
-    def zero_bubble(self, slots: Slots, priority: Priority) -> Rules:
+    def zero_bubble(self, slots: Slots, priority: Priority) -> DispatchRules:
         """Rules that are the same at all stages but for the warm-up, which is that of zero bubble.
 
         Args:
@@ -174,7 +174,7 @@ class SlotSearch:
         stages, most = len(slots.group_sizes), int(slots.counts.max())
         room = self._room
         first = [min(2 * (stages - i) - 1, room[i], most) for i in range(stages)]
-        return Rules(first, [most] * stages, [0.0] * stages, [most] * stages, [priority] * stages)
+        return DispatchRules(first, [most] * stages, [0.0] * stages, [most] * stages, [priority] * stages)
 
     def cut(self, dead: Sequence[int], bound_s: float, cut: AlignedCut) -> Slots:
         """The aligned cut for so many dead workers of each stage whose iteration takes `bound_s` at least."""
@@ -190,7 +190,7 @@ class SlotSearch:
         self,
         dead: Sequence[int],
         best: SlotSchedule | None,
-        attempts: Iterable[tuple[Slots, Rules]],
+        attempts: Iterable[tuple[Slots, DispatchRules]],
         bound_s: float | None = None,
     ) -> SlotSchedule:
         live = self.pipelines - np.array(dead)
@@ -202,7 +202,7 @@ class SlotSearch:
         assert best is not None
         return replace(best, bound_s=self.bound.value_s(live, self.staggered) if bound_s is None else bound_s)
 
-    def _attempts(self, widest: Slots, part: slice) -> Iterator[tuple[Slots, Rules]]:
+    def _attempts(self, widest: Slots, part: slice) -> Iterator[tuple[Slots, DispatchRules]]:
         """A part of the portfolio for each way to cut the ranks in turns, as far as the budget goes."""
         cuts = _cuts(widest)
         most = max(FIRST_LOOK, BUDGET_OPERATIONS // _operations(widest))
@@ -210,7 +210,7 @@ class SlotSearch:
         for tried in zip_longest(*rows):
             yield from ((slots, rules) for slots, rules in zip(cuts, tried, strict=True) if rules is not None)
 
-    def _aligned(self, dead: Sequence[int], bound_s: float) -> Iterator[tuple[Slots, Rules]]:
+    def _aligned(self, dead: Sequence[int], bound_s: float) -> Iterator[tuple[Slots, DispatchRules]]:
         """The aligned cuts, each once."""
         tried = set()
         for cut, priority in ALIGNED:
@@ -219,7 +219,7 @@ class SlotSearch:
                 tried.add((slots, priority))
                 yield slots, self.zero_bubble(slots, priority)
 
-    def _better(self, best: SlotSchedule | None, slots: Slots, rules: Rules, bound_s: float) -> SlotSchedule:
+    def _better(self, best: SlotSchedule | None, slots: Slots, rules: DispatchRules, bound_s: float) -> SlotSchedule:
         times = self.run(slots, rules)
         value_s = times.period_s if self.staggered else times.makespan_s
         if best is None or value_s < best.value_s:
@@ -232,7 +232,7 @@ class SlotSearch:
 
         known: dict[Hashable, float] = {}
 
-        def value_s(rules: Rules) -> float:
+        def value_s(rules: DispatchRules) -> float:
             key = (*rules.columns.ravel().tolist(), *rules.weight_wait)
             if key not in known:
                 times = self.run(best.slots, rules)

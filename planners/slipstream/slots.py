@@ -54,7 +54,7 @@ from ..scheduling.list_schedule import sweep
 from ..scheduling.problem import INTERPRETED_OPERATIONS, KINDS
 
 if TYPE_CHECKING:
-    from ..scheduling.list_schedule import Rules
+    from ..scheduling.list_schedule import DispatchRules
     from ..scheduling.problem import Flags, Floats, Ints, Orders, Problem
 
 
@@ -307,7 +307,7 @@ class SlotScheduler:
         """Whether machine code schedules."""
         return self._form.compiled
 
-    def run(self, slots: Slots, rules: Rules) -> SlotTimes:
+    def run(self, slots: Slots, rules: DispatchRules) -> SlotTimes:
         """Schedule slots by rules, one entry a stage; infinite times where limits stop it for ever."""
         if slots is not self._slots:
             self._be_cut(slots)

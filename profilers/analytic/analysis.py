@@ -10,7 +10,7 @@ from ...schemas.gpus import Gpu
 from ...schemas.gpus import gpu as known_gpu
 from ...schemas.profile import Device, Network, Profile
 from .configuration import known_model
-from .costs import Batch
+from .costs import MicrobatchShape
 from .estimate import UNCALIBRATED, analytic_profile, calibration_of, rates_of
 
 
@@ -57,7 +57,7 @@ def profile_analytic(
     profile = analytic_profile(
         model,
         known.shape,
-        Batch(microbatch_size or known.microbatch_size, sequence_length or known.sequence_length, dtype),
+        MicrobatchShape(microbatch_size or known.microbatch_size, sequence_length or known.sequence_length, dtype),
         device,
         rates,
         corrections=UNCALIBRATED if calibrate is None else calibration_of(rates, calibrate),

@@ -114,7 +114,7 @@ class DecoderShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MicrobatchShape:
     """One micro-batch, and the numbers it is computed in."""
 
     microbatch_size: int
@@ -192,7 +192,7 @@ class Norm:
     kernels: int
 
 
-def norm_of(shape: DecoderShape, batch: Batch) -> Norm:
+def norm_of(shape: DecoderShape, batch: MicrobatchShape) -> Norm:
     """The norm of a model in its numbers."""
     size = batch.element_bytes
     if shape.norm == "layer":
@@ -272,7 +272,7 @@ Kind = Literal["embedding", "block", "head"]
 Matrix = tuple[float, float, bool]  # inputs, outputs, whether there is a bias
 
 
-def embedding_work(shape: DecoderShape, batch: Batch, degree: int) -> LayerWork:
+def embedding_work(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> LayerWork:
     """Tokens to vectors, plus learned positions.
 
     I makes a gradient of the whole table: zeros, then the tokens' rows, then all of it added to what is there.
@@ -289,7 +289,7 @@ def embedding_work(shape: DecoderShape, batch: Batch, degree: int) -> LayerWork:
     )
 
 
-def block_work(shape: DecoderShape, batch: Batch, degree: int) -> LayerWork:
+def block_work(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> LayerWork:
     """Attention and the feed-forward network, with their norms and sums."""
     matrices = _matrices(shape, degree)
     products = _products(matrices, batch)
@@ -302,7 +302,7 @@ def block_work(shape: DecoderShape, batch: Batch, degree: int) -> LayerWork:
     )
 
 
-def head_work(shape: DecoderShape, batch: Batch, degree: int) -> LayerWork:
+def head_work(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> LayerWork:
     """The last norm, the logits and the cross entropy, which is computed in fp32."""
     matrices: list[Matrix] = [(shape.width, shape.vocabulary / degree, False)]
     stream_bytes = batch.tokens * shape.width / degree
@@ -322,7 +322,7 @@ def head_work(shape: DecoderShape, batch: Batch, degree: int) -> LayerWork:
     )
 
 
-WORKS: dict[Kind, Callable[[DecoderShape, Batch, int], LayerWork]] = {
+WORKS: dict[Kind, Callable[[DecoderShape, MicrobatchShape, int], LayerWork]] = {
     "embedding": embedding_work,
     "block": block_work,
     "head": head_work,
@@ -342,20 +342,20 @@ def _attention_widths(shape: DecoderShape, degree: int) -> tuple[float, float]:
     return shape.query_width / degree, max(shape.key_value_heads / degree, 1) * shape.head_size
 
 
-def _products(matrices: list[Matrix], batch: Batch) -> Work:
+def _products(matrices: list[Matrix], batch: MicrobatchShape) -> Work:
     """F of all matrices, and their I, which is as much."""
     works = (product(batch.tokens, inputs, outputs, batch.element_bytes) for inputs, outputs, _ in matrices)
     return sum(works, Work())
 
 
-def _weight_gradients(matrices: list[Matrix], batch: Batch) -> Work:
+def _weight_gradients(matrices: list[Matrix], batch: MicrobatchShape) -> Work:
     """W of all matrices, and their biases' sums: a queue of kernels without overhead to speak of."""
     works = (weight_gradient(batch.tokens, inputs, outputs, batch.element_bytes) for inputs, outputs, _ in matrices)
     biased = sum(outputs for _, outputs, has_bias in matrices if has_bias)
     return sum(works, Work(moved_bytes=batch.tokens * biased * batch.element_bytes))
 
 
-def _between_products(shape: DecoderShape, batch: Batch, degree: int) -> tuple[Work, Work]:
+def _between_products(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> tuple[Work, Work]:
     """F and I of attention, norms, activation and sums."""
     queries, keys = (batch.tokens * width * batch.element_bytes for width in _attention_widths(shape, degree))
     stream, inner = (batch.tokens * width * batch.element_bytes / degree for width in (shape.width, shape.inner))
@@ -375,7 +375,7 @@ def _between_products(shape: DecoderShape, batch: Batch, degree: int) -> tuple[W
     return forward, backward
 
 
-def _attention(shape: DecoderShape, batch: Batch, degree: int) -> tuple[Work, Work]:
+def _attention(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> tuple[Work, Work]:
     """One kernel each, which keeps no scores (FlashAttention): I computes them again, so five products for F's two."""
     query_width, key_width = _attention_widths(shape, degree)
     queries, keys = (batch.tokens * width * batch.element_bytes for width in (query_width, key_width))
@@ -384,7 +384,7 @@ def _attention(shape: DecoderShape, batch: Batch, degree: int) -> tuple[Work, Wo
     return forward, Work(attention_flops=2.5 * flops, moved_bytes=4 * queries + 4 * keys, kernels=1)
 
 
-def _norms(shape: DecoderShape, batch: Batch, degree: int, is_forward: bool) -> Work:
+def _norms(shape: DecoderShape, batch: MicrobatchShape, degree: int, is_forward: bool) -> Work:
     norm = norm_of(shape, batch)
     elements, count = 2 * batch.tokens * shape.width / degree, 2
     if shape.has_head_norms:
@@ -403,7 +403,7 @@ def _norms(shape: DecoderShape, batch: Batch, degree: int, is_forward: bool) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class LayerBytes:
+class StashBytes:
     """What a layer keeps for one micro-batch: from F to I, and of that from I to W; `input` is in it."""
 
     activation: float
@@ -411,30 +411,30 @@ class LayerBytes:
     input: float
 
 
-def stream_bytes(shape: DecoderShape, batch: Batch) -> float:
+def stream_bytes(shape: DecoderShape, batch: MicrobatchShape) -> float:
     """What one layer gives to the next."""
     return batch.tokens * shape.width * batch.element_bytes
 
 
-def embedding_bytes(shape: DecoderShape, batch: Batch) -> LayerBytes:
+def embedding_bytes(shape: DecoderShape, batch: MicrobatchShape) -> StashBytes:
     """The numbers of tokens, and of places."""
     places = batch.sequence_length if shape.position_rows else 0
-    return LayerBytes(8 * (batch.tokens + places), 0, 8 * batch.tokens)
+    return StashBytes(8 * (batch.tokens + places), 0, 8 * batch.tokens)
 
 
-def block_bytes(shape: DecoderShape, batch: Batch) -> LayerBytes:
+def block_bytes(shape: DecoderShape, batch: MicrobatchShape) -> StashBytes:
     """A block's inputs of matrices, norms and activation, and attention's operands and result."""
     stash = _block_stash(shape) * batch.element_bytes
     kept = _kept_by_norms(shape, batch) + _kept_between(shape) * batch.element_bytes + 4 * shape.heads
-    return LayerBytes(batch.tokens * max(kept, stash), batch.tokens * stash, stream_bytes(shape, batch))
+    return StashBytes(batch.tokens * max(kept, stash), batch.tokens * stash, stream_bytes(shape, batch))
 
 
-def head_bytes(shape: DecoderShape, batch: Batch) -> LayerBytes:
+def head_bytes(shape: DecoderShape, batch: MicrobatchShape) -> StashBytes:
     """The norm's result, and log-probabilities in fp32; W needs the logits' gradient instead, in their own numbers."""
     norm, size = norm_of(shape, batch), batch.element_bytes
     kept = shape.width * (2 * size + norm.kept_bytes) + norm.statistics_bytes + 4 * shape.vocabulary + 8
     stash = size * (shape.width + shape.vocabulary)
-    return LayerBytes(batch.tokens * max(kept, stash), batch.tokens * stash, stream_bytes(shape, batch))
+    return StashBytes(batch.tokens * max(kept, stash), batch.tokens * stash, stream_bytes(shape, batch))
 
 
 def _block_stash(shape: DecoderShape) -> float:
@@ -456,7 +456,7 @@ def _kept_between(shape: DecoderShape) -> float:
     return 2 * queries + 2 * keys + rotated + inner * shape.inner + 2 * shape.width
 
 
-def _kept_by_norms(shape: DecoderShape, batch: Batch) -> float:
+def _kept_by_norms(shape: DecoderShape, batch: MicrobatchShape) -> float:
     """Bytes a token: the block's input, that of its second norm where it is another tensor, and what norms add."""
     norm, size = norm_of(shape, batch), batch.element_bytes
     second = size if norm.keeps_input and not shape.is_parallel else 0

@@ -18,11 +18,11 @@ from .configuration import known_model
 from .costs import (
     ELEMENT_BYTES,
     WORKS,
-    Batch,
     DecoderShape,
     Kind,
-    LayerBytes,
     LayerWork,
+    MicrobatchShape,
+    StashBytes,
     Work,
     block_bytes,
     block_work,
@@ -175,7 +175,7 @@ class _Estimate:
     """What all layers of a profile have in common."""
 
     shape: DecoderShape
-    batch: Batch
+    batch: MicrobatchShape
     form: ModelForm
     rates: Rates
     corrections: Calibration
@@ -190,7 +190,7 @@ class _Estimate:
 def analytic_profile(
     name: str,
     shape: DecoderShape,
-    batch: Batch,
+    batch: MicrobatchShape,
     device: Gpu,
     rates: Rates,
     *,
@@ -234,7 +234,7 @@ def analytic_profile(
     )
 
 
-def forward_flops(shape: DecoderShape, batch: Batch) -> tuple[float, float]:
+def forward_flops(shape: DecoderShape, batch: MicrobatchShape) -> tuple[float, float]:
     """FLOPs of a forward pass of one micro-batch: of all blocks, and of the head."""
     return shape.blocks * block_work(shape, batch, 1).forward.flops, head_work(shape, batch, 1).forward.flops
 
@@ -244,7 +244,7 @@ def step_work(parameters: float, dtype: DataType) -> Work:
     return Work(moved_bytes=OPTIMIZER[dtype].moved * parameters, kernels=OPTIMIZER_KERNELS)
 
 
-def _check(shape: DecoderShape, batch: Batch, degrees: Sequence[int]) -> None:
+def _check(shape: DecoderShape, batch: MicrobatchShape, degrees: Sequence[int]) -> None:
     if batch.sequence_length > shape.positions:
         raise InvalidInputError(
             f"the model has {shape.positions} positions, fewer than a sequence of {batch.sequence_length}",
@@ -268,7 +268,7 @@ def _embedding(estimate: _Estimate) -> Layer:
 def _block(estimate: _Estimate) -> Layer:
     held = block_bytes(estimate.shape, estimate.batch)
     if estimate.form.checkpointing:
-        held = LayerBytes(activation=held.input, weight_stash=0, input=held.input)
+        held = StashBytes(activation=held.input, weight_stash=0, input=held.input)
     return _layer("block", "Block", estimate, held, estimate.shape.block_parameters)
 
 
@@ -282,7 +282,7 @@ def _head(estimate: _Estimate) -> Layer:
     return replace(layer, tied_to=0, tied_bytes=tied_bytes, tied_state_bytes=tied_state_bytes)
 
 
-def _layer(kind: Kind, name: str, estimate: _Estimate, held: LayerBytes, parameters: int) -> Layer:
+def _layer(kind: Kind, name: str, estimate: _Estimate, held: StashBytes, parameters: int) -> Layer:
     parameter_bytes, state_bytes = _parameter_bytes(parameters, estimate.batch)
     return Layer(
         costs=tuple(_cost(kind, estimate, degree) for degree in estimate.degrees),
@@ -306,7 +306,7 @@ def _cost(kind: Kind, estimate: _Estimate, degree: int) -> LayerCost:
     return LayerCost(forward_s, input_s, weight_s, step_s, tensor_parallel=degree)
 
 
-def _parameter_bytes(parameters: int, batch: Batch) -> tuple[float, float]:
+def _parameter_bytes(parameters: int, batch: MicrobatchShape) -> tuple[float, float]:
     return float(parameters * ELEMENT_BYTES[batch.dtype]), float(parameters * OPTIMIZER[batch.dtype].state)
 
 
@@ -351,7 +351,7 @@ def calibration_of(rates: Rates, measured: Profile) -> Calibration:
     return {kind: corrections_of(rates, work, batch, _median(of_kinds[kind])) for kind, work in works.items()}
 
 
-def corrections_of(rates: Rates, work: LayerWork, batch: Batch, measured: LayerCost) -> Corrections:
+def corrections_of(rates: Rates, work: LayerWork, batch: MicrobatchShape, measured: LayerCost) -> Corrections:
     """What one measured layer says about rates that were computed."""
     _, _, computed_s = rates.layer_s(work)
     matrix = measured.backward_weight_s / computed_s if computed_s else 1.0
@@ -373,7 +373,7 @@ def _with_rest(rates: Rates, work: Work, matrix: float, measured_s: float) -> Co
     return Correction(alike, alike)
 
 
-def _described(measured: Profile) -> tuple[DecoderShape, Batch]:
+def _described(measured: Profile) -> tuple[DecoderShape, MicrobatchShape]:
     name, dtype = measured.model.get("name"), measured.model.get("dtype", "fp32")
     if measured.origin != "measured" or measured.model.get("checkpointing"):
         raise _unsuitable("it was not measured, or with checkpointing")
@@ -384,7 +384,7 @@ def _described(measured: Profile) -> tuple[DecoderShape, Batch]:
         raise _unsuitable(
             f"it has {len(measured.layers)} layers, and {name} an embedding, {shape.blocks} blocks, a head"
         )
-    return shape, Batch(measured.microbatch_size, measured.sequence_length, dtype)
+    return shape, MicrobatchShape(measured.microbatch_size, measured.sequence_length, dtype)
 
 
 def _single(measured: Profile, index: int) -> LayerCost:

@@ -27,7 +27,7 @@ LEAST_NOISE = 1e-3
 MOST_WAITING = 16
 
 
-class Run:
+class RunHypothesis:
     """Samples since a possible change-point, as normal ones of unknown mean and variance.
 
     Args:
@@ -69,7 +69,7 @@ class ChangePoints:
         self.center = sorted(logs)[len(logs) // 2]
         deviations = sorted(abs(y - self.center) for y in logs)
         self._noise = max(1.4826 * deviations[len(logs) // 2], LEAST_NOISE)
-        self._runs = [Run(1.0)]  # the shortest first
+        self._runs = [RunHypothesis(1.0)]  # the shortest first
 
     def update(self, y: float) -> int | None:
         """Another sample; gives how many samples ago the change was that is sure now (0: this one), if one is."""
@@ -79,10 +79,10 @@ class ChangePoints:
             run.mass *= run.update(z)
             total += run.mass
         if total <= 0.0:  # beyond all that floats can tell: it begins anew
-            self._runs = [Run(1.0)]
+            self._runs = [RunHypothesis(1.0)]
             return 0
         share = (1 - HAZARD) / total
-        runs = [Run(HAZARD)]
+        runs = [RunHypothesis(HAZARD)]
         for run in self._runs:
             run.mass *= share
             if run.mass >= LEAST_MASS:

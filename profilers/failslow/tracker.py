@@ -75,7 +75,7 @@ class Medians:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class EpisodeChange:
     """What a sample has changed, and the episode as it is known now.
 
     Attributes:
@@ -89,7 +89,7 @@ class Change:
     episode: Episode
 
 
-class Story:
+class EpisodeHistory:
     """The episodes of a series, told from beginning to end.
 
     An episode's severity is the median of its samples, as many as there are so far, over the usual time.
@@ -113,21 +113,21 @@ class Story:
         rest = (episode for episode in (self._open, self._suspicion) if episode is not None)
         return (*self._past, *(self._judged(episode, self._medians.end) for episode in rest))
 
-    def tell(self, findings: Iterable[Finding]) -> tuple[Change, ...]:
+    def tell(self, findings: Iterable[Finding]) -> tuple[EpisodeChange, ...]:
         """Go on with what a detector has found."""
         return tuple(change for finding in findings for change in self._go_on(finding))
 
-    def dismiss(self) -> tuple[Change, ...]:
+    def dismiss(self) -> tuple[EpisodeChange, ...]:
         """A suspicion, if there is one, comes to nothing."""
         suspicion, self._suspicion = self._suspicion, None
-        return () if suspicion is None else (Change("dismissed", suspicion),)
+        return () if suspicion is None else (EpisodeChange("dismissed", suspicion),)
 
-    def _go_on(self, finding: Finding) -> Iterator[Change]:
+    def _go_on(self, finding: Finding) -> Iterator[EpisodeChange]:
         kind, place, level, certain, usual = finding
         if kind == "provisional":
             self._raised, self._usual = certain, usual
             self._suspicion = self._judged(Episode(place, certain, None, None, 1.0), certain + 1)
-            yield Change("provisional", self._suspicion)
+            yield EpisodeChange("provisional", self._suspicion)
         elif kind == "dismissed":
             yield from self.dismiss()
         elif kind == "confirmed":
@@ -137,25 +137,25 @@ class Story:
             self._usual = usual
             yield from self._look_back(place, certain)
         elif self._open is not None and kind == "level":
-            yield Change("level", replace(self._open, severity=exp(level)))
+            yield EpisodeChange("level", replace(self._open, severity=exp(level)))
         elif self._open is not None and kind == "relief":
             yield self._relieve(self._open, place)
 
-    def _confirm(self, onset: int, certain: int) -> Change:
+    def _confirm(self, onset: int, certain: int) -> EpisodeChange:
         onset = max(onset, self._relieved)
         provisional = certain if self._suspicion is None or self._raised is None else max(self._raised, onset)
         self._suspicion = None
         self._medians.forget(onset)
         self._open = self._judged(Episode(onset, provisional, certain, None, 1.0), certain + 1)
-        return Change("confirmed", self._open)
+        return EpisodeChange("confirmed", self._open)
 
-    def _look_back(self, relief: int, certain: int) -> Iterator[Change]:
+    def _look_back(self, relief: int, certain: int) -> Iterator[EpisodeChange]:
         """It was slow from the start on, or since the last relief."""
         yield from self.dismiss()
         if relief <= self._relieved:
             return  # a relief to less than the usual time: an episode that ends there has been told already
         self._open = self._judged(Episode(self._relieved, None, certain, None, 1.0), relief)
-        yield Change("confirmed", self._open)
+        yield EpisodeChange("confirmed", self._open)
         yield self._relieve(self._open, relief)
 
     def _judged(self, episode: Episode, stop: int) -> Episode:
@@ -163,12 +163,12 @@ class Story:
         severity = exp(self._medians.of(episode.onset, stop) - self._usual)
         return replace(episode, severity=float(f"{severity:.5g}"))
 
-    def _relieve(self, episode: Episode, relief: int) -> Change:
+    def _relieve(self, episode: Episode, relief: int) -> EpisodeChange:
         whole = replace(self._judged(episode, relief), relief=relief)
         self._past.append(whole)
         self._open, self._relieved = None, relief
         self._medians.forget(relief)
-        return Change("relief", whole)
+        return EpisodeChange("relief", whole)
 
 
 Mode = Literal["robust", "paper"]
@@ -190,7 +190,7 @@ class Tracker:
     def __init__(self, mode: Mode = "robust", shortest: int = SHORTEST) -> None:
         self._detector = detector_of(mode, shortest)
         self._medians = Medians()
-        self._story = Story(self._medians)
+        self._story = EpisodeHistory(self._medians)
 
     @property
     def samples(self) -> int:
@@ -207,7 +207,7 @@ class Tracker:
         """What was found so far in the order of onset, what is not over (and a suspicion) included."""
         return self._story.episodes
 
-    def note(self, time_s: float) -> tuple[Change, ...]:
+    def note(self, time_s: float) -> tuple[EpisodeChange, ...]:
         """Another iteration's time.
 
         Returns:
@@ -223,7 +223,7 @@ class Tracker:
         found = self._detector.update(y)
         return self._story.tell(found) if found else ()
 
-    def finish(self) -> tuple[Change, ...]:
+    def finish(self) -> tuple[EpisodeChange, ...]:
         """The series is over: a short one is judged by what there is, and a suspicion comes to nothing."""
         return self._story.tell(self._detector.finish()) + self._story.dismiss()
 

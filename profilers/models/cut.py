@@ -28,7 +28,7 @@ from .skeleton import Reached, Replay, Stop, Stub, Values, skeleton
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class ModuleCall:
     """One call of a module by a forward function above the layers; calls within a called module do not count.
 
     Attributes:
@@ -51,7 +51,7 @@ class Call:
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class ForwardPass:
     """A forward pass.
 
     Attributes:
@@ -61,18 +61,18 @@ class Run:
         after: parameters from which the output is computed once the last layer is through.
     """
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ModuleCall] = field(default_factory=list)
     output: Any = None
     before: set[nn.Parameter] = field(default_factory=set)
     after: set[nn.Parameter] = field(default_factory=set)
 
     @property
-    def layers(self) -> list[Call]:
+    def layers(self) -> list[ModuleCall]:
         """The calls of layers."""
         return [call for call in self.calls if call.is_layer]
 
 
-def watch(root: nn.Module, layers: Mapping[str, nn.Module], inputs: torch.Tensor) -> Run:
+def watch(root: nn.Module, layers: Mapping[str, nn.Module], inputs: torch.Tensor) -> ForwardPass:
     """Run a module on an example and note what it calls; the layers themselves keep nothing for a backward pass.
 
     Args:
@@ -134,7 +134,7 @@ class _Watcher:
     """Hooks on all modules, and what they have seen."""
 
     def __init__(self, root: nn.Module, layers: Mapping[str, nn.Module]) -> None:
-        self.run = Run()
+        self.run = ForwardPass()
         self._root = root
         self._layers = set(layers.values())
         self._names = {module: name for name, module in root.named_modules()}
@@ -167,7 +167,7 @@ class _Watcher:
             follows = [self._given is not None and is_same(leaf, self._given) for leaf in leaves]
             if is_layer and self._given is None:
                 self.run.before = parameters_behind(tensors_of(leaves))
-            self.run.calls.append(Call(module, self._names[module], leaves, spec, is_layer, follows))
+            self.run.calls.append(ModuleCall(module, self._names[module], leaves, spec, is_layer, follows))
             torch.set_grad_enabled(not is_layer)
         self._inside.append(module)
 
@@ -226,7 +226,7 @@ class Start(nn.Module):
         raise RuntimeError("the first layer was not called")
 
 
-class End(nn.Module):
+class ModelHead(nn.Module):
     """What a module computes after the last layer.
 
     Args:
@@ -255,10 +255,10 @@ class End(nn.Module):
                 replay.rewind(None)
 
 
-class Chain(nn.Sequential):
+class SequentialHead(nn.Sequential):
     """Modules of which each takes what the one before gave, and nothing else: a module's end as it is most often.
 
-    It does what an End does, without the forward function around it, which in transformers takes milliseconds.
+    It does what a ModelHead does, without the forward function around it, which in transformers takes milliseconds.
 
     Args:
         modules: by name.
@@ -312,7 +312,7 @@ def cut_module(
     return layers, blocks_at
 
 
-def _start(root: nn.Module, run: Run, place: int, example: torch.Tensor) -> list[nn.Module]:
+def _start(root: nn.Module, run: ForwardPass, place: int, example: torch.Tensor) -> list[nn.Module]:
     """What comes before the first layer; nothing where that takes what the module takes."""
     first = run.layers[0]
     used = _modules(run.calls[: run.calls.index(first)])
@@ -326,7 +326,7 @@ def _start(root: nn.Module, run: Run, place: int, example: torch.Tensor) -> list
     return [Start(skeleton(root, instead, kept), _title(used, root))]
 
 
-def _end(root: nn.Module, run: Run, again: Run, example: torch.Tensor) -> list[nn.Module]:
+def _end(root: nn.Module, run: ForwardPass, again: ForwardPass, example: torch.Tensor) -> list[nn.Module]:
     """What comes after the last layer; nothing where the module gives what that gives."""
     last = run.layers[-1]
     stop = run.calls.index(last) + 1
@@ -334,7 +334,7 @@ def _end(root: nn.Module, run: Run, again: Run, example: torch.Tensor) -> list[n
         return []
     used = _modules(run.calls[stop:])
     if _is_chain(run, stop):
-        return [Chain(_short_names(run.calls[stop:]), _title(used, root))]
+        return [SequentialHead(_short_names(run.calls[stop:]), _title(used, root))]
     outputs: dict[nn.Module, list[Values]] = {}
     for call, other in zip(run.calls[:stop], again.calls[:stop], strict=True):
         outputs.setdefault(call.module, []).append(_given(call, other, is_last=call is last))
@@ -342,10 +342,10 @@ def _end(root: nn.Module, run: Run, again: Run, example: torch.Tensor) -> list[n
     instead: dict[nn.Module, nn.Module] = {module: module for module in used}
     for module, given in outputs.items():
         instead[module] = Replay(module, given, kept, then=module if module in used else None)
-    return [End(skeleton(root, instead, kept), _title(used, root), example)]
+    return [ModelHead(skeleton(root, instead, kept), _title(used, root), example)]
 
 
-def _is_chain(run: Run, stop: int) -> bool:
+def _is_chain(run: ForwardPass, stop: int) -> bool:
     """Whether from the last layer on one module after another is called, and nothing else is computed."""
     value = first_tensor(run.calls[stop - 1].output)
     for call in run.calls[stop:]:
@@ -356,7 +356,7 @@ def _is_chain(run: Run, stop: int) -> bool:
     return is_same(first_tensor(run.output), value) and run.after <= parameters
 
 
-def _short_names(calls: Sequence[Call]) -> dict[str, nn.Module]:
+def _short_names(calls: Sequence[ModuleCall]) -> dict[str, nn.Module]:
     """The modules by the last part of their names, by which tensor-parallel plans know them."""
     found: dict[str, nn.Module] = {}
     for call in calls:
@@ -365,7 +365,7 @@ def _short_names(calls: Sequence[Call]) -> dict[str, nn.Module]:
     return found
 
 
-def _given(call: Call, other: Call, is_last: bool) -> Values:
+def _given(call: ModuleCall, other: ModuleCall, is_last: bool) -> Values:
     """What a call gave, as far as it does not depend on the data; the last layer's first tensor is left open."""
     leaves, spec = tree_flatten(call.output)
     pairs = zip(leaves, tree_flatten(other.output)[0], strict=True)
@@ -374,7 +374,7 @@ def _given(call: Call, other: Call, is_last: bool) -> Values:
     return Values(leaves, spec, varying, hole)
 
 
-def _modules(calls: Sequence[Call]) -> list[nn.Module]:
+def _modules(calls: Sequence[ModuleCall]) -> list[nn.Module]:
     return list(dict.fromkeys(call.module for call in calls))
 
 
@@ -390,7 +390,7 @@ def _title(used: Sequence[nn.Module], root: nn.Module) -> str:
 
 
 def _prove(
-    layers: list[nn.Module], inputs: torch.Tensor, expected: torch.Tensor, last: Call, blocks: range, where: str
+    layers: list[nn.Module], inputs: torch.Tensor, expected: torch.Tensor, last: ModuleCall, blocks: range, where: str
 ) -> None:
     """Raise InvalidInputError unless the layers give what the module gave."""
     value, differs_by = inputs, ""
@@ -436,7 +436,7 @@ def _evaluated(*modules: nn.Module) -> Iterator[None]:
 FIX = "cut where each module takes the output of the one before it, and nothing else that is learned or depends on data"
 
 
-def require_same_order(one: Run, other: Run, named: Mapping[str, nn.Module], where: str) -> None:
+def require_same_order(one: ForwardPass, other: ForwardPass, named: Mapping[str, nn.Module], where: str) -> None:
     """Raise InvalidInputError unless each named module is called once, nothing else between, and for all data alike.
 
     Args:
@@ -460,7 +460,7 @@ def require_same_order(one: Run, other: Run, named: Mapping[str, nn.Module], whe
             raise cannot_be_cut(f"{call.name} is called between {first.name} and {last.name}", where)
 
 
-def places_of(one: Run, other: Run, where: str) -> list[int]:
+def places_of(one: ForwardPass, other: ForwardPass, where: str) -> list[int]:
     """For each layer, which of its flat arguments is what the one before gave.
 
     Args:
@@ -472,7 +472,7 @@ def places_of(one: Run, other: Run, where: str) -> list[int]:
         InvalidInputError: a layer takes no such argument, or another one that depends on the data, or is learned.
     """
     places: list[int] = []
-    before: Call | None = None
+    before: ModuleCall | None = None
     for call, again in zip(one.layers, other.layers, strict=True):
         varying = [n for n, pair in enumerate(zip(call.leaves, again.leaves, strict=True)) if not is_same(*pair)]
         tensors = [n for n in varying if isinstance(call.leaves[n], torch.Tensor)]
@@ -491,7 +491,9 @@ def cannot_be_cut(what: str, where: str, fix: str = FIX) -> InvalidInputError:
     return InvalidInputError(f"the model cannot be cut: {what}", where=f"{where}, --cut", fix=fix)
 
 
-def _require_constants(call: Call, places: Collection[int], varying: Collection[int], run: Run, where: str) -> None:
+def _require_constants(
+    call: ModuleCall, places: Collection[int], varying: Collection[int], run: ForwardPass, where: str
+) -> None:
     for n in sorted(places):
         if n in varying:
             raise cannot_be_cut(f"{call.name} takes {_beside(call, n, run)} as well", where)
@@ -501,7 +503,7 @@ def _require_constants(call: Call, places: Collection[int], varying: Collection[
             raise cannot_be_cut(f"{call.name} takes {told}", where)
 
 
-def _beside(call: Call, place: int, run: Run) -> str:
+def _beside(call: ModuleCall, place: int, run: ForwardPass) -> str:
     """A second argument that depends on the data, and where it comes from if that is known."""
     earlier = run.calls[: run.calls.index(call)]
     source = next((one.name for one in earlier if is_same(_first(one.output), call.leaves[place])), None)
@@ -512,7 +514,7 @@ def _first(value: Any) -> Any:
     return value[0] if isinstance(value, tuple | list) and value else value
 
 
-def _argument(call: Call, place: int) -> str:
+def _argument(call: ModuleCall, place: int) -> str:
     """The name of the parameter behind one of the flat arguments."""
     path, _ = tree_flatten_with_path(tree_unflatten(call.leaves, call.spec))[0][place]
     side, key = path[0], path[1]

@@ -21,7 +21,7 @@ from .model import (
     DEFAULT_SEQUENCE_LENGTH,
     TORCH_TYPES,
     Model,
-    Size,
+    ModelSize,
     loss_in_float32,
     require_memory,
     seeded,
@@ -56,7 +56,7 @@ def load_config(
         microbatch_size = microbatch_size or DEFAULT_MICROBATCH_SIZE
         sequence_length = _sequence_length(config, sequence_length, file)
         parameters = _count(config, file)
-        size = Size(parameters, width, vocabulary)
+        size = ModelSize(parameters, width, vocabulary)
         require_memory(name, size, microbatch_size * sequence_length, form.dtype)
         with seeded(seed):
             root = _with_linears(_make(config, TORCH_TYPES[form.dtype]))

@@ -21,7 +21,7 @@ from .model import (
     DEFAULT_SEQUENCE_LENGTH,
     TORCH_TYPES,
     Example,
-    Size,
+    ModelSize,
     apply,
     free_bytes,
     in_type,
@@ -120,8 +120,8 @@ def _require_memory(name: str, preset: Preset, tokens: int, form: ModelForm) -> 
     require_memory(name, _size(preset), tokens, form.dtype, fitting)
 
 
-def _size(preset: Preset) -> Size:
-    return Size(gpt_parameters(preset.config), preset.config.width, preset.config.vocabulary)
+def _size(preset: Preset) -> ModelSize:
+    return ModelSize(gpt_parameters(preset.config), preset.config.width, preset.config.vocabulary)
 
 
 # A model from a user's own file: its layers as they are, or those that its module is cut into.

@@ -130,7 +130,7 @@ FORMATS: dict[DataType, str] = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ModelSize:
     """What a model's memory depends on: its parameters, the width of its stream, its vocabulary."""
 
     parameters: int
@@ -146,7 +146,7 @@ class Size:
         return per_parameter * self.parameters + activations
 
 
-def require_memory(name: str, size: Size, tokens: int, dtype: DataType, fitting: Sequence[str] = ()) -> None:
+def require_memory(name: str, size: ModelSize, tokens: int, dtype: DataType, fitting: Sequence[str] = ()) -> None:
     """Raise InfeasibleError unless a model can be trained here, layer by layer; `fitting` would fit instead."""
     needed, free = size.needed_bytes(tokens, dtype), free_bytes()
     if needed <= free:

@@ -99,7 +99,7 @@ class Writer:
         return number
 
 
-class Reader:
+class RingReader:
     """A reader's end of a ring.
 
     Args:

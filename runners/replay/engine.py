@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.protocols import Policy
-from ...schemas.replay import Checkpointing, Moment, Pause, Standing, Step
+from ...schemas.replay import Checkpointing, Moment, Pause, StateChange, TrainingState
 from ...schemas.replay_report import GpuHours, PolicyReport, Stretch, WhereTimeWent
 
 # What a replay was worth: a Record, measured against the cluster that never fails.
@@ -82,7 +82,7 @@ def refused(policy: str, why: str) -> PolicyReport:
     return PolicyReport(policy, 0.0, 0, 0.0, WhereTimeWent(), NOTHING, 0.0, 0.0, refusal=why)
 
 
-def stretches_of(spans: Sequence[Span], most: int = MOST_STRETCHES) -> list[Stretch]:
+def stretches_of(spans: Sequence[StateInterval], most: int = MOST_STRETCHES) -> list[Stretch]:
     """Throughput over time, in at most so many stretches: neighbours are merged until none is shorter than a share."""
     least_s = (spans[-1].end_s - spans[0].start_s) / most if len(spans) > most else 0.0
     return [_stretch(merged(group)) for group in neighbours(spans, least_s)]
@@ -94,7 +94,7 @@ def _where(spent_s: Mapping[str, float]) -> WhereTimeWent:
     return WhereTimeWent(**{name: max(0.0, spent_s.get(name.removesuffix("_s"), 0.0)) for name in names})
 
 
-def _stretch(span: Span) -> Stretch:
+def _stretch(span: StateInterval) -> Stretch:
     lasts_s = span.end_s - span.start_s
     rate = span.microbatches / lasts_s if lasts_s > 0 else 0.0
     return Stretch(span.start_s, round(span.nodes), round(span.working_nodes), rate)
@@ -112,7 +112,7 @@ MOST_SPANS = 50_000
 
 
 @dataclass(slots=True)
-class Span:
+class StateInterval:
     """A standing's time in force, until the fleet or the standing changes; micro-batches are those that stayed.
 
     Of merged spans, nodes are averages over their time.
@@ -125,20 +125,20 @@ class Span:
     microbatches: int = 0
 
 
-def merged(group: Sequence[Span]) -> Span:
+def merged(group: Sequence[StateInterval]) -> StateInterval:
     """Neighbours as one."""
     first, last = group[0], group[-1]
     lasts_s, microbatches = last.end_s - first.start_s, sum(span.microbatches for span in group)
     if len(group) == 1 or lasts_s <= 0:
-        return Span(first.start_s, last.nodes, last.working_nodes, last.end_s, microbatches)
+        return StateInterval(first.start_s, last.nodes, last.working_nodes, last.end_s, microbatches)
     nodes = sum((span.end_s - span.start_s) * span.nodes for span in group) / lasts_s
     working = sum((span.end_s - span.start_s) * span.working_nodes for span in group) / lasts_s
-    return Span(first.start_s, nodes, working, last.end_s, microbatches)
+    return StateInterval(first.start_s, nodes, working, last.end_s, microbatches)
 
 
-def neighbours(spans: Iterable[Span], least_s: float) -> Iterator[list[Span]]:
+def neighbours(spans: Iterable[StateInterval], least_s: float) -> Iterator[list[StateInterval]]:
     """Spans in groups, of which each lasts so long, but for the last one."""
-    group: list[Span] = []
+    group: list[StateInterval] = []
     for span in spans:
         if group and group[-1].end_s - group[0].start_s >= least_s:
             yield group
@@ -164,8 +164,8 @@ class Record:
         lasts_s: the trace's duration.
     """
 
-    began: Standing
-    spans: tuple[Span, ...]
+    began: TrainingState
+    spans: tuple[StateInterval, ...]
     present_s: float
     worked_s: float
     spent_s: Mapping[str, float]
@@ -209,7 +209,7 @@ class _Replay:
 
     def run(self, moments: Iterator[Moment], until_s: float | None) -> Record:
         """Ask the policy at every moment, and carry out what it said up to the next one; as `replay` says."""
-        steps: tuple[Step, ...] = ()
+        steps: tuple[StateChange, ...] = ()
         asked_s = closes_s = self._clock.now_s
         fleet = self._fleet
         for moment in moments:
@@ -234,7 +234,7 @@ class _Replay:
             self._answers, self._peak_bytes, end_s - self._began_s,
         )  # fmt: skip
 
-    def _carry_out(self, steps: tuple[Step, ...], asked_s: float, until_s: float) -> None:
+    def _carry_out(self, steps: tuple[StateChange, ...], asked_s: float, until_s: float) -> None:
         """Take the steps that come to it, one after the other, and go on to a time."""
         clock = self._clock
         for step in steps:
@@ -257,7 +257,7 @@ class _Replay:
             clock.go_to(boundary_s)
         return boundary_s <= until_s
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: StateChange) -> None:
         self._clock.take_over(step)
         if step.answer:
             self._answers[step.answer] += 1
@@ -280,7 +280,7 @@ ROUNDING = 1e-9
 class _Uncertain:
     """What a roll-back would take: committed in a span after the last checkpoint."""
 
-    span: Span
+    span: StateInterval
     microbatches: int
     work_s: float
 
@@ -300,12 +300,12 @@ class Clock:
         worked_s: nodes at work times seconds.
     """
 
-    standing: Standing
+    standing: TrainingState
     nodes: int
     now_s: float = 0.0
     spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     microbatches: int = 0
-    spans: list[Span] = field(default_factory=list)
+    spans: list[StateInterval] = field(default_factory=list)
     present_s: float = 0.0
     worked_s: float = 0.0
     _pauses: list[Pause] = field(default_factory=list)
@@ -335,7 +335,7 @@ class Clock:
             return self.now_s + sum(pause.lasts_s for pause in self._pauses)
         return self.now_s + iteration_s - self._part_s
 
-    def take_over(self, step: Step) -> None:
+    def take_over(self, step: StateChange) -> None:
         """Now, let a step's standing take over.
 
         A step that interrupts loses the iteration under way, and with `rolls_back` all since the last checkpoint; of
@@ -449,7 +449,7 @@ class Clock:
                 self.spans.pop()
         if len(self.spans) > MOST_SPANS:
             self._merge_spans()
-        self.spans.append(Span(self.now_s, self.nodes, working))
+        self.spans.append(StateInterval(self.now_s, self.nodes, working))
 
     def _close_span(self) -> None:
         """The present is past."""
@@ -462,7 +462,7 @@ class Clock:
     def _merge_spans(self) -> None:
         """Merge neighbours until half as many are left; what may be taken back is, from then on, theirs."""
         least_s = 2 * (self.now_s - self.spans[0].start_s) / MOST_SPANS
-        heirs: dict[int, Span] = {}
+        heirs: dict[int, StateInterval] = {}
         spans = []
         for group in neighbours(self.spans, least_s):
             spans.append(merged(group))

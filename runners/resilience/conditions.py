@@ -24,7 +24,7 @@ RECENT = 5
 
 
 @dataclass
-class Change:
+class MembershipChange:
     """Why membership changes, and since when."""
 
     reasons: list[str] = field(default_factory=list)
@@ -49,8 +49,8 @@ class Chronicle:
         change: what has happened since the last epoch began.
     """
 
-    change: Change = field(default_factory=Change)
-    _recovering: Change | None = None
+    change: MembershipChange = field(default_factory=MembershipChange)
+    _recovering: MembershipChange | None = None
     _committed_s: float | None = None
     _formed_s: float | None = None
     _times_s: list[float] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Chronicle:
             # The epoch before has not committed anything: its cause still waits to be made good.
             change.reasons[:0] = self._recovering.reasons
             change.since_s = self._recovering.since_s
-        self._recovering, self.change = change, Change()
+        self._recovering, self.change = change, MembershipChange()
         self._formed_s = None
         return reason
 

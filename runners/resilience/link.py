@@ -53,7 +53,7 @@ Interrupt = Epoch | Halt | End
 KEPT = (Ready, Vote, Leaving, Saved, Published)
 
 
-class Link:
+class CoordinatorLink:
     """A worker's connection to its coordinator.
 
     Args:

@@ -10,7 +10,7 @@ from ...schemas.conditions import Conditions
 from ...schemas.plan import Layers, Place, Plan, name_of
 from ...schemas.protocols import Hand
 from .events import CheckpointSaved, MakePlan, Planned
-from .protocol import Copy, Hello, Publish, Published, Saved, Saver, Seat, Vote
+from .protocol import Copy, Hello, Publish, Published, RankAssignment, Saved, Saver, Vote
 
 Seats = dict[Place, str]  # the workers' names by their places
 
@@ -38,9 +38,9 @@ class Member:
     is_leaving: bool = False
     others: tuple[str, ...] = ()
 
-    def seat(self) -> Seat:
+    def seat(self) -> RankAssignment:
         """Where it sits, as an epoch says it."""
-        return Seat(name_of(self.place), self.name, self.store, self.others)
+        return RankAssignment(name_of(self.place), self.name, self.store, self.others)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _stop(held: Layers | None) -> int:
 # The votes of an epoch: who has reduced which iteration's gradients, and whether nothing was lost or done twice.
 
 
-class Tally:
+class VoteCounter:
     """The votes of one epoch.
 
     Args:

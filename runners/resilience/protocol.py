@@ -107,7 +107,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankAssignment:
     """Who plays which place of the plan, and where to meet it; ranks count seats."""
 
     place: str
@@ -163,7 +163,7 @@ class Epoch:
     skipped: bool
     last: int
     plan: str
-    seats: tuple[Seat, ...]
+    seats: tuple[RankAssignment, ...]
     copies: tuple[Copy, ...] = ()
     nothing_committed: bool = False
     resume: str | None = None

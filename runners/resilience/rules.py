@@ -64,7 +64,7 @@ from .membership import (
     Questions,
     Saving,
     Seats,
-    Tally,
+    VoteCounter,
     coming,
     copies,
     held_by,
@@ -97,7 +97,7 @@ from .protocol import (
 HALT_S = 60.0  # how long the last workers may take to save what they hold
 
 
-class Rules(Settling):
+class CoordinatorRules(Settling):
     """The state of a job, and what each event makes of it.
 
     Args:
@@ -122,7 +122,7 @@ class Rules(Settling):
         self._questions = Questions()
         self._circumstances = Circumstances()
         self._standstill = Standstill(job)
-        self._tally = Tally(job.plan)
+        self._tally = VoteCounter(job.plan)
         self._saving: Saving | None = None
         self._is_last_saved = False
         self._last = job.iterations - 1
@@ -555,7 +555,7 @@ class Rules(Settling):
         """Seat everybody, and let a new epoch begin with the iteration after the last commit."""
         self._dismiss_leavers()
         self.plan = parse_document(plan.encode(), Plan, "the plan")
-        self._tally = Tally(self.plan)
+        self._tally = VoteCounter(self.plan)
         self._questions.begin_epoch()
         self.epoch += 1
         self._last, self._is_draining = self.job.iterations - 1, False

@@ -56,7 +56,7 @@ from .protocol import (
     encode,
     from_worker,
 )
-from .wire import HELLO_S, MOST, Connection, Phase, RationedLog, Strangers, format_address, listen
+from .wire import HELLO_S, MOST, LineConnection, PeerRole, RationedLog, Strangers, format_address, listen
 
 BEATS_PER_LIMIT = 8
 
@@ -160,7 +160,7 @@ class Server:
         self.address = format_address(*self._listener.getsockname()[:2])
         self._log = RationedLog(surroundings.log, self._limits.log_lines, self._limits.log_every_s)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._open: set[Connection] = set()  # also those that we have parted with and that have not closed yet
+        self._open: set[LineConnection] = set()  # also those that we have parted with and that have not closed yet
         self._strangers = Strangers(
             secret,
             lambda stranger, reason: self.refuse(stranger, reason, retry=True),
@@ -168,12 +168,12 @@ class Server:
             most=self._limits.strangers,
             nonce=surroundings.nonce,
         )
-        self._members: dict[int, Connection] = {}
+        self._members: dict[int, LineConnection] = {}
         self._next_number = 0
         self._now_s = 0.0
         self._events: deque[Event] = deque()
         self._is_handling = False
-        self._planner: Planner | None = None
+        self._planner: PlannerThread | None = None
         self._encoded: tuple[FromCoordinator | None, bytes] = (None, b"")
         self._asked_to_finish: Finished | None = None
         self._finished: Finished | None = None
@@ -199,10 +199,10 @@ class Server:
         """
         self._loop = loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
-        self._planner = Planner(self._around.make_plan, loop, self._planned)
+        self._planner = PlannerThread(self._around.make_plan, loop, self._planned)
         try:
             was_over = self._replay()
-            server = await loop.create_server(lambda: Connection(self, loop), sock=self._listener, backlog=1024)
+            server = await loop.create_server(lambda: LineConnection(self, loop), sock=self._listener, backlog=1024)
             try:
                 self._watched_s = loop.time()
                 self._watch()
@@ -331,19 +331,19 @@ class Server:
 
     # Strangers.
 
-    def met(self, connection: Connection) -> None:
+    def met(self, connection: LineConnection) -> None:
         """Somebody has connected."""
         self._open.add(connection)
         self._strangers.challenge(connection)
 
-    def refuse(self, stranger: Connection, reason: str, *, retry: bool = False, shown: bytes = b"") -> None:
+    def refuse(self, stranger: LineConnection, reason: str, *, retry: bool = False, shown: bytes = b"") -> None:
         """Do not let a stranger in."""
         detail = f": {ascii(shown[:40])[1:]}" if shown else ""
         self._log(f"refused {stranger.peer}: {reason}{detail}")
         stranger.write(encode(Refused(reason, retry)))
         stranger.part(self._limits.linger_s)
 
-    def _meet(self, stranger: Connection, line: bytes) -> None:
+    def _meet(self, stranger: LineConnection, line: bytes) -> None:
         try:
             hello = from_worker(line)
         except InvalidInputError:
@@ -356,7 +356,7 @@ class Server:
 
     # Members.
 
-    def _admit(self, member: Connection, hello: Hello) -> None:
+    def _admit(self, member: LineConnection, hello: Hello) -> None:
         self._strangers.forget(member)
         member.admit(MEMBER_BYTES)
         member.number, member.worker = self._next_number, hello.worker
@@ -380,9 +380,9 @@ class Server:
         welcome = replace(welcome, heartbeat_s=heartbeat_s, now_s=time.perf_counter(), host=socket.gethostname())
         self._tell(number, welcome)
 
-    def said(self, connection: Connection, line: bytes) -> None:
+    def said(self, connection: LineConnection, line: bytes) -> None:
         """Somebody has said a line."""
-        if connection.phase is Phase.STRANGER:
+        if connection.phase is PeerRole.STRANGER:
             return self._meet(connection, line)
         try:
             message = from_worker(line)
@@ -390,7 +390,7 @@ class Server:
             return self.lose(connection, "said something that is no message")
         return self._hear(connection, message)
 
-    def _hear(self, member: Connection, message: FromWorker) -> None:
+    def _hear(self, member: LineConnection, message: FromWorker) -> None:
         match message:
             case Beat():
                 pass
@@ -411,14 +411,14 @@ class Server:
                     self._happen(Said(self._now(), member.number, spoken))
                     self._look_at(member, measured)
 
-    def _look_at(self, member: Connection, measured: Measured | None) -> None:
+    def _look_at(self, member: LineConnection, measured: Measured | None) -> None:
         """Let the monitor see what a worker has measured; what it finds is an event."""
         if self._around.monitor is not None and measured is not None:
             found = self._around.monitor.note(replace(measured, worker=member.worker))
             if found is not None and self._finished is None:
                 self._happen(Noticed(self._now(), found))
 
-    def _fail(self, member: Connection, failed: Failed) -> None:
+    def _fail(self, member: LineConnection, failed: Failed) -> None:
         gave_up = WorkerGaveUp(worker=member.worker, exit_code=failed.exit_code, message=failed.message)
         self._call(self._around.announce, gave_up)
         if failed.exit_code == InvalidInputError.exit_code:
@@ -429,9 +429,9 @@ class Server:
             self._leave(member, failed.message)
         member.part(self._limits.linger_s)
 
-    def lose(self, connection: Connection, reason: str) -> None:
+    def lose(self, connection: LineConnection, reason: str) -> None:
         """Part with somebody who is gone or might as well be."""
-        connection.phase = Phase.GONE
+        connection.phase = PeerRole.GONE
         connection.abort()
         if connection in self._strangers:
             self._log(f"refused {connection.peer}: {reason}")
@@ -439,25 +439,25 @@ class Server:
         else:
             self._leave(connection, reason)
 
-    def hung_up(self, connection: Connection) -> None:
+    def hung_up(self, connection: LineConnection) -> None:
         """Somebody will say nothing more."""
         if not connection.is_gone:
             self.lose(connection, "connection closed")
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: LineConnection) -> None:
         """A connection is closed on both sides."""
         self.hung_up(connection)
         self._strangers.forget(connection)
         self._open.discard(connection)
 
-    def _leave(self, member: Connection, reason: str) -> None:
+    def _leave(self, member: LineConnection, reason: str) -> None:
         self._forget(member)
         if self._around.monitor is not None:
             self._around.monitor.forget(member.worker)
         if self._finished is None:
             self._happen(Lost(self._now(), member.number, reason))
 
-    def _forget(self, member: Connection) -> None:
+    def _forget(self, member: LineConnection) -> None:
         self._members.pop(member.number, None)
 
     def _watch(self) -> None:
@@ -505,7 +505,7 @@ class Server:
 
     async def _close_all(self) -> None:
         for connection in list(self._open):
-            connection.phase = Phase.GONE
+            connection.phase = PeerRole.GONE
             connection.abort()
         await asyncio.sleep(0)  # the loop closes the sockets in its next round
         await asyncio.sleep(0)
@@ -514,7 +514,7 @@ class Server:
 # Plans made beside the coordinator's loop: in a thread, one at a time, in the order in which they are asked for.
 
 
-class Planner:
+class PlannerThread:
     """The thread that plans, and those who wait for it.
 
     Args:

@@ -20,7 +20,7 @@ from ...schemas.errors import InvalidInputError
 from .protocol import STRANGER_BYTES, Challenge, encode
 
 
-class Phase(Enum):
+class PeerRole(Enum):
     """What somebody who has connected is to us."""
 
     STRANGER = 1
@@ -31,28 +31,28 @@ class Phase(Enum):
 class Host(Protocol):
     """Who is told what happens on a connection."""
 
-    def met(self, connection: "Connection") -> None:
+    def met(self, connection: "LineConnection") -> None:
         """Somebody has connected."""
         ...
 
-    def said(self, connection: "Connection", line: bytes) -> None:
+    def said(self, connection: "LineConnection", line: bytes) -> None:
         """Somebody has said a line."""
         ...
 
-    def lose(self, connection: "Connection", reason: str) -> None:
+    def lose(self, connection: "LineConnection", reason: str) -> None:
         """Somebody said something that cannot be read."""
         ...
 
-    def hung_up(self, connection: "Connection") -> None:
+    def hung_up(self, connection: "LineConnection") -> None:
         """Somebody will say nothing more."""
         ...
 
-    def closed(self, connection: "Connection") -> None:
+    def closed(self, connection: "LineConnection") -> None:
         """A connection is closed on both sides."""
         ...
 
 
-class Connection(asyncio.Protocol):
+class LineConnection(asyncio.Protocol):
     """One connection: bytes into lines, and a timer.
 
     Args:
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._loop = loop
         self._lines = Lines(STRANGER_BYTES)
         self._timer: asyncio.TimerHandle | None = None
-        self.phase = Phase.STRANGER
+        self.phase = PeerRole.STRANGER
         self.peer = "somebody"
         self.nonce = ""
         self.number = -1
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_gone(self) -> bool:
         """Whether nobody listens to it any more."""
-        return self.phase is Phase.GONE
+        return self.phase is PeerRole.GONE
 
     @property
     def unread_bytes(self) -> int:
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
 
     def admit(self, limit_bytes: int) -> None:
         """From now on this connection is a member's, which may say longer lines."""
-        self.phase = Phase.MEMBER
+        self.phase = PeerRole.MEMBER
         self._lines.limit_bytes = limit_bytes
         if self._timer is not None:
             self._timer.cancel()
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
     def part(self, linger_s: float) -> None:
         """Say nothing more, and close once the last words are read, or after `linger_s`."""
         # Closing at once, with something unread on our side, could destroy our last words on their way.
-        self.phase = Phase.GONE
+        self.phase = PeerRole.GONE
         if not self._transport.is_closing():
             with suppress(OSError):
                 self._transport.write_eof()
@@ -355,7 +355,7 @@ class Strangers:
     def __init__(
         self,
         secret: bytes,
-        refuse: Callable[[Connection, str], None],
+        refuse: Callable[[LineConnection, str], None],
         *,
         purpose: str = "",
         hello_s: float = HELLO_S,
@@ -365,15 +365,15 @@ class Strangers:
         self._secret, self._purpose = secret, purpose
         self._refuse = refuse
         self._hello_s, self._most, self._nonce = hello_s, most, nonce
-        self._here: dict[Connection, None] = {}  # by arrival
+        self._here: dict[LineConnection, None] = {}  # by arrival
 
     def __len__(self) -> int:
         return len(self._here)
 
-    def __contains__(self, connection: Connection) -> bool:
+    def __contains__(self, connection: LineConnection) -> bool:
         return connection in self._here
 
-    def challenge(self, stranger: Connection) -> None:
+    def challenge(self, stranger: LineConnection) -> None:
         """Somebody has connected, and is to prove that it knows the secret."""
         if len(self._here) >= self._most:
             self._make_room()
@@ -382,17 +382,17 @@ class Strangers:
         stranger.write(encode(Challenge(stranger.nonce)))
         stranger.after(self._hello_s, lambda: self._refuse(stranger, "it said nothing in time"))
 
-    def has_proven(self, stranger: Connection, proof: str) -> bool:
+    def has_proven(self, stranger: LineConnection, proof: str) -> bool:
         """Whether `proof` answers the challenge of this connection."""
         return is_proof(proof, self._secret, stranger.nonce, self._purpose)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: LineConnection) -> None:
         """It is gone, or no stranger any more."""
         self._here.pop(connection, None)
 
     def _make_room(self) -> None:
         oldest = next(iter(self._here))
-        if oldest.phase is Phase.STRANGER:
+        if oldest.phase is PeerRole.STRANGER:
             self._refuse(oldest, "too many others are waiting to say hello")
         self.forget(oldest)
         oldest.abort()

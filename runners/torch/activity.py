@@ -129,7 +129,7 @@ class Activity:
                 self.be("computing", instruction)
 
 
-class Watch:
+class ActivityTimer:
     """Counts for how long the training thread has been where it is; while this process is stopped no time passes.
 
     Args:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ...schemas.errors import RuntimeFailedError
-from .staging import Pending, Staging
+from .staging import HostStaging, Pending
 from .transport import LostTouchError, StalledError, Transport
 
 # As many messages to one rank may be on their way at once; a 17th waits in the queue for the first to be taken.
@@ -97,12 +97,12 @@ class Delegates:
         carrier: Transport,
         peers: Collection[int],
         *,
-        staging: Staging | None = None,
+        staging: HostStaging | None = None,
         arrived: Arrived = lambda source, tag: None,
         stall_s: float = STALL_S,
     ) -> None:
         self._direct, self._carrier = direct, carrier
-        self._staging = staging or Staging()
+        self._staging = staging or HostStaging()
         self._arrived = arrived
         self._stall_s = stall_s
         self._lock = threading.Lock()

@@ -95,7 +95,7 @@ DelayTo = Callable[[int], float]  # seconds that a message to a rank takes; `inf
 BROKEN = inf
 
 
-class SlowLinks:
+class DelayedTransport:
     """Another transport behind links with a delay: a message holds who sends it until it may leave.
 
     So a link is slow for its sender as one is for NCCL, whose stream is held while a message is on its way. A delegate

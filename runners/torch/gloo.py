@@ -77,7 +77,7 @@ def holds_apart(group: Iterable[int], apart: Collection[RankPair]) -> bool:
     return any(ranks.issuperset(pair) for pair in apart)
 
 
-class Pairs:
+class PairGroups:
     """The process groups over which a rank sends messages to each of the others.
 
     Args:
@@ -201,7 +201,7 @@ class GlooTransport:
         self._posted: dict[tuple[int, int], tuple[Any, torch.Tensor, torch.device]] = {}
         self._sent: deque[tuple[Any, torch.Tensor, int]] = deque()
         self._awaited: int | None = None  # the rank that the latest wait is for
-        self._pairs = Pairs(make_group, store, rank, world_size, apart)
+        self._pairs = PairGroups(make_group, store, rank, world_size, apart)
         try:
             for other, make_aside in aside.items():
                 self._pairs.connect_aside(other, make_aside, sidesteps[other].meet)

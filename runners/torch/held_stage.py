@@ -12,8 +12,8 @@ from torch import nn
 
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
-from .stage import FlatGradients, Loss, Stage
-from .staging import Staging
+from .stage import FlatGradients, Loss, TorchStage
+from .staging import HostStaging
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -62,7 +62,7 @@ class HeldStage:
         self.device = torch.device(device)
         self.is_last = is_last
         kept = [layer.to(self.device) for layer in layers[slice(*held)]]
-        self.stage = Stage(kept, loss if is_last else None, loss_scale, is_split)
+        self.stage = TorchStage(kept, loss if is_last else None, loss_scale, is_split)
         self.gradients = FlatGradients(list(self.stage.layers), held[0], self.device, with_loss=is_last)
         self.optimizer = optimizer(self.stage.parameters())
         self._persistent = frozenset(self.stage.layers.state_dict())
@@ -78,7 +78,7 @@ class HeldStage:
         """
         self.stage.loss_scale = loss_scale
         self.stage.split(is_split)
-        self.stage.host(hosted, Staging.of(self.device) if hosted else Staging())
+        self.stage.host(hosted, HostStaging.of(self.device) if hosted else HostStaging())
 
     def reset(self) -> None:
         """Drop every micro-batch under way and all gradients, after an iteration that was interrupted."""

@@ -313,11 +313,11 @@ class Iteration:
     def _step(self) -> Step:
         return next(one for one in self.rank.instructions if isinstance(one, Step))
 
-    def _timed(self, name: str, duration_s: float, slowdown: float = 1.0) -> "Timed":
-        return Timed(self.rank, self.number, name, duration_s, slowdown)
+    def _timed(self, name: str, duration_s: float, slowdown: float = 1.0) -> "SpanTimer":
+        return SpanTimer(self.rank, self.number, name, duration_s, slowdown)
 
 
-class Timed:
+class SpanTimer:
     """Times what runs inside it and records the span; sleeps until a paced, or slowed, operation is over.
 
     Args:
@@ -335,7 +335,7 @@ class Timed:
         self._rank, self._iteration, self._name = rank, iteration, name
         self._duration_s, self._slowdown = duration_s, slowdown
 
-    def __enter__(self) -> "Timed":
+    def __enter__(self) -> "SpanTimer":
         self.start_s = self.end_s = self._rank.now_s()
         return self
 

@@ -11,12 +11,12 @@ from ..resilience.protocol import Epoch
 from ..virtual.cluster import delay_at_home_s
 from .delegates import STALL_S, Delegates
 from .detours import Detours
-from .faults import Injection, SlowLinks
+from .faults import DelayedTransport, Injection
 from .gloo import GlooTransport, Sidestep
 from .iteration import Task, groups_of
 from .probe import Probes
 from .rendezvous import all_answer, meet, meetings
-from .staging import Staging
+from .staging import HostStaging
 from .transport import Sample, Transfers, Transport
 
 # A needed message that takes so many iterations to come is held for lost, though never before STALL_S.
@@ -51,7 +51,7 @@ class Plane:
         delegated: frozenset[int],
         now_s: Callable[[], float],
         *,
-        staging: Staging | None = None,
+        staging: HostStaging | None = None,
         probed: Collection[int] = (),
     ) -> "Plane":
         """Delegates, where there are any to be, and measuring, on top of a transport.
@@ -164,7 +164,7 @@ def reach(
         names,
         delegated_peers(task.transport, program, rank, epoch.delegated, detoured),
         now_s,
-        staging=Staging.of(torch.device(task.device)),
+        staging=HostStaging.of(torch.device(task.device)),
         probed=probed_peers(task.transport, program, rank, epoch.delegated, detoured),
     )
 
@@ -206,7 +206,7 @@ def _behind_links(task: Task, transport: Transport, names: Sequence[str], faults
     if not (task.paced or faults.has_links):
         return transport
     home_s = [delay_at_home_s(task.plan, task.name, name) if task.paced else 0.0 for name in names]
-    return SlowLinks(
+    return DelayedTransport(
         transport,
         lambda other: faults.link_delay_s(names[other], home_s[other]),
         lambda other: faults.link_delay_s(names[other], 0.0),

@@ -68,7 +68,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
+class ProbeSamples:
     """What one rank has measured.
 
     Attributes:
@@ -83,7 +83,7 @@ class Readings:
     exchange_s: Mapping[tuple[int, int], Sequence[float]]
 
 
-class Bench:
+class ProbeWorkload:
     """What takes the time in the tests; a test of the tests may make some of it slow.
 
     Args:
@@ -158,7 +158,9 @@ def meeting(file: str | None = None) -> Iterator[torch.device]:
         ) from error
 
 
-def take_readings(trials: Trials, bench: Bench, clock: Callable[[], float] = time.perf_counter) -> dict[int, Readings]:
+def take_readings(
+    trials: Trials, bench: ProbeWorkload, clock: Callable[[], float] = time.perf_counter
+) -> dict[int, ProbeSamples]:
     """Do all tests, together with all other ranks; inside `meeting`.
 
     Args:
@@ -176,7 +178,7 @@ def take_readings(trials: Trials, bench: Bench, clock: Callable[[], float] = tim
     for one in trials.passes:
         for size in trials.sizes_bytes or USUAL_SIZES[kind]:
             _exchange(one, size, trials.repeat, bench, control, clock, exchange_s)
-    return dict(enumerate(gathered(Readings(place_on(bench.device), compute_s, exchange_s), control)))
+    return dict(enumerate(gathered(ProbeSamples(place_on(bench.device), compute_s, exchange_s), control)))
 
 
 def gathered(own: Any, control: Any) -> list[Any]:
@@ -186,7 +188,9 @@ def gathered(own: Any, control: Any) -> list[Any]:
     return everyone
 
 
-def _compute(side: int, repeat: int, bench: Bench, control: Any, clock: Callable[[], float]) -> dict[str, list[float]]:
+def _compute(
+    side: int, repeat: int, bench: ProbeWorkload, control: Any, clock: Callable[[], float]
+) -> dict[str, list[float]]:
     """All products one after the other, each at the same time as on all other ranks."""
     taken_s: dict[str, list[float]] = {}
     for name, product in bench.products(side).items():
@@ -203,7 +207,7 @@ def _exchange(
     pairs: Pass,
     size: int,
     repeat: int,
-    bench: Bench,
+    bench: ProbeWorkload,
     control: Any,
     clock: Callable[[], float],
     taken_s: dict[tuple[int, int], list[float]],
@@ -396,7 +400,7 @@ class LinkReadings:
 
 def take_link_readings(
     trials: LinkTrials,
-    bench: Bench,
+    bench: ProbeWorkload,
     clock: Callable[[], float] = time.perf_counter,
     progress: Progress = lambda done, total: None,
 ) -> LinkReadings:
@@ -438,7 +442,7 @@ def take_link_readings(
 class _Tests:
     """A rank's part in them, with one buffer of which all messages and sums are parts."""
 
-    def __init__(self, trials: LinkTrials, bench: Bench, clock: Callable[[], float]) -> None:
+    def __init__(self, trials: LinkTrials, bench: ProbeWorkload, clock: Callable[[], float]) -> None:
         self._bench, self._clock, self._repeat = bench, clock, trials.repeat
         self._sizes = trials.sizes_bytes or LINK_SIZES[bench.device.type]
         self._numbers = _numbers(max(self._sizes), bench.device)

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.fields import Index
 from ..resilience.protocol import Challenge, Refused, encode, from_coordinator
-from ..resilience.wire import Connection, Lines, Phase, Strangers, format_address, parse_address, prove
+from ..resilience.wire import LineConnection, Lines, PeerRole, Strangers, format_address, parse_address, prove
 from .groups import Store
 from .transport import LostTouchError, reaching
 
@@ -88,10 +88,10 @@ class NoticeBoard:
     def __init__(self, listener: socket.socket, secret: bytes) -> None:
         self._listener = listener
         self._pages: dict[int, _Page] = {}
-        self._open: set[Connection] = set()
+        self._open: set[LineConnection] = set()
         self._strangers = Strangers(secret, partial(self._refuse, retry=True), purpose=PURPOSE)
         self._waiting: dict[
-            Connection, tuple[int, set[str], Getting | Looking]
+            LineConnection, tuple[int, set[str], Getting | Looking]
         ] = {}  # epoch, what is not there, what for
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
@@ -110,7 +110,7 @@ class NoticeBoard:
         self._loop.close()
 
     async def _serve(self) -> None:
-        server = await self._loop.create_server(lambda: Connection(self, self._loop), sock=self._listener)
+        server = await self._loop.create_server(lambda: LineConnection(self, self._loop), sock=self._listener)
         await self._over.wait()
         server.close()
         for visitor in list(self._open):
@@ -120,44 +120,44 @@ class NoticeBoard:
 
     # Who comes and goes.
 
-    def met(self, connection: Connection) -> None:
+    def met(self, connection: LineConnection) -> None:
         """Somebody connects."""
         self._open.add(connection)
         self._strangers.challenge(connection)
 
-    def lose(self, connection: Connection, reason: str) -> None:
+    def lose(self, connection: LineConnection, reason: str) -> None:
         """Part with one that is none of us, at once."""
-        connection.phase = Phase.GONE
+        connection.phase = PeerRole.GONE
         connection.abort()
 
-    def hung_up(self, connection: Connection) -> None:
+    def hung_up(self, connection: LineConnection) -> None:
         """Somebody will say nothing more."""
         self.lose(connection, "connection closed")
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: LineConnection) -> None:
         """Somebody is gone."""
         self._strangers.forget(connection)
         self._waiting.pop(connection, None)
         self._open.discard(connection)
 
-    def _refuse(self, stranger: Connection, reason: str, *, retry: bool = False) -> None:
+    def _refuse(self, stranger: LineConnection, reason: str, *, retry: bool = False) -> None:
         stranger.write(encode(Refused(reason, retry)))
         stranger.part(LINGER_S)
 
     # What is said.
 
-    def said(self, connection: Connection, line: bytes) -> None:
+    def said(self, connection: LineConnection, line: bytes) -> None:
         """Somebody says something; who says anything else is none of us."""
         try:
             self._heed(connection, _SAYING.validate_json(line))
         except ValidationError:
             self.lose(connection, "said something that is no message")
 
-    def _heed(self, connection: Connection, saying: Proving | Setting | Getting | Looking) -> None:
+    def _heed(self, connection: LineConnection, saying: Proving | Setting | Getting | Looking) -> None:
         match saying:
             case ("prove", proof) if connection in self._strangers:
                 self._admit(connection, proof)
-            case _ if connection.phase is not Phase.MEMBER:
+            case _ if connection.phase is not PeerRole.MEMBER:
                 self._refuse(connection, "it has not shown that it knows the job's secret")
             case ("set", epoch, key, value):
                 self._set(connection, epoch, key, value)
@@ -170,14 +170,14 @@ class NoticeBoard:
             case _:
                 self.lose(connection, "said who it is twice")
 
-    def _admit(self, visitor: Connection, proof: str) -> None:
+    def _admit(self, visitor: LineConnection, proof: str) -> None:
         if self._strangers.has_proven(visitor, proof):
             self._strangers.forget(visitor)
             visitor.admit(LINE_BYTES)
         else:
             self._refuse(visitor, "it does not know the job's secret")
 
-    def _set(self, visitor: Connection, epoch: int, key: str, value: str) -> None:
+    def _set(self, visitor: LineConnection, epoch: int, key: str, value: str) -> None:
         """Put up a notice, and tell those who wait for it."""
         if not self._has_room(epoch, len(key) + len(value)):
             self.lose(visitor, "there is no room for more")
@@ -196,14 +196,14 @@ class NoticeBoard:
                 del self._pages[old]
         return sum(page.size_bytes for page in self._pages.values()) + size_bytes <= HELD_BYTES
 
-    def _look(self, visitor: Connection) -> None:
+    def _look(self, visitor: LineConnection) -> None:
         """Answer somebody who waits, once it is all there."""
         _, missing, saying = self._waiting[visitor]
         if not missing:
             del self._waiting[visitor]
             self._answer(visitor, saying)
 
-    def _answer(self, visitor: Connection, saying: Getting | Looking) -> None:
+    def _answer(self, visitor: LineConnection, saying: Getting | Looking) -> None:
         notices, names = self._of(saying[1]), saying[2]
         answer = notices[names] if isinstance(names, str) else [key in notices for key in names]
         visitor.write(json.dumps(answer).encode() + b"\n")

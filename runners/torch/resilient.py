@@ -36,7 +36,7 @@ from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
 from ..checkpoint import discard, prune, publish
 from ..program import Compute, Program, Send, lower
-from ..resilience.link import Link
+from ..resilience.link import CoordinatorLink
 from ..resilience.protocol import (
     Commit,
     End,
@@ -56,7 +56,7 @@ from ..resilience.protocol import (
     Whereabouts,
 )
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
-from .activity import Activity, Interruption, Watch
+from .activity import Activity, ActivityTimer, Interruption
 from .checkpoint import read_state, take_over, write_part
 from .faults import Injection
 from .held_stage import HeldStage, SpareLayers
@@ -88,7 +88,7 @@ class ResilientWorker:
         self._warm_up()
         self._interruption = Interruption()
         self._activity = Activity()
-        self._watch = Watch(self._activity, self._interruption, task.name)
+        self._watch = ActivityTimer(self._activity, self._interruption, task.name)
         self._closing: list[Future[None]] = []
         self._injection = Injection(())
         self._spans: list[Span] = []
@@ -120,14 +120,17 @@ class ResilientWorker:
         return self._watch.answer(inquiry)
 
     def run(
-        self, link: Link, welcome: Welcome, on_stuck: Callable[[int, str], None] = lambda exit_code, reason: None
+        self,
+        link: CoordinatorLink,
+        welcome: Welcome,
+        on_stuck: Callable[[int, str], None] = lambda exit_code, reason: None,
     ) -> End:
         """Do what the coordinator says until it says that the job, or this worker's part in it, is over.
 
         Args:
             link: connected.
             welcome: what it was greeted with.
-            on_stuck: as of `Watch`, in whose thread it is called; should end this process.
+            on_stuck: as of `ActivityTimer`, in whose thread it is called; should end this process.
 
         Returns:
             How it ended.

@@ -23,7 +23,7 @@ from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Send, Sending, lower
 from .delegates import Delegates
-from .faults import SlowLinks, slowest_links
+from .faults import DelayedTransport, slowest_links
 from .gloo import GlooTransport
 from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
@@ -32,8 +32,8 @@ from .iteration import Batch as Batch
 from .iteration import Iteration, Rank, groups_of, meet, splits_backward
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
-from .stage import Loss, Stage
-from .staging import Staging
+from .stage import Loss, TorchStage
+from .staging import HostStaging
 from .transport import Transport
 
 
@@ -105,7 +105,7 @@ class PlanRunner:
         self._origin_s = 0.0
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> TorchStage:
         """This rank's stage; `stage.layers` are its layers."""
         return self._held.stage
 
@@ -185,7 +185,7 @@ class PlanRunner:
         if not self._delegated:
             return direct
         stall_s = stall_limit_s(self._program)
-        return Delegates(direct, carrier, self._delegated, staging=Staging.of(self.device), stall_s=stall_s)
+        return Delegates(direct, carrier, self._delegated, staging=HostStaging.of(self.device), stall_s=stall_s)
 
     def _gloo(self, groups: set[tuple[int, ...]]) -> Transport:
         return GlooTransport(self._store, self.rank, len(self._everyone), groups, connect_limit=SILENCE)
@@ -193,7 +193,11 @@ class PlanRunner:
     def _behind_links(self, transport: Transport) -> Transport:
         """A paced run's links are as slow as the plan says."""
         sends = [one for one in self._program.instructions[self.rank] if isinstance(one, Send) and one.delay_s]
-        return SlowLinks(transport, slowest_links((one.to, one.delay_s) for one in sends)) if self.paced else transport
+        return (
+            DelayedTransport(transport, slowest_links((one.to, one.delay_s) for one in sends))
+            if self.paced
+            else transport
+        )
 
     def _prepare(self, batch: Batch) -> Rank:
         """Learn the shape of what this stage takes, warm everything up, and agree on a common clock.

@@ -17,7 +17,7 @@ from ...schemas.orders import Operation
 from ...schemas.plan import Layers
 from ...schemas.plan import Stage as PlannedStage
 from .linear import DeferredGradient, GradientStore, defer_linears
-from .staging import Pending, Staging
+from .staging import HostStaging, Pending
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -33,12 +33,12 @@ class _Forward:
     output: GradientEdge | None
 
 
-class Stage:
+class TorchStage:
     """Executes a stage; implements the StageExecutor Protocol.
 
     Where the backward pass is split, the linear layers among `layers` are turned into DeferredLinears in place, and
-    belong to the newest Stage made of them. Gradients are added to the parameters' `grad`, in place where there is one.
-    Tensors given to the methods must not be written to until the micro-batch's W has ended.
+    belong to the newest TorchStage made of them. Gradients are added to the parameters' `grad`, in place where there is
+    one. Tensors given to the methods must not be written to until the micro-batch's W has ended.
 
     Args:
         layers: applied one after another; each maps one tensor to one tensor.
@@ -60,7 +60,7 @@ class Stage:
         self._store = GradientStore()
         self._forwards: dict[Hashable, _Forward] = {}
         self._deferred: dict[Hashable, Sequence[DeferredGradient | ParkedGradient]] = {}
-        self._hosting = Hosting((), Staging(), ())
+        self._hosting = Hosting((), HostStaging(), ())
         self.split(is_split)
 
     def split(self, is_split: bool) -> None:
@@ -72,7 +72,7 @@ class Stage:
             defer_linears(self.layers, self._store)
         self._store.is_in_use = is_split
 
-    def host(self, keys: Collection[Hashable], staging: Staging) -> None:
+    def host(self, keys: Collection[Hashable], staging: HostStaging) -> None:
         """Have some micro-batches wait for their backward pass on the host; call it between iterations.
 
         Args:
@@ -415,7 +415,7 @@ def _without_room(operations: Iterable[Operation], stage: PlannedStage, limit_by
 class _Parked:
     """The memory of some tensors on the host; brought back once for all of them."""
 
-    def __init__(self, memory: torch.UntypedStorage, staging: Staging) -> None:
+    def __init__(self, memory: torch.UntypedStorage, staging: HostStaging) -> None:
         flat = torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory)
         self._staging = staging
         self._on_host = staging.to_host(flat if flat.is_cuda else flat.clone())
@@ -457,7 +457,7 @@ class _Absent:
 class _Park:
     """Parks tensors; memory that several share, unchanged in between, goes once."""
 
-    def __init__(self, staging: Staging, staying: frozenset[int] = frozenset()) -> None:
+    def __init__(self, staging: HostStaging, staying: frozenset[int] = frozenset()) -> None:
         self._staging, self._staying = staging, staying
         # A weak reference keeps the number of a memory that is freed meanwhile from being given to another.
         self._known: dict[tuple[int, int], tuple[StorageWeakRef, _Parked]] = {}
@@ -504,7 +504,7 @@ class Hosting:
         staying: tensors that are held on the device in any case: parameters and buffers.
     """
 
-    def __init__(self, keys: Iterable[Hashable], staging: Staging, staying: Iterable[torch.Tensor]) -> None:
+    def __init__(self, keys: Iterable[Hashable], staging: HostStaging, staying: Iterable[torch.Tensor]) -> None:
         self.keys = frozenset(keys)
         self._staging = staging
         self._staying = frozenset(map(number_of, staying))

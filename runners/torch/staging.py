@@ -88,7 +88,7 @@ class CudaStreams:
         return torch.empty(like.shape, dtype=like.dtype, device=self._device)
 
 
-class Staging:
+class HostStaging:
     """Takes tensors from a device to host memory and back.
 
     Args:
@@ -101,7 +101,7 @@ class Staging:
         self._likes: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
 
     @classmethod
-    def of(cls, device: torch.device) -> "Staging":
+    def of(cls, device: torch.device) -> "HostStaging":
         """The staging of a device."""
         return cls(CudaStreams(device), CudaStreams(device)) if device.type == "cuda" else cls()
 

@@ -20,7 +20,7 @@ from ...schemas.trace import EventKind, TraceEvent, events_of_csv, events_of_jso
 from .files import Source, Told, checked_time_s, parse_time_s
 
 
-class Format(StrEnum):
+class TraceFormat(StrEnum):
     """What a trace may be read as."""
 
     RTK = "rtk"
@@ -33,35 +33,35 @@ class Format(StrEnum):
     FAULTS = "faults"
 
 
-UNITS_S = {Format.COUNTS_MS: 1e-3, Format.COUNTS_S: 1.0, Format.COUNTS_H: 3600.0}
+UNITS_S = {TraceFormat.COUNTS_MS: 1e-3, TraceFormat.COUNTS_S: 1.0, TraceFormat.COUNTS_H: 3600.0}
 
 _NUMBER = r"\s*-?\d+(\.\d+)?\s*"
 _LOOKS = {
-    Format.RTK: re.compile(r'\{.*|(?=.*\bkind\b)[\w"]+(\s*,\s*[\w"]+)+'),
-    Format.PARCAE: re.compile(rf'\[{_NUMBER},\s*".*'),
-    Format.FAULTS: re.compile(r"\[\s*(\{.*|\])?"),
-    Format.SAMPLES: re.compile(r"\d{4}-\d\d-\d\d\s*,.*"),
-    Format.SPOT: re.compile(rf"{_NUMBER},[^,]*,[^,]*"),
+    TraceFormat.RTK: re.compile(r'\{.*|(?=.*\bkind\b)[\w"]+(\s*,\s*[\w"]+)+'),
+    TraceFormat.PARCAE: re.compile(rf'\[{_NUMBER},\s*".*'),
+    TraceFormat.FAULTS: re.compile(r"\[\s*(\{.*|\])?"),
+    TraceFormat.SAMPLES: re.compile(r"\d{4}-\d\d-\d\d\s*,.*"),
+    TraceFormat.SPOT: re.compile(rf"{_NUMBER},[^,]*,[^,]*"),
 }
 _COUNTS = re.compile(f"{_NUMBER},{_NUMBER}")
 # Files that everybody has by these names, and whose unit stands in no line: Bamboo's figures and Parcae's P3 trace.
 _NAMED = {
-    "aws-spot-instances-p2-": Format.COUNTS_H,
-    "aws-spot-instances-g4dn-": Format.COUNTS_S,
-    "p3.csv": Format.COUNTS_MS,
+    "aws-spot-instances-p2-": TraceFormat.COUNTS_H,
+    "aws-spot-instances-g4dn-": TraceFormat.COUNTS_S,
+    "p3.csv": TraceFormat.COUNTS_MS,
 }
 
 
-def named(name: str) -> Format:
+def named(name: str) -> TraceFormat:
     """The format of a name; raises InvalidInputError with a suggestion where there is none."""
     try:
-        return Format(name)
+        return TraceFormat(name)
     except ValueError:
-        fix = did_you_mean(name, Format, f"the formats are {', '.join(Format)}")
+        fix = did_you_mean(name, TraceFormat, f"the formats are {', '.join(TraceFormat)}")
         raise InvalidInputError(f"traces have no format {name!r}", where="--trace-format", fix=fix) from None
 
 
-def recognised(source: Source) -> Format:
+def recognised(source: Source) -> TraceFormat:
     """The format of a file.
 
     Raises:
@@ -77,7 +77,7 @@ def recognised(source: Source) -> Format:
         raise InvalidInputError(
             f"a trace does not begin with {head[:60]!r}",
             where=source.at_line(1),
-            fix=f"say its --trace-format: {', '.join(Format)}",
+            fix=f"say its --trace-format: {', '.join(TraceFormat)}",
         )
     name = PurePath(source.name).name
     by_name = next((kind for start, kind in _NAMED.items() if name.startswith(start)), None)
@@ -274,7 +274,7 @@ OVERLAP_S = 600.0  # so far may a sampling begin before the end of the one ahead
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class NodeCount:
     """So many nodes at a time, and where it says so."""
 
     time_s: float
@@ -282,7 +282,7 @@ class Sample:
     where: str
 
 
-def steps(source: Source, unit_s: float) -> Iterator[Sample]:
+def steps(source: Source, unit_s: float) -> Iterator[NodeCount]:
     """Lines `t,count`, one a change or two a step (before and after).
 
     Args:
@@ -297,10 +297,10 @@ def steps(source: Source, unit_s: float) -> Iterator[Sample]:
         cells = line.split(",")
         if len(cells) != 2:
             raise InvalidInputError(f"{line[:60]!r} is no count", where=where, fix="write a line as `t,count`")
-        yield Sample(parse_time_s(cells[0], unit_s, where), _count(cells[1], where), where)
+        yield NodeCount(parse_time_s(cells[0], unit_s, where), _count(cells[1], where), where)
 
 
-def samples(source: Source) -> Iterator[Sample]:
+def samples(source: Source) -> Iterator[NodeCount]:
     """Lines `YYYY-MM-DD, HH:MM:SS, count`, in time order, from 0 at the first.
 
     Samplings may overlap, as in `v100x1-east1c.txt`: with a change begins a new one of three lines, a minute apart, and
@@ -314,7 +314,7 @@ def samples(source: Source) -> Iterator[Sample]:
     return _in_order(_dated(source))
 
 
-def populated(found: Iterable[Sample], leaving: Leaving, seed: int) -> Iterator[Told]:
+def populated(found: Iterable[NodeCount], leaving: Leaving, seed: int) -> Iterator[Told]:
     """The nodes that come and go with the counts, and the end, which is the last sample's time.
 
     Args:
@@ -335,8 +335,8 @@ def populated(found: Iterable[Sample], leaving: Leaving, seed: int) -> Iterator[
         yield Told(TraceEvent("end", time_s=last.time_s), last.where)
 
 
-def _in_order(found: Iterable[Sample]) -> Iterator[Sample]:
-    held: deque[Sample] = deque()
+def _in_order(found: Iterable[NodeCount]) -> Iterator[NodeCount]:
+    held: deque[NodeCount] = deque()
     latest_s = 0.0
     for sample in found:
         latest_s = max(latest_s, sample.time_s)
@@ -354,7 +354,7 @@ def _in_order(found: Iterable[Sample]) -> Iterator[Sample]:
     yield from held
 
 
-def _dated(source: Source) -> Iterator[Sample]:
+def _dated(source: Source) -> Iterator[NodeCount]:
     first = None
     for number, line in source.lines():
         where = source.at_line(number)
@@ -367,7 +367,7 @@ def _dated(source: Source) -> Iterator[Sample]:
                 f"{line[:60]!r} is no sample", where=where, fix="write a line as `2021-12-11, 11:11:30, 55`"
             ) from None
         first = first or moment
-        yield Sample((moment - first).total_seconds(), _count(counted, where), where)
+        yield NodeCount((moment - first).total_seconds(), _count(counted, where), where)
 
 
 def _count(text: str, where: str) -> int:

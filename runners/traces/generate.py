@@ -101,7 +101,7 @@ class SlowNodes:
 
 
 @dataclass(frozen=True)
-class SlowLinks:
+class SlowLinkEpisodes:
     """Episodes in which a message between two neighbouring nodes takes `delay_s` in all; each link has its own."""
 
     episodes: Renewal
@@ -109,7 +109,7 @@ class SlowLinks:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class FaultScenario:
     """What is to happen to a cluster.
 
     Attributes:
@@ -130,7 +130,7 @@ class Recipe:
     failing: Renewal | None = None
     racks: Racks | None = None
     slow_nodes: SlowNodes | None = None
-    slow_links: SlowLinks | None = None
+    slow_links: SlowLinkEpisodes | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -151,7 +151,7 @@ class Recipe:
             _require(0 < delay_s < LONGEST_S, f"a slow link's delay cannot be {delay_s:g} s", "give one such as 20ms")
 
 
-def generate(recipe: Recipe) -> Iterator[TraceEvent]:
+def generate(recipe: FaultScenario) -> Iterator[TraceEvent]:
     """The events of a made-up trace, in time order and one after the other, however long it is.
 
     It begins with all nodes, which come at 0, and ends with its `end`. A node whose rack fails while it is down is back
@@ -172,7 +172,9 @@ def generate(recipe: Recipe) -> Iterator[TraceEvent]:
     return chain(starts, happening, [TraceEvent("end", time_s=recipe.lasts_s)])
 
 
-def _node_events(recipe: Recipe, name: str, own: "SeedSequence", of_rack: "SeedSequence") -> Iterator[TraceEvent]:
+def _node_events(
+    recipe: FaultScenario, name: str, own: "SeedSequence", of_rack: "SeedSequence"
+) -> Iterator[TraceEvent]:
     """What happens to a node, without an end."""
     of_failing, of_slowness = own.spawn(2)
     downs = [] if recipe.failing is None else [_intervals(recipe.failing, of_failing)]
@@ -205,7 +207,7 @@ def _alternating(name: str, marked: Iterable[tuple[float, float, bool]], factor:
             yield TraceEvent("slow_compute", time_s=start, node=name, factor=factor)
 
 
-def _link_events(slow: SlowLinks, one: str, other: str, seed: "SeedSequence") -> Iterator[TraceEvent]:
+def _link_events(slow: SlowLinkEpisodes, one: str, other: str, seed: "SeedSequence") -> Iterator[TraceEvent]:
     for start, end in _intervals(slow.episodes, seed):
         yield TraceEvent("slow_link", time_s=start, node=one, peer=other, delay_s=slow.delay_s)
         yield TraceEvent("recover", time_s=end, node=one, peer=other)

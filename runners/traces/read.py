@@ -1,4 +1,4 @@
-"""Reading a trace, in whatever format, event by event: a trace may be longer than memory."""
+"""Read a trace, in whatever format, event by event: a trace may be longer than memory."""
 
 import csv
 import gzip
@@ -21,8 +21,8 @@ from ...schemas.trace import TraceEvent, print_event
 from .files import Source, Told, source_at
 from .formats import (
     UNITS_S,
-    Format,
     Leaving,
+    TraceFormat,
     faults,
     named,
     of_nodes,
@@ -40,11 +40,11 @@ from .formats import (
 
 
 @dataclass(frozen=True)
-class Reading:
+class TraceOptions:
     """What a trace does not say itself.
 
     Attributes:
-        format: its format (a name of `Format`); None: it is recognised.
+        format: its format (a name of `TraceFormat`); None: it is recognised.
         nodes: that are there at the start, where the trace does not say: their names, or how many (node1, node2, …). A
             list of faults needs the number; our own traces need them unless they begin with a `join` at 0. Other traces
             say it, and this is not looked at.
@@ -67,7 +67,7 @@ class Reading:
     usual_link_s: float = 0.0
 
 
-def read_moments(path: str, reading: Reading | None = None) -> Iterator[Moment]:
+def read_moments(path: str, reading: TraceOptions | None = None) -> Iterator[Moment]:
     """The moments of a trace; the first one, at 0, has the fleet at the start, and nobody as lost or come.
 
     Args:
@@ -77,46 +77,46 @@ def read_moments(path: str, reading: Reading | None = None) -> Iterator[Moment]:
     Raises:
         InvalidInputError: it is no trace; says file and line, or which item.
     """
-    reading = reading or Reading()
+    reading = reading or TraceOptions()
     return moments(_read(path, reading), reading.usual_link_s)
 
 
-def read_events(path: str, reading: Reading | None = None) -> Iterator[Told]:
+def read_events(path: str, reading: TraceOptions | None = None) -> Iterator[Told]:
     """The events of a trace from 0 on, those that fill the cluster at the start included, all of nodes and by time.
 
     Args and errors are those of `read_moments`, which makes moments of these.
     """
-    reading = reading or Reading()
+    reading = reading or TraceOptions()
     return checked(_read(path, reading), reading.usual_link_s)
 
 
-def _read(path: str, reading: Reading) -> Iterator[Told]:
+def _read(path: str, reading: TraceOptions) -> Iterator[Told]:
     with source_at(path) as source:
         kind = recognised(source) if reading.format is None else named(reading.format)
         found = _told(source, kind, reading)
-        if kind is Format.FAULTS:
+        if kind is TraceFormat.FAULTS:
             yield from from_start(found, _cluster(path, reading))
-        elif kind is Format.RTK:
+        elif kind is TraceFormat.RTK:
             yield from _own(found, reading, source.name)
         else:
             yield from from_start(found)
 
 
-def _told(source: Source, kind: Format, reading: Reading) -> Iterator[Told]:
+def _told(source: Source, kind: TraceFormat, reading: TraceOptions) -> Iterator[Told]:
     """What a file says, in its own time."""
-    if kind is Format.RTK:
+    if kind is TraceFormat.RTK:
         found = own_json(source) if source.head.startswith("{") else own_csv(source)
         return of_nodes(found, reading.iteration_time_s, reading.worker_nodes)
-    if kind is Format.FAULTS:
+    if kind is TraceFormat.FAULTS:
         return faults(source, reading.slow_faults)
     if kind in UNITS_S:
         return populated(steps(source, UNITS_S[kind]), reading.leaving, reading.seed)
-    if kind is Format.SAMPLES:
+    if kind is TraceFormat.SAMPLES:
         return populated(samples(source), reading.leaving, reading.seed)
-    return spot(source) if kind is Format.SPOT else parcae(source)
+    return spot(source) if kind is TraceFormat.SPOT else parcae(source)
 
 
-def _own(found: Iterator[Told], reading: Reading, name: str) -> Iterator[Told]:
+def _own(found: Iterator[Told], reading: TraceOptions, name: str) -> Iterator[Told]:
     first = next(found, None)
     if first is None:
         raise InvalidInputError("the trace is empty", where=name, fix="give one with at least one event")
@@ -129,7 +129,7 @@ def _names(nodes: int | tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"node{number}" for number in range(1, nodes + 1)) if isinstance(nodes, int) else nodes
 
 
-def _cluster(path: str, reading: Reading) -> tuple[str, ...]:
+def _cluster(path: str, reading: TraceOptions) -> tuple[str, ...]:
     """The nodes of a cluster whose faults are listed; the list is read once more for their names."""
     if path == STANDARD_STREAM:
         raise InvalidInputError(

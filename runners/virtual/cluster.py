@@ -285,7 +285,7 @@ def slow_links(events: Iterable[TraceEvent]) -> Faults:
 
 
 @dataclass(frozen=True)
-class Standing:
+class EpochConditions:
     """Who sits where in an epoch, how its members send to each other, and what is wrong with them.
 
     Attributes:
@@ -306,7 +306,7 @@ class Standing:
 
 
 @dataclass(frozen=True, eq=False)
-class Staging:
+class TimedProgram:
     """An epoch's program with true delays and paces.
 
     Attributes:
@@ -348,7 +348,7 @@ class Staging:
         )
 
 
-class Machines:
+class VirtualMachines:
     """What plans are in truth on the machines of a job.
 
     Args:
@@ -361,11 +361,11 @@ class Machines:
         self._slow_at_home = {worker.name: worker.slowdown or 1.0 for worker in plan.workers}
         self._known = lru_cache(maxsize=64)(self._staging)
 
-    def staged(self, plan: str, standing: Standing) -> Staging:
+    def staged(self, plan: str, standing: EpochConditions) -> TimedProgram:
         """A plan, as canonical JSON, as it is executed by who sits there; the same object for the same question."""
         return self._known(plan, standing)
 
-    def _staging(self, plan: str, standing: Standing) -> Staging:
+    def _staging(self, plan: str, standing: EpochConditions) -> TimedProgram:
         planned = lower(self._truly_slow(parse_document(plan.encode(), Plan, "epoch"), standing))
         distances = _Distances(self._plan, standing)
         program = _stretched(planned, distances)
@@ -373,7 +373,7 @@ class Machines:
         by_delegates = delegated_pairs(self._transport, sends_of(planned), standing.delegated, detoured)
         exchanging = pairs_of(program)
         silent = by_delegates & {*standing.delegated} - exchanging - distances.broken()
-        return Staging(
+        return TimedProgram(
             program=program,
             direct=exchanging - by_delegates,
             broken=distances.broken(),
@@ -382,7 +382,7 @@ class Machines:
             between_s=distances.between_s,
         )
 
-    def _truly_slow(self, plan: Plan, standing: Standing) -> Plan:
+    def _truly_slow(self, plan: Plan, standing: EpochConditions) -> Plan:
         """The plan with workers as slow as they are."""
         seated = zip(plan.live_workers(), standing.names, standing.slow, strict=True)
         factors = {worker.name: self._slow_at_home[name] * slow for worker, name, slow in seated}
@@ -398,7 +398,7 @@ class Machines:
 class _Distances:
     """What messages take between the workers of an epoch, by ranks."""
 
-    def __init__(self, first: Plan, standing: Standing) -> None:
+    def __init__(self, first: Plan, standing: EpochConditions) -> None:
         self._first, self._names = first, standing.names
         self._rank = {name: number for number, name in enumerate(standing.names)}
         self._slow = {ends: (factor, delay_s) for ends, factor, delay_s in standing.links}
@@ -463,7 +463,7 @@ def _stretched(program: Program, distances: _Distances) -> Program:
 
 
 def measured(
-    staging: Staging,
+    staging: TimedProgram,
     execution: Execution,
     rank: int,
     names: Sequence[str],
@@ -504,20 +504,20 @@ def measured(
 Moments = Iterator[tuple[int, int, float]]  # the other worker, a message's number, when
 
 
-def _sent(staging: Staging, execution: Execution, rank: int) -> Moments:
+def _sent(staging: TimedProgram, execution: Execution, rank: int) -> Moments:
     for source, to, number, message in staging.sampled:
         if source == rank:
             yield to, number, execution.traffic.handed_s[message]
 
 
-def _arrived(staging: Staging, execution: Execution, rank: int) -> Moments:
+def _arrived(staging: TimedProgram, execution: Execution, rank: int) -> Moments:
     for source, to, number, message in staging.sampled:
         is_known = message in execution.traffic.awaited or rank_pair(source, to) not in staging.direct
         if to == rank and is_known:
             yield source, number, execution.traffic.arrived_s[message]
 
 
-def _pace(staging: Staging, execution: Execution, rank: int) -> float | None:
+def _pace(staging: TimedProgram, execution: Execution, rank: int) -> float | None:
     """How many times as long as their stage's the worker's operations have taken; None where those take no time."""
     program = staging.program
     stage = program.plan.stage_of(program.workers[rank])
@@ -550,7 +550,7 @@ def exchanges_of(group: Ranks) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Pause:
+class VirtualPause:
     """A pause on the virtual clock.
 
     Attributes:
@@ -562,7 +562,7 @@ class Pause:
     lasts_s: float
 
 
-def pause(staging: Staging, groups: Sequence[Ranks], names: Sequence[str]) -> Pause:
+def pause(staging: TimedProgram, groups: Sequence[Ranks], names: Sequence[str]) -> VirtualPause:
     """What the workers of groups measure with true delays and paces, and how long it takes them.
 
     Args:
@@ -582,4 +582,4 @@ def pause(staging: Staging, groups: Sequence[Ranks], names: Sequence[str]) -> Pa
         ends_s[first] = ends_s[second] = both_s
         exchanges[first].append((names[second], 2 * delay_s))
     found = {rank: Examined(compute_s[rank], tuple(exchanges[rank])) for rank in ends_s}
-    return Pause(found, max(ends_s.values(), default=0.0))
+    return VirtualPause(found, max(ends_s.values(), default=0.0))

@@ -52,14 +52,14 @@ from ..resilience.events import (
 )
 from ..resilience.events import Event as RulesEvent
 from ..resilience.protocol import Commit, Copy, End, Epoch, Hello, Job, Ready, Refused, Suspect, Vote
-from ..resilience.rules import Rules
+from ..resilience.rules import CoordinatorRules
 from ..simulator import Cuts, Execution, Pauses, execute, is_computed, simulate
 from .cluster import (
     DEADLY,
-    Machines,
+    EpochConditions,
     Process,
-    Staging,
-    Standing,
+    TimedProgram,
+    VirtualMachines,
     broken_links,
     cast_of,
     check_trace,
@@ -73,11 +73,12 @@ from .cluster import (
 
 # The acts of a story (job.py): epochs, the tries at their iterations, and when what happened in one of them.
 #
-# Times of an execution count from the beginning of its iteration, in s; those of a Run are on the story's clock.
+# Times of an execution count from the beginning of its iteration, in s; those of an IterationAttempt are on the story's
+# clock.
 
 
 @dataclass(eq=False)
-class Run:
+class IterationAttempt:
     """One try at an iteration: where it lies in time, and what was done in it.
 
     Attributes:
@@ -92,7 +93,7 @@ class Run:
 
     iteration: int
     start_s: float
-    staging: Staging
+    staging: TimedProgram
     actors: tuple[Process, ...]
     execution: Execution
     broken_s: Cuts
@@ -133,7 +134,7 @@ class Run:
 
 
 @dataclass(eq=False)
-class Act:
+class EpochState:
     """An epoch.
 
     Attributes:
@@ -150,7 +151,7 @@ class Act:
     plan: Plan
     actors: tuple[Process, ...]
     last: int
-    runs: list[Run] = field(default_factory=list)
+    runs: list[IterationAttempt] = field(default_factory=list)
     held_up: tuple[int, float] | None = None
     examined: Mapping[int, Examined] = field(default_factory=dict)
 
@@ -218,7 +219,7 @@ class SwitchCosts:
 
 
 @dataclass(frozen=True)
-class Story:
+class SimulatedRun:
     """What came of a trace.
 
     Attributes:
@@ -279,7 +280,7 @@ def simulate_story(
     seed: int = 0,
     monitor: Monitor | None = None,
     transport: Sending = "auto",
-) -> Story:
+) -> SimulatedRun:
     """Let a failure trace happen to a job on the virtual clock.
 
     Args:
@@ -299,7 +300,7 @@ def simulate_story(
     """
     check_trace(plan, trace)
     costs = costs or SwitchCosts()
-    world = _World(plan, trace, iterations, replan, costs, jitter, seed, monitor, Machines(plan, transport))
+    world = _World(plan, trace, iterations, replan, costs, jitter, seed, monitor, VirtualMachines(plan, transport))
     world.play()
     return world.story()
 
@@ -317,20 +318,20 @@ class _World:
         jitter: float,
         seed: int,
         monitor: Monitor | None,
-        machines: Machines,
+        machines: VirtualMachines,
     ) -> None:
         self.plan, self.trace, self.replan, self.costs = plan, trace, replan, costs
         self.jitter, self.seed = jitter, seed
         self.monitor, self.machines = monitor, machines
         job = Job(plan, iterations, heartbeat_limit_s=costs.heartbeat_limit_s, newcomers=joins(trace))
-        self.rules = Rules(job)
+        self.rules = CoordinatorRules(job)
         self.now_s = 0.0
         self.moments: list[tuple[float, int, int, Callable[[], None]]] = []
         self.counted = 0
         self.cast = cast_of(plan, trace, costs.heartbeat_limit_s)
         self.by_connection = {process.connection: process for process in self.cast}
-        self.act: Act | None = None
-        self.acts: list[Act] = []
+        self.act: EpochState | None = None
+        self.acts: list[EpochState] = []
         self.announced: list[tuple[float, Announcement]] = []
         self.played: list[Event] = []
         self.marked: set[int] = set()
@@ -338,7 +339,7 @@ class _World:
         self.committed_s: list[float] = []
         self.end: Finish | None = None
         self._made: set[str | None] = {canonical(plan).decode()}
-        self._steady: dict[Staging, Execution] = {}
+        self._steady: dict[TimedProgram, Execution] = {}
 
     def play(self) -> None:
         """Let everything happen."""
@@ -357,7 +358,7 @@ class _World:
                 fix="let a worker that joins live until it has a place",
             )
 
-    def story(self) -> Story:
+    def story(self) -> SimulatedRun:
         """What came of it."""
         assert self.end is not None
         spans = [span for act in self.acts for run in act.runs for span in run.spans()]
@@ -372,7 +373,7 @@ class _World:
             plan=digest(self.plan),
             options={"jitter": self.jitter, "seed": self.seed},
         )
-        return Story(
+        return SimulatedRun(
             timeline=timeline,
             announced=tuple(self.announced),
             committed_s=tuple(self.committed_s),
@@ -469,7 +470,7 @@ class _World:
         free_s = self.now_s
         if self.act is not None:  # the steps after a commit are made in any case
             free_s = max([free_s, *(run.end_s() for run in self.act.runs if run.cut_s == math.inf)])
-        act = Act(epoch, parse_document(epoch.plan.encode(), Plan, "epoch"), actors, epoch.last)
+        act = EpochState(epoch, parse_document(epoch.plan.encode(), Plan, "epoch"), actors, epoch.last)
         self.act = act
         self.acts.append(act)
         takes_s = self.costs.regroup_s + self.costs.copying_s(epoch.copies) if epoch.epoch > 1 else 0.0
@@ -486,7 +487,7 @@ class _World:
             if actor.died_s > self.now_s and actor.dies_by is not None and actor.dies_by.iteration is not None:
                 actor.lives_on()
 
-    def _be_ready(self, act: Act) -> None:
+    def _be_ready(self, act: EpochState) -> None:
         if act is not self.act or any(actor.died_s <= self.now_s for actor in act.actors):
             return  # the death of a member is about to be noticed
         waits_s = max(
@@ -503,7 +504,7 @@ class _World:
         else:
             self._begin(act, act.message.iteration)
 
-    def _examine(self, act: Act) -> None:
+    def _examine(self, act: EpochState) -> None:
         """Who is under suspicion is examined; the epoch's first iteration begins when all of them are done."""
         staging = self._staging(act, act.message.iteration)
         found = pause(staging, act.message.examine, [actor.name for actor in act.actors])
@@ -512,10 +513,10 @@ class _World:
 
     # Iterations
 
-    def _plan_begin(self, act: Act, iteration: int, at_s: float) -> None:
+    def _plan_begin(self, act: EpochState, iteration: int, at_s: float) -> None:
         self._at(at_s, _BEGINS, lambda: self._begin(act, iteration))
 
-    def _begin(self, act: Act, iteration: int) -> None:
+    def _begin(self, act: EpochState, iteration: int) -> None:
         """Execute an iteration; its votes come in due course, and the next one begins when its stages are free."""
         if act is not self.act or self.end is not None or iteration > act.last:
             return
@@ -539,7 +540,7 @@ class _World:
         if next_s is not None:
             self._plan_begin(act, iteration + 1, next_s)
 
-    def _vote(self, act: Act, run: Run, rank: int) -> None:
+    def _vote(self, act: EpochState, run: IterationAttempt, rank: int) -> None:
         if act is self.act:
             numbers = tuple(
                 act.plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
@@ -550,7 +551,7 @@ class _World:
             self._feed(Said(self.now_s, run.actors[rank].connection, vote))
             self._look_at(act, run, rank)
 
-    def _look_at(self, act: Act, run: Run, rank: int) -> None:
+    def _look_at(self, act: EpochState, run: IterationAttempt, rank: int) -> None:
         """Let the monitor see what a worker has measured; what it finds is an event."""
         if self.monitor is None:
             return
@@ -561,13 +562,13 @@ class _World:
         if found is not None and self.end is None:
             self._feed(Noticed(self.now_s, found))
 
-    def _suspect(self, act: Act, rank: int, peer: int) -> None:
+    def _suspect(self, act: EpochState, rank: int, peer: int) -> None:
         """A worker has found out that it does not reach another one."""
         if act is self.act and self.end is None and act.actors[rank].died_s > self.now_s:
             suspect = Suspect(act.message.epoch, "nothing comes through", act.actors[peer].name)
             self._feed(Said(self.now_s, act.actors[rank].connection, suspect))
 
-    def _run(self, act: Act, iteration: int) -> Run:
+    def _run(self, act: EpochState, iteration: int) -> IterationAttempt:
         staging = self._staging(act, iteration)
         pauses, broken_s = self._pauses(act), dict.fromkeys(staging.broken, 0.0)
         execution = self._execute(staging, pauses, broken_s, iteration)
@@ -583,16 +584,16 @@ class _World:
             self._expect_death(act.actors[rank])
             pauses[rank] = (at_s, math.inf)
             execution = self._execute(staging, pauses, broken_s, iteration)
-        return Run(iteration, self.now_s, staging, act.actors, execution, broken_s)
+        return IterationAttempt(iteration, self.now_s, staging, act.actors, execution, broken_s)
 
-    def _staging(self, act: Act, iteration: int) -> Staging:
+    def _staging(self, act: EpochState, iteration: int) -> TimedProgram:
         """The epoch's program with what is slow, or broken, from the beginning of this iteration on."""
         events = [
             event
             for number, event in enumerate(self.trace.events)
             if has_come(event, iteration, self.now_s) and not self._breaks_in(number, iteration)
         ]
-        standing = Standing(
+        standing = EpochConditions(
             names=tuple(actor.name for actor in act.actors),
             slow=tuple(actor.slowdown(iteration, self.now_s) for actor in act.actors),
             links=slow_links(events),
@@ -609,7 +610,7 @@ class _World:
         return is_break and event.iteration == iteration
 
     def _breaks(
-        self, act: Act, staging: Staging, execution: Execution, iteration: int
+        self, act: EpochState, staging: TimedProgram, execution: Execution, iteration: int
     ) -> Iterator[tuple[int, RankPair, float]]:
         """Which links break in the midst of an iteration, by which event, and when, counted from its beginning."""
         ranks = {actor.name: rank for rank, actor in enumerate(act.actors)}
@@ -622,7 +623,7 @@ class _World:
                     starts_s = (half_way_s(staging.program, execution, rank) for rank in ends)
                     yield number, rank_pair(*ends), min((at_s for at_s in starts_s if at_s is not None), default=0.0)
 
-    def _expect_break(self, act: Act, number: int, at_s: float) -> None:
+    def _expect_break(self, act: EpochState, number: int, at_s: float) -> None:
         def snap() -> None:
             event = self.trace.events[number]
             if (event.time_s is not None or act is self.act) and number not in self.snapped:
@@ -631,12 +632,12 @@ class _World:
 
         self._at(at_s, _SAYS, snap)
 
-    def _pauses(self, act: Act) -> dict[int, tuple[float, float]]:
+    def _pauses(self, act: EpochState) -> dict[int, tuple[float, float]]:
         """Who stands still from when until when, counted from now."""
         found = {rank: actor.stands_still_s(self.now_s) for rank, actor in enumerate(act.actors)}
         return {rank: (one[0] - self.now_s, one[1] - self.now_s) for rank, one in found.items() if one is not None}
 
-    def _execute(self, staging: Staging, pauses: Pauses, broken_s: Cuts, iteration: int) -> Execution:
+    def _execute(self, staging: TimedProgram, pauses: Pauses, broken_s: Cuts, iteration: int) -> Execution:
         is_steady = not pauses and not self.jitter and broken_s == dict.fromkeys(staging.broken, 0.0)
         if is_steady and staging in self._steady:
             return self._steady[staging]
@@ -649,7 +650,7 @@ class _World:
         return execution
 
     def _next_strike(
-        self, act: Act, program: Program, execution: Execution, iteration: int
+        self, act: EpochState, program: Program, execution: Execution, iteration: int
     ) -> tuple[float, int, TraceEvent] | None:
         """Whom the trace strikes first in this iteration, of those who still live, when, and by which event."""
         strikes = []
@@ -662,7 +663,7 @@ class _World:
                 strikes.append((middle_s, rank, event))
         return min(strikes, key=lambda strike: strike[:2], default=None)
 
-    def _free_s(self, act: Act, run: Run) -> float | None:
+    def _free_s(self, act: EpochState, run: IterationAttempt) -> float | None:
         """When the next iteration begins, if no stage is blocked."""
         done_s = run.execution.done_s
         alive = [rank for rank, actor in enumerate(act.actors) if done_s[rank] < math.inf or actor.dies_by is None]
@@ -683,7 +684,7 @@ class _World:
 
     # What the trace does, for the timeline
 
-    def _mark_beginning(self, act: Act, iteration: int) -> None:
+    def _mark_beginning(self, act: EpochState, iteration: int) -> None:
         """Note what is slow from now on, and let those come back who were stopped."""
         for number, event in enumerate(self.trace.events):
             if event.kind not in ("join", *DEADLY) and number not in self.marked:

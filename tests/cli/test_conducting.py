@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rtk.cli.coordinating import Conduct, Conductor, first_beyond
+from rtk.cli.coordinating import JobConfig, JobController, first_beyond
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.resilience.protocol import Hello
@@ -62,13 +62,13 @@ def test_a_coordinator_that_takes_over_says_what_it_finds() -> None:
     assert told == [None] * 4 + [HEALTHY, None]
 
 
-def conductor(tmp_path: Path, lines: str, plan: Plan = PLAN) -> Conductor:
+def conductor(tmp_path: Path, lines: str, plan: Plan = PLAN) -> JobController:
     """What leads a job to which this happens."""
     (tmp_path / "trace.jsonl").write_text(lines)
-    return Conductor(plan, Conduct(iterations=9, inject=str(tmp_path / "trace.jsonl")))
+    return JobController(plan, JobConfig(iterations=9, inject=str(tmp_path / "trace.jsonl")))
 
 
-def played(made: Conductor, worker: str, not_before: int = 0) -> list[tuple[object, object]]:
+def played(made: JobController, worker: str, not_before: int = 0) -> list[tuple[object, object]]:
     """The events that a process of a worker is given."""
     hello = Hello("proof", worker, "127.0.0.1:1", "digest", {}, not_before=not_before)
     return [(event["iteration"], event["kind"]) for event in made._welcome(hello).inject]
@@ -96,6 +96,6 @@ def test_both_ends_of_a_link_play_its_events(tmp_path: Path) -> None:
 
 def test_host_memory_is_the_coordinators_and_the_jobs() -> None:
     """It stands in the log's header, and a worker that names it is told so."""
-    made = Conductor(PLAN, Conduct(iterations=1, host_memory=5.0))
+    made = JobController(PLAN, JobConfig(iterations=1, host_memory=5.0))
     assert made.settings()["host_memory"] == 5.0
-    assert first_beyond(Conduct(iterations=1), made.how) == "--host-memory"
+    assert first_beyond(JobConfig(iterations=1), made.how) == "--host-memory"

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rtk.cli import coordinating
-from rtk.cli.coordinating import Conduct, raise_for
+from rtk.cli.coordinating import JobConfig, raise_for
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink, SlowWorker
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.plan import Plan
@@ -65,7 +65,7 @@ def test_a_slow_worker_computes_less_until_it_is_well_again(tmp_path: Path, told
         '{"iteration": 1, "kind": "slow_compute", "worker": "1/0", "factor": 8}\n'
         '{"iteration": 6, "kind": "recover", "worker": "1/0"}\n'
     )
-    how = Conduct(iterations, inject=str(tmp_path / "trace.jsonl"), timeline=str(tmp_path / "t.json"))
+    how = JobConfig(iterations, inject=str(tmp_path / "trace.jsonl"), timeline=str(tmp_path / "t.json"))
     with ProcessJob(plan, how, replace(TRAINING, paced=True)) as job:
         assert job.result(60).exit_code == 0
     slow, peer = forwards(job, "1/0"), forwards(job, "0/0")
@@ -87,7 +87,7 @@ def test_workers_of_a_slow_link_change_places_and_go_back(tmp_path: Path, told: 
         '{"iteration": 1, "kind": "slow_link", "link": "0/1-1/1", "delay_s": 0.03}\n'
         '{"iteration": 9, "kind": "recover", "link": "0/1-1/1"}\n'
     )
-    how = Conduct(iterations, inject=str(tmp_path / "trace.jsonl"), mitigate="S3=0.05")
+    how = JobConfig(iterations, inject=str(tmp_path / "trace.jsonl"), mitigate="S3=0.05")
     with ProcessJob(plan, how, replace(TRAINING, paced=True)) as job:
         assert job.result(60).exit_code == 0
     seats = [one["workers"] for one in job.said if one["event"] == "epoch"]
@@ -111,7 +111,7 @@ def test_a_job_that_is_slow_for_long_is_saved_and_goes_on_with_other_processes(
     plan, iterations, training = plan_of(1, 3, 1), 8, replace(TRAINING, paced=True)
     (tmp_path / "trace.jsonl").write_text('{"iteration": 0, "kind": "slow_compute", "worker": "1/0", "factor": 8}\n')
     inject, saved = str(tmp_path / "trace.jsonl"), str(tmp_path / "saved")
-    how = Conduct(iterations, inject=inject, checkpoint=saved, mitigate="S4=0.2")
+    how = JobConfig(iterations, inject=inject, checkpoint=saved, mitigate="S4=0.2")
     with ProcessJob(plan, how, training) as first:
         finished = first.result(60)
     assert finished.exit_code == RuntimeFailedError.exit_code

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from rtk.planners.policies.catalogue import NAMES
-from rtk.planners.policies.job import Job
+from rtk.planners.policies.job import TrainingJob
 from rtk.planners.shape import Shape
 from rtk.replaying import Question, ask
-from rtk.runners.traces.generate import Lasting, Racks, Recipe, Renewal, SlowLinks, generate
-from rtk.runners.traces.read import Reading, write_events
+from rtk.runners.traces.generate import FaultScenario, Lasting, Racks, Renewal, SlowLinkEpisodes, generate
+from rtk.runners.traces.read import TraceOptions, write_events
 from rtk.schemas.documents import canonical, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, RtkError
 from rtk.schemas.profile import Profile
@@ -245,12 +245,12 @@ def test_a_job_that_cannot_be_is_infeasible(arguments: tuple[str, ...], says: st
 def test_made_up_is_as_written_and_read(tmp_path: Path) -> None:
     """A question may have a recipe instead of a file: the answer is that of the trace that it makes."""
     failing = Renewal(Lasting(40_000.0), Lasting(3_000.0))
-    links = SlowLinks(Renewal(Lasting(50_000.0), Lasting(5_000.0)), 2.0)
-    recipe = Recipe(9, 100_000.0, failing, Racks(3, failing), slow_links=links, seed=5)
+    links = SlowLinkEpisodes(Renewal(Lasting(50_000.0), Lasting(5_000.0)), 2.0)
+    recipe = FaultScenario(9, 100_000.0, failing, Racks(3, failing), slow_links=links, seed=5)
     path = str(tmp_path / "trace.jsonl")
     write_events(path, generate(recipe))
-    job = Job(read_document(PROFILE, Profile), Shape(4, 2, 6), costs=Costs(copy_bytes_per_s=1e9))
-    question = Question(job, recipe, Reading(), ("rtk", "elastic-batching", "spares"))
+    job = TrainingJob(read_document(PROFILE, Profile), Shape(4, 2, 6), costs=Costs(copy_bytes_per_s=1e9))
+    question = Question(job, recipe, TraceOptions(), ("rtk", "elastic-batching", "spares"))
     made, written = ask(question), ask(replace(question, trace=path))
     assert canonical(replace(made, inputs={})) == canonical(replace(written, inputs={}))
     assert made.inputs["question"] != written.inputs["question"]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.policies.catalogue import NAMES, policy
-from rtk.planners.policies.job import Job
+from rtk.planners.policies.job import TrainingJob
 from rtk.planners.shape import Shape
 from rtk.runners.replay.engine import Record, replay
 from rtk.runners.traces.files import told
@@ -29,7 +29,7 @@ POLICIES = st.sampled_from(NAMES)
 
 
 @cache
-def job(slower: float = 1.0) -> Job:
+def job(slower: float = 1.0) -> TrainingJob:
     """A job in which everything takes so many times as long."""
     profile = read_document(PROFILE, Profile)
     layers = tuple(replace(layer, costs=tuple(_slower(one, slower) for one in layer.costs)) for layer in profile.layers)
@@ -43,7 +43,7 @@ def job(slower: float = 1.0) -> Job:
         storage_bytes_per_s=64.0 / slower,
         mean_time_between_failures_s=1000.0 * slower,
     )
-    return Job(replace(profile, layers=layers), SHAPE, costs=costs)
+    return TrainingJob(replace(profile, layers=layers), SHAPE, costs=costs)
 
 
 def _slower(cost: LayerCost, factor: float) -> LayerCost:
@@ -73,7 +73,7 @@ def traces(draw: st.DrawFn) -> Events:
     return [*found, TraceEvent("end", time_s=time_s + draw(st.sampled_from([0.0, 1.0, 5000.0])))]
 
 
-def replayed(name: str, events: Events, until_s: float | None = None, of: Job | None = None) -> Record:
+def replayed(name: str, events: Events, until_s: float | None = None, of: TrainingJob | None = None) -> Record:
     """The record of a trace under a policy."""
     return replay(policy(name, of or job()), moments(told(events)), until_s)
 

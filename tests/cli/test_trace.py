@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rtk.runners.traces.read import Reading, read_moments
+from rtk.runners.traces.read import TraceOptions, read_moments
 from rtk.schemas.trace import read_trace
 
 from .shell import rtk
@@ -63,7 +63,7 @@ def test_generate_says_by_its_seed_what_happens(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr[:8]) == (0, f"wrote {name}:")
     a, b, c = ((tmp_path / name).read_bytes() for name in "abc")
     assert a == b != c
-    moments = list(read_moments(str(tmp_path / "a"), Reading()))
+    moments = list(read_moments(str(tmp_path / "a"), TraceOptions()))
     assert (len(moments[0].fleet.nodes), moments[-1].time_s) == (8, 30 * 86_400)
     assert {takes_s for moment in moments for takes_s in moment.fleet.slow_links.values()} == {0.03}
     assert {factor for moment in moments for factor in moment.fleet.slow.values()} == {1.5}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rtk.cli.coordinating import Transport, load_training, training_of
+from rtk.cli.coordinating import TransportKind, load_training, training_of
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.skeleton import Checkpointed
@@ -41,7 +41,7 @@ def test_the_form_follows_from_the_plan(tmp_path: Path) -> None:
     """Model, cut, type and checkpointing are those of the profile behind the plan, as sizes are, for every worker."""
     (tmp_path / "mine.py").write_text(WHOLE)
     told = plan(1, cut="steps.*", dtype="bf16", checkpointing=True)
-    training = training_of(told, f"{tmp_path}/mine.py:Whole", None, 1e-3, None, None, 1, False, 0, Transport.AUTO)
+    training = training_of(told, f"{tmp_path}/mine.py:Whole", None, 1e-3, None, None, 1, False, 0, TransportKind.AUTO)
     assert training.form == ModelForm("steps.*", "bf16", True)
     assert training.settings()["cut"] == "steps.*"
     model, corpus = load_training(told, training)

@@ -20,7 +20,7 @@ from typing import Any
 
 from rtk.runners.checkpoint import find
 from rtk.runners.resilience.journal import take
-from rtk.runners.resilience.rules import Rules
+from rtk.runners.resilience.rules import CoordinatorRules
 from rtk.schemas.errors import BugError, InvalidInputError
 
 from ..cli.shell import Done, rtk
@@ -148,7 +148,7 @@ def _read(what: str, folder: Path) -> Done:
         else:
             journal = take(folder / LOG, **HELLO)
             try:
-                for _ in journal.replayed(Rules(JOB).handle):
+                for _ in journal.replayed(CoordinatorRules(JOB).handle):
                     pass
             finally:
                 journal.close()

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling.list_schedule import Priority, Rules
+from rtk.planners.scheduling.list_schedule import DispatchRules, Priority
 from rtk.planners.scheduling.problem import Problem, home_problem
 from rtk.schemas.plan import Link, Pipeline, Place, Plan, Stage, Template, Worker
 
@@ -133,7 +133,7 @@ def clusters(
 
 
 @st.composite
-def rules(draw: st.DrawFn, entries: int) -> Rules:
+def rules(draw: st.DrawFn, entries: int) -> DispatchRules:
     """Any rules for so many stages or workers."""
 
     def each(values: st.SearchStrategy[int]) -> list[int]:
@@ -142,11 +142,11 @@ def rules(draw: st.DrawFn, entries: int) -> Rules:
     waits = draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=entries, max_size=entries))
     priorities = draw(st.lists(st.sampled_from(Priority), min_size=entries, max_size=entries))
     counts = st.integers(1, 9)
-    return Rules(each(counts), each(counts), waits, each(counts), priorities)
+    return DispatchRules(each(counts), each(counts), waits, each(counts), priorities)
 
 
 @st.composite
-def routed(draw: st.DrawFn) -> tuple[Cluster, Problem, Rules]:
+def routed(draw: st.DrawFn) -> tuple[Cluster, Problem, DispatchRules]:
     """A cluster whose micro-batches go to any live workers, their own ones too, and any rules."""
     cluster = draw(clusters(max_pp=4, max_microbatches=5, whole=draw(st.booleans())))
     executor = cluster.home.executor.copy()

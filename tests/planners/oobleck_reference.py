@@ -6,7 +6,7 @@ from functools import cache
 from math import inf
 from random import Random
 
-from rtk.planners.oobleck.mapping import Mapper, Objective, Request, fill_of, stages_of
+from rtk.planners.oobleck.mapping import Mapper, MappingObjective, MappingRequest, fill_of, stages_of
 from rtk.planners.oobleck.pace import one_iteration_s
 from rtk.schemas.profile import Device, Layer, LayerCost, Profile
 
@@ -159,7 +159,7 @@ def ours(profile: Profile, gpus_per_node: int, most: int, microbatches: int | No
     nodes = min(most, int(stages.layers // fill_of(stages.degrees, gpus_per_node)))
     if nodes == 0:
         return {}
-    mapper = Mapper(Request(stages, gpus_per_node, Objective(microbatches), nodes))
+    mapper = Mapper(MappingRequest(stages, gpus_per_node, MappingObjective(microbatches), nodes))
     found = mapper.best(mapper.fitting) if mapper.fitting else []
     made = [tuple((stop, stages.degrees[degree], first) for degree, first, stop in mapping) for mapping in found]
     return dict(zip(mapper.fitting, made, strict=True))

@@ -12,7 +12,7 @@ from rtk.planners.scheduling import solve as scheduling_solve
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream import slot_search
-from rtk.planners.slipstream.cluster import Request, opening
+from rtk.planners.slipstream.cluster import AtlasRequest, opening
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.plan import Place, Plan
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
@@ -50,10 +50,10 @@ def made_by(maker: str, costs: Profile, shape: Shape, failed: frozenset[Place] =
         costs: the model's.
         shape: of the pipelines.
         failed: dead workers, under SlipStream's techniques only.
-        more: of SlipStream's Request.
+        more: of SlipStream's request.
     """
     if maker in SLIPSTREAM:
-        asked = Request(shape, maker, effort=Effort("heuristic"), **more)  # type: ignore[arg-type]
+        asked = AtlasRequest(shape, maker, effort=Effort("heuristic"), **more)  # type: ignore[arg-type]
         return Replanner(opening(costs, asked), len(failed)).in_place(failed)
     if maker in ("initial", "adapted"):
         return plan_adaptra(costs, shape, maker, Effort("heuristic"))  # type: ignore[arg-type]

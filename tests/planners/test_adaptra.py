@@ -24,7 +24,7 @@ from rtk.planners.adaptra.plan import (
 )
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.evaluate import evaluate
-from rtk.planners.scheduling.list_schedule import Priority, Rules, list_schedule, most_in_flight
+from rtk.planners.scheduling.list_schedule import DispatchRules, Priority, list_schedule, most_in_flight
 from rtk.planners.scheduling.problem import home_problem, with_orders
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
@@ -182,7 +182,7 @@ def test_backwards_first_use_up_the_slack_that_turns_keep(priority: Priority, to
     """Warm-ups of slackness 4 keep what they absorb only where F and I go in turns after them; both take as long."""
     plan = single_pipeline(equal_stages(4), slow_link(4, 0, 0), 40)
     problem = home_problem(plan, split=True)
-    rules = Rules([13, 9, 5, 1], [40] * 4, [0.0] * 4, [40] * 4, [priority] * 4)
+    rules = DispatchRules([13, 9, 5, 1], [40] * 4, [0.0] * 4, [40] * 4, [priority] * 4)
     orders = list_schedule(problem, rules)
     assert tolerated_delays_s(plan.templates[0].stages, orders) == pytest.approx([tolerated_s] * 3)
     assert makespan_ms(with_orders(plan, problem, orders)) == pytest.approx(1230)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from rtk.planners.scheduling.list_schedule import ListScheduler, Rules
+from rtk.planners.scheduling.list_schedule import DispatchRules, ListScheduler
 from rtk.planners.scheduling.problem import Problem
 from rtk.planners.scheduling.retime import value_s
 from rtk.planners.scheduling.solve import Effort, solve
@@ -23,7 +23,7 @@ def _bound_s(cluster: Cluster) -> float:
 
 @settings(max_examples=60)
 @given(routed())
-def test_no_rules_undercut_the_bound_whatever_the_routing(case: tuple[Cluster, Problem, Rules]) -> None:
+def test_no_rules_undercut_the_bound_whatever_the_routing(case: tuple[Cluster, Problem, DispatchRules]) -> None:
     """The makespan of any list schedule of any routing is no less than the bound."""
     cluster, routing, by = case
     problem = routing.with_objective(False)

@@ -13,7 +13,7 @@ from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream import normalization, slot_search
 from rtk.planners.slipstream.bounds import RoutingBound
-from rtk.planners.slipstream.cluster import Request, opening, single_pipeline
+from rtk.planners.slipstream.cluster import AtlasRequest, opening, single_pipeline
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.planners.slipstream.rotation import AlignedCut, aligned
 from rtk.planners.slipstream.slot_search import SlotSearch
@@ -29,7 +29,7 @@ CUTS = st.builds(AlignedCut, st.booleans(), st.sampled_from([-2, 0, 6, 12]), st.
 def _opening(pp: int, dp: int, microbatches: int, limits: list[float], optimizer: str = "staggered") -> Atlas:
     """Stages of F = I = W = 1 s with an activation of 1, half of it stash."""
     shape = Shape(pp, dp, microbatches, limits)
-    return opening(profile([(1.0, 1.0, 1.0)] * pp), Request(shape, optimizer, effort=Effort("rules")))  # type: ignore[arg-type]
+    return opening(profile([(1.0, 1.0, 1.0)] * pp), AtlasRequest(shape, optimizer, effort=Effort("rules")))  # type: ignore[arg-type]
 
 
 @pytest.fixture

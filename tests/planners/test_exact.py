@@ -16,7 +16,7 @@ from rtk.planners.scheduling.cp_sat import CpSatSolver
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.exact import exact_solver
 from rtk.planners.scheduling.exact_solver import Attempt, Best, ExactSolver, common_unit, instance_of, keeps_limits
-from rtk.planners.scheduling.list_schedule import Priority, Rules, list_schedule
+from rtk.planners.scheduling.list_schedule import DispatchRules, Priority, list_schedule
 from rtk.planners.scheduling.lower_bound import lower_bound
 from rtk.planners.scheduling.milp import MilpSolver
 from rtk.planners.scheduling.problem import Problem, codes_of, problem_of, with_orders
@@ -33,11 +33,11 @@ ROUNDING = 1e-9
 SOLVERS: tuple[ExactSolver, ...] = (MilpSolver(), CpSatSolver())
 
 
-def _one_by_one(problem: Problem) -> Rules:
+def _one_by_one(problem: Problem) -> DispatchRules:
     """Rules that keep a single micro-batch in flight: poor orders, within any memory limit that admits one."""
     count = len(problem.job_counts)
     none = [problem.jobs] * count
-    return Rules([1] * count, [1] * count, [0.0] * count, none, [Priority.INPUT_FIRST] * count)
+    return DispatchRules([1] * count, [1] * count, [0.0] * count, none, [Priority.INPUT_FIRST] * count)
 
 
 def _attempt(solver: ExactSolver, problem: Problem, seconds: float = 20.0) -> Attempt:

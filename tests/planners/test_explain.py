@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rtk.cli.explain_words import words
 from rtk.planners.explain.explain import HEURISTIC, Explanation, explain
-from rtk.planners.explain.what_if import Effect, one_of_each
+from rtk.planners.explain.what_if import ChangeEffect, one_of_each
 from rtk.planners.pipeline import Schedule, plan_pipeline
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.evaluate import evaluate
@@ -39,7 +39,7 @@ def capped(
     return plan_pipeline(ADAPTRA4, Shape(4, dp, 12, None if limit is None else [limit], delays), schedule)
 
 
-def effect(found: Explanation, kind: str, where: str) -> Effect:
+def effect(found: Explanation, kind: str, where: str) -> ChangeEffect:
     (one,) = [x for x in found.what_if.effects if (x.change.kind, x.change.where) == (kind, where)]
     return one
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.scheduling import tables
-from rtk.planners.scheduling.list_schedule import ListScheduler, Rules
+from rtk.planners.scheduling.list_schedule import DispatchRules, ListScheduler
 from rtk.planners.scheduling.local_search import hold_back, portfolio
 from rtk.planners.scheduling.lower_bound import lower_bound
 from rtk.planners.scheduling.problem import with_orders
@@ -21,7 +21,7 @@ from .equal_pipelines import Cluster, clusters, rules
 
 
 @st.composite
-def _held(draw: st.DrawFn) -> tuple[Cluster, Rules]:
+def _held(draw: st.DrawFn) -> tuple[Cluster, DispatchRules]:
     """A cluster, and any rules that hold its workers back."""
     cluster = draw(clusters(max_pp=4, max_dp=3, max_microbatches=5))
     count = cluster.dp * cluster.stages
@@ -31,7 +31,7 @@ def _held(draw: st.DrawFn) -> tuple[Cluster, Rules]:
 
 @settings(max_examples=60)
 @given(_held())
-def test_orders_are_valid_however_far_workers_are_held_back(case: tuple[Cluster, Rules]) -> None:
+def test_orders_are_valid_however_far_workers_are_held_back(case: tuple[Cluster, DispatchRules]) -> None:
     """Orders are valid and take what the scheduler says, interpreted or compiled; or the value is infinite, for limits
     keep what a worker waits for from ever coming."""
     cluster, by = case
@@ -48,7 +48,7 @@ def test_orders_are_valid_however_far_workers_are_held_back(case: tuple[Cluster,
 
 
 @given(_held())
-def test_workers_without_limits_are_never_stuck(case: tuple[Cluster, Rules]) -> None:
+def test_workers_without_limits_are_never_stuck(case: tuple[Cluster, DispatchRules]) -> None:
     """Without limits on memory and micro-batches in flight every F comes in the end."""
     cluster, by = case
     stages = tuple(replace(stage, memory_limit_bytes=None) for stage in cluster.template.stages)

@@ -13,7 +13,7 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
-from rtk.planners.slipstream.cluster import Request, Technique, opening
+from rtk.planners.slipstream.cluster import AtlasRequest, Technique, opening
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.conditions import LinkPlace, under_conditions
 from rtk.schemas.plan import Plan
@@ -50,7 +50,10 @@ def singles(plan: Plan, technique: Technique, effort: Effort) -> Iterator[Plan]:
     slow = {(w.pipeline, w.stage): w.slowdown for w in plan.workers if w.slowdown is not None}
     common = {i: delay_s for (k, i), delay_s in (shape.link_delay_s or {}).items() if k is None}
     usual = replace(shape, link_delay_s={(None, i): delay_s for i, delay_s in common.items()})
-    for asked in (Request(shape, technique, effort=effort, slowdown=slow), Request(usual, technique, effort=effort)):
+    for asked in (
+        AtlasRequest(shape, technique, effort=effort, slowdown=slow),
+        AtlasRequest(usual, technique, effort=effort),
+    ):
         yield Replanner(opening(costs, asked), len(failed)).in_place(failed)
     if not failed and technique == "decoupled":
         yield plan_pipeline(costs, shape, "zero-bubble")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.joint.bound import JointBound
-from rtk.planners.scheduling.list_schedule import ListScheduler, Rules
+from rtk.planners.scheduling.list_schedule import DispatchRules, ListScheduler
 from rtk.planners.scheduling.problem import Problem, with_orders
 from rtk.planners.scheduling.retime import value_s
 from rtk.schemas.plan import Plan
@@ -20,7 +20,7 @@ from .troubled import alike, situation, troubled, troubled_plans
 
 
 @st.composite
-def routed(draw: st.DrawFn) -> tuple[Problem, Problem, Rules]:
+def routed(draw: st.DrawFn) -> tuple[Problem, Problem, DispatchRules]:
     """Pipelines at home; their micro-batches sent to any live workers; and any rules."""
     home = situation(draw(troubled_plans())).home
     executor = home.executor.copy()
@@ -32,7 +32,7 @@ def routed(draw: st.DrawFn) -> tuple[Problem, Problem, Rules]:
 
 @settings(max_examples=60)
 @given(routed())
-def test_no_rules_undercut_the_bound_whatever_the_routing(case: tuple[Problem, Problem, Rules]) -> None:
+def test_no_rules_undercut_the_bound_whatever_the_routing(case: tuple[Problem, Problem, DispatchRules]) -> None:
     """Nor the bound for the loads of that routing, which is no smaller."""
     home, problem, by = case
     scheduler, bound = ListScheduler(problem), JointBound(home)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rtk.planners.scheduling import tables
 from rtk.planners.scheduling.evaluate import evaluate
-from rtk.planners.scheduling.list_schedule import ListScheduler, Priority, Rules, list_schedule
+from rtk.planners.scheduling.list_schedule import DispatchRules, ListScheduler, Priority, list_schedule
 from rtk.planners.scheduling.problem import Problem, codes_of, problem_of, with_orders
 from rtk.planners.scheduling.retime import Retimer, value_s
 from rtk.schemas.check import check_plan
@@ -19,7 +19,7 @@ from ..strategies import plans
 
 
 @st.composite
-def _cases(draw: st.DrawFn) -> tuple[Plan, Rules]:
+def _cases(draw: st.DrawFn) -> tuple[Plan, DispatchRules]:
     """A random plan, of which routing and split count, with limits that admit one micro-batch, and random rules."""
     plan = draw(plans(max_pp=4, max_microbatches=6))
     plan = replace(
@@ -42,7 +42,7 @@ def _limited(draw: st.DrawFn, stage: Stage) -> Stage:
 
 
 @st.composite
-def _rules(draw: st.DrawFn, problem: Problem) -> Rules:
+def _rules(draw: st.DrawFn, problem: Problem) -> DispatchRules:
     workers = len(problem.workers.stage)
 
     def each(values: st.SearchStrategy[int]) -> list[int]:
@@ -51,12 +51,12 @@ def _rules(draw: st.DrawFn, problem: Problem) -> Rules:
     waits = draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=workers, max_size=workers))
     priorities = draw(st.lists(st.sampled_from(Priority), min_size=workers, max_size=workers))
     counts = st.integers(1, 9)
-    return Rules(each(counts), each(counts), waits, each(counts), priorities)
+    return DispatchRules(each(counts), each(counts), waits, each(counts), priorities)
 
 
 @settings(max_examples=100)
 @given(_cases())
-def test_orders_are_valid_under_any_rules_routing_and_limits(case: tuple[Plan, Rules]) -> None:
+def test_orders_are_valid_under_any_rules_routing_and_limits(case: tuple[Plan, DispatchRules]) -> None:
     """Every order is complete, deadlock-free, under its memory limit, and no worker has more in flight than it may."""
     plan, rules = case
     problem = problem_of(plan)
@@ -69,7 +69,7 @@ def test_orders_are_valid_under_any_rules_routing_and_limits(case: tuple[Plan, R
 
 @settings(max_examples=100)
 @given(_cases())
-def test_the_kernels_predict_what_the_evaluator_does(case: tuple[Plan, Rules]) -> None:
+def test_the_kernels_predict_what_the_evaluator_does(case: tuple[Plan, DispatchRules]) -> None:
     """Retimed orders have the evaluator's makespan and period to the last bit; the sweep, which waits for nothing
     where no W does, has the same."""
     plan, rules = case
@@ -88,7 +88,7 @@ def test_the_kernels_predict_what_the_evaluator_does(case: tuple[Plan, Rules]) -
 
 @settings(max_examples=40, deadline=None)
 @given(_cases())
-def test_machine_code_equals_plain_python_bit_for_bit(case: tuple[Plan, Rules]) -> None:
+def test_machine_code_equals_plain_python_bit_for_bit(case: tuple[Plan, DispatchRules]) -> None:
     """Interpreted and compiled, the same rules give the same orders and the same times."""
     plan, rules = case
     problem = problem_of(plan)

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling.one_machine import Machine, Queue, Value, critical, jackson_preemptive, most_binding
+from rtk.planners.scheduling.one_machine import (
+    Machine,
+    PreemptiveValue,
+    Queue,
+    critical,
+    jackson_preemptive,
+    most_binding,
+)
 
 INFINITY = float("inf")
 JOBS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=4)
@@ -94,7 +101,7 @@ def test_machine_code_agrees_bit_for_bit(machines: list[list[Queue]]) -> None:
 
 def test_no_operation_has_to_end() -> None:
     """An idle machine, or one whose operations need not end, bounds nothing."""
-    assert jackson_preemptive([]) == Value(-INFINITY, -INFINITY)
+    assert jackson_preemptive([]) == PreemptiveValue(-INFINITY, -INFINITY)
     assert jackson_preemptive([_queue(1, 2, -INFINITY)]).value_s == -INFINITY
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.oobleck.mapping import Objective
+from rtk.planners.oobleck.mapping import MappingObjective
 from rtk.planners.oobleck.templates import NodeSpecification, plan_templates, specify_nodes
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
@@ -137,7 +137,7 @@ def test_iteration_with_given_microbatches_takes_what_1f1b_does(
     """T is no less than 1F1B takes, and no more than the stages behind the last slowest one above it."""
     time_s, takes_s = time_of(times_s, microbatches), one_forward_one_backward_s(times_s, microbatches, forward)
     last = max(range(len(times_s)), key=lambda i: (times_s[i], i))
-    assert Objective(microbatches).iteration_time_s(times_s) == pytest.approx(time_s)
+    assert MappingObjective(microbatches).iteration_time_s(times_s) == pytest.approx(time_s)
     assert takes_s <= time_s * (1 + 1e-9)
     assert takes_s >= (time_s - sum(times_s[last + 1 :])) * (1 - 1e-9)
 

@@ -11,7 +11,7 @@ from rtk.planners.scheduling import solve as solve_module
 from rtk.planners.scheduling.problem import problem_of
 from rtk.planners.scheduling.solve import OPTION, Effort, solve, with_own_proof
 from rtk.planners.shape import Shape
-from rtk.planners.slipstream.cluster import Request, opening
+from rtk.planners.slipstream.cluster import AtlasRequest, opening
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.plan import Plan, Prediction
 from rtk.schemas.profile import Layer, LayerCost, Profile
@@ -24,7 +24,7 @@ COSTS = st.sampled_from([1.0, 2.0, 3.0])
 def _planned(profile: Profile, failed: int, effort: Effort, slow: float = 1.0) -> Plan:
     """Two pipelines of two stages, a worker dead, another one perhaps slow."""
     slowdown = {(0, 1 - failed): slow} if slow > 1 else {}
-    common = opening(profile, Request(Shape(2, 2, 2), "decoupled", effort=effort, slowdown=slowdown))
+    common = opening(profile, AtlasRequest(Shape(2, 2, 2), "decoupled", effort=effort, slowdown=slowdown))
     return Replanner(common, 1).in_place(frozenset({(1, failed)}))
 
 

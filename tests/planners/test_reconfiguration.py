@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rtk.planners.oobleck.assignment import (
     CrewNode,
-    LayerBytes,
-    Pipelines,
+    LayerSizes,
+    PipelineAssignment,
     Range,
     Sizes,
     assign,
@@ -23,10 +23,10 @@ from rtk.planners.oobleck.assignment import (
 from rtk.planners.oobleck.instantiation import instantiate
 from rtk.planners.oobleck.plan import plan_of, plan_oobleck, templates_of
 from rtk.planners.oobleck.reconfiguration import (
-    Batch,
     Choice,
+    GlobalBatch,
     Reconfigurer,
-    Standing,
+    SurvivingNodes,
     Weighing,
     crew_after,
     reconfigure,
@@ -114,7 +114,9 @@ def test_steps_use_every_node_in_pipelines_that_there_are_templates_for(allowed:
 def test_steps_without_a_change_change_nothing(allowed: Sizes, data: st.DataObject) -> None:
     """Who lost nothing stays as it is."""
     before = data.draw(st.lists(st.integers(allowed.smallest, allowed.largest), min_size=allowed.fewest, max_size=6))
-    assert reinstantiate(before, before, before, 0, allowed) == Pipelines(tuple(before), tuple(range(len(before))), ())
+    assert reinstantiate(before, before, before, 0, allowed) == PipelineAssignment(
+        tuple(before), tuple(range(len(before))), ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,11 +154,11 @@ def test_upstream_cases_have_the_same_sizes_and_move_no_more(
     held = {layer for node in crew if node.layers for layer in range(*node.layers)}
     if len(held) < 60:  # upstream's tests do not look at layers: somebody shall hold the lost ones
         crew[0] = replace(crew[0], layers=(0, 60))
-    choice = Weighing(made_of(cuts, [1.0] * 60), Batch(64)).chosen(Standing((2, 3, 4, 5), tuple(crew)), 0)
+    choice = Weighing(made_of(cuts, [1.0] * 60), GlobalBatch(64)).chosen(SurvivingNodes((2, 3, 4, 5), tuple(crew)), 0)
     assert choice.pipelines.steps == steps
     assert sorted(choice.pipelines.sizes) == sorted(map(len, theirs))
     layers_of = {node.name: node.layers for node in crew}
-    weigh = LayerBytes([1.0] * 60)
+    weigh = LayerSizes([1.0] * 60)
     goals = placed(cuts, _named(theirs))
     assert choice.moved_bytes <= sum(
         weigh.common(node.layers, node.layers) - weigh.common(node.layers, layers_of[node.name]) for node in goals
@@ -185,7 +187,7 @@ def _crew(text: str) -> tuple[CrewNode, ...]:
 
 def _staying(choice: Choice, sizes_bytes: Sequence[float]) -> tuple[int, float]:
     """Nodes that stay in their pipeline, and the state that they keep."""
-    weigh, after = LayerBytes(sizes_bytes), {node.name: node for node in choice.crew}
+    weigh, after = LayerSizes(sizes_bytes), {node.name: node for node in choice.crew}
     stay = [
         node
         for origin, nodes in zip(choice.pipelines.origins, choice.seats, strict=True)
@@ -200,7 +202,7 @@ def test_borrowing_moves_the_node_with_least_state() -> None:
     sizes = [10.0, 90.0, 1.0, 50.0]
     made = made_of({2: [0, 2, 4], 3: [0, 2, 3, 4]}, sizes, fault_tolerance=1)
     crew = _crew("a0 0:0 0-1, b0 1:0 0-2, b1 1:1 2-3, b2 1:2 3-4")
-    choice = Weighing(made, Batch(8)).chosen(Standing((3, 3), crew), 100)
+    choice = Weighing(made, GlobalBatch(8)).chosen(SurvivingNodes((3, 3), crew), 100)
     assert choice.pipelines.steps == ("borrow",)
     assert names_of(choice) == [["a0", "b1"], ["b0", "b2"]]
     assert _staying(choice, sizes) == (3, 160.0)
@@ -211,7 +213,7 @@ def test_of_pipelines_that_merge_the_one_with_more_state_goes_on() -> None:
     sizes = [20.0, 80.0, 20.0, 1.0]
     made = made_of({2: [0, 2, 4], 3: [0, 1, 2, 4], 4: [0, 1, 2, 3, 4]}, sizes, fault_tolerance=1)
     crew = _crew("a0 0:0 3-4, b0 1:0 0-2, c0 2:0 0-1, c1 2:1 2-3")
-    choice = Weighing(made, Batch(8)).chosen(Standing((2, 2, 2), crew), 0)
+    choice = Weighing(made, GlobalBatch(8)).chosen(SurvivingNodes((2, 2, 2), crew), 0)
     assert (choice.pipelines.steps, choice.pipelines.origins) == (("merge",), (1, 2))
     assert names_of(choice) == [["b0", "a0"], ["c0", "c1"]]
     assert _staying(choice, sizes) == (3, 140.0)
@@ -225,7 +227,7 @@ def test_simultaneous_failures_in_several_pipelines_move_no_node() -> None:
         for node in placed(cuts, [[f"{p}{i}" for i in range(3)] for p in "abc"])
         if node.name[:2] not in ("a2", "b2")
     )
-    choice = Weighing(made_of(cuts, [1.0] * 6, 2), Batch(12)).chosen(Standing((3, 3, 3), left), 100)
+    choice = Weighing(made_of(cuts, [1.0] * 6, 2), GlobalBatch(12)).chosen(SurvivingNodes((3, 3, 3), left), 100)
     assert (choice.pipelines.steps, choice.pipelines.sizes) == (("simple",), (2, 2, 3))
     assert _staying(choice, [1.0] * 6)[0] == len(left)
 
@@ -234,7 +236,7 @@ def test_joining_nodes_leave_the_old_pipelines_alone() -> None:
     """Two nodes join two pipelines of two: they form a third, and 4 nodes keep 180 bytes."""
     sizes = [40.0, 10.0, 40.0, 10.0]
     crew = _crew("a, b 0:0 0-2, c 0:1 2-4, d 1:0 0-1, e 1:1 2-3, f")
-    choice = Weighing(made_of({2: [0, 2, 4]}, sizes, 1), Batch(8)).chosen(Standing((2, 2), crew), 100)
+    choice = Weighing(made_of({2: [0, 2, 4]}, sizes, 1), GlobalBatch(8)).chosen(SurvivingNodes((2, 2), crew), 100)
     assert choice.pipelines.steps == ("join",)
     assert names_of(choice) == [["b", "c"], ["d", "e"], ["a", "f"]]
     assert _staying(choice, sizes) == (4, 180.0)
@@ -252,8 +254,8 @@ def test_no_seating_keeps_more(held: list[Range | None], places: list[Range], we
     """Against all permutations: nodes with any layers, in any places, keep as many bytes as can be."""
     shape = places[: len(held)]
     crew = [CrewNode(f"{n}", None if kind is None else (0, n), kind) for n, kind in enumerate(held)]
-    weigh = LayerBytes(weights)
-    (seats,) = assign(crew, Pipelines((len(held),), (0,), ()), {len(held): shape}, weigh)
+    weigh = LayerSizes(weights)
+    (seats,) = assign(crew, PipelineAssignment((len(held),), (0,), ()), {len(held): shape}, weigh)
     assert sorted(node.name for node in seats) == [node.name for node in crew]
     table = [[weigh.common(kind, place) for place in shape] for kind in held]
     best = max(sum(table[n][i] for i, n in enumerate(order)) for order in permutations(range(len(held))))
@@ -270,7 +272,7 @@ def test_who_need_not_move_stays(sizes: list[int], chance: random.Random) -> Non
     crew = list(placed(cuts, names))
     chance.shuffle(crew)
     places = {n: list(pairwise(cut)) for n, cut in cuts.items()}
-    seats = assign(crew, Pipelines(tuple(sizes), tuple(range(len(sizes))), ()), places, LayerBytes([1.0] * 8))
+    seats = assign(crew, PipelineAssignment(tuple(sizes), tuple(range(len(sizes))), ()), places, LayerSizes([1.0] * 8))
     assert [[node.name for node in nodes] for nodes in seats] == names
 
 
@@ -313,7 +315,7 @@ def test_sources_take_turns() -> None:
 
 
 def _weighed(made: Templates, crew: Sequence[CrewNode], before: tuple[int, ...], pays_within: int) -> Choice:
-    return Weighing(made, Batch(24)).chosen(Standing(before, tuple(crew)), pays_within)
+    return Weighing(made, GlobalBatch(24)).chosen(SurvivingNodes(before, tuple(crew)), pays_within)
 
 
 def test_new_pipelines_are_taken_if_their_copies_pay_soon_enough() -> None:
@@ -342,21 +344,21 @@ def test_with_more_pipelines_than_micro_batches_there_are_fewer() -> None:
     """Joining nodes would form a third pipeline, but there are two micro-batches only: two larger ones share them."""
     cuts = evenly(12, (2, 3, 4))
     crew = (*placed(cuts, [["a0", "a1"], ["b0", "b1"]]), replace(EMPTY, name="y"), EMPTY)
-    choice = Weighing(made_of(cuts, [1.0] * 12, 1), Batch(2)).chosen(Standing((2, 2), crew), 0)
+    choice = Weighing(made_of(cuts, [1.0] * 12, 1), GlobalBatch(2)).chosen(SurvivingNodes((2, 2), crew), 0)
     assert (choice.pipelines.steps, choice.microbatches) == (("new set",), (1, 1))
     with pytest.raises(InfeasibleError):
-        Weighing(made_of(cuts, [1.0] * 12, 1), Batch(1)).chosen(Standing((2, 2), crew), 0)
+        Weighing(made_of(cuts, [1.0] * 12, 1), GlobalBatch(1)).chosen(SurvivingNodes((2, 2), crew), 0)
 
 
 def test_nodes_that_the_batch_is_too_small_for_wait() -> None:
     """Two micro-batches are for two pipelines, of 8 nodes at most: of 12 nodes 4 wait, and no number above will do."""
-    weighing = Weighing(made_of(evenly(12, (2, 3, 4)), [1.0] * 12, 1), Batch(2))
+    weighing = Weighing(made_of(evenly(12, (2, 3, 4)), [1.0] * 12, 1), GlobalBatch(2))
     new = tuple(CrewNode(f"n{n}", None, (0, 12)) for n in range(12))
     with pytest.raises(InfeasibleError, match="12 nodes, and the batch is too small for more") as caught:
-        weighing.chosen(Standing((), new), 0)
+        weighing.chosen(SurvivingNodes((), new), 0)
     assert caught.value.fix == "let 4 wait: 8 can be used"
     assert weighing.sizes.around(12) == [8]
-    assert len(weighing.chosen(Standing((), new[:8]), 0).pipelines.sizes) == 2
+    assert len(weighing.chosen(SurvivingNodes((), new[:8]), 0).pipelines.sizes) == 2
 
 
 def test_a_job_goes_on_where_equal_pipelines_cannot_have_equal_numbers() -> None:
@@ -398,9 +400,9 @@ def test_a_job_survives_failures_and_joins_one_after_the_other(job: tuple[Templa
     give has not done so many iterations earlier.
     """
     made, nodes = job
-    f, weighing = made.fault_tolerance, Weighing(made, Batch(40))
+    f, weighing = made.fault_tolerance, Weighing(made, GlobalBatch(40))
     crew = tuple(CrewNode(f"{n}", None, (0, len(made.layers)) if n == 0 else None) for n in range(nodes))
-    standing = Standing((), crew)
+    standing = SurvivingNodes((), crew)
     for turn in range(4):
         choice = weighing.chosen(standing, pays_within := data.draw(st.sampled_from([0, 1, 1000])))
         _check(made, standing, choice)
@@ -411,7 +413,7 @@ def test_a_job_survives_failures_and_joins_one_after_the_other(job: tuple[Templa
         lost = data.draw(st.integers(0, min(f, nodes, len(order) - (f + 1) * made.smallest)))
         joins = data.draw(st.integers(0, nodes - len(order) + lost))
         new = (CrewNode(f"{turn}+{n}", None, None) for n in range(joins))
-        standing = Standing(choice.pipelines.sizes, (*order[lost:], *new))
+        standing = SurvivingNodes(choice.pipelines.sizes, (*order[lost:], *new))
 
 
 def _ends_s(choice: Choice, iterations: int) -> float:
@@ -419,7 +421,7 @@ def _ends_s(choice: Choice, iterations: int) -> float:
     return choice.copying_s + iterations * choice.iteration_s
 
 
-def _check(made: Templates, standing: Standing, choice: Choice) -> None:
+def _check(made: Templates, standing: SurvivingNodes, choice: Choice) -> None:
     """What every choice keeps."""
     assert Counter(node.name for node in choice.crew) == Counter(node.name for node in standing.crew)
     assert all(made.smallest <= size <= made.largest for size in choice.pipelines.sizes)

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.slipstream.normalization import Copy, Grid, Relocation, relocate
+from rtk.planners.slipstream.normalization import Grid, Relocation, WorkerMove, relocate
 from rtk.schemas.plan import Place
 from rtk.schemas.profile import Connection
 
@@ -56,7 +56,7 @@ def test_no_more_units_move_than_must(case: Case) -> None:
 def test_units_move_as_a_whole(case: Case) -> None:
     """Every worker of a moving unit takes the same place in the dead one."""
     grid, units, wanted, sizes = case
-    of_unit: dict[Place, list[Copy]] = {}
+    of_unit: dict[Place, list[WorkerMove]] = {}
     for copy in relocate(grid, units, wanted, sizes).copies:
         of_unit.setdefault(grid.unit_of(copy.mover), []).append(copy)
     for mover, copies in of_unit.items():
@@ -94,7 +94,7 @@ def test_failures_that_stand_right_move_nothing(case: Case) -> None:
 def test_copies_from_one_source_follow_each_other() -> None:
     """Two of three workers of a stage are dead and both move: one peer lends to both, 2 x (1 s + 30 / 10 s)."""
     moved = relocate(Grid(3, 3), frozenset({(0, 0), (1, 0)}), (0, 1, 1), [30.0, 7.0, 7.0])
-    assert moved.copies == (Copy((2, 1), (0, 0), (2, 0), 30.0), Copy((2, 2), (1, 0), (2, 0), 30.0))
+    assert moved.copies == (WorkerMove((2, 1), (0, 0), (2, 0), 30.0), WorkerMove((2, 2), (1, 0), (2, 0), 30.0))
     assert moved.failed_units == {(2, 1), (2, 2)}
     assert moved.lasts_s(Connection(1.0, 10.0)) == 8.0
 

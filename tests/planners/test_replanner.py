@@ -13,7 +13,7 @@ from rtk.planners.scheduling.problem import home_problem, problem_of
 from rtk.planners.scheduling.solve import Effort, solve
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream import slot_search
-from rtk.planners.slipstream.cluster import Request, Technique, opening, plan_with_failures
+from rtk.planners.slipstream.cluster import AtlasRequest, Technique, opening, plan_with_failures
 from rtk.planners.slipstream.normalization import Cost
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.planners.slipstream.rerouting import round_robin
@@ -63,7 +63,7 @@ def _common(
 ) -> Atlas:
     """What all plans of some pipelines have in common; no all-reduce, as its time would not be a whole number."""
     shape = Shape(len(times), dp, microbatches, limits, delays)
-    request = Request(shape, technique, unit, HEURISTIC, cost, slowdown or {})
+    request = AtlasRequest(shape, technique, unit, HEURISTIC, cost, slowdown or {})
     common = opening(_profile(times), request)
     stages = tuple(replace(stage, allreduce_s=0.0) for stage in common.template.stages)
     return replace(common, template=replace(common.template, stages=stages))

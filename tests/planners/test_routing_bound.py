@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.scheduling.evaluate import evaluate
-from rtk.planners.scheduling.list_schedule import ListScheduler, Rules
+from rtk.planners.scheduling.list_schedule import DispatchRules, ListScheduler
 from rtk.planners.scheduling.lower_bound import lower_bound
 from rtk.planners.scheduling.problem import Problem
 from rtk.planners.scheduling.retime import value_s
@@ -69,7 +69,7 @@ def _with_any_orders(cluster: Cluster, problem: Problem) -> Plan:
 
 @settings(max_examples=150)
 @given(routed())
-def test_no_rules_undercut_the_bound_whatever_the_routing(case: tuple[Cluster, Problem, Rules]) -> None:
+def test_no_rules_undercut_the_bound_whatever_the_routing(case: tuple[Cluster, Problem, DispatchRules]) -> None:
     """Makespan and period of any list schedule of any routing are no less than the bound, memory limits or not."""
     cluster, problem, by = case
     scheduler = ListScheduler(problem)

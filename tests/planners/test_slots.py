@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rtk.planners.scheduling.assemble import with_orders_and_prediction
 from rtk.planners.scheduling.evaluate import evaluate
-from rtk.planners.scheduling.list_schedule import Priority, Rules
+from rtk.planners.scheduling.list_schedule import DispatchRules, Priority
 from rtk.planners.scheduling.problem import problem_of, with_orders
 from rtk.planners.slipstream import slots as slots_module
 from rtk.planners.slipstream.slot_search import SlotSearch
@@ -57,7 +57,7 @@ def _opened(ends: list[int], other_ends: list[int], before: int) -> int:
     return sum(slot < before for slot in waits_for)
 
 
-def _scheduled(cluster: Cluster, slots: Slots, by: Rules) -> tuple[SlotTimes, Plan]:
+def _scheduled(cluster: Cluster, slots: Slots, by: DispatchRules) -> tuple[SlotTimes, Plan]:
     """Slots scheduled by rules, and the plan that they expand to; checked while it is made."""
     scheduler = SlotScheduler(cluster.pipeline, int(slots.counts.max()))
     times = scheduler.run(slots, by)
@@ -71,7 +71,7 @@ def _expanded(cluster: Cluster, slots: Slots, scheduler: SlotScheduler | SlotSea
 
 
 @st.composite
-def _slot_cases(draw: st.DrawFn) -> tuple[Cluster, Slots, Rules]:
+def _slot_cases(draw: st.DrawFn) -> tuple[Cluster, Slots, DispatchRules]:
     """A cluster, slots that its live workers can bear, and any rules."""
     cluster = draw(clusters())
     widest = draw(st.booleans())
@@ -81,7 +81,7 @@ def _slot_cases(draw: st.DrawFn) -> tuple[Cluster, Slots, Rules]:
 
 
 @st.composite
-def _full_cases(draw: st.DrawFn, *, whole: bool) -> tuple[Cluster, Slots, Rules]:
+def _full_cases(draw: st.DrawFn, *, whole: bool) -> tuple[Cluster, Slots, DispatchRules]:
     """As many dead workers in each stage, so many that the live ones share all micro-batches evenly; any rules."""
     cluster = draw(clusters(whole=whole))
     live = draw(st.sampled_from([n for n in range(1, cluster.dp + 1) if cluster.jobs % n == 0]))
@@ -126,7 +126,7 @@ def test_slots_wait_for_the_first_slot_that_ends_at_their_highest_rank_or_later(
 
 @settings(max_examples=120)
 @given(_slot_cases())
-def test_expanded_slots_are_a_valid_plan_that_takes_no_longer(case: tuple[Cluster, Slots, Rules]) -> None:
+def test_expanded_slots_are_a_valid_plan_that_takes_no_longer(case: tuple[Cluster, Slots, DispatchRules]) -> None:
     """Any slots, rules, limits and places: the checker accepts the plan, and neither makespan nor period is longer."""
     cluster, slots, by = case
     times, plan = _scheduled(cluster, slots, by)
@@ -140,7 +140,7 @@ def test_expanded_slots_are_a_valid_plan_that_takes_no_longer(case: tuple[Cluste
 
 @settings(max_examples=60)
 @given(_slot_cases())
-def test_live_workers_keep_their_own_and_share_the_rest_evenly(case: tuple[Cluster, Slots, Rules]) -> None:
+def test_live_workers_keep_their_own_and_share_the_rest_evenly(case: tuple[Cluster, Slots, DispatchRules]) -> None:
     """Only micro-batches of dead workers move, to live peers of the stage; nobody has more than one in a slot; F, I and
     W stay together."""
     cluster, slots, by = case
@@ -187,7 +187,7 @@ def test_slots_at_their_bound_are_exact(cluster: Cluster) -> None:
 
 @settings(max_examples=60)
 @given(st.booleans().flatmap(lambda whole: _full_cases(whole=whole)))
-def test_slots_without_gaps_are_one_pipeline(case: tuple[Cluster, Slots, Rules]) -> None:
+def test_slots_without_gaps_are_one_pipeline(case: tuple[Cluster, Slots, DispatchRules]) -> None:
     """Where all stages have L live workers and L divides the micro-batches M, every worker plays every slot: whatever
     the rules, bound or limits, the plan's times are those of one pipeline with M / L micro-batches and these orders, to
     the last bit, fractions too."""
@@ -206,7 +206,7 @@ def test_slots_without_gaps_are_one_pipeline(case: tuple[Cluster, Slots, Rules])
 
 @settings(max_examples=60)
 @given(_full_cases(whole=True))
-def test_slots_without_gaps_and_waits_are_exact(case: tuple[Cluster, Slots, Rules]) -> None:
+def test_slots_without_gaps_and_waits_are_exact(case: tuple[Cluster, Slots, DispatchRules]) -> None:
     """If no W waits either, which may be in vain, the slots' own makespan and period are those of the plan."""
     cluster, slots, by = case
     times, plan = _scheduled(cluster, slots, replace(by, weight_wait=[0.0] * cluster.stages))
@@ -216,7 +216,7 @@ def test_slots_without_gaps_and_waits_are_exact(case: tuple[Cluster, Slots, Rule
 
 @settings(max_examples=60)
 @given(_full_cases(whole=True), st.randoms(use_true_random=False))
-def test_places_do_not_matter_without_gaps(case: tuple[Cluster, Slots, Rules], chance: Random) -> None:
+def test_places_do_not_matter_without_gaps(case: tuple[Cluster, Slots, DispatchRules], chance: Random) -> None:
     """Without gaps it is all one which workers of a stage are dead."""
     cluster, slots, by = case
     _, plan = _scheduled(cluster, slots, by)
@@ -248,7 +248,7 @@ def test_places_do_not_matter_at_the_bound(cluster: Cluster, chance: Random) -> 
 
 @settings(max_examples=60)
 @given(_slot_cases())
-def test_no_worker_holds_more_than_the_slots_say(case: tuple[Cluster, Slots, Rules]) -> None:
+def test_no_worker_holds_more_than_the_slots_say(case: tuple[Cluster, Slots, DispatchRules]) -> None:
     """The peaks of slots bound those of the workers, and are those of the workers that play every slot."""
     cluster, slots, by = case
     scheduler = SlotScheduler(cluster.pipeline, int(slots.counts.max()))
@@ -264,7 +264,7 @@ def test_no_worker_holds_more_than_the_slots_say(case: tuple[Cluster, Slots, Rul
 
 @settings(max_examples=40)
 @given(_slot_cases())
-def test_machine_code_equals_plain_python_bit_for_bit(case: tuple[Cluster, Slots, Rules]) -> None:
+def test_machine_code_equals_plain_python_bit_for_bit(case: tuple[Cluster, Slots, DispatchRules]) -> None:
     """Interpreted and compiled, the same rules give slots the same orders, times and peaks, and jobs the same workers.
 
     So they do where a limit stops them for ever.
@@ -291,7 +291,7 @@ def test_slots_that_a_limit_stops_take_for_ever() -> None:
     first has returned: infinite times, and no orders out of it."""
     stages = tuple(Stage((i, i + 1), 1.0, 1.0, 1.0, activation_bytes=1.0, memory_limit_bytes=1.0) for i in range(2))
     cluster = Cluster(Template("t0", stages, (Link(0.0),)), 3, 1, (True, True), frozenset({(0, 0)}))
-    by = Rules([1, 1], [9, 9], [0.0, 0.0], [9, 9], [Priority.INPUT_FIRST] * 2)
+    by = DispatchRules([1, 1], [9, 9], [0.0, 0.0], [9, 9], [Priority.INPUT_FIRST] * 2)
     times = SlotScheduler(cluster.pipeline, 3).run(Slots(3, (2, 3)), by)
     assert times.makespan_s == times.period_s == float("inf")
     assert SlotSearch(cluster.pipeline, 3).look(cluster.dead).value_s < float("inf")
@@ -301,7 +301,7 @@ def test_a_scheduler_is_as_good_as_new_after_every_run() -> None:
     """Runs of other slots in between, stopped ones too, leave nothing behind."""
     stages = tuple(Stage((i, i + 1), 2.0, 3.0, 1.0, activation_bytes=1.0, memory_limit_bytes=2.0) for i in range(3))
     cluster = Cluster(Template("t0", stages, (Link(1.0),) * 2), 4, 5, (True,) * 3, frozenset({(0, 0)}))
-    by = Rules([3, 2, 1], [9] * 3, [0.5] * 3, [9] * 3, [Priority.INPUT_FIRST] * 3)
+    by = DispatchRules([3, 2, 1], [9] * 3, [0.5] * 3, [9] * 3, [Priority.INPUT_FIRST] * 3)
     scheduler = SlotScheduler(cluster.pipeline, 20)
     kinds = [(3, 4, 4), (1, 4, 4), (3, 3, 3), (4, 2, 4)]
     fresh = {sizes: SlotScheduler(cluster.pipeline, 20).run(Slots(20, sizes), by).makespan_s for sizes in kinds}

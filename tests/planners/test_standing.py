@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.shape import Shape
-from rtk.planners.slipstream.cluster import Request, alike, connection_of, opening, opening_of
+from rtk.planners.slipstream.cluster import AtlasRequest, alike, connection_of, opening, opening_of
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.atlas import Atlas
 from rtk.schemas.check import check_plan
@@ -48,7 +48,7 @@ def test_a_plan_of_slipstream_gives_its_opening_back(
     times = data.draw(st.lists(st.sampled_from([UNIFORM, (1.0, 2.0, 0.5)]), min_size=pp, max_size=pp))
     failed = frozenset(data.draw(st.sets(st.tuples(st.integers(0, dp - 1), st.integers(0, pp - 1)), max_size=2)))
     plan = made_by(maker, profile(times), shape, failed if bearable(failed, pp, dp) else frozenset())
-    common = opening(profile(times), Request(shape, maker))  # type: ignore[arg-type]
+    common = opening(profile(times), AtlasRequest(shape, maker))  # type: ignore[arg-type]
     planner = replace(common.planner, options=common.planner.options | {"solver": "rules"})
     found = opening_of(parse_document(canonical(plan), Plan, "here"))
     assert found == replace(common, planner=planner, state_bytes=(0.0,) * pp)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from rtk.profilers.analytic.configuration import MODELS, known_model
-from rtk.profilers.analytic.costs import ACTIVATIONS, Batch, DecoderShape
+from rtk.profilers.analytic.costs import ACTIVATIONS, DecoderShape, MicrobatchShape
 from rtk.profilers.analytic.estimate import (
     Correction,
     Corrections,
@@ -21,7 +21,7 @@ from rtk.profilers.analytic.estimate import (
 from rtk.profilers.measure import measure_profile
 from rtk.profilers.models.gpt import PRESETS, GptConfig, gpt_layers, gpt_parameters
 from rtk.profilers.models.load import load_model
-from rtk.runners.torch.stage import Stage
+from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.gpus import GPUS, gpu
 from rtk.schemas.profile import Profile
@@ -57,11 +57,11 @@ def shapes(draw: st.DrawFn) -> DecoderShape:
     )
 
 
-batches = st.builds(Batch, st.integers(1, 8), st.integers(1, 4096), st.sampled_from(["fp32", "bf16"]))
+batches = st.builds(MicrobatchShape, st.integers(1, 8), st.integers(1, 4096), st.sampled_from(["fp32", "bf16"]))
 
 
 def computed(
-    shape: DecoderShape, batch: Batch, degrees: tuple[int, ...] = (1,), checkpointing: bool = False
+    shape: DecoderShape, batch: MicrobatchShape, degrees: tuple[int, ...] = (1,), checkpointing: bool = False
 ) -> Profile:
     """A profile on an H100."""
     rates = rates_of(H100, batch.dtype)
@@ -69,7 +69,7 @@ def computed(
 
 
 @given(shapes(), batches)
-def test_profile_is_valid(shape: DecoderShape, batch: Batch) -> None:
+def test_profile_is_valid(shape: DecoderShape, batch: MicrobatchShape) -> None:
     """Whatever the shape: a valid document, positive times, and the layers hold its parameters, tied ones once."""
     profile = computed(shape, batch, (1, 2, 4))
     profile.validate()
@@ -81,7 +81,7 @@ def test_profile_is_valid(shape: DecoderShape, batch: Batch) -> None:
 
 
 @given(shapes(), batches)
-def test_ranks_share_the_work(shape: DecoderShape, batch: Batch) -> None:
+def test_ranks_share_the_work(shape: DecoderShape, batch: MicrobatchShape) -> None:
     """Twice the tensor-parallel ranks take at least half of the time for W, and never longer."""
     for layer in computed(shape, batch, (1, 2, 4)).layers:
         for cost, next_cost in zip(layer.costs, layer.costs[1:], strict=False):
@@ -90,7 +90,7 @@ def test_ranks_share_the_work(shape: DecoderShape, batch: Batch) -> None:
 
 
 @given(shapes(), batches)
-def test_checkpointing_adds_forward(shape: DecoderShape, batch: Batch) -> None:
+def test_checkpointing_adds_forward(shape: DecoderShape, batch: MicrobatchShape) -> None:
     """With checkpointing I of a block takes F and W longer, and the block keeps its input only; the ends stay."""
     kept, again = computed(shape, batch), computed(shape, batch, checkpointing=True)
     assert (kept.layers[0], kept.layers[-1]) == (again.layers[0], again.layers[-1])
@@ -126,7 +126,7 @@ def test_megatron_sizes(name: str, billions: float) -> None:
     formula = 12 * blocks * h**2 * (1 + 13 / (12 * h) + (vocabulary + s) / (12 * blocks * h))
     assert shape.parameters == pytest.approx(formula + 2 * h, rel=1e-15)
     assert round(shape.parameters / 1e9, 1) == billions
-    of_blocks, of_head = forward_flops(shape, Batch(b, s, "bf16"))
+    of_blocks, of_head = forward_flops(shape, MicrobatchShape(b, s, "bf16"))
     recomputing = 96 * b * s * blocks * h**2 * (1 + s / (6 * h) + vocabulary / (16 * blocks * h))
     assert 4 * of_blocks + 3 * of_head == pytest.approx(recomputing, rel=1e-15)
 
@@ -156,7 +156,7 @@ def test_paper_flops() -> None:
     """Six FLOPs a parameter and token, as papers count, are three forward passes without attention and look-ups."""
     for name, tokens, published in (("gpt3-175b", 300e9, 3.14e23), ("llama3-405b", 15.6e12, 3.8e25)):
         shape = MODELS[name].shape
-        batch = Batch(1, 2048, "bf16")
+        batch = MicrobatchShape(1, 2048, "bf16")
         attention = 4 * 2048**2 * shape.query_width * shape.blocks
         per_token = 3 * (sum(forward_flops(shape, batch)) - attention) / 2048
         assert per_token * tokens == pytest.approx(published, rel=0.01)
@@ -181,14 +181,14 @@ def test_flops_of_torch() -> None:
         value = torch.empty(2, 256, dtype=torch.long)
         for layer in gpt_layers(config):
             value = layer(value)
-    assert sum(forward_flops(shape, Batch(2, 256, "fp32"))) == counter.get_total_flops()
+    assert sum(forward_flops(shape, MicrobatchShape(2, 256, "fp32"))) == counter.get_total_flops()
 
 
 def test_bytes_of_a_measured_model() -> None:
     """Activations of a preset are those that are measured, to 2 %; stash, parameters, state and output exactly."""
-    measured = measure_profile(load_model("gpt-tiny", 2, 64), Stage, repeats=1)
+    measured = measure_profile(load_model("gpt-tiny", 2, 64), TorchStage, repeats=1)
     shape = MODELS["gpt-tiny"].shape
-    estimate = computed(shape, Batch(2, 64, "fp32"))
+    estimate = computed(shape, MicrobatchShape(2, 64, "fp32"))
     assert len(estimate.layers) == len(measured.layers)
     for ours, theirs in zip(estimate.layers, measured.layers, strict=True):
         assert ours.activation_bytes == pytest.approx(theirs.activation_bytes, rel=0.02)
@@ -199,7 +199,7 @@ def test_bytes_of_a_measured_model() -> None:
 
 def test_efficiency_is_a_share_of_the_peak() -> None:
     """With an efficiency W of a block without biases is its FLOPs over that share of the peak."""
-    shape, batch = MODELS["llama3-70b"].shape, Batch(1, 4096, "bf16")
+    shape, batch = MODELS["llama3-70b"].shape, MicrobatchShape(1, 4096, "bf16")
     profile = analytic_profile("x", shape, batch, H100, rates_of(H100, "bf16", 0.5))
     flops = 2 * batch.tokens * shape.block_matrices
     assert profile.layers[1].costs[0].backward_weight_s == pytest.approx(flops / (0.5 * 989e12), rel=1e-12)
@@ -209,7 +209,7 @@ def test_larger_products_are_more_efficient() -> None:
     """The share of the peak that W reaches grows with the width of the matrices, up to what the GPU can reach."""
     shares = []
     for name in ("megatron-1.7b", "megatron-18.4b", "megatron-145.6b", "megatron-1t"):
-        shape, batch = MODELS[name].shape, Batch(1, 2048, "bf16")
+        shape, batch = MODELS[name].shape, MicrobatchShape(1, 2048, "bf16")
         weight_s = computed(shape, batch).layers[1].costs[0].backward_weight_s
         shares.append(2 * batch.tokens * shape.block_matrices / weight_s / H100.peaks["bf16"])
     assert shares == sorted(shares)
@@ -218,7 +218,7 @@ def test_larger_products_are_more_efficient() -> None:
 
 def test_all_reduces_of_a_group() -> None:
     """On a slower path F and I of a block grow by two ring all-reduces of the stream each, and W by none."""
-    shape, batch = MODELS["llama3-8b"].shape, Batch(1, 2048, "bf16")
+    shape, batch = MODELS["llama3-8b"].shape, MicrobatchShape(1, 2048, "bf16")
     slow = replace(H100, intra_node=replace(H100.intra_node, latency_s=1.0))
     rates = rates_of(H100, "bf16")
     fast, late = (
@@ -232,7 +232,7 @@ def test_all_reduces_of_a_group() -> None:
 
 def measured_like(profile: Profile, corrections: Corrections) -> Profile:
     """What would be measured if a device were as the corrections say."""
-    shape, batch = MODELS["gpt-tiny"].shape, Batch(4, 128, "fp32")
+    shape, batch = MODELS["gpt-tiny"].shape, MicrobatchShape(4, 128, "fp32")
     calibration = dict.fromkeys(("embedding", "block", "head"), corrections)
     rates = rates_of(H100, "fp32")
     made = analytic_profile("gpt-tiny", shape, batch, H100, rates, corrections=calibration)  # type: ignore[arg-type]
@@ -247,7 +247,7 @@ def test_calibration_finds_the_corrections(
     found = Corrections(
         Correction(weight, forward), Correction(weight, back), Correction(weight, weight), Correction(step, step)
     )
-    measured = measured_like(computed(MODELS["gpt-tiny"].shape, Batch(4, 128, "fp32")), found)
+    measured = measured_like(computed(MODELS["gpt-tiny"].shape, MicrobatchShape(4, 128, "fp32")), found)
     calibration = calibration_of(rates_of(H100, "fp32"), measured)
     for kind in ("block", "head"):
         for name in ("forward", "backward_input", "backward_weight", "optimizer"):
@@ -259,7 +259,7 @@ def test_calibration_finds_the_corrections(
 def test_unsuitable_calibrations() -> None:
     """A profile that was computed, is of another model, or says not of which, calibrates nothing."""
     rates = rates_of(H100, "fp32")
-    profile = computed(MODELS["gpt-tiny"].shape, Batch(4, 128, "fp32"))
+    profile = computed(MODELS["gpt-tiny"].shape, MicrobatchShape(4, 128, "fp32"))
     with pytest.raises(InvalidInputError, match="cannot calibrate: it was not measured"):
         calibration_of(rates, profile)
     measured = replace(profile, origin="measured")
@@ -275,9 +275,9 @@ def test_sizes_that_do_not_fit_together() -> None:
     """Ranks that do not divide the heads, and sequences longer than the positions, are refused."""
     shape = MODELS["gpt-tiny"].shape
     with pytest.raises(InvalidInputError, match="3 tensor-parallel ranks cannot share 4 heads"):
-        computed(shape, Batch(1, 8, "fp32"), (1, 3))
+        computed(shape, MicrobatchShape(1, 8, "fp32"), (1, 3))
     with pytest.raises(InvalidInputError, match="512 positions, fewer than a sequence of 513"):
-        computed(shape, Batch(1, 513, "fp32"))
+        computed(shape, MicrobatchShape(1, 513, "fp32"))
 
 
 def test_gpu_names() -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from rtk.profilers.analytic.configuration import FAMILIES, MODELS, known_model, read_configuration, shape_of
-from rtk.profilers.analytic.costs import Batch, block_bytes
+from rtk.profilers.analytic.costs import MicrobatchShape, block_bytes
 from rtk.profilers.analytic.estimate import forward_flops
 from rtk.schemas.errors import InvalidInputError
 
@@ -53,7 +53,7 @@ def test_parameters_and_flops_of_transformers(family: str) -> None:
     assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(torch.randint(300, (2, 32)), use_cache=False)
-    assert sum(forward_flops(shape, Batch(2, 32, "fp32"))) == counter.get_total_flops()
+    assert sum(forward_flops(shape, MicrobatchShape(2, 32, "fp32"))) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -62,7 +62,7 @@ def test_activations_of_transformers(family: str, dtype: Any) -> None:
     """A block keeps what autograd saves for it, to 6 %, or what W needs where that is more."""
     model, values = made(family, "sdpa", {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype])
     block = next(module for module in model.modules() if isinstance(module, nn.ModuleList))[0]
-    batch = Batch(2, 64, dtype)
+    batch = MicrobatchShape(2, 64, dtype)
     inputs = torch.randn(2, 64, 64, dtype=model.dtype, requires_grad=True)
     rotary = next((module for module in model.modules() if type(module).__name__.endswith("RotaryEmbedding")), None)
     places = {} if rotary is None else {"position_embeddings": rotary(inputs, torch.arange(64)[None])}

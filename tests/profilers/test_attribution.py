@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rtk.profilers.failslow.attribution import table as kinds
 from rtk.profilers.failslow.attribution.operations import arrange
 from rtk.profilers.failslow.attribution.table import COLUMNS, read_table
-from rtk.profilers.failslow.attribution.what_if import WhatIf, findings_of, is_operation_table, replay
+from rtk.profilers.failslow.attribution.what_if import WhatIfModel, findings_of, is_operation_table, replay
 from rtk.schemas.errors import InvalidInputError
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "optraces"
@@ -245,7 +245,7 @@ def test_a_replay_of_all_as_it_was_is_what_was_measured(shape: Shape, seed: int,
     noise: dict[Work, float] = {}
     rows = table(shape, lambda work: noise.setdefault(work, as_usual(work) * draw.uniform(0.5, 2)), pause_s)
     job = arrange(read_table(written(folder / "replay.csv", rows)), "replay.csv")
-    what_if = WhatIf.of(job, "replay.csv")
+    what_if = WhatIfModel.of(job, "replay.csv")
     replayed_s = replay(job, what_if.dependencies, what_if.busy_s, what_if.late_s)
     assert np.allclose(replayed_s, job.end_s, atol=1e-9)
     measured_s = job.end_s.max(axis=(0, 2))

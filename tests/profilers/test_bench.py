@@ -16,7 +16,7 @@ from rtk.profilers import links
 from rtk.profilers.fitting import DoesNotFitError
 from rtk.profilers.measure import GPU_WARM_UP, EventStopwatch, WarmUp, likeness_of, measure_profile
 from rtk.profilers.models.load import Model
-from rtk.runners.torch.stage import Stage
+from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.documents import read_document
 from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
 from rtk.schemas.profile import Connection, Profile
@@ -67,7 +67,7 @@ def test_what_does_not_fit_together_is_measured_alone(monkeypatch: pytest.Monkey
     """Where the memory is too small for all layers at once, each is measured alone, whatever ran out says so."""
     model = crowd([1, 1, 1], error)
     leave_when_measured_anew(monkeypatch)
-    profile = measure_profile(model, Stage, repeats=1)
+    profile = measure_profile(model, TorchStage, repeats=1)
     assert len(profile.layers) == 3
     assert all(layer.costs[0].forward_s > 0 and layer.parameter_bytes == 80 for layer in profile.layers)
     assert all(parameter.grad is None for layer in model.layers for parameter in layer.parameters())
@@ -77,7 +77,7 @@ def test_a_layer_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     """A layer that finds no memory alone is named with its operation; those that fit are in a profile of their own."""
     leave_when_measured_anew(monkeypatch)
     with pytest.raises(DoesNotFitError, match="in layer 1 Crowded, forward") as caught:
-        measure_profile(crowd([9, 0, 9]), Stage, repeats=1)
+        measure_profile(crowd([9, 0, 9]), TorchStage, repeats=1)
     assert caught.value.partial is not None
     caught.value.partial.validate()
     assert [layer.name for layer in caught.value.partial.layers] == ["0 Crowded", "2 Crowded"]
@@ -86,7 +86,7 @@ def test_a_layer_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
     """An error of another kind ends the measurement as it is."""
     with pytest.raises(RuntimeError, match="shapes"):
-        measure_profile(crowd([9, 0], RuntimeError("shapes do not match")), Stage, repeats=1)
+        measure_profile(crowd([9, 0], RuntimeError("shapes do not match")), TorchStage, repeats=1)
 
 
 def leave_when_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,26 +13,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.profilers.failslow.calls import comparison, iterations
-from rtk.profilers.failslow.calls.comparison import Call, plain_op
+from rtk.profilers.failslow.calls.comparison import CommunicationCall, plain_op
 from rtk.profilers.failslow.calls.formats import findings_of, is_call_file
-from rtk.profilers.failslow.calls.iterations import Iteration, Periods
+from rtk.profilers.failslow.calls.iterations import LoggedIteration, Periods
 from rtk.schemas.errors import InvalidInputError
 
 LOOP = ("all_gather",) * 4 + ("all_gather", "reduce_scatter") * 4
 
 
-def written(times_s: Iterable[float], loop: Sequence[str] = LOOP, begin_s: float = 0.0) -> list[Call]:
+def written(times_s: Iterable[float], loop: Sequence[str] = LOOP, begin_s: float = 0.0) -> list[CommunicationCall]:
     """The calls of iterations that take so long: half of it in even steps, then the optimizer."""
     calls = []
     for time_s in times_s:
         calls += [
-            Call(begin_s + time_s / 2 * place / len(loop), 0, op, "0", 4096) for place, op in enumerate(loop, start=1)
+            CommunicationCall(begin_s + time_s / 2 * place / len(loop), 0, op, "0", 4096)
+            for place, op in enumerate(loop, start=1)
         ]
         begin_s += time_s
     return calls
 
 
-def told(periods: Periods, calls: Iterable[Call]) -> list[Iteration]:
+def told(periods: Periods, calls: Iterable[CommunicationCall]) -> list[LoggedIteration]:
     """All that is told of some calls, to the end."""
     return [one for call in calls for one in periods.note(call)] + list(periods.finish())
 
@@ -93,7 +94,7 @@ def test_a_norm_at_the_end_of_many_alike_parts_is_one() -> None:
     assert periods.period == len(batches) + 1
 
 
-def printed(calls: list[Call]) -> list[Call]:
+def printed(calls: list[CommunicationCall]) -> list[CommunicationCall]:
     """The calls and, right behind them, one more."""
     return [*calls, replace(calls[-1], t_s=calls[-1].t_s + 1e-4, op="reduce")]
 
@@ -115,12 +116,12 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iterations, "MOST_TOKENS", 1000)
     periods = Periods()
     for number in range(5000):
-        periods.note(Call(number / 1e3, 0, "all_reduce", "0", number))
+        periods.note(CommunicationCall(number / 1e3, 0, "all_reduce", "0", number))
     assert len(periods._numbers) <= 1000
     assert len(periods._remembered) == 500
 
 
-def rows(calls: Iterable[Call], factor: float = 1.0) -> list[dict[str, Any]]:
+def rows(calls: Iterable[CommunicationCall], factor: float = 1.0) -> list[dict[str, Any]]:
     """The lines of a call log."""
     return [
         {"t": call.t_s * factor, "rank": call.rank, "op": call.op, "group": call.group, "bytes": call.bytes}

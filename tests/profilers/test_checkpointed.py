@@ -8,7 +8,7 @@ from torch import nn
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.profilers.models.load import load_model
 from rtk.profilers.models.skeleton import title_of, with_checkpoints
-from rtk.runners.torch.stage import Stage
+from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.form import ModelForm
 
 
@@ -25,7 +25,7 @@ def seed_layer(place: int) -> None:
 
 def trained(layers: list[nn.Module]) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The loss, and the gradients, of two micro-batches under way at once, I and W apart."""
-    stage = Stage(layers, language_model_loss)
+    stage = TorchStage(layers, language_model_loss)
     inputs, targets = torch.arange(12).view(2, 6) % 11, torch.arange(12).view(2, 6) * 5 % 11
     losses = [stage.forward(key, inputs, targets, seed_layer) for key in range(2)]
     torch.manual_seed(99)
@@ -55,7 +55,7 @@ def held_bytes(layer: nn.Module, inputs: torch.Tensor) -> tuple[int, int]:
         saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor.detach()
 
-    stage = Stage([layer])
+    stage = TorchStage([layer])
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         output = stage.forward(0, inputs)
     stage.backward_input(0, torch.ones_like(output))

@@ -7,24 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.calls.comparison import Call, CallLog, Span, cause_of, degraded_groups
+from rtk.profilers.failslow.calls.comparison import CallLog, CommunicationCall, LogInterval, cause_of, degraded_groups
 
 GROUPS = {"a": (0, 1, 2, 3), "b": (4, 5, 6, 7), "c": (8, 9, 10, 11), "d": (12, 13, 14, 15)}
 ITERATIONS = 20
 Took = Callable[[int, str], float]  # what a rank's call in a group takes, in s
 
 
-def spans(took_s: Took, iteration_s: float = 1.0, groups: Mapping[str, tuple[int, ...]] = GROUPS) -> list[Span]:
+def spans(took_s: Took, iteration_s: float = 1.0, groups: Mapping[str, tuple[int, ...]] = GROUPS) -> list[LogInterval]:
     """All ranks' stretches, with one call an iteration."""
     found = []
     for group, ranks in groups.items():
         for rank in ranks:
             calls = tuple(
-                Call(number * iteration_s, rank, "all_reduce", group, 4096, "Float", took_s(rank, group))
+                CommunicationCall(number * iteration_s, rank, "all_reduce", group, 4096, "Float", took_s(rank, group))
                 for number in range(ITERATIONS)
             )
             log = CallLog(f"rank{rank}", "call log", rank, calls, {group: ranks})
-            found.append(Span(log, 0.0, ITERATIONS * iteration_s, iteration_s))
+            found.append(LogInterval(log, 0.0, ITERATIONS * iteration_s, iteration_s))
     return found
 
 
@@ -88,10 +88,12 @@ def test_a_group_of_two_is_a_link() -> None:
     assert (verdict.cause, verdict.scope.kind, verdict.scope.names) == ("communication", "link", ("2-3",))
 
 
-def message(rank: int, op: str, link: str, took_s: float) -> Span:
+def message(rank: int, op: str, link: str, took_s: float) -> LogInterval:
     """The messages of a rank over a link."""
-    calls = tuple(Call(float(number), rank, op, link, 1000, "Float", took_s) for number in range(ITERATIONS))
-    return Span(CallLog(f"rank{rank}", "call log", rank, calls, {}), 0.0, float(ITERATIONS), 1.0)
+    calls = tuple(
+        CommunicationCall(float(number), rank, op, link, 1000, "Float", took_s) for number in range(ITERATIONS)
+    )
+    return LogInterval(CallLog(f"rank{rank}", "call log", rank, calls, {}), 0.0, float(ITERATIONS), 1.0)
 
 
 def test_sends_and_receives_are_links() -> None:
@@ -120,7 +122,7 @@ def test_all_compute_longer() -> None:
 
 def test_without_durations_nothing_is_said() -> None:
     """Of the cause; the evidence says why."""
-    log = CallLog("rank0", "call log", 0, (Call(0.0, 0, "all_reduce", "a", 1),), {})
-    verdict = cause_of([Span(log, 0.0, 1.0, 1.0)], [Span(log, 0.0, 1.0, 1.0)])
+    log = CallLog("rank0", "call log", 0, (CommunicationCall(0.0, 0, "all_reduce", "a", 1),), {})
+    verdict = cause_of([LogInterval(log, 0.0, 1.0, 1.0)], [LogInterval(log, 0.0, 1.0, 1.0)])
     assert verdict.cause == "unknown"
     assert "no durations" in verdict.evidence[0]

@@ -12,7 +12,7 @@ from rtk.profilers.models.cut import cut_module
 from rtk.profilers.models.gpt import language_model_loss
 from rtk.profilers.models.model import apply, tied
 from rtk.profilers.models.skeleton import title_of
-from rtk.runners.torch.stage import Stage
+from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.errors import InvalidInputError
 
 WIDTH, WORDS, TOKENS = 8, 11, 5
@@ -229,7 +229,7 @@ def test_layers_train_as_the_module(is_tied: bool) -> None:
     loss = language_model_loss(twin(tokens_of(7))[0], tokens_of(8))
     torch.autograd.backward(loss)
     layers, _ = cut(whole, "body.layers.*")
-    stages = [Stage([layer]) for layer in layers[:-1]] + [Stage([layers[-1]], language_model_loss)]
+    stages = [TorchStage([layer]) for layer in layers[:-1]] + [TorchStage([layers[-1]], language_model_loss)]
     value, gradient = tokens_of(7), None
     for stage in stages:
         value = stage.forward(0, value, tokens_of(8) if stage.loss else None)

@@ -13,7 +13,7 @@ from rtk.profilers.models import huggingface, model
 from rtk.profilers.models.load import load_model
 from rtk.profilers.models.model import apply, seeded, tied
 from rtk.profilers.models.skeleton import Checkpointed, title_of
-from rtk.runners.torch.stage import Stage
+from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.form import ModelForm
 
@@ -81,7 +81,7 @@ def test_gpt2_is_tied_and_deferrable(tmp_path: Path) -> None:
     model = load_model(write(tmp_path, GPT2), 2, 7)
     assert tied(model.layers) == {3: (0, 4 * 31 * 16)}
     assert sum(isinstance(module, nn.Linear) for module in model.layers[1].modules()) == 4
-    stage = Stage([model.layers[1]])
+    stage = TorchStage([model.layers[1]])
     output = stage.forward(0, torch.randn(2, 7, 16))
     stage.backward_input(0, torch.ones_like(output))
     weights = [one for one in stage.parameters() if one.dim() == 2]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rtk.profilers.failslow.calls import sources
-from rtk.profilers.failslow.calls.comparison import Call
+from rtk.profilers.failslow.calls.comparison import CommunicationCall
 from rtk.profilers.failslow.calls.formats import findings_of, is_call_file, read_kineto
 from rtk.schemas.errors import InvalidInputError
 
@@ -52,9 +52,9 @@ def test_kernels_of_nccl(tmp_path: Path) -> None:
     log = read_kineto(path)
     assert log.rank == 1
     assert log.calls == (
-        Call(1e9 + 1, 1, "all_reduce", "1[0,1]", 200, "BFloat16", 0.01, 7),
-        Call(1e9 + 2, 1, "recv", "0->1", 200, "BFloat16", 0.01, 7),
-        Call(1e9 + 3, 1, "send", "1->0", 200, "BFloat16", 0.01, 7),
+        CommunicationCall(1e9 + 1, 1, "all_reduce", "1[0,1]", 200, "BFloat16", 0.01, 7),
+        CommunicationCall(1e9 + 2, 1, "recv", "0->1", 200, "BFloat16", 0.01, 7),
+        CommunicationCall(1e9 + 3, 1, "send", "1->0", 200, "BFloat16", 0.01, 7),
     )
     assert log.members == {"1[0,1]": (0, 1), "0->1": (0, 1), "1->0": (1, 0)}
 

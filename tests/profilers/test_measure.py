@@ -19,7 +19,7 @@ from rtk.profilers.links import measure_loopback
 from rtk.profilers.measure import FEWEST_ROUNDS, MOST_ROUNDS, measure_profile
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.profilers.models.load import Model, load_model
-from rtk.runners.torch.stage import Stage
+from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.documents import read_document
 from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
 from rtk.schemas.form import ModelForm
@@ -53,7 +53,7 @@ def ticking(*durations_s: float) -> Callable[[], float]:
 
 def test_profile_is_valid(tiny: Model) -> None:
     """A measured profile has positive times, agrees with itself, and describes the model and the device."""
-    profile = measure_profile(tiny, Stage, repeats=2, threads=1)
+    profile = measure_profile(tiny, TorchStage, repeats=2, threads=1)
     profile.validate()
     assert [layer.name for layer in profile.layers] == ["0 Embedding", "1 Block", "2 Block", "3 Head"]
     assert all(layer.costs[0].forward_s > 0 and layer.costs[0].backward_input_s > 0 for layer in profile.layers)
@@ -68,7 +68,7 @@ def test_times_are_read_off_the_clock(linear: Model) -> None:
     """F runs from the first layer to the last, I and W back, then the steps; all last from one reading to the next."""
     forward, backward_input, backward_weight, step = (1.0, 2.0), (3.0, 4.0), (5.0, 6.0), (7.0, 8.0)
     clock = ticking(0.0, *forward, *backward_input, *backward_weight, *step)
-    first, last = (layer.costs[0] for layer in measure_profile(linear, Stage, repeats=3, clock=clock).layers)
+    first, last = (layer.costs[0] for layer in measure_profile(linear, TorchStage, repeats=3, clock=clock).layers)
     assert (first.forward_s, first.backward_input_s, first.backward_weight_s, first.optimizer_s) == (1, 4, 6, 7)
     assert (last.forward_s, last.backward_input_s, last.backward_weight_s, last.optimizer_s) == (2, 3, 5, 8)
 
@@ -76,7 +76,7 @@ def test_times_are_read_off_the_clock(linear: Model) -> None:
 def test_times_are_medians(linear: Model) -> None:
     """One slow round does not move a layer's times, the first one does not count, and a spread says how they lie."""
     rounds = [[0.0] + [factor] * 8 for factor in (9.0, 1.0, 2.0, 9.0, 1.0, 2.0)]
-    profile = measure_profile(linear, Stage, repeats=5, clock=ticking(*itertools.chain(*rounds)))
+    profile = measure_profile(linear, TorchStage, repeats=5, clock=ticking(*itertools.chain(*rounds)))
     assert [layer.costs[0].forward_s for layer in profile.layers] == [2.0, 2.0]
     spread = profile.layers[0].costs[0].spread
     assert spread is not None
@@ -85,20 +85,20 @@ def test_times_are_medians(linear: Model) -> None:
 
 def test_few_readings_have_no_spread(linear: Model) -> None:
     """Of three readings nobody can tell how far they lie apart."""
-    assert measure_profile(linear, Stage, repeats=3).layers[0].costs[0].spread is None
+    assert measure_profile(linear, TorchStage, repeats=3).layers[0].costs[0].spread is None
 
 
 def test_like_layers_share_their_readings(tiny: Model) -> None:
     """The blocks of a GPT have one cost, the median of the readings of all; embedding and head have their own."""
     laps = [0.0, 1.0, 2.0, 4.0, 8.0] + [1.0] * 12
-    costs = [layer.costs[0] for layer in measure_profile(tiny, Stage, repeats=1, clock=ticking(*laps)).layers]
+    costs = [layer.costs[0] for layer in measure_profile(tiny, TorchStage, repeats=1, clock=ticking(*laps)).layers]
     assert [cost.forward_s for cost in costs] == [1.0, 3.0, 3.0, 8.0]
     assert costs[1] == costs[2]
 
 
 def test_bytes_of_linear_layers(linear: Model) -> None:
     """The bytes of linear layers are those that can be counted by hand."""
-    frozen, last = measure_profile(linear, Stage, repeats=1).layers
+    frozen, last = measure_profile(linear, TorchStage, repeats=1).layers
     assert (frozen.parameter_bytes, frozen.state_bytes) == (4 * 24, 0)
     assert frozen.activation_bytes == 4 * 30, "the input is held by the stage"
     assert frozen.weight_stash_bytes == 0
@@ -111,7 +111,7 @@ def test_bytes_of_linear_layers(linear: Model) -> None:
 
 def test_bytes_of_a_block(tiny: Model) -> None:
     """A block stashes 16 widths a token, and holds as much and the statistics of its norms."""
-    block = measure_profile(tiny, Stage, repeats=1).layers[1]
+    block = measure_profile(tiny, TorchStage, repeats=1).layers[1]
     assert block.weight_stash_bytes == 4 * 16 * WIDTH * TOKENS
     assert block.activation_bytes == pytest.approx(4 * 16 * WIDTH * TOKENS, rel=0.15)
     assert block.output_bytes == 4 * WIDTH * TOKENS
@@ -123,7 +123,7 @@ def test_activations_cover_the_stash() -> None:
     model = Model(
         "wide", layers, nn.functional.mse_loss, 2, None, None, lambda seed: (torch.ones(2, 1), torch.ones(2, 1))
     )
-    first = measure_profile(model, Stage, repeats=1).layers[0]
+    first = measure_profile(model, TorchStage, repeats=1).layers[0]
     assert first.activation_bytes == first.weight_stash_bytes == 4 * 2 * 51
 
 
@@ -131,7 +131,7 @@ def test_parameters_keep_their_values(tiny: Model) -> None:
     """Measuring leaves the model's parameters and torch's random generator and threads as they were."""
     before = [parameter.clone() for layer in tiny.layers for parameter in layer.parameters()]
     state, threads = torch.get_rng_state(), torch.get_num_threads()
-    measure_profile(tiny, Stage, repeats=2, threads=threads + 1)
+    measure_profile(tiny, TorchStage, repeats=2, threads=threads + 1)
     assert all(map(torch.equal, before, (parameter for layer in tiny.layers for parameter in layer.parameters())))
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
@@ -140,7 +140,7 @@ def test_parameters_keep_their_values(tiny: Model) -> None:
 def test_progress(linear: Model) -> None:
     """Progress counts the rounds that count."""
     seen: list[tuple[int, int]] = []
-    measure_profile(linear, Stage, repeats=2, progress=lambda done, total: seen.append((done, total)))
+    measure_profile(linear, TorchStage, repeats=2, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 2), (2, 2)]
 
 
@@ -149,7 +149,7 @@ def test_rounds_take_some_seconds(linear: Model, round_s: float, rounds: int) ->
     """Where nobody says how many rounds, as many are run as eight seconds hold, within bounds."""
     seen: list[int] = []
     clock = ticking(0.0, *[round_s / 8] * 8)
-    measure_profile(linear, Stage, clock=clock, progress=lambda done, total: seen.append(total))
+    measure_profile(linear, TorchStage, clock=clock, progress=lambda done, total: seen.append(total))
     assert seen[-1] == len(seen) == rounds
 
 
@@ -159,7 +159,7 @@ def test_an_output_is_counted_once() -> None:
     model = Model(
         "relu", layers, nn.functional.mse_loss, 5, None, None, lambda seed: (torch.ones(5, 4), torch.ones(5, 2))
     )
-    profile = measure_profile(model, Stage, repeats=1)
+    profile = measure_profile(model, TorchStage, repeats=1)
     assert profile.layers[1].activation_bytes == 4 * 5 * 6, "its input only"
     assert profile.layers[2].activation_bytes == 4 * 5 * (6 + 2 + 2), "the ReLU's output, the last one and the target"
 
@@ -170,7 +170,7 @@ def test_tied_layers_say_what_a_stage_saves() -> None:
     head.weight = embedding.weight
     tokens = torch.zeros(2, 3, dtype=torch.long)
     model = Model("tied", [embedding, head], language_model_loss, 2, 3, 7, lambda seed: (tokens, tokens))
-    profile = measure_profile(model, Stage, repeats=1)
+    profile = measure_profile(model, TorchStage, repeats=1)
     assert (profile.layers[0].tied_to, profile.layers[1].tied_to) == (None, 0)
     assert (profile.layers[1].tied_bytes, profile.layers[1].tied_state_bytes) == (4 * 28, 3 * 4 * 28)
     assert profile.layers[1].parameter_bytes == 4 * 28
@@ -180,7 +180,7 @@ def test_tied_layers_say_what_a_stage_saves() -> None:
 def test_form_is_told() -> None:
     """A profile says in what form the model was measured; in bfloat16 all takes half the bytes."""
     usual, short = (
-        measure_profile(load_model("gpt-tiny", 1, 16, 0, form), Stage, repeats=1)
+        measure_profile(load_model("gpt-tiny", 1, 16, 0, form), TorchStage, repeats=1)
         for form in (ModelForm(), ModelForm(dtype="bf16"))
     )
     assert "dtype" not in usual.model
@@ -192,7 +192,7 @@ def test_form_is_told() -> None:
 def test_degrees_are_measured_like_the_layers() -> None:
     """Each degree has a cost of its own, a rank's share with its all-reduces; bytes stay those of the layer."""
     profile = measure_profile(
-        load_model("gpt-tiny", 1, 16, 0), Stage, degrees=(2,), repeats=1, intra_node=Connection(latency_s=100.0)
+        load_model("gpt-tiny", 1, 16, 0), TorchStage, degrees=(2,), repeats=1, intra_node=Connection(latency_s=100.0)
     )
     profile.validate()
     block = profile.layers[1]
@@ -260,7 +260,7 @@ def test_command_without_torch(app: typer.Typer, monkeypatch: pytest.MonkeyPatch
 
 def test_preset_is_measured_as_it_runs() -> None:
     """gpt-tiny's blocks hold as much as one another, which is what lets it be cut evenly, and everything takes time."""
-    profile = measure_profile(load_model("gpt-tiny", 1, 32, 0), Stage, repeats=1)
+    profile = measure_profile(load_model("gpt-tiny", 1, 32, 0), TorchStage, repeats=1)
     blocks = profile.layers[1:-1]
     assert len({(block.parameter_bytes, block.state_bytes, block.activation_bytes) for block in blocks}) == 1
     assert all(min(layer.costs[0].forward_s, layer.costs[0].backward_weight_s) > 0 for layer in profile.layers)

@@ -15,9 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.profilers.failslow.monitor.series import Series
-from rtk.profilers.failslow.monitor.watch import Watch
+from rtk.profilers.failslow.monitor.watch import LogMonitor
 from rtk.profilers.failslow.readers.formats import READERS
-from rtk.profilers.failslow.readers.reading import LONGEST_LINE_BYTES, MOST_OPEN, Sample, growing_lines, lines_of
+from rtk.profilers.failslow.readers.reading import (
+    LONGEST_LINE_BYTES,
+    MOST_OPEN,
+    IterationSample,
+    growing_lines,
+    lines_of,
+)
 from rtk.profilers.failslow.tracker import track
 from rtk.schemas.errors import InvalidInputError
 
@@ -25,7 +31,7 @@ from rtk.schemas.errors import InvalidInputError
 TIMES_S = st.lists(st.integers(2_000, 800_000).map(lambda tenths: tenths / 10_000), min_size=1, max_size=40)
 
 
-def samples_of(lines: Iterable[str | bytes], name: str | None = None) -> list[Sample]:
+def samples_of(lines: Iterable[str | bytes], name: str | None = None) -> list[IterationSample]:
     """All samples of a log."""
     series = Series("log", name)
     samples = [
@@ -342,7 +348,7 @@ def test_a_last_line_that_is_cut_off_is_no_error() -> None:
 
 def test_evidence_names_iterations_and_the_slow_rank() -> None:
     """What is found says how many samples were slow, which iterations they are, and which rank stands out."""
-    watch = Watch("log")
+    watch = LogMonitor("log")
     noise = random.Random(0)
     for i in range(200):
         for rank in range(4):
@@ -373,7 +379,7 @@ def calls(durations_s: Iterable[float]) -> Iterator[str]:
 
 def test_calls_are_followed_by_their_period() -> None:
     """A call log that comes line by line is a series of iterations, and its fail-slow is found."""
-    noise, watch = random.Random(0), Watch("log")
+    noise, watch = random.Random(0), LogMonitor("log")
     for line in calls(noise.gauss(1, 0.01) * (1.5 if 100 <= i < 150 else 1) for i in range(300)):
         for sample in watch.read(f"{line}\n".encode()):
             watch.note(sample)
@@ -390,7 +396,7 @@ def test_calls_are_followed_by_their_period() -> None:
 @settings(max_examples=30)
 def test_phases_are_series_of_their_own_in_one_numbering(stretches: list[tuple[int, int]]) -> None:
     """What is found in a phase is what its samples alone would show, at the places where these stand in the log."""
-    noise, watch = random.Random(len(stretches)), Watch("log")
+    noise, watch = random.Random(len(stretches)), LogMonitor("log")
     places: dict[int, list[int]] = {0: [], 1: []}
     times: dict[int, list[float]] = {0: [], 1: []}
     for phase, count in [(0, 60), *stretches]:
@@ -398,7 +404,7 @@ def test_phases_are_series_of_their_own_in_one_numbering(stretches: list[tuple[i
             slow = 2.0 if len(times[phase]) >= 100 else 1.0
             places[phase].append(watch.samples)
             times[phase].append((1 + 9 * phase) * slow * noise.gauss(1, 0.01))
-            watch.note(Sample(times[phase][-1], phase=phase))
+            watch.note(IterationSample(times[phase][-1], phase=phase))
     watch.finish()
     expected = sorted(places[p][one.onset] for p in (0, 1) for one in track(times[p]) if one.confirmed is not None)
     assert [event.onset for event in watch.findings("log").events] == expected

@@ -41,13 +41,13 @@ def _python(script: str, *arguments: str, path: str = "", rings: str = "") -> su
 def test_shim_notes_what_torch_calls_and_its_errors_change_nothing(tmp_path: Path) -> None:
     """With gradients or not, in inference mode, functional: all is noted; an error costs one line, no result."""
     from rtk.profilers.shim.recorder import DONE
-    from rtk.profilers.shim.ring import Reader
+    from rtk.profilers.shim.ring import RingReader
 
     done = _python(WITH_TORCH, str(tmp_path / "store"), rings=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[1.0] * 8, [3.0] * 3, False]
     (path,) = tmp_path.glob("rank0.*.ring")
-    reader = Reader(path)
+    reader = RingReader(path)
     entries = reader.new()
     calls = [entry for entry in entries if reader.name(entry.op)["op"] != DONE]
     told = [(reader.name(one.op)["op"], one.bytes, reader.name(one.dtype)["dtype"]) for one in calls]

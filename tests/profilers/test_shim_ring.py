@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.profilers.shim.ring import FIRST_AT, NOBODY, RECORD, Entry, Reader, Writer
+from rtk.profilers.shim.ring import FIRST_AT, NOBODY, RECORD, Entry, RingReader, Writer
 
 
 def _write(writer: Writer, count: int, since: int) -> list[Entry]:
@@ -25,7 +25,7 @@ def test_reader_gets_each_record_once_or_knows_that_it_is_lost(records: int, bur
     with TemporaryDirectory() as folder:
         writer = Writer(folder, 5, records)
         (path,) = Path(folder).glob("*.ring")
-        reader, written, read = Reader(path), 0, 0
+        reader, written, read = RingReader(path), 0, 0
         for burst in bursts:
             entries = _write(writer, burst, written)
             written += burst
@@ -42,7 +42,7 @@ def test_names_are_written_once(tmp_path: Path) -> None:
     """A name keeps its place, and a reader that is there already learns of new ones."""
     writer = Writer(str(tmp_path), 0, 4)
     (path,) = tmp_path.glob("*.ring")
-    reader = Reader(path)
+    reader = RingReader(path)
     first, second = writer.place_of("a", op="a"), writer.place_of(("group", "0"), group="0", ranks=[0, 1])
     assert (first, second, writer.place_of("a", op="a")) == (0, 1, 0)
     assert reader.name(second) == {"place": 1, "group": "0", "ranks": [0, 1]}

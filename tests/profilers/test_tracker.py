@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.tracker import SHORTEST, Change, Mode, Tracker, track
+from rtk.profilers.failslow.tracker import SHORTEST, EpisodeChange, Mode, Tracker, track
 from rtk.schemas.detection import Episode
 from rtk.schemas.errors import InvalidInputError
 
@@ -24,10 +24,12 @@ def noisy(levels: list[tuple[int, float]], seed: int = 0, noise: float = 0.01) -
     return [level * (1 + chance.gauss(0, noise)) for samples, level in levels for _ in range(samples)]
 
 
-def followed(times_s: list[float], mode: Mode = "robust", shortest: int = SHORTEST) -> tuple[Tracker, list[Change]]:
+def followed(
+    times_s: list[float], mode: Mode = "robust", shortest: int = SHORTEST
+) -> tuple[Tracker, list[EpisodeChange]]:
     """A tracker that has noted all of them, and what it said with each."""
     tracker = Tracker(mode, shortest)
-    changes: list[Change] = []
+    changes: list[EpisodeChange] = []
     for time_s in times_s:
         changes += tracker.note(time_s)
     return tracker, changes

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rtk.cli.coordinating import Conduct, Conductor, Training, load_training
+from rtk.cli.coordinating import JobConfig, JobController, Training, load_training
 from rtk.runners.resilience.events import Announcement
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import RtkError
@@ -67,10 +67,10 @@ class ProcessJob:
     """
 
     def __init__(
-        self, plan: Plan, how: Conduct, training: Training, host: str = "127.0.0.1", is_watchful: bool | None = None
+        self, plan: Plan, how: JobConfig, training: Training, host: str = "127.0.0.1", is_watchful: bool | None = None
     ) -> None:
         self.plan, self.training = plan, training
-        self.conductor = Conductor(plan, how)
+        self.conductor = JobController(plan, how)
         self.said: list[dict[str, Any]] = []
         self.secret = b"a secret for one test only"
         self._changed = threading.Condition()

@@ -16,9 +16,9 @@ from rtk.planners.recovery.rerouting import with_newcomers
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.runners.resilience.events import Announcement
-from rtk.runners.resilience.link import Link
+from rtk.runners.resilience.link import CoordinatorLink
 from rtk.runners.resilience.protocol import Hello, Job, Returning
-from rtk.runners.resilience.rules import Rules
+from rtk.runners.resilience.rules import CoordinatorRules
 from rtk.runners.resilience.server import Finished, Limits, Server, Surroundings
 from rtk.runners.torch.iteration import Task
 from rtk.runners.torch.rendezvous import MeetingPlace
@@ -134,7 +134,7 @@ class ThreadJob:
         self._changed = threading.Condition()
         around = Surroundings(make_plan=self.replan, announce=self._hear)
         limits = Limits(heartbeat_s=self.job.heartbeat_limit_s)
-        self.server = Server(Rules(self.job), None, SECRET, around, limits=limits)
+        self.server = Server(CoordinatorRules(self.job), None, SECRET, around, limits=limits)
         self._threads: list[threading.Thread] = []
         self._finished: Finished | None = None
 
@@ -199,7 +199,7 @@ class ThreadJob:
                 raise Died
             return microbatches(iteration)
 
-        link: Link | None = None
+        link: CoordinatorLink | None = None
         meeting = MeetingPlace(SECRET)
         try:
             task = replace(task_of(self.plan, name, microbatches, self.loss), batch=batch, **self.changes)
@@ -208,7 +208,7 @@ class ThreadJob:
             def hello(proof: str, returning: Returning | None) -> Hello:
                 return Hello(proof, name, meeting.address, digest(self.plan), {}, 1, not_before, returning)
 
-            link = Link(
+            link = CoordinatorLink(
                 [self.server.address],
                 SECRET,
                 hello,

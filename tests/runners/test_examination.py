@@ -15,18 +15,23 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from rtk.cli.coordinating import (  # noqa: E402
-    Conduct,
-    Training,
-)
+from rtk.cli.coordinating import JobConfig, Training  # noqa: E402
 from rtk.planners.pipeline import plan_pipeline  # noqa: E402
 from rtk.planners.recovery.answers import PolicyName  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners import passes  # noqa: E402
 from rtk.runners.program import Sending  # noqa: E402
-from rtk.runners.torch.faults import SlowLinks, slowest_links  # noqa: E402
+from rtk.runners.torch.faults import DelayedTransport, slowest_links  # noqa: E402
 from rtk.runners.torch.resilient import examine  # noqa: E402
-from rtk.runners.virtual.cluster import COMPUTE_S, ROUNDS, Machines, Standing, delay_at_home_s, exchanges_of, pause  # noqa: E402
+from rtk.runners.virtual.cluster import (  # noqa: E402
+    COMPUTE_S,
+    ROUNDS,
+    EpochConditions,
+    VirtualMachines,
+    delay_at_home_s,
+    exchanges_of,
+    pause,
+)
 from rtk.runners.virtual.job import SwitchCosts, simulate_story  # noqa: E402
 from rtk.schemas.conditions import Conditions, pair_of, under_conditions  # noqa: E402
 from rtk.schemas.documents import canonical  # noqa: E402
@@ -72,8 +77,8 @@ def test_a_pause_lasts_as_long_as_its_messages_and_slow_workers() -> None:
     plan = under_conditions(plan_of(2, 3), {"1/1": 2.0}, {(None, 0): 0.03})
     names = tuple(worker.name for worker in plan.workers)
     ends = ("0/1", "2/1")
-    standing = Standing(names, (1.0,) * 5 + (3.0,), ((ends, 1.0, 0.5),), frozenset(), (), ())
-    staging = Machines(plan, "auto").staged(canonical(plan).decode(), standing)
+    standing = EpochConditions(names, (1.0,) * 5 + (3.0,), ((ends, 1.0, 0.5),), frozenset(), (), ())
+    staging = VirtualMachines(plan, "auto").staged(canonical(plan).decode(), standing)
     ranks = tuple(names.index(name) for name in ("0/1", "1/1", "2/1"))
     one = pause(staging, [ranks], names)
     assert [one.found[rank].compute_s for rank in ranks] == pytest.approx([COMPUTE_S, 2 * COMPUTE_S, 3 * COMPUTE_S])
@@ -133,7 +138,7 @@ def test_a_group_examines_itself(size: int, pairwise: int, monkeypatch: pytest.M
 
     def work(rank: int) -> Examined | None:
         delays_s = slowest_links((sum(slow) - rank, 0.1) for end in slow if end == rank)
-        return examine(rank_of(rank), [group], NAMES, SlowLinks(transports[rank], delays_s))
+        return examine(rank_of(rank), [group], NAMES, DelayedTransport(transports[rank], delays_s))
 
     found = in_ranks(size + 1, work)
     close_all(transports)
@@ -218,7 +223,7 @@ def faulty(plan: Plan, iterations: int, event: TraceEvent, folder: Path) -> Proc
     """A job of real processes in which something becomes slow, and which adapts to nothing."""
     inject = folder / "trace.jsonl"
     inject.write_bytes(print_trace(Trace((event,))))
-    return ProcessJob(plan, Conduct(iterations, policy=PolicyName.SLIPSTREAM, inject=str(inject)), PACED)
+    return ProcessJob(plan, JobConfig(iterations, policy=PolicyName.SLIPSTREAM, inject=str(inject)), PACED)
 
 
 @pytest.mark.checkout  # trains a model of benchmarks/

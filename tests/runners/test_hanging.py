@@ -12,21 +12,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rtk.cli.coordinating import (  # noqa: E402
-    Conduct,
-    Training,
-)
+from rtk.cli.coordinating import JobConfig, Training  # noqa: E402
 from rtk.planners.pipeline import plan_pipeline  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
-from rtk.runners.program import AllReduce, Compute, Message, Part, Receive  # noqa: E402
+from rtk.runners.program import AllReduce, Compute, GradientBucket, Message, Receive  # noqa: E402
 from rtk.runners.resilience.progress import HUNG  # noqa: E402
 from rtk.runners.resilience.protocol import End, Epoch, Inquiry  # noqa: E402
 from rtk.runners.torch import activity  # noqa: E402
-from rtk.runners.torch.activity import (  # noqa: E402
-    Activity,
-    Interruption,
-    Watch,
-)
+from rtk.runners.torch.activity import Activity, ActivityTimer, Interruption  # noqa: E402
 from rtk.schemas.orders import Operation  # noqa: E402
 from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
 
@@ -55,7 +48,7 @@ def test_who_hangs_is_given_up_alone_and_its_process_ends(tmp_path: Path) -> Non
     training = replace(TRAINING, model=f"{tmp_path / 'model.py'}:layers")
     layer = Layer((LayerCost(0.002, 0.002, 0.002),))
     plan = plan_pipeline(Profile((layer,) * 10), Shape(2, 2, 2), "1f1b")
-    with ProcessJob(plan, Conduct(10**6, stall_limit_s=STALL_LIMIT_S), training) as job:
+    with ProcessJob(plan, JobConfig(10**6, stall_limit_s=STALL_LIMIT_S), training) as job:
         job.wait_for_iteration(3)
         first, since = job.processes["1/0"], len(job.said)
         (tmp_path / str(first.pid)).touch()
@@ -87,13 +80,13 @@ def test_who_hangs_is_given_up_alone_and_its_process_ends(tmp_path: Path) -> Non
 
 
 @contextmanager
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Activity, Interruption, Watch, list[Any]]]:
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Activity, Interruption, ActivityTimer, list[Any]]]:
     """A watch that counts in hundredths of a second, and what it says of a thread that is stuck."""
     monkeypatch.setattr(activity, "TICK_S", 0.01)
     monkeypatch.setattr(activity, "LET_GO_S", 0.1)
     thread, interruption = Activity(), Interruption()
     stuck: list[Any] = []
-    watch = Watch(thread, interruption, "0/1")
+    watch = ActivityTimer(thread, interruption, "0/1")
     watch.on_stuck = lambda exit_code, reason: stuck.append((exit_code, reason))
     thread.enter(3, ["0/0", "0/1"])
     interruption.begin(3)
@@ -131,7 +124,7 @@ def test_where_a_thread_is_is_told_while_it_is_there(monkeypatch: pytest.MonkeyP
             time.sleep(0.01)
         assert (said.inquiry, said.epoch, said.doing, said.what) == (7, 3, "waiting", "activation 1.2")
         assert said.peers == ("0/0",)
-        thread.execute(AllReduce((Part((0, 1), (0, 1)),)))
+        thread.execute(AllReduce((GradientBucket((0, 1), (0, 1)),)))
         said = watch.answer(Inquiry(8))
         assert (said.doing, said.what, said.peers, said.idle_s) == ("waiting", "all-reduce", ("0/0",), 0.0)
         thread.execute(Compute(Operation("F", 1, 0)))

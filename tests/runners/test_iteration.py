@@ -14,9 +14,9 @@ from torch import nn
 
 from rtk.planners.pipeline import Schedule, plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.runners.program import AllReduce, Part, Send, lower
+from rtk.runners.program import AllReduce, GradientBucket, Send, lower
 from rtk.runners.torch.held_stage import HeldStage
-from rtk.runners.torch.iteration import Iteration, Rank, Tags, Timed, groups_of, splits_backward
+from rtk.runners.torch.iteration import Iteration, Rank, SpanTimer, Tags, groups_of, splits_backward
 from rtk.schemas.orders import Operation
 from rtk.schemas.plan import Optimizer, Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
@@ -171,7 +171,7 @@ def test_slowness_is_slept(
     monkeypatch.setattr(time, "sleep", slept.append)
     clock = ticking(1.0)
     rank = replace(make_rank(make_plan()), paced=paced, now_s=lambda: next(clock))
-    with Timed(rank, 0, "F0", 5.0, slowdown):
+    with SpanTimer(rank, 0, "F0", 5.0, slowdown):
         pass
     assert slept == wanted_s
 
@@ -217,7 +217,7 @@ def test_a_failed_operation_leaves_no_span() -> None:
     """What raises is not slept out and not recorded."""
     spans: list[Span] = []
     rank = replace(make_rank(make_plan(), spans), paced=True)
-    with pytest.raises(KeyError), Timed(rank, 0, "F0", 100.0):
+    with pytest.raises(KeyError), SpanTimer(rank, 0, "F0", 100.0):
         raise KeyError
     assert spans == []
 
@@ -266,6 +266,6 @@ def test_what_a_program_needs() -> None:
     """Whether a rank splits its backward pass, and over which groups it sums, is read off its instructions."""
     peers = lower(plan_pipeline(Profile((Layer((LayerCost(1.0, 1.0, 1.0),)),) * 2), Shape(2, 2, 2), "zero-bubble"))
     assert [groups_of(one) for one in peers.instructions] == [{(0, 2)}, {(1, 3)}, {(0, 2)}, {(1, 3)}]
-    assert groups_of((AllReduce((Part((0, 1), (0, 2)), Part((1, 3), (0, 1)))),)) == {(0, 2), (0, 1)}
+    assert groups_of((AllReduce((GradientBucket((0, 1), (0, 2)), GradientBucket((1, 3), (0, 1)))),)) == {(0, 2), (0, 1)}
     assert splits_backward(lower(make_plan("zero-bubble")).instructions[0])
     assert not splits_backward(lower(make_plan("1f1b")).instructions[0])

@@ -12,7 +12,7 @@ from torch import distributed
 from rtk.cli.main import main
 from rtk.cli.probe import MEETING
 from rtk.runners.torch import probe
-from rtk.runners.torch.probe import Bench, LinkReadings, LinkTrials
+from rtk.runners.torch.probe import LinkReadings, LinkTrials, ProbeWorkload
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
 
@@ -25,7 +25,7 @@ SLOW = (0, 3), 2.5  # between the nodes: how many times as long everything takes
 OVER = 3.0  # how many times as long as a ring sums take
 
 
-class StraightBench(Bench):
+class StraightBench(ProbeWorkload):
     """Does the real work, but tells the time itself: exactly by alpha and beta."""
 
     def __init__(self, device: torch.device, rank: int) -> None:
@@ -50,7 +50,7 @@ class StraightBench(Bench):
         self.now_s += OVER * path.ring_s(4 * numbers.numel(), len(ranks))
 
 
-class MortalBench(Bench):
+class MortalBench(ProbeWorkload):
     """The process of one rank ends in the middle of the tests."""
 
     def sum(self, numbers: torch.Tensor, group: Any) -> None:
@@ -64,10 +64,10 @@ def be_command(rank: int, folder: str) -> None:
     surround(rank, RANKS, folder)
     os.environ["RTK_HOST"] = "one" if rank < 2 else "other"
     bench = StraightBench(torch.device("cpu"), rank)
-    probe.Bench = lambda device: bench  # type: ignore[assignment, misc]
+    probe.ProbeWorkload = lambda device: bench  # type: ignore[assignment, misc]
     usual = probe.take_link_readings
 
-    def timed(trials: LinkTrials, made: Bench, **_: object) -> LinkReadings:
+    def timed(trials: LinkTrials, made: ProbeWorkload, **_: object) -> LinkReadings:
         return usual(trials, made, lambda: bench.now_s)
 
     probe.take_link_readings = timed  # type: ignore[assignment]
@@ -78,7 +78,7 @@ def be_command(rank: int, folder: str) -> None:
 def be_mortal(rank: int, folder: str) -> None:
     """One of two ranks, of whom one ends too early."""
     surround(rank, 2, folder)
-    probe.Bench = MortalBench  # type: ignore[misc]
+    probe.ProbeWorkload = MortalBench  # type: ignore[misc]
     call(folder, rank, ["--sizes", "4B,1KB", "--repeat", "1"])
 
 

@@ -16,8 +16,8 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
-from rtk.runners.torch.stage import Stage, hosted
-from rtk.runners.torch.staging import Staging
+from rtk.runners.torch.stage import TorchStage, hosted
+from rtk.runners.torch.staging import HostStaging
 from rtk.schemas.orders import Operation
 from rtk.schemas.plan import Plan
 from rtk.schemas.plan import Stage as PlannedStage
@@ -100,10 +100,10 @@ def models() -> list[list[nn.Module]]:
     return [list(gpt), [Sharing(), Sharing()]]
 
 
-def gradients(number: int, waiting: set[int], staging: Staging, is_split: bool) -> list[torch.Tensor]:
+def gradients(number: int, waiting: set[int], staging: HostStaging, is_split: bool) -> list[torch.Tensor]:
     """After two micro-batches, some of them hosted, whose I and W lie apart."""
     layers = models()[number]
-    stage = Stage(layers[:-1], is_split=is_split)
+    stage = TorchStage(layers[:-1], is_split=is_split)
     stage.host(waiting, staging)
     generator = torch.Generator().manual_seed(4)
     found = []
@@ -126,8 +126,8 @@ def gradients(number: int, waiting: set[int], staging: Staging, is_split: bool) 
 @pytest.mark.parametrize("streams", [False, True])
 def test_gradients_are_the_same_bits(number: int, is_split: bool, streams: bool) -> None:
     """Outputs and all gradients of hosted micro-batches equal those that stay, with the backward pass split or not."""
-    staging = Staging(FakeStreams([]), FakeStreams([])) if streams else Staging()
-    wanted = gradients(number, set(), Staging(), is_split)
+    staging = HostStaging(FakeStreams([]), FakeStreams([])) if streams else HostStaging()
+    wanted = gradients(number, set(), HostStaging(), is_split)
     for waiting in ({0}, {0, 1}):
         got = gradients(number, waiting, staging, is_split)
         assert len(got) == len(wanted)
@@ -150,8 +150,8 @@ class Watched(nn.Module):
 def test_what_waits_is_gone_from_the_device() -> None:
     """What autograd saved of a hosted micro-batch is freed after its F, that of another one is kept until its I."""
     watched = Watched()
-    stage = Stage([watched, nn.Linear(4, 4)])
-    stage.host({1}, Staging())
+    stage = TorchStage([watched, nn.Linear(4, 4)])
+    stage.host({1}, HostStaging())
     for key in (0, 1):
         stage.forward(key, torch.ones(3, 4))
     assert alive(watched) == [True, False]
@@ -168,8 +168,8 @@ def alive(watched: Watched) -> list[bool]:
 
 def test_reset_drops_what_waits() -> None:
     """After an iteration that was interrupted, the same micro-batch can be hosted anew."""
-    stage = Stage([nn.Linear(4, 4)])
-    stage.host({0}, Staging())
+    stage = TorchStage([nn.Linear(4, 4)])
+    stage.host({0}, HostStaging())
     for _ in range(2):
         stage.reset()
         stage.forward(0, torch.ones(3, 4))
@@ -180,8 +180,8 @@ def test_a_loss_may_wait_too() -> None:
     """A last stage's loss and targets are saved like all else."""
     tokens, found = torch.arange(16).reshape(2, 8), []
     for waiting in (set[int](), {0}):
-        stage = Stage(models()[0], language_model_loss, 0.5)
-        stage.host(waiting, Staging())
+        stage = TorchStage(models()[0], language_model_loss, 0.5)
+        stage.host(waiting, HostStaging())
         stage.forward(0, tokens, tokens + 1)
         stage.backward(0)
         found.append([parameter.grad for parameter in stage.parameters()])

@@ -15,7 +15,7 @@ from rtk.planners.pipeline import Schedule, plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.runners.torch.runner import PlanRunner
-from rtk.runners.torch.stage import Stage
+from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.check import check_timeline, require_valid
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Optimizer, Pipeline, Plan, Planner, Template, Worker
@@ -210,7 +210,7 @@ def test_dropout_is_the_same_however_the_layers_are_cut(monkeypatch: pytest.Monk
         return run
 
     for name in ("forward", "backward"):
-        monkeypatch.setattr(Stage, name, locked(getattr(Stage, name)))
+        monkeypatch.setattr(TorchStage, name, locked(getattr(TorchStage, name)))
     plans = (unlike((3, 4)), unlike((2, 4)), unlike((3, 1), (2, 3)))
     three, two, both = (losses_of(plan, dropping(), 3) for plan in plans)
     assert three == pytest.approx(two, abs=1e-12)

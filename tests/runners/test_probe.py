@@ -14,7 +14,7 @@ from rtk.cli.probe import MEETING
 from rtk.profilers.failslow.monitor.job import slow_parts
 from rtk.runners.passes import ring_passes
 from rtk.runners.torch import probe
-from rtk.runners.torch.probe import Bench, Product, Readings, Trials, meeting, take_readings
+from rtk.runners.torch.probe import ProbeSamples, ProbeWorkload, Product, Trials, meeting, take_readings
 
 if __name__ != "worker":
     from ..warm import fork
@@ -23,7 +23,7 @@ SIDE, SIZE, RANKS = 8, 5000, 4
 USUAL_S, SLOW_WORKER_S, SLOW_LINK_S = 1.0, 2.5, 4.0
 
 
-class SlowBench(Bench):
+class SlowBench(ProbeWorkload):
     """Does the real work, but tells the time itself: what one rank computes, and one link takes, is slow."""
 
     def __init__(self, device: torch.device, rank: int, slow_rank: int, slow_link: tuple[int, int]) -> None:
@@ -68,10 +68,10 @@ def be_command(rank: int, size: int, folder: str, slow_rank: int) -> None:
     """A rank as torchrun starts it, of `rtk probe`; one has a slow bench."""
     surround(rank, size, folder)
     bench = SlowBench(torch.device("cpu"), rank, slow_rank, (-1, -1))
-    probe.Bench = lambda device: bench  # type: ignore[assignment, misc]
+    probe.ProbeWorkload = lambda device: bench  # type: ignore[assignment, misc]
     usual = probe.take_readings
 
-    def timed(trials: Trials, made: Bench) -> dict[int, Readings]:
+    def timed(trials: Trials, made: ProbeWorkload) -> dict[int, ProbeSamples]:
         return usual(trials, made, lambda: bench.now_s)
 
     probe.take_readings = timed  # type: ignore[assignment]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.runners.program import AllReduce, Compute, Message, Part, Receive, Send, Step, lower
+from rtk.runners.program import AllReduce, Compute, GradientBucket, Message, Receive, Send, Step, lower
 from rtk.schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
 
 from ..strategies import BY_HAND, any_plans, hand_plan, plans, unlike_plans
@@ -98,7 +98,7 @@ def test_small_program_reads_as_written() -> None:
         Compute(backward),
         Send(up[0], 0, 0.5),
         Compute(weight),
-        AllReduce((Part((1, 2), (1,)),)),
+        AllReduce((GradientBucket((1, 2), (1,)),)),
         Step(True, 0.0),
     )
 
@@ -109,8 +109,8 @@ def test_failed_workers_have_no_rank() -> None:
     program = lower(plan)
     assert [worker.name for worker in program.workers] == ["0/0", "0/1", "1/0"]
     assert program.instructions[2][1] == Send(Message("activation", 1, 0, 0), 1, 0.0)
-    assert program.instructions[0][-2] == AllReduce((Part((0, 1), (0, 2)),))
-    assert program.instructions[1][-2] == AllReduce((Part((1, 2), (1,)),))
+    assert program.instructions[0][-2] == AllReduce((GradientBucket((0, 1), (0, 2)),))
+    assert program.instructions[1][-2] == AllReduce((GradientBucket((1, 2), (1,)),))
 
 
 @given(unlike_plans())
@@ -180,10 +180,10 @@ def test_a_program_of_unlike_cuts_reads_as_written() -> None:
     )
     # Of the all-reduces, 0, 2 and 4 s of the one and 0 and 3 s of the other, a layer takes 0, 1, 2, 0 and 1 s.
     parts = [
-        (Part((0, 2), (0, 3)),),
-        (Part((3, 4), (1, 4), 1), Part((2, 3), (1, 3), 1)),
-        (Part((4, 6), (2, 4), 4),),
-        (Part((2, 3), (1, 3), 1), Part((0, 2), (0, 3))),
-        (Part((4, 6), (2, 4), 4), Part((3, 4), (1, 4), 1)),
+        (GradientBucket((0, 2), (0, 3)),),
+        (GradientBucket((3, 4), (1, 4), 1), GradientBucket((2, 3), (1, 3), 1)),
+        (GradientBucket((4, 6), (2, 4), 4),),
+        (GradientBucket((2, 3), (1, 3), 1), GradientBucket((0, 2), (0, 3))),
+        (GradientBucket((4, 6), (2, 4), 4), GradientBucket((3, 4), (1, 4), 1)),
     ]
     assert [one[-2] for one in lower(plan).instructions] == [AllReduce(own) for own in parts]

@@ -16,7 +16,7 @@ from torch import nn
 from rtk.planners.recovery.rerouting import replan_from
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
-from rtk.planners.slipstream.cluster import Request, opening
+from rtk.planners.slipstream.cluster import AtlasRequest, opening
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.profilers.models.gpt import language_model_loss
 from rtk.runners.resilience.protocol import (
@@ -27,8 +27,8 @@ from rtk.runners.resilience.protocol import (
     FromWorker,
     Halt,
     Job,
+    RankAssignment,
     Saver,
-    Seat,
     Vote,
     Welcome,
 )
@@ -89,7 +89,7 @@ def meeting() -> MeetingPlace:
 
 
 def epoch(plan: Plan, number: int, iteration: int, skipped: bool = False) -> Epoch:
-    seats = (Seat("0/0", "0/0", meeting().address),)
+    seats = (RankAssignment("0/0", "0/0", meeting().address),)
     return Epoch(number, iteration, skipped, 99, canonical(plan).decode(), seats, nothing_committed=iteration == 0)
 
 
@@ -171,7 +171,7 @@ def test_a_checkpoint_that_falls_due_as_an_epoch_ends_is_saved(tmp_path: Any) ->
 
 def slipstream(technique: str, pp: int, dp: int, failed: frozenset[Place] = frozenset()) -> Plan:
     """A plan of 2 micro-batches a pipeline by SlipStream, some of whose workers may be dead."""
-    request = Request(Shape(pp, dp, 2), technique, effort=Effort("heuristic"))  # type: ignore[arg-type]
+    request = AtlasRequest(Shape(pp, dp, 2), technique, effort=Effort("heuristic"))  # type: ignore[arg-type]
     return Replanner(opening(profile(), request), len(failed)).in_place(failed)
 
 

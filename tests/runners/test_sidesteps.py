@@ -16,10 +16,7 @@ torch = pytest.importorskip("torch")
 from torch._C._distributed_c10d import HashStore  # noqa: E402
 
 from rtk.benchmarks.slow_network.network import SlowNetwork, enter, is_usable  # noqa: E402
-from rtk.cli.coordinating import (  # noqa: E402
-    Conduct,
-    Training,
-)
+from rtk.cli.coordinating import JobConfig, Training  # noqa: E402
 from rtk.cli.run import work as be_worker  # noqa: E402
 from rtk.runners.torch.gloo import (  # noqa: E402
     GlooTransport,
@@ -112,7 +109,7 @@ if __name__ != "worker":
     class NetworkJob(ProcessJob):
         """A job in the nodes of a network."""
 
-        def __init__(self, network: SlowNetwork, plan: Plan, how: Conduct) -> None:
+        def __init__(self, network: SlowNetwork, plan: Plan, how: JobConfig) -> None:
             self.network = network
             super().__init__(plan, how, TRAINING, network.address(COORDINATOR))
 
@@ -136,7 +133,7 @@ if __name__ != "worker":
 def test_a_link_that_is_cut_is_left_for_another_network_and_then_for_a_detour() -> None:
     """A pair whose one network is cut in the midst of training goes on by the other; cut off there too, by a third."""
     plan, names = plan_of(3, 1), ["0/0", "0/1", "0/2"]
-    how = Conduct(iterations=FOREVER, heartbeat_limit_s=1.0)
+    how = JobConfig(iterations=FOREVER, heartbeat_limit_s=1.0)
     with ExitStack() as stack:
         network = stack.enter_context(SlowNetwork([COORDINATOR, *names], NETWORKS))
         job = stack.enter_context(within(network, COORDINATOR, lambda: NetworkJob(network, plan, how)))

@@ -16,9 +16,9 @@ from torch._C._distributed_c10d import HashStore
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.program import MOST_SAMPLES, Program, Send, lower
-from rtk.runners.resilience.link import Link
+from rtk.runners.resilience.link import CoordinatorLink
 from rtk.runners.resilience.protocol import FromWorker, Job, Suspect, Vote
-from rtk.runners.torch.faults import BROKEN, Injection, SlowLinks, slowest_links
+from rtk.runners.torch.faults import BROKEN, DelayedTransport, Injection, slowest_links
 from rtk.runners.torch.gloo import GlooTransport
 from rtk.runners.torch.plane import Plane, delegated_peers, probed_peers
 from rtk.runners.torch.transport import WAITED_S, LostTouchError, Tags, Transfers
@@ -65,7 +65,7 @@ def noting(monkeypatch: pytest.MonkeyPatch) -> Noting:
 def test_a_slow_link_holds_who_sends_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message waits for its own link's delay and then leaves; over a fast link it leaves at once."""
     inner = noting(monkeypatch)
-    slow = SlowLinks(inner, slowest_links([(1, 0.25), (2, 0.0), (1, 0.5)]))
+    slow = DelayedTransport(inner, slowest_links([(1, 0.25), (2, 0.0), (1, 0.5)]))
     for to in (1, 2):
         slow.send(7, to, torch.zeros(1))
         slow.deliver(7, to, torch.zeros(1))
@@ -76,7 +76,7 @@ def test_a_slow_link_holds_who_sends_over_it(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_sum_waits_for_the_slowest_link_of_its_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ring of n passes a link 2 (n - 1) times; the plan's own delays, and links to others, have no part in it."""
     inner = noting(monkeypatch)
-    slow = SlowLinks(inner, lambda rank: 9.0, slowest_links([(1, 0.25), (2, 0.5), (3, BROKEN)]))
+    slow = DelayedTransport(inner, lambda rank: 9.0, slowest_links([(1, 0.25), (2, 0.5), (3, BROKEN)]))
     for group in ((0, 1, 2), (0, 1), (0, 4), (0,)):
         slow.all_reduce(group, torch.zeros(1))
     assert inner.did == [("wait", 2.0), ("sum", 3), ("wait", 0.5), ("sum", 2), ("sum", 2), ("sum", 1)]
@@ -88,7 +88,7 @@ def test_a_sum_waits_for_the_slowest_link_of_its_ring(monkeypatch: pytest.Monkey
 def test_nothing_passes_a_broken_link() -> None:
     """Who sends over it has lost touch with who is at its other end, at once; others are reached."""
     inner = Noting()
-    slow = SlowLinks(inner, slowest_links([(1, BROKEN)]))
+    slow = DelayedTransport(inner, slowest_links([(1, BROKEN)]))
     for operation in (slow.send, slow.deliver):
         with pytest.raises(LostTouchError) as caught:
             operation(1, 1, torch.zeros(1))
@@ -99,7 +99,7 @@ def test_nothing_passes_a_broken_link() -> None:
 
 def test_a_delay_lasts_what_it_says() -> None:
     """A real wait is never shorter than the delay."""
-    slow = SlowLinks(Noting(), lambda rank: 0.02)
+    slow = DelayedTransport(Noting(), lambda rank: 0.02)
     start_s = time.perf_counter()
     slow.send(1, 1, torch.zeros(1))
     assert time.perf_counter() - start_s >= 0.02
@@ -204,14 +204,14 @@ def test_a_direct_message_that_nobody_waited_for_has_no_time() -> None:
 def votes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Measured]]:
     """What workers that are threads tell the coordinator that they have measured."""
     found: list[Measured] = []
-    send = Link.send
+    send = CoordinatorLink.send
 
-    def note(link: Link, message: FromWorker) -> None:
+    def note(link: CoordinatorLink, message: FromWorker) -> None:
         if isinstance(message, Vote) and message.measured is not None:
             found.append(message.measured)
         send(link, message)
 
-    monkeypatch.setattr(Link, "send", note)
+    monkeypatch.setattr(CoordinatorLink, "send", note)
     yield found
 
 
@@ -248,7 +248,7 @@ def test_links_without_messages_are_probed() -> None:
 
     def make(rank: int) -> Plane:
         inner = GlooTransport(store, rank, 4, [], hostname="127.0.0.1")
-        transport = SlowLinks(inner, slowest_links([(3 - rank, 0.01)]))
+        transport = DelayedTransport(inner, slowest_links([(3 - rank, 0.01)]))
         probed = {3 - rank} if rank in (0, 3) else set[int]()
         return Plane.over(transport, program, rank, names, frozenset(), time.perf_counter, probed=probed)
 
@@ -301,10 +301,10 @@ def test_a_paced_job_is_as_slow_as_its_links(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_delegate_that_dies_is_a_lost_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its worker tells the coordinator with whom it lost touch, once, and goes on in the next epoch."""
     told: list[Suspect] = []
-    send, deliver = Link.send, GlooTransport.deliver
+    send, deliver = CoordinatorLink.send, GlooTransport.deliver
     failures = [ValueError("a broken delegate")]
 
-    def note(link: Link, message: FromWorker) -> None:
+    def note(link: CoordinatorLink, message: FromWorker) -> None:
         if isinstance(message, Suspect):
             told.append(message)
         send(link, message)
@@ -314,7 +314,7 @@ def test_a_delegate_that_dies_is_a_lost_peer(monkeypatch: pytest.MonkeyPatch) ->
             raise failures.pop()
         deliver(transport, tag, to, tensor)
 
-    monkeypatch.setattr(Link, "send", note)
+    monkeypatch.setattr(CoordinatorLink, "send", note)
     monkeypatch.setattr(GlooTransport, "deliver", fail_once)
     plan = plan_of(2, 1, 3)
     job = ThreadJob(plan, Job(plan, 3, heartbeat_limit_s=0.2), changes={"transport": "delegated"})

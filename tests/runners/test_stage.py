@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
-from rtk.runners.torch.stage import Stage
+from rtk.runners.torch.stage import TorchStage
 
 WIDTH = 6
 GPT = GptConfig(blocks=2, width=8, heads=2, vocabulary=11, positions=5)
@@ -146,8 +146,8 @@ def plain(
 def staged(
     layers: list[nn.Module], inputs: list[torch.Tensor], gradients: list[torch.Tensor], order: list[str]
 ) -> list[torch.Tensor | None]:
-    """Input gradients of a Stage that executes the operations of an order."""
-    stage = Stage(layers)
+    """Input gradients of a stage that executes the operations of an order."""
+    stage = TorchStage(layers)
     results: dict[int, torch.Tensor | None] = {}
     for kind, number in ((operation[0], int(operation[1:])) for operation in order):
         if kind == "F":
@@ -214,7 +214,7 @@ def test_types(dtype: torch.dtype) -> None:
     layers = [layer.to(dtype) for layer in gpt_layers(GPT)]
     other = copy.deepcopy(layers)
     x, target = tokens(), tokens()
-    split, coupled = Stage(layers, language_model_loss), Stage(other, language_model_loss)
+    split, coupled = TorchStage(layers, language_model_loss), TorchStage(other, language_model_loss)
     torch.testing.assert_close(split.forward(0, x, target), coupled.forward(0, x, target), rtol=0, atol=0)
     split.backward_input(0)
     split.backward_weight(0)
@@ -230,7 +230,7 @@ def test_autocast() -> None:
     torch.manual_seed(0)
     layer, x = nn.Linear(WIDTH, WIDTH), torch.randn(2, WIDTH)
     plain_layer = copy.deepcopy(layer)
-    stage = Stage([layer])
+    stage = TorchStage([layer])
     with torch.autocast("cpu", torch.bfloat16):
         plain_layer(x).float().sum().backward()
         output = stage.forward(0, x)
@@ -247,8 +247,8 @@ def test_stages_make_the_model() -> None:
     x, target = tokens(), tokens()
     loss = language_model_loss(whole(x), target) / 4
     torch.autograd.backward(loss)
-    first = Stage([layer.double() for layer in layers[:2]])
-    last = Stage([layer.double() for layer in layers[2:]], language_model_loss, loss_scale=0.25)
+    first = TorchStage([layer.double() for layer in layers[:2]])
+    last = TorchStage([layer.double() for layer in layers[2:]], language_model_loss, loss_scale=0.25)
     found = last.forward("m", first.forward("m", x), target)
     gradient = last.backward_input("m")
     assert first.backward_input("m", gradient) is None, "token numbers take no gradient"

@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.runners.torch.linear import DeferredLinear
-from rtk.runners.torch.stage import Stage
+from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
 
 WIDTH = 6
@@ -31,7 +31,7 @@ def test_conversion_keeps_names_and_values() -> None:
     layers = gpt_layers(GPT)
     before = {name: id(value) for name, value in nn.ModuleList(layers).named_parameters()}
     values = copy.deepcopy(nn.ModuleList(layers).state_dict())
-    stage = Stage(layers)
+    stage = TorchStage(layers)
     assert {name: id(value) for name, value in stage.layers.named_parameters()} == before
     assert all(torch.equal(values[name], value) for name, value in stage.layers.state_dict().items())
     assert sum(type(module) is DeferredLinear for module in stage.layers.modules()) == 4 * GPT.blocks + 1
@@ -40,7 +40,7 @@ def test_conversion_keeps_names_and_values() -> None:
 def test_subclasses_are_not_converted() -> None:
     """A subclass of nn.Linear, which may compute something else, keeps its type."""
     layer = nn.modules.linear.NonDynamicallyQuantizableLinear(2, 2)
-    Stage([layer])
+    TorchStage([layer])
     assert type(layer) is nn.modules.linear.NonDynamicallyQuantizableLinear
 
 
@@ -48,12 +48,12 @@ def test_parameters_once() -> None:
     """A parameter that two layers share is listed once."""
     first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
     second.weight = first.weight
-    assert len(list(Stage([first, second]).parameters())) == 3
+    assert len(list(TorchStage([first, second]).parameters())) == 3
 
 
 def test_weights_wait_for_w() -> None:
     """After I a linear layer's weight and bias have no gradient yet, after W they have."""
-    stage = Stage([nn.Linear(WIDTH, 3)])
+    stage = TorchStage([nn.Linear(WIDTH, 3)])
     output = stage.forward(0, torch.randn(2, WIDTH))
     stage.backward_input(0, torch.ones_like(output))
     assert all(parameter.grad is None for parameter in stage.parameters())
@@ -64,7 +64,7 @@ def test_weights_wait_for_w() -> None:
 def test_existing_gradients_are_written_in_place() -> None:
     """Gradients that are views into one buffer stay so, and are added to by I, W and B."""
     layers = gpt_layers(GPT)
-    stage = Stage(layers, language_model_loss)
+    stage = TorchStage(layers, language_model_loss)
     flat = torch.zeros(sum(parameter.numel() for parameter in stage.parameters()))
     start = 0
     for parameter in stage.parameters():
@@ -82,7 +82,7 @@ def test_existing_gradients_are_written_in_place() -> None:
     torch.testing.assert_close(flat, 2 * coupled)
 
 
-def gradients_of(stage: Stage) -> list[torch.Tensor]:
+def gradients_of(stage: TorchStage) -> list[torch.Tensor]:
     return [parameter.grad for parameter in stage.parameters() if parameter.grad is not None]
 
 
@@ -93,7 +93,7 @@ def live_tensors() -> int:
 
 def test_nothing_leaks() -> None:
     """Iterations leave no tensors behind, and gradients carry no graph."""
-    stage = Stage(gpt_layers(GPT), language_model_loss)
+    stage = TorchStage(gpt_layers(GPT), language_model_loss)
     x, target = tokens(), tokens()
     counts = []
     for _ in range(4):
@@ -118,7 +118,7 @@ def remember_storages(layer: nn.Module) -> list[Any]:
 def test_memory_ends_with_its_last_user() -> None:
     """The stash keeps a linear layer's input until W; other activations end with I; outputs belong to the caller."""
     first, middle, last = nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)
-    stage = Stage([first, middle, last, nn.Softmax(dim=-1)])
+    stage = TorchStage([first, middle, last, nn.Softmax(dim=-1)])
     between, stashed = remember_storages(first), remember_storages(middle)
     output = stage.forward(0, torch.randn(2, WIDTH))
     assert between[0].expired(), "tanh saves its output only"
@@ -131,7 +131,7 @@ def test_memory_ends_with_its_last_user() -> None:
 
 def test_output_is_not_held() -> None:
     """A stage lets go of its output, which the next stage may free."""
-    stage = Stage([nn.Linear(WIDTH, WIDTH)])
+    stage = TorchStage([nn.Linear(WIDTH, WIDTH)])
     output = stage.forward(0, torch.randn(2, WIDTH))
     storage = weak_storage(output.untyped_storage())
     del output
@@ -140,7 +140,7 @@ def test_output_is_not_held() -> None:
 
 def test_stash_bytes() -> None:
     """The stash is each linear layer's input and output gradient."""
-    stage = Stage([nn.Linear(WIDTH, 3)])
+    stage = TorchStage([nn.Linear(WIDTH, 3)])
     output = stage.forward(0, torch.randn(4, WIDTH))
     stage.backward_input(0, torch.ones_like(output))
     assert stage.stash_bytes(0) == 4 * (4 * WIDTH + 4 * 3)
@@ -148,7 +148,7 @@ def test_stash_bytes() -> None:
 
 def test_no_linear_layer() -> None:
     """Without a linear layer I is the full backward pass, and W does nothing."""
-    stage = Stage([nn.LayerNorm(WIDTH)])
+    stage = TorchStage([nn.LayerNorm(WIDTH)])
     output = stage.forward(0, torch.randn(2, WIDTH))
     stage.backward_input(0, torch.ones_like(output))
     gradients = [gradient.clone() for gradient in gradients_of(stage)]
@@ -162,7 +162,7 @@ def test_evaluation() -> None:
     """With gradients switched off a stage computes, and keeps nothing."""
     torch.manual_seed(0)
     layers = [nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5)]
-    stage = Stage(layers)
+    stage = TorchStage(layers)
     stage.layers.eval()
     x = torch.randn(2, WIDTH)
     with torch.no_grad():
@@ -173,7 +173,7 @@ def test_evaluation() -> None:
 def test_inputs_stay_untouched() -> None:
     """The tensor given to F is not marked, and takes no gradient itself."""
     x = torch.randn(2, WIDTH)
-    Stage([nn.Linear(WIDTH, WIDTH)]).forward(0, x)
+    TorchStage([nn.Linear(WIDTH, WIDTH)]).forward(0, x)
     assert not x.requires_grad
 
 
@@ -181,7 +181,7 @@ def used(*operations: str) -> Callable[[], object]:
     """Executes operations on micro-batch 0 of a fresh stage."""
 
     def run() -> None:
-        stage = Stage([nn.Linear(WIDTH, 1)])
+        stage = TorchStage([nn.Linear(WIDTH, 1)])
         x, gradient = torch.randn(2, WIDTH), torch.ones(2, 1)
         methods: dict[str, Callable[[], object]] = {
             "F": lambda: stage.forward(0, x),
@@ -222,17 +222,17 @@ def test_right_orders() -> None:
 
 
 def missing_gradient() -> None:
-    stage = Stage([nn.Linear(WIDTH, 1)])
+    stage = TorchStage([nn.Linear(WIDTH, 1)])
     stage.forward(0, torch.randn(2, WIDTH))
     stage.backward_input(0)
 
 
 def missing_target() -> None:
-    Stage([nn.Linear(WIDTH, 1)], F.mse_loss).forward(0, torch.randn(2, WIDTH))
+    TorchStage([nn.Linear(WIDTH, 1)], F.mse_loss).forward(0, torch.randn(2, WIDTH))
 
 
 def unexpected_target() -> None:
-    Stage([nn.Linear(WIDTH, 1)]).forward(0, torch.randn(2, WIDTH), torch.randn(2, 1))
+    TorchStage([nn.Linear(WIDTH, 1)]).forward(0, torch.randn(2, WIDTH), torch.randn(2, 1))
 
 
 @pytest.mark.parametrize("misuse", [missing_gradient, missing_target, unexpected_target])
@@ -245,19 +245,19 @@ def test_missing_arguments(misuse: Callable[[], None]) -> None:
 def test_layers_must_return_one_tensor() -> None:
     """A layer that returns a tuple is named in the error."""
     with pytest.raises(InvalidInputError, match="layer 1 of the stage, LSTM"):
-        Stage([nn.Identity(), nn.LSTM(WIDTH, 2)]).forward(0, torch.randn(2, 3, WIDTH))
+        TorchStage([nn.Identity(), nn.LSTM(WIDTH, 2)]).forward(0, torch.randn(2, 3, WIDTH))
 
 
 def test_loss_must_be_a_scalar() -> None:
     """A loss that is not reduced is refused."""
-    stage = Stage([nn.Linear(WIDTH, 2)], lambda output, target: (output - target) ** 2)
+    stage = TorchStage([nn.Linear(WIDTH, 2)], lambda output, target: (output - target) ** 2)
     with pytest.raises(InvalidInputError, match="not a scalar"):
         stage.forward(0, torch.randn(2, WIDTH), torch.randn(2, 2))
 
 
 def test_failed_backward_leaves_the_store_closed() -> None:
     """After an I that failed, a later B computes its weight gradients at once."""
-    stage = Stage([nn.Linear(WIDTH, 1)])
+    stage = TorchStage([nn.Linear(WIDTH, 1)])
     for key in range(2):
         stage.forward(key, torch.randn(2, WIDTH))
     with pytest.raises(RuntimeError):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rtk.runners.torch.staging import Staging
+from rtk.runners.torch.staging import HostStaging
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
@@ -73,7 +73,7 @@ class FakeEvent:
 
 def test_a_cpu_hands_tensors_through() -> None:
     """Without a GPU nothing is copied, to the host or back, and messages are announced as they are."""
-    tensor, staging = torch.ones(3, requires_grad=True), Staging.of(torch.device("cpu"))
+    tensor, staging = torch.ones(3, requires_grad=True), HostStaging.of(torch.device("cpu"))
     host = staging.to_host(tensor)()
     assert host.data_ptr() == tensor.data_ptr()
     assert not host.requires_grad
@@ -84,7 +84,7 @@ def test_a_cpu_hands_tensors_through() -> None:
 def test_who_computes_waits_for_no_copy_to_the_host() -> None:
     """The copy runs beside, after all that was launched before it; only who sends waits, for its event."""
     said: list[str] = []
-    pending = Staging(FakeStreams(said), FakeStreams([])).to_host(torch.ones(3))
+    pending = HostStaging(FakeStreams(said), FakeStreams([])).to_host(torch.ones(3))
     launched = ["side waits for current", "pinned", "on side", "record on side", "off side", "keep for side"]
     assert said == launched
     assert torch.equal(pending(), torch.ones(3))
@@ -94,7 +94,7 @@ def test_who_computes_waits_for_no_copy_to_the_host() -> None:
 def test_a_kernel_waits_for_the_copy_that_it_needs() -> None:
     """The copy to the device is launched by who received; who computes lets its stream, not its thread, wait for it."""
     said: list[str] = []
-    pending = Staging(FakeStreams([]), FakeStreams(said)).to_device(torch.ones(3))
+    pending = HostStaging(FakeStreams([]), FakeStreams(said)).to_device(torch.ones(3))
     launched = ["on side", "device memory", "record on side", "off side"]
     assert said == launched
     assert torch.equal(pending(), torch.ones(3))
@@ -104,7 +104,7 @@ def test_a_kernel_waits_for_the_copy_that_it_needs() -> None:
 def test_messages_arrive_in_pinned_memory() -> None:
     """Those of one shape and type are announced with one and the same tensor."""
     said: list[str] = []
-    staging = Staging(FakeStreams(said), FakeStreams([]))
+    staging = HostStaging(FakeStreams(said), FakeStreams([]))
     first, second = staging.host_like(torch.ones(2, 3)), staging.host_like(torch.zeros(2, 3))
     assert first is second
     assert staging.host_like(torch.ones(2, 3, dtype=torch.float64)) is not first
@@ -115,7 +115,7 @@ def test_messages_arrive_in_pinned_memory() -> None:
 def test_tensors_travel_to_the_host_and_back() -> None:
     """On a GPU a tensor is the same after both copies, whatever is done to the device's memory meanwhile."""
     device = torch.device("cuda")
-    staging = Staging.of(device)
+    staging = HostStaging.of(device)
     tensor = torch.randn(1 << 20, device=device)
     wanted = tensor.cpu()
     pending = staging.to_host(tensor * 1)

@@ -13,10 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rtk.cli.coordinating import (  # noqa: E402
-    Conduct,
-    Training,
-)
+from rtk.cli.coordinating import JobConfig, Training  # noqa: E402
 from rtk.planners.oobleck.plan import plan_oobleck  # noqa: E402
 from rtk.planners.oobleck.templates import plan_templates  # noqa: E402
 from rtk.planners.pipeline import plan_pipeline  # noqa: E402
@@ -94,7 +91,7 @@ class Story:
 def story() -> Iterator[Story]:
     """A job of 3 stages x 2 pipelines; the tests below happen to it one after the other."""
     plan = plan_of(3, 2, seconds=0.004)
-    how, training = Conduct(FOREVER, heartbeat_limit_s=HEARTBEAT_S), replace(TRAINING, paced=True)
+    how, training = JobConfig(FOREVER, heartbeat_limit_s=HEARTBEAT_S), replace(TRAINING, paced=True)
     # On a busy machine something is slow now and then, and an epoch that begins for it would be in the tests' way.
     with ProcessJob(plan, how, training, is_watchful=False) as job:
         job.wait_for_iteration(3)
@@ -228,7 +225,7 @@ def test_what_was_trained(story: Story, kept: tuple[int, int]) -> None:
 def test_a_stage_down_to_its_last_worker_and_beyond(tmp_path: Path) -> None:
     """Two of three peers may go; with the last one the others save what they hold, and all end with exit code 5."""
     plan = plan_of(2, 3, 1)
-    with ProcessJob(plan, Conduct(FOREVER, heartbeat_limit_s=HEARTBEAT_S, checkpoint=str(tmp_path)), TRAINING) as job:
+    with ProcessJob(plan, JobConfig(FOREVER, heartbeat_limit_s=HEARTBEAT_S, checkpoint=str(tmp_path)), TRAINING) as job:
         job.wait_for_iteration(2)
         story = Story(job)
         for left, name in ((5, "1/1"), (4, "0/1")):
@@ -256,7 +253,7 @@ def test_a_stage_that_is_told_to_go_is_saved_and_goes_on_elsewhere(tmp_path: Pat
     """All workers of a stage get SIGTERM: the iteration is finished, the whole state is saved, and everybody ends with
     5; what resumes from there, in other processes, trains as if nothing had happened."""
     plan, saved = plan_of(2, 2, 1), str(tmp_path)
-    with ProcessJob(plan, Conduct(FOREVER, heartbeat_limit_s=HEARTBEAT_S, checkpoint=saved), TRAINING) as job:
+    with ProcessJob(plan, JobConfig(FOREVER, heartbeat_limit_s=HEARTBEAT_S, checkpoint=saved), TRAINING) as job:
         job.wait_for_iteration(2)
         for name in ("0/1", "1/1"):
             job.signal(name, signal.SIGTERM)
@@ -268,7 +265,7 @@ def test_a_stage_that_is_told_to_go_is_saved_and_goes_on_elsewhere(tmp_path: Pat
     manifest = read_manifest(Path(Story(job).await_event("checkpoint", 0)["path"]))
     assert (manifest.iteration, manifest.missing) == (len(done), ())
     assert not [one for one in job.said if one["event"] == "failure"]
-    with ProcessJob(plan, Conduct(len(done) + 3, resume=saved), TRAINING) as rest:
+    with ProcessJob(plan, JobConfig(len(done) + 3, resume=saved), TRAINING) as rest:
         assert rest.result().exit_code == 0
     assert done + rest.losses() == pytest.approx(single_process(plan, TRAINING, len(done) + 3), abs=1e-6)
 
@@ -279,7 +276,7 @@ def test_unlike_pipelines_lose_nothing() -> None:
     templates = plan_templates(Profile((layer,) * 10), 7, 1, 1, memory_limit_bytes=5.0)
     plan = plan_oobleck(templates, 7, 7, 1)
     assert [pipeline.template for pipeline in plan.pipelines] == ["n3", "n2", "n2"]
-    with ProcessJob(plan, Conduct(FOREVER, heartbeat_limit_s=HEARTBEAT_S), TRAINING) as job:
+    with ProcessJob(plan, JobConfig(FOREVER, heartbeat_limit_s=HEARTBEAT_S), TRAINING) as job:
         job.wait_for_iteration(2)
         story = Story(job)
         since = story.now()

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 from torch._C._distributed_c10d import HashStore  # noqa: E402
 
 from rtk.runners.torch.delegates import Delegates  # noqa: E402
-from rtk.runners.torch.faults import SlowLinks  # noqa: E402
+from rtk.runners.torch.faults import DelayedTransport  # noqa: E402
 from rtk.runners.torch.gloo import GlooTransport  # noqa: E402
 from rtk.runners.torch.groups import PrefixStore, ProcessGroupGloo, Store  # noqa: E402
 from rtk.runners.torch.nccl import NcclTransport  # noqa: E402
@@ -135,7 +135,7 @@ BLOCKED = [blocked_receive, blocked_flush, blocked_sum_of_all, blocked_sum_of_pe
 @pytest.mark.parametrize("operation", BLOCKED)
 def test_an_interrupt_wakes_whoever_is_blocked(operation: Callable[[Transport], Any], slow: bool) -> None:
     """A receive, a flush and sums over either group, of peers that live and do nothing, end with our error."""
-    transports: list[Transport] = [SlowLinks(one, no_delay) if slow else one for one in world(3)]
+    transports: list[Transport] = [DelayedTransport(one, no_delay) if slow else one for one in world(3)]
     blocked = in_background(lambda: operation(transports[0]))
     time.sleep(0.05)
     assert not blocked.done()
@@ -176,7 +176,7 @@ def test_an_interrupt_wakes_a_receive_though_another_peer_is_gone() -> None:
 def test_delayed_messages_do_not_hold_up_an_interrupt(operation: Callable[[Transport], Any]) -> None:
     """Who is held by a slow link is woken, and later messages are refused."""
     before = held()
-    slow = [SlowLinks(one, a_minute, a_minute) for one in world(2)]
+    slow = [DelayedTransport(one, a_minute, a_minute) for one in world(2)]
     blocked = in_background(lambda: operation(slow[0]))
     time.sleep(0.05)
     assert not blocked.done()
@@ -222,7 +222,7 @@ def test_connecting_fails_after_its_limit() -> None:
 def test_a_world_of_one_has_nothing_to_connect() -> None:
     """A single worker sums over itself, meets nobody, and can be interrupted and closed."""
     before = held()
-    transport = SlowLinks(GlooTransport(HashStore(), 0, 1, [(0,)], connect_limit=timedelta(0)), no_delay)
+    transport = DelayedTransport(GlooTransport(HashStore(), 0, 1, [(0,)], connect_limit=timedelta(0)), no_delay)
     total = torch.full((1,), 3.0)
     transport.all_reduce((0,), total)
     transport.flush()
@@ -239,7 +239,7 @@ def test_25_epochs_leave_nothing_behind() -> None:
     close_all(world(3))
     before = held()
     for _ in range(25):
-        slow = [SlowLinks(one, a_minute) for one in world(3)]
+        slow = [DelayedTransport(one, a_minute) for one in world(3)]
         transports: list[Transport] = [Delegates(one, one, {(rank + 1) % 3}) for rank, one in enumerate(slow)]
         for rank, transport in enumerate(transports):
             transport.post_receive(1, (rank + 1) % 3, torch.zeros(100))

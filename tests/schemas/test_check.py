@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.runners.simulator import simulate
-from rtk.schemas.check import Problem, check_plan, check_timeline, deadlock_free_times, require_valid
+from rtk.schemas.check import Violation, check_plan, check_timeline, deadlock_free_times, require_valid
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Link, Pipeline, Plan, Prediction, Stage, Template, Worker
 from rtk.schemas.timeline import Span, Timeline
@@ -203,7 +203,7 @@ def test_problem_names_the_operation_and_its_place() -> None:
     """A problem says which operation, on which worker, at which place of its order."""
     plan = hand_plan({"0/0": "F0 B0", "0/1": "F0 W0 I0"}, 1)
     assert check_plan(plan) == [
-        Problem(
+        Violation(
             "/workers/1/order",
             "W of micro-batch 0.0 on worker 0/1 (operation 1) comes before "
             "I of micro-batch 0.0 on worker 0/1 (operation 2), which it needs",
@@ -215,7 +215,7 @@ def test_lost_micro_batch_is_found() -> None:
     """A micro-batch that no worker of a stage runs at all is a problem of the plan."""
     problems = check_plan(hand_plan({"0/0": "F0 B0", "0/1": ""}, 1))
     assert problems == [
-        Problem("/workers", "micro-batch 0.0 at stage 1 has nothing; it needs one F, and one B or one I and one W")
+        Violation("/workers", "micro-batch 0.0 at stage 1 has nothing; it needs one F, and one B or one I and one W")
     ]
 
 

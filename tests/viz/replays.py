@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rtk.runners.replay.engine import refused, replay, report_of, yardstick_of
 from rtk.schemas.plan import Place, Plan
-from rtk.schemas.replay import Costs, Fleet, Moment, Pause, Standing, Step
+from rtk.schemas.replay import Costs, Fleet, Moment, Pause, StateChange, TrainingState
 from rtk.schemas.replay_report import GpuHours, PolicyReport, ReplayReport, Stretch, WhereTimeWent
 
 NODES = tuple(f"n{number}" for number in range(8))
@@ -19,19 +19,19 @@ class Scripted:
     def __init__(self, pause_s: float, never_fails: bool = False) -> None:
         self._pause_s, self._never_fails = pause_s, never_fails
 
-    def begin(self, fleet: Fleet) -> Standing:
-        return Standing((), 80.0 / len(fleet.nodes), 16, len(fleet.nodes), 2.0**30)
+    def begin(self, fleet: Fleet) -> TrainingState:
+        return TrainingState((), 80.0 / len(fleet.nodes), 16, len(fleet.nodes), 2.0**30)
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         if self._never_fails:
             return ()
         pauses = (Pause("restarting", self._pause_s),)
-        return (Step(self.begin(moment.fleet), "restart", pauses, interrupts=True),)
+        return (StateChange(self.begin(moment.fleet), "restart", pauses, interrupts=True),)
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         return None
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         return {}
 
 

@@ -18,7 +18,7 @@ MOST_EMPTY = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class StageOperation:
     """One operation of a stage in every step.
 
     Attributes:
@@ -50,7 +50,7 @@ class Operations:
         left_out: how many steps had other operations than most.
     """
 
-    operations: tuple[Operation, ...]
+    operations: tuple[StageOperation, ...]
     ranks: tuple[tuple[str, ...], ...]
     start_s: Times
     duration_s: Times
@@ -122,10 +122,10 @@ def _codes(table: Table) -> Whole:
     return codes
 
 
-def _operation(table: Table, row: int) -> Operation:
+def _operation(table: Table, row: int) -> StageOperation:
     chunk, model_chunk, microbatch = (int(table.whole[name][row]) for name in ("mc", "gmc", "mb_id"))
     stage, number = (int(table.whole[name][row]) for name in ("stage", "seq_id"))
-    return Operation(stage, KNOWN[table.kind[row]], number, chunk, model_chunk, microbatch)
+    return StageOperation(stage, KNOWN[table.kind[row]], number, chunk, model_chunk, microbatch)
 
 
 def _check_once(count: NDArray[Any], table: Table, cell: Whole, where: str) -> None:
@@ -185,7 +185,7 @@ Members = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class SimultaneousStart:
     """Operations that start together, as both ends of a message do.
 
     Attributes:
@@ -206,7 +206,7 @@ class Dependencies:
         before: for each operation, those that must be over.
     """
 
-    events: tuple[Event, ...]
+    events: tuple[SimultaneousStart, ...]
     before: tuple[Members, ...]
 
 
@@ -367,7 +367,7 @@ def _owners(graph: _Graph, stage: int, kind: str, compute: str, towards: int) ->
     )
 
 
-def _sorted(graph: _Graph) -> tuple[Event, ...]:
+def _sorted(graph: _Graph) -> tuple[SimultaneousStart, ...]:
     """All events, each after what it waits for."""
     grouped = {place for members in graph.together for place in members}
     alone = [(place,) for place in range(len(graph.operations)) if place not in grouped]
@@ -375,7 +375,7 @@ def _sorted(graph: _Graph) -> tuple[Event, ...]:
     event_of = {place: number for number, members in enumerate(groups) for place in members}
     needs = [{event_of[b] for p in members for b in graph.before[p]} - {n} for n, members in enumerate(groups)]
     order = _topological(needs, graph.where)
-    return tuple(Event(groups[n], graph.operations[groups[n][0]].kind in table.AMONG_PEERS) for n in order)
+    return tuple(SimultaneousStart(groups[n], graph.operations[groups[n][0]].kind in table.AMONG_PEERS) for n in order)
 
 
 def _topological(needs: Sequence[set[int]], where: str) -> list[int]:

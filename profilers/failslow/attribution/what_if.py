@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ....schemas.detection import Attribution, FailSlow, FileFindings, Scope
 from ....schemas.errors import InvalidInputError
 from . import table
-from .operations import Dependencies, Operation, Operations, arrange, dependencies_of
+from .operations import Dependencies, Operations, StageOperation, arrange, dependencies_of
 from .table import Times, looks_like_one, read_table
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def _latest(end_s: Times, before: tuple[int, ...], job: Operations) -> Times:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WhatIf:
+class WhatIfModel:
     """A job's measured operations, and what is usual.
 
     Attributes:
@@ -86,7 +86,7 @@ class WhatIf:
     usual_s: Times
 
     @classmethod
-    def of(cls, job: Operations, where: str) -> "WhatIf":
+    def of(cls, job: Operations, where: str) -> "WhatIfModel":
         """Take a job's measurements apart.
 
         Args:
@@ -198,7 +198,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Effect:
+class CauseEffect:
     """A cause, and what it is worth.
 
     Attributes:
@@ -217,10 +217,10 @@ class Effect:
         return float(self.before_s.mean() / self.after_s.mean())
 
 
-Remedy = Callable[[WhatIf, Times], Cause | None]
+Remedy = Callable[[WhatIfModel, Times], Cause | None]
 
 
-def causes_of(what_if: WhatIf) -> tuple[Effect, ...]:
+def causes_of(what_if: WhatIfModel) -> tuple[CauseEffect, ...]:
     """Everything that slows a job down by more than `NOTICEABLE`, what costs most first.
 
     Each remedy is tried on what the job takes after those that were found before; of those that help about the same,
@@ -231,11 +231,11 @@ def causes_of(what_if: WhatIf) -> tuple[Effect, ...]:
         what_if: the job.
     """
     busy_s, now_s = what_if.busy_s, what_if.steps_s(what_if.busy_s)
-    found: list[Effect] = []
+    found: list[CauseEffect] = []
     left: list[Remedy] = [slow_links, slow_workers, uneven_stages, uneven_data, slow_communication]
     while left:
         tried = [(remedy, cause) for remedy in left if (cause := remedy(what_if, busy_s)) is not None]
-        effects = [Effect(cause, now_s, what_if.steps_s(cause.amended_s)) for _, cause in tried]
+        effects = [CauseEffect(cause, now_s, what_if.steps_s(cause.amended_s)) for _, cause in tried]
         most = max((effect.slowdown for effect in effects), default=1.0)
         if most < NOTICEABLE:
             break
@@ -246,7 +246,7 @@ def causes_of(what_if: WhatIf) -> tuple[Effect, ...]:
     return tuple(found)
 
 
-def slow_links(what_if: WhatIf, busy_s: Times) -> Cause | None:
+def slow_links(what_if: WhatIfModel, busy_s: Times) -> Cause | None:
     """Links whose messages take longer than those of most; amended, they are as fast as these."""
     links = links_of(what_if)
     means_s = np.array([mean_of_link_s(busy_s, link) for link in links])
@@ -265,7 +265,7 @@ def slow_links(what_if: WhatIf, busy_s: Times) -> Cause | None:
     return Cause("communication", Scope("link", tuple(links[n].name for n in slow)), told, amended_s)
 
 
-def slow_workers(what_if: WhatIf, busy_s: Times) -> Cause | None:
+def slow_workers(what_if: WhatIfModel, busy_s: Times) -> Cause | None:
     """Workers that compute longer than their stage's peers; amended, they are as fast as these."""
     passes_s = _passes_s(what_if, busy_s)
     factors = {kind: _against_peers(times_s) for kind, times_s in passes_s.items()}
@@ -290,7 +290,7 @@ def _against_peers(passes_s: Times) -> Times:
     return np.where(usual_s > 0, passes_s / np.where(usual_s > 0, usual_s, 1.0), 1.0)
 
 
-def uneven_stages(what_if: WhatIf, busy_s: Times) -> Cause | None:
+def uneven_stages(what_if: WhatIfModel, busy_s: Times) -> Cause | None:
     """Stages that compute longer than others on all peers; amended, all stages take the mean of all."""
     passes_s = {kind: times_s.mean(axis=1) for kind, times_s in _passes_s(what_if, busy_s).items()}
     total_s = sum(passes_s.values(), np.zeros(1))
@@ -306,7 +306,7 @@ def uneven_stages(what_if: WhatIf, busy_s: Times) -> Cause | None:
     return Cause("computation", Scope("stage", tuple(str(stage) for stage in slow)), told, amended_s)
 
 
-def uneven_data(what_if: WhatIf, busy_s: Times) -> Cause | None:
+def uneven_data(what_if: WhatIfModel, busy_s: Times) -> Cause | None:
     """Micro-batches of unlike length, or pauses that meet now this one, now that; amended, a worker's are all alike."""
     correlation = _correlation(what_if, busy_s)
     if correlation >= CORRELATED:
@@ -317,7 +317,7 @@ def uneven_data(what_if: WhatIf, busy_s: Times) -> Cause | None:
     return Cause("computation", Scope(), evidence, alike(what_if, busy_s))
 
 
-def _correlation(what_if: WhatIf, busy_s: Times) -> float:
+def _correlation(what_if: WhatIfModel, busy_s: Times) -> float:
     """That of forward and backward passes of the same micro-batch on the same worker: the median of all workers."""
     backward_of = {(o.stage, o.model_chunk, o.microbatch): n for n, o in _of_kind(what_if, table.BACKWARD)}
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
@@ -333,7 +333,7 @@ def _correlation(what_if: WhatIf, busy_s: Times) -> float:
     return float(np.median(found)) if found else 0.0
 
 
-def _of_kind(what_if: WhatIf, kind: str) -> list[tuple[int, Operation]]:
+def _of_kind(what_if: WhatIfModel, kind: str) -> list[tuple[int, StageOperation]]:
     return [(place, o) for place, o in enumerate(what_if.job.operations) if o.kind == kind]
 
 
@@ -342,7 +342,7 @@ def _centred(times_s: Times) -> Times:
     return centred_s
 
 
-def slow_communication(what_if: WhatIf, busy_s: Times) -> Cause | None:
+def slow_communication(what_if: WhatIfModel, busy_s: Times) -> Cause | None:
     """Messages and collectives that take longer than is usual, wherever; amended, they take what is usual."""
     is_one = np.array([o.kind in table.COMMUNICATION for o in what_if.job.operations])[:, None, None]
     amended_s = np.where(is_one, np.minimum(busy_s, what_if.usual_s), busy_s)
@@ -355,7 +355,7 @@ def slow_communication(what_if: WhatIf, busy_s: Times) -> Cause | None:
     return Cause("communication", Scope(), (told,), amended_s)
 
 
-def _passes_s(what_if: WhatIf, busy_s: Times) -> dict[str, Times]:
+def _passes_s(what_if: WhatIfModel, busy_s: Times) -> dict[str, Times]:
     """What a forward and a backward pass takes on average, by stage and peer."""
     passes_s = {kind: np.zeros((len(what_if.job.ranks), what_if.job.peers)) for kind in table.COMPUTE}
     for (stage, kind), places in computation_of(what_if).items():
@@ -385,7 +385,7 @@ LEAST = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class NeighbourLink:
     """The way between two neighbouring workers.
 
     Attributes:
@@ -399,7 +399,7 @@ class Link:
     messages: tuple[int, ...]
 
 
-def attribution_of(what_if: WhatIf) -> Attribution:
+def attribution_of(what_if: WhatIfModel) -> Attribution:
     """Share out a job's slow-down, as the paper does (equations 1 to 5, and section 5.2).
 
     `worker_share` (M_W) is what goes away with the slowest 3 % of workers; a worker's slow-down is the smaller one of
@@ -424,7 +424,7 @@ def attribution_of(what_if: WhatIf) -> Attribution:
     )
 
 
-def _slowest_workers(what_if: WhatIf, ideal_s: float) -> Mask:
+def _slowest_workers(what_if: WhatIfModel, ideal_s: float) -> Mask:
     job = what_if.job
     stages = [what_if.takes_s(what_if.only(what_if.on_stage(s))) / ideal_s for s in range(len(job.ranks))]
     peers = [what_if.takes_s(what_if.only(what_if.of_peer(p))) / ideal_s for p in range(job.peers)]
@@ -435,7 +435,7 @@ def _slowest_workers(what_if: WhatIf, ideal_s: float) -> Mask:
     return mask
 
 
-def links_of(what_if: WhatIf) -> tuple[Link, ...]:
+def links_of(what_if: WhatIfModel) -> tuple[NeighbourLink, ...]:
     """All links over which there were messages, in the order of stages, then peers."""
     operations, ranks = what_if.job.operations, what_if.job.ranks
     messages: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -444,18 +444,18 @@ def links_of(what_if: WhatIf) -> tuple[Link, ...]:
             one, other = sorted(operations[member].stage for member in event.members)
             messages[one, other] += event.members
     return tuple(
-        Link(f"{ranks[one][peer]}-{ranks[other][peer]}", peer, tuple(sorted(messages[one, other])))
+        NeighbourLink(f"{ranks[one][peer]}-{ranks[other][peer]}", peer, tuple(sorted(messages[one, other])))
         for one, other in sorted(messages)
         for peer in range(what_if.job.peers)
     )
 
 
-def mean_of_link_s(busy_s: Times, link: Link) -> float:
+def mean_of_link_s(busy_s: Times, link: NeighbourLink) -> float:
     """What a link's messages take on average."""
     return float(busy_s[list(link.messages), :, link.peer].mean())
 
 
-def any_link(what_if: WhatIf, links: Iterable[Link]) -> Mask:
+def any_link(what_if: WhatIfModel, links: Iterable[NeighbourLink]) -> Mask:
     """The messages of some links, by operation, step and peer."""
     mask = _none(what_if)
     for link in links:
@@ -463,11 +463,11 @@ def any_link(what_if: WhatIf, links: Iterable[Link]) -> Mask:
     return mask
 
 
-def _none(what_if: WhatIf) -> Mask:
+def _none(what_if: WhatIfModel) -> Mask:
     return np.zeros((len(what_if.job.operations), 1, what_if.job.peers), dtype=bool)
 
 
-def alike(what_if: WhatIf, busy_s: Times) -> Times:
+def alike(what_if: WhatIfModel, busy_s: Times) -> Times:
     """The operations' times, if each worker's micro-batches took the same: what they take on average, by kind."""
     evened_s = busy_s.copy()
     for places in computation_of(what_if).values():
@@ -475,7 +475,7 @@ def alike(what_if: WhatIf, busy_s: Times) -> Times:
     return evened_s
 
 
-def computation_of(what_if: WhatIf) -> dict[tuple[int, str], list[int]]:
+def computation_of(what_if: WhatIfModel) -> dict[tuple[int, str], list[int]]:
     """The forward and backward passes of each stage, as places in `Operations.operations`."""
     passes: dict[tuple[int, str], list[int]] = defaultdict(list)
     for place, operation in enumerate(what_if.job.operations):
@@ -519,7 +519,7 @@ def findings_of(path: Path) -> FileFindings:
     """
     where = str(path)
     job = arrange(read_table(path), where)
-    what_if = WhatIf.of(job, where)
+    what_if = WhatIfModel.of(job, where)
     attribution = attribution_of(what_if)
     effects = causes_of(what_if)
     notes = _notes(what_if)
@@ -530,7 +530,7 @@ def findings_of(path: Path) -> FileFindings:
     return FileFindings(where, KIND, job.steps, what_if.ideal_s(), events, attribution)
 
 
-def _event(effect: Effect, notes: tuple[str, ...]) -> FailSlow:
+def _event(effect: CauseEffect, notes: tuple[str, ...]) -> FailSlow:
     """A cause as an event, over the steps that it slows."""
     slow = np.flatnonzero(effect.before_s > NOTICEABLE * effect.after_s)
     first, last = (int(slow[0]), int(slow[-1])) if len(slow) else (0, len(effect.before_s) - 1)
@@ -554,7 +554,7 @@ def _unexplained(attribution: Attribution, steps: int, notes: tuple[str, ...]) -
     return FailSlow(0, None, steps - 1, None, attribution.slowdown, "unknown", evidence=evidence)
 
 
-def _notes(what_if: WhatIf) -> tuple[str, ...]:
+def _notes(what_if: WhatIfModel) -> tuple[str, ...]:
     """What limits how far the findings can be trusted."""
     job, was_s = what_if.job, what_if.as_it_was_s()
     measured_s = float(job.end_s.max(axis=(0, 2)).mean())

@@ -37,7 +37,7 @@ LINK = "->"  # between the sender's and the receiver's rank, as the group of a p
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CommunicationCall:
     """A communication call.
 
     Attributes:
@@ -82,7 +82,7 @@ class CallLog:
     file: str
     kind: str
     rank: int
-    calls: tuple[Call, ...]
+    calls: tuple[CommunicationCall, ...]
     members: Mapping[str, tuple[int, ...]]
     iterations: tuple[tuple[float, float], ...] = ()
 
@@ -112,7 +112,7 @@ def read_call_log(path: Path) -> tuple[CallLog, ...]:
     Raises:
         InvalidInputError: a line is no call, or has its time in another unit than those before.
     """
-    calls: dict[int, list[Call]] = {}
+    calls: dict[int, list[CommunicationCall]] = {}
     is_ns: bool | None = None
     for number, row in rows_of(path):
         where = f"{path}, line {number}"
@@ -151,7 +151,7 @@ def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def _call(row: dict[str, Any], t_s: float, where: str) -> Call:
+def _call(row: dict[str, Any], t_s: float, where: str) -> CommunicationCall:
     rank, size = int(_number(row, "rank", where, -1)), int(_number(row, "bytes", where, 0))
     op, group = row.get("op"), row.get("group", "")
     if not isinstance(op, str) or not isinstance(group, str | int):
@@ -160,7 +160,7 @@ def _call(row: dict[str, Any], t_s: float, where: str) -> Call:
         )
     op = plain_op(op)
     took_us = _number(row, "dur_us", where, -1.0)
-    return Call(
+    return CommunicationCall(
         t_s=t_s,
         rank=rank,
         op=op,
@@ -302,7 +302,7 @@ Cluster: TypeAlias = tuple[str, int, str, int]  # operation, bytes, type, ranks
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class LogInterval:
     """A stretch of a rank's log.
 
     Attributes:
@@ -316,7 +316,7 @@ class Span:
     end_s: float
     iteration_s: float
 
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> Iterator[CommunicationCall]:
         """The calls in it whose duration is known."""
         return (
             call for call in self.log.calls if self.begin_s <= call.t_s < self.end_s and call.duration_s is not None
@@ -330,7 +330,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Degraded:
+class SlowGroup:
     """A group whose transfers take longer than those of comparable ones.
 
     Attributes:
@@ -375,7 +375,9 @@ class Verdict:
     evidence: tuple[str, ...] = ()
 
 
-def degraded_groups(slow: Sequence[Span], usual: Sequence[Span] = (), fewest: int = 2) -> tuple[Degraded, ...]:
+def degraded_groups(
+    slow: Sequence[LogInterval], usual: Sequence[LogInterval] = (), fewest: int = 2
+) -> tuple[SlowGroup, ...]:
     """The groups that are slower than comparable ones, the slowest first.
 
     Args:
@@ -395,11 +397,11 @@ def degraded_groups(slow: Sequence[Span], usual: Sequence[Span] = (), fewest: in
             usual_s = median(others) if len(others) >= fewest - 1 and others else before.get(token, ((), 0.0))[1]
             if usual_s > 0 and transfer_s > APART * usual_s:
                 count = len(others) if len(others) >= fewest - 1 else 0
-                found.append(Degraded(group, ranks, op, size, transfer_s, usual_s, count))
+                found.append(SlowGroup(group, ranks, op, size, transfer_s, usual_s, count))
     return tuple(sorted(found, key=lambda one: (-one.ratio, one.group)))
 
 
-def _transfers(spans: Sequence[Span]) -> dict[Token, tuple[tuple[int, ...], float]]:
+def _transfers(spans: Sequence[LogInterval]) -> dict[Token, tuple[tuple[int, ...], float]]:
     """The ranks and the transfer time of each kind of call: the median of the rank that waits least."""
     times_s: dict[Token, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     members: dict[str, tuple[int, ...]] = {}
@@ -416,13 +418,13 @@ def _transfers(spans: Sequence[Span]) -> dict[Token, tuple[tuple[int, ...], floa
     return transfers
 
 
-def _both_ends(call: Call) -> Token:
+def _both_ends(call: CommunicationCall) -> Token:
     """The token of a call, the same for a message's send and its receive."""
     op, group, size, dtype = call.token
     return ("send" if op == "recv" and link_of(group) else op, group, size, dtype)
 
 
-def cause_of(slow: Sequence[Span], usual: Sequence[Span]) -> Verdict:
+def cause_of(slow: Sequence[LogInterval], usual: Sequence[LogInterval]) -> Verdict:
     """Where a slow-down comes from.
 
     Args:
@@ -445,7 +447,7 @@ def cause_of(slow: Sequence[Span], usual: Sequence[Span]) -> Verdict:
     return Verdict("communication", _scope_of(degraded), (*(one.sentence for one in degraded[:MOST_NAMED]), *words))
 
 
-def _later(slow: Sequence[Span], usual: Sequence[Span]) -> dict[int, tuple[float, float]]:
+def _later(slow: Sequence[LogInterval], usual: Sequence[LogInterval]) -> dict[int, tuple[float, float]]:
     """By how much an iteration's calls, and the iteration as a whole, take longer than usual, in s, on each rank."""
     before = {span.log.rank: span for span in usual}
     found = {}
@@ -468,7 +470,7 @@ def _waited(to_blame: Sequence[int], later: dict[int, tuple[float, float]]) -> t
     return (f"{len(waits_s)} other ranks wait {median(waits_s) * 1e3:.3g} ms longer in calls",) if waits_s else ()
 
 
-def _scope_of(degraded: Sequence[Degraded]) -> Scope:
+def _scope_of(degraded: Sequence[SlowGroup]) -> Scope:
     """The link, if the slowest of all belongs to two ranks; else the groups."""
     if not degraded:
         return Scope()
@@ -479,5 +481,5 @@ def _scope_of(degraded: Sequence[Degraded]) -> Scope:
     return Scope("group", _unique(alike, lambda one: one.group))
 
 
-def _unique(degraded: Sequence[Degraded], name: Callable[[Degraded], str]) -> tuple[str, ...]:
+def _unique(degraded: Sequence[SlowGroup], name: Callable[[SlowGroup], str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name(one) for one in degraded))[:MOST_NAMED]

@@ -15,10 +15,10 @@ from ..tracker import SHORTEST, Mode, Tracker
 from .comparison import (
     FEWEST_GROUPS,
     LINK,
-    Call,
     CallLog,
-    Degraded,
-    Span,
+    CommunicationCall,
+    LogInterval,
+    SlowGroup,
     Verdict,
     bytes_of,
     cause_of,
@@ -35,7 +35,7 @@ from .comparison import (
     text_of,
     whole,
 )
-from .iterations import FEWEST_PERIODS, MOST, Iteration, Periods
+from .iterations import FEWEST_PERIODS, MOST, LoggedIteration, Periods
 from .sources import ODD, beginning_of, odd, read_trace, unpickled, whole_of
 
 SNIFFED_BYTES = 256 << 10
@@ -59,7 +59,7 @@ class Followed:
 
     log: CallLog
     name: str
-    iterations: tuple[Iteration, ...]
+    iterations: tuple[LoggedIteration, ...]
     episodes: tuple[Episode, ...]
     usual_s: float | None
 
@@ -159,10 +159,10 @@ def _follow(log: CallLog, name: str, mode: Mode, shortest: int) -> Followed:
     return Followed(log, name, iterations, tuple(sorted(episodes, key=lambda one: one.onset)), usual_s)
 
 
-def iterations_of(log: CallLog, mode: Mode = "robust") -> tuple[Iteration, ...]:
+def iterations_of(log: CallLog, mode: Mode = "robust") -> tuple[LoggedIteration, ...]:
     """The iterations of a log: as it says itself, or else as its calls repeat themselves."""
     if len(log.iterations) >= FEWEST_PERIODS:
-        return tuple(Iteration(0, begin_s, time_s) for begin_s, time_s in log.iterations if time_s > 0)
+        return tuple(LoggedIteration(0, begin_s, time_s) for begin_s, time_s in log.iterations if time_s > 0)
     periods = Periods(mode, min(len(log.calls), MOST))
     found = [one for call in log.calls for one in periods.note(call)]
     return (*found, *periods.finish())
@@ -206,7 +206,7 @@ def _before(episode: Episode, one: Followed) -> tuple[int, int]:
     return episode.relief, min(nexts, default=len(one.iterations))
 
 
-def _span(other: Followed, one: Followed, begin: int, end: int | None) -> Span | None:
+def _span(other: Followed, one: Followed, begin: int, end: int | None) -> LogInterval | None:
     """The stretch of another rank's log that belongs to some iterations of one rank's; None: there is none."""
     iterations = one.iterations[begin:end]
     if not iterations or not other.log.calls:
@@ -214,7 +214,7 @@ def _span(other: Followed, one: Followed, begin: int, end: int | None) -> Span |
     apart_s = _apart_s(other.log, one.log)
     begin_s = iterations[0].begin_s + apart_s
     end_s = iterations[-1].begin_s + iterations[-1].time_s + apart_s
-    return Span(other.log, begin_s, end_s, median(iteration.time_s for iteration in iterations))
+    return LogInterval(other.log, begin_s, end_s, median(iteration.time_s for iteration in iterations))
 
 
 def _apart_s(other: CallLog, one: CallLog) -> float:
@@ -228,13 +228,13 @@ def _always_slow(one: Followed, job: Sequence[Followed]) -> tuple[FailSlow, ...]
     """The group of a rank that is slower than comparable ones all the time, if nothing else is known to be slow."""
     if any(other.episodes for other in job):
         return ()
-    spans = [Span(other.log, other.log.calls[0].t_s, float("inf"), 0.0) for other in job if other.log.calls]
+    spans = [LogInterval(other.log, other.log.calls[0].t_s, float("inf"), 0.0) for other in job if other.log.calls]
     mine = {call.group for call in one.log.calls}
     found = [group for group in degraded_groups(spans, fewest=FEWEST_GROUPS) if group.group in mine]
     return tuple(_steady(group, max(len(one.iterations) - 1, 0)) for group in found[:1])
 
 
-def _steady(group: Degraded, last: int) -> FailSlow:
+def _steady(group: SlowGroup, last: int) -> FailSlow:
     episode = Episode(0, None, last, None, group.ratio)
     kind: Literal["link", "group"] = "link" if len(group.ranks) == 2 else "group"
     name = "-".join(map(str, sorted(group.ranks))) if kind == "link" else group.group
@@ -303,7 +303,7 @@ def _recorded_groups(config: Any) -> dict[str, tuple[int, ...]]:
 
 def _recorded_call(
     entry: dict[str, Any], rank: int, groups: dict[str, tuple[int, ...]]
-) -> tuple[Call, tuple[int, ...]]:
+) -> tuple[CommunicationCall, tuple[int, ...]]:
     name, title = text_of(entry["process_group"][0]), text_of(entry["profiling_name"])
     ranks = groups.get(name, ())
     sizes, dtypes = (entry["input_sizes"], entry.get("input_dtypes", ()))
@@ -312,7 +312,7 @@ def _recorded_call(
     dtypes = [dtypes] if isinstance(dtypes, str) else list(dtypes)
     ends = _ends(title, ranks) if entry.get("is_p2p") else None
     took_ms = entry.get("duration_ms")
-    call = Call(
+    call = CommunicationCall(
         t_s=whole(entry["time_created_ns"]) / 1e9,
         rank=rank,
         op=plain_op(title),
@@ -350,7 +350,7 @@ COMMS = "record_param_comms"
 
 
 @dataclass
-class _Seen:
+class _CommunicationEvents:
     """The events of a trace that matter: those of NCCL's kernels, of gloo, of the CPU's calls, and iterations."""
 
     kernels: list[dict[str, Any]] = field(default_factory=list)
@@ -382,7 +382,7 @@ def read_kineto(path: Path) -> CallLog:
     Raises:
         InvalidInputError: the file is damaged or no trace, or an event lacks what its kind has.
     """
-    seen = _Seen()
+    seen = _CommunicationEvents()
     rest = read_trace(path, seen.note)
     job = rest["distributedInfo"]
     rank = job.get("rank")
@@ -405,10 +405,10 @@ def _traced_groups(job: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]
             yield str(one.get("pg_name")), ranks_of(one.get("ranks"))
 
 
-Found: TypeAlias = tuple[Call, tuple[int, ...]]  # a call, and its group's ranks
+Found: TypeAlias = tuple[CommunicationCall, tuple[int, ...]]  # a call, and its group's ranks
 
 
-def _calls(seen: _Seen, rank: int, base_s: float, groups: dict[str, tuple[int, ...]]) -> Iterator[Found]:
+def _calls(seen: _CommunicationEvents, rank: int, base_s: float, groups: dict[str, tuple[int, ...]]) -> Iterator[Found]:
     for event in seen.kernels or seen.gloo or seen.comms or seen.c10d:
         arguments = event.get("args") or {}
         at_s = base_s + finite(event["ts"]) / 1e6
@@ -439,7 +439,7 @@ def _of_nccl(
         ends = (whole(arguments["Src Rank"]), rank)
     size = max(whole(arguments.get("In msg nelems") or 0), 0) * size_bytes(dtype)
     title = LINK.join(map(str, ends)) if ends else group_name(group, ranks)
-    return Call(at_s, rank, op, title, size, dtype, took_s, whole(arguments.get("Seq", -1))), ends or ranks
+    return CommunicationCall(at_s, rank, op, title, size, dtype, took_s, whole(arguments.get("Seq", -1))), ends or ranks
 
 
 def _op_of_kernel(name: str) -> str:
@@ -456,7 +456,7 @@ def _of_tensors(name: str, arguments: dict[str, Any], rank: int, at_s: float, to
         sizes += tensors
         dtypes += [dtype if dtype != "TensorList" else ""] * len(tensors)
     known = next((dtype for dtype in dtypes if dtype), "")
-    return Call(at_s, rank, plain_op(name), "", bytes_of(sizes, dtypes), known, took_s), ()
+    return CommunicationCall(at_s, rank, plain_op(name), "", bytes_of(sizes, dtypes), known, took_s), ()
 
 
 # What NCCL's Inspector plug-in writes: JSON lines, one an operation that is done, a file or more a process.
@@ -480,7 +480,7 @@ def read_nccl_inspector(path: Path) -> tuple[CallLog, ...]:
     Raises:
         InvalidInputError: a line is no JSON object, or an operation lacks what every one has.
     """
-    calls: dict[int, list[Call]] = {}
+    calls: dict[int, list[CommunicationCall]] = {}
     members: dict[str, tuple[int, ...]] = {}
     header: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
@@ -506,14 +506,16 @@ def read_nccl_inspector(path: Path) -> tuple[CallLog, ...]:
     return tuple(CallLog(str(path), NCCL_INSPECTOR, rank, tuple(calls[rank]), known) for rank in sorted(calls))
 
 
-def _inspected_call(kind: str, done: dict[str, Any], header: dict[str, Any], metadata: dict[str, Any]) -> Call:
+def _inspected_call(
+    kind: str, done: dict[str, Any], header: dict[str, Any], metadata: dict[str, Any]
+) -> CommunicationCall:
     rank, op = whole(header["rank"]), plain_op(str(done[kind]))
     group = str(header["id"])
     if kind == "p2p":
         peer = whole(done["p2p_peer"])
         group = f"{rank}{LINK}{peer}" if op == "send" else f"{peer}{LINK}{rank}"
     began_us = (done.get("event_trace_ts") or {}).get(f"{kind}_start_ts", metadata.get("dump_timestamp_us", 0))
-    return Call(
+    return CommunicationCall(
         t_s=finite(began_us) / 1e6,
         rank=rank,
         op=op,

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..tracker import Mode
-from .comparison import Call, Token
+from .comparison import CommunicationCall, Token
 
 # How many calls an iteration has: the period of a sequence of communication calls (Greyhound, section 4.2).
 #
@@ -362,7 +362,7 @@ MOST_PHASES = 16  # that are recognised
 
 
 @dataclass(frozen=True, slots=True)
-class Iteration:
+class LoggedIteration:
     """An iteration as the calls tell it.
 
     Attributes:
@@ -407,7 +407,7 @@ class Periods:
         """How many calls an iteration has, strays not counted; None: not known yet."""
         return self._patterns[self.phase].period if self._patterns else None
 
-    def note(self, call: Call) -> tuple[Iteration, ...]:
+    def note(self, call: CommunicationCall) -> tuple[LoggedIteration, ...]:
         """The next call; gives the iterations that it shows to be complete.
 
         When a phase begins, those of its iterations that are remembered are told at once; also where the same calls
@@ -417,14 +417,14 @@ class Periods:
         self.calls += 1
         self._remembered.append((number, t_s))
         done = self._follower.note(number, t_s) if self._follower else None
-        found: tuple[Iteration, ...] = ()
+        found: tuple[LoggedIteration, ...] = ()
         if done:
-            found = (Iteration(self.phase, *done),)
+            found = (LoggedIteration(self.phase, *done),)
             self._done_at = self.calls
             self._look_at = min(self._look_again_at, self.calls + self._patience)
         return found if self.calls < self._look_at else found + self._look()
 
-    def finish(self) -> tuple[Iteration, ...]:
+    def finish(self) -> tuple[LoggedIteration, ...]:
         """There are no more calls: what was too short to be looked at is looked at."""
         return self._look() if self._look_again_at < inf else ()
 
@@ -441,7 +441,7 @@ class Periods:
             self._next_number += 1
         return number
 
-    def _look(self) -> tuple[Iteration, ...]:
+    def _look(self) -> tuple[LoggedIteration, ...]:
         """Look for the period in the calls since the last time that all was well."""
         if self._patterns and self.calls - self._done_at >= self._patience:
             self._looking_from = max(self._looking_from, self._done_at)
@@ -460,7 +460,7 @@ class Periods:
             return ()
         self._follower = Follower(self._patterns[self.phase])
         done = (self._follower.note(number, t_s) for number, t_s in calls)
-        return tuple(Iteration(self.phase, *one) for one in done if one)
+        return tuple(LoggedIteration(self.phase, *one) for one in done if one)
 
     def _phase_of(self, pattern: Pattern) -> int:
         """The number of a pattern: that under which it is known, or the next one."""

@@ -17,10 +17,10 @@ from ....schemas.conditions import Pair, pair_of
 from ....schemas.detection import Episode, FailSlow, FileFindings, Scope
 from ....schemas.protocols import Examined, Measured
 from ...shim.recorder import DONE
-from ...shim.ring import NOBODY, Entry, Reader
-from ..calls.comparison import LINK, Call
-from ..calls.iterations import Iteration, Periods
-from ..tracker import SHORTEST, Change, Mode, Tracker
+from ...shim.ring import NOBODY, Entry, RingReader
+from ..calls.comparison import LINK, CommunicationCall
+from ..calls.iterations import LoggedIteration, Periods
+from ..tracker import SHORTEST, EpisodeChange, Mode, Tracker
 
 # Which workers and which links are slow, from what tests that are the same for all took on each: pure judgement.
 #
@@ -439,7 +439,7 @@ LEAST_BYTES = 1024  # smaller ones lie anywhere
 class News:
     """What changed, and who is to blame, where that is known."""
 
-    change: Change
+    change: EpisodeChange
     blame: Blame | None = None
 
 
@@ -460,7 +460,7 @@ class Heard:
     news: tuple[News, ...]
 
 
-class Watch:
+class WatchedJob:
     """A job that is watched.
 
     Args:
@@ -474,7 +474,7 @@ class Watch:
 
     def __init__(self, folder: Path, mode: Mode = "robust", shortest: int = SHORTEST) -> None:
         self._folder, self._mode, self._shortest = folder, mode, shortest
-        self._readers: dict[int, Reader] = {}
+        self._readers: dict[int, RingReader] = {}
         self._paths: set[Path] = set()
         self._leader: _Calls | None = None
         self._periods = Periods(mode)
@@ -513,7 +513,7 @@ class Watch:
     def _look_for_rings(self) -> None:
         fresh = sorted(set(self._folder.glob("rank*.ring")) - self._paths, key=lambda path: path.stat().st_mtime_ns)
         for path in fresh:
-            reader = Reader(path)
+            reader = RingReader(path)
             self._paths.add(path)
             self._readers[reader.rank] = reader
 
@@ -533,7 +533,7 @@ class Watch:
             self.calls += 1
             yield from self._hear(self._periods.note(call))
 
-    def _hear(self, iterations: Sequence[Iteration]) -> Iterator[Heard]:
+    def _hear(self, iterations: Sequence[LoggedIteration]) -> Iterator[Heard]:
         for one in iterations:
             series = self._series_of(one)
             series.spans.append((one.begin_s, one.begin_s + one.time_s))
@@ -541,7 +541,7 @@ class Watch:
             news = self._judged(series, changes) if changes else ()
             yield Heard(one.phase, series.tracker.samples - 1, one.time_s, news)
 
-    def _series_of(self, iteration: Iteration) -> "_Series":
+    def _series_of(self, iteration: LoggedIteration) -> "_Series":
         """That of its phase; one that begins before others shows that these were no iterations."""
         series = self._series.get(iteration.phase)
         if series is None:
@@ -550,10 +550,10 @@ class Watch:
             series = self._series[iteration.phase] = _Series(self._mode, self._shortest)
         return series
 
-    def _judged(self, series: "_Series", changes: Sequence[Change]) -> tuple[News, ...]:
+    def _judged(self, series: "_Series", changes: Sequence[EpisodeChange]) -> tuple[News, ...]:
         return tuple(News(change, self._blame(series, change)) for change in changes)
 
-    def _blame(self, series: "_Series", change: Change) -> Blame | None:
+    def _blame(self, series: "_Series", change: EpisodeChange) -> Blame | None:
         if change.kind in ("confirmed", "level"):
             usual, slow = series.compared(change.episode)
             within = (min(span[0] for span in (*usual, *slow)), max(span[1] for span in (*usual, *slow)))
@@ -606,17 +606,19 @@ class _Calls:
     their places in memory tells from each other; those belong to what a call is, as long as they are few.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: RingReader) -> None:
         self.reader = reader
         self._places: dict[tuple[int, ...], dict[int, str]] = {}
 
-    def new(self) -> Iterator[Call]:
+    def new(self) -> Iterator[CommunicationCall]:
         """Those that were not read yet; what tells of a call's end is none."""
         for entry in self.reader.new():
             op = str(self.reader.name(entry.op)["op"])
             if op != DONE:
                 dtype = str(self.reader.name(entry.dtype)["dtype"]) + self._place(entry)
-                yield Call(entry.at_ns / 1e9, self.reader.rank, op, self._group(entry, op), entry.bytes, dtype)
+                yield CommunicationCall(
+                    entry.at_ns / 1e9, self.reader.rank, op, self._group(entry, op), entry.bytes, dtype
+                )
 
     def _group(self, entry: Entry, op: str) -> str:
         own, other = self.reader.rank, entry.peer
@@ -640,7 +642,7 @@ class _Calls:
 MeetingKey = tuple[object, ...]
 
 
-def meetings_of(readers: Iterable[Reader], within: Span) -> list[Meeting]:
+def meetings_of(readers: Iterable[RingReader], within: Span) -> list[Meeting]:
     """What the ranks' calls were of some stretch of time, as far as the rings still hold them, in the order of time."""
     meetings: dict[MeetingKey, Meeting] = {}
     for reader in readers:
@@ -648,7 +650,7 @@ def meetings_of(readers: Iterable[Reader], within: Span) -> list[Meeting]:
     return sorted(meetings.values(), key=lambda meeting: max(meeting.arrivals_s.values()))
 
 
-def _collect(reader: Reader, within: Span, meetings: dict[MeetingKey, Meeting]) -> None:
+def _collect(reader: RingReader, within: Span, meetings: dict[MeetingKey, Meeting]) -> None:
     begin_ns, end_ns = (int(at_s * 1e9) for at_s in within)
     called: dict[int, Meeting] = {}
     for entry in reader.all():
@@ -668,7 +670,7 @@ def _note_end(meeting: Meeting, rank: int, entry: Entry) -> None:
         meeting.waited_s[rank] = entry.bytes / 1e9
 
 
-def _meeting(reader: Reader, entry: Entry, op: str) -> tuple[MeetingKey, Meeting]:
+def _meeting(reader: RingReader, entry: Entry, op: str) -> tuple[MeetingKey, Meeting]:
     """What tells it from others, and an empty one."""
     described = reader.name(entry.group)
     group, own, other = str(described["group"]), reader.rank, entry.peer
@@ -857,7 +859,7 @@ def _steps(group: Group) -> int:
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProbeOutcome:
     """What was found.
 
     Attributes:
@@ -871,7 +873,7 @@ class Finding:
     workers: Mapping[str, float]
 
 
-def judged(examined: Mapping[str, Examined], expected: Expected) -> Finding:
+def judged(examined: Mapping[str, Examined], expected: Expected) -> ProbeOutcome:
     """What a whole group's examination shows; the link of two workers has none to be compared with.
 
     Args:
@@ -879,7 +881,7 @@ def judged(examined: Mapping[str, Examined], expected: Expected) -> Finding:
         expected: what is usual.
     """
     delays_s = _delays_s(examined)
-    return Finding(frozenset(delays_s), _slow_links(delays_s, expected), _slow_workers(examined, expected))
+    return ProbeOutcome(frozenset(delays_s), _slow_links(delays_s, expected), _slow_workers(examined, expected))
 
 
 def _delays_s(examined: Mapping[str, Examined]) -> dict[Pair, float]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ....schemas.errors import InvalidInputError
 from ..readers.formats import Recognised, parsed_object, unrecognised
-from ..readers.reading import Ranks, Reading, Sample, number_of
+from ..readers.reading import IterationSample, LineReading, Ranks, number_of
 
 if TYPE_CHECKING:
-    from ..calls.comparison import Call
+    from ..calls.comparison import CommunicationCall
 
 
 _R = TypeVar("_R")
@@ -60,7 +60,7 @@ class Series:
         reader = self._recognised.reader
         return reader is not None and reader.is_over
 
-    def read(self, line: bytes, is_cut: bool = False) -> list[Sample]:
+    def read(self, line: bytes, is_cut: bool = False) -> list[IterationSample]:
         """The next line.
 
         Args:
@@ -82,7 +82,7 @@ class Series:
             raise self._placed(error) from None
         return [] if reading is None else self._at_line(self._take, reading)
 
-    def finish(self) -> list[Sample]:
+    def finish(self) -> list[IterationSample]:
         """The log is over: the iterations that were still held back.
 
         Raises:
@@ -95,34 +95,34 @@ class Series:
         self._at_line(self._last_check, samples)
         return samples
 
-    def _take(self, reading: Reading) -> list[Sample]:
+    def _take(self, reading: LineReading) -> list[IterationSample]:
         self._is_empty = False
         reading = self._resized(reading)
         if reading.rank is None:
-            return self._checked([Sample(reading.time_s, reading.iteration)])
+            return self._checked([IterationSample(reading.time_s, reading.iteration)])
         if self._ranks is None:
             self._ranks = Ranks()
         return self._checked(self._ranks.note(reading))
 
-    def _resized(self, reading: Reading) -> Reading:
+    def _resized(self, reading: LineReading) -> LineReading:
         if reading.size is None:
             return reading
         if self._size is None:
             self._size = reading.size
         return reading._replace(time_s=reading.time_s * self._size / reading.size)
 
-    def _checked(self, samples: list[Sample]) -> list[Sample]:
+    def _checked(self, samples: list[IterationSample]) -> list[IterationSample]:
         for sample in samples:
             self._unit.note(sample.time_s)
             if sample.iteration is not None:
                 self._order.note(sample.iteration)
         return samples
 
-    def _last_check(self, samples: list[Sample]) -> list[Sample]:
+    def _last_check(self, samples: list[IterationSample]) -> list[IterationSample]:
         self._unit.finish()
         return samples
 
-    def _at_line(self, take: Callable[[_R], list[Sample]], what: _R) -> list[Sample]:
+    def _at_line(self, take: Callable[[_R], list[IterationSample]], what: _R) -> list[IterationSample]:
         try:
             return take(what)
         except InvalidInputError as error:
@@ -181,7 +181,7 @@ class CallSeries:
         self._periods = Periods()
         self._rank: int | None = None
 
-    def read(self, line: bytes, is_cut: bool = False) -> list[Sample]:
+    def read(self, line: bytes, is_cut: bool = False) -> list[IterationSample]:
         """The next line.
 
         Args:
@@ -207,15 +207,15 @@ class CallSeries:
         self._rank = call.rank if self._rank is None else self._rank
         if call.rank != self._rank:
             return []
-        return [Sample(one.time_s, phase=one.phase) for one in self._periods.note(call) if one.time_s > 0]
+        return [IterationSample(one.time_s, phase=one.phase) for one in self._periods.note(call) if one.time_s > 0]
 
-    def finish(self) -> list[Sample]:
+    def finish(self) -> list[IterationSample]:
         """The log is over: what was too short to be looked at is looked at."""
-        return [Sample(one.time_s, phase=one.phase) for one in self._periods.finish() if one.time_s > 0]
+        return [IterationSample(one.time_s, phase=one.phase) for one in self._periods.finish() if one.time_s > 0]
 
 
-def _call(row: dict[str, Any]) -> "Call":
-    from ..calls.comparison import Call, plain_op
+def _call(row: dict[str, Any]) -> "CommunicationCall":
+    from ..calls.comparison import CommunicationCall, plain_op
 
     if "op" not in row:
         raise InvalidInputError("the call has no operation", fix='write "op" as a text')
@@ -225,7 +225,7 @@ def _call(row: dict[str, Any]) -> "Call":
     group = f"{row.get('group', '')} {row.get('peer', '')}".strip()
     rank, size = (_whole(row, key, missing) for key, missing in (("rank", -1), ("bytes", 0)))
     t_s = time / 1e9 if time > _NS_FROM else time
-    return Call(t_s, rank, plain_op(str(row["op"])), group, size, str(row.get("dtype") or ""))
+    return CommunicationCall(t_s, rank, plain_op(str(row["op"])), group, size, str(row.get("dtype") or ""))
 
 
 def _whole(row: dict[str, Any], key: str, missing: int) -> int:

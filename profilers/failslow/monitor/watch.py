@@ -7,9 +7,9 @@ from itertools import islice
 from statistics import median
 
 from ....schemas.detection import Episode, FailSlow, FileFindings, Scope
-from ..readers.formats import Phase
-from ..readers.reading import Sample
-from ..tracker import SHORTEST, Change, Mode
+from ..readers.formats import PhaseSamples
+from ..readers.reading import IterationSample
+from ..tracker import SHORTEST, EpisodeChange, Mode
 from .series import CallSeries, Series, is_call
 
 # What speaks for an episode, in sentences, and which rank it comes from where several have told of themselves.
@@ -28,7 +28,7 @@ class Witness:
     evidence: tuple[str, ...]
 
 
-def witness(episode: Episode, samples: Sequence[Sample], usual_s: float | None, unit: str) -> Witness:
+def witness(episode: Episode, samples: Sequence[IterationSample], usual_s: float | None, unit: str) -> Witness:
     """Look at the samples of an episode.
 
     Args:
@@ -43,14 +43,14 @@ def witness(episode: Episode, samples: Sequence[Sample], usual_s: float | None, 
     return Witness(scope, tuple(one for one in (*sentences, sentence) if one))
 
 
-def _share_of_slow(samples: Sequence[Sample], usual_s: float | None, unit: str) -> str:
+def _share_of_slow(samples: Sequence[IterationSample], usual_s: float | None, unit: str) -> str:
     if usual_s is None or not samples:
         return ""
     slow = sum(sample.time_s > SLOW * usual_s for sample in samples)
     return f"{slow} of {len(samples)} samples above {SLOW:.2f} x the usual {usual_s:.4g} {unit}"
 
 
-def _iterations(episode: Episode, samples: Sequence[Sample]) -> list[str]:
+def _iterations(episode: Episode, samples: Sequence[IterationSample]) -> list[str]:
     """Which iterations the samples are of, where that is something else."""
     if not samples or samples[0].iteration in (None, episode.onset):
         return []
@@ -58,7 +58,7 @@ def _iterations(episode: Episode, samples: Sequence[Sample]) -> list[str]:
     return [f"from iteration {samples[0].iteration} {to}"]
 
 
-def _slowest_rank(samples: Sequence[Sample]) -> tuple[str | None, str]:
+def _slowest_rank(samples: Sequence[IterationSample]) -> tuple[str | None, str]:
     told = [sample for sample in samples if sample.slowest is not None]
     if not told:
         return None, ""
@@ -74,7 +74,7 @@ def _slowest_rank(samples: Sequence[Sample]) -> tuple[str | None, str]:
 REMEMBERED = 1 << 15
 
 
-class Watch:
+class LogMonitor:
     """Takes a log line by line, and knows what was slow; in bounded memory, beside the episodes themselves.
 
     Args:
@@ -92,8 +92,8 @@ class Watch:
         self.series: Series | CallSeries = Series(source, name)
         self.samples = 0
         self._source, self._mode, self._shortest = source, mode, shortest
-        self._phases: dict[int, Phase] = {}
-        self._memory: deque[Sample] = deque(maxlen=REMEMBERED)
+        self._phases: dict[int, PhaseSamples] = {}
+        self._memory: deque[IterationSample] = deque(maxlen=REMEMBERED)
         self._witnesses: dict[int, Witness] = {}  # by onset
         self._is_recognised = name is not None
 
@@ -103,7 +103,7 @@ class Watch:
         longest = max(self._phases.values(), key=lambda phase: phase.samples, default=None)
         return longest.usual_s if longest is not None else None
 
-    def read(self, line: bytes, is_cut: bool = False) -> list[Sample]:
+    def read(self, line: bytes, is_cut: bool = False) -> list[IterationSample]:
         """The next line of the log, and the iterations that it completes; each of them is to be noted.
 
         Args:
@@ -119,16 +119,16 @@ class Watch:
                 self.series = CallSeries(self._source)
         return self.series.read(line, is_cut)
 
-    def note(self, sample: Sample) -> tuple[Change, ...]:
+    def note(self, sample: IterationSample) -> tuple[EpisodeChange, ...]:
         """Another iteration of the series, and what changed with it."""
         phase = self._phases.get(sample.phase)
         if phase is None:
-            phase = self._phases[sample.phase] = Phase(self._mode, self._shortest)
+            phase = self._phases[sample.phase] = PhaseSamples(self._mode, self._shortest)
         self._memory.append(sample)
         self.samples += 1
         return self._heard(phase.note(self.samples - 1, sample.time_s), sample.phase)
 
-    def finish(self) -> tuple[Change, ...]:
+    def finish(self) -> tuple[EpisodeChange, ...]:
         """The log is over."""
         return tuple(change for number, phase in self._phases.items() for change in self._heard(phase.finish(), number))
 
@@ -148,7 +148,7 @@ class Watch:
         events = tuple(sorted(found, key=lambda event: event.onset))
         return FileFindings(file, self.series.kind, self.samples, self.usual_s, events)
 
-    def _heard(self, changes: tuple[Change, ...], phase: int) -> tuple[Change, ...]:
+    def _heard(self, changes: tuple[EpisodeChange, ...], phase: int) -> tuple[EpisodeChange, ...]:
         for change in changes:
             if change.kind == "relief":
                 self._witnesses[change.episode.onset] = self._witness(change.episode, phase)
@@ -162,7 +162,7 @@ class Watch:
         unit = "s" if self.series.per == "iteration" else f"s a {self.series.per}"
         return witness(episode, list(self._span(episode, phase)), self._phases[phase].usual_s, unit)
 
-    def _span(self, episode: Episode, phase: int) -> Iterator[Sample]:
+    def _span(self, episode: Episode, phase: int) -> Iterator[IterationSample]:
         """The samples of an episode, as far as they are remembered."""
         first = self.samples - len(self._memory)
         last = self.samples if episode.relief is None else episode.relief

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 from ....schemas.detection import Episode
 from ....schemas.documents import unique_keys
 from ....schemas.errors import InvalidInputError
-from ..tracker import Change, Mode, Tracker
-from .reading import SECONDS_OF, Reader, Reading, checked_time, number_of, printed
+from ..tracker import EpisodeChange, Mode, Tracker
+from .reading import SECONDS_OF, LineReader, LineReading, checked_time, number_of, printed
 
 # Rows with named values: CSV, JSON lines (those of `rtk run --json` among them), and bare numbers.
 #
@@ -41,7 +41,7 @@ class Rows:
     def __init__(self) -> None:
         self._ends: dict[str | None, tuple[float, int | None]] = {}
 
-    def read(self, row: Mapping[str, Any]) -> Reading | None:
+    def read(self, row: Mapping[str, Any]) -> LineReading | None:
         """What a row tells; None where it is of no training iteration, or says no time.
 
         Raises:
@@ -55,7 +55,7 @@ class Rows:
         time_s = _time_s(row)
         if time_s is None:
             time_s = self._since_the_end_before(row, rank, iteration)
-        return None if time_s is None else Reading(time_s, iteration, rank, _size(row))
+        return None if time_s is None else LineReading(time_s, iteration, rank, _size(row))
 
     def _pause(self, row: Mapping[str, Any], rank: str | None) -> None:
         """An evaluation or a checkpoint: the next iteration begins when it ends."""
@@ -164,7 +164,7 @@ class JsonLines:
         self.per, self.is_over = "iteration", False
         self._rows = Rows()
 
-    def read(self, line: bytes) -> Reading | None:
+    def read(self, line: bytes) -> LineReading | None:
         """What an object tells."""
         if not line.strip():
             return None
@@ -209,7 +209,7 @@ class Csv:
         self._header, self._separator = "", ","
         self._rows = Rows()
 
-    def read(self, line: bytes) -> Reading | None:
+    def read(self, line: bytes) -> LineReading | None:
         """What a row tells; the first line is that of names."""
         text = _decoded(line)
         if not text or text.startswith("#"):
@@ -266,7 +266,7 @@ class Numbers:
     def __init__(self) -> None:
         self.per, self.is_over = "iteration", False
 
-    def read(self, line: bytes) -> Reading | None:
+    def read(self, line: bytes) -> LineReading | None:
         """The number; empty lines and those that begin with # tell nothing."""
         text = line.strip()
         if not text or text.startswith(b"#"):
@@ -278,7 +278,7 @@ class Numbers:
                 f"not a number: {printed(line)}",
                 fix="give one iteration time in s a line; or say what the file is with --format",
             ) from None
-        return Reading(checked_time(time_s, text[:60].decode("utf-8", "replace")))
+        return LineReading(checked_time(time_s, text[:60].decode("utf-8", "replace")))
 
 
 # Logs that training programs write for people, and those of MLPerf: one line tells of one iteration.
@@ -309,7 +309,7 @@ class Megatron:
     def __init__(self) -> None:
         self.per, self.is_over = "iteration", False
 
-    def read(self, line: bytes) -> Reading | None:
+    def read(self, line: bytes) -> LineReading | None:
         """The time of the iterations that a line tells of."""
         if self._MARK not in line:
             return None
@@ -318,7 +318,7 @@ class Megatron:
         if match is None:
             return None
         batch = self._BATCH.search(line)
-        return Reading(_time(match[1], b"ms"), _number(self._ITERATION, line), _rank(line), _logged_size(batch))
+        return LineReading(_time(match[1], b"ms"), _number(self._ITERATION, line), _rank(line), _logged_size(batch))
 
 
 class NanoGpt:
@@ -336,7 +336,7 @@ class NanoGpt:
         self.per, self.is_over = "iteration", False
         self._evaluated: int | None = None
 
-    def read(self, line: bytes) -> Reading | None:
+    def read(self, line: bytes) -> LineReading | None:
         """The time of the iteration that a line tells of."""
         if b"loss" not in line:
             return None
@@ -348,10 +348,10 @@ class NanoGpt:
         iteration = int(match[1])
         if iteration == self._evaluated:
             return None
-        return Reading(_time(match[2], match[3]), iteration, _rank(line))
+        return LineReading(_time(match[2], match[3]), iteration, _rank(line))
 
 
-class _Window(NamedTuple):
+class _TokenWindow(NamedTuple):
     """Where torchtitan begins to count tokens and time: after which step, and when."""
 
     step: int
@@ -373,10 +373,10 @@ class TorchTitan:
 
     def __init__(self) -> None:
         self.per, self.is_over = "iteration", False
-        self._windows: dict[str | None, _Window] = {}
+        self._windows: dict[str | None, _TokenWindow] = {}
         self._tokens: float | None = None
 
-    def read(self, line: bytes) -> Reading | None:
+    def read(self, line: bytes) -> LineReading | None:
         """The mean time of the iterations since the line before."""
         if b"step" not in line:
             return None
@@ -388,14 +388,14 @@ class TorchTitan:
         if match is None:
             return None
         rank, step = _rank(line), int(match[2])
-        before, here = self._windows.get(rank), _Window(step, self._clock(line))
+        before, here = self._windows.get(rank), _TokenWindow(step, self._clock(line))
         self._windows[rank] = here
         if match[1] or before is None or step <= before.step:
             return None
         rate = number_of(match[3].replace(b",", b""), "tps")
         if rate <= 0:
             raise InvalidInputError(f"tps is {rate:g}: nothing was computed", fix="remove the line")
-        return Reading(checked_time(self._tokens_of(rate, before, here) / rate, f"tps is {rate:g}"), step, rank)
+        return LineReading(checked_time(self._tokens_of(rate, before, here) / rate, f"tps is {rate:g}"), step, rank)
 
     def _clock(self, line: bytes) -> datetime | None:
         match = self._CLOCK.search(line)
@@ -404,7 +404,7 @@ class TorchTitan:
         except ValueError:
             return None
 
-    def _tokens_of(self, rate: float, before: _Window, here: _Window) -> float:
+    def _tokens_of(self, rate: float, before: _TokenWindow, here: _TokenWindow) -> float:
         """How many tokens an iteration has, on each of the devices among which tps divides them."""
         if self._tokens is None:
             passed_s = (here.at - before.at).total_seconds() if here.at and before.at else 0.0
@@ -427,7 +427,7 @@ class MlPerf:
         self.per, self.is_over = "iteration", False
         self._key: str | None = None
 
-    def read(self, line: bytes) -> Reading | None:
+    def read(self, line: bytes) -> LineReading | None:
         """What a line of tracked_stats tells."""
         if self._MARK not in line or b"tracked_stats" not in line:
             return None
@@ -443,13 +443,13 @@ class MlPerf:
             self.per = "sample" if self._key == "throughput" else "iteration"
         return self._reading(value) if self._key in value else None
 
-    def _reading(self, value: dict[str, Any]) -> Reading:
+    def _reading(self, value: dict[str, Any]) -> LineReading:
         assert self._key is not None
         number = number_of(value[self._key], self._key)
         words = f"{self._key} is {number:g}"
         if self._key != "throughput":
-            return Reading(checked_time(number, words))
-        return Reading(checked_time(1 / number if number else 0.0, words))
+            return LineReading(checked_time(number, words))
+        return LineReading(checked_time(1 / number if number else 0.0, words))
 
 
 class DlLogger:
@@ -463,13 +463,13 @@ class DlLogger:
     def __init__(self) -> None:
         self.per, self.is_over = "iteration", False
 
-    def read(self, line: bytes) -> Reading | None:
+    def read(self, line: bytes) -> LineReading | None:
         """The time of the iteration that a line tells of."""
         if b"iteration_time" not in line:
             return None
         line = _plain(line)
         match = self._LINE.search(line)
-        return Reading(_time(match[2], match[3]), int(match[1]), _rank(line)) if match else None
+        return LineReading(_time(match[2], match[3]), int(match[1]), _rank(line)) if match else None
 
 
 def _plain(line: bytes) -> bytes:
@@ -496,10 +496,10 @@ def _rank(line: bytes) -> str | None:
     return (match[1] or match[2]).decode() if match else None
 
 
-READERS: dict[str, type[Reader]] = {
+READERS: dict[str, type[LineReader]] = {
     reader.NAME: reader for reader in (Csv, JsonLines, Numbers, Megatron, TorchTitan, NanoGpt, MlPerf, DlLogger)
 }
-_LOGS: tuple[type[Reader], ...] = (Megatron, TorchTitan, NanoGpt, MlPerf, DlLogger)
+_LOGS: tuple[type[LineReader], ...] = (Megatron, TorchTitan, NanoGpt, MlPerf, DlLogger)
 
 
 class Recognised:
@@ -510,11 +510,11 @@ class Recognised:
     """
 
     def __init__(self, name: str | None = None) -> None:
-        self.reader: Reader | None = READERS[name]() if name is not None else None
+        self.reader: LineReader | None = READERS[name]() if name is not None else None
         # All kinds of logs listen until one understands, for some remember what lines before have said.
-        self._listening: list[Reader] = []
+        self._listening: list[LineReader] = []
 
-    def read(self, line: bytes) -> Reading | None:
+    def read(self, line: bytes) -> LineReading | None:
         """What a line tells.
 
         Raises:
@@ -537,7 +537,7 @@ class Recognised:
         return None
 
 
-def _by_first_line(line: bytes) -> Reader | None:
+def _by_first_line(line: bytes) -> LineReader | None:
     """The format of rows with that first line; None: it is a log, or nothing known."""
     text = line.strip()
     if text.startswith(b"{"):
@@ -574,7 +574,7 @@ def unrecognised(source: str, lines: int) -> InvalidInputError:
 # Trackers for the phases of a job: what repeats itself in another way is another series, within one numbering.
 
 
-class Phase:
+class PhaseSamples:
     """The samples of one phase, with a tracker of their own; places are told by the numbering of the whole log.
 
     Args:
@@ -603,19 +603,19 @@ class Phase:
         """What was found so far."""
         return tuple(map(self._moved, self._tracker.episodes))
 
-    def note(self, place: int, time_s: float) -> tuple[Change, ...]:
+    def note(self, place: int, time_s: float) -> tuple[EpisodeChange, ...]:
         """Another sample, and what changed with it."""
         if not self._own or self._place(self.samples) != place:
             self._own.append(self.samples)
             self._places.append(place)
         return self._told(self._tracker.note(time_s))
 
-    def finish(self) -> tuple[Change, ...]:
+    def finish(self) -> tuple[EpisodeChange, ...]:
         """The log is over."""
         return self._told(self._tracker.finish())
 
-    def _told(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
-        return tuple(Change(change.kind, self._moved(change.episode)) for change in changes)
+    def _told(self, changes: tuple[EpisodeChange, ...]) -> tuple[EpisodeChange, ...]:
+        return tuple(EpisodeChange(change.kind, self._moved(change.episode)) for change in changes)
 
     def _moved(self, episode: Episode) -> Episode:
         return replace(

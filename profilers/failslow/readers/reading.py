@@ -15,7 +15,7 @@ LONGEST_S = 1e15  # as in the documents (schemas/fields.py)
 SECONDS_OF = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
-class Reading(NamedTuple):
+class LineReading(NamedTuple):
     """What one line tells.
 
     Attributes:
@@ -31,7 +31,7 @@ class Reading(NamedTuple):
     size: float | None = None
 
 
-class Reader(Protocol):
+class LineReader(Protocol):
     """Reads one format, line by line; it may remember what lines before have said.
 
     Attributes:
@@ -44,7 +44,7 @@ class Reader(Protocol):
     per: str
     is_over: bool
 
-    def read(self, line: bytes) -> Reading | None:
+    def read(self, line: bytes) -> LineReading | None:
         """What a line tells, None where it tells of no iteration.
 
         Raises:
@@ -108,7 +108,7 @@ FIRST = 8
 MOST_OPEN = 64
 
 
-class Sample(NamedTuple):
+class IterationSample(NamedTuple):
     """An iteration of the job.
 
     Attributes:
@@ -140,7 +140,7 @@ class Ranks:
         self._is_known = False  # which ranks there are
         self._done = -1
 
-    def note(self, reading: Reading) -> list[Sample]:
+    def note(self, reading: LineReading) -> list[IterationSample]:
         """Another row.
 
         Returns:
@@ -165,13 +165,13 @@ class Ranks:
         self._open.setdefault(iteration, {})[rank] = reading.time_s
         return samples + self._complete(reading.iteration is not None)
 
-    def finish(self) -> list[Sample]:
+    def finish(self) -> list[IterationSample]:
         """The iterations that are still open: nothing will follow."""
         samples = [_sample(number, self._open[number]) for number in sorted(self._open)]
         self._open = {}
         return samples
 
-    def _number(self, reading: Reading) -> int:
+    def _number(self, reading: LineReading) -> int:
         if reading.iteration is not None:
             return reading.iteration
         assert reading.rank is not None
@@ -179,7 +179,7 @@ class Ranks:
         self._counts[reading.rank] = count + 1
         return count
 
-    def _complete(self, is_numbered: bool) -> list[Sample]:
+    def _complete(self, is_numbered: bool) -> list[IterationSample]:
         self._is_known = self._is_known or len(self._open) > FIRST
         samples = []
         while self._is_known and self._open:
@@ -199,11 +199,13 @@ class Ranks:
             del self._last[rank]
 
 
-def _sample(number: int | None, rows: dict[str, float]) -> Sample:
+def _sample(number: int | None, rows: dict[str, float]) -> IterationSample:
     slowest = max(rows, key=rows.__getitem__)
     time_s = rows[slowest]
     others = [other_s for rank, other_s in rows.items() if rank != slowest]
-    return Sample(time_s, number, slowest, time_s / median(others)) if others else Sample(time_s, number)
+    return (
+        IterationSample(time_s, number, slowest, time_s / median(others)) if others else IterationSample(time_s, number)
+    )
 
 
 # The lines of files, of files that still grow, and of standard input: one by one, so that no log is too long.

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from rtk.planners.policies.job import Job
+from rtk.planners.policies.job import TrainingJob
 from rtk.schemas.replay import Fleet, Moment
 
 from .stories import Story, stories
@@ -13,7 +13,7 @@ FACTORS, DELAYS_S = (1.05, 1.5, 3.0), (0.1, 2.0)
 
 
 @st.composite
-def slow_stories(draw: st.DrawFn, job: Job, most_moments: int = 4) -> Story:
+def slow_stories(draw: st.DrawFn, job: TrainingJob, most_moments: int = 4) -> Story:
     """A story of nodes that come and go, in which some of those that are there are slow."""
     story = draw(stories(job, most_moments))
     moments = tuple(replace(moment, fleet=draw(slowed(moment.fleet))) for moment in story.moments)

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import strategies as st
 
 from rtk.planners.pipeline import Schedule
-from rtk.planners.policies.job import Job
+from rtk.planners.policies.job import TrainingJob
 from rtk.planners.shape import Shape
 from rtk.runners.simulator import simulate
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile, held_bytes
 from rtk.schemas.protocols import Policy
-from rtk.schemas.replay import Costs, Fleet, Moment, Standing, Step
+from rtk.schemas.replay import Costs, Fleet, Moment, StateChange, TrainingState
 
 # Slow enough that copies count.
 NETWORK = Network(None, Connection(1e-3, 1e3))
@@ -40,13 +40,13 @@ def profile(*works: float, network: Network = NETWORK) -> Profile:
     return Profile(tuple(layer(work) for work in works), network=network)
 
 
-def job(pp: int, dp: int, microbatches: int, **options: object) -> Job:
+def job(pp: int, dp: int, microbatches: int, **options: object) -> TrainingJob:
     """Equal stages of one layer each; a node a worker unless `gpus_per_node` says more."""
-    return Job(profile(*[1.0] * pp), Shape(pp, dp, microbatches), **options)  # type: ignore[arg-type]
+    return TrainingJob(profile(*[1.0] * pp), Shape(pp, dp, microbatches), **options)  # type: ignore[arg-type]
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> Job:
+def jobs(draw: st.DrawFn) -> TrainingJob:
     """A job of up to 4 x 4 workers, of equal or unlike stages, whose nodes hold parts of pipelines or several."""
     pp, dp = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     degree = draw(st.sampled_from([1, 1, 2]))
@@ -60,11 +60,11 @@ def jobs(draw: st.DrawFn) -> Job:
     shape = Shape(pp, dp, draw(st.integers(1, 5)), limits, tensor_parallel=degree)
     layers = Profile(tuple(layer(work, degree) for work in works), network=NETWORK)
     costs = Costs(mean_time_between_failures_s=draw(st.sampled_from([1.0, 100.0, 1e5])))
-    return Job(layers, shape, workers * degree, costs, schedule)
+    return TrainingJob(layers, shape, workers * degree, costs, schedule)
 
 
 @st.composite
-def stories(draw: st.DrawFn, job: Job, most_moments: int = 6) -> Story:
+def stories(draw: st.DrawFn, job: TrainingJob, most_moments: int = 6) -> Story:
     """Nodes of a job that are lost and come, in any numbers; perhaps too few at the beginning, perhaps spares."""
     names = [f"n{number}" for number in range(draw(st.integers(0, job.nodes + 2)))]
     began, time_s, failures, known = Fleet(tuple(names)), 0.0, 0, len(names)
@@ -78,7 +78,7 @@ def stories(draw: st.DrawFn, job: Job, most_moments: int = 6) -> Story:
     return Story(began, tuple(moments))
 
 
-def told(policy: Policy, story: Story, most_steps: int = 2) -> Iterator[tuple[Fleet, Standing]]:
+def told(policy: Policy, story: Story, most_steps: int = 2) -> Iterator[tuple[Fleet, TrainingState]]:
     """The standings of a story, each with the nodes that are there; of an answer the first steps come to pass."""
     standing = policy.begin(story.began)
     yield story.began, standing
@@ -89,7 +89,7 @@ def told(policy: Policy, story: Story, most_steps: int = 2) -> Iterator[tuple[Fl
         yield moment.fleet, standing
 
 
-def require_true(policy: Policy, job: Job, fleet: Fleet, standing: Standing) -> None:
+def require_true(policy: Policy, job: TrainingJob, fleet: Fleet, standing: TrainingState) -> None:
     """A standing is what the simulator says of its plan, and only nodes that are there have seats in it."""
     plan, seats = policy.plan(standing), policy.seats(standing)
     hash(standing.formation)
@@ -105,7 +105,7 @@ def require_true(policy: Policy, job: Job, fleet: Fleet, standing: Standing) -> 
     assert held_at_most(plan, job, simulated.peak_memory_bytes) <= standing.peak_memory_bytes * (1 + 1e-9)
 
 
-def held_at_most(plan: Plan, job: Job, activation_bytes: tuple[float, ...]) -> float:
+def held_at_most(plan: Plan, job: TrainingJob, activation_bytes: tuple[float, ...]) -> float:
     """The most that a GPU of a live worker holds, with such peaks of activations."""
 
     def held(number: int) -> float:
@@ -125,7 +125,7 @@ def names(count: int) -> tuple[str, ...]:
     return tuple(f"n{number}" for number in range(count))
 
 
-def kinds(step: Step) -> list[str]:
+def kinds(step: StateChange) -> list[str]:
     """What a step pauses for."""
     return [pause.kind for pause in step.pauses]
 

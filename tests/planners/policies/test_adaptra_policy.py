@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rtk.planners.adaptra.plan import plan_adaptra
 from rtk.planners.policies.adaptra import Adaptra
 from rtk.planners.scheduling.solve import Effort
-from rtk.schemas.replay import Fleet, Standing, Step
+from rtk.schemas.replay import Fleet, StateChange, TrainingState
 
 from .slow_stories import slow_moment, slow_stories, slowed
 from .stories import job, jobs, kinds, moment, names, require_true, told
@@ -90,10 +90,10 @@ def test_after_a_restart_what_is_slow_is_found_anew() -> None:
     assert steps[1].after_s == pytest.approx(lasts_s + 14 * _time_s(steps[0].standing))
 
 
-def _after(standing: Standing, steps: Sequence[Step]) -> Standing:
+def _after(standing: TrainingState, steps: Sequence[StateChange]) -> TrainingState:
     return steps[-1].standing if steps else standing
 
 
-def _time_s(standing: Standing) -> float:
+def _time_s(standing: TrainingState) -> float:
     assert standing.iteration_time_s is not None
     return standing.iteration_time_s

@@ -7,18 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.policies.bamboo import Bamboo
-from rtk.planners.policies.job import Job
+from rtk.planners.policies.job import TrainingJob
 from rtk.planners.policies.redundancy import Redundancy
 from rtk.planners.shape import Shape
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.profile import Device, Network
-from rtk.schemas.replay import Costs, Fleet, Standing
+from rtk.schemas.replay import Costs, Fleet, TrainingState
 
 from .stories import moment, profile, require_true, stories, told
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> Job:
+def jobs(draw: st.DrawFn) -> TrainingJob:
     """Of 2 nodes and more, with layers enough for two, and perhaps with room for little more than two stages."""
     gpus, degree = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (2, 2)]))
     workers = gpus // degree
@@ -30,7 +30,7 @@ def jobs(draw: st.DrawFn) -> Job:
     memory_bytes = draw(st.sampled_from([None, 6 * 420.0]))
     dp = draw(st.integers(-(-2 * workers // pp), 3))
     model = replace(model, layers=tuple(costs), device=Device(memory_bytes=memory_bytes))
-    return Job(model, Shape(pp, dp, draw(st.integers(1, 4)), tensor_parallel=degree), gpus)
+    return TrainingJob(model, Shape(pp, dp, draw(st.integers(1, 4)), tensor_parallel=degree), gpus)
 
 
 @settings(max_examples=60)
@@ -44,12 +44,12 @@ def test_every_standing_is_what_the_simulator_says(data: st.DataObject) -> None:
         assert standing.microbatches == (job.microbatches if standing.iteration_time_s else 0)
 
 
-def six_layers(dp: int = 2, **options: object) -> Job:
+def six_layers(dp: int = 2, **options: object) -> TrainingJob:
     """Of four stages asked for, pipelines have six, of a layer and a node each."""
-    return Job(profile(*[1.0] * 6), Shape(4, dp, 6), **options)  # type: ignore[arg-type]
+    return TrainingJob(profile(*[1.0] * 6), Shape(4, dp, 6), **options)  # type: ignore[arg-type]
 
 
-def began(policy: Bamboo, nodes: str) -> Standing:
+def began(policy: Bamboo, nodes: str) -> TrainingState:
     """With nodes of one letter each."""
     return policy.begin(Fleet(tuple(nodes)))
 
@@ -106,7 +106,7 @@ def test_spares_take_empty_seats_at_the_end_of_the_iteration() -> None:
 def test_a_pipeline_is_dissolved_where_that_pays() -> None:
     """Its nodes fill others' seats, if the next failure is far enough; else all go on, one of them slowed."""
     costs = Costs(mean_time_between_failures_s=1.0)
-    policy = Bamboo(Job(profile(*[1.0] * 3), Shape(2, 12, 6), costs=costs))
+    policy = Bamboo(TrainingJob(profile(*[1.0] * 3), Shape(2, 12, 6), costs=costs))
     nodes = "abcdefghijklmnopqrstuvwx"
     standing = began(policy, nodes)
     change = moment(*nodes[1:], lost=("a",), time_s=1.0)
@@ -134,25 +134,25 @@ def test_two_stages_that_do_not_fit_are_refused_with_both_numbers() -> None:
     """A GPU would hold 2 x 420 bytes with redundancy, 420 without."""
     model = replace(profile(*[1.0] * 6), device=Device(memory_bytes=839.0))
     with pytest.raises(InfeasibleError, match=r"redundancy.*840 bytes.*839") as refused:
-        began(Bamboo(Job(model, Shape(4, 2, 6))), "abcdef")
+        began(Bamboo(TrainingJob(model, Shape(4, 2, 6))), "abcdef")
     assert "420 bytes" in str(refused.value.fix)
     model = replace(model, device=Device(memory_bytes=840.0))
-    assert began(Bamboo(Job(model, Shape(4, 2, 6))), "abcdef").nodes == 6
+    assert began(Bamboo(TrainingJob(model, Shape(4, 2, 6))), "abcdef").nodes == 6
 
 
 def test_a_pipeline_needs_two_nodes() -> None:
     """Who has no neighbour cannot be taken over."""
     with pytest.raises(InfeasibleError, match="two nodes or more"):
-        began(Bamboo(Job(profile(1.0, 1.0), Shape(1, 1, 2))), "a")
+        began(Bamboo(TrainingJob(profile(1.0, 1.0), Shape(1, 1, 2))), "a")
     with pytest.raises(InvalidInputError, match="how long copying"):
-        began(Bamboo(Job(profile(1.0, 1.0, network=Network()), Shape(2, 1, 2))), "ab")
+        began(Bamboo(TrainingJob(profile(1.0, 1.0, network=Network()), Shape(2, 1, 2))), "ab")
 
 
 @given(st.sets(st.integers(0, 5)), st.sampled_from([1, 2]))
 def test_who_is_left_has_all_layers(gone: set[int], workers: int) -> None:
     """Each layer once, in order, in one stage of each worker that is left; unless neighbours are gone."""
     model = profile(*[1.0] * (6 * workers))
-    redundancy = Redundancy(Job(model, Shape(6 * workers, 1, 1), workers), 6)
+    redundancy = Redundancy(TrainingJob(model, Shape(6 * workers, 1, 1), workers), 6)
     neighbours = any((node + 1) % 6 in gone for node in gone)
     assert redundancy.covers(tuple(sorted(gone))) != neighbours
     if not neighbours:

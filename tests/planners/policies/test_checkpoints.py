@@ -8,7 +8,7 @@ from rtk.planners.policies.checkpoints import checkpointing, loading_s, node_byt
 from rtk.planners.policies.copies import copying_s, from_peers
 from rtk.planners.policies.memory import state_bytes
 from rtk.planners.policies.pauses import failing_over, restarting, saved_and_restarting
-from rtk.planners.policies.pipelines import Pipelines
+from rtk.planners.policies.pipelines import JobPipelines
 from rtk.planners.slipstream.normalization import Grid
 from rtk.schemas.replay import Checkpointing, Costs, Pause
 
@@ -39,7 +39,7 @@ def test_a_node_reads_each_of_its_stages_once() -> None:
 def test_state_is_parameters_gradients_and_optimizer_state() -> None:
     """Of the stages that the job's pipelines have."""
     asked = job(2, 2, 2)
-    template = Pipelines(asked).template(2)
+    template = JobPipelines(asked).template(2)
     assert state_bytes(asked, template) == (400.0, 400.0)
     assert saved(asked, template).gpu_bytes == (400.0, 400.0)
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from rtk.planners.greyhound.mitigate import STRATEGIES
 from rtk.planners.policies.checkpoint_restart import CheckpointRestart
 from rtk.planners.policies.greyhound import NOTICED, Greyhound
-from rtk.planners.policies.job import Job
+from rtk.planners.policies.job import TrainingJob
 from rtk.planners.policies.pauses import total_s
 from rtk.planners.policies.unheeding import Unheeding
 from rtk.planners.shape import Shape
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.profile import Network
-from rtk.schemas.replay import Costs, Fleet, Moment, Standing, Step
+from rtk.schemas.replay import Costs, Fleet, Moment, StateChange, TrainingState
 
 from .slow_stories import slow_moment, slow_stories, slowed
 from .stories import job, jobs, kinds, moment, names, profile, require_true, told
@@ -163,10 +163,10 @@ def test_after_a_restart_what_is_slow_is_found_anew() -> None:
 def test_copying_over_an_unknown_network_is_refused() -> None:
     """Who moves state must know how fast."""
     with pytest.raises(InvalidInputError, match="how long copying"):
-        Greyhound(Job(profile(1.0, 1.0, network=Network()), Shape(2, 2, 2))).begin(Fleet(names(4)))
+        Greyhound(TrainingJob(profile(1.0, 1.0, network=Network()), Shape(2, 2, 2))).begin(Fleet(names(4)))
 
 
-def _require_ski_rental(slower: Step, remedies: Sequence[Step], usual_s: float, found_s: float) -> None:
+def _require_ski_rental(slower: StateChange, remedies: Sequence[StateChange], usual_s: float, found_s: float) -> None:
     """The loss until a remedy is what it costs, for S3 there and back; or more, at the detection."""
     lost_s, now_s, standing = 0.0, 0.0, slower.standing
     for step in remedies:
@@ -180,14 +180,14 @@ def _require_ski_rental(slower: Step, remedies: Sequence[Step], usual_s: float, 
         now_s, standing = step.after_s + total_s(step.pauses), step.standing
 
 
-def _with_costs(found: Job, costs: Costs) -> Job:
+def _with_costs(found: TrainingJob, costs: Costs) -> TrainingJob:
     return replace(found, costs=costs)
 
 
-def _after(standing: Standing, steps: Sequence[Step]) -> Standing:
+def _after(standing: TrainingState, steps: Sequence[StateChange]) -> TrainingState:
     return steps[-1].standing if steps else standing
 
 
-def _time_s(standing: Standing) -> float:
+def _time_s(standing: TrainingState) -> float:
     assert standing.iteration_time_s is not None
     return standing.iteration_time_s

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from rtk.planners.oobleck.assignment import crew_of
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.reconfiguration import Reconfigurer
-from rtk.planners.policies.job import Job
+from rtk.planners.policies.job import TrainingJob
 from rtk.planners.policies.oobleck import Oobleck
 from rtk.planners.shape import Shape
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Connection, Device, Network, Profile
-from rtk.schemas.replay import Costs, Fleet, Standing, Step
+from rtk.schemas.replay import Costs, Fleet, StateChange, TrainingState
 
 from .stories import layer, moment, profile, require_true, stories, told
 
@@ -24,7 +24,7 @@ TWO_LAYERS = 2 * 400.0 + 2 * 6 * 20.0
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> Job:
+def jobs(draw: st.DrawFn) -> TrainingJob:
     """Of 4 to 8 nodes, each of which holds a part of a model of 2 to 6 layers, or all of it."""
     layers = draw(st.integers(2, 6))
     gpus = draw(st.sampled_from([1, 1, 2])) if layers >= 4 else 1
@@ -32,7 +32,7 @@ def jobs(draw: st.DrawFn) -> Job:
     works = draw(st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=layers, max_size=layers))
     model = replace(profile(*works), device=Device(memory_bytes=memory_bytes))
     shape = Shape(gpus, draw(st.sampled_from([6, 8])), draw(st.integers(1, 3)))
-    return Job(model, shape, gpus)
+    return TrainingJob(model, shape, gpus)
 
 
 @settings(max_examples=40)
@@ -46,18 +46,18 @@ def test_every_standing_is_what_the_simulator_says(data: st.DataObject) -> None:
         assert standing.microbatches == (job.microbatches if standing.iteration_time_s else 0)
 
 
-def four_layers(**options: object) -> Job:
+def four_layers(**options: object) -> TrainingJob:
     """Six nodes that hold two layers each, so that n_0 is 2: three pipelines of two nodes."""
     model = replace(profile(1.0, 1.0, 1.0, 1.0), device=Device(memory_bytes=TWO_LAYERS))
-    return Job(model, Shape(2, 3, 4), **options)  # type: ignore[arg-type]
+    return TrainingJob(model, Shape(2, 3, 4), **options)  # type: ignore[arg-type]
 
 
-def began(policy: Oobleck, nodes: str) -> Standing:
+def began(policy: Oobleck, nodes: str) -> TrainingState:
     """With nodes of one letter each."""
     return policy.begin(Fleet(tuple(nodes)))
 
 
-def only(steps: tuple[Step, ...]) -> Step:
+def only(steps: tuple[StateChange, ...]) -> StateChange:
     """The one step of an answer."""
     (step,) = steps
     return step
@@ -145,15 +145,15 @@ def test_a_model_that_two_pipelines_cannot_hold_is_refused() -> None:
     """However many nodes there are now."""
     model = replace(profile(1.0, 1.0, 1.0, 1.0), device=Device(memory_bytes=TWO_LAYERS))
     with pytest.raises(InfeasibleError, match="2 pipelines of 2 nodes"):
-        began(Oobleck(Job(model, Shape(3, 1, 4))), "abc")
+        began(Oobleck(TrainingJob(model, Shape(3, 1, 4))), "abc")
     with pytest.raises(InfeasibleError, match="cannot be split over 2 pipelines"):
-        began(Oobleck(Job(model, Shape(4, 1, 1))), "a")
+        began(Oobleck(TrainingJob(model, Shape(4, 1, 1))), "a")
 
 
 def test_nodes_that_no_pipeline_can_use_wait() -> None:
     """With a layer a node there are pipelines of three nodes only: of eight nodes two are spares."""
     model = replace(profile(1.0, 1.0, 1.0), device=Device(memory_bytes=500.0))
-    policy = Oobleck(Job(model, Shape(3, 3, 4)))
+    policy = Oobleck(TrainingJob(model, Shape(3, 3, 4)))
     standing = began(policy, "abcdefghi")
     assert standing.nodes == 9
     step = only(policy.answer(standing, moment(*"abcdefgh", lost=("i",))))
@@ -167,8 +167,8 @@ def test_copies_need_a_network() -> None:
     """A job is refused where nobody knows how fast state is copied."""
     model = replace(four_layers().profile, network=Network())
     with pytest.raises(InvalidInputError, match="how long copying"):
-        began(Oobleck(Job(model, Shape(2, 3, 4))), "abcdef")
-    assert began(Oobleck(Job(model, Shape(2, 3, 4), costs=Costs(copy_bytes_per_s=1e3))), "abcdef").nodes == 6
+        began(Oobleck(TrainingJob(model, Shape(2, 3, 4))), "abcdef")
+    assert began(Oobleck(TrainingJob(model, Shape(2, 3, 4), costs=Costs(copy_bytes_per_s=1e3))), "abcdef").nodes == 6
 
 
 @pytest.mark.parametrize(("gpus", "copied_bytes"), [(1, 2 * 400.0), (2, 4 * 400.0)])
@@ -179,7 +179,7 @@ def test_the_gpus_of_a_node_copy_side_by_side(gpus: int, copied_bytes: float) ->
         network=Network(None, Connection(0.0, 1e3)),
         device=Device(memory_bytes=TWO_LAYERS),
     )
-    policy = Oobleck(Job(model, Shape(2, 3 * gpus, 4), gpus))
+    policy = Oobleck(TrainingJob(model, Shape(2, 3 * gpus, 4), gpus))
     nodes = "abcdef" if gpus == 1 else "abc"
     before = began(policy, nodes[: len(nodes) - 2 // gpus])
     step = only(policy.answer(before, moment(*nodes, came=tuple(nodes[len(nodes) - 2 // gpus :]))))

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.pipeline import plan_pipeline
-from rtk.planners.policies.job import Job
-from rtk.planners.policies.pipelines import Pipelines, spread
+from rtk.planners.policies.job import TrainingJob
+from rtk.planners.policies.pipelines import JobPipelines, spread
 from rtk.runners.simulator import simulate
 
 from .stories import held_at_most, jobs
@@ -24,11 +24,11 @@ def test_micro_batches_are_spread_as_evenly_as_can_be(pipelines: int, more: int)
 
 @settings(max_examples=25)
 @given(jobs(), st.data())
-def test_an_outcome_is_what_the_simulator_says_of_the_plan(asked: Job, data: st.DataObject) -> None:
+def test_an_outcome_is_what_the_simulator_says_of_the_plan(asked: TrainingJob, data: st.DataObject) -> None:
     """Time and the most that a GPU holds, for any number of pipelines."""
     pipelines = data.draw(st.integers(1, asked.shape.dp))
     microbatches = data.draw(st.integers(pipelines, asked.microbatches))
-    found = Pipelines(asked)
+    found = JobPipelines(asked)
     outcome, plan = found.outcome(pipelines, microbatches), found.plan(pipelines, microbatches)
     simulated = simulate(plan)
     assert outcome.iteration_time_s == pytest.approx(simulated.iteration_time_s, rel=1e-9)
@@ -37,9 +37,9 @@ def test_an_outcome_is_what_the_simulator_says_of_the_plan(asked: Job, data: st.
 
 @settings(max_examples=10)
 @given(jobs())
-def test_all_pipelines_are_those_of_the_pipeline_planner(asked: Job) -> None:
+def test_all_pipelines_are_those_of_the_pipeline_planner(asked: TrainingJob) -> None:
     """The job's own shape has the plan that `rtk plan pipeline` makes."""
-    plan = Pipelines(asked).plan(asked.shape.dp, asked.microbatches)
+    plan = JobPipelines(asked).plan(asked.shape.dp, asked.microbatches)
     assert replace(plan, planner=None) == replace(  # type: ignore[arg-type]
         plan_pipeline(asked.profile, asked.shape, asked.schedule), planner=None  # type: ignore[arg-type]
     )  # fmt: skip

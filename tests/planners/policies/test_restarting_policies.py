@@ -5,8 +5,8 @@ from dataclasses import replace
 from rtk.planners.policies.checkpoint_restart import CheckpointRestart
 from rtk.planners.policies.elastic_batching import ElasticBatching
 from rtk.planners.policies.fault_free import FaultFree
-from rtk.planners.policies.job import Job
-from rtk.planners.policies.rerouted import Rerouted
+from rtk.planners.policies.job import TrainingJob
+from rtk.planners.policies.rerouted import ReroutedPipelines
 from rtk.planners.policies.spares import Spares
 from rtk.schemas.replay import Costs, Fleet, Pause
 
@@ -102,11 +102,11 @@ def test_the_cluster_that_never_fails_is_the_fastest_there_is() -> None:
     found = FaultFree(asked)
     standing = found.begin(Fleet(names(1)))
     assert standing == found.begin(Fleet(names(1))) and standing.nodes == 4
-    assert standing.iteration_time_s <= Rerouted(asked).outcome((0, 0)).iteration_time_s  # type: ignore[operator]
+    assert standing.iteration_time_s <= ReroutedPipelines(asked).outcome((0, 0)).iteration_time_s  # type: ignore[operator]
     assert found.answer(standing, moment(lost=("n0",))) == ()
     assert standing.checkpointing is None
     assert found.plan(standing).total_microbatches() == 8
 
 
-def _with_limit(asked: Job, limit_bytes: float) -> Job:
+def _with_limit(asked: TrainingJob, limit_bytes: float) -> TrainingJob:
     return replace(asked, shape=replace(asked.shape, memory_limit_bytes=[limit_bytes]))

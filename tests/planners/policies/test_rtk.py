@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.policies.catalogue import policy
-from rtk.planners.policies.found import Found
-from rtk.planners.policies.job import Job
+from rtk.planners.policies.found import DetectionState
+from rtk.planners.policies.job import TrainingJob
 from rtk.planners.policies.rtk import Rtk
 from rtk.planners.policies.unlike_zero_bubble import UnlikeZeroBubble
 from rtk.planners.policies.ways import ways_of
@@ -28,10 +28,10 @@ FAST = Network(None, Connection(1e-3, 1e5))
 COSTS = Costs(detection_s=1.0, planning_s=0.1, regrouping_s=2.0, restart_s=50.0, mean_time_between_failures_s=1e5)
 
 
-def wide(stages: int = 2, pipelines: int = 4, microbatches: int = 6, **options: object) -> Job:
+def wide(stages: int = 2, pipelines: int = 4, microbatches: int = 6, **options: object) -> TrainingJob:
     """A job with more layers than stages, so that pipelines can have several lengths."""
     found = profile(*[1.0] * (3 * stages), network=FAST)
-    return Job(found, Shape(stages, pipelines, microbatches), costs=COSTS, **options)  # type: ignore[arg-type]
+    return TrainingJob(found, Shape(stages, pipelines, microbatches), costs=COSTS, **options)  # type: ignore[arg-type]
 
 
 @settings(max_examples=12)
@@ -135,7 +135,7 @@ def test_a_lost_layer_restarts_from_a_checkpoint() -> None:
 def test_what_is_slow_is_known_after_so_long_whatever_else_happens() -> None:
     """Other changes meanwhile do not put it off; nodes that are gone are known to be."""
     fleet = Fleet(("a", "b", "c"), {"a": 2.0}, {("b", "c"): 0.1})
-    begun = Found().by(fleet, 10.0, 5.0)
+    begun = DetectionState().by(fleet, 10.0, 5.0)
     assert begun.believed(fleet) == Fleet(("a", "b", "c")) and begun.due_s == 15.0
     more = replace(fleet, slow={"a": 2.0, "b": 3.0})
     later = begun.by(more, 14.0, 5.0).by(more, 15.0, 5.0)
@@ -157,13 +157,13 @@ def test_no_policy_commits_more_than_the_work_bound(data: st.DataObject) -> None
 
 def test_the_bound_counts_gpus_and_their_pace() -> None:
     """Two nodes for 60 s, then one at half its pace for 60 s; a micro-batch takes 6 s."""
-    job = Job(profile(1.0, 1.0), Shape(2, 1, 1))
+    job = TrainingJob(profile(1.0, 1.0), Shape(2, 1, 1))
     moments = (Moment(0.0, Fleet(("a", "b"))), Moment(60.0, Fleet(("a",), {"a": 2.0}), lost=("b",)))
     assert least_gpu_s(job.profile) == 6.0
     assert most_microbatches(job, moments, 120.0) == pytest.approx((120 + 30) / 6)
 
 
-def _ways(job: Job) -> Iterator[Policy]:
+def _ways(job: TrainingJob) -> Iterator[Policy]:
     yield from (way.policy for way in ways_of(job))
     yield from (policy(name, job) for name in ("slipstream", "oobleck"))
 

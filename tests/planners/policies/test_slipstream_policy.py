@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from rtk.planners.policies.job import Job
+from rtk.planners.policies.job import TrainingJob
 from rtk.planners.policies.slipstream import SlipStream
 from rtk.planners.shape import Shape
-from rtk.planners.slipstream.cluster import Request, opening
+from rtk.planners.slipstream.cluster import AtlasRequest, opening
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.replay import Costs, Fleet
 
@@ -24,13 +24,13 @@ def test_a_failure_is_re_routed_and_nothing_is_rolled_back() -> None:
     step, *_ = found.answer(found.begin(Fleet(names(8))), moment(*names(7), lost=("n7",)))
     assert (step.answer, step.interrupts, step.rolls_back) == ("re-route", True, False)
     assert step.standing.microbatches == 16 and step.standing.nodes == 7
-    entry, _ = Replanner(opening(asked.profile, Request(asked.shape)), 4).entry(1)
+    entry, _ = Replanner(opening(asked.profile, AtlasRequest(asked.shape)), 4).entry(1)
     assert step.standing.iteration_time_s == pytest.approx(entry.prediction.iteration_time_s)
 
 
 def test_plans_for_the_best_places_are_there_and_others_are_made() -> None:
     """Training pauses for planning only where failures are elsewhere."""
-    found = SlipStream(Job(profile(1.0, 3.0), Shape(2, 3, 3), costs=OFTEN))
+    found = SlipStream(TrainingJob(profile(1.0, 3.0), Shape(2, 3, 3), costs=OFTEN))
     began = found.begin(Fleet(names(6)))
     (light,) = found.answer(began, moment(*names(6)[1:], lost=("n0",), time_s=0.0))
     (heavy,) = found.answer(began, moment(*names(6)[:5], lost=("n5",), time_s=0.0))
@@ -40,7 +40,7 @@ def test_plans_for_the_best_places_are_there_and_others_are_made() -> None:
 
 def test_failures_in_bad_places_are_moved_where_that_pays() -> None:
     """A node of the light stage takes the dead one's place in the heavy stage, if failures are rare; else not."""
-    found = SlipStream(Job(profile(1.0, 3.0), Shape(2, 3, 3), costs=OFTEN))
+    found = SlipStream(TrainingJob(profile(1.0, 3.0), Shape(2, 3, 3), costs=OFTEN))
     began = found.begin(Fleet(names(6)))
     (rare,) = found.answer(began, moment(*names(6)[:5], lost=("n5",), time_s=1e9))
     (often,) = found.answer(began, moment(*names(6)[:5], lost=("n5",), time_s=0.0))
@@ -64,7 +64,7 @@ def test_a_node_that_comes_takes_an_empty_seat_once_it_has_its_state() -> None:
 
 def test_a_spare_node_joins_after_a_failure() -> None:
     """Re-routing first, the spare as soon as it has its state; nobody moves for so short a time."""
-    found = SlipStream(Job(profile(1.0, 3.0), Shape(2, 3, 3), costs=COSTS))
+    found = SlipStream(TrainingJob(profile(1.0, 3.0), Shape(2, 3, 3), costs=COSTS))
     began = found.begin(Fleet(names(7)))
     first, second = found.answer(began, moment("n0", "n1", "n2", "n3", "n4", "n6", lost=("n5",), time_s=1e9))
     assert (first.answer, second.answer) == ("re-route", "join")
@@ -93,6 +93,6 @@ def test_without_a_whole_pipeline_training_waits() -> None:
 
 def test_too_few_nodes_at_the_beginning_are_failures() -> None:
     """Seats stay empty where that costs least."""
-    found = SlipStream(Job(profile(1.0, 3.0), Shape(2, 3, 3), costs=COSTS))
+    found = SlipStream(TrainingJob(profile(1.0, 3.0), Shape(2, 3, 3), costs=COSTS))
     standing = found.begin(Fleet(names(5)))
     assert sum(stage == 1 for _, stage in found.seats(standing)) == 3

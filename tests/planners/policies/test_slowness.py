@@ -20,7 +20,7 @@ from rtk.planners.shape import plan_without_orders
 from rtk.schemas.conditions import pair_of
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Planner
-from rtk.schemas.replay import Fleet, Standing
+from rtk.schemas.replay import Fleet, TrainingState
 
 from .slow_stories import slow_moment, slow_stories, slowed
 from .stories import job, jobs, names, require_true, told
@@ -106,7 +106,7 @@ def test_links_without_messages_cost_nothing() -> None:
     assert (step.answer, step.standing.iteration_time_s) == ("", began.iteration_time_s)
 
 
-def _after(policy: Unheeding, standing: Standing, moment: object) -> Standing:
+def _after(policy: Unheeding, standing: TrainingState, moment: object) -> TrainingState:
     for step in policy.answer(standing, moment):  # type: ignore[arg-type]
         standing = step.standing
     return standing

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.policies.catalogue import NAMES, policy
-from rtk.planners.policies.job import Job
+from rtk.planners.policies.job import TrainingJob
 from rtk.planners.shape import Shape
 from rtk.runners.simulator import simulate
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
@@ -69,7 +69,7 @@ def test_a_limit_of_activations_is_heeded_or_refused() -> None:
     """With room for two micro-batches a stage each GPU holds that much at most; Oobleck knows no such limit."""
     limited = Shape(2, 4, 4, [60.0])
     for name in NAMES:
-        found = policy(name, Job(profile(1.0, 1.0, 1.0), limited))
+        found = policy(name, TrainingJob(profile(1.0, 1.0, 1.0), limited))
         if name == "oobleck":
             with pytest.raises(InfeasibleError, match="no limit of activations"):
                 found.begin(Fleet(names(8)))
@@ -80,10 +80,10 @@ def test_a_limit_of_activations_is_heeded_or_refused() -> None:
 
 def test_limits_stage_by_stage_are_refused_by_who_cuts_other_stages() -> None:
     """Bamboo's pipelines are deeper than asked for."""
-    found = policy("bamboo", Job(profile(1.0, 1.0, 1.0), Shape(2, 4, 4, [80.0, 60.0])))
+    found = policy("bamboo", TrainingJob(profile(1.0, 1.0, 1.0), Shape(2, 4, 4, [80.0, 60.0])))
     with pytest.raises(InfeasibleError, match="stages of its own"):
         found.begin(Fleet(names(8)))
-    tight = policy("bamboo", Job(profile(1.0, 1.0, 1.0), Shape(2, 4, 4, [39.0])))
+    tight = policy("bamboo", TrainingJob(profile(1.0, 1.0, 1.0), Shape(2, 4, 4, [39.0])))
     with pytest.raises(InfeasibleError, match="40 bytes of a micro-batch, and the limit is 39"):
         tight.begin(Fleet(names(8)))
 
@@ -93,14 +93,14 @@ def test_a_gpu_too_small_for_its_stage_is_refused(name: str) -> None:
     """A device that cannot hold parameters, state and one micro-batch is an infeasible job at the beginning."""
     small = Profile((layer(), layer()), device=Device(memory_bytes=410.0), network=profile(1.0).network)
     with pytest.raises(InfeasibleError):
-        policy(name, Job(small, Shape(2, 2, 2))).begin(Fleet(names(4)))
+        policy(name, TrainingJob(small, Shape(2, 2, 2))).begin(Fleet(names(4)))
 
 
 @pytest.mark.parametrize("name", ["slipstream", "elastic-batching"])
 def test_copying_over_an_unknown_network_is_refused(name: str) -> None:
     """Who copies state must know how fast."""
     with pytest.raises(InvalidInputError, match="how long copying"):
-        policy(name, Job(profile(1.0, 1.0, network=Network()), Shape(2, 2, 2))).begin(Fleet(names(4)))
+        policy(name, TrainingJob(profile(1.0, 1.0, network=Network()), Shape(2, 2, 2))).begin(Fleet(names(4)))
 
 
 @pytest.mark.parametrize("name", [*SURVIVORS, "fault-free"])
@@ -108,4 +108,4 @@ def test_a_slow_link_of_a_single_pipeline_is_refused(name: str) -> None:
     """Who will hold the link nobody knows."""
     shape = Shape(2, 2, 2, link_delay_s={(1, 0): 3.0})
     with pytest.raises(InvalidInputError, match="link 0 of pipeline 1"):
-        policy(name, Job(profile(1.0, 1.0), shape)).begin(Fleet(names(4)))
+        policy(name, TrainingJob(profile(1.0, 1.0), shape)).begin(Fleet(names(4)))

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.policies.job import Job
-from rtk.planners.policies.pipelines import Pipelines
+from rtk.planners.policies.job import TrainingJob
+from rtk.planners.policies.pipelines import JobPipelines
 from rtk.planners.policies.varuna import Varuna
 from rtk.planners.shape import Shape
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.profile import Device
-from rtk.schemas.replay import Costs, Fleet, Standing
+from rtk.schemas.replay import Costs, Fleet, TrainingState
 
 from .stories import job, jobs, moment, profile, require_true, stories, told
 
@@ -31,7 +31,7 @@ def test_every_standing_is_what_the_simulator_says(data: st.DataObject) -> None:
 
 @settings(max_examples=40)
 @given(jobs(), st.integers(1, 16))
-def test_no_shape_of_so_many_nodes_is_faster(asked: Job, nodes: int) -> None:
+def test_no_shape_of_so_many_nodes_is_faster(asked: TrainingJob, nodes: int) -> None:
     """The bound that spares most shapes their schedule never hides the best."""
     names = tuple(f"n{n}" for n in range(min(nodes, asked.nodes)))
     standing = Varuna(asked).begin(Fleet(names))
@@ -39,7 +39,7 @@ def test_no_shape_of_so_many_nodes_is_faster(asked: Job, nodes: int) -> None:
     assert standing.iteration_time_s == (None if shortest_s is None else pytest.approx(shortest_s))
 
 
-def possible_s(asked: Job, nodes: int) -> list[float]:
+def possible_s(asked: TrainingJob, nodes: int) -> list[float]:
     """The iteration times of all numbers of stages, in as many pipelines as nodes and micro-batches allow."""
     found = []
     for stages in range(1, len(asked.profile.layers) + 1):
@@ -47,12 +47,12 @@ def possible_s(asked: Job, nodes: int) -> list[float]:
             with suppress(InfeasibleError, InvalidInputError):
                 shaped = replace(asked, shape=replace(asked.shape, pp=stages, dp=pipelines))
                 if shaped.nodes <= nodes:
-                    found.append(Pipelines(shaped).outcome(pipelines, asked.microbatches).iteration_time_s)
+                    found.append(JobPipelines(shaped).outcome(pipelines, asked.microbatches).iteration_time_s)
                     break
     return found
 
 
-def began(policy: Varuna, nodes: str) -> Standing:
+def began(policy: Varuna, nodes: str) -> TrainingState:
     """With nodes of one letter each."""
     return policy.begin(Fleet(tuple(nodes)))
 
@@ -60,7 +60,7 @@ def began(policy: Varuna, nodes: str) -> Standing:
 def test_a_failure_breaks_the_grid() -> None:
     """A node holds two of four layers at most: with three nodes one is idle, or all have a stage of one pipeline."""
     model = replace(profile(*[1.0] * 4), device=Device(memory_bytes=900.0))
-    policy = Varuna(Job(model, Shape(2, 2, 4)))
+    policy = Varuna(TrainingJob(model, Shape(2, 2, 4)))
     (step,) = policy.answer(began(policy, "abcd"), moment(*"bcd", lost=("a",)))
     assert step.interrupts and step.rolls_back and step.answer == "restart"
     assert [pause.kind for pause in step.pauses] == ["detecting", "restarting", "copying"]
@@ -82,7 +82,7 @@ def test_nodes_that_come_are_taken_in_where_that_pays() -> None:
 def test_too_few_nodes_wait() -> None:
     """And restart once there are enough."""
     model = replace(profile(1.0, 1.0), device=Device(memory_bytes=450.0))
-    policy = Varuna(Job(model, Shape(2, 1, 4)))
+    policy = Varuna(TrainingJob(model, Shape(2, 1, 4)))
     (step,) = policy.answer(began(policy, "ab"), moment("b", lost=("a",)))
     assert step.answer == "wait" and step.standing.iteration_time_s is None
     assert policy.plan(step.standing) is None and policy.seats(step.standing) == {}
@@ -95,12 +95,12 @@ def test_a_model_that_fits_in_no_shape_is_refused() -> None:
     """A layer alone is too large for a GPU."""
     model = replace(profile(1.0, 1.0), device=Device(memory_bytes=390.0))
     with pytest.raises(InfeasibleError):
-        began(Varuna(Job(model, Shape(2, 1, 4))), "ab")
+        began(Varuna(TrainingJob(model, Shape(2, 1, 4))), "ab")
 
 
 def test_stages_with_limits_of_their_own_stay() -> None:
     """What a job says stage by stage has no meaning for other numbers of stages."""
     shape = Shape(2, 2, 3, link_delay_s={(None, 0): 1.0})
-    policy = Varuna(Job(profile(1.0, 1.0, 1.0), shape))
+    policy = Varuna(TrainingJob(profile(1.0, 1.0, 1.0), shape))
     plan = policy.plan(began(policy, "abcd"))
     assert plan is not None and len(plan.template_of(0).stages) == 2

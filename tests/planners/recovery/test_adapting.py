@@ -13,11 +13,11 @@ from rtk.planners.joint.plan import plan_joint
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.adapting import UNKNOWN_COPYING, WORTH_IT, Adapting
 from rtk.planners.recovery.answers import PolicyName, answers_for
-from rtk.planners.recovery.rerouting import Rerouting, replan_from
+from rtk.planners.recovery.rerouting import ReroutingPlanner, replan_from
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
-from rtk.planners.slipstream.cluster import Request, Technique, opening
+from rtk.planners.slipstream.cluster import AtlasRequest, Technique, opening
 from rtk.schemas.check import check_plan
 from rtk.schemas.conditions import HEALTHY, Conditions, LinkPlace, SlowLink, SlowWorker, pair_of, under_conditions
 from rtk.schemas.documents import digest
@@ -283,8 +283,8 @@ def test_what_changing_places_costs() -> None:
     assert adapting(WIDE).moving_s(0.5) == 2 * UNKNOWN_COPYING * 0.5
     layers = tuple(Layer((LayerCost(0.01, 0.01, 0.01),), state_bytes=size) for size in (100.0, 300.0))
     known = Profile(layers, network=Network(inter_node=Connection(0.0, 1000.0)))
-    common, plan = opening(known, Request(Shape(2, 2, 4))), plan_pipeline(known, Shape(2, 2, 4), "1f1b")
-    assert Adapting(Rerouting(plan, common, 100), 100).moving_s(0.5) == pytest.approx(2 * 0.3)
+    common, plan = opening(known, AtlasRequest(Shape(2, 2, 4))), plan_pipeline(known, Shape(2, 2, 4), "1f1b")
+    assert Adapting(ReroutingPlanner(plan, common, 100), 100).moving_s(0.5) == pytest.approx(2 * 0.3)
 
 
 def test_two_slow_links_between_peers() -> None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.cli.coordinating import Conduct, Conductor, events_after
+from rtk.cli.coordinating import JobConfig, JobController, events_after
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
-from rtk.planners.recovery.escalation import Escalating, Remedies, parse_mitigate
+from rtk.planners.recovery.escalation import Escalating, RemedyCosts, parse_mitigate
 from rtk.planners.shape import Shape
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowWorker
 from rtk.schemas.documents import write_document
@@ -139,12 +139,12 @@ def test_who_is_gone_is_not_slow() -> None:
 @pytest.mark.parametrize(
     ("text", "remedies"),
     [
-        (None, Remedies()),
-        ("S3=20", Remedies(20.0)),
-        ("S4=6e2, S3=.5", Remedies(0.5, 600.0)),
+        (None, RemedyCosts()),
+        ("S3=20", RemedyCosts(20.0)),
+        ("S4=6e2, S3=.5", RemedyCosts(0.5, 600.0)),
     ],
 )
-def test_what_the_option_says(text: str | None, remedies: Remedies) -> None:
+def test_what_the_option_says(text: str | None, remedies: RemedyCosts) -> None:
     """Costs in seconds; what is not said of S3 is estimated, and without S4 nobody starts again."""
     assert parse_mitigate(text) == remedies
     assert remedies.costs_s(7.0)[0] == (7.0 if remedies.move_s is None else remedies.move_s)
@@ -163,9 +163,9 @@ def test_what_it_cannot_say(text: str) -> None:
 
 def test_remedies_that_the_job_cannot_have() -> None:
     """A restart needs checkpoints, and only one policy heeds what is slow."""
-    for how in (Conduct(9, mitigate="S4=1"), Conduct(9, policy=PolicyName.SLIPSTREAM, mitigate="S3=1")):
+    for how in (JobConfig(9, mitigate="S4=1"), JobConfig(9, policy=PolicyName.SLIPSTREAM, mitigate="S3=1")):
         with pytest.raises(InvalidInputError) as caught:
-            Conductor(PLAN, how)
+            JobController(PLAN, how)
         assert caught.value.where == "--mitigate"
 
 

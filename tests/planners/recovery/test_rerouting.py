@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.recovery.rerouting import Rerouting, replan_from
+from rtk.planners.recovery.rerouting import ReroutingPlanner, replan_from
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream.atlas_folder import AtlasFolder, plan_path
-from rtk.planners.slipstream.cluster import Request, opening
+from rtk.planners.slipstream.cluster import AtlasRequest, opening
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.atlas import Atlas, Recipe
 from rtk.schemas.check import check_plan
@@ -39,7 +39,7 @@ def _common(
     times: list[Times], shape: Shape, unit: tuple[int, int] = (1, 1), bandwidth_bytes_per_s: float | None = 1.0
 ) -> Atlas:
     """The opening of an atlas: staggered, 2 bytes of state a stage."""
-    request = Request(shape, unit=unit, effort=Effort("heuristic"))
+    request = AtlasRequest(shape, unit=unit, effort=Effort("heuristic"))
     return opening(profile(times, bandwidth_bytes_per_s), request)
 
 
@@ -121,12 +121,12 @@ def test_moved_workers_leave_their_places_empty(data: st.DataObject) -> None:
     times = data.draw(st.lists(st.tuples(*[st.sampled_from([1.0, 2.0, 3.0])] * 3), min_size=pp, max_size=pp))
     failed = frozenset(data.draw(st.sets(st.tuples(st.integers(0, dp - 1), st.integers(0, pp - 1)), max_size=3)))
     common = _common(times, Shape(pp, dp, data.draw(st.integers(1, 4))))
-    replan = Rerouting(_whole(common), common, 3)
+    replan = ReroutingPlanner(_whole(common), common, 3)
     if not bearable(failed, pp, dp):
         with pytest.raises(InfeasibleError, match="has lost all its workers"):
             replan.without(failed)
         return
-    found, in_place = replan.without(failed), Rerouting(_whole(common), common, 0).without(failed)
+    found, in_place = replan.without(failed), ReroutingPlanner(_whole(common), common, 0).without(failed)
     movers, taken = {mover for mover, _ in found.moves}, {place for _, place in found.moves}
     assert check_plan(found.plan) == []
     assert dead_places(found.plan) == failed - taken | movers
@@ -229,7 +229,7 @@ def test_an_atlas_of_another_job_is_refused(
 
 def test_an_atlas_serves_plans_of_other_planners(tmp_path: Path) -> None:
     """One for a synchronous optimizer goes with a zero-bubble plan, which comes back when everybody does."""
-    request = Request(THREE_PAIRS, "decoupled", effort=Effort("heuristic"))
+    request = AtlasRequest(THREE_PAIRS, "decoupled", effort=Effort("heuristic"))
     atlas = _atlas(tmp_path / "a", opening(profile([UNIFORM] * 2), request), 2)
     plan = made_by("zero-bubble", profile([UNIFORM] * 2), THREE_PAIRS)
     replan = replan_from(plan, atlas, 5)

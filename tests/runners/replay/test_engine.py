@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rtk.runners.replay.engine import Record, refused, replay, report_of, stretches_of, yardstick_of
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Place, Plan
-from rtk.schemas.replay import Checkpointing, Fleet, Moment, Pause, Standing, Step
+from rtk.schemas.replay import Checkpointing, Fleet, Moment, Pause, StateChange, TrainingState
 
 KINDS = ("detecting", "planning", "copying", "restarting", "checkpointing")
 
@@ -21,22 +21,22 @@ KINDS = ("detecting", "planning", "copying", "restarting", "checkpointing")
 class Scripted:
     """A policy that answers each moment, told apart by its time, as it was told to."""
 
-    first: Standing
-    answers: Mapping[float, tuple[Step, ...]]
+    first: TrainingState
+    answers: Mapping[float, tuple[StateChange, ...]]
 
-    def begin(self, fleet: Fleet) -> Standing:
+    def begin(self, fleet: Fleet) -> TrainingState:
         """As told."""
         return self.first
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """As told."""
         return self.answers[moment.time_s]
 
-    def plan(self, standing: Standing) -> Plan | None:
+    def plan(self, standing: TrainingState) -> Plan | None:
         """None: nobody asks."""
         return None
 
-    def seats(self, standing: Standing) -> Mapping[Place, str]:
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """Nobody sits anywhere."""
         return {}
 
@@ -49,7 +49,7 @@ class Counted:
         self.standing, self.part, self.since = policy.first, 0, 0
         self.pauses: list[list[Any]] = []  # kind and seconds left
         self.uncertain: list[tuple[int, int]] = []
-        steps: list[tuple[float, Step]] = []
+        steps: list[tuple[float, StateChange]] = []
         for now in range(end + 1):
             changes = now == end or now in policy.answers
             while steps and steps[0][0] <= now - changes and self.may_take(steps[0][1]):
@@ -65,11 +65,11 @@ class Counted:
             self.second()
         self.spent["working"] += self.part
 
-    def may_take(self, step: Step) -> bool:
+    def may_take(self, step: StateChange) -> bool:
         """Whether nothing hinders a step."""
         return step.interrupts or (not self.pauses and not self.part)
 
-    def take(self, step: Step) -> None:
+    def take(self, step: StateChange) -> None:
         """A standing takes over."""
         self.spent[step.answer] += 1
         if step.interrupts:
@@ -117,7 +117,7 @@ class Counted:
 
 CHECKPOINTS = st.none() | st.builds(Checkpointing, st.integers(1, 20).map(float), st.integers(1, 4).map(float))
 STANDINGS = st.builds(
-    Standing,
+    TrainingState,
     st.just("somewhere"),
     st.none() | st.integers(1, 9).map(float),
     st.integers(1, 5),
@@ -126,7 +126,7 @@ STANDINGS = st.builds(
 )
 PAUSES = st.lists(st.builds(Pause, st.sampled_from(KINDS[:4]), st.integers(0, 12).map(float)), max_size=3).map(tuple)
 STEPS = st.builds(
-    Step, STANDINGS, st.sampled_from(["a", "b"]), PAUSES, st.integers(0, 15).map(float), st.booleans()
+    StateChange, STANDINGS, st.sampled_from(["a", "b"]), PAUSES, st.integers(0, 15).map(float), st.booleans()
 ).flatmap(lambda step: st.booleans().map(lambda back: replace(step, rolls_back=back and step.interrupts)))
 ANSWERS = st.dictionaries(
     st.integers(1, 90), st.lists(STEPS, max_size=2).map(lambda steps: tuple(sorted(steps, key=lambda s: s.after_s))),
@@ -142,7 +142,7 @@ def moments_of(answers: Mapping[int, Any], nodes: int = 4) -> list[Moment]:
 
 @settings(max_examples=400)
 @given(STANDINGS, ANSWERS, st.integers(91, 140))
-def test_a_replay_equals_one_that_counts_seconds(first: Standing, answers: Any, end: int) -> None:
+def test_a_replay_equals_one_that_counts_seconds(first: TrainingState, answers: Any, end: int) -> None:
     """Whatever steps come when: every purpose's seconds, the micro-batches and the answers are those of the oracle."""
     policy = Scripted(first, {float(time): steps for time, steps in answers.items()})
     found = replay(policy, moments_of(answers), float(end))
@@ -157,7 +157,7 @@ def test_a_replay_equals_one_that_counts_seconds(first: Standing, answers: Any, 
 
 def steady(iteration_s: float, every: Checkpointing | None, end_s: float) -> Record:
     """Ten micro-batches an iteration on two nodes, and nothing ever happens."""
-    first = Standing("here", iteration_s, 10, 2, checkpointing=every)
+    first = TrainingState("here", iteration_s, 10, 2, checkpointing=every)
     return replay(Scripted(first, {}), moments_of({}, nodes=2), end_s)
 
 
@@ -190,8 +190,8 @@ def test_the_yardstick_measures_itself_as_one() -> None:
 
 def test_many_spans_become_few_stretches_with_the_same_micro_batches() -> None:
     """Merged stretches commit in all what the spans did, and lie in order of time."""
-    answers = {time: (Step(Standing("x", 1.0, 3, 2), "on"),) for time in range(1, 400)}
-    policy = Scripted(Standing("x", 1.0, 3, 2), {float(time): steps for time, steps in answers.items()})
+    answers = {time: (StateChange(TrainingState("x", 1.0, 3, 2), "on"),) for time in range(1, 400)}
+    policy = Scripted(TrainingState("x", 1.0, 3, 2), {float(time): steps for time, steps in answers.items()})
     moments = [Moment(float(t), Fleet(("a", "b", "c")[: 2 + t % 2])) for t in range(400)]
     record = replay(policy, moments, 400.0)
     found = stretches_of(record.spans, most=50)
@@ -204,7 +204,7 @@ def test_many_spans_become_few_stretches_with_the_same_micro_batches() -> None:
 
 def test_moments_out_of_order_and_no_moments_are_refused() -> None:
     """A trace that goes back in time, or has nothing, is an error that says so."""
-    policy = Scripted(Standing("x", 1.0, 1, 1), {5.0: (), 3.0: ()})
+    policy = Scripted(TrainingState("x", 1.0, 1, 1), {5.0: (), 3.0: ()})
     with pytest.raises(InvalidInputError, match="comes after"):
         replay(policy, [Moment(0.0, Fleet(())), Moment(5.0, Fleet(("a",))), Moment(3.0, Fleet(()))])
     with pytest.raises(InvalidInputError, match="no events"):
@@ -221,16 +221,18 @@ def test_moments_are_read_as_they_come() -> None:
             time += 10.0
 
     class Idle(Scripted):
-        def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+        def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
             return ()
 
-    assert replay(Idle(Standing("x", 1.0, 1, 1), {}), endless(), 1000.0).microbatches == 1000
+    assert replay(Idle(TrainingState("x", 1.0, 1, 1), {}), endless(), 1000.0).microbatches == 1000
 
 
 def test_a_moment_at_which_nothing_changes_only_closes_the_trace() -> None:
     """The policy is not asked about it, and what was under way goes on to it."""
     fleet = Fleet(("a",))
-    policy = Scripted(Standing("x", 1.0, 1, 1), {1.0: (Step(Standing("x", 2.0, 1, 1), "on", after_s=4.0),)})
+    policy = Scripted(
+        TrainingState("x", 1.0, 1, 1), {1.0: (StateChange(TrainingState("x", 2.0, 1, 1), "on", after_s=4.0),)}
+    )
     moments = [Moment(0.0, fleet), Moment(1.0, fleet, came=("b",)), Moment(3.0, fleet), Moment(9.0, fleet)]
     record = replay(policy, moments)
     assert (record.lasts_s, record.microbatches, dict(record.answers)) == (9.0, 5 + 2, {"on": 1})
@@ -238,9 +240,9 @@ def test_a_moment_at_which_nothing_changes_only_closes_the_trace() -> None:
 
 def test_what_is_due_after_the_end_does_not_happen() -> None:
     """A change in the last instant is answered then or never: the books close with the trace."""
-    slower = Standing("x", 2.0, 1, 1)
+    slower = TrainingState("x", 2.0, 1, 1)
     for after_s, answers in ((0.0, {"on": 1}), (4.0, {})):
-        policy = Scripted(Standing("x", 1.0, 1, 1), {9.0: (Step(slower, "on", after_s=after_s),)})
+        policy = Scripted(TrainingState("x", 1.0, 1, 1), {9.0: (StateChange(slower, "on", after_s=after_s),)})
         record = replay(policy, [Moment(0.0, Fleet(("a",))), Moment(9.0, Fleet(("a",)), came=("b",))])
         assert (record.lasts_s, record.microbatches, dict(record.answers)) == (9.0, 9, answers)
         assert (sum(record.spent_s.values()), record.spans[-1].end_s) == (9.0, 9.0)
@@ -248,7 +250,7 @@ def test_what_is_due_after_the_end_does_not_happen() -> None:
 
 def test_a_change_of_pace_is_no_answer() -> None:
     """A step without a word takes over like any other, and is not counted."""
-    policy = Scripted(Standing("x", 1.0, 1, 1), {4.0: (Step(Standing("x", 2.0, 1, 1), ""),)})
+    policy = Scripted(TrainingState("x", 1.0, 1, 1), {4.0: (StateChange(TrainingState("x", 2.0, 1, 1), ""),)})
     record = replay(policy, [Moment(0.0, Fleet(("a",))), Moment(4.0, Fleet(("a",), {"a": 2.0}))], 10.0)
     assert (record.microbatches, dict(record.answers)) == (4 + 3, {})
 

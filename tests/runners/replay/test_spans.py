@@ -12,8 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.runners.replay import engine
-from rtk.runners.replay.engine import Record, Span, merged, neighbours, replay, report_of, stretches_of, yardstick_of
-from rtk.schemas.replay import Fleet, Moment, Standing, Step
+from rtk.runners.replay.engine import (
+    Record,
+    StateInterval,
+    merged,
+    neighbours,
+    replay,
+    report_of,
+    stretches_of,
+    yardstick_of,
+)
+from rtk.schemas.replay import Fleet, Moment, StateChange, TrainingState
 
 from .test_engine import ANSWERS, STANDINGS, Scripted, moments_of
 
@@ -23,10 +32,10 @@ FLEETS = tuple(Fleet(tuple(f"n{number}" for number in range(nodes))) for nodes i
 class Restless(Scripted):
     """A policy that goes over to another standing at every moment; none of them ever saves a checkpoint."""
 
-    def answer(self, standing: Standing, moment: Moment) -> tuple[Step, ...]:
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """So many nodes work."""
         nodes = len(moment.fleet.nodes)
-        return (Step(Standing("x", 1.0, nodes, nodes), "on", interrupts=True),)
+        return (StateChange(TrainingState("x", 1.0, nodes, nodes), "on", interrupts=True),)
 
 
 def restless(moments: int, most: int) -> Record:
@@ -36,12 +45,12 @@ def restless(moments: int, most: int) -> Record:
         return (Moment(3.0 * number, FLEETS[number * 7 % 4], came=("n",)) for number in range(moments))
 
     with mock.patch.object(engine, "MOST_SPANS", most):
-        return replay(Restless(Standing("x", 1.0, 3, 2), {}), stream())
+        return replay(Restless(TrainingState("x", 1.0, 3, 2), {}), stream())
 
 
 @settings(max_examples=300)
 @given(STANDINGS, ANSWERS, st.integers(91, 140), st.integers(2, 6))
-def test_merging_changes_no_books(first: Standing, answers: Mapping[int, Any], end: int, most: int) -> None:
+def test_merging_changes_no_books(first: TrainingState, answers: Mapping[int, Any], end: int, most: int) -> None:
     """Whatever is taken back when: with few spans every sum is as with all of them, and they still fill the time."""
     policy = Scripted(first, {float(time): steps for time, steps in answers.items()})
     whole = replay(policy, moments_of(answers), float(end))
@@ -62,7 +71,7 @@ def test_neighbours_are_all_spans_in_groups_of_some_length(given_spans: Any, lea
     """Nothing is left out, all groups but the last are long enough, and as one span each weighs what its spans did."""
     spans, now_s = [], 0.0
     for lasts_s, nodes, microbatches in given_spans:
-        spans.append(Span(now_s, nodes, nodes // 2, now_s + lasts_s, microbatches))
+        spans.append(StateInterval(now_s, nodes, nodes // 2, now_s + lasts_s, microbatches))
         now_s += lasts_s
     groups = list(neighbours(spans, least_s))
     assert [span for group in groups for span in group] == spans

@@ -15,7 +15,7 @@ import pytest
 
 from rtk.runners.resilience.events import Arrived, Restarted, Said
 from rtk.runners.resilience.journal import read_events
-from rtk.runners.resilience.link import Link
+from rtk.runners.resilience.link import CoordinatorLink
 from rtk.runners.resilience.protocol import (
     Commit,
     End,
@@ -41,13 +41,13 @@ TOY = [sys.executable, str(Path(toy.__file__))]
 
 
 @contextmanager
-def link(*addresses: str, worker: str = "0/0", secret: bytes = SECRET, **options: Any) -> Iterator[Link]:
+def link(*addresses: str, worker: str = "0/0", secret: bytes = SECRET, **options: Any) -> Iterator[CoordinatorLink]:
     """A link, not started, and closed in the end."""
 
     def hello(proof: str, returning: Returning | None) -> Any:
         return toy.hello(proof, worker, returning)
 
-    joined = Link(addresses, secret, hello, **{"patience_s": SOON_S, **options})
+    joined = CoordinatorLink(addresses, secret, hello, **{"patience_s": SOON_S, **options})
     try:
         yield joined
     finally:
@@ -79,12 +79,12 @@ def read(process: "subprocess.Popen[str]") -> str:
     return process.stdout.readline().strip()
 
 
-def cut(joined: Link) -> None:
+def cut(joined: CoordinatorLink) -> None:
     assert joined._socket is not None
     joined._socket.shutdown(socket.SHUT_RDWR)
 
 
-def commit(joined: Link, iteration: int) -> None:
+def commit(joined: CoordinatorLink, iteration: int) -> None:
     joined.send(Vote(0, iteration, True, (0,)))
     assert joined.receive(SOON_S) == Commit(0, iteration)
 
@@ -328,7 +328,7 @@ def commit_in_turn(server: Running, times: int) -> None:
             reconnect(server, joined)
 
 
-def reconnect(server: Running, joined: Link) -> None:
+def reconnect(server: Running, joined: CoordinatorLink) -> None:
     arrivals = len(server.toy.arrivals())
     cut(joined)
     wait_for(lambda: len(server.toy.arrivals()) > arrivals and joined._socket is not None)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rtk.runners.resilience.events import Announce, IterationCommitted, JobEnded, Said, decode_event
 from rtk.runners.resilience.protocol import Job, Leaving, Suspect, Vote
-from rtk.runners.resilience.rules import Rules
+from rtk.runners.resilience.rules import CoordinatorRules
 from rtk.schemas.conditions import Conditions, SlowLink, SlowWorker, pair_of
 from rtk.schemas.plan import Plan
 from rtk.schemas.protocols import Hand, Replanned
@@ -351,7 +351,7 @@ def test_who_misses_each_other_meets_on_another_network_while_there_is_one() -> 
     assert [one.broken_links for one in asked] == [(), (), (("0/0", "0/1"),)]
     worker = next(w for w in cluster.workers if w.epoch is not None)
     assert worker.epoch is not None and worker.epoch.seats[0].others == ("store:0", "store:1")
-    again = Rules(job)
+    again = CoordinatorRules(job)
     instructions = [one for line in cluster.log for one in again.handle(decode_event(line))]
     assert [one.what.as_json() for one in instructions if isinstance(one, Announce)] == cluster.announced
 
@@ -376,7 +376,7 @@ def test_the_log_replays_to_the_same_state() -> None:
         cluster.step()
     cluster.kill(cluster.workers[0])
     run(cluster)
-    again = Rules(cluster.job)
+    again = CoordinatorRules(cluster.job)
     for line in cluster.log:
         again.handle(decode_event(line))
     parts = (
@@ -396,7 +396,7 @@ def test_the_log_replays_to_the_same_state() -> None:
 
 def test_logs_of_before_inquiries_are_read() -> None:
     """A log of rules that asked nobody where he is (4b2d519) leads to the same broken link, losses and end."""
-    rules = Rules(Job(toy_plan(2, 2, 2, False), iterations=16))
+    rules = CoordinatorRules(Job(toy_plan(2, 2, 2, False), iterations=16))
     lines = (Path(__file__).parent / "before_inquiries.jsonl").read_bytes().splitlines()
     out = [one for line in lines for one in rules.handle(decode_event(line))]
     said = [one.what for one in out if isinstance(one, Announce) and not isinstance(one.what, IterationCommitted)]

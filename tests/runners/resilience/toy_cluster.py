@@ -46,17 +46,17 @@ from rtk.runners.resilience.protocol import (
     Leaving,
     Publish,
     Published,
+    RankAssignment,
     Ready,
     Refused,
     Returning,
     Saved,
     Saver,
-    Seat,
     Suspect,
     Vote,
     Whereabouts,
 )
-from rtk.runners.resilience.rules import Rules
+from rtk.runners.resilience.rules import CoordinatorRules
 from rtk.schemas.checkpoint import CheckpointFile
 from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.documents import digest, parse_document
@@ -234,7 +234,7 @@ class ToyCluster:
         self.job, self.rng, self.not_finite = job, rng, not_finite
         self.timers_are_slow = timers_are_slow
         self.others = tuple(f"store:{number}" for number in range(networks))  # of every worker
-        self.rules = Rules(job)
+        self.rules = CoordinatorRules(job)
         self.log: list[bytes] = []
         self.workers: list[ToyWorker] = []
         self.to_coordinator: deque[Event] = deque()  # plans and timers
@@ -297,7 +297,7 @@ class ToyCluster:
 
     def restart_coordinator(self) -> None:
         """The coordinator dies and comes back from its log; messages on the wires are gone."""
-        self.rules = Rules(self.job)
+        self.rules = CoordinatorRules(self.job)
         for line in self.log:
             self.rules.handle(decode_event(line))
         self.to_coordinator.clear()
@@ -521,7 +521,7 @@ class ToyCluster:
         assert worker.epoch is not None
         return all(self._seated(seat, worker.epoch) is not None for seat in worker.epoch.seats)
 
-    def _seated(self, seat: Seat, epoch: Epoch) -> ToyWorker | None:
+    def _seated(self, seat: RankAssignment, epoch: Epoch) -> ToyWorker | None:
         found = [
             w
             for w in self.live()

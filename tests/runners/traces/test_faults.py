@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rtk.runners.traces import files
 from rtk.runners.traces.files import Source
 from rtk.runners.traces.formats import SLOW_FAULTS, faults, whole_cluster
-from rtk.runners.traces.read import Reading, read_moments
+from rtk.runners.traces.read import TraceOptions, read_moments
 from rtk.schemas.errors import InvalidInputError
 
 from .told_in import at, events, source
@@ -102,7 +102,7 @@ def test_the_clusters_size_must_be_given(tmp_path: Path, nodes: int | None, what
     path = tmp_path / "faults.json"
     path.write_text(json.dumps([fault("a", 1, True), fault("b", 1, True)]))
     with pytest.raises(InvalidInputError, match=what) as caught:
-        list(read_moments(str(path), Reading(nodes=nodes)))
+        list(read_moments(str(path), TraceOptions(nodes=nodes)))
     assert "--nodes 400" in (caught.value.fix or "")
 
 

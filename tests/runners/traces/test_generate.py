@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from numpy.random import default_rng
 
 from rtk.runners.traces.files import told
-from rtk.runners.traces.generate import Distribution, Lasting, Racks, Recipe, Renewal, SlowLinks, SlowNodes, generate
+from rtk.runners.traces.generate import (
+    Distribution,
+    FaultScenario,
+    Lasting,
+    Racks,
+    Renewal,
+    SlowLinkEpisodes,
+    SlowNodes,
+    generate,
+)
 from rtk.runners.traces.read import moments
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.trace import TraceEvent, print_event
@@ -29,15 +38,15 @@ def _renewals() -> st.SearchStrategy[Renewal]:
     return st.builds(Renewal, times, times)
 
 
-def _recipes() -> st.SearchStrategy[Recipe]:
+def _recipes() -> st.SearchStrategy[FaultScenario]:
     return st.builds(
-        Recipe,
+        FaultScenario,
         nodes=st.integers(1, 6),
         lasts_s=st.floats(1, 1000),
         failing=st.none() | _renewals(),
         racks=st.none() | st.builds(Racks, st.integers(1, 4), _renewals()),
         slow_nodes=st.none() | st.builds(SlowNodes, _renewals(), st.floats(1.1, 3)),
-        slow_links=st.none() | st.builds(SlowLinks, _renewals(), st.floats(0.001, 1)),
+        slow_links=st.none() | st.builds(SlowLinkEpisodes, _renewals(), st.floats(0.001, 1)),
         seed=SEEDS,
     )
 
@@ -49,7 +58,7 @@ def _of(events: list[TraceEvent], nodes: set[str]) -> list[TraceEvent]:
 
 @settings(max_examples=60)
 @given(_recipes())
-def test_what_is_made_up_can_happen(recipe: Recipe) -> None:
+def test_what_is_made_up_can_happen(recipe: FaultScenario) -> None:
     """In time order, from all nodes at 0 to the end; nobody is down twice, slow while down, or comes back unasked."""
     found = list(generate(recipe))
     assert all(event.time_s is not None and event.time_s < recipe.lasts_s for event in found[:-1])
@@ -61,7 +70,7 @@ def test_what_is_made_up_can_happen(recipe: Recipe) -> None:
 
 @settings(max_examples=30)
 @given(_recipes())
-def test_the_same_seed_gives_the_same_bytes(recipe: Recipe) -> None:
+def test_the_same_seed_gives_the_same_bytes(recipe: FaultScenario) -> None:
     """Nothing but the recipe is in a trace."""
     one, again = (b"".join(map(print_event, generate(recipe))) for _ in range(2))
     assert one == again
@@ -69,10 +78,10 @@ def test_the_same_seed_gives_the_same_bytes(recipe: Recipe) -> None:
 
 @settings(max_examples=30)
 @given(_recipes())
-def test_more_nodes_leave_the_others_as_they_were(recipe: Recipe) -> None:
+def test_more_nodes_leave_the_others_as_they_were(recipe: FaultScenario) -> None:
     """Nodes and links of a smaller cluster have the same trace in a larger one."""
     fewer = max(1, recipe.nodes // 2)
-    small = Recipe(
+    small = FaultScenario(
         fewer, recipe.lasts_s, recipe.failing, recipe.racks, recipe.slow_nodes, recipe.slow_links, recipe.seed
     )
     names = {f"node{number}" for number in range(1, fewer + 1)}
@@ -83,8 +92,8 @@ def test_more_nodes_leave_the_others_as_they_were(recipe: Recipe) -> None:
 def test_slow_episodes_leave_failures_as_they_were(failing: Renewal, seed: int) -> None:
     """Failures have random numbers of their own."""
     slow = SlowNodes(Renewal(Lasting(50), Lasting(50)), 2.0)
-    plain = generate(Recipe(3, 500, failing, seed=seed))
-    both = generate(Recipe(3, 500, failing, slow_nodes=slow, seed=seed))
+    plain = generate(FaultScenario(3, 500, failing, seed=seed))
+    both = generate(FaultScenario(3, 500, failing, slow_nodes=slow, seed=seed))
     assert [event for event in both if event.kind in (DOWN, UP)] == [e for e in plain if e.kind in (DOWN, UP)]
 
 
@@ -110,7 +119,7 @@ def test_means_are_those_that_were_asked_for(seed: int, distribution: Distributi
 @given(SEEDS)
 def test_failures_come_as_often_as_asked_for(seed: int) -> None:
     """Of 20 nodes that live 90 s and take 10 s to repair there are 2,000 failures in 10,000 s, give or take 270."""
-    found = generate(Recipe(20, 10_000, Renewal(Lasting(90), Lasting(10)), seed=seed))
+    found = generate(FaultScenario(20, 10_000, Renewal(Lasting(90), Lasting(10)), seed=seed))
     failures = sum(event.kind == DOWN for event in found)
     assert abs(failures - 2000) < 270  # six times the root of 2,000
 
@@ -119,7 +128,7 @@ def test_failures_come_as_often_as_asked_for(seed: int) -> None:
 def test_nodes_of_a_rack_fail_and_return_together(seed: int) -> None:
     """Where only racks fail, all of a rack's nodes are lost in one moment, and come in one."""
     racks = Racks(3, Renewal(Lasting(100), Lasting(10)))
-    for moment in list(moments(told(generate(Recipe(7, 1000, racks=racks, seed=seed)))))[1:]:
+    for moment in list(moments(told(generate(FaultScenario(7, 1000, racks=racks, seed=seed)))))[1:]:
         for nodes in (moment.lost, moment.came):
             numbers = {int(node.removeprefix("node")) - 1 for node in nodes}
             for rack in {number // 3 for number in numbers}:
@@ -128,19 +137,22 @@ def test_nodes_of_a_rack_fail_and_return_together(seed: int) -> None:
 
 def test_a_trace_comes_as_it_is_asked_for() -> None:
     """Of a trace of 300 years the first events are there at once."""
-    long = Recipe(4, 1e10, Renewal(Lasting(10), Lasting(1)))
+    long = FaultScenario(4, 1e10, Renewal(Lasting(10), Lasting(1)))
     assert len(list(islice(generate(long), 1000))) == 1000
 
 
 @pytest.mark.parametrize(
     ("recipe", "what"),
     [
-        (lambda: Recipe(0, 1), "0 nodes"),
-        (lambda: Recipe(1, 0), "cannot last 0 s"),
-        (lambda: Recipe(1, math.inf), "cannot last inf s"),
-        (lambda: Recipe(1, 1, racks=Racks(0, Renewal(Lasting(1), Lasting(1)))), "a rack of 0 nodes"),
-        (lambda: Recipe(1, 1, slow_nodes=SlowNodes(Renewal(Lasting(1), Lasting(1)), 1.0)), "factor cannot be 1"),
-        (lambda: Recipe(1, 1, slow_links=SlowLinks(Renewal(Lasting(1), Lasting(1)), 0.0)), "delay cannot be 0 s"),
+        (lambda: FaultScenario(0, 1), "0 nodes"),
+        (lambda: FaultScenario(1, 0), "cannot last 0 s"),
+        (lambda: FaultScenario(1, math.inf), "cannot last inf s"),
+        (lambda: FaultScenario(1, 1, racks=Racks(0, Renewal(Lasting(1), Lasting(1)))), "a rack of 0 nodes"),
+        (lambda: FaultScenario(1, 1, slow_nodes=SlowNodes(Renewal(Lasting(1), Lasting(1)), 1.0)), "factor cannot be 1"),
+        (
+            lambda: FaultScenario(1, 1, slow_links=SlowLinkEpisodes(Renewal(Lasting(1), Lasting(1)), 0.0)),
+            "delay cannot be 0 s",
+        ),
         (lambda: Lasting(0), "the mean 0"),
         (lambda: Lasting(math.nan), "the mean nan"),
         (lambda: Lasting(1e-9), "not a millisecond or more"),

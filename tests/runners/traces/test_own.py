@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rtk.runners.traces.files import told
 from rtk.runners.traces.formats import of_nodes, own_csv, own_json
-from rtk.runners.traces.read import COLUMNS, Reading, moments, read_events, read_moments, write_events
+from rtk.runners.traces.read import COLUMNS, TraceOptions, moments, read_events, read_moments, write_events
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.trace import TraceEvent, print_event
 
@@ -127,11 +127,11 @@ def test_nodes_at_the_start_count_where_the_trace_does_not_say() -> None:
     """A trace that begins with a join at 0 says who is there; another one needs to be told, names or a number."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdin", _Stdin(print_event(at(5, "fail", "node2"))))
-        assert [len(one.fleet.nodes) for one in read_moments("-", Reading(nodes=3))] == [3, 2]
+        assert [len(one.fleet.nodes) for one in read_moments("-", TraceOptions(nodes=3))] == [3, 2]
         patch.setattr("sys.stdin", _Stdin(print_event(at(5, "fail", "x"))))
-        assert [one.fleet.nodes for one in read_moments("-", Reading(nodes=("x", "y")))] == [("x", "y"), ("y",)]
+        assert [one.fleet.nodes for one in read_moments("-", TraceOptions(nodes=("x", "y")))] == [("x", "y"), ("y",)]
         patch.setattr("sys.stdin", _Stdin(print_event(at(0, "join", "x"))))
-        assert [one.fleet.nodes for one in read_moments("-", Reading(nodes=3))] == [("x",)]
+        assert [one.fleet.nodes for one in read_moments("-", TraceOptions(nodes=3))] == [("x",)]
         patch.setattr("sys.stdin", _Stdin(print_event(at(5, "fail", "x"))))
         with pytest.raises(InvalidInputError, match="x is removed, but never came"):
             list(read_moments("-"))

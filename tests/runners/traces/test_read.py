@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rtk.runners.traces.formats import SLOW_FAULTS, Format, named, recognised
-from rtk.runners.traces.read import Reading, Summary, read_events, read_moments, summary_of, write_events
+from rtk.runners.traces.formats import SLOW_FAULTS, TraceFormat, named, recognised
+from rtk.runners.traces.read import Summary, TraceOptions, read_events, read_moments, summary_of, write_events
 from rtk.schemas.errors import InvalidInputError
 
 from .told_in import at, source
@@ -26,25 +26,25 @@ PUBLISHED = [
 
 
 def _summary(name: str, **reading: object) -> Summary:
-    return summary_of(read_events(str(TRACES / name), Reading(nodes=400, **reading)))  # type: ignore[arg-type]
+    return summary_of(read_events(str(TRACES / name), TraceOptions(nodes=400, **reading)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("head", "kind"),
     [
-        ("0,add,node1\r\n", Format.SPOT),
-        ("  480000,remove,node1", Format.SPOT),
-        ('[0, "add", {"nodes": []}]', Format.PARCAE),
-        ("\n\n2021-12-11, 11:11:30, 55", Format.SAMPLES),
-        ("[\n", Format.FAULTS),
-        ('[{"node_id": 1}]', Format.FAULTS),
-        ("[]", Format.FAULTS),
-        ('{"time_s": 0}', Format.RTK),
-        ('\ufeff{"time_s": 0}', Format.RTK),
-        ("time_s,kind,node", Format.RTK),
+        ("0,add,node1\r\n", TraceFormat.SPOT),
+        ("  480000,remove,node1", TraceFormat.SPOT),
+        ('[0, "add", {"nodes": []}]', TraceFormat.PARCAE),
+        ("\n\n2021-12-11, 11:11:30, 55", TraceFormat.SAMPLES),
+        ("[\n", TraceFormat.FAULTS),
+        ('[{"node_id": 1}]', TraceFormat.FAULTS),
+        ("[]", TraceFormat.FAULTS),
+        ('{"time_s": 0}', TraceFormat.RTK),
+        ('\ufeff{"time_s": 0}', TraceFormat.RTK),
+        ("time_s,kind,node", TraceFormat.RTK),
     ],
 )
-def test_a_format_is_recognised_by_the_first_line(head: str, kind: Format) -> None:
+def test_a_format_is_recognised_by_the_first_line(head: str, kind: TraceFormat) -> None:
     """The first line that is not empty says what a file is."""
     assert recognised(source(head)) is kind
 
@@ -68,7 +68,7 @@ def test_what_is_no_trace_is_refused(head: str, what: str, fix: str) -> None:
 
 def test_a_format_that_nobody_knows_is_refused() -> None:
     """With a suggestion where one is near."""
-    assert named("counts-h") is Format.COUNTS_H
+    assert named("counts-h") is TraceFormat.COUNTS_H
     with pytest.raises(InvalidInputError, match="no format 'count-h'") as caught:
         named("count-h")
     assert caught.value.fix == "did you mean counts-h?"
@@ -78,7 +78,7 @@ def test_a_format_can_be_said(tmp_path: Path) -> None:
     """Counts are read in the unit that is said."""
     path = tmp_path / "counts.csv"
     path.write_text("0,2\n2,1\n")
-    times = {kind: list(read_moments(str(path), Reading(kind)))[1].time_s for kind in ("counts-s", "counts-h")}
+    times = {kind: list(read_moments(str(path), TraceOptions(kind)))[1].time_s for kind in ("counts-s", "counts-h")}
     assert times == {"counts-s": 2.0, "counts-h": 7200.0}
 
 
@@ -98,7 +98,7 @@ def test_faults_on_standard_input_are_refused(monkeypatch: pytest.MonkeyPatch) -
     """Their nodes' names are needed before the first fault, so the list is read twice."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"[]")))
     with pytest.raises(InvalidInputError, match="read twice"):
-        list(read_moments("-", Reading(nodes=4)))
+        list(read_moments("-", TraceOptions(nodes=4)))
 
 
 def test_a_summary_counts(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_the_fault_list_says_what_is_known_of_it() -> None:
 def test_a_published_trace_written_as_ours_is_the_same(name: str, tmp_path: Path) -> None:
     """Converted and read again, a trace has the same moments."""
     ours = tmp_path / "t.jsonl"
-    reading = Reading(nodes=400, seed=3)
+    reading = TraceOptions(nodes=400, seed=3)
     write_events(str(ours), (one.event for one in read_events(str(TRACES / name), reading)))
     assert list(read_moments(str(ours))) == list(read_moments(str(TRACES / name), reading))
 

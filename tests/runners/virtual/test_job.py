@@ -17,7 +17,7 @@ from rtk.planners.scheduling.problem import problem_of
 from rtk.runners.program import lower
 from rtk.runners.simulator import execute, simulate
 from rtk.runners.virtual.cluster import cast_of, check_trace
-from rtk.runners.virtual.job import Story, SwitchCosts, simulate_story
+from rtk.runners.virtual.job import SimulatedRun, SwitchCosts, simulate_story
 from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker, name_of, place_of
@@ -76,7 +76,7 @@ def nobody(plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replan
     raise AssertionError("nothing is to be planned")
 
 
-def story_of(plan: Plan, *events: TraceEvent, iterations: int = 5, costs: SwitchCosts = COSTS) -> Story:
+def story_of(plan: Plan, *events: TraceEvent, iterations: int = 5, costs: SwitchCosts = COSTS) -> SimulatedRun:
     return simulate_story(plan, Trace(events), iterations, Small(plan), costs)
 
 
@@ -84,13 +84,13 @@ def at(iteration: int, kind: str, worker: str | None = None, **more: object) -> 
     return TraceEvent(kind, iteration=iteration, worker=worker, **more)  # type: ignore[arg-type]
 
 
-def said(story: Story, event: str) -> list[tuple[float, int]]:
+def said(story: SimulatedRun, event: str) -> list[tuple[float, int]]:
     """When something was announced, and with which iteration."""
     found = [(at_s, one.iteration) for at_s, one in story.announced if one.event == event]
     return [(at_s, -1 if iteration is None else iteration) for at_s, iteration in found]
 
 
-def counted_once(story: Story) -> bool:
+def counted_once(story: SimulatedRun) -> bool:
     """Whether every committed iteration has every micro-batch exactly once at every stage, in its last try."""
     restarts_s = [at_s for at_s, _ in said(story, "epoch")]
     for iteration, committed_s in enumerate(story.committed_s):

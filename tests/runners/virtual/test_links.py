@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 from rtk.runners.program import AllReduce, Send, Sending, lower
 from rtk.runners.resilience.events import EpochBegun, WorkerFailed, WorkerSlowed
 from rtk.runners.simulator import execute, simulate
-from rtk.runners.virtual.cluster import Machines, Staging, Standing, check_trace, delay_at_home_s, measured
-from rtk.runners.virtual.job import Story, SwitchCosts, simulate_story
+from rtk.runners.virtual.cluster import (
+    EpochConditions,
+    TimedProgram,
+    VirtualMachines,
+    check_trace,
+    delay_at_home_s,
+    measured,
+)
+from rtk.runners.virtual.job import SimulatedRun, SwitchCosts, simulate_story
 from rtk.schemas.conditions import HEALTHY, Conditions, Pair, SlowLink, SlowWorker, pair_of, under_conditions
 from rtk.schemas.documents import canonical
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
@@ -107,11 +114,11 @@ def on(iteration: int, kind: EventKind, link: str, **more: float) -> TraceEvent:
     return TraceEvent(kind, iteration=iteration, link=link, **more)  # type: ignore[arg-type]
 
 
-def told(story: Story, *events: str) -> list[tuple[str, int]]:
+def told(story: SimulatedRun, *events: str) -> list[tuple[str, int]]:
     return [(one.event, one.iteration or 0) for _, one in story.announced if one.event in events]
 
 
-def times_s(story: Story) -> list[float]:
+def times_s(story: SimulatedRun) -> list[float]:
     return [round(b - a, 6) for a, b in pairwise((0.0, *story.committed_s))]
 
 
@@ -312,14 +319,14 @@ def test_random_links_end_and_repeat(data: st.DataObject, optimizer: str, transp
     assert (one.exit_code, len(one.committed_s)) == (0, 8)
 
 
-def standing(plan: Plan, **more: object) -> Standing:
+def standing(plan: Plan, **more: object) -> EpochConditions:
     names = tuple(worker.name for worker in plan.live_workers())
-    usual = Standing(names, (1.0,) * len(names), (), frozenset(), (), ())
+    usual = EpochConditions(names, (1.0,) * len(names), (), frozenset(), (), ())
     return replace(usual, **more)  # type: ignore[arg-type]
 
 
-def staged(plan: Plan, transport: Sending = "auto", **more: object) -> Staging:
-    return Machines(plan, transport).staged(canonical(plan).decode(), standing(plan, **more))
+def staged(plan: Plan, transport: Sending = "auto", **more: object) -> TimedProgram:
+    return VirtualMachines(plan, transport).staged(canonical(plan).decode(), standing(plan, **more))
 
 
 @settings(max_examples=60, deadline=None)
