@@ -22,7 +22,7 @@ from .schemas.replay import Fleet, Moment
 if TYPE_CHECKING:
     from .planners.policies.job import TrainingJob
     from .runners.replay.engine import Record
-    from .runners.traces.read import Tally, TraceOptions
+    from .runners.traces.read import TraceCounter, TraceOptions
     from .schemas.protocols import Policy
     from .schemas.replay_report import PolicyReport, ReplayReport
 
@@ -32,7 +32,7 @@ LONGEST = ("slipstream", "rtk", "oobleck", "greyhound")  # policies that plan lo
 
 
 @dataclass(frozen=True)
-class Question:
+class ReplayRequest:
     """What a replay is about: all that a process on another machine must be told, but the trace's file.
 
     Attributes:
@@ -64,7 +64,7 @@ class Answer:
 
 
 def replays(
-    questions: Sequence[Question], executor: Executor | None = None
+    questions: Sequence[ReplayRequest], executor: Executor | None = None
 ) -> Iterator[tuple[int, ReplayReport | InfeasibleError]]:
     """Replay many traces, each under all of its policies, in this process or in others.
 
@@ -88,7 +88,7 @@ def replays(
         yield numbers.pop(future), _unless_wrong(future.result())
 
 
-def replayed(question: Question) -> ReplayReport | RtkError:
+def replayed(question: ReplayRequest) -> ReplayReport | RtkError:
     """The report, or what was wrong: as a value, which every executor brings back as it is."""
     try:
         return ask(question)
@@ -97,7 +97,7 @@ def replayed(question: Question) -> ReplayReport | RtkError:
 
 
 def ask(
-    question: Question,
+    question: ReplayRequest,
     executor: Executor | None = None,
     watch: Callable[[Iterable[Answer]], Iterable[Answer]] = iter,
 ) -> ReplayReport:
@@ -120,7 +120,7 @@ def ask(
     return replace(report, inputs={**report.inputs, "question": digest_of(question)})
 
 
-def _answers(question: Question, executor: Executor | None) -> Iterator[Answer]:
+def _answers(question: ReplayRequest, executor: Executor | None) -> Iterator[Answer]:
     """The policies' answers in order, begun at once where others make them."""
     if executor is None:
         return (answered(question, name) for name in question.policies)
@@ -129,7 +129,7 @@ def _answers(question: Question, executor: Executor | None) -> Iterator[Answer]:
     return (futures[name].result() for name in question.policies)
 
 
-def answered(question: Question, name: str) -> Answer:
+def answered(question: ReplayRequest, name: str) -> Answer:
     """One policy's replay.
 
     Raises:
@@ -148,7 +148,7 @@ def answered(question: Question, name: str) -> Answer:
         return Answer(name, refusal=error.what)
 
 
-def digest_of(question: Question) -> str:
+def digest_of(question: ReplayRequest) -> str:
     """The sha256, in hexadecimal, of all that a report depends on, rtk's version included."""
     trace = to_tree(question.trace) if isinstance(question.trace, FaultScenario) else _file_digest(question.trace)
     told = {**to_tree(replace(question, trace="")), "trace": trace, "rtk": __version__}
@@ -161,7 +161,7 @@ def _unless_wrong(found: ReplayReport | RtkError) -> ReplayReport | InfeasibleEr
     return found
 
 
-def _reading(question: Question, never_fails: Policy) -> TraceOptions:
+def _reading(question: ReplayRequest, never_fails: Policy) -> TraceOptions:
     """How the trace is read, with what the job tells: only our own traces ask for it.
 
     Raises:
@@ -195,7 +195,7 @@ def _worker_nodes(job: TrainingJob, names: Sequence[str]) -> Iterator[tuple[str,
         yield from ((name_of(place), node) for place in job.grid.places(unit))
 
 
-def _report(question: Question, never_fails: Policy, answers: Iterable[Answer]) -> ReplayReport:
+def _report(question: ReplayRequest, never_fails: Policy, answers: Iterable[Answer]) -> ReplayReport:
     """The report: every answer measured against the cluster that never fails."""
     from .runners.replay.engine import replay, yardstick_of
     from .schemas.replay_report import ReplayReport
@@ -225,7 +225,7 @@ def _report(question: Question, never_fails: Policy, answers: Iterable[Answer]) 
     )
 
 
-def _moments(question: Question) -> Iterator[Moment]:
+def _moments(question: ReplayRequest) -> Iterator[Moment]:
     from .runners.traces.files import Told
     from .runners.traces.generate import generate
     from .runners.traces.read import moments, read_moments
@@ -250,7 +250,7 @@ class _Facts:
         from .planners.policies.work_bound import WorkBound
 
         self.bound = WorkBound(job)
-        self._tally: Tally | None = None
+        self._tally: TraceCounter | None = None
         self._moments = 0
 
     def watching(self, moments: Iterable[Moment]) -> Iterator[Moment]:
@@ -275,12 +275,12 @@ class _Facts:
         }
 
     def _note(self, moment: Moment) -> None:
-        from .runners.traces.read import Tally
+        from .runners.traces.read import TraceCounter
 
         self._moments += 1
         self.bound.note(moment)
         if self._tally is None:
-            self._tally = Tally(moment)
+            self._tally = TraceCounter(moment)
         else:
             self._tally.note(moment)
 

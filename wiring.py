@@ -338,7 +338,7 @@ def replay(
     from .planners.policies.job import TrainingJob
     from .planners.shape import Shape
     from .planners.verbs import known, limits_of
-    from .replaying import Question, ask
+    from .replaying import ReplayRequest, ask
     from .runners.traces.read import TraceOptions
     from .schemas.replay import Costs
 
@@ -353,7 +353,7 @@ def replay(
     shape = Shape(pp, dp, microbatches, limits_of(memory_limit), None, tensor_parallel)
     job = TrainingJob(profile, shape, gpus_per_node or tensor_parallel, cost, schedule, seed)  # type: ignore[arg-type]
     reading = TraceOptions(format=trace_format, nodes=nodes, seed=seed, leaving=leaving)
-    return ask(Question(job, trace, reading, names, until_s, Path(trace).name))
+    return ask(ReplayRequest(job, trace, reading, names, until_s, Path(trace).name))
 
 
 def timeline_of(plan: "Plan") -> "Timeline":

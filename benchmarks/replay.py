@@ -25,7 +25,7 @@ from rtk.benchmarks.common import write_result
 from rtk.benchmarks.scheduling import timed
 from rtk.cli.cluster import read_site
 from rtk.cli.replay import Asked, job_of
-from rtk.replaying import Answer, Question, ask, parse_policies
+from rtk.replaying import Answer, ReplayRequest, ask, parse_policies
 from rtk.runners.traces.read import TraceOptions
 from rtk.schemas.documents import read_document
 from rtk.schemas.profile import Profile
@@ -71,7 +71,7 @@ def replayed(case: Case, folder: Path, data: Path, policies: Sequence[str], is_q
     job = job_of(read_document(profile, Profile), site, case.asked, Costs(), 0)
     assert site.cluster is not None
     reading = TraceOptions(nodes=len(site.cluster.nodes))
-    question = Question(job, trace, reading, tuple(policies), case.quick_s if is_quick else None, case.trace)
+    question = ReplayRequest(job, trace, reading, tuple(policies), case.quick_s if is_quick else None, case.trace)
     ask(replace(question, until_s=HOUR_S))
     took_s: list[float] = []
     report, whole_s = timed(ask, question, watch=partial(_timing, took_s))
@@ -112,7 +112,7 @@ def swept(folder: Path, is_quick: bool) -> dict[str, Any]:
     return {"replays": seeds, "took_s": took_s}
 
 
-def _command(case: Case, question: Question, profile: str, jobs: str) -> list[str]:
+def _command(case: Case, question: ReplayRequest, profile: str, jobs: str) -> list[str]:
     shape = question.job.shape
     until = [] if question.until_s is None else ["--until", f"{question.until_s:.0f}s"]
     return [

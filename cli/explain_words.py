@@ -11,8 +11,8 @@ from ..planners.explain.explain import (
     CriticalPath,
     Explanation,
     Leg,
+    PathSegment,
     Share,
-    Stretch,
 )
 from ..planners.explain.what_if import Change, ChangeEffect, Degradations, DelayedLink, UnevenStage, WhatIfReport
 from ..schemas.text import counted
@@ -134,7 +134,7 @@ def _abridged(path: CriticalPath) -> Iterator[Row]:
         yield from _stretch(stretch, path.start_s)
 
 
-def _stretch(stretch: Stretch, from_s: float) -> Iterator[Row]:
+def _stretch(stretch: PathSegment, from_s: float) -> Iterator[Row]:
     when = print_time(stretch.start_s - from_s)
     if stretch.times == 1:
         for leg in stretch.legs:

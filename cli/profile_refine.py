@@ -15,7 +15,7 @@ from .console import Debug, Json, Output, Quiet, emit, print_json, print_table, 
 
 if TYPE_CHECKING:
     from ..profilers.comparing import Comparison, Fact, TimeRatio
-    from ..profilers.refine import Reading, Refinement, Run, Seat
+    from ..profilers.refine import MeasuredRun, OperationReading, Refinement, WorkerHolding
     from ..schemas.plan import Plan
     from ..schemas.profile import Profile
     from ..schemas.timeline import Timeline
@@ -73,7 +73,7 @@ def refine(
             remark(words)
 
 
-def _print_stages(refinement: "Refinement", runs: "list[Run]") -> None:
+def _print_stages(refinement: "Refinement", runs: "list[MeasuredRun]") -> None:
     """Each stage's times before and after, and the factor between them."""
     operations = [one for one in _COLUMNS if any(reading.operation == one for reading in refinement.readings)]
     rows = []
@@ -89,18 +89,18 @@ def _print_stages(refinement: "Refinement", runs: "list[Run]") -> None:
     print_table(columns, rows, to_stderr=True)
 
 
-def _becomes(reading: "Reading") -> str:
+def _becomes(reading: "OperationReading") -> str:
     return f"{reading.before_s * 1e3:.3g}→{reading.after_s * 1e3:.3g}"
 
 
-def _factor(readings: "Iterable[Reading]") -> str:
+def _factor(readings: "Iterable[OperationReading]") -> str:
     """By how much the passes of a micro-batch became longer."""
     passes = [reading for reading in readings if reading.operation != "step"]
     before_s, after_s = sum(one.before_s for one in passes), sum(one.after_s for one in passes)
     return f"{after_s / before_s:.3f}" if before_s else ""
 
 
-def _remarks(refinement: "Refinement", runs: "list[Run]", before: "Profile") -> Iterator[str]:
+def _remarks(refinement: "Refinement", runs: "list[MeasuredRun]", before: "Profile") -> Iterator[str]:
     """What else there is to know: who is slow, what is not corrected, and by what times were told."""
     from ..profilers.refine import contradictions
 
@@ -354,13 +354,13 @@ def _is_trace(path: str) -> bool:
     return head.startswith(b"[") or b'"traceEvents"' in head or b'"distributedInfo"' in head
 
 
-def run_of(given: Given, profile: "Profile", plans: "Sequence[Plan]") -> "Run":
+def run_of(given: Given, profile: "Profile", plans: "Sequence[Plan]") -> "MeasuredRun":
     """A timeline with what its workers held: by the plan that it is of, or by how its stages would be cut."""
-    from ..profilers.refine import Run
+    from ..profilers.refine import MeasuredRun
 
     plan = _plan_of(given, plans)
     if plan is not None and given.timeline.plan is not None:
-        return Run(
+        return MeasuredRun(
             given.name, given.timeline, {worker.name: _seat(plan, place) for place, worker in enumerate(plan.workers)}
         )
     stages = _stages_by_plan(plan, given) if plan else _stages_by_cut(profile, given)
@@ -372,7 +372,7 @@ def run_of(given: Given, profile: "Profile", plans: "Sequence[Plan]") -> "Run":
             where=given.name,
             fix="give the plan that was run",
         )
-    return Run(
+    return MeasuredRun(
         given.name, given.timeline, {**_everywhere(stages), **{name: stages[stage] for name, stage in workers.items()}}
     )
 
@@ -402,17 +402,17 @@ def _plan_of(given: Given, plans: "Sequence[Plan]") -> "Plan | None":
     return fitting[0]
 
 
-def _seat(plan: "Plan", place: int) -> "Seat":
-    from ..profilers.refine import Seat
+def _seat(plan: "Plan", place: int) -> "WorkerHolding":
+    from ..profilers.refine import WorkerHolding
 
     worker = plan.workers[place]
     stage = plan.stage_of(worker)
-    return Seat(stage.layers, stage.tensor_parallel, worker.slowdown or 1.0)
+    return WorkerHolding(stage.layers, stage.tensor_parallel, worker.slowdown or 1.0)
 
 
-def _stages_by_plan(plan: "Plan", given: Given) -> "list[Seat]":
+def _stages_by_plan(plan: "Plan", given: Given) -> "list[WorkerHolding]":
     """The stages of a plan whose pipelines are all alike: a trace does not say which pipeline a rank belongs to."""
-    from ..profilers.refine import Seat
+    from ..profilers.refine import WorkerHolding
 
     cuts = {
         tuple((stage.layers, stage.tensor_parallel) for stage in plan.template_of(k).stages)
@@ -424,13 +424,13 @@ def _stages_by_plan(plan: "Plan", given: Given) -> "list[Seat]":
             where=given.name,
             fix="give a timeline of rtk run",
         )
-    return [Seat(layers, degree) for layers, degree in cuts.pop()]
+    return [WorkerHolding(layers, degree) for layers, degree in cuts.pop()]
 
 
-def _stages_by_cut(profile: "Profile", given: Given) -> "list[Seat]":
+def _stages_by_cut(profile: "Profile", given: Given) -> "list[WorkerHolding]":
     """The stages that `rtk plan` would cut."""
     from ..planners.shape import cut_stages
-    from ..profilers.refine import Seat
+    from ..profilers.refine import WorkerHolding
     from ..schemas.profile import Device
 
     count = _stage_count(given)
@@ -441,7 +441,7 @@ def _stages_by_cut(profile: "Profile", given: Given) -> "list[Seat]":
             fix="give the profile of the model that was run",
         )
     cut = cut_stages(replace(profile, device=Device()), count, peers=1)
-    return [Seat(stage.layers) for stage in cut.stages]
+    return [WorkerHolding(stage.layers) for stage in cut.stages]
 
 
 def _stage_count(given: Given) -> int:
@@ -457,5 +457,5 @@ def _stage_count(given: Given) -> int:
     return len(stages)
 
 
-def _everywhere(stages: "Sequence[Seat]") -> "dict[str, Seat]":
+def _everywhere(stages: "Sequence[WorkerHolding]") -> "dict[str, WorkerHolding]":
     return {f"0/{index}": seat for index, seat in enumerate(stages)}

@@ -24,7 +24,7 @@ from .trace import DepartureOrder, FormatName, Leaves, Nodes, SlowFaults, readin
 
 if TYPE_CHECKING:
     from ..planners.policies.job import TrainingJob
-    from ..replaying import Question
+    from ..replaying import ReplayRequest
     from ..schemas.cluster import Cluster
     from ..schemas.profile import Profile
     from ..schemas.replay import Costs
@@ -201,7 +201,7 @@ def command(
     would commit if it never failed; "all well" is the throughput with all nodes there, as a share of the same; then
     shares of the job's time: working, on work that was lost, paused, waiting.
     """
-    from ..replaying import Question, parse_policies
+    from ..replaying import ReplayRequest, parse_policies
 
     if html is not None:
         picture_ending(html, (".html",), "end it in .html", "--html")
@@ -211,7 +211,7 @@ def command(
     job, at_start = _job(profile, (cluster, nodes), asked, parse_costs(cost), seed)
     reading = reading_of(trace_format, at_start, leaving, slow_faults, seed)
     with readable_again(trace) as path:
-        report = _asked(Question(job, path, reading, names, until_s, source_of(trace)), jobs)
+        report = _asked(ReplayRequest(job, path, reading, names, until_s, source_of(trace)), jobs)
     _tell(report, output, html, as_json)
 
 
@@ -317,7 +317,7 @@ def _job(
     return job_of(read_document(path, Profile), site, asked, costs, seed), nodes_at_start(site)
 
 
-def _asked(question: "Question", jobs: int) -> "ReplayReport":
+def _asked(question: "ReplayRequest", jobs: int) -> "ReplayReport":
     """The answer, with a bar that shows how many policies are through."""
     from ..replaying import ask
     from .executors import process_pool

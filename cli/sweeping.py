@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..replaying import Question, digest_of
+from ..replaying import ReplayRequest, digest_of
 from ..runners.traces.formats import TraceFormat
 from ..schemas.cluster_file import YamlValue, read_yaml
 from ..schemas.documents import canonical_json, read_document, write_document
@@ -70,7 +70,7 @@ class Combination:
     """
 
     axes: Axes
-    question: Question
+    question: ReplayRequest
     digest: str
 
     @property
@@ -111,7 +111,7 @@ def read_sweep(path: str) -> list[Combination]:
         with placed(job.place):
             made = job_of(profile.value, cluster.value, job.value, costs.value, trace.seed)
         source, reading = trace.source(made, cluster.value)
-        question = Question(made, source, reading, policies, until_s, trace.name)
+        question = ReplayRequest(made, source, reading, policies, until_s, trace.name)
         axes = {**profile.axes, **cluster.axes, **job.axes, **trace.axes, **costs.axes}
         one = Combination(axes, question, digest_of(question))
         found[one.digest] = one

@@ -35,7 +35,7 @@ SLOW = 1.1  # times what the others of a stage take
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class WorkerHolding:
     """What a worker of a timeline held.
 
     Attributes:
@@ -50,16 +50,16 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MeasuredRun:
     """A measured timeline, what it is called in messages, and what its workers `k/i` held."""
 
     name: str
     timeline: Timeline
-    seats: Mapping[str, Seat]
+    seats: Mapping[str, WorkerHolding]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class OperationReading:
     """What an operation of some layers took in a run.
 
     Attributes:
@@ -85,7 +85,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowWorker:
+class Straggler:
     """A worker that took `ratio` times as long as the others of its stage; it is not counted."""
 
     run: int
@@ -93,7 +93,7 @@ class SlowWorker:
     ratio: float
 
 
-def readings_of(run: Run, number: int, layers_in_all: int) -> tuple[list[Reading], list[SlowWorker]]:
+def readings_of(run: MeasuredRun, number: int, layers_in_all: int) -> tuple[list[OperationReading], list[Straggler]]:
     """What a run says of each stage, and who was slow in it.
 
     Each worker's first iteration warms up and does not count, where there are others. A worker that takes more than
@@ -118,16 +118,16 @@ def readings_of(run: Run, number: int, layers_in_all: int) -> tuple[list[Reading
     readings, slow = [], []
     for (layers, degree), workers in sorted(stages.items()):
         ratios = _ratios(workers)
-        slow += [SlowWorker(number, worker, ratio) for worker, ratio in ratios.items() if ratio > SLOW]
+        slow += [Straggler(number, worker, ratio) for worker, ratio in ratios.items() if ratio > SLOW]
         counted = [times for worker, times in workers.items() if ratios.get(worker, 1.0) <= SLOW]
         for operation in _operations(counted):
             own = [times[operation] for times in counted if operation in times]
             measured_s = median(median(times_s) for times_s in own)
-            readings.append(Reading(number, layers, degree, operation, measured_s, _relative_spread(own)))
+            readings.append(OperationReading(number, layers, degree, operation, measured_s, _relative_spread(own)))
     return readings, slow
 
 
-def _check_source(run: Run) -> None:
+def _check_source(run: MeasuredRun) -> None:
     """Raise InvalidInputError for a timeline that measures nothing."""
     timeline = run.timeline
     if timeline.source != "measured":
@@ -144,7 +144,7 @@ def _check_source(run: Run) -> None:
         )
 
 
-def _check_seats(run: Run, layers_in_all: int) -> None:
+def _check_seats(run: MeasuredRun, layers_in_all: int) -> None:
     """Raise InvalidInputError unless each worker has one seat for all of the run, and seats hold the model's layers."""
     settled = {memory.worker for memory in run.timeline.workers}  # those with one stage in all plans of the run
     for index, span in enumerate(run.timeline.spans):
@@ -169,7 +169,7 @@ def _check_seats(run: Run, layers_in_all: int) -> None:
         )
 
 
-def _times_of_workers(run: Run) -> dict[str, dict[Operation, list[float]]]:
+def _times_of_workers(run: MeasuredRun) -> dict[str, dict[Operation, list[float]]]:
     """The readings in s of each worker and operation, the first iteration left out where there are others."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -237,11 +237,11 @@ class Refinement:
     """A refined profile, what it rests on, and who was left out."""
 
     profile: Profile
-    readings: tuple[Reading, ...]
-    slow: tuple[SlowWorker, ...]
+    readings: tuple[OperationReading, ...]
+    slow: tuple[Straggler, ...]
 
 
-def refine(profile: Profile, runs: Sequence[Run]) -> Refinement:
+def refine(profile: Profile, runs: Sequence[MeasuredRun]) -> Refinement:
     """Correct a profile's times by what was measured; its bytes, sizes and network stay as they are.
 
     * What counts as a stage's time is told in `readings_of`.
@@ -288,7 +288,7 @@ def contradictions(refinement: Refinement) -> Counter[int]:
     )
 
 
-def _history(profile: Profile, runs: Sequence[Run]) -> dict[str, object]:
+def _history(profile: Profile, runs: Sequence[MeasuredRun]) -> dict[str, object]:
     return {
         "profile": digest(profile),
         "origin": profile.origin,
@@ -296,11 +296,11 @@ def _history(profile: Profile, runs: Sequence[Run]) -> dict[str, object]:
     }
 
 
-def _with_before(reading: Reading, profile: Profile) -> Reading:
+def _with_before(reading: OperationReading, profile: Profile) -> OperationReading:
     return replace(reading, before_s=_sum_s(profile.layers, reading))
 
 
-def _sum_s(layers: Sequence[Layer], reading: Reading) -> float:
+def _sum_s(layers: Sequence[Layer], reading: OperationReading) -> float:
     first, stop = reading.layers
     costs = (_cost(layers[index], index, reading.tensor_parallel) for index in range(first, stop))
     return math.fsum(getattr(cost, TIMES[part]) for cost in costs for part in _PARTS[reading.operation])
@@ -317,7 +317,7 @@ def _cost(layer: Layer, index: int, degree: int) -> LayerCost:
     )
 
 
-def _factors(profile: Profile, readings: Sequence[Reading]) -> tuple[Floats, NDArray[np.bool_]]:
+def _factors(profile: Profile, readings: Sequence[OperationReading]) -> tuple[Floats, NDArray[np.bool_]]:
     """What to multiply each time by, and which were measured; arrays of 4 operations (as in TIMES) by layers."""
     shape = len(TIMES), len(profile.layers)
     if not readings:
@@ -335,7 +335,7 @@ def _factors(profile: Profile, readings: Sequence[Reading]) -> tuple[Floats, NDA
     return np.exp(logs).reshape(shape), holds.any(axis=0).reshape(shape)
 
 
-def _row(profile: Profile, reading: Reading) -> Floats:
+def _row(profile: Profile, reading: OperationReading) -> Floats:
     """What the profile says of each operation and layer that a reading sums up; array of 4 operations by layers, s."""
     row = np.zeros((len(TIMES), len(profile.layers)))
     for number, (kind, name) in enumerate(TIMES.items()):
@@ -345,7 +345,7 @@ def _row(profile: Profile, reading: Reading) -> Floats:
     return row
 
 
-def _spreads(layers: int, readings: Iterable[Reading]) -> Floats:
+def _spreads(layers: int, readings: Iterable[OperationReading]) -> Floats:
     """The relative spread of what each operation and layer was measured in, the largest; NaN where nobody says one."""
     spreads = np.full((len(TIMES), layers), np.nan)
     for reading in readings:

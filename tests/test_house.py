@@ -157,3 +157,15 @@ def test_inits_are_empty() -> None:
     for path in SOURCES:
         if path.name == "__init__.py" and path.parent != ROOT:
             assert len(ast.parse(path.read_text()).body) == 1, _name(path)
+
+
+def test_no_class_name_stands_for_two_classes() -> None:
+    """A class's name means one class in the whole package; the papers' reproductions have words of their own."""
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        if "reproductions" in path.parts or "papers" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{_name(path)}:{node.lineno}")
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

@@ -76,7 +76,7 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class PathSegment:
     """Legs that the path goes through `times` times; `legs` are those of the first round."""
 
     legs: tuple[Leg, ...]
@@ -109,7 +109,7 @@ class CriticalPath:
     """
 
     start_s: float
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[PathSegment, ...]
     stage: int
     allreduce_s: float
     optimizer_s: float
@@ -210,7 +210,7 @@ def _passes_on(part: Sequence[_Step], run: Sequence[_Step]) -> bool:
     return len(set(workers)) == len(workers) and len(set(kinds)) == 1
 
 
-def _stretches(legs: Sequence[Leg]) -> Iterator[Stretch]:
+def _stretches(legs: Sequence[Leg]) -> Iterator[PathSegment]:
     at = 0
     while at < len(legs):
         length, times = max(
@@ -218,7 +218,7 @@ def _stretches(legs: Sequence[Leg]) -> Iterator[Stretch]:
             key=lambda found: (found[0] * found[1] if found[1] > 1 else 0, -found[0]),
         )
         stop = at + length * times
-        yield Stretch(tuple(legs[at : at + length]), times, legs[at].start_s, legs[stop - 1].end_s)
+        yield PathSegment(tuple(legs[at : at + length]), times, legs[at].start_s, legs[stop - 1].end_s)
         at = stop
 
 

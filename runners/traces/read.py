@@ -411,13 +411,13 @@ def summary_of(found: Iterable[Told], usual_link_s: float = 0.0) -> Summary:
     """
     kinds: Counter[str] = Counter()
     passing = moments(_counted(found, kinds), usual_link_s)
-    tally = Tally(next(passing))
+    tally = TraceCounter(next(passing))
     for moment in passing:
         tally.note(moment)
     return tally.summary(kinds=kinds)
 
 
-class Tally:
+class TraceCounter:
     """What is counted while a trace passes.
 
     Args:

@@ -15,7 +15,7 @@ import pytest
 from rtk.planners.policies.catalogue import NAMES
 from rtk.planners.policies.job import TrainingJob
 from rtk.planners.shape import Shape
-from rtk.replaying import Question, ask
+from rtk.replaying import ReplayRequest, ask
 from rtk.runners.traces.generate import FaultScenario, Lasting, Racks, Renewal, SlowLinkEpisodes, generate
 from rtk.runners.traces.read import TraceOptions, write_events
 from rtk.schemas.documents import canonical, read_document
@@ -250,7 +250,7 @@ def test_made_up_is_as_written_and_read(tmp_path: Path) -> None:
     path = str(tmp_path / "trace.jsonl")
     write_events(path, generate(recipe))
     job = TrainingJob(read_document(PROFILE, Profile), Shape(4, 2, 6), costs=Costs(copy_bytes_per_s=1e9))
-    question = Question(job, recipe, TraceOptions(), ("rtk", "elastic-batching", "spares"))
+    question = ReplayRequest(job, recipe, TraceOptions(), ("rtk", "elastic-batching", "spares"))
     made, written = ask(question), ask(replace(question, trace=path))
     assert canonical(replace(made, inputs={})) == canonical(replace(written, inputs={}))
     assert made.inputs["question"] != written.inputs["question"]

@@ -19,7 +19,7 @@ import pytest
 from rtk import replaying
 from rtk.cli.executors import executor_of
 from rtk.cli.sweeping import read_sweep
-from rtk.replaying import Question, replays
+from rtk.replaying import ReplayRequest, replays
 from rtk.schemas.documents import canonical, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, RuntimeFailedError
 from rtk.schemas.replay_report import ReplayReport
@@ -146,7 +146,7 @@ def test_an_interruption_keeps_what_is_done(folder: Path) -> None:
     """Ctrl-C ends with exit code 130 and a remark; the same command goes on from there."""
     answers = iter([replaying.replayed] * 5)
 
-    def interrupted(question: Question) -> object:
+    def interrupted(question: ReplayRequest) -> object:
         found = next(answers, None)
         if found is None:
             raise KeyboardInterrupt

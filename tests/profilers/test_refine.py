@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.measure import half_width
-from rtk.profilers.refine import Run, Seat, contradictions, refine
+from rtk.profilers.refine import MeasuredRun, WorkerHolding, contradictions, refine
 from rtk.runners.simulator import simulate
 from rtk.schemas.documents import canonical, digest, parse_document
 from rtk.schemas.errors import InvalidInputError
@@ -64,10 +64,10 @@ def ranges(cut: Sequence[int], profile: Profile) -> list[tuple[int, int]]:
     return list(pairwise(places))
 
 
-def run_of(timeline: Timeline, cut: Sequence[int], profile: Profile, pipelines: int = 1) -> Run:
+def run_of(timeline: Timeline, cut: Sequence[int], profile: Profile, pipelines: int = 1) -> MeasuredRun:
     """A timeline with the seats of a cut."""
-    seats = {f"{k}/{i}": Seat(own) for i, own in enumerate(ranges(cut, profile)) for k in range(pipelines)}
-    return Run("t.json", timeline, seats)
+    seats = {f"{k}/{i}": WorkerHolding(own) for i, own in enumerate(ranges(cut, profile)) for k in range(pipelines)}
+    return MeasuredRun("t.json", timeline, seats)
 
 
 def scaled(profile: Profile, cut: Sequence[int], factors: Sequence[Sequence[float]]) -> Profile:
@@ -174,8 +174,8 @@ def test_prediction_becomes_better() -> None:
     plan = plan_pipeline(wrong, shape, "zero-bubble")
     real = simulate(with_costs_of(plan, truth), jitter=0.05, seed=1)
     timeline = replace(real.timeline, source="measured", plan=digest(plan))
-    seats = {worker.name: Seat(plan.stage_of(worker).layers) for worker in plan.workers}
-    better = simulate(with_costs_of(plan, refine(wrong, [Run("t", timeline, seats)]).profile)).makespan_s
+    seats = {worker.name: WorkerHolding(plan.stage_of(worker).layers) for worker in plan.workers}
+    better = simulate(with_costs_of(plan, refine(wrong, [MeasuredRun("t", timeline, seats)]).profile)).makespan_s
     before = simulate(plan).makespan_s
     assert abs(better / real.makespan_s - 1) < 0.05 < 0.4 < abs(before / real.makespan_s - 1)
 
@@ -203,7 +203,7 @@ def test_slowdowns_that_the_plan_knows_are_taken_out() -> None:
     """A worker that the plan says takes twice as long measures twice the layers' time."""
     truth = profile_of((1, 1, 1, 0))
     run = run_of(timeline_of(scaled(truth, [], [[2] * 4]), []), [], truth)
-    known = replace(run, seats={"0/0": Seat((0, 1), slowdown=2.0)})
+    known = replace(run, seats={"0/0": WorkerHolding((0, 1), slowdown=2.0)})
     assert times_of(refine(truth, [known]).profile) == pytest.approx(times_of(truth))
 
 
@@ -212,10 +212,10 @@ def test_degrees_are_scaled_alike() -> None:
     costs = (LayerCost(4, 4, 4, 4), LayerCost(2, 2, 2, 2, tensor_parallel=2))
     wrong = Profile((Layer(costs),))
     timeline = timeline_of(profile_of((3, 3, 3, 3)), [])
-    (layer,) = refine(wrong, [Run("t", timeline, {"0/0": Seat((0, 1), 2)})]).profile.layers
+    (layer,) = refine(wrong, [MeasuredRun("t", timeline, {"0/0": WorkerHolding((0, 1), 2)})]).profile.layers
     assert [cost.forward_s for cost in layer.costs] == pytest.approx([6.0, 3.0])
     with pytest.raises(InvalidInputError, match="no cost at tensor_parallel 4"):
-        refine(wrong, [Run("t", timeline, {"0/0": Seat((0, 1), 4)})])
+        refine(wrong, [MeasuredRun("t", timeline, {"0/0": WorkerHolding((0, 1), 4)})])
 
 
 def test_origin_becomes_measured_once_all_is_corrected() -> None:
@@ -276,4 +276,4 @@ def test_layers_must_be_the_profiles() -> None:
     """A plan of another model is refused."""
     wrong = profile_of((1, 1, 1, 1))
     with pytest.raises(InvalidInputError, match="hold 2 layers, the profile has 1"):
-        refine(wrong, [Run("t", timeline_of(wrong, []), {"0/0": Seat((0, 2))})])
+        refine(wrong, [MeasuredRun("t", timeline_of(wrong, []), {"0/0": WorkerHolding((0, 2))})])
