@@ -247,7 +247,7 @@ class _Facts:
     """What a trace is like, and what the job could do with it at most, learned while it passes."""
 
     def __init__(self, job: TrainingJob) -> None:
-        from .planners.policies.work_bound import WorkBound
+        from .planners.policies.rtk import WorkBound
 
         self.bound = WorkBound(job)
         self._tally: TraceCounter | None = None

@@ -6,7 +6,7 @@ Two jobs, each on every trace of ../shared/data/traces and on made-up ones with 
 * deep: gpt3-13b on A40, eight stages, or nine or ten where that fits the nodes: six at least, for memory.
 
 Of each policy the goodput; the best single policy, rtk over it, and the bound: all GPUs that are there compute all the
-time (`planners/policies/work_bound.py`), of which no policy can have more. Two figures say how much of the gap below it
+time (`planners/policies/rtk.py`), of which no policy can have more. Two figures say how much of the gap below it
 is in rtk's reach: `shapes` is what the fastest of its ways on the nodes of each moment would commit, if changes took no
 time and what is slow were known at once; `shapes_paused` the same where each loss of nodes stops all for detection and
 new groups, and nothing else ever pauses. Neither is proven where something is slow: there ways are found by rules. The
@@ -26,8 +26,7 @@ from rtk.benchmarks.common import write_result
 from rtk.cli.profile import Analysis, analyse
 from rtk.planners.policies.catalogue import NAMES, policy
 from rtk.planners.policies.job import TrainingJob
-from rtk.planners.policies.ways import ways_of
-from rtk.planners.policies.work_bound import most_microbatches
+from rtk.planners.policies.rtk import most_microbatches, ways_of
 from rtk.planners.shape import Shape
 from rtk.runners.replay.engine import replay
 from rtk.runners.traces.files import Told

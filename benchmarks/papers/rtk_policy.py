@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ...cli.profile import Analysis, analyse
 from ...planners.policies.catalogue import NAMES, policy
 from ...planners.policies.job import TrainingJob
-from ...planners.policies.work_bound import most_microbatches
+from ...planners.policies.rtk import most_microbatches
 from ...planners.shape import Shape
 from ...runners.replay.engine import replay
 from ...schemas.errors import InfeasibleError

@@ -26,12 +26,8 @@ from ..adaptra.plan import plan_adaptra
 from ..scheduling.solve import Effort
 from ..shape import shape_options
 from .checkpoint_restart import CheckpointRestart
-from .job import TrainingJob
-from .pauses import begins_s, planning
-from .pipelines import spread
-from .seating import pipelines_of, seating_of
-from .separate_pipelines import Delays, PipelineKey, SeparatePipelines
-from .slowness import HEALTHY, PlanSlowness, troubles_of, under_troubles
+from .job import TrainingJob, begins_s, pipelines_of, planning, seating_of
+from .timing import HEALTHY, Delays, PipelineKey, PlanSlowness, SeparatePipelines, spread, troubles_of, under_troubles
 from .unheeding import paced
 
 # Orders that take at most so much longer than adapted ones stay.

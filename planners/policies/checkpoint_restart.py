@@ -12,12 +12,18 @@ from functools import cached_property
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan
 from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
-from .checkpoints import CheckpointCosts, saved
-from .job import TrainingJob
-from .pipelines import JobPipelines
-from .restart import restart_or_grow
-from .retimed import Retimed
-from .seating import Seating, pipelines_of, seating_of, seats, whole_rows
+from .job import (
+    CheckpointCosts,
+    Seating,
+    TrainingJob,
+    pipelines_of,
+    restart_or_grow,
+    saved,
+    seating_of,
+    seats,
+    whole_rows,
+)
+from .timing import JobPipelines, Retimed
 
 
 class CheckpointRestart:

@@ -10,14 +10,23 @@ from functools import cached_property
 
 from ...schemas.plan import Place, Plan
 from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
-from .checkpoints import CheckpointCosts, saved
 from .copies import copying_s, from_peers, require_rate
-from .job import TrainingJob
-from .pauses import failing_over, regrouping, total_s
-from .pipelines import JobPipelines
-from .restart import restart
-from .retimed import Retimed
-from .seating import Seating, pipelines_of, seating_of, seatless, seats, whole_rows
+from .job import (
+    CheckpointCosts,
+    Seating,
+    TrainingJob,
+    failing_over,
+    pipelines_of,
+    regrouping,
+    restart,
+    saved,
+    seating_of,
+    seatless,
+    seats,
+    total_s,
+    whole_rows,
+)
+from .timing import JobPipelines, Retimed
 
 
 class ElasticBatching:

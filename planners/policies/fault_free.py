@@ -9,10 +9,8 @@ from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan
 from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
 from ..pipeline import Schedule
-from .job import TrainingJob
-from .pipelines import JobPipelines, TimeAndMemory
-from .rerouted import ReroutedPipelines
-from .seating import seated, seating_of, seats
+from .job import TrainingJob, seated, seating_of, seats
+from .timing import JobPipelines, ReroutedPipelines, TimeAndMemory
 
 Way = tuple[Callable[[], TimeAndMemory], Callable[[], Plan]]
 

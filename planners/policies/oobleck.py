@@ -38,14 +38,9 @@ from ..oobleck.plan import ordered_of, plan_of
 from ..oobleck.reconfiguration import PAYS_WITHIN, Choice, GlobalBatch, Weighing
 from ..oobleck.reconfiguration import SurvivingNodes as Crew
 from ..oobleck.templates import largest_size, plan_templates
-from .checkpoints import checkpointing, loading_s
 from .copies import copying_connection, require_rate
-from .job import TrainingJob
-from .memory import gpu_bytes, peak_bytes
-from .pauses import failing_over, regrouping
-from .restart import restart
-from .retimed import Retimed
-from .unlike_pipelines import UnlikePipelines
+from .job import TrainingJob, checkpointing, failing_over, gpu_bytes, loading_s, peak_bytes, regrouping, restart
+from .timing import Retimed, UnlikePipelines
 
 FAULT_TOLERANCE = 1
 JOINS = -1  # the pipeline of nodes that have none yet

@@ -1,14 +1,14 @@
 """rtk's own policy: at each change whatever is cheapest, of all that the others could do.
 
-There are several ways to hold the job (`ways.py`): Oobleck's unlike pipelines with zero-bubble orders, and SlipStream's
+There are several ways to hold the job (`rtk.py`): Oobleck's unlike pipelines with zero-bubble orders, and SlipStream's
 re-routing in grids of fewer or more stages. At every change the way in force answers, and is weighed against
-each other way: what would be committed until the next failure is to be expected (`outlook.py`) with the time that the
+each other way: what would be committed until the next failure is to be expected (`job.py`) with the time that the
 answer takes. To go over from one way to another nobody has to stop: while training goes on in the old one, state is
 copied to the hosts of those that need it in the new one, and at an iteration's end all form new groups, while GPUs load
 what their hosts have. Where a failure has stopped all anyway, it can be copied there and then. That copying is the
 price, and is reckoned high: each GPU gets all that it will hold anew.
 
-What is slow is weighed in the same way, once it has been found (`found.py`): go on with it, give fewer micro-batches to
+What is slow is weighed in the same way, once it has been found (`job.py`): go on with it, give fewer micro-batches to
 who is slow, do without slow nodes as if they had failed, though without their haste, or hold the job in another way.
 
 Checkpoints are there for a failure that takes all nodes which hold some layer, and for nothing else: all others leave
@@ -22,22 +22,388 @@ checkpoints stop them for that alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from itertools import takewhile
 from math import sqrt
 from typing import cast
 
-from ...schemas.plan import Place, Plan
+from ... import __version__
+from ...schemas.documents import digest
+from ...schemas.errors import InfeasibleError, InvalidInputError
+from ...schemas.plan import Pipeline, Place, Plan, Planner, Stage, Worker
+from ...schemas.profile import Profile
+from ...schemas.protocols import Policy
 from ...schemas.replay import Checkpointing, Fleet, Moment, Pause, StateChange, TrainingState
-from .checkpoints import loading_s
+from ...schemas.templates import Templates
+from ..batch.distribute import distribute
+from ..batch.groups import Pace
+from ..oobleck.pace import connection_of
+from ..oobleck.plan import OPTION, rest_of, template_among, template_name
+from ..scheduling.assemble import with_prediction
+from ..shape import template_of
 from .copies import copying_s
-from .found import NOTHING, DetectionState
-from .job import TrainingJob
-from .outlook import until_next_failure_s
-from .pauses import failing_over, regrouping, total_s
-from .restart import restart
-from .unheeding import paced
-from .ways import Way, ways_of
+from .job import (
+    NOTHING,
+    DetectionState,
+    TrainingJob,
+    checkpointing,
+    failing_over,
+    loading_s,
+    regrouping,
+    restart,
+    total_s,
+    until_next_failure_s,
+)
+from .oobleck import FAULT_TOLERANCE, Names, Oobleck, OobleckLayout
+from .slipstream import SlipStream
+from .timing import HEALTHY, PlanSlowness, ZeroBubbleKey, ZeroBubblePipelines, troubles_of, under_troubles
+from .unheeding import Unheeding, paced
+
+# Oobleck's pipelines with zero-bubble orders, whose micro-batches heed what is slow: a way of rtk's own policy.
+#
+# The paper's pipelines run 1F1B. Here their backwards are split, so that weight gradients fill the drain, and
+# micro-batches are shared by the pace that this gives: longer pipelines, which divide layers and micro-batches more
+# evenly, cost less then. All else is as in `oobleck.py`: templates, which nodes go where, what is copied.
+#
+# Once it is known what is slow, `adapted` gives fewer micro-batches to the pipelines that are, and orders made for it.
+
+
+# Templates are made up to so many times the smallest one's nodes, for longer pipelines are hardly ever best; and up to
+# where the slowest stage leaves the others idle for more of the time.
+MOST_TIMES, MOST_IDLE = 8, 0.15
+
+
+@dataclass(frozen=True)
+class Heeding:
+    """How Oobleck's pipelines go on.
+
+    Attributes:
+        base: who sits where, as Oobleck has it while nothing is slow.
+        kinds: of the pipelines.
+        troubles: what is slow.
+    """
+
+    base: TrainingState
+    kinds: tuple[ZeroBubbleKey, ...]
+    troubles: PlanSlowness
+
+
+class UnlikeZeroBubble:
+    """A `Policy`; to what is slow it has no answer, unless `adapted` is asked for one.
+
+    Args:
+        job: what it trains; the rest as for `Oobleck`.
+        fault_tolerance: there are always one more pipelines.
+    """
+
+    def __init__(self, job: TrainingJob, fault_tolerance: int = FAULT_TOLERANCE) -> None:
+        self._job, self._oobleck = job, _Oobleck(job, fault_tolerance=fault_tolerance)
+        self._shared: dict[tuple[tuple[int, ...], PlanSlowness], tuple[ZeroBubbleKey, ...]] = {}
+
+    def begin(self, fleet: Fleet) -> TrainingState:
+        """As Oobleck; what is slow already is answered from the next moment on."""
+        return self._under(self._oobleck.begin(fleet), fleet)
+
+    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
+        """As Oobleck; where only the pace changes, the same standing goes on at that pace."""
+        held = _held(standing)
+        steps = self._oobleck.answer(held.base, moment)
+        if steps:
+            return tuple(replace(step, standing=self._under(step.standing, moment.fleet)) for step in steps)
+        same = self._under(held.base, moment.fleet, held.kinds)
+        return () if same == standing else (paced(same),)
+
+    def adapted(self, standing: TrainingState, believed: Fleet, fleet: Fleet) -> TrainingState:
+        """The same nodes in the same places, with micro-batches and orders for what is believed to be slow there.
+
+        Args:
+            standing: of this policy.
+            believed: what is planned for.
+            fleet: as it is.
+        """
+        held = _held(standing)
+        if held.base.iteration_time_s is None:
+            return standing
+        troubles = self._troubles(held.base, believed)
+        plain = _plain(_oobleck_layout(held.base))
+        if not troubles:
+            return self._under(held.base, fleet)
+        ways = (plain, self._heeding(_oobleck_layout(held.base), troubles))
+        kinds = min(ways, key=lambda kinds: self._oobleck.pipelines.iteration_time_s(kinds, troubles))
+        return self._under(held.base, fleet, kinds)
+
+    def plan(self, standing: TrainingState) -> Plan | None:
+        """The pipelines, each with its own orders, and what is slow."""
+        held = _held(standing)
+        if standing.iteration_time_s is None:
+            return None
+        return under_troubles(with_prediction(self._oobleck.plan_of(held.kinds)), held.troubles)
+
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
+        """As Oobleck."""
+        return self._oobleck.seats(_held(standing).base)
+
+    def _under(
+        self, base: TrainingState, fleet: Fleet, kinds: tuple[ZeroBubbleKey, ...] | None = None
+    ) -> TrainingState:
+        """A standing of Oobleck's as it is in this fleet, with its own micro-batches unless others are given."""
+        kinds = kinds or _plain(_oobleck_layout(base))
+        troubles = self._troubles(base, fleet)
+        if base.iteration_time_s is None or (not troubles and kinds == _plain(_oobleck_layout(base))):
+            return replace(base, formation=Heeding(base, kinds, troubles))
+        return replace(
+            base,
+            formation=Heeding(base, kinds, troubles),
+            iteration_time_s=self._oobleck.pipelines.iteration_time_s(kinds, troubles),
+            peak_memory_bytes=self._oobleck.held_at_most(kinds),
+        )
+
+    def _heeding(self, formation: OobleckLayout, troubles: PlanSlowness) -> tuple[ZeroBubbleKey, ...]:
+        """Micro-batches shared by the paces that are left, and orders for them."""
+        key = formation.sizes, troubles
+        if key not in self._shared:
+            own = troubles.by_pipeline()
+            planned = [own.get(k, HEALTHY) for k in range(len(formation.sizes))]
+            paces = [self._oobleck.pace(*each) for each in zip(formation.sizes, planned, strict=True)]
+            counts = distribute(paces, self._job.microbatches).microbatches
+            self._shared[key] = tuple(map(ZeroBubbleKey, formation.sizes, counts, planned))
+        return self._shared[key]
+
+    def _troubles(self, base: TrainingState, fleet: Fleet) -> PlanSlowness:
+        return troubles_of(fleet, self._oobleck.seats(base)).felt() if fleet.is_slow else HEALTHY
+
+
+class _Oobleck(Oobleck):
+    """Oobleck whose templates have zero-bubble orders."""
+
+    @cached_property
+    def templates(self) -> Templates:
+        """As Oobleck's, but for those of too many nodes; enough are left to use up any number of them."""
+        found = super().templates
+        least = 2 * found.smallest - 1
+        kept = (one.nodes for one in found.templates[: MOST_TIMES * found.smallest] if _idle(one.stages) <= MOST_IDLE)
+        largest = max(kept, default=least)
+        return replace(found, templates=tuple(one for one in found.templates if one.nodes <= max(least, largest)))
+
+    @cached_property
+    def pipelines(self) -> ZeroBubblePipelines:
+        """By a pipeline's number of nodes."""
+        templates = self.templates
+        return ZeroBubblePipelines(
+            templates.layers,
+            connection_of(templates),
+            lambda nodes: templates.templates[nodes - templates.smallest],
+        )
+
+    @cached_property
+    def _paces(self) -> Sequence[Pace]:
+        return [self.pace(one.nodes) for one in self.templates.templates]
+
+    def pace(self, nodes: int, troubles: PlanSlowness = HEALTHY) -> Pace:
+        """Of a pipeline with what is slow in it."""
+        return self.pipelines.pace(nodes, troubles)
+
+    def held_at_most(self, kinds: Sequence[ZeroBubbleKey]) -> float:
+        """What a GPU of such pipelines holds at most: parameters, state and activations."""
+        return max(
+            static + most
+            for kind in set(kinds)
+            for static, most in zip(self._gpu_bytes[kind.nodes], self.pipelines.activation_bytes(kind), strict=True)
+        )
+
+    def plan_of(self, kinds: Sequence[ZeroBubbleKey]) -> Plan:
+        """Such pipelines, without a prediction."""
+        templates = self.templates
+        options = {"nodes": sum(kind.nodes for kind in kinds), "schedule": "zero-bubble", OPTION: rest_of(templates)}
+        orders = [self.pipelines.orders(kind) for kind in kinds]
+        return Plan(
+            planner=Planner("oobleck", __version__, options),
+            inputs={"templates": digest(templates)},
+            templates=tuple(template_among(templates, one, len(kinds)) for one in templates.templates),
+            pipelines=tuple(Pipeline(template_name(kind.nodes), kind.microbatches) for kind in kinds),
+            optimizer="synchronous",
+            workers=tuple(Worker(k, i, order) for k, row in enumerate(orders) for i, order in enumerate(row)),
+        )
+
+    def _standing(self, pipelines: tuple[Names, ...], microbatches: tuple[int, ...]) -> TrainingState:
+        formation = OobleckLayout(pipelines, microbatches)
+        kinds = _plain(formation)
+        return TrainingState(
+            formation=formation,
+            iteration_time_s=self.pipelines.iteration_time_s(kinds),
+            microbatches=self._job.microbatches,
+            nodes=sum(formation.sizes),
+            peak_memory_bytes=self.held_at_most(kinds),
+            checkpointing=checkpointing(self._job, [size for one in kinds for size in self._gpu_bytes[one.nodes]]),
+        )
+
+
+def _idle(stages: Sequence[Stage]) -> float:
+    """Of the mean GPU, because stages are unlike."""
+    gpus = sum(stage.tensor_parallel for stage in stages)
+    return 1 - sum(stage.work_s * stage.tensor_parallel for stage in stages) / (
+        gpus * max(stage.work_s for stage in stages)
+    )
+
+
+def _plain(formation: OobleckLayout) -> tuple[ZeroBubbleKey, ...]:
+    return tuple(map(ZeroBubbleKey, formation.sizes, formation.microbatches))
+
+
+def _held(standing: TrainingState) -> Heeding:
+    return cast("Heeding", standing.formation)
+
+
+def _oobleck_layout(standing: TrainingState) -> OobleckLayout:
+    return cast("OobleckLayout", standing.formation)
+
+
+# The ways in which `rtk`'s own policy can hold a job, each with what it may give at best.
+
+
+MOST_STAGES = 4  # times the job's own
+LEAST_SHARE = 0.95  # of the fastest way's throughput with all nodes: slower ones are not tried
+BISECTIONS = 30
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """A way to hold a job.
+
+    Attributes:
+        policy: whose answers and standings are this way's.
+        grid: the job in a grid of its shape; None where pipelines are unlike.
+        nodes: that it uses at most.
+        is_last: whether it is for nodes with which no other way can go on.
+    """
+
+    policy: Policy
+    grid: TrainingJob | None
+    nodes: int
+    is_last: bool = False
+
+    def begin(self, fleet: Fleet, believed: Fleet) -> TrainingState:
+        """On these nodes; those that are believed to be slow stand together."""
+        if not believed.is_slow:
+            return self.policy.begin(fleet)
+        there = sorted(fleet.nodes[: self.nodes], key=lambda node: node in believed.slow)
+        return self.adapted(self.policy.begin(replace(fleet, nodes=tuple(there))), believed, fleet)
+
+    def adapted(self, standing: TrainingState, believed: Fleet, fleet: Fleet) -> TrainingState:
+        """The same nodes in the same places, with a plan for what is believed to be slow, where the way has one."""
+        if isinstance(self.policy, UnlikeZeroBubble):
+            return self.policy.adapted(standing, believed, fleet)
+        return standing
+
+    def holders(self, standing: TrainingState) -> int:
+        """How many nodes hold a layer, of the layer that fewest hold."""
+        seats = self.policy.seats(standing)
+        if self.grid is None or not seats:
+            return len({pipeline for pipeline, _ in seats})
+        return min(Counter(stage for _, stage in {(node, stage) for (_, stage), node in seats.items()}).values())
+
+    @cached_property
+    def most_per_s(self) -> Callable[[int], float]:
+        """Micro-batches a second on so many nodes, none of which is slow."""
+        return cache(lambda nodes: self.policy.begin(_anybody(nodes)).microbatches_per_s)
+
+    @cached_property
+    def bound_per_s(self) -> Callable[[int], float]:
+        """The same at most, by the work of stages alone, which takes no planning; infinite where that is not known."""
+        return cache(lambda nodes: float("inf") if self.grid is None else _bound_per_s(self.grid, nodes))
+
+    def may_give(self, nodes: int, least_per_s: float) -> bool:
+        """Whether so many nodes can give more micro-batches a second than so many.
+
+        By the work of stages first. Then more nodes are asked, for they should give no less: so many that a power of
+        two is missing, which makes questions few, and answers the same whatever was asked before.
+        """
+        if self.bound_per_s(nodes) <= least_per_s:
+            return False
+        missing = max(0, self.nodes - nodes)
+        more = self.nodes - (1 << missing.bit_length() >> 1)
+        return self.most_per_s(more) > least_per_s and self.most_per_s(nodes) > least_per_s
+
+
+def ways_of(job: TrainingJob) -> tuple[Way, ...]:
+    """Those that fit the GPUs: grids as far as they are, with all nodes there, not far slower than the fastest way.
+
+    Unlike pipelines and the job's own grid are there anyway, the ones for they go on where too few nodes for a grid are
+    left. Oobleck's 1F1B is none of them: with backwards split the same pipelines are no slower. Where not even two
+    pipelines fit the nodes that are left, one goes on, though it loses its state with the next failure.
+
+    Raises:
+        InfeasibleError: none fits.
+    """
+    found, refusals = [], []
+    for made in _conceivable(job):
+        try:
+            way = made()
+            found.append((way.most_per_s(job.nodes), way))
+        except (InfeasibleError, InvalidInputError) as error:
+            refusals.append(error)
+    if not found:
+        raise refusals[0]
+    least_per_s = LEAST_SHARE * max(each for each, _ in found)
+    return tuple(way for each, way in found if each >= least_per_s or way.grid is None or way.grid is job)
+
+
+def _conceivable(job: TrainingJob) -> Iterator[Callable[[], Way]]:
+    yield lambda: Way(UnlikeZeroBubble(job), None, job.nodes)
+    yield lambda: Way(UnlikeZeroBubble(job, fault_tolerance=0), None, job.nodes, is_last=True)
+    for one in (job, *_other_grids(job)):
+        yield partial(_in_grid, one)
+
+
+def _in_grid(job: TrainingJob) -> Way:
+    return Way(Unheeding(SlipStream(job)), job, job.nodes)
+
+
+def _other_grids(job: TrainingJob) -> Iterator[TrainingJob]:
+    """The job in fewer or more stages, on as many nodes, with the same global batch."""
+    workers, limits = job.shape.pp * job.shape.dp, job.shape.memory_limit_bytes or ()
+    if len(limits) > 1:
+        return  # what is said stage by stage has no meaning for other stages
+    for pp in range(1, min(len(job.profile.layers), job.shape.pp * MOST_STAGES) + 1):
+        if pp == job.shape.pp or (job.shape.pp % pp and pp % job.shape.pp):
+            continue
+        dp = workers // pp
+        if dp * pp != workers or job.microbatches % dp:
+            continue
+        try:
+            yield replace(job, shape=replace(job.shape, pp=pp, dp=dp, microbatches=job.microbatches // dp))
+        except InvalidInputError:
+            continue  # its pipelines do not fill nodes
+
+
+def _bound_per_s(job: TrainingJob, nodes: int) -> float:
+    """What a grid with empty seats gives at most: the workers of a column work, sum and step, one after the other."""
+    grid, microbatches = job.grid, job.microbatches
+    stages = template_of(job.profile, job.shape).stages
+    columns = [stages[first : first + grid.unit_stages] for first in range(0, len(stages), grid.unit_stages)]
+
+    def nodes_for(stage: Stage, limit_s: float) -> float:
+        """Of a column with this stage, to be done in time."""
+        left_s = limit_s - stage.allreduce_s - stage.optimizer_s
+        each = int(left_s / stage.work_s) if stage.work_s else microbatches
+        return -(-microbatches // (each * grid.unit_pipelines)) if each > 0 else float("inf")
+
+    def is_enough(limit_s: float) -> bool:
+        return sum(max(nodes_for(stage, limit_s) for stage in column) for column in columns) <= min(nodes, job.nodes)
+
+    low_s, high_s = 0.0, sum(stage.work_s * microbatches + stage.allreduce_s + stage.optimizer_s for stage in stages)
+    for _ in range(BISECTIONS):
+        middle_s = (low_s + high_s) / 2
+        low_s, high_s = (low_s, middle_s) if is_enough(middle_s) else (middle_s, high_s)
+    return microbatches / low_s if low_s else float("inf")
+
+
+def _anybody(nodes: int) -> Fleet:
+    return Fleet(tuple(map(str, range(nodes))))
+
 
 # Of throughput, for which a grid with empty seats is asked at all: to plan for it takes long, and is rarely worth more.
 LEAST_GAIN = 0.02
@@ -105,7 +471,7 @@ class Rtk:
         least_per_s = max(map(_throughput, begun)) * (1 - ALIKE)
         first = next(standing for standing in begun if standing.microbatches_per_s >= least_per_s)
         found = NOTHING.by(fleet, 0.0, self._finding_s(first))
-        return replace(first, formation=replace(_formation(first), found=found))
+        return replace(first, formation=replace(_layout(first), found=found))
 
     def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
         """What commits most until the next failure; and what will, once more has been found."""
@@ -122,15 +488,15 @@ class Rtk:
 
     def plan(self, standing: TrainingState) -> Plan | None:
         """Of the way in force."""
-        return self._way(standing).policy.plan(_formation(standing).held)
+        return self._way(standing).policy.plan(_layout(standing).held)
 
     def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """Of the way in force."""
-        return self._way(standing).policy.seats(_formation(standing).held)
+        return self._way(standing).policy.seats(_layout(standing).held)
 
     def _found(self, standing: TrainingState, moment: Moment, left_s: float) -> DetectionState:
         """What is known of the fleet; what has changed just now is told from iterations as they are from now on."""
-        before, time_s = _formation(standing).found, moment.time_s
+        before, time_s = _layout(standing).found, moment.time_s
         found = before.by(moment.fleet, time_s, float("inf"))
         if found.due_s != float("inf"):
             return found
@@ -152,7 +518,7 @@ class Rtk:
     def _expected(self, standing: TrainingState, steps: tuple[StateChange, ...], left_s: float) -> float:
         """Micro-batches committed by the next failure, less those that it costs if it takes the state along."""
         last = steps[-1].standing if steps else standing
-        if last.iteration_time_s is None or self._way(last).holders(_formation(last).held) > 1:
+        if last.iteration_time_s is None or self._way(last).holders(_layout(last).held) > 1:
             return _committed(standing, steps, left_s)
         saved = last.checkpointing
         lost_s = self._job.costs.restart_s + (min(left_s, saved.every_s) / 2 if saved else left_s)
@@ -160,14 +526,14 @@ class Rtk:
 
     def _stays(self, standing: TrainingState, question: _Question) -> tuple[StateChange, ...]:
         """What the way in force does; slow nodes that it does without stay out as long as they are slow."""
-        formation, moment = _formation(standing), question.moment
+        formation, moment = _layout(standing), question.moment
         spared = formation.spared.intersection(question.believed.slow)
         back = tuple(node for node in moment.fleet.nodes if node in formation.spared - spared)
         lost = tuple(node for node in moment.lost if node not in formation.spared)
         asked = replace(moment, fleet=_without(moment.fleet, spared), lost=lost, came=(*moment.came, *back))
         steps = self._asked(formation, asked, spared, question)
         same = self._marked(formation.held, formation.way, formation.spared, question)
-        if (not steps or steps[0].after_s > 0) and _formation(same) != formation:
+        if (not steps or steps[0].after_s > 0) and _layout(same) != formation:
             return (paced(same), *steps)
         return steps
 
@@ -179,7 +545,7 @@ class Rtk:
         now = urgent[-1].standing if urgent else standing
         if now.iteration_time_s is None:
             return
-        formation = _formation(now)
+        formation = _layout(now)
         adapted = self._adapted(formation.way, formation.held, formation.spared, question)
         if adapted != formation.held:
             costs = self._job.costs
@@ -190,7 +556,7 @@ class Rtk:
 
     def _spares(self, standing: TrainingState, question: _Question) -> Iterator[tuple[StateChange, ...]]:
         """The way in force without other slow nodes than those that it does without."""
-        formation, moment = _formation(standing), question.moment
+        formation, moment = _layout(standing), question.moment
         if moment.lost or standing.iteration_time_s is None:
             return
         for spared in _sets(question.believed):
@@ -223,7 +589,7 @@ class Rtk:
         for spared in _sets(believed):
             there, known = _without(fleet, spared), _without(believed, spared)
             for number, way in enumerate(self._ways):
-                if not waits and (way.is_last or (number == _formation(now).way and not known.slow)):
+                if not waits and (way.is_last or (number == _layout(now).way and not known.slow)):
                     continue
                 nodes, asked_per_s = len(there.nodes), least_per_s * (1 + LEAST_GAIN * (way.grid is not None))
                 if not way.may_give(nodes, asked_per_s):
@@ -284,7 +650,7 @@ class Rtk:
         return replace(usual, every_s=sqrt(2 * usual.pause_s * between_failures_s * others))
 
     def _way(self, standing: TrainingState) -> Way:
-        return self._ways[_formation(standing).way]
+        return self._ways[_layout(standing).way]
 
 
 def _urgent(steps: tuple[StateChange, ...]) -> tuple[StateChange, ...]:
@@ -347,5 +713,53 @@ def _without(fleet: Fleet, spared: frozenset[str]) -> Fleet:
     )
 
 
-def _formation(standing: TrainingState) -> RtkLayout:
+def _layout(standing: TrainingState) -> RtkLayout:
     return cast("RtkLayout", standing.formation)
+
+
+# What no policy can beat: the work of the micro-batches, by all the GPUs that there are.
+
+
+def least_gpu_s(profile: Profile) -> float:
+    """GPU-seconds that a micro-batch takes at least: each layer's operations, at the degree that wastes least of them.
+
+    Nobody waits, nothing is summed, no optimizer steps, and nothing is computed twice.
+    """
+    return sum(min(cost.work_s * cost.tensor_parallel for cost in layer.costs) for layer in profile.layers)
+
+
+class WorkBound:
+    """What GPUs can compute, slow ones at their pace, added up while moments pass.
+
+    Args:
+        job: of nodes beyond those that it asks for, which are spares, the fastest count.
+    """
+
+    def __init__(self, job: TrainingJob) -> None:
+        self._job = job
+        self._nodes_s = self._at_s = self._pace = 0.0
+
+    def note(self, moment: Moment) -> None:
+        """The next moment; the first one has the nodes that are there at the beginning."""
+        self._nodes_s += self._pace * (moment.time_s - self._at_s)
+        paces = sorted((1 / moment.fleet.slow.get(node, 1.0) for node in moment.fleet.nodes), reverse=True)
+        self._at_s, self._pace = moment.time_s, sum(paces[: self._job.nodes])
+
+    def most_microbatches(self, until_s: float) -> float:
+        """Micro-batches by a time that is not before the last moment."""
+        nodes_s = self._nodes_s + self._pace * (until_s - self._at_s)
+        return nodes_s * self._job.gpus_per_node / least_gpu_s(self._job.profile)
+
+
+def most_microbatches(job: TrainingJob, moments: Iterable[Moment], until_s: float) -> float:
+    """Micro-batches that GPUs can compute between the first moment and a time.
+
+    Args:
+        job: as for `WorkBound`.
+        moments: in time order; those from `until_s` on do not count.
+        until_s: when it ends.
+    """
+    bound = WorkBound(job)
+    for moment in takewhile(lambda one: one.time_s < until_s, moments):
+        bound.note(moment)
+    return bound.most_microbatches(until_s)

@@ -11,15 +11,27 @@ from functools import cached_property
 from ...schemas.plan import Place, Plan
 from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
 from ..slipstream.normalization import Relocation, Vector, relocate
-from .checkpoints import CheckpointCosts, saved
 from .copies import copying_s, from_peers, require_rate
-from .job import TrainingJob
-from .outlook import pays, until_next_failure_s
-from .pauses import failing_over, regrouping, total_s
-from .rerouted import ReroutedPipelines
-from .restart import restart
-from .retimed import Retimed
-from .seating import Seating, empty_seats, packed, seated, seating_of, seatless, seats, without
+from .job import (
+    CheckpointCosts,
+    Seating,
+    TrainingJob,
+    empty_seats,
+    failing_over,
+    packed,
+    pays,
+    regrouping,
+    restart,
+    saved,
+    seated,
+    seating_of,
+    seatless,
+    seats,
+    total_s,
+    until_next_failure_s,
+    without,
+)
+from .timing import ReroutedPipelines, Retimed
 
 
 class SlipStream:

@@ -8,10 +8,8 @@ from dataclasses import replace
 from ...schemas.plan import Place, Plan
 from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
 from .checkpoint_restart import CheckpointRestart
-from .job import TrainingJob
-from .pauses import failing_over
-from .retimed import Retimed
-from .seating import filled, seating_of, seatless, without
+from .job import TrainingJob, failing_over, filled, seating_of, seatless, without
+from .timing import Retimed
 
 
 class Spares:

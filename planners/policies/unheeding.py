@@ -9,8 +9,7 @@ from typing import Protocol, cast
 from ...schemas.plan import Place, Plan
 from ...schemas.protocols import Policy
 from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
-from .retimed import Retimed
-from .slowness import HEALTHY, PlanSlowness, troubles_of, under_troubles
+from .timing import HEALTHY, PlanSlowness, Retimed, troubles_of, under_troubles
 
 # So many plans are kept ready to be timed.
 MOST_KEPT = 16
@@ -36,7 +35,7 @@ class Unheeding:
     """Around another policy: it does what that does, in the time that slow parts leave it.
 
     The other policy is asked about the fleet as it is, but sees its standings as if nothing were slow. Orders stay;
-    what takes how long under slow parts is `slowness.py`'s.
+    what takes how long under slow parts is `timing.py`'s.
 
     Args:
         policy: for failures.

@@ -28,13 +28,8 @@ from typing import cast
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan
 from ...schemas.replay import Fleet, Moment, StateChange, TrainingState
-from .checkpoints import checkpointing, loading_s, node_bytes
-from .job import TrainingJob
-from .memory import state_bytes
-from .pipelines import JobPipelines
-from .restart import restart_or_grow
-from .retimed import Retimed
-from .seating import seats
+from .job import TrainingJob, checkpointing, loading_s, node_bytes, restart_or_grow, seats, state_bytes
+from .timing import JobPipelines, Retimed
 
 Cut = tuple[int, int]  # stages, and pipelines of so many
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.policies.bamboo import Bamboo
+from rtk.planners.policies.bamboo import Bamboo, Redundancy
 from rtk.planners.policies.job import TrainingJob
-from rtk.planners.policies.redundancy import Redundancy
 from rtk.planners.shape import Shape
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.profile import Device, Network

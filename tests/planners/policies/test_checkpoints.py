@@ -4,11 +4,18 @@ from math import sqrt
 
 import pytest
 
-from rtk.planners.policies.checkpoints import checkpointing, loading_s, node_bytes, saved
 from rtk.planners.policies.copies import copying_s, from_peers
-from rtk.planners.policies.memory import state_bytes
-from rtk.planners.policies.pauses import failing_over, restarting, saved_and_restarting
-from rtk.planners.policies.pipelines import JobPipelines
+from rtk.planners.policies.job import (
+    checkpointing,
+    failing_over,
+    loading_s,
+    node_bytes,
+    restarting,
+    saved,
+    saved_and_restarting,
+    state_bytes,
+)
+from rtk.planners.policies.timing import JobPipelines
 from rtk.planners.slipstream.normalization import Grid
 from rtk.schemas.replay import Checkpointing, Costs, Pause
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from rtk.planners.greyhound.mitigate import STRATEGIES
 from rtk.planners.policies.checkpoint_restart import CheckpointRestart
 from rtk.planners.policies.greyhound import NOTICED, Greyhound
-from rtk.planners.policies.job import TrainingJob
-from rtk.planners.policies.pauses import total_s
+from rtk.planners.policies.job import TrainingJob, total_s
 from rtk.planners.policies.unheeding import Unheeding
 from rtk.planners.shape import Shape
 from rtk.schemas.errors import InvalidInputError

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.policies.job import TrainingJob
-from rtk.planners.policies.pipelines import JobPipelines, spread
+from rtk.planners.policies.timing import JobPipelines, spread
 from rtk.runners.simulator import simulate
 
 from .stories import held_at_most, jobs

@@ -6,8 +6,8 @@ from rtk.planners.policies.checkpoint_restart import CheckpointRestart
 from rtk.planners.policies.elastic_batching import ElasticBatching
 from rtk.planners.policies.fault_free import FaultFree
 from rtk.planners.policies.job import TrainingJob
-from rtk.planners.policies.rerouted import ReroutedPipelines
 from rtk.planners.policies.spares import Spares
+from rtk.planners.policies.timing import ReroutedPipelines
 from rtk.schemas.replay import Costs, Fleet, Pause
 
 from .stories import job, kinds, moment, names

@@ -8,12 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.policies.catalogue import policy
-from rtk.planners.policies.found import DetectionState
-from rtk.planners.policies.job import TrainingJob
-from rtk.planners.policies.rtk import Rtk
-from rtk.planners.policies.unlike_zero_bubble import UnlikeZeroBubble
-from rtk.planners.policies.ways import ways_of
-from rtk.planners.policies.work_bound import least_gpu_s, most_microbatches
+from rtk.planners.policies.job import DetectionState, TrainingJob
+from rtk.planners.policies.rtk import Rtk, UnlikeZeroBubble, least_gpu_s, most_microbatches, ways_of
 from rtk.planners.shape import Shape
 from rtk.runners.replay.engine import replay
 from rtk.schemas.errors import InfeasibleError

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.policies.seating import (
+from rtk.planners.policies.job import (
     Seating,
     empty_seats,
     filled,

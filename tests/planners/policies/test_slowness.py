@@ -10,10 +10,9 @@ from rtk.planners.policies.bamboo import Bamboo
 from rtk.planners.policies.checkpoint_restart import CheckpointRestart
 from rtk.planners.policies.elastic_batching import ElasticBatching
 from rtk.planners.policies.oobleck import Oobleck
-from rtk.planners.policies.retimed import Retimed
 from rtk.planners.policies.slipstream import SlipStream
-from rtk.planners.policies.slowness import troubles_of, under_troubles
 from rtk.planners.policies.spares import Spares
+from rtk.planners.policies.timing import Retimed, troubles_of, under_troubles
 from rtk.planners.policies.unheeding import Unheeding
 from rtk.planners.policies.varuna import Varuna
 from rtk.planners.shape import plan_without_orders

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.policies.job import TrainingJob
-from rtk.planners.policies.pipelines import JobPipelines
+from rtk.planners.policies.timing import JobPipelines
 from rtk.planners.policies.varuna import Varuna
 from rtk.planners.shape import Shape
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
