@@ -12,15 +12,15 @@ from .schemas.display import Displayed
 if TYPE_CHECKING:
     from .planners.explain.explain import explain as explain
     from .planners.oobleck.plan import plan_oobleck as plan_oobleck
-    from .planners.verbs import plan_adaptra as plan_adaptra
-    from .planners.verbs import plan_batch as plan_batch
-    from .planners.verbs import plan_joint as plan_joint
-    from .planners.verbs import plan_mitigate as plan_mitigate
-    from .planners.verbs import plan_pipeline as plan_pipeline
-    from .planners.verbs import plan_reconfigure as plan_reconfigure
-    from .planners.verbs import plan_slipstream as plan_slipstream
-    from .planners.verbs import plan_templates as plan_templates
-    from .planners.verbs import plan_topology as plan_topology
+    from .planners.plain.verbs import plan_adaptra as plan_adaptra
+    from .planners.plain.verbs import plan_batch as plan_batch
+    from .planners.plain.verbs import plan_joint as plan_joint
+    from .planners.plain.verbs import plan_mitigate as plan_mitigate
+    from .planners.plain.verbs import plan_pipeline as plan_pipeline
+    from .planners.plain.verbs import plan_reconfigure as plan_reconfigure
+    from .planners.plain.verbs import plan_slipstream as plan_slipstream
+    from .planners.plain.verbs import plan_templates as plan_templates
+    from .planners.plain.verbs import plan_topology as plan_topology
     from .profilers.analytic.analysis import profile_analytic as profile_analytic
     from .profilers.failslow.tracker import track as _track
     from .runners.resilience.server import Server as _Server

@@ -12,8 +12,8 @@ from .schemas.errors import InvalidInputError
 from .schemas.text import listed
 
 if TYPE_CHECKING:
+    from .planners.plain.verbs import Delays, Factors
     from .planners.recovery.escalation import RemedyCosts
-    from .planners.verbs import Delays, Factors
     from .runners.program import Sending
     from .runners.simulator import Simulation
     from .runners.traces.formats import Leaving
@@ -183,7 +183,7 @@ def profile_measured(
 
 def conditioned(plan: "Plan", slow: "Factors | None", link_delay: "Delays | None") -> "Plan":
     """A plan as it is under slow workers and links; raises InvalidInputError where it is not valid or has no such."""
-    from .planners.verbs import factors, link_delays
+    from .planners.plain.verbs import factors, link_delays
     from .schemas.check import require_valid
     from .schemas.conditions import under_conditions
     from .schemas.plan import name_of
@@ -260,8 +260,8 @@ def inject(
     Raises:
         InvalidInputError: the plan is not valid, or the trace cannot happen to its workers.
     """
+    from .planners.plain.verbs import known
     from .planners.recovery.answers import PolicyName, answers_for, remedies_of
-    from .planners.verbs import known
     from .runners.virtual.cluster import check_trace
 
     if policy is not None:
@@ -334,10 +334,10 @@ def replay(
     """
     from dataclasses import fields
 
+    from .planners.plain.verbs import known, limits_of
     from .planners.policies.catalogue import NAMES, require_name
     from .planners.policies.job import TrainingJob
     from .planners.shape import Shape
-    from .planners.verbs import known, limits_of
     from .replaying import ReplayRequest, ask
     from .runners.traces.read import TraceOptions
     from .schemas.replay import Costs
@@ -414,7 +414,7 @@ def draw(document: Any, path: str, *, title: str | None = None) -> None:
     Raises:
         InvalidInputError: the document cannot be drawn, or the path's ending names no picture.
     """
-    from .planners.verbs import known
+    from .planners.plain.verbs import known
     from .schemas.files import write_bytes
     from .viz.drawing import drawn
     from .viz.style import PICTURE_ENDINGS

@@ -145,7 +145,7 @@ def parse_memory_limit(value: str | None) -> list[float] | None:
 
 def parse_effort(solver: Solver, time_limit_s: float | None, seed: int, require_optimal: bool) -> "Effort":
     """How hard a planner shall try; without a time limit an exact solver runs only where it or a proof is asked for."""
-    from ..planners.verbs import effort_of
+    from ..planners.plain.verbs import effort_of
 
     return effort_of(solver.value, time_limit_s, seed, require_optimal)
 

@@ -91,7 +91,7 @@ def topology(
     Workers are named by the places they have now. As it is, uneven micro-batches (S2), other places (S3) and both are
     planned and timed; the fastest is the plan. Its options say who moves (`assignment`).
     """
-    from ..planners.verbs import plan_topology
+    from ..planners.plain.verbs import plan_topology
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
 
@@ -276,7 +276,7 @@ def joint(
     Every stage's micro-batches go to who ends first with them, slow links inside single pipelines are bypassed where
     that helps, and warm-ups absorb the delays that are left. The bound holds for every routing.
     """
-    from ..planners.verbs import plan_joint
+    from ..planners.plain.verbs import plan_joint
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
 
@@ -345,7 +345,7 @@ def pipeline(
     debug: Debug = False,
 ) -> None:
     """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W."""
-    from ..planners.verbs import plan_pipeline
+    from ..planners.plain.verbs import plan_pipeline
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
 
@@ -401,7 +401,7 @@ def adaptra(
     that are beyond that.
     """
     from ..planners.adaptra.plan import cascading_links
-    from ..planners.verbs import plan_adaptra
+    from ..planners.plain.verbs import plan_adaptra
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
 

@@ -210,7 +210,7 @@ def reconfigure(
     A node is named by its first worker in the running plan, one that joins new0, new1 and so on. The plan's options say
     who copies which layers from whom; standard error names the first of them.
     """
-    from ..planners.verbs import plan_reconfigure
+    from ..planners.plain.verbs import plan_reconfigure
     from .options import read_valid_plan
 
     places, running = parse_places(failed, "--failed"), read_valid_plan(plan)

@@ -107,7 +107,7 @@ def slipstream(
     both the plan says which workers swap. Otherwise an atlas is made, a folder of plans for every number of failures.
     Its plans are of the second kind: beside --from, --failed is enough to learn which workers swap.
     """
-    from ..planners.verbs import rerouted
+    from ..planners.plain.verbs import rerouted
 
     places, site = parse_places(failed, "--failed"), read_site(cluster, overlay)
     if from_atlas is not None:

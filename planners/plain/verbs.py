@@ -9,35 +9,36 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from ..schemas.conditions import LinkPlace, Pair, pair_of
-from ..schemas.errors import InvalidInputError
-from ..schemas.plan import Place, Plan, name_of, place_of
-from ..schemas.profile import Profile
-from ..schemas.quantities import USUAL_TIME_LIMIT_S
-from ..schemas.text import did_you_mean, listed
-from .adaptra.plan import Technique as WarmUps
-from .adaptra.plan import plan_adaptra as adaptra_of
-from .batch.distribute import Distribution, distribute
-from .batch.distribute import Objective as BatchObjective
-from .batch.distribute import Solver as BatchSolver
-from .batch.groups import Pace
-from .greyhound.mitigate import Schedule as EvenSchedule
-from .greyhound.mitigate import Switching, plan_switches
-from .greyhound.mitigate import plan_topology as topology_of
-from .joint.plan import plan_joint as joint_of
-from .oobleck.reconfiguration import Reconfiguration, Reconfigurer, crew_after
-from .oobleck.templates import plan_templates as templates_of
-from .pipeline import Schedule
-from .pipeline import plan_pipeline as pipeline_of
-from .scheduling.solve import Effort, SolverName, with_own_proof
-from .shape import Shape
-from .slipstream.cluster import AtlasRequest, Technique, grid_of, opening
-from .slipstream.normalization import Cost
-from .slipstream.replanner import Replanner
+from ...schemas.conditions import LinkPlace, Pair, pair_of
+from ...schemas.errors import InvalidInputError
+from ...schemas.plan import Place, Plan, name_of, place_of
+from ...schemas.profile import Profile
+from ...schemas.quantities import USUAL_TIME_LIMIT_S
+from ...schemas.text import did_you_mean, listed
+from ..adaptra.plan import Technique as WarmUps
+from ..adaptra.plan import plan_adaptra as adaptra_of
+from ..batch.distribute import Distribution, distribute
+from ..batch.distribute import Objective as BatchObjective
+from ..batch.distribute import Solver as BatchSolver
+from ..batch.groups import Pace
+from ..greyhound.mitigate import Schedule as EvenSchedule
+from ..greyhound.mitigate import Switching, plan_switches
+from ..greyhound.mitigate import plan_topology as topology_of
+from ..joint.plan import plan_joint as joint_of
+from ..oobleck.reconfiguration import Reconfiguration, Reconfigurer, crew_after
+from ..oobleck.templates import plan_templates as templates_of
+from ..pipeline import Schedule
+from ..pipeline import plan_pipeline as pipeline_of
+from ..scheduling.solve import Effort, SolverName, with_own_proof
+from ..shape import Shape
+from ..slipstream.cluster import AtlasRequest, Technique, grid_of, opening
+from ..slipstream.normalization import Cost
+from ..slipstream.replanner import Replanner
 
 if TYPE_CHECKING:
-    from ..schemas.atlas import Atlas
-    from ..schemas.templates import Templates
+    from ...schemas.atlas import Atlas
+    from ...schemas.templates import Templates
+
 
 WorkerName = str | Place
 LinkName = int | str | LinkPlace

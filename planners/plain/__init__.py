@@ -1,0 +1,1 @@
+"""The planners with plain arguments, for Python and for the commands alike."""
