@@ -228,7 +228,7 @@ def links(
 ) -> None:
     """Measure messages between pairs of ranks, and all-reduces, at several sizes; fit latency and bandwidth to them.
 
-    Under torchrun: `torchrun --nproc-per-node 8 --no-python rtk profile links -o links.json`. ProbedLinks come one at a
+    Under torchrun: `torchrun --nproc-per-node 8 --no-python rtk profile links -o links.json`. Pairs come one at a
     time: all of them, or above 32 ranks those of a ring and of NCCL's two trees. All-reduces go over all ranks, over
     those of each node, and over one of each node. A node is a host name, or what RTK_HOST says.
 

@@ -1,6 +1,6 @@
 """rtk's own policy: at each change whatever is cheapest, of all that the others could do.
 
-There are several ways to hold the job (`rtk.py`): Oobleck's unlike pipelines with zero-bubble orders, and SlipStream's
+There are several ways to hold the job: Oobleck's unlike pipelines with zero-bubble orders, and SlipStream's
 re-routing in grids of fewer or more stages. At every change the way in force answers, and is weighed against
 each other way: what would be committed until the next failure is to be expected (`job.py`) with the time that the
 answer takes. To go over from one way to another nobody has to stop: while training goes on in the old one, state is
