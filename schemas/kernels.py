@@ -66,4 +66,23 @@ def _compile_module(name: str) -> dict[str, Any]:
         twin = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
         twin.__qualname__ = function.__qualname__
         names[function.__name__] = njit(cache=True, error_model="numpy", **LEAN)(twin)
+        _make_anew_what_is_foreign(names[function.__name__]._cache)
     return names
+
+
+def _make_anew_what_is_foreign(cache: Any) -> None:
+    """Have a kernel's cache on disk begin anew where another version of rtk has left what cannot be read any more.
+
+    Numba unpickles the types of all that is there before it looks how old it is; a class that has another name since
+    would end every command that needs the kernel.
+    """
+    load = cache.load_overload
+
+    def load_if_readable(*asked: Any) -> Any:
+        try:
+            return load(*asked)
+        except Exception:
+            cache.flush()
+            return None
+
+    cache.load_overload = load_if_readable

@@ -274,7 +274,7 @@ def test_time_limits_are_kept(solver: ExactSolver) -> None:
 
 INTERRUPTED = """
 import sys
-from rtk.planners.scheduling.exact import interrupt
+from rtk.planners.scheduling import exact_solver as interrupt
 from rtk.tests.planners.test_exact import SOLVERS, _attempt, _hard
 
 def record(run, ended, record=interrupt._record):

@@ -5,7 +5,7 @@ import sys
 
 from rtk.planners.scheduling.list_schedule import next_ready
 from rtk.planners.scheduling.retime import move
-from rtk.schemas.kernels import compiled, pays
+from rtk.schemas.kernels import _make_anew_what_is_foreign, compiled, pays
 
 PLANNING = """
 import sys
@@ -50,3 +50,23 @@ def test_kernels_remain_plain_functions() -> None:
     assert order == [1, 2, 3, 4]
     assert next_ready(0, [1, 0, 0], [2, 0, 0], [0, 2, 4], [5.0, 7.0, 0.0]) == 7.0
     assert next_ready(1, [1, 0, 0], [2, 0, 0], [0, 2, 4], [5.0, 7.0, 0.0]) == float("inf")
+
+
+def test_what_another_version_left_in_the_cache_is_made_anew() -> None:
+    """A cache that names a class which is gone is emptied, and the kernel compiled; a readable one is used."""
+
+    class Foreign:
+        flushed = 0
+
+        def load_overload(self, signature: str) -> str:
+            if signature == "gone":
+                raise AttributeError("Can't get attribute 'Costs'")
+            return signature
+
+        def flush(self) -> None:
+            self.flushed += 1
+
+    cache = Foreign()
+    _make_anew_what_is_foreign(cache)
+    assert (cache.load_overload("here"), cache.flushed) == ("here", 0)
+    assert (cache.load_overload("gone"), cache.flushed) == (None, 1)
