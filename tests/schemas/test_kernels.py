@@ -58,7 +58,7 @@ def test_what_another_version_left_in_the_cache_is_made_anew() -> None:
     class Foreign:
         flushed = 0
 
-        def load_overload(self, signature: str) -> str:
+        def load_overload(self, signature: str) -> str | None:
             if signature == "gone":
                 raise AttributeError("Can't get attribute 'Costs'")
             return signature
