@@ -106,14 +106,9 @@ def parse_slow_places(values: Sequence[str] | None) -> "dict[Place, float]":
 
 def parse_places(values: Sequence[str] | None, option: str) -> "list[Place]":
     """`1/2` is worker 2 of pipeline 1."""
-    from ..schemas.plan import place_of
+    from ..schemas.plan import parse_place
 
-    found = []
-    for value in values or ():
-        if not re.fullmatch(r"\d{1,9}/\d{1,9}", value):
-            raise _wrong(option, value, "write k/i, pipeline and stage, such as 1/2")
-        found.append(place_of(value))
-    return found
+    return [parse_place(value, option) for value in values or ()]
 
 
 def parse_block(value: str, option: str) -> tuple[int, int]:

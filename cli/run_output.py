@@ -210,11 +210,9 @@ class RunStory:
 
     def _happen(self, told: "Announcement", at_s: float) -> str | None:
         """What is worth a line, if it has one, and is kept for the view."""
-        from ..runners.resilience.events import JobRestarting, LinkBroken
+        from ..runners.resilience.events import LinkBroken
 
-        if isinstance(told, JobRestarting):
-            self._saved_s = at_s
-        words = self._take(told)
+        words = self._take(told, at_s)
         if not words:
             return None
         happening = self._note(words, at_s, told.is_bad)
@@ -224,7 +222,7 @@ class RunStory:
             self._broken[told.who] = happening
         return str(happening)
 
-    def _take(self, told: "Announcement") -> str:
+    def _take(self, told: "Announcement", at_s: float) -> str:
         """Keep what a view shows of it; gives its sentence."""
         from ..runners.resilience import events as said
 
@@ -234,7 +232,7 @@ class RunStory:
             case said.WorkerJoined():
                 self.joins += 1
             case said.LayersCopied() if self.seats.get(str(told.place)) != told.worker:
-                return told.sentence.replace(" took ", f" moved to {told.place} and took ", 1)
+                return f"worker {told.worker} moved to {told.place} and took {told.layers} from {told.source}"
             case said.WorkerLeft():
                 self._forget(told.worker)
             case said.Degraded():
@@ -246,6 +244,7 @@ class RunStory:
                 self.slow.pop(told.who, None)
                 self._has_news = True
             case said.JobRestarting():
+                self._saved_s = at_s
                 self.slow.clear()
                 self._has_news = False
         return told.sentence

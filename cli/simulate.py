@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..planners.recovery.answers import answers_for, remedies_of
-from ..planners.recovery.escalation import RemedyCosts
 from ..schemas.errors import RuntimeFailedError
 from .cluster import ClusterOption, OverlayOption, Site, read_site
 from .console import Debug, Json, Quiet, Seed, print_document, print_table
@@ -15,7 +14,6 @@ from .coordinating import AtlasOption, HostMemory, MitigateOption, NormalizeWith
 from .options import LinkDelays, ProfileOption, Slow, parse_link_delays, parse_slow, read_valid_plan, read_valid_trace
 
 if TYPE_CHECKING:
-    from ..planners.recovery.answers import Answers
     from ..runners.virtual.job import SimulatedRun, SwitchCosts
     from ..schemas.plan import Place, Plan
     from ..schemas.report import Report
@@ -79,6 +77,7 @@ def command(
     """
     from ..schemas.conditions import under_conditions
     from ..schemas.plan import name_of
+    from ..wiring import story_of
 
     read = read_valid_plan(plan, profile)
     site = read_site(cluster, overlay)
@@ -92,7 +91,7 @@ def command(
     answers = answers_for(conditions, policy, atlas, normalize_within, host_memory)
     remedies = remedies_of(mitigate, read, policy)
     trace = _trace(inject, conditions, there.failed)
-    story = _story(conditions, trace, iterations, answers, remedies, costs, jitter, seed, transport)
+    story = story_of(conditions, trace, iterations, answers, remedies, costs, jitter, seed, transport.value)
     _tell(story, iterations, jitter, timeline, as_json)
 
 
@@ -129,23 +128,6 @@ def _trace(inject: str | None, plan: "Plan", failed: "Collection[Place]") -> "Tr
     left = (replace(worker, order=None, failed=True) if worker.name in names else worker for worker in plan.workers)
     read = Trace(()) if inject is None else read_valid_trace(inject, replace(plan, workers=tuple(left)))
     return Trace((*(TraceEvent("fail", time_s=0.0, worker=name) for name in names), *read.events))
-
-
-def _story(
-    plan: "Plan",
-    trace: "Trace",
-    iterations: int,
-    answers: "Answers",
-    remedies: RemedyCosts,
-    costs: "SwitchCosts",
-    jitter: float,
-    seed: int,
-    transport: TransportKind,
-) -> "SimulatedRun":
-    """Let a trace happen to a plan."""
-    from ..wiring import story_of
-
-    return story_of(plan, trace, iterations, answers, remedies, costs, jitter, seed, transport.value)
 
 
 def _costs(plan: "Plan", profile: str | None, site: Site, heartbeat_limit_s: float, regroup_s: float) -> "SwitchCosts":

@@ -108,9 +108,11 @@ class _Bounded(io.RawIOBase):
         self._read_bytes = self._blank_bytes = 0
 
     def readable(self) -> bool:
+        """It is read only."""
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """As of any raw stream; raises InvalidInputError where more comes than is allowed, or too much white space."""
         count = self._filled(buffer)
         self._read_bytes += count
         self._blank_bytes = self._blank_bytes + count if bytes(buffer[:count]).isspace() else 0

@@ -1,5 +1,6 @@
 """Plan: who computes what in which order. Inert data that the simulator and the torch runner both execute."""
 
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -121,6 +122,23 @@ def place_of(name: str) -> Place:
     """
     pipeline, stage = name.split("/")
     return int(pipeline), int(stage)
+
+
+def parse_place(text: str, where: str) -> Place:
+    """A place that somebody has written as `k/i`.
+
+    Args:
+        text: what is written.
+        where: the option, for messages.
+
+    Raises:
+        InvalidInputError: it is something else.
+    """
+    if not re.fullmatch(r"\d{1,9}/\d{1,9}", text):
+        raise InvalidInputError(
+            f"{text!r} cannot be read", where=where, fix="write k/i, pipeline and stage, such as 1/2"
+        )
+    return place_of(text)
 
 
 def name_of(place: Place) -> str:

@@ -5,13 +5,12 @@ The arguments bear the names of the options. A worker is `"1/2"` or `(1, 2)`, a 
 """
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from ...schemas.conditions import LinkPlace, Pair, pair_of
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Place, Plan, name_of, place_of
+from ...schemas.plan import Place, Plan, name_of, parse_place
 from ...schemas.profile import Profile
 from ...schemas.quantities import USUAL_TIME_LIMIT_S
 from ...schemas.text import did_you_mean, listed
@@ -83,13 +82,7 @@ def places(workers: Iterable[WorkerName], option: str = "--failed") -> list[Plac
 
 def place(worker: WorkerName, option: str) -> Place:
     """A worker as a place; raises InvalidInputError where its name is not of the form k/i."""
-    if not isinstance(worker, str):
-        return worker
-    if not re.fullmatch(r"\d{1,9}/\d{1,9}", worker):
-        raise InvalidInputError(
-            f"{worker!r} cannot be read", where=option, fix="write k/i, pipeline and stage, such as 1/2"
-        )
-    return place_of(worker)
+    return parse_place(worker, option) if isinstance(worker, str) else worker
 
 
 def link_delays(delays: Delays | None) -> dict[LinkPlace, float]:

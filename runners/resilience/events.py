@@ -65,8 +65,8 @@ class Announcement:
 
     @property
     def detail(self) -> str:
-        """What a timeline says of it beside its kind and its place."""
-        return self.sentence
+        """What a timeline says of it beside its kind and its place: the reason, where it has one."""
+        return str(getattr(self, "reason", self.sentence))
 
     def place_among(self, seats: Mapping[str, str]) -> str | None:
         """The place whose event it is, if it is one place's.
@@ -192,11 +192,6 @@ class JobEnded(Announcement):
     iteration_time_s: float | None = None
     epochs: int = 0
 
-    @property
-    def detail(self) -> str:
-        """Why."""
-        return self.reason
-
 
 # Who comes and goes
 
@@ -240,11 +235,6 @@ class WorkerFailed(WorkerEvent):
     def sentence(self) -> str:
         """Who, and how."""
         return f"worker {self.worker}{self._at} failed: {self.reason}"
-
-    @property
-    def detail(self) -> str:
-        """How."""
-        return self.reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,11 +315,6 @@ class WorkerRefused(WorkerEvent):
     def sentence(self) -> str:
         """Who, and why."""
         return f"worker {self.worker} was refused: {self.reason}"
-
-    @property
-    def detail(self) -> str:
-        """Why."""
-        return self.reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -509,11 +494,6 @@ class PlanKept(Announcement):
         """Why."""
         return f"the plan is kept: {self.reason}"
 
-    @property
-    def detail(self) -> str:
-        """Why."""
-        return self.reason
-
 
 # The rest
 
@@ -535,11 +515,6 @@ class JobRestarting(Announcement):
     def sentence(self) -> str:
         """Why."""
         return f"the job is saved and starts again: {self.reason}"
-
-    @property
-    def detail(self) -> str:
-        """Why."""
-        return self.reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -329,6 +329,7 @@ class _Wire:
             raise
 
     def next(self) -> FromCoordinator:
+        """What the coordinator says next; waits for it, and raises _NotAdmittedError where nothing more will come."""
         try:
             while not self._waiting:
                 data = self.socket.recv(65536)
