@@ -10,48 +10,74 @@ from typing import TYPE_CHECKING, Any
 from .schemas.display import Displayed
 
 if TYPE_CHECKING:
+    from .benchmarks.papers.catalogue import reproduce as reproduce
     from .planners.explain.explain import explain as explain
+    from .planners.explain.words import words_of_explanation as words_of_explanation
     from .planners.oobleck.plan import plan_oobleck as plan_oobleck
+    from .planners.plain.slipstream import plan_atlas as plan_atlas
+    from .planners.plain.slipstream import plan_from_atlas as plan_from_atlas
+    from .planners.plain.slipstream import plan_slipstream as plan_slipstream
     from .planners.plain.verbs import plan_adaptra as plan_adaptra
     from .planners.plain.verbs import plan_batch as plan_batch
     from .planners.plain.verbs import plan_joint as plan_joint
     from .planners.plain.verbs import plan_mitigate as plan_mitigate
     from .planners.plain.verbs import plan_pipeline as plan_pipeline
     from .planners.plain.verbs import plan_reconfigure as plan_reconfigure
-    from .planners.plain.verbs import plan_slipstream as plan_slipstream
     from .planners.plain.verbs import plan_templates as plan_templates
     from .planners.plain.verbs import plan_topology as plan_topology
+    from .probing import probe as probe
+    from .probing import profile_links as profile_links
     from .profilers.analytic.analysis import profile_analytic as profile_analytic
+    from .profilers.comparing import compare as _compare
+    from .profilers.detecting import detect_files as detect_files
+    from .profilers.failslow.monitor.command import monitor as monitor
     from .profilers.failslow.tracker import track as _track
+    from .refining import profile_refine as profile_refine
+    from .replaying import replay as replay
     from .runners.resilience.server import Server as _Server
     from .runners.torch.resilient import ResilientWorker as ResilientWorker
     from .runners.torch.runner import PlanRunner as PlanRunner
+    from .runners.torch_csv import to_torch_csv as _to_torch_csv
+    from .runners.traces.read import TraceOptions as TraceOptions
+    from .runners.traces.verbs import trace_convert as trace_convert
+    from .runners.traces.verbs import trace_generate as trace_generate
+    from .runners.traces.verbs import trace_show as trace_show
+    from .running import JobConfig as JobConfig
+    from .running import coordinate as coordinate
+    from .running import run as run
     from .schemas.atlas import Atlas as Atlas
     from .schemas.check import check_plan as _check_plan
-    from .schemas.cluster_file import read_cluster_file as _read_cluster_file
+    from .schemas.check import check_timeline as check_timeline
     from .schemas.errors import RtkError as RtkError
+    from .schemas.jsonschema import shipped_schema as _shipped_schema
     from .schemas.plan import Plan as Plan
     from .schemas.profile import Profile as Profile
     from .schemas.replay_report import ReplayReport as ReplayReport
     from .schemas.report import Report as Report
+    from .schemas.site import read_cluster as read_cluster
     from .schemas.templates import Templates as Templates
     from .schemas.timeline import Timeline as Timeline
     from .schemas.trace import Trace as Trace
     from .schemas.trace import TraceEvent as TraceEvent
+    from .sweeping import sweep as sweep
     from .viz.diff import as_words as _as_words
     from .viz.diff import diff_plans as _diff_plans
+    from .whole_flow import quickstart as quickstart
     from .wiring import draw as draw
+    from .wiring import import_plan as import_plan
     from .wiring import inject as inject
     from .wiring import profile_measured as profile_measured
     from .wiring import read as read
-    from .wiring import replay as replay
     from .wiring import simulate as simulate
     from .wiring import write as write
+    from .working import Training as Training
 
     Coordinator = _Server
     detect = _track
     diff = _diff_plans
-    read_cluster = _read_cluster_file
+    export_plan = _to_torch_csv
+    profile_compare = _compare
+    schema = _shipped_schema
     verify = _check_plan
     words_of_diff = _as_words
 
@@ -61,6 +87,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "Atlas": "schemas.atlas",
     "Coordinator": "runners.resilience.server:Server",
+    "JobConfig": "running",
     "Plan": "schemas.plan",
     "PlanRunner": "runners.torch.runner",
     "Profile": "schemas.profile",
@@ -72,29 +99,52 @@ _PLACES = {
     "Timeline": "schemas.timeline",
     "Trace": "schemas.trace",
     "TraceEvent": "schemas.trace",
+    "TraceOptions": "runners.traces.read",
+    "Training": "working",
+    "check_timeline": "schemas.check",
+    "coordinate": "running",
     "detect": "profilers.failslow.tracker:track",
+    "detect_files": "profilers.detecting",
     "diff": "viz.diff:diff_plans",
     "draw": "wiring",
     "explain": "planners.explain.explain",
+    "export_plan": "runners.torch_csv:to_torch_csv",
+    "import_plan": "wiring",
     "inject": "wiring",
+    "monitor": "profilers.failslow.monitor.command",
     "plan_adaptra": "planners.plain.verbs",
+    "plan_atlas": "planners.plain.slipstream",
     "plan_batch": "planners.plain.verbs",
+    "plan_from_atlas": "planners.plain.slipstream",
     "plan_joint": "planners.plain.verbs",
     "plan_mitigate": "planners.plain.verbs",
     "plan_oobleck": "planners.oobleck.plan",
     "plan_pipeline": "planners.plain.verbs",
     "plan_reconfigure": "planners.plain.verbs",
-    "plan_slipstream": "planners.plain.verbs",
+    "plan_slipstream": "planners.plain.slipstream",
     "plan_templates": "planners.plain.verbs",
     "plan_topology": "planners.plain.verbs",
+    "probe": "probing",
     "profile_analytic": "profilers.analytic.analysis",
+    "profile_compare": "profilers.comparing:compare",
+    "profile_links": "probing",
     "profile_measured": "wiring",
+    "profile_refine": "refining",
+    "quickstart": "whole_flow",
     "read": "wiring",
-    "read_cluster": "schemas.cluster_file:read_cluster_file",
-    "replay": "wiring",
+    "read_cluster": "schemas.site",
+    "replay": "replaying",
+    "reproduce": "benchmarks.papers.catalogue",
+    "run": "running",
+    "schema": "schemas.jsonschema:shipped_schema",
     "simulate": "wiring",
+    "sweep": "sweeping",
+    "trace_convert": "runners.traces.verbs",
+    "trace_generate": "runners.traces.verbs",
+    "trace_show": "runners.traces.verbs",
     "verify": "schemas.check:check_plan",
     "words_of_diff": "viz.diff:as_words",
+    "words_of_explanation": "planners.explain.words",
     "write": "wiring",
 }
 

@@ -1,30 +1,35 @@
 """Traces under policies, from files to reports: what `rtk replay` and `rtk sweep` have in common.
 
-`replays` is how a program asks many questions at once, of any executor of `concurrent.futures`.
+It stands at the root because it hands the planners' policies to the runners' clock. `replay` is for one question;
+`replays` is how a program asks many at once, of any executor of `concurrent.futures`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from . import __version__
 from .runners.traces.generate import FaultScenario
 from .schemas.documents import canonical_json, digest, to_tree
 from .schemas.errors import InfeasibleError, InvalidInputError, RtkError
 from .schemas.plan import name_of
-from .schemas.replay import Fleet, Moment
+from .schemas.replay import Costs, Fleet, Moment
 
 if TYPE_CHECKING:
-    from .planners.policies.job import TrainingJob
+    from .planners.recovery.job import TrainingJob
     from .runners.replay.engine import Record
+    from .runners.traces.formats import Leaving
     from .runners.traces.read import TraceCounter, TraceOptions
-    from .schemas.protocols import Policy
-    from .schemas.replay_report import PolicyReport, ReplayReport
+    from .schemas.cluster import Cluster
+    from .schemas.orders import LeanSchedule
+    from .schemas.profile import Profile
+    from .schemas.protocols import RecoveryPolicy
+    from .schemas.replay_report import ReplayReport
 
 FAULT_FREE = "fault-free"
 MADE_UP = "the made-up trace"
@@ -61,6 +66,79 @@ class Answer:
     record: Record | None = None
     healthy_s: float | None = None
     refusal: str | None = None
+
+
+def replay(
+    profile: Profile,
+    trace: str,
+    *,
+    pp: int,
+    microbatches: int,
+    dp: int | None = None,
+    policies: Sequence[str] | None = None,
+    cluster: str | Cluster | None = None,
+    tensor_parallel: int = 1,
+    schedule: LeanSchedule = "1f1b",
+    memory_limit: float | Sequence[float] | None = None,
+    cost: Costs | Mapping[str, float] | None = None,
+    until_s: float | None = None,
+    trace_format: str | None = None,
+    nodes: int | None = None,
+    leaving: Leaving = "random",
+    slow_faults: bool = False,
+    seed: int = 0,
+    name: str | None = None,
+    executor: Executor | None = None,
+    watch: Callable[[Iterable[Answer]], Iterable[Answer]] = iter,
+) -> ReplayReport:
+    """Replay a failure trace under each policy: goodput, and where the time went.
+
+    Args:
+        profile: the model's costs.
+        trace: the file of the failures: rtk's own traces, spot logs, counts, fault lists.
+        pp, microbatches: the shape of the job, as for `plan_slipstream`.
+        dp: pipelines; None: as many as the cluster's nodes hold.
+        policies: names; None: all.
+        cluster: the machines, as for `plan_pipeline`; None: a node is one worker.
+        tensor_parallel: GPUs of a worker.
+        schedule: "1f1b" or "zero-bubble", of pipelines whose policy has none of its own.
+        memory_limit: activation bytes of a worker: one, or one a stage.
+        cost: what changes cost, such as `{"restart_s": 600}`.
+        until_s: end there; None: with the last event.
+        trace_format: None: it is recognised.
+        nodes: that are there at the start, where the trace does not say; None: those that the job takes.
+        leaving: who leaves when a count drops.
+        slow_faults: faults that a node can live with slow it down instead of taking it down.
+        seed: of whatever draws.
+        name: what the report calls the trace; None: its file's name.
+        executor: of other processes, which share the policies; None: one after the other, here.
+        watch: sees the policies' answers as they come.
+
+    Raises:
+        InvalidInputError: the trace cannot be read, or there is no such policy or cost.
+        InfeasibleError: not even a cluster that never fails can train the job, or the machines are too few.
+    """
+    from .planners.plain.jobs import AskedJob, job_of
+    from .planners.plain.verbs import known, limits_of
+    from .planners.recovery.catalogue import NAMES, require_name
+    from .runners.traces.read import reading_of
+    from .schemas.orders import LeanSchedule
+    from .schemas.site import machines_of
+
+    names = tuple(NAMES) if policies is None else tuple(policies)
+    for one in names:
+        require_name(one)
+    known(schedule, get_args(LeanSchedule), "--schedule")
+    if not isinstance(cost, Costs):
+        for one in cost or {}:
+            known(one, [field.name for field in fields(Costs)], "--cost")
+        cost = Costs(**dict(cost or {}))  # type: ignore[arg-type]
+    site = machines_of(cluster, nodes, tensor_parallel)
+    asked = AskedJob(pp, microbatches, dp, tensor_parallel, schedule, limits_of(memory_limit))
+    job = job_of(profile, site, asked, cost, seed)
+    reading = reading_of(trace_format, site.nodes_at_start(), leaving, slow_faults, seed)
+    question = ReplayRequest(job, trace, reading, names, until_s, Path(trace).name if name is None else name)
+    return ask(question, executor, watch)
 
 
 def replays(
@@ -112,21 +190,19 @@ def ask(
         InvalidInputError: the trace cannot be read, it or an iteration lasts no time, or a policy's name is unknown.
         InfeasibleError: not even a cluster that never fails can train the job.
     """
-    from .planners.policies.catalogue import policy
+    from .planners.recovery.catalogue import policy
 
     never_fails = policy(FAULT_FREE, question.job)
     complete = replace(question, reading=_reading(question, never_fails))
-    report = _report(complete, never_fails, watch(_answers(complete, executor)))
-    return replace(report, inputs={**report.inputs, "question": digest_of(question)})
-
-
-def _answers(question: ReplayRequest, executor: Executor | None) -> Iterator[Answer]:
-    """The policies' answers in order, begun at once where others make them."""
+    names = question.policies
     if executor is None:
-        return (answered(question, name) for name in question.policies)
-    longest_first = sorted(question.policies, key=lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST))
-    futures = {name: executor.submit(answered, question, name) for name in longest_first}
-    return (futures[name].result() for name in question.policies)
+        answers = (answered(complete, name) for name in names)
+    else:  # begun at once, those that take longest first
+        longest_first = sorted(names, key=lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST))
+        futures = {name: executor.submit(answered, complete, name) for name in longest_first}
+        answers = (futures[name].result() for name in names)
+    report = _report(complete, never_fails, watch(answers))
+    return replace(report, inputs={**report.inputs, "question": digest_of(question)})
 
 
 def answered(question: ReplayRequest, name: str) -> Answer:
@@ -135,7 +211,7 @@ def answered(question: ReplayRequest, name: str) -> Answer:
     Raises:
         InvalidInputError: the trace cannot be read, or there is no such policy.
     """
-    from .planners.policies.catalogue import policy
+    from .planners.recovery.catalogue import policy
     from .planners.scheduling.forms import many_problems
     from .runners.replay.engine import replay
 
@@ -150,7 +226,15 @@ def answered(question: ReplayRequest, name: str) -> Answer:
 
 def digest_of(question: ReplayRequest) -> str:
     """The sha256, in hexadecimal, of all that a report depends on, rtk's version included."""
-    trace = to_tree(question.trace) if isinstance(question.trace, FaultScenario) else _file_digest(question.trace)
+    if isinstance(question.trace, FaultScenario):
+        trace = to_tree(question.trace)
+    else:
+        try:
+            with Path(question.trace).open("rb") as stream:
+                trace = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            what = f"cannot read the file: {error.strerror or error}"
+            raise InvalidInputError(what, where=question.trace, fix="check the path") from error
     told = {**to_tree(replace(question, trace="")), "trace": trace, "rtk": __version__}
     return hashlib.sha256(canonical_json(told)).hexdigest()
 
@@ -161,7 +245,7 @@ def _unless_wrong(found: ReplayReport | RtkError) -> ReplayReport | InfeasibleEr
     return found
 
 
-def _reading(question: ReplayRequest, never_fails: Policy) -> TraceOptions:
+def _reading(question: ReplayRequest, never_fails: RecoveryPolicy) -> TraceOptions:
     """How the trace is read, with what the job tells: only our own traces ask for it.
 
     Raises:
@@ -195,9 +279,9 @@ def _worker_nodes(job: TrainingJob, names: Sequence[str]) -> Iterator[tuple[str,
         yield from ((name_of(place), node) for place in job.grid.places(unit))
 
 
-def _report(question: ReplayRequest, never_fails: Policy, answers: Iterable[Answer]) -> ReplayReport:
+def _report(question: ReplayRequest, never_fails: RecoveryPolicy, answers: Iterable[Answer]) -> ReplayReport:
     """The report: every answer measured against the cluster that never fails."""
-    from .runners.replay.engine import replay, yardstick_of
+    from .runners.replay.engine import refused, replay, report_of, yardstick_of
     from .schemas.replay_report import ReplayReport
 
     job, facts = question.job, _Facts(question.job)
@@ -207,10 +291,22 @@ def _report(question: ReplayRequest, never_fails: Policy, answers: Iterable[Answ
             "the trace lasts no time", where=question.name, fix="say when it ends: --until, or an event `end`"
         )
     yardstick = yardstick_of(reference, job.gpus_per_node, job.costs.gpu_hour_price)
+    shape, per_node = job.shape, job.workers_per_node
+    workers = "one worker" if per_node == 1 else f"{per_node} workers"
+    gpus = "a GPU" if shape.tensor_parallel == 1 else f"{shape.tensor_parallel} GPUs"
     most, began = facts.bound.most_microbatches(reference.lasts_s), reference.began
     return ReplayReport(
         trace={"name": question.name, **facts.told(reference.lasts_s)},
-        job=_job_told(job),
+        job={
+            "model": job.profile.model.get("name"),
+            "pp": shape.pp,
+            "dp": shape.dp,
+            "microbatches": shape.microbatches,
+            "tensor_parallel": shape.tensor_parallel,
+            "gpus_per_node": job.gpus_per_node,
+            "nodes": job.nodes,
+            "schedule": job.schedule,
+        },
         costs=asdict(job.costs),
         fault_free={
             "nodes": began.nodes,
@@ -219,8 +315,14 @@ def _report(question: ReplayRequest, never_fails: Policy, answers: Iterable[Answ
             "committed": reference.microbatches,
             "goodput_bound": most / reference.microbatches if reference.microbatches else None,
         },
-        policies=tuple(_policy_told(answer, yardstick) for answer in answers),
-        mapping=_mapping(job),
+        policies=tuple(
+            refused(one.policy, one.refusal or "")
+            if one.record is None
+            else report_of(one.policy, one.record, yardstick, one.healthy_s)
+            for one in answers
+        ),
+        mapping=f"A node holds {workers} of {gpus} each, in (pipeline, stage) order: the first nodes of the trace take "
+        f"the places from 0/0 to {shape.dp - 1}/{shape.pp - 1}, nodes beyond the first {job.nodes} are spares.",
         inputs={"profile": digest(job.profile)},
     )
 
@@ -235,19 +337,11 @@ def _moments(question: ReplayRequest) -> Iterator[Moment]:
     return moments(Told(event, MADE_UP) for event in generate(question.trace))
 
 
-def _policy_told(answer: Answer, yardstick: Any) -> PolicyReport:
-    from .runners.replay.engine import refused, report_of
-
-    if answer.record is None:
-        return refused(answer.policy, answer.refusal or "")
-    return report_of(answer.policy, answer.record, yardstick, answer.healthy_s)
-
-
 class _Facts:
     """What a trace is like, and what the job could do with it at most, learned while it passes."""
 
     def __init__(self, job: TrainingJob) -> None:
-        from .planners.policies.rtk import WorkBound
+        from .planners.recovery.rtk import WorkBound
 
         self.bound = WorkBound(job)
         self._tally: TraceCounter | None = None
@@ -285,45 +379,13 @@ class _Facts:
             self._tally.note(moment)
 
 
-def _job_told(job: TrainingJob) -> dict[str, Any]:
-    return {
-        "model": job.profile.model.get("name"),
-        "pp": job.shape.pp,
-        "dp": job.shape.dp,
-        "microbatches": job.shape.microbatches,
-        "tensor_parallel": job.shape.tensor_parallel,
-        "gpus_per_node": job.gpus_per_node,
-        "nodes": job.nodes,
-        "schedule": job.schedule,
-    }
-
-
-def _mapping(job: TrainingJob) -> str:
-    per_node, degree = job.workers_per_node, job.shape.tensor_parallel
-    workers = "one worker" if per_node == 1 else f"{per_node} workers"
-    gpus = "a GPU" if degree == 1 else f"{degree} GPUs"
-    return (
-        f"A node holds {workers} of {gpus} each, in (pipeline, stage) order: the first nodes of the trace take the "
-        f"places from 0/0 to {job.shape.dp - 1}/{job.shape.pp - 1}, nodes beyond the first {job.nodes} are spares."
-    )
-
-
-def _file_digest(path: str) -> str:
-    try:
-        with Path(path).open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        what = f"cannot read the file: {error.strerror or error}"
-        raise InvalidInputError(what, where=path, fix="check the path") from error
-
-
 def parse_policies(text: str | None) -> tuple[str, ...]:
     """The value of `--policies`: names with commas between them; None: all.
 
     Raises:
         InvalidInputError: a name is unknown, or stands there twice.
     """
-    from .planners.policies.catalogue import NAMES, require_name
+    from .planners.recovery.catalogue import NAMES, require_name
 
     if text is None:
         return tuple(NAMES)

@@ -1,9 +1,12 @@
 """What ties wings together: the verbs of the library that need more than one of them.
 
-`rtk/__init__.py` is the library's face; a verb that one wing can do alone stands in that wing.
+`rtk/__init__.py` is the library's face; a verb that one wing can do alone stands in that wing. Verbs that are subjects
+of their own tie wings beside this file: `running`, `working`, `replaying`, `sweeping`, `probing`, `refining`,
+`whole_flow`. Nothing else imports two wings but `cli/`, which calls these.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -16,15 +19,14 @@ if TYPE_CHECKING:
     from .planners.recovery.escalation import RemedyCosts
     from .runners.program import Sending
     from .runners.simulator import Simulation
-    from .runners.traces.formats import Leaving
     from .runners.virtual.job import SimulatedRun, SwitchCosts
+    from .schemas.cluster import Cluster
     from .schemas.documents import Document
     from .schemas.form import DataType
-    from .schemas.plan import Plan
+    from .schemas.plan import Place, Plan
     from .schemas.profile import Profile
     from .schemas.protocols import Monitor
-    from .schemas.replay import Costs
-    from .schemas.replay_report import ReplayReport
+    from .schemas.site import Site
     from .schemas.timeline import Timeline
     from .schemas.trace import Trace
     from .viz.drawing import Drawing
@@ -135,13 +137,15 @@ def profile_measured(
     dtype: "DataType | None" = None,
     checkpointing: bool = False,
     tp: Sequence[int] = (1,),
+    at_once: int | None = None,
     repeats: int | None = None,
     threads: int = 1,
     seed: int = 0,
+    tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> "Profile":
-    """Measure F, I, W and the optimizer step of a model's layers in this process, and the memory they hold.
+    """Measure F, I, W and the optimizer step of a model's layers on this machine, and the memory they hold.
 
-    Needs torch; on the current GPU where there is one, else on the CPU. `rtk profile` measures all GPUs at once.
+    Needs torch; on GPUs where there are any, else on the CPU.
 
     Args:
         model: a preset such as "gpt-tiny"; "file.py:factory"; or the path of a Hugging Face config.json.
@@ -151,46 +155,76 @@ def profile_measured(
         dtype: of parameters, gradients and activations; None: fp32.
         checkpointing: blocks keep their input only, and compute the rest again.
         tp: degrees of tensor parallelism to measure.
+        at_once: processes that measure together; None: one a GPU. One alone is this process.
         repeats: timed rounds; None: 8 s of them.
         threads: torch threads on a CPU.
         seed: of all randomness.
+        tell: hears how many rounds are done, and of how many.
 
     Raises:
         InvalidInputError: the model, its sizes or the degrees do not go together.
         InfeasibleError: the model, or a layer of it, does not fit into the memory.
+        RuntimeFailedError: a process failed, or the loopback.
     """
-    import torch
-
-    from .profilers.links import measure_loopback
-    from .profilers.measure import measure_profile
-    from .profilers.models.load import load_model
+    from .profilers.measuring import Measuring, measure
     from .runners.torch.stage import TorchStage
     from .schemas.form import AS_USUAL, ModelForm
 
     form = ModelForm(cut, dtype or AS_USUAL.dtype, checkpointing)
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    return measure_profile(
-        load_model(model, microbatch_size, sequence_length, seed, form),
-        TorchStage,
-        degrees=tuple(tp),
-        device=device,
-        repeats=repeats,
-        threads=threads,
-        seed=seed,
-        intra_node=measure_loopback(),
-    )
+    asked = Measuring(model, microbatch_size, sequence_length, form, tuple(tp), repeats, threads, seed, at_once)
+    return measure(asked, TorchStage, tell)
 
 
-def conditioned(plan: "Plan", slow: "Factors | None", link_delay: "Delays | None") -> "Plan":
-    """A plan as it is under slow workers and links; raises InvalidInputError where it is not valid or has no such."""
+def import_plan(schedule: str, profile: "Profile", *, dp: int = 1) -> "Plan":
+    """Make a plan of orders that torch.distributed.pipelining wrote as CSV, compute only: `rtk import`.
+
+    Args:
+        schedule: the file of one pipeline's orders.
+        profile: gives costs and stages: its layers are cut into as many stages as the file has ranks.
+        dp: pipelines, all with these orders.
+
+    Raises:
+        InvalidInputError: the file cannot be read, or has more ranks than the profile layers.
+    """
+    import hashlib
+
+    from .planners.pipeline import plan_from_orders
+    from .planners.shape import Shape
+    from .runners.torch_csv import from_torch_csv
+    from .schemas.files import read_bytes, source_of
+
+    source, data = source_of(schedule), read_bytes(schedule)
+    try:
+        orders = from_torch_csv(data.decode(), source)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=source) from error
+    if len(orders) > len(profile.layers):
+        raise InvalidInputError(
+            f"{len(orders)} ranks need as many layers, the profile has {len(profile.layers)}",
+            where=source,
+            fix="give the profile of a model with more layers",
+        )
+    microbatches = len({microbatch for order in orders for _, microbatch in order})
+    made = plan_from_orders(profile, orders, Shape(len(orders), dp, microbatches), "import", source)
+    return replace(made, inputs={**made.inputs, "schedule": hashlib.sha256(data).hexdigest()})
+
+
+def conditioned(
+    plan: "Plan", slow: "Factors | None", link_delay: "Delays | None", site: "Site"
+) -> "tuple[Plan, tuple[Place, ...]]":
+    """A valid plan as it is under slow workers and links, those of the machines included, and who has failed there.
+
+    Raises:
+        InvalidInputError: the plan has no such worker or link.
+        InfeasibleError: the machines are too few.
+    """
     from .planners.plain.verbs import factors, link_delays
-    from .schemas.check import require_valid
     from .schemas.conditions import under_conditions
     from .schemas.plan import name_of
 
-    require_valid(plan, "the plan")
-    slowed = {name_of(worker): factor for worker, factor in factors(slow).items()}
-    return under_conditions(plan, slowed, link_delays(link_delay))
+    there = site.troubles_of(plan)
+    slowed = {name_of(place): factor for place, factor in {**there.slow, **factors(slow)}.items()}
+    return under_conditions(plan, slowed, {**there.link_delay_s, **link_delays(link_delay)}), there.failed
 
 
 def simulate(
@@ -201,6 +235,8 @@ def simulate(
     jitter: float = 0.0,
     seed: int = 0,
     transport: "Sending" = "auto",
+    cluster: "str | Cluster | None" = None,
+    overlay: str | None = None,
 ) -> "Simulation":
     """Execute one iteration of a plan on a virtual clock, its orders as they are, under slow workers and links.
 
@@ -211,33 +247,45 @@ def simulate(
         jitter: sigma of the log-normal factor on every operation's duration.
         seed: of the jitter.
         transport: "direct": sending holds a worker for the link's delay; "delegated" and "auto": it takes no time.
+        cluster, overlay: the machines, and what is slow there, as for `plan_pipeline`.
 
     Returns:
         `timeline`, `iteration_time_s`, `makespan_s`, `period_s`, `bubble_ratio` and `peak_memory_bytes`.
 
     Raises:
-        InvalidInputError: the plan is not valid, or has no such worker or link.
+        InvalidInputError: the plan is not valid, has no such worker or link, or workers have failed on these machines.
     """
     from .runners import simulator
+    from .schemas.check import require_valid
+    from .schemas.site import site_of
 
-    return simulator.simulate(conditioned(plan, slow, link_delay), jitter, seed, transport)
+    require_valid(plan, "the plan")
+    under, failed = conditioned(plan, slow, link_delay, site_of(cluster, overlay))
+    if failed:
+        raise InvalidInputError(
+            "workers have failed on this cluster", where="--overlay", fix="let it happen: rtk.inject, without a trace"
+        )
+    return simulator.simulate(under, jitter, seed, transport)
 
 
 def inject(
     plan: "Plan",
-    trace: "Trace",
+    trace: "Trace | None" = None,
     *,
     iterations: int,
     policy: str | None = None,
     atlas: str | None = None,
     mitigate: str | None = None,
     normalize_within: int = 100,
+    host_memory: float = 0.0,
     slow: "Factors | None" = None,
     link_delay: "Delays | None" = None,
     costs: "SwitchCosts | None" = None,
     jitter: float = 0.0,
     seed: int = 0,
     transport: "Sending" = "auto",
+    cluster: "str | Cluster | None" = None,
+    overlay: str | None = None,
 ) -> "SimulatedRun":
     """Let a trace of failures and slow-downs happen to a plan on a virtual clock: `rtk simulate --inject`.
 
@@ -245,13 +293,14 @@ def inject(
 
     Args:
         plan: that the job starts with.
-        trace: what happens.
+        trace: what happens, beside what the overlay calls failed, which fails at the start.
         iterations: how many to commit.
         policy: "joint", "slipstream" or "oobleck"; None: Oobleck's where it has made the plan, else jointly.
         atlas: a folder of plans made ahead.
         mitigate: which costly remedies are to be taken, as `--mitigate` says it.
         normalize_within: iterations within which moves must have paid for their copies.
-        slow, link_delay, jitter, seed, transport: as for `simulate`.
+        host_memory: bytes of activations that a worker may hold beyond its limit, under an adapted plan.
+        slow, link_delay, jitter, seed, transport, cluster, overlay: as for `simulate`.
         costs: what going over to another epoch takes; None: a lost worker is noticed at once, and all else is free.
 
     Returns:
@@ -263,13 +312,30 @@ def inject(
     from .planners.plain.verbs import known
     from .planners.recovery.answers import PolicyName, answers_for, remedies_of
     from .runners.virtual.cluster import check_trace
+    from .schemas.check import require_valid
+    from .schemas.site import site_of
 
     if policy is not None:
         known(policy, [one.value for one in PolicyName], "--policy")
-    chosen, under = None if policy is None else PolicyName(policy), conditioned(plan, slow, link_delay)
-    check_trace(under, trace)
-    answers, remedies = answers_for(under, chosen, atlas, normalize_within), remedies_of(mitigate, plan, chosen)
-    return story_of(under, trace, iterations, answers, remedies, costs, jitter, seed, transport)
+    require_valid(plan, "the plan")
+    chosen = None if policy is None else PolicyName(policy)
+    under, failed = conditioned(plan, slow, link_delay, site_of(cluster, overlay))
+    happens = failing(under, failed, lambda left: trace)
+    check_trace(under, happens)
+    answers = answers_for(under, chosen, atlas, normalize_within, host_memory)
+    remedies = remedies_of(mitigate, plan, chosen)
+    return story_of(under, happens, iterations, answers, remedies, costs, jitter, seed, transport)
+
+
+def failing(plan: "Plan", failed: "Sequence[Place]", then: "Callable[[Plan], Trace | None]") -> "Trace":
+    """What happens: workers fail at the start, all at once, and then whatever is said for the plan that is left."""
+    from .schemas.plan import name_of
+    from .schemas.trace import Trace, TraceEvent
+
+    names = [name_of(place) for place in failed]
+    left = (replace(worker, order=None, failed=True) if worker.name in names else worker for worker in plan.workers)
+    rest = then(replace(plan, workers=tuple(left)))
+    return Trace((*(TraceEvent("fail", time_s=0.0, worker=name) for name in names), *(rest.events if rest else ())))
 
 
 def story_of(
@@ -289,71 +355,6 @@ def story_of(
 
     monitor = escalating(monitor_of(plan), plan, remedies, lambda: answers)
     return simulate_story(plan, trace, iterations, answers, costs, jitter, seed, monitor, transport)
-
-
-def replay(
-    profile: "Profile",
-    trace: str,
-    *,
-    pp: int,
-    dp: int,
-    microbatches: int,
-    policies: Sequence[str] | None = None,
-    gpus_per_node: int | None = None,
-    nodes: int | None = None,
-    tensor_parallel: int = 1,
-    schedule: str = "1f1b",
-    memory_limit: float | Sequence[float] | None = None,
-    cost: "Costs | Mapping[str, float] | None" = None,
-    until_s: float | None = None,
-    trace_format: str | None = None,
-    leaving: "Leaving" = "random",
-    seed: int = 0,
-) -> "ReplayReport":
-    """Replay a failure trace under each policy: goodput, and where the time went.
-
-    Args:
-        profile: the model's costs.
-        trace: the file of the failures: rtk's own traces, spot logs, counts, fault lists.
-        pp, dp, microbatches: the shape of the job, as for `plan_slipstream`.
-        policies: names; None: all.
-        gpus_per_node: of every node; None: one worker's.
-        nodes: that are there at the start, where the trace does not say; None: those that the job takes.
-        tensor_parallel: GPUs of a worker.
-        schedule: "1f1b" or "zero-bubble", of pipelines whose policy has none of its own.
-        memory_limit: activation bytes of a worker: one, or one a stage.
-        cost: what changes cost, such as `{"restart_s": 600}`.
-        until_s: end there; None: with the last event.
-        trace_format: None: it is recognised.
-        leaving: who leaves when a count drops.
-        seed: of whatever draws.
-
-    Raises:
-        InvalidInputError: the trace cannot be read, or there is no such policy or cost.
-        InfeasibleError: not even a cluster that never fails can train the job.
-    """
-    from dataclasses import fields
-
-    from .planners.plain.verbs import known, limits_of
-    from .planners.policies.catalogue import NAMES, require_name
-    from .planners.policies.job import TrainingJob
-    from .planners.shape import Shape
-    from .replaying import ReplayRequest, ask
-    from .runners.traces.read import TraceOptions
-    from .schemas.replay import Costs
-
-    names = tuple(NAMES) if policies is None else tuple(policies)
-    for name in names:
-        require_name(name)
-    known(schedule, ("1f1b", "zero-bubble"), "--schedule")
-    if not isinstance(cost, Costs):
-        for name in cost or {}:
-            known(name, [field.name for field in fields(Costs)], "--cost")
-        cost = Costs(**dict(cost or {}))  # type: ignore[arg-type]
-    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), None, tensor_parallel)
-    job = TrainingJob(profile, shape, gpus_per_node or tensor_parallel, cost, schedule, seed)  # type: ignore[arg-type]
-    reading = TraceOptions(format=trace_format, nodes=nodes, seed=seed, leaving=leaving)
-    return ask(ReplayRequest(job, trace, reading, names, until_s, Path(trace).name))
 
 
 def timeline_of(plan: "Plan") -> "Timeline":
@@ -381,15 +382,15 @@ def drawing_of(document: Any, names: Sequence[str] | None = None) -> "Drawing":
     from .schemas.replay_report import ReplayReport
     from .schemas.templates import Templates
     from .schemas.timeline import Timeline
-    from .viz.drawing import ReplaysDrawing, TemplatesDrawing, TimelinesDrawing, labelled, numbered
+    from .viz.drawing import drawing_of_replays, drawing_of_templates, drawing_of_timelines, labelled, numbered
 
     documents: list[Any] = list(document) if isinstance(document, list | tuple) else [document]
     names = list(names) if names is not None else [str(number) for number, _ in enumerate(documents, start=1)]
     kinds = {type(one) for one in documents}
     if kinds == {ReplayReport}:
-        return ReplaysDrawing(list(zip(numbered(names), documents, strict=True)))
+        return drawing_of_replays(list(zip(numbered(names), documents, strict=True)))
     if kinds == {Templates} and len(documents) == 1:
-        return TemplatesDrawing(documents[0])
+        return drawing_of_templates(documents[0])
     if not kinds or not kinds <= {Plan, Timeline, Simulation}:
         raise InvalidInputError(
             f"{listed(sorted(kind.__name__ for kind in kinds)) or 'nothing'} cannot be drawn",
@@ -400,7 +401,52 @@ def drawing_of(document: Any, names: Sequence[str] | None = None) -> "Drawing":
         if isinstance(one, Plan):
             require_valid(one, "the plan")
         timelines.append(timeline_of(one) if isinstance(one, Plan) else getattr(one, "timeline", one))
-    return TimelinesDrawing(labelled(timelines, names))
+    return drawing_of_timelines(labelled(timelines, names))
+
+
+def drawing_of_files(files: Sequence[str], names: Sequence[str]) -> "Drawing":
+    """What files show, as `drawing_of` has it; a plan is simulated.
+
+    Args:
+        files: plans and timelines, or reports of replays, or one of templates.
+        names: of the files, for labels.
+
+    Raises:
+        InvalidInputError: a file cannot be read, is of no such kind, or of one that is not drawn with the others.
+    """
+    from .schemas.check import require_valid
+    from .schemas.documents import parse_document, sniff_format
+    from .schemas.files import read_bytes, source_of
+    from .schemas.plan import Plan
+    from .schemas.replay_report import ReplayReport
+    from .schemas.templates import Templates
+    from .schemas.timeline import Timeline
+
+    kinds: dict[str | None, Any] = {one.FORMAT: one for one in (Plan, Timeline, Templates, ReplayReport)}
+    data = [(source_of(file), read_bytes(file)) for file in files]
+    formats = [sniff_format(one, source) for source, one in data]
+    if Templates.FORMAT in formats and len(files) > 1:
+        raise InvalidInputError(
+            f"{len(files)} files, with pipeline templates among them",
+            where="FILE",
+            fix="only plans and timelines are laid over each other: draw templates by themselves",
+        )
+    documents = []
+    for (source, one), found in zip(data, formats, strict=True):
+        if found not in kinds or (found == ReplayReport.FORMAT and set(formats) != {ReplayReport.FORMAT}):
+            raise InvalidInputError(
+                "only plans, timelines, templates and replays can be drawn, and replays not together with others; "
+                f"this is {found or 'a file that names no format'}",
+                where=f"{source}, /format",
+                fix="rtk plan makes plans and templates; rtk simulate and rtk run write timelines; rtk replay its "
+                "reports",
+            )
+        document = parse_document(one, kinds[found], source)
+        if isinstance(document, Plan):
+            require_valid(document, source)
+            document = timeline_of(document)
+        documents.append(document)
+    return drawing_of(documents, names)
 
 
 def draw(document: Any, path: str, *, title: str | None = None) -> None:

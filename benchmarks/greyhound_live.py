@@ -22,17 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.cli.coordinating import JobConfig, Training
 from rtk.planners.joint.plan import replan_joint
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.shape import Shape
 from rtk.runners.simulator import simulate
+from rtk.running import JobConfig
 from rtk.schemas.conditions import under_conditions
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.trace import Trace, TraceEvent, print_trace
 from rtk.tests.runners.processes import ProcessJob
+from rtk.working import Training
 
 OPERATION_S = 0.02
 LAYERS = 8
@@ -76,7 +77,7 @@ def profile(stages: int) -> Profile:
 
 def run(plan: Plan, how: JobConfig, events: Sequence[TraceEvent], keep: str | None = None, model: Path = EIGHT) -> Ran:
     """A job of real processes; where it is saved to start again, also the rest of it."""
-    training = Training(str(model), (), 1e-3, 2, 32, 1, True, 0, "auto")
+    training = Training(str(model), (), 1e-3, 2, 32, 1, True, "auto", 0)
     with tempfile.TemporaryDirectory() as folder:
         inject = Path(folder) / "trace.jsonl"
         inject.write_bytes(print_trace(Trace(tuple(events))))

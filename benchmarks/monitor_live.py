@@ -20,17 +20,18 @@ from statistics import median
 from typing import Any
 
 from rtk.benchmarks.common import spread, write_result
-from rtk.cli.coordinating import JobConfig, Training
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.shape import Shape
 from rtk.runners.resilience.protocol import Vote, encode, from_worker
+from rtk.running import JobConfig
 from rtk.schemas.documents import canonical
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.protocols import Measured
 from rtk.tests.runners.processes import ProcessJob, work
 from rtk.tests.warm import fork
+from rtk.working import Training
 
 SMALL = Path(__file__).parent / "small_model.py"
 WARM = 5  # iterations before anything is counted
@@ -57,8 +58,8 @@ class Case:
 
 
 CASES = (
-    Case("paced", Training(f"{SMALL}:eight", (), 1e-3, 2, 32, 1, True, 0, "auto"), 8, 0.02, 4, 45),
-    Case("training", Training("gpt-tiny", (), 1e-4, 4, 64, 1, False, 0, "auto"), 10, 0.01, 4, 30),
+    Case("paced", Training(f"{SMALL}:eight", (), 1e-3, 2, 32, 1, True, "auto", 0), 8, 0.02, 4, 45),
+    Case("training", Training("gpt-tiny", (), 1e-4, 4, 64, 1, False, "auto", 0), 10, 0.01, 4, 30),
 )
 
 

@@ -27,7 +27,7 @@ from statistics import median
 from typing import Any
 
 from rtk.benchmarks.common import in_turns, spread, write_result
-from rtk.cli.monitor import POLL_S, environment
+from rtk.profilers.failslow.monitor.command import POLL_S, environment
 from rtk.profilers.failslow.monitor.job import Heard, WatchedJob
 
 SCRIPT = Path(__file__).parents[1] / "tests" / "profilers" / "training_script.py"

@@ -24,10 +24,11 @@ from statistics import mean, median, quantiles
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.planners.pipeline import Schedule, plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.simulator import simulate
 from rtk.schemas.documents import read_document, write_document
+from rtk.schemas.orders import Schedule
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 

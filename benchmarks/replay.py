@@ -23,13 +23,13 @@ from typing import Any
 
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.scheduling import timed
-from rtk.cli.cluster import read_site
-from rtk.cli.replay import Asked, job_of
+from rtk.planners.plain.jobs import AskedJob, job_of
 from rtk.replaying import Answer, ReplayRequest, ask, parse_policies
 from rtk.runners.traces.read import TraceOptions
 from rtk.schemas.documents import read_document
 from rtk.schemas.profile import Profile
 from rtk.schemas.replay import Costs
+from rtk.schemas.site import site_of
 
 RTK = [sys.executable, "-m", "rtk.cli.main"]
 LLAMA = ("llama3-70b", "--gpu", "h100-sxm", "--checkpointing", "--tp", "1,2,4,8")
@@ -51,15 +51,15 @@ class Case:
 
     model: tuple[str, ...]
     cluster: str
-    asked: Asked
+    asked: AskedJob
     trace: str
     quick_s: float
 
 
 CASES = {
-    "year": Case(LLAMA, "400x8", Asked(8, 32, tensor_parallel=8), "stepfun/fault_trace.json", 30 * DAY_S),
-    "large": Case(GPT, "256x8", Asked(8, 32), "large.jsonl", HOUR_S),
-    "p3": Case(GPT, "32x1", Asked(8, 128, dp=4), "parcae/p3.csv", HOUR_S),
+    "year": Case(LLAMA, "400x8", AskedJob(8, 32, tensor_parallel=8), "stepfun/fault_trace.json", 30 * DAY_S),
+    "large": Case(GPT, "256x8", AskedJob(8, 32), "large.jsonl", HOUR_S),
+    "p3": Case(GPT, "32x1", AskedJob(8, 128, dp=4), "parcae/p3.csv", HOUR_S),
 }
 
 
@@ -67,7 +67,7 @@ def replayed(case: Case, folder: Path, data: Path, policies: Sequence[str], is_q
     """One replay's seconds and goodputs."""
     profile = _profiled(case.model, folder)
     trace = str(data / case.trace if "/" in case.trace else _generated(folder))
-    site = read_site(case.cluster, None)
+    site = site_of(case.cluster, None)
     job = job_of(read_document(profile, Profile), site, case.asked, Costs(), 0)
     assert site.cluster is not None
     reading = TraceOptions(nodes=len(site.cluster.nodes))

@@ -6,7 +6,7 @@ Two jobs, each on every trace of ../shared/data/traces and on made-up ones with 
 * deep: gpt3-13b on A40, eight stages, or nine or ten where that fits the nodes: six at least, for memory.
 
 Of each policy the goodput; the best single policy, rtk over it, and the bound: all GPUs that are there compute all the
-time (`planners/policies/rtk.py`), of which no policy can have more. Two figures say how much of the gap below it
+time (`planners/recovery/rtk.py`), of which no policy can have more. Two figures say how much of the gap below it
 is in rtk's reach: `shapes` is what the fastest of its ways on the nodes of each moment would commit, if changes took no
 time and what is slow were known at once; `shapes_paused` the same where each loss of nodes stops all for detection and
 new groups, and nothing else ever pauses. Neither is proven where something is slow: there ways are found by rules. The
@@ -17,17 +17,16 @@ eight H100 a node. --only takes traces and jobs whose name has WORD; --quick end
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.cli.profile import Analysis, analyse
-from rtk.planners.policies.catalogue import NAMES, policy
-from rtk.planners.policies.job import TrainingJob
-from rtk.planners.policies.rtk import most_microbatches, ways_of
+from rtk.planners.recovery.catalogue import NAMES, policy
+from rtk.planners.recovery.job import TrainingJob
+from rtk.planners.recovery.rtk import most_microbatches, ways_of
 from rtk.planners.shape import Shape
+from rtk.profilers.analytic.analysis import profile_analytic
 from rtk.runners.replay.engine import replay
 from rtk.runners.traces.files import Told
 from rtk.runners.traces.generate import FaultScenario, Lasting, Renewal, SlowLinkEpisodes, SlowNodes, generate
@@ -57,21 +56,21 @@ FILES = {
 
 @dataclass(frozen=True)
 class Model:
-    """A model on its GPUs: what `rtk profile --analytic` is asked; and stages, the first that fit are taken."""
+    """A model's profile, and stages: the first that fit are taken."""
 
-    asked: Analysis
+    profile: Profile
     pp: tuple[int, ...]
 
     def job(self, nodes: int) -> TrainingJob:
         """On so many nodes of one GPU, with about as many micro-batches whatever their number."""
         pp = next(pp for pp in self.pp if nodes % pp == 0)
         dp = nodes // pp
-        return TrainingJob(profile_of(self.asked), Shape(pp, dp, round(MICROBATCHES / dp)))
+        return TrainingJob(self.profile, Shape(pp, dp, round(MICROBATCHES / dp)))
 
 
-WIDE = Model(Analysis("gpt3-2.7b", 2, None, None, None, False, (1,), "a40"), (2,))
-DEEP = Model(Analysis("gpt3-13b", 1, None, None, None, False, (1,), "a40"), (8, 10, 9))
-YEAR = Analysis("llama3-70b", None, None, None, None, True, (1, 2, 4, 8), "h100-sxm")
+WIDE = Model(profile_analytic("gpt3-2.7b", gpu="a40", microbatch_size=2), (2,))
+DEEP = Model(profile_analytic("gpt3-13b", gpu="a40", microbatch_size=1), (8, 10, 9))
+YEAR = profile_analytic("llama3-70b", gpu="h100-sxm", checkpointing=True, tp=(1, 2, 4, 8))
 
 
 @dataclass(frozen=True)
@@ -81,12 +80,6 @@ class Case:
     name: str
     job: TrainingJob
     moments: tuple[Moment, ...]
-
-
-@cache
-def profile_of(asked: Analysis) -> Profile:
-    """Computed, not measured."""
-    return analyse(asked)
 
 
 def cases(only: str) -> Iterator[Case]:
@@ -100,7 +93,7 @@ def cases(only: str) -> Iterator[Case]:
             if only in f"{kind} {name}":
                 yield Case(f"{kind} {name}", model.job(recipe.nodes), _made_up(name, recipe))
     if only in "year":
-        job = TrainingJob(profile_of(YEAR), Shape(8, 50, 32, tensor_parallel=8), 8)
+        job = TrainingJob(YEAR, Shape(8, 50, 32, tensor_parallel=8), 8)
         yield Case("year", job, tuple(read_moments(str(DATA / "stepfun/fault_trace.json"), TraceOptions(nodes=400))))
 
 

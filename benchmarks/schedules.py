@@ -10,9 +10,10 @@ from statistics import median
 from typing import Any, get_args
 
 from rtk.benchmarks.common import write_result
-from rtk.planners.pipeline import Schedule, plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.schemas.documents import read_document
+from rtk.schemas.orders import Schedule
 from rtk.schemas.profile import Profile
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.cli.coordinating import JobConfig, Training
 from rtk.planners.adaptra.plan import plan_adaptra
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName, answers_for
@@ -34,6 +33,7 @@ from rtk.planners.shape import Shape
 from rtk.runners.program import Sending
 from rtk.runners.simulator import simulate
 from rtk.runners.virtual.job import simulate_story
+from rtk.running import JobConfig
 from rtk.schemas.conditions import Conditions, SlowLink, under_conditions
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.plan import Plan
@@ -43,6 +43,7 @@ from rtk.schemas.timeline import Timeline
 from rtk.schemas.trace import Trace, TraceEvent, print_trace
 from rtk.tests.runners.processes import ProcessJob
 from rtk.wiring import monitor_of
+from rtk.working import Training
 
 OPERATION_S = 0.02
 TRACE_OPERATION_S = 0.01  # there are many iterations
@@ -103,7 +104,7 @@ def healthy(plan: Plan) -> Plan:
 
 def training(transport: Sending, model: Path = MODEL, paced: bool = True) -> Training:
     """On micro-batches so small that the workers keep any pace."""
-    return Training(str(model), (), 1e-3, 2, 32, 1, paced, 0, transport)
+    return Training(str(model), (), 1e-3, 2, 32, 1, paced, transport, 0)
 
 
 def run(

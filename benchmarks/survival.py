@@ -28,18 +28,19 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rtk.benchmarks.common import write_result
-from rtk.cli.coordinating import JobConfig, Training
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import AtlasRequest, Technique, opening
 from rtk.planners.slipstream.replanner import Replanner
+from rtk.running import JobConfig
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.tests.runners.processes import ProcessJob, work
 from rtk.tests.warm import forking
+from rtk.working import Training
 
 LAYERS = 10  # of gpt-tiny
 FOREVER = 10**6
@@ -50,12 +51,12 @@ SECRET_TEXT = b"a secret for the benchmark"
 
 def training(model: Path | str = "gpt-tiny", learning_rate: float = 1e-3, paced: bool = False) -> Training:
     """On micro-batches so small that many workers can share two cores."""
-    return Training(str(model), (), learning_rate, 2, 32, 1, paced, 0)
+    return Training(str(model), (), learning_rate, 2, 32, 1, paced)
 
 
 def exact() -> Training:
     """In double precision, and slow enough for rounding not to grow: what differs then was lost or done twice."""
-    return Training(str(DOUBLE), (), 1e-4, 1, 32, 1, False, 0)
+    return Training(str(DOUBLE), (), 1e-4, 1, 32, 1, False)
 
 
 def even_profile(layers: int, seconds: float) -> Profile:
@@ -367,9 +368,9 @@ def plain_worker(plan: bytes, rank: int, port: int, iterations: int, results: An
     """One rank of a plain run; says what CPU time its iterations took."""
     import torch
 
-    from rtk.cli.coordinating import load_training
     from rtk.runners.torch.groups import TCPStore
     from rtk.runners.torch.runner import PlanRunner
+    from rtk.working import load_training
 
     torch.set_num_threads(1)
     read = parse_document(plan, Plan, "the plan")

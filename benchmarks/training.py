@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from rtk.benchmarks.common import write_result
-from rtk.planners.pipeline import Schedule, plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import language_model_loss
 from rtk.runners.torch.runner import PlanRunner
+from rtk.schemas.orders import Schedule
 from rtk.schemas.plan import Plan
 from rtk.tests.runners.ranks import run_ranks
 from rtk.tests.runners.test_plan_runner import batch, gradients, model, profile, single_process

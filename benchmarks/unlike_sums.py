@@ -17,8 +17,8 @@ from rtk.benchmarks.common import write_result
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
 from rtk.planners.scheduling.evaluate import Evaluation, evaluate
-from rtk.planners.scheduling.problem import components
 from rtk.runners.program import lower
+from rtk.schemas.conditions import components
 from rtk.schemas.errors import RtkError
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile

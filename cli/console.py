@@ -1,21 +1,26 @@
 """What all commands share: their common options, what they print where, and how errors end them."""
 
 import atexit
+import logging
 import os
 import select
 import sys
 import traceback
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, get_annotations, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_origin, get_type_hints
 
 import typer
 
+from ..runners.processes import arguments_of
 from ..schemas.documents import Document, canonical, canonical_json, write_document
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM
+from ..schemas.remarks import REMARKS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,17 +54,81 @@ def _set_debug(value: bool) -> bool:
     return value
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", callback=_set_quiet, help="No progress and no remarks.")]
 Debug = Annotated[bool, typer.Option("--debug", callback=_set_debug, help="Show a traceback when something fails.")]
+
+
+@dataclass(frozen=True)
+class Common:
+    """The options that all commands have; `SETTINGS` holds the last two for all others."""
+
+    as_json: Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on standard output.")] = False
+    quiet: Quiet = False
+    debug: Debug = False
+
+    def arguments(self) -> list[str]:
+        """The same on the command line of another process."""
+        return arguments_of({"--json": self.as_json, "--quiet": self.quiet, "--debug": self.debug})
+
+
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all randomness.")]
 Output = Annotated[str, typer.Option("--output", "-o", help="Where to write; `-` is standard output, .gz compresses.")]
 
 
-def remark(text: str) -> None:
-    """Print a line for people on standard error, unless --quiet."""
-    if not SETTINGS.quiet:
-        print(text, file=sys.stderr)
+class _Printing(logging.Handler):
+    """Prints remarks on standard error, unless --quiet."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a line."""
+        if not SETTINGS.quiet:
+            print(record.getMessage(), file=sys.stderr)
+
+
+REMARKS.addHandler(_Printing())
+REMARKS.setLevel(logging.INFO)
+REMARKS.propagate = False  # what others, such as a model's file, set up for logging would print them once more
+
+
+Result = TypeVar("Result")
+
+
+def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
+    """A command to which typer gives options one by one, and which receives groups of them as dataclasses.
+
+    A parameter whose type is a dataclass stands for those fields of it that are annotated with an option: they take its
+    place, in their order.
+    """
+    shown: list[Parameter] = []
+    groups: dict[str, tuple[type, list[str]]] = {}
+    hints = get_type_hints(command, include_extras=True)
+    for parameter in signature(command).parameters.values():
+        kind = hints[parameter.name]
+        if isinstance(kind, type) and is_dataclass(kind):
+            options = list(_options_of(kind))
+            groups[parameter.name] = kind, [option.name for option in options]
+            shown += options
+        else:
+            shown.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=kind))
+
+    @wraps(command)
+    def gathering(**given: Any) -> Result:
+        for name, (kind, options) in groups.items():
+            given[name] = kind(**{option: given.pop(option) for option in options})
+        return command(**given)
+
+    gathering.__signature__ = Signature(shown)  # type: ignore[attr-defined]
+    gathering.__annotations__ = {option.name: option.annotation for option in shown}
+    return gathering
+
+
+def _options_of(group: type) -> Iterator[Parameter]:
+    hints: dict[str, Any] = {}
+    for kind in reversed(group.__mro__):
+        hints |= get_annotations(kind)
+    for one in fields(group):
+        if get_origin(hints[one.name]) is Annotated:
+            usual = Parameter.empty if one.default is MISSING else one.default
+            yield Parameter(one.name, Parameter.KEYWORD_ONLY, default=usual, annotation=hints[one.name])
 
 
 def picture_ending(output: str, endings: Collection[str], fix: str, option: str = "--output") -> str:

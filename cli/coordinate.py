@@ -2,49 +2,30 @@
 
 import os
 import signal
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..running import JobController
 from ..schemas.errors import InvalidInputError
-from .console import Debug, Json, Quiet, remark
-from .coordinating import (
-    AtlasOption,
-    CheckpointEvery,
-    CheckpointOption,
-    HeartbeatLimit,
-    HostMemory,
-    Iterations,
-    JobConfig,
-    JobController,
-    Metrics,
-    MitigateOption,
-    NormalizeWithin,
-    PolicyOption,
-    Resume,
-    StallLimit,
-    TimelineOption,
-    raise_for,
-    sizes_of,
-)
-from .options import ProfileOption, read_valid_plan
-from .run import SECRET, secret_of
+from ..schemas.remarks import remark
+from ..working import SECRET, secret_of, sizes_of
+from .console import Common, grouped
+from .options import LeadOptions, ProfileOption, read_valid_plan
 from .run_output import RunFacts, RunReport
 
 if TYPE_CHECKING:
-    from ..runners.resilience.journal import Journal
-    from ..schemas.plan import Plan
+    from ..runners.resilience.server import Server
 
 NAME = "coordinate"
 SUMMARY = "Lead a run whose workers are started elsewhere."
 INTERRUPTED = 130
 
 
+@grouped
 def command(
     plan: Annotated[str, typer.Argument(help="The plan that the workers are started with.")],
-    iterations: Iterations = 10,
     listen: Annotated[
         str, typer.Option("--listen", help="host:port; by default any free port of the loopback interface.")
     ] = "127.0.0.1:0",
@@ -57,81 +38,34 @@ def command(
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait until the coordinator that has the log is gone, then take over.")
     ] = False,
-    policy: PolicyOption = None,
-    atlas: AtlasOption = None,
-    normalize_within: NormalizeWithin = 100,
-    host_memory: HostMemory = 0.0,
-    mitigate: MitigateOption = None,
-    checkpoint: CheckpointOption = None,
-    checkpoint_every: CheckpointEvery = 0,
-    resume: Resume = None,
-    heartbeat_limit: HeartbeatLimit = 2.0,
-    stall_limit: StallLimit = None,
-    timeline: TimelineOption = None,
-    metrics: Metrics = None,
+    *,
+    how: LeadOptions,
     profile: ProfileOption = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    common: Common,
 ) -> None:
     """Lead a run: who is alive, which plan they execute, and which iterations count.
 
     Workers are started with `rtk run PLAN --coordinator HOST:PORT` and the same plan and secret, on any machine.
     Started again with the same log, or as a standby, it takes the workers back, and nothing committed is lost.
     """
-    from ..runners.resilience.journal import take
-    from ..schemas.documents import digest
-
     if standby and log is None:
         raise InvalidInputError("a standby waits for a log", where="--standby", fix="give --log FILE as well")
     read = read_valid_plan(plan, profile)
-    how = JobConfig(
-        iterations=iterations,
-        timeline=timeline,
-        policy=policy,
-        atlas=atlas,
-        normalize_within=normalize_within,
-        host_memory=host_memory,
-        mitigate=mitigate,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        resume=resume,
-        heartbeat_limit_s=heartbeat_limit,
-        stall_limit_s=stall_limit,
-        metrics=metrics,
-    )
-    conductor = JobController(read, how)
-    host, port = _listening(listen)
-    secret = _secret(secret_file)
-    # A standby has time before its turn; workers may be waiting for anybody else.
-    warming = threading.Thread(target=conductor.warm_up, name="warm-up", daemon=True)
-    warming.start()
-    if standby:
-        warming.join()
-    journal: Journal | None = None
-    if standby:
-        remark(f"standing by until the coordinator that has {log} is gone")
-    if log is not None:
-        journal = take(log, plan=digest(read), job=conductor.settings(), wait=standby)
-    with RunReport(_facts(read, iterations), as_json=as_json, quiet=quiet, metrics=metrics) as report:
-        server = conductor.server(secret, report.report, journal, host, port)
+    controller = JobController(read, how)
+    (host, port), secret = _listening(listen), _secret(secret_file)
+    journal = controller.take_over(log, standby)
+    # What the plan tells of the run; only the workers know it for sure.
+    size, length = sizes_of(read)
+    tokens = read.total_microbatches() * size * length if size and length else None
+    facts = RunFacts(read, str(read.planner.options.get("model") or ""), tokens, iterations=how.iterations)
+
+    def is_ready(server: "Server") -> None:
         remark(f"coordinating at {server.address}")
         # Workers are to hear that it is over; they would wait for another coordinator.
         signal.signal(signal.SIGINT, lambda *_: server.finish(INTERRUPTED, "interrupted"))
-        try:
-            finished = server.run()
-        finally:
-            if journal is not None:
-                journal.close()
-    conductor.write_timeline()
-    raise_for(finished, conductor)
 
-
-def _facts(plan: "Plan", iterations: int) -> RunFacts:
-    """What the plan tells of the run; only the workers know it for sure."""
-    size, length = sizes_of(plan)
-    tokens = plan.total_microbatches() * size * length if size and length else None
-    return RunFacts(plan, str(plan.planner.options.get("model") or ""), tokens, iterations=iterations)
+    with RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics) as report:
+        controller.lead(report.report, secret, journal, host, port, is_ready)
 
 
 def _listening(text: str) -> tuple[str, int]:

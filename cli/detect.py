@@ -1,41 +1,30 @@
 """`rtk detect`: what is slow in logs of a job."""
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ..schemas.errors import InvalidInputError
-from ..schemas.files import STANDARD_STREAM, write_bytes
+from ..schemas.files import STANDARD_STREAM, source_of, write_bytes
+from ..schemas.remarks import remark
+from ..schemas.text import counted
+from ..schemas.units import print_time
 from ..viz.style import PICTURE_ENDINGS
-from .console import Debug, Json, Quiet, picture_ending, print_document, remark
+from .console import Common, ends_quietly, grouped, picture_ending, print_document
 
 if TYPE_CHECKING:
-    from .detecting import DetectionResult
+    from rich.table import Table
 
-
-# The formats that `rtk detect` can be told.
-
-
-class LogFormat(StrEnum):
-    """What a file may be read as."""
-
-    CSV = "csv"
-    JSONL = "jsonl"
-    NUMBERS = "numbers"
-    MEGATRON = "megatron"
-    TORCHTITAN = "torchtitan"
-    NANOGPT = "nanogpt"
-    MLPERF = "mlperf"
-    DLLOGGER = "dllogger"
-    CALLS = "calls"
-    OPERATIONS = "operations"
-
-    @property
-    def is_series(self) -> bool:
-        """Whether such a file tells iteration times line by line."""
-        return self not in (LogFormat.CALLS, LogFormat.OPERATIONS)
-
+    from ..profilers.detecting import LogReader
+    from ..profilers.failslow.monitor.watch import LogMonitor
+    from ..profilers.failslow.tracker import EpisodeChange
+    from ..schemas.detection import FailSlow, FileFindings
 
 NAME = "detect"
 SUMMARY = "Find what is slow in logs of iteration times, of calls, and in traces."
@@ -43,13 +32,7 @@ SUMMARY = "Find what is slow in logs of iteration times, of calls, and in traces
 FIX = f"end it in {', '.join(PICTURE_ENDINGS)}, or these and .gz; --json prints the findings"
 
 
-class Mode(StrEnum):
-    """How a series is followed."""
-
-    ROBUST = "robust"
-    PAPER = "paper"
-
-
+@grouped
 def command(
     files: Annotated[
         list[str],
@@ -62,11 +45,16 @@ def command(
         bool, typer.Option("--follow", help="Go on reading as the log (or stdin) grows, until Ctrl-C or its end.")
     ] = False,
     format_name: Annotated[
-        LogFormat | None, typer.Option("--format", help="Read the files as this; else it is recognised.")
+        Literal[
+            "csv", "jsonl", "numbers", "megatron", "torchtitan", "nanogpt", "mlperf", "dllogger", "calls", "operations"
+        ]
+        | None,
+        typer.Option("--format", help="Read the files as this; else it is recognised."),
     ] = None,
     mode: Annotated[
-        Mode, typer.Option("--mode", help="The detector: the default one, or the one that the paper describes.")
-    ] = Mode.ROBUST,
+        Literal["robust", "paper"],
+        typer.Option("--mode", help="The detector: the default one, or the one that the paper describes."),
+    ] = "robust",
     shortest: Annotated[
         int | None,
         typer.Option(
@@ -77,9 +65,8 @@ def command(
         str | None, typer.Option("--output", "-o", help=f"A picture ({', '.join(PICTURE_ENDINGS)}); .gz compresses.")
     ] = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if anything is slow.")] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    common: Common,
 ) -> None:
     """Find fail-slows: when each began, was confirmed and went away, how slow it was, and where it comes from.
 
@@ -90,27 +77,12 @@ def command(
     one document comes at the end, and the lines go to standard error. Of a call log, what one rank tells is followed;
     whole files of it are compared rank by rank.
     """
+    from ..profilers.detecting import LogReader, detect_files
     from ..profilers.failslow.tracker import SHORTEST
     from ..schemas.detection import Detection
-    from .detecting import DetectionRequest, examined, followed, print_findings
+    from ..viz.detection import Panel, Thinned, drawn_detection
 
     ending = picture_ending(output, PICTURE_ENDINGS, FIX) if output is not None else None
-    _check(files, follow, format_name)
-    question = DetectionRequest(mode.value, shortest or SHORTEST, format_name, is_drawn=output is not None)
-    found = followed(files[0], question, as_json, quiet) if follow else examined(files, question)
-    if output is not None and ending is not None:
-        write_bytes(output, _picture(found, ending))
-        remark(f"wrote {output}")
-    findings = tuple(one.findings for one in found)
-    if as_json:
-        print_document(Detection(findings))
-    else:
-        print_findings(findings)
-    if exit_code and any(one.events for one in findings):
-        raise typer.Exit(1)
-
-
-def _check(files: list[str], follow: bool, format_name: LogFormat | None) -> None:
     if files.count(STANDARD_STREAM) > 1:
         raise InvalidInputError("standard input can be read only once", where="FILE", fix="give one `-`")
     if follow and len(files) > 1:
@@ -119,16 +91,155 @@ def _check(files: list[str], follow: bool, format_name: LogFormat | None) -> Non
             where="--follow",
             fix="give one file, and each other its own rtk detect",
         )
-    if format_name is LogFormat.OPERATIONS and (follow or STANDARD_STREAM in files):
+    if format_name == "operations" and (follow or STANDARD_STREAM in files):
         raise InvalidInputError(
             "tables of operations are read as whole files",
             where="--format operations",
             fix="leave --follow out, and give files",
         )
+    curves: defaultdict[int, Thinned] = defaultdict(Thinned)
+
+    def observe(number: int, time_s: float) -> None:
+        if output is not None:
+            curves[number].note(time_s)
+
+    if follow:
+        reader = LogReader(files[0], mode, shortest or SHORTEST, format_name, partial(observe, 0))
+        found = Detection((_followed(files[0], reader, common),))
+    else:
+        found = detect_files(files, format_name=format_name, mode=mode, shortest=shortest or SHORTEST, observe=observe)
+    if output is not None and ending is not None:
+        panels = [Panel(one, curves[number].points()) for number, one in enumerate(found.files)]
+        write_bytes(output, drawn_detection(panels, "Iteration times, and what was slow", ending))
+        remark(f"wrote {output}")
+    if common.as_json:
+        print_document(found)
+    else:
+        print_findings(found.files)
+    if exit_code and any(one.events for one in found.files):
+        raise typer.Exit(1)
 
 
-def _picture(found: "list[DetectionResult]", ending: str) -> bytes:
-    from ..viz.detection import Panel, drawn_detection
+def _followed(file: str, reader: "LogReader", common: Common) -> "FileFindings":
+    """The findings of a log that grows: each change is printed as it comes; Ctrl-C (or SIGTERM) ends it."""
+    from ..profilers.failslow.readers.reading import growing_lines
 
-    panels = [Panel(one.findings, one.points) for one in found]
-    return drawn_detection(panels, "Iteration times, and what was slow", ending)
+    interrupts, stream = _Interrupts(), sys.stderr if common.as_json else sys.stdout
+    with interrupts:
+        for line in growing_lines(file, reader.wait, remark):
+            with interrupts.put_off():
+                for change in reader.read(line):
+                    if not (common.as_json and common.quiet):
+                        print(words_of(change, reader.watch, source_of(file)), file=stream, flush=True)
+    return reader.finish()
+
+
+class _Interrupts:
+    """Ctrl-C and SIGTERM end what is done within, and not the program; what is begun is done first.
+
+    What was found is worth telling, also to a batch system that ends the job.
+    """
+
+    def __init__(self) -> None:
+        self._is_busy = self._has_come = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._come)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        return kind is KeyboardInterrupt
+
+    @contextmanager
+    def put_off(self) -> Iterator[None]:
+        """Not in the middle of this."""
+        self._is_busy = True
+        yield
+        self._is_busy = False
+        if self._has_come:
+            raise KeyboardInterrupt
+
+    def _come(self, number: int, frame: object) -> None:
+        if self._has_come or not self._is_busy:  # who asks twice is in a hurry
+            raise KeyboardInterrupt
+        self._has_come = True
+
+
+# What `rtk detect` says: a table of what was found, and a line for each change while a log grows.
+
+
+UNWRAPPED = 10_000  # columns, where no terminal says how many there are
+
+
+def print_findings(findings: "Sequence[FileFindings]") -> None:
+    """A paragraph a file: what it is, and a table of what was slow in it."""
+    from rich.console import Console
+
+    from ..viz.detection import words_of_attribution
+
+    console = ends_quietly(Console(highlight=False, width=None if sys.stdout.isatty() else UNWRAPPED))
+    for index, one in enumerate(findings):
+        if index:
+            console.print()
+        usual = "too few to know what is usual" if one.usual_s is None else f"usually {print_time(one.usual_s)}"
+        slow = counted(len(one.events), "fail-slow") if one.events else "nothing slow"
+        parts = [f"{source_of(one.file)}: {one.kind}", counted(one.samples, "sample"), usual, slow]
+        if one.attribution is not None:
+            parts.append(words_of_attribution(one.attribution))
+        console.print(", ".join(parts), markup=False)
+        if one.events:
+            console.print(_table(one.events))
+
+
+def words_of(change: "EpisodeChange", watch: "LogMonitor", source: str) -> str:
+    """The line for a change.
+
+    Args:
+        change: of what is known of an episode.
+        watch: which has just noted the sample that changed it.
+        source: what the log is called.
+    """
+    episode = change.episode
+    since = f"since {_place(episode.onset, watch)}"
+    how = f"{episode.severity:.2f} x the usual time"
+    match change.kind:
+        case "provisional":
+            words = f"suspicion: {how} {since}"
+        case "dismissed":
+            words = f"dismissed: what was suspected {since} has come to nothing"
+        case "confirmed":
+            words = f"confirmed: slow {since}, {how}"
+        case "level":
+            words = f"changed: now {how}, slow {since}"
+        case "relief":
+            assert episode.relief is not None
+            count = episode.relief - episode.onset
+            words = f"relief: as usual again since {_place(episode.relief, watch)}, after {count} samples at {how}"
+    return f"{source}, {_place(watch.samples - 1, watch)}: {words}"
+
+
+def _place(place: int, watch: "LogMonitor") -> str:
+    iteration = watch.iteration_of(place)
+    return f"sample {place}" if iteration in (None, place) else f"sample {place} (iteration {iteration})"
+
+
+def _table(events: "Sequence[FailSlow]") -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("onset", "suspected", "confirmed", "relief", "severity"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("cause", no_wrap=True)
+    for name in ("scope", "evidence"):
+        table.add_column(name, overflow="fold")
+    for event in events:
+        places = (event.onset, event.provisional, event.confirmed, event.relief)
+        cells = ["-" if place is None else str(place) for place in places]
+        scope = " ".join([event.scope.kind, ", ".join(event.scope.names)]).strip()
+        texts = (*cells, f"{event.severity:.2f} x", event.cause, scope, "; ".join(event.evidence))
+        table.add_row(*map(Text, texts))
+    return table

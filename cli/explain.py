@@ -5,17 +5,17 @@ from typing import Annotated
 
 import typer
 
-from .console import Debug, Json, Quiet, print_json
+from .console import Common, grouped, print_json
 
 NAME = "explain"
 SUMMARY = "Say why a plan takes so long, and what would help most."
 
 
+@grouped
 def command(
     plan: Annotated[str, typer.Argument(help="The plan; `-` is standard input.")],
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    common: Common,
 ) -> None:
     """Say why a plan takes as long as it does, and what would help most.
 
@@ -23,13 +23,12 @@ def command(
     faster links or faster stages would save: planned anew, as far as the plan's size allows.
     """
     from ..planners.explain.explain import explain
-    from .explain_words import words
-    from .options import read_valid_plan, scope_section
-    from .plan import topology_section
+    from ..planners.explain.words import words_of_explanation
+    from .options import read_valid_plan
 
     made = read_valid_plan(plan)
     explanation = explain(made)
-    if as_json:
+    if common.as_json:
         print_json(asdict(explanation))
     else:
-        print("\n".join([*words(explanation), *scope_section(made), *topology_section(made)]))
+        print(words_of_explanation(explanation, made))

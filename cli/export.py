@@ -1,30 +1,27 @@
 """`rtk export`: a plan's orders in the form of another runtime."""
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ..schemas.files import STANDARD_STREAM
-from .console import Debug, Json, Output, Quiet, print_json, remark
+from ..schemas.remarks import remark
+from .console import Common, Output, grouped, print_json
 
 NAME = "export"
 SUMMARY = "Write a plan for another runtime."
 
 
-class ForeignFormat(StrEnum):
-    """What other runtimes read."""
-
-    TORCH_CSV = "torch-csv"
+ForeignFormat = Literal["torch-csv"]  # what other runtimes read
 
 
+@grouped
 def command(
     plan: Annotated[str, typer.Argument(help="The plan; `-` is standard input.")],
     to: Annotated[ForeignFormat, typer.Option("--to", help="The form to write.")],
     output: Output = "-",
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    common: Common,
 ) -> None:
     """Write a plan's orders for another runtime: as the CSV of torch.distributed.pipelining.
 
@@ -37,14 +34,14 @@ def command(
 
     read = read_valid_plan(plan)
     text = to_torch_csv(read)
-    answer = {"format": to.value, "ranks": len(read.template_of(0).stages)}
+    answer = {"format": to, "ranks": len(read.template_of(0).stages)}
     if output != STANDARD_STREAM:
         write_bytes(output, text.encode())
         answer["written"] = output
-    elif as_json:
+    elif common.as_json:
         answer["csv"] = text
     else:
         write_bytes(STANDARD_STREAM, text.encode())
-    if as_json:
+    if common.as_json:
         print_json(answer)
     remark(f"warning: left out, for a CSV holds orders only: {', '.join(not_carried(read))}")

@@ -98,7 +98,9 @@ def _title(story: RunStory) -> Text:
 
 def _head(story: RunStory, inner: int, console: Console, options: ConsoleOptions) -> RenderableType:
     """The workers and the facts, side by side where there is room."""
-    workers = _workers(story, inner)
+    # A row per pipeline and a column per stage; where that is too much, how many of each stage are alive.
+    stages = _stages(story)
+    workers = _grid(story, stages) if _has_room(stages, inner) else _sums(story, stages, inner)
     beside = inner - console.measure(workers, options=options.update_width(inner)).maximum - GAP
     if beside < FACTS:
         return Group(workers, Text(), _facts(story, inner))
@@ -108,12 +110,6 @@ def _head(story: RunStory, inner: int, console: Console, options: ConsoleOptions
 
 
 # The workers
-
-
-def _workers(story: RunStory, inner: int) -> Table:
-    """A row per pipeline and a column per stage; where that is too much, how many of each stage are alive."""
-    stages = _stages(story)
-    return _grid(story, stages) if _has_room(stages, inner) else _sums(story, stages, inner)
 
 
 def _stages(story: RunStory) -> list[int]:
@@ -217,20 +213,16 @@ def _facts(story: RunStory, width: int) -> Table:
     table.add_row("workers", f"{story.live_workers} of {len(story.facts.plan.workers)}, epoch {story.epoch}")
     table.add_row("loss", Text.assemble(loss, "  ", (bars, "cyan")))
     table.add_row("iteration", "-" if story.time_s is None else f"{story.time_s:.4f} s")
-    table.add_row("predicted", _prediction(story))
+    measured = (
+        story.time_s is not None and story.predicted_s and f", measured {story.time_s / story.predicted_s - 1:+.1%}"
+    )
+    table.add_row("predicted", f"{story.predicted_s:.4f} s{measured or ''}" if story.predicted_s else "-")
     table.add_row("tokens", "-" if story.tokens_per_s is None else f"{story.tokens_per_s:.0f} /s")
     changes = [*story.changes(), f"{story.lost_s:.2f} s lost"]
     table.add_row("changes", ", ".join(changes) if story.changes() else "none")
     if story.slow:
         table.add_row("slow", Text(printable(listed(f"{who} {how}" for who, how in story.slow.items())), "yellow"))
     return table
-
-
-def _prediction(story: RunStory) -> str:
-    if not story.predicted_s:
-        return "-"
-    against = "" if story.time_s is None else f", measured {story.time_s / story.predicted_s - 1:+.1%}"
-    return f"{story.predicted_s:.4f} s{against}"
 
 
 def sparkline(values: Iterable[float | None], width: int) -> str:
@@ -250,19 +242,15 @@ def _progress(story: RunStory) -> Table:
     words = counted(done, "iteration") if of is None else f"{done} of {counted(of, 'iteration')}"
     left_s = story.remaining_s
     if left_s and story.end is None:
-        words += f", {_duration(left_s)} left"
+        minutes, seconds = divmod(round(left_s), 60)
+        hours, minutes = divmod(minutes, 60)
+        words += f", {f'{hours}:{minutes:02d}' if hours else minutes}:{seconds:02d} left"
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(ratio=1)
     table.add_column(no_wrap=True)
     bar = ProgressBar(total=of or 1, completed=done if of else 0, complete_style="cyan", finished_style="cyan")
     table.add_row(bar, words)
     return table
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 # What has happened

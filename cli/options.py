@@ -1,54 +1,71 @@
 """Reading the small languages of option values: `I=SECONDS`, `k/i=FACTOR`, `N[,N…]`."""
 
-import math
 import re
-from collections.abc import Iterator, Sequence
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..planners.recovery.answers import PolicyName
+from ..runners.program import Sending
+from ..running import JobConfig
 from ..schemas.documents import digest, read_document
 from ..schemas.errors import InvalidInputError, LimitReachedError
 from ..schemas.files import source_of
-from ..schemas.quantities import USUAL_TIME_LIMIT_S
+from ..schemas.quantities import USUAL_TIME_LIMIT_S, parse_memory_limit, parse_number
+from ..schemas.remarks import remark
+from ..working import Training
+from .console import Common, Seed, emit
 
 if TYPE_CHECKING:
     from ..planners.scheduling.solve import Effort
     from ..schemas.conditions import LinkPlace
     from ..schemas.plan import Place, Plan, Prediction
-    from ..schemas.trace import Trace
 
 
-class Solver(StrEnum):
-    """What polishes a schedule that the heuristics have not proven optimal."""
+@dataclass(frozen=True)
+class EffortOptions:
+    """How hard a planner shall try."""
 
-    AUTO = "auto"
-    HEURISTIC = "heuristic"
-    MILP = "milp"
-    CP_SAT = "cp-sat"
+    solver: Annotated[
+        Literal["auto", "heuristic", "milp", "cp-sat"],
+        typer.Option(
+            "--solver",
+            help="Exact solver; auto takes cp-sat if installed, else milp, if it has time. "
+            "One that is named also proves by itself.",
+        ),
+    ] = "auto"
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit",
+            min=0,
+            metavar="SECONDS",
+            help=f"Of exact solvers, in all. {USUAL_TIME_LIMIT_S:g} if a solver or a proof is asked for, else 0.",
+        ),
+    ] = None
+    require_optimal: Annotated[
+        bool, typer.Option("--require-optimal", help="Unless the plan is proven optimal, end with exit code 4.")
+    ] = False
+    seed: Seed = 0
+
+    def effort(self) -> "Effort":
+        """The planners' word for it.
+
+        Raises:
+            InvalidInputError: the time limit is not finite.
+        """
+        from ..planners.plain.verbs import effort_of
+
+        return effort_of(self.solver, self.time_limit, self.seed, self.require_optimal)
+
+    def given(self) -> dict[str, Any]:
+        """What planners are called with."""
+        effort = self.effort()
+        return {"solver": effort.solver, "time_limit": effort.time_limit_s, "seed": effort.seed}
 
 
-SolverOption = Annotated[
-    Solver,
-    typer.Option(
-        "--solver",
-        help="Exact solver; auto takes cp-sat if installed, else milp, if it has time. "
-        "One that is named also proves by itself.",
-    ),
-]
-TimeLimit = Annotated[
-    float | None,
-    typer.Option(
-        "--time-limit",
-        min=0,
-        metavar="SECONDS",
-        help=f"Of exact solvers, in all. {USUAL_TIME_LIMIT_S:g} if a solver or a proof is asked for, else 0.",
-    ),
-]
-RequireOptimal = Annotated[
-    bool, typer.Option("--require-optimal", help="Unless the plan is proven optimal, end with exit code 4.")
-]
 LinkDelays = Annotated[
     list[str] | None,
     typer.Option("--link-delay", metavar="[K/]I=SECONDS", help="Delay of link I, in pipeline K only. Repeatable."),
@@ -63,6 +80,21 @@ MemoryLimit = Annotated[
 ]
 
 
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="FILE|slurm|NxM",
+        help="The machines: a YAML file; slurm: those of this SLURM job; NxM: N nodes of M GPUs. What it says of "
+        "memory and network goes before the profile. Worker k/i has GPU k * pp + i; GPUs fill node after node.",
+    ),
+]
+OverlayOption = Annotated[
+    str | None,
+    typer.Option("--overlay", metavar="FILE", help="What of the cluster has failed or is slow: a YAML file."),
+]
+
+
 def parse_link_delays(values: Sequence[str] | None) -> "dict[LinkPlace, float]":
     """`0=0.02` is link 0 of every pipeline, `1/0=0.02` that of pipeline 1; seconds, 0 or more."""
     delays: dict[LinkPlace, float] = {}
@@ -71,7 +103,7 @@ def parse_link_delays(values: Sequence[str] | None) -> "dict[LinkPlace, float]":
         if match is None:
             raise _wrong("--link-delay", value, "write I=SECONDS or K/I=SECONDS, such as 0=0.02")
         pipeline, link, seconds = match.groups()
-        number = _number("--link-delay", seconds, "a delay is in seconds, without a unit: 0=0.02")
+        number = parse_number("--link-delay", seconds, "a delay is in seconds, without a unit: 0=0.02")
         if number < 0:
             raise _wrong("--link-delay", value, "a delay is 0 or more")
         place = (None if pipeline is None else int(pipeline), int(link))
@@ -81,27 +113,19 @@ def parse_link_delays(values: Sequence[str] | None) -> "dict[LinkPlace, float]":
     return delays
 
 
-def parse_slow(values: Sequence[str] | None) -> dict[str, float]:
-    """`1/2=1.5`: worker 1/2 takes 1.5 times as long; factors above 0."""
-    slow: dict[str, float] = {}
+def parse_slow_places(values: Sequence[str] | None) -> "dict[Place, float]":
+    """`1/2=1.5`: worker 1/2, by its place, takes 1.5 times as long; factors above 0."""
+    slow: dict[Place, float] = {}
     for value in values or ():
         match = re.fullmatch(r"(\d{1,9})/(\d{1,9})=(.+)", value)
         if match is None:
             raise _wrong("--slow", value, "write k/i=FACTOR, such as 1/2=1.5")
-        pipeline, stage, factor = match.groups()
-        worker = f"{int(pipeline)}/{int(stage)}"
-        slow_down = _number("--slow", factor, "a factor is a plain number: 1/2=1.5")
-        if slow_down <= 0 or worker in slow:
+        place = int(match[1]), int(match[2])
+        factor = parse_number("--slow", match[3], "a factor is a plain number: 1/2=1.5")
+        if factor <= 0 or place in slow:
             raise _wrong("--slow", value, "a factor is above 0, and each worker is given once")
-        slow[worker] = slow_down
+        slow[place] = factor
     return slow
-
-
-def parse_slow_places(values: Sequence[str] | None) -> "dict[Place, float]":
-    """The same by place: `1/2=1.5` is (1, 2) and 1.5."""
-    from ..schemas.plan import place_of
-
-    return {place_of(worker): factor for worker, factor in parse_slow(values).items()}
 
 
 def parse_places(values: Sequence[str] | None, option: str) -> "list[Place]":
@@ -117,42 +141,6 @@ def parse_block(value: str, option: str) -> tuple[int, int]:
     if match is None:
         raise _wrong(option, value, "write pipelines x stages, such as 1x2")
     return int(match[1]), int(match[2])
-
-
-def parse_share(value: str, whole: int, option: str) -> int:
-    """`12` is 12, `25%` a quarter of the whole, rounded down."""
-    match = re.fullmatch(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,6})?)%", value)
-    if match is None or (match[2] and float(match[2]) > 100):
-        raise _wrong(option, value, "write a number, or a percentage up to 100%, such as 25%")
-    # In whole millionths: 0.07 * 100 is more than 7.
-    return int(match[1]) if match[1] else round(float(match[2]) * 10**6) * whole // 10**8
-
-
-def parse_memory_limit(value: str | None) -> list[float] | None:
-    """`8e9` for all stages, `8e9,8e9,4e9` one a stage; bytes, 0 or more."""
-    if value is None:
-        return None
-    limits = [_number("--memory-limit", part, "limits are in bytes, without a unit") for part in value.split(",")]
-    if min(limits) < 0:
-        raise _wrong("--memory-limit", value, "a limit is 0 or more bytes")
-    return limits
-
-
-def parse_effort(solver: Solver, time_limit_s: float | None, seed: int, require_optimal: bool) -> "Effort":
-    """How hard a planner shall try; without a time limit an exact solver runs only where it or a proof is asked for."""
-    from ..planners.plain.verbs import effort_of
-
-    return effort_of(solver.value, time_limit_s, seed, require_optimal)
-
-
-def _number(option: str, text: str, fix: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        raise _wrong(option, text, fix) from None
-    if not math.isfinite(number):
-        raise _wrong(option, text, "give a finite number")
-    return number
 
 
 def _wrong(option: str, value: str, fix: str) -> InvalidInputError:
@@ -178,19 +166,6 @@ def read_valid_plan(path: str, profile: str | None = None) -> "Plan":
     return plan
 
 
-def read_valid_trace(path: str, plan: "Plan") -> "Trace":
-    """Read a trace and refuse it where it cannot happen to the plan's workers."""
-    from ..runners.virtual.cluster import check_trace
-    from ..schemas.trace import read_trace
-
-    trace = read_trace(path)
-    try:
-        check_trace(plan, trace)
-    except InvalidInputError as error:
-        raise InvalidInputError(error.what, where=f"{source_of(path)}, {error.where}", fix=error.fix) from None
-    return trace
-
-
 def check_profile(plan: "Plan", path: str | None) -> None:
     """Raise InvalidInputError if a profile's path is given and the plan was made from another profile."""
     if path is None:
@@ -214,37 +189,44 @@ def check_profile(plan: "Plan", path: str | None) -> None:
 ProfileFile = Annotated[str, typer.Argument(help="The profile; `-` is standard input.")]
 Stages = Annotated[int, typer.Option("--pp", min=1, help="Stages of a pipeline.")]
 Microbatches = Annotated[int, typer.Option("--microbatches", min=1, help="Micro-batches of each pipeline.")]
-Pipelines = Annotated[int, typer.Option("--dp", min=1, help="Pipelines (data-parallel degree).")]
 
 
-class Technique(StrEnum):
-    """SlipStream's three, each with those before it."""
+@dataclass(frozen=True)
+class ShapeOptions:
+    """What is planned."""
 
-    ADAPTIVE = "adaptive"
-    DECOUPLED = "decoupled"
-    STAGGERED = "staggered"
+    pp: Stages
+    microbatches: Microbatches
+    dp: Annotated[int, typer.Option("--dp", min=1, help="Pipelines (data-parallel degree).")] = 1
+    memory_limit: MemoryLimit = None
+
+    def given(self) -> dict[str, Any]:
+        """What planners are called with."""
+        return {**vars(self), "memory_limit": parse_memory_limit(self.memory_limit)}
+
+
+@dataclass(frozen=True)
+class ConditionOptions(ShapeOptions):
+    """What is planned, and for which links and machines."""
+
+    link_delay: LinkDelays = None
+    cluster: ClusterOption = None
+    overlay: OverlayOption = None
+
+    def given(self) -> dict[str, Any]:
+        """What planners are called with."""
+        from ..schemas.site import read_cluster
+
+        cluster = None if self.cluster is None else read_cluster(self.cluster)
+        return {**super().given(), "link_delay": parse_link_delays(self.link_delay), "cluster": cluster}
 
 
 TechniqueOption = Annotated[
-    Technique,
+    Literal["adaptive", "decoupled", "staggered"],
     typer.Option("--technique", help="Re-routing; with backwards split where it helps; and staggered optimizers."),
 ]
 
 SCOPES = {None: "", "routing": " for the routing taken", "all-routings": " over all routings"}
-
-
-def require_proof(made: "Plan") -> None:
-    """Raise LimitReachedError unless a plan, already written, is proven optimal, by the solver if one is named."""
-    from ..planners.scheduling.solve import OPTION
-
-    demand_proof(made.prediction)
-    own = made.planner.options.get(OPTION)
-    if own is not None and own["proof"] != "optimal":
-        raise LimitReachedError(
-            f"{own['solver']} has not proven the plan optimal itself",
-            where="--require-optimal",
-            fix="the plan is written all the same; raise --time-limit, or leave --solver out: any proof will do then",
-        )
 
 
 def demand_proof(prediction: "Prediction | None", of: str = "") -> None:
@@ -256,6 +238,30 @@ def demand_proof(prediction: "Prediction | None", of: str = "") -> None:
             f"the bound is {prediction.lower_bound_s:.6g} s",
             where="--require-optimal",
             fix="the plan is written all the same; for a proof raise --time-limit, or name another --solver",
+        )
+
+
+def present(
+    made: "Plan", output: str, common: Common, lines: Iterable[str] = (), require_optimal: bool = False
+) -> None:
+    """Write a plan, and say what it promises, what its solver has proven, and these lines.
+
+    Raises:
+        LimitReachedError: a proof is required, and there is none.
+    """
+    from ..planners.scheduling.solve import OPTION
+
+    emit(made, output, common.as_json)
+    for line in (summary(made), *own_proof(made), *lines):
+        remark(line)
+    own = made.planner.options.get(OPTION)
+    if require_optimal:
+        demand_proof(made.prediction)
+    if require_optimal and own is not None and own["proof"] != "optimal":
+        raise LimitReachedError(
+            f"{own['solver']} has not proven the plan optimal itself",
+            where="--require-optimal",
+            fix="the plan is written all the same; raise --time-limit, or leave --solver out: any proof will do then",
         )
 
 
@@ -275,17 +281,6 @@ def quality(prediction: "Prediction") -> str:
     return proven + SCOPES[prediction.proof_scope]
 
 
-def scope_section(made: "Plan") -> list[str]:
-    """What the plan's bound is over, for `rtk explain`, after an empty line; nothing where there is no choice."""
-    prediction = made.prediction
-    if prediction is None or prediction.proof_scope is None:
-        return []
-    bound = f"The plan's own bound, {prediction.lower_bound_s:.6g} s,"
-    if prediction.proof_scope == "routing":
-        return ["", f"{bound} is for the routing taken: micro-batches on other workers might take less."]
-    return ["", f"{bound} is over all routings: nor would micro-batches on other workers take less."]
-
-
 def own_proof(made: "Plan") -> Iterator[str]:
     """What the solver that was asked for by name has proven itself, in a line; nothing where none was."""
     from ..planners.scheduling.solve import OPTION
@@ -303,3 +298,123 @@ def own_proof(made: "Plan") -> Iterator[str]:
         proven = f"no more than {own['lower_bound_s']:.6g} s" if own["proof"] == "bound" else "nothing"
         bound = f"the bound is the planner's, {made.prediction.lower_bound_s:.6g} s"
         yield f"{own['solver']} itself proves {proven}; {bound}"
+
+
+# A job that survives: what is trained, and how it is led. Each command offers some fields of its configuration.
+
+
+@dataclass(frozen=True)
+class TrainingOptions(Training):
+    """What is trained."""
+
+    model: Annotated[str, typer.Option("--model", help="A preset, file.py:factory, or a config.json.")]
+    data: Annotated[
+        list[str] | None, typer.Option("--data", help="A text file; Python's own library where none. Repeatable.")
+    ] = None
+    learning_rate: Annotated[float, typer.Option("--lr", min=0, help="Learning rate of AdamW.")] = 1e-3
+    microbatch_size: Annotated[
+        int | None, typer.Option("--microbatch-size", min=1, help="Samples a micro-batch; the profile's by default.")
+    ] = None
+    sequence_length: Annotated[
+        int | None, typer.Option("--sequence-length", min=1, help="Tokens a sample; the profile's by default.")
+    ] = None
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads of each worker.")] = 1
+    paced: Annotated[
+        bool, typer.Option("--paced", help="Let every operation last what the plan says: more workers than cores.")
+    ] = False
+    transport: Annotated[
+        Sending,
+        typer.Option(
+            "--transport",
+            help="direct: sending holds a worker for the link's delay; delegated: other threads send and fetch; auto: "
+            "delegated on links of which the plan says a delay, or which are found to be slow.",
+        ),
+    ] = "auto"
+    seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class AnswerOptions(JobConfig):
+    """How a running job answers failures, newcomers and slow parts; planners/recovery/ has the answers."""
+
+    policy: Annotated[
+        PolicyName | None,
+        typer.Option(
+            "--policy",
+            help="What follows: slipstream re-routes a dead worker's micro-batches to its peers, joint does so too and "
+            "adapts the plan to slow links and workers, oobleck makes pipelines of all nodes that are left and adapts "
+            "to nothing else. Default: oobleck for its own plans, joint for others.",
+        ),
+    ] = None
+    atlas: Annotated[
+        str | None,
+        typer.Option("--atlas", help="A folder of plans made ahead; else failures are planned on the spot."),
+    ] = None
+    normalize_within: Annotated[
+        int,
+        typer.Option(
+            "--normalize-within",
+            min=0,
+            help="Move workers, or form other pipelines, if that pays within so many iterations; 0: never.",
+        ),
+    ] = 100
+    host_memory: Annotated[
+        float,
+        typer.Option(
+            "--host-memory",
+            min=0,
+            help="Bytes of activations that a worker may hold beyond its memory limit, on the host, under an adapted "
+            "plan.",
+        ),
+    ] = 0.0
+    mitigate: Annotated[
+        str | None,
+        typer.Option(
+            "--mitigate",
+            metavar="S3=SECONDS,S4=SECONDS",
+            help="What costly remedies for slow workers and links cost, each taken once being slow has cost as much: "
+            "S3, workers change places (by default the copies' time, there and back); S4, the job is saved and starts "
+            "again on other workers (never, unless given).",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class LeadOptions(AnswerOptions):
+    """How a job is led."""
+
+    iterations: Annotated[
+        int, typer.Option("--iterations", min=1, help="How many, those before --resume included.")
+    ] = 10
+    checkpoint: Annotated[str | None, typer.Option("--checkpoint", help="Save checkpoints in this folder.")] = None
+    checkpoint_every: Annotated[
+        int, typer.Option("--checkpoint-every", min=0, help="Iterations between checkpoints; 0: only at the end.")
+    ] = 0
+    resume: Annotated[
+        str | None, typer.Option("--resume", help="Go on from this checkpoint, or the newest one in this folder.")
+    ] = None
+    heartbeat_limit_s: Annotated[
+        float, typer.Option("--heartbeat-limit", min=0.1, help="Seconds of silence after which a worker is lost.")
+    ] = 2.0
+    stall_limit_s: Annotated[
+        float | None,
+        typer.Option(
+            "--stall-limit",
+            min=0.5,
+            help="Seconds without a commit after which all are asked who holds them up; else 5 iterations, at least "
+            "10 s.",
+        ),
+    ] = None
+    timeline: Annotated[str | None, typer.Option("--timeline", help="Write the measured timeline here.")] = None
+    metrics: Annotated[str | None, typer.Option("--metrics", help="Append what happens to this JSON-lines file.")] = (
+        None
+    )
+
+
+@dataclass(frozen=True)
+class InjectOptions(LeadOptions):
+    """The same, with faults that are injected."""
+
+    inject: Annotated[
+        str | None, typer.Option("--inject", help="A trace of faults to inject, with `iteration` and `worker`.")
+    ] = None

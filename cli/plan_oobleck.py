@@ -1,17 +1,18 @@
 """`rtk plan oobleck`: a plan of unlike pipelines, made from pipeline templates."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..schemas.checkpoint import print_layers
 from ..schemas.errors import InvalidInputError
 from ..schemas.fields import MOST_NODES
-from ..schemas.text import listed
-from .cluster import ClusterOption, OverlayOption, read_site_or_count
-from .console import SETTINGS, Debug, Json, Output, Quiet, emit, print_table, remark
-from .options import ProfileFile, parse_memory_limit, parse_places, summary
-from .plan_small import BatchObjective, ExactMethod
+from ..schemas.quantities import parse_memory_limit
+from ..schemas.remarks import remark
+from ..schemas.text import counted, listed
+from ..schemas.units import print_bytes, print_time
+from .console import Common, Output, emit, grouped, print_table
+from .options import ClusterOption, OverlayOption, ProfileFile, parse_places, present, read_valid_plan
 
 if TYPE_CHECKING:
     from ..planners.oobleck.reconfiguration import Reconfiguration
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MOST_NAMED = 16  # pipelines in a remark
 
 
+@grouped
 def oobleck(
     templates: Annotated[str, typer.Argument(help="The templates, of `rtk plan templates`; `-` is standard input.")],
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that are there now, all of them to be used.")],
@@ -31,16 +33,15 @@ def oobleck(
         int, typer.Option("--multiple-of", min=1, help="Each pipeline gets a multiple of so many micro-batches.")
     ] = 1,
     objective: Annotated[
-        BatchObjective,
+        Literal["min-max", "variance"],
         typer.Option("--objective", help="Least time of the slowest, or Oobleck's least variance with equal shares."),
-    ] = BatchObjective.MIN_MAX,
+    ] = "min-max",
     solver: Annotated[
-        ExactMethod, typer.Option("--solver", help="Of the micro-batches' distribution.")
-    ] = ExactMethod.EXACT,
+        Literal["exact", "pyomo"], typer.Option("--solver", help="Of the micro-batches' distribution.")
+    ] = "exact",
     output: Output = "-",
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    common: Common,
 ) -> None:
     """Plan pipelines of unlike sizes that use all nodes: those that end an iteration first.
 
@@ -56,12 +57,10 @@ def oobleck(
         global_batch,
         microbatch_size,
         multiple_of,
-        objective.value,
-        solver.value,
+        objective,
+        solver,
     )
-    emit(made, output, as_json)
-    remark(summary(made))
-    remark(pipelines_of(made))
+    present(made, output, common, [pipelines_of(made)])
 
 
 def pipelines_of(made: "Plan") -> str:
@@ -70,7 +69,7 @@ def pipelines_of(made: "Plan") -> str:
     counts = [str(pipeline.microbatches) for pipeline in made.pipelines]
     more = ", …" if len(nodes) > MOST_NAMED else ""
     return (
-        f"{len(nodes)} {'pipelines' if len(nodes) > 1 else 'pipeline'} of {', '.join(nodes[:MOST_NAMED])}{more} nodes "
+        f"{counted(len(nodes), 'pipeline')} of {', '.join(nodes[:MOST_NAMED])}{more} nodes "
         f"with {', '.join(counts[:MOST_NAMED])}{more} micro-batches"
     )
 
@@ -78,6 +77,7 @@ def pipelines_of(made: "Plan") -> str:
 # `rtk plan templates`: pipeline templates for all numbers of nodes that pipelines may have.
 
 
+@grouped
 def templates(
     profile: ProfileFile,
     nodes: Annotated[
@@ -114,16 +114,15 @@ def templates(
         ),
     ] = None,
     output: Output = "-",
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    common: Common,
 ) -> None:
     """Plan pipeline templates: for each number of nodes a pipeline may have, the stages of least iteration time.
 
     From the fewest nodes that the model fits on to what f such pipelines leave. Standard error shows them, and says
     which numbers of nodes they are enough for.
     """
-    from ..planners.oobleck.templates import plan_templates
+    from ..planners.plain.verbs import plan_templates
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
 
@@ -132,18 +131,20 @@ def templates(
         raise InvalidInputError(
             f"{len(limits)} memory limits for one kind of GPU", where="--memory-limit", fix="give one"
         )
-    site, read = read_site_or_count(cluster, nodes, gpus_per_node, gpu, overlay), read_document(profile, Profile)
     made = plan_templates(
-        site.adapted(read),
-        *site.live_nodes(),
-        fault_tolerance,
-        microbatches,
-        largest,
-        limits[0] if limits else None,
+        read_document(profile, Profile),
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        fault_tolerance=fault_tolerance,
+        microbatches=microbatches,
+        largest=largest,
+        memory_limit=limits[0] if limits else None,
+        gpu=gpu,
+        cluster=cluster,
+        overlay=overlay,
     )
-    made = site.signed(made, read)
-    emit(made, output, as_json)
-    if not SETTINGS.quiet:
+    emit(made, output, common.as_json)
+    if not common.quiet:
         print_table(COLUMNS, [_row(template) for template in made.templates], to_stderr=True)
     remark(promise(made))
 
@@ -183,6 +184,7 @@ def promise(made: "Templates") -> str:
 # `rtk plan reconfigure`: the next plan when nodes are lost or join.
 
 
+@grouped
 def reconfigure(
     plan: Annotated[str, typer.Argument(help="The running plan, made by rtk plan oobleck; `-` is standard input.")],
     failed: Annotated[
@@ -201,9 +203,8 @@ def reconfigure(
         ),
     ] = 100,
     output: Output = "-",
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    common: Common,
 ) -> None:
     """Plan for the nodes that are left or join: pipelines shrink, borrow nodes or merge, and least is copied.
 
@@ -211,14 +212,10 @@ def reconfigure(
     who copies which layers from whom; standard error names the first of them.
     """
     from ..planners.plain.verbs import plan_reconfigure
-    from .options import read_valid_plan
 
     places, running = parse_places(failed, "--failed"), read_valid_plan(plan)
     found = plan_reconfigure(running, failed=places, join=join, pays_within=pays_within)
-    emit(found.plan, output, as_json)
-    remark(summary(found.plan))
-    remark(_change(running, found))
-    remark(_copying(found))
+    present(found.plan, output, common, [_change(running, found), _copying(found)])
 
 
 def _change(running: "Plan", found: "Reconfiguration") -> str:
@@ -236,18 +233,12 @@ def _change(running: "Plan", found: "Reconfiguration") -> str:
 def _pipelines(plan: "Plan") -> str:
     """How many pipelines of which templates there are."""
     names = [pipeline.template for pipeline in plan.pipelines]
-    return ", ".join(f"{names.count(name)} of {name}" for name in dict.fromkeys(sorted(names, key=_by_size)))
-
-
-def _by_size(name: str) -> tuple[int, str]:
-    """Templates are named n2 to n10: by their numbers."""
-    return len(name), name
+    by_number = sorted(set(names), key=lambda name: (len(name), name))  # they are called n2 to n10
+    return ", ".join(f"{names.count(name)} of {name}" for name in by_number)
 
 
 def _copying(found: "Reconfiguration") -> str:
     """Who copies what from whom, the first of them, and how much that is."""
-    from ..viz.units import print_bytes, print_time
-
     if not found.copies:
         return "nothing to copy"
     names = [f"{print_layers([copy.layers])} from {copy.source} to {copy.target}" for copy in found.copies]

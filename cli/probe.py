@@ -3,34 +3,24 @@
 import os
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from enum import StrEnum
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from ..probing import MEETING
+from ..runners.processes import WorkerProcesses, arguments_of
 from ..schemas.documents import canonical_json, read_document, write_document
 from ..schemas.errors import InvalidInputError, RuntimeFailedError
 from ..schemas.files import STANDARD_STREAM, write_bytes
 from ..schemas.quantities import parse_bytes
-from .console import Debug, Json, Output, Quiet, Seed, print_json, progress
-from .run import WorkerProcesses, die_with_launcher
-
-if TYPE_CHECKING:
-    from ..profilers.link_survey import LinkSurvey
-    from ..runners.passes import Pass
-    from ..runners.torch.probe import LinkReadings, Place
-    from ..schemas.profile import Profile
-
+from .console import Common, Output, Seed, grouped, print_json, progress
 
 # What commands share that run on every rank of a job: under torchrun, or as processes that they start here.
 
 
-# A file on which the ranks that --processes starts meet: for that nobody has to listen on a port.
-MEETING = "RTK_PROBE_MEETING"
 LOOK_EVERY_S = 0.05
 
 Processes = Annotated[
@@ -64,32 +54,6 @@ def start_here(processes: int, arguments: Sequence[str]) -> None:
         raise typer.Exit(failed[1])
 
 
-def be_rank(command: str) -> None:
-    """Make sure that this process is a rank of a job, which ends with whoever started it.
-
-    Args:
-        command: what the user calls, such as `rtk probe`.
-
-    Raises:
-        InvalidInputError: it is none.
-    """
-    if "RANK" not in os.environ:
-        raise InvalidInputError(
-            f"{command} runs on every rank of a job, and this process is none",
-            where="RANK",
-            fix=f"start it as `torchrun --nproc-per-node 8 --no-python {command}`, or here with --processes N",
-        )
-    die_with_launcher()
-
-
-def crowded_hosts(places: "Iterable[Place]") -> list[str]:
-    """Machines with more ranks than processor cores, where these compute."""
-    given = list(places)
-    ranks = Counter(one.host for one in given if one.device == "cpu")
-    cores = {one.host: one.cores for one in given}
-    return sorted(host for host, count in ranks.items() if count > cores[host])
-
-
 def _environment(rank: int, processes: int, folder: str) -> dict[str, str]:
     return {
         "RANK": str(rank),
@@ -108,14 +72,7 @@ SUMMARY = "Test all workers and links of a job, and name the slow ones."
 MEGABYTE = 1_000_000
 
 
-class ProbedLinks(StrEnum):
-    """Which links are tested."""
-
-    RING = "ring"
-    TREE = "tree"
-    ALL = "all"
-
-
+@grouped
 def command(
     sizes: Annotated[
         str | None,
@@ -127,26 +84,44 @@ def command(
         typer.Option("--gemm", min=1, max=100_000, help="Rows of the matrices; else 8192 on GPUs and 512 on CPUs."),
     ] = None,
     pairs: Annotated[
-        ProbedLinks, typer.Option("--pairs", help="Links: those of a ring, of NCCL's two trees, or all.")
-    ] = (ProbedLinks.RING),
+        Literal["ring", "tree", "all"],
+        typer.Option("--pairs", help="Links: those of a ring, of NCCL's two trees, or all."),
+    ] = "ring",
     processes: Processes = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if something is slow.")] = False,
     output: Annotated[str | None, typer.Option("--output", "-o", help="Also write what --json prints to here.")] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    common: Common,
 ) -> None:
     """Multiply matrices on all workers at once, then exchange messages in passes; rank 0 names who is over 10 % slower.
 
     Under torchrun: `torchrun --nproc-per-node 8 --no-python rtk probe`. A ring's links need 2 passes, or 3 for an odd
     number of ranks; a tree's 4, of which NCCL has two; all pairs one less than there are ranks.
     """
+    from ..probing import probe as run_probe
+    from .links_report import print_probe
+
     sizes_bytes = _bytes_of(sizes)
     if processes is not None:
-        start_here(processes, _arguments(sizes, repeat, gemm, pairs, exit_code, output, as_json, quiet, debug))
+        options: dict[str, object] = {
+            "--sizes": sizes,
+            "--repeat": repeat,
+            "--gemm": gemm,
+            "--pairs": pairs,
+            "--output": output,
+        }
+        start_here(processes, [NAME, *arguments_of(options | {"--exit-code": exit_code}), *common.arguments()])
         return
-    be_rank("rtk probe")
-    if not _probe(pairs, sizes_bytes, gemm, repeat, output, as_json) and exit_code:
+    found = run_probe(pairs, sizes_bytes=sizes_bytes, gemm=gemm, repeat=repeat)
+    if found is None:
+        return
+    if output is not None:
+        write_bytes(output, canonical_json(found.tree()))
+    if common.as_json:
+        print_json(found.tree())
+    else:
+        print_probe(found)
+    if exit_code and found.slow:
         raise typer.Exit(1)
 
 
@@ -161,48 +136,13 @@ def _bytes_of(sizes: str | None) -> tuple[int, ...]:
     return found
 
 
-def _arguments(
-    sizes: str | None, repeat: int, gemm: int | None, pairs: ProbedLinks, *flags: "bool | str | None"
-) -> list[str]:
-    """The command line of a rank that this process starts."""
-    exit_code, output, as_json, quiet, debug = flags
-    given = {"--sizes": sizes, "--repeat": repeat, "--gemm": gemm, "--pairs": pairs.value, "--output": output}
-    switches = {"--exit-code": exit_code, "--json": as_json, "--quiet": quiet, "--debug": debug}
-    options = [text for name, value in given.items() if value is not None for text in (name, str(value))]
-    return [NAME, *options, *(name for name, is_on in switches.items() if is_on)]
-
-
-def _probe(
-    pairs: ProbedLinks, sizes_bytes: tuple[int, ...], gemm: int | None, repeat: int, output: str | None, as_json: bool
-) -> bool:
-    """Be a rank; whether all is well, as far as this rank has to say."""
-    from ..runners.torch.probe import ProbeWorkload, Trials, meeting, take_readings
-
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    with meeting(os.environ.get(MEETING)) as device:
-        begin_s = time.perf_counter()
-        passes = _passes(pairs, size)
-        readings = take_readings(Trials(passes, sizes_bytes, gemm, repeat), ProbeWorkload(device))
-        took_s = time.perf_counter() - begin_s
-    if int(os.environ["RANK"]) != 0:
-        return True
-    from .links_report import report
-
-    return report(readings, pairs.value, len(passes), took_s, output, as_json)
-
-
-def _passes(pairs: ProbedLinks, size: int) -> "tuple[Pass, ...]":
-    from ..runners.passes import pairwise_passes, ring_passes, tree_passes
-
-    return {ProbedLinks.RING: ring_passes, ProbedLinks.TREE: tree_passes, ProbedLinks.ALL: pairwise_passes}[pairs](size)
-
-
 # `rtk profile links`: latency and bandwidth between the ranks of a job, of messages and of all-reduces.
 
 
 LARGEST_BYTES = 10**11
 
 
+@grouped
 def links(
     sizes: Annotated[
         str | None,
@@ -222,9 +162,8 @@ def links(
     ] = None,
     output: Output = STANDARD_STREAM,
     seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    common: Common,
 ) -> None:
     """Measure messages between pairs of ranks, and all-reduces, at several sizes; fit latency and bandwidth to them.
 
@@ -235,21 +174,45 @@ def links(
     With --into the output is that profile, whose network.intra_node and inter_node have become the median over pairs;
     otherwise it is all that was measured, which --json prints in both cases.
     """
+    from ..probing import profile_links, several
+    from ..schemas.profile import Profile
+    from .links_report import print_survey
+
     sizes_bytes = parse_sizes(sizes)
     if into is not None:
-        _refuse_standard_streams(into, output, as_json)
+        _refuse_standard_streams(into, output, common.as_json)
     if processes is not None:
-        _load(into)
-        start_here(
-            _several(processes), _link_arguments(sizes, repeat, together, into, output, seed, as_json, quiet, debug)
-        )
+        _ = into and read_document(into, Profile)  # refused before anything is measured
+        options: dict[str, object] = {
+            "--sizes": sizes,
+            "--repeat": repeat,
+            "--into": into,
+            "--output": output,
+            "--seed": seed,
+        }
+        command_line = ["profile", "links", *arguments_of(options | {"--together": together}), *common.arguments()]
+        start_here(several(processes), command_line)
         return
-    be_rank("rtk profile links")
-    _several(int(os.environ.get("WORLD_SIZE", "1")))
-    profile = _load(into if os.environ["RANK"] == "0" else None)
-    readings = _measure(sizes_bytes, repeat, together)
-    if os.environ["RANK"] == "0":
-        _report(readings, together, seed, profile, output, as_json, quiet)
+    is_first = os.environ.get("RANK") == "0"
+    profile = read_document(into, Profile) if into is not None and is_first else None
+    with progress() if is_first else nullcontext() as bar:
+        task = bar.add_task("measuring links", total=None) if bar else None
+
+        def tell(done: int, of: int) -> None:
+            if bar is not None and task is not None:
+                bar.update(task, completed=done, total=of)
+
+        found = profile_links(sizes_bytes=sizes_bytes, repeat=repeat, together=together, seed=seed, tell=tell)
+    if found is None:
+        return
+    if not common.quiet:
+        print_survey(found.survey, found.places)
+    if profile is not None:
+        write_document(output, found.into(profile))
+    else:
+        write_bytes(output, canonical_json(found.tree()))
+    if common.as_json and output != STANDARD_STREAM:
+        print_json(found.tree())
 
 
 def parse_sizes(text: str | None) -> tuple[int, ...]:
@@ -272,14 +235,6 @@ def parse_sizes(text: str | None) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _several(ranks: int) -> int:
-    if ranks < 2:
-        raise InvalidInputError(
-            "there are no links in a job of one rank", where="--processes, or torchrun", fix="start two ranks or more"
-        )
-    return ranks
-
-
 def _refuse_standard_streams(into: str, output: str, as_json: bool) -> None:
     """A rank has no standard input of its own; and standard output takes one document."""
     if into == STANDARD_STREAM:
@@ -290,75 +245,3 @@ def _refuse_standard_streams(into: str, output: str, as_json: bool) -> None:
             where="--json",
             fix="write the profile to a file with -o",
         )
-
-
-def _load(into: str | None) -> "Profile | None":
-    """What is written into is read before anything is measured."""
-    from ..schemas.profile import Profile
-
-    return read_document(into, Profile) if into is not None else None
-
-
-def _link_arguments(
-    sizes: str | None, repeat: int, together: bool, into: str | None, output: str, seed: int, *flags: bool
-) -> list[str]:
-    """The command line of a rank that this process starts."""
-    given = {"--sizes": sizes, "--repeat": repeat, "--into": into, "--output": output, "--seed": seed}
-    switches = dict(zip(("--together", "--json", "--quiet", "--debug"), (together, *flags), strict=True))
-    options = [text for name, value in given.items() if value is not None for text in (name, str(value))]
-    return ["profile", "links", *options, *(name for name, is_on in switches.items() if is_on)]
-
-
-def _measure(sizes_bytes: tuple[int, ...], repeat: int, together: bool) -> "LinkReadings":
-    """Be a rank; rank 0 shows how far all are."""
-    from ..runners.passes import one_at_a_time, passes_of
-    from ..runners.torch.probe import LinkTrials, ProbeWorkload, meeting, take_link_readings
-
-    passes = passes_of(int(os.environ["WORLD_SIZE"]))
-    trials = LinkTrials(passes if together else one_at_a_time(passes), sizes_bytes, repeat)
-    with meeting(os.environ.get(MEETING)) as device:
-        if os.environ["RANK"] != "0":
-            return take_link_readings(trials, ProbeWorkload(device))
-        with progress() as bar:
-            task = bar.add_task("measuring links", total=None)
-            return take_link_readings(
-                trials,
-                ProbeWorkload(device),
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )
-
-
-def _report(
-    readings: "LinkReadings",
-    together: bool,
-    seed: int,
-    profile: "Profile | None",
-    output: str,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Fit, and write what was asked for."""
-    from ..profilers.link_survey import survey
-    from .links_report import print_survey, tree_of
-
-    found = survey([place.host for place in readings.places], readings.exchange_s, readings.allreduce_s, seed)
-    if not quiet:
-        print_survey(found, readings.places)
-    tree = tree_of(found, readings.places, together)
-    if profile is not None:
-        write_document(output, with_network(profile, found))
-    else:
-        write_bytes(output, canonical_json(tree))
-    if as_json and output != STANDARD_STREAM:
-        print_json(tree)
-
-
-def with_network(profile: "Profile", found: "LinkSurvey") -> "Profile":
-    """The profile with the paths that were measured; a kind that no pair was of stays as it is."""
-    network, measured = profile.network, found.network
-    changed = replace(
-        network,
-        intra_node=measured.intra_node or network.intra_node,
-        inter_node=measured.inter_node or network.inter_node,
-    )
-    return replace(profile, network=changed)

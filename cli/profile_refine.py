@@ -1,24 +1,21 @@
 """`rtk profile refine`: what a run measured corrects a profile."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..schemas.documents import digest, read_document
+from ..schemas.documents import read_document
 from ..schemas.errors import InvalidInputError
-from ..schemas.files import STANDARD_STREAM, source_of
-from .console import Debug, Json, Output, Quiet, emit, print_json, print_table, remark
+from ..schemas.files import STANDARD_STREAM
+from ..schemas.remarks import remark
+from .console import Common, Output, emit, grouped, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..profilers.comparing import Comparison, Fact, TimeRatio
-    from ..profilers.refine import MeasuredRun, OperationReading, Refinement, WorkerHolding
-    from ..schemas.plan import Plan
+    from ..profilers.comparing import Comparison
+    from ..profilers.refine import MeasuredRun, Refinement
     from ..schemas.profile import Profile
-    from ..schemas.timeline import Timeline
     from ..viz.diff import Difference
 
 
@@ -31,6 +28,7 @@ _WORST_CLOCK = {
 }
 
 
+@grouped
 def refine(
     profile: Annotated[str, typer.Argument(help="The profile to correct; `-` is standard input.")],
     timeline: Annotated[
@@ -46,9 +44,8 @@ def refine(
         typer.Option("--plan", help="The plan that was run; else stages are cut as rtk plan cuts them. Repeatable."),
     ] = None,
     output: Output = STANDARD_STREAM,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    common: Common,
 ) -> None:
     """Correct a profile's times by what a run measured, stage by stage.
 
@@ -56,7 +53,7 @@ def refine(
     give finer factors. Traces are those of torch's profiler in which a pipeline's operations are annotated (PP:0F1), as
     torch's pipelining does (torchtitan), or traces of Megatron with call stacks.
     """
-    from ..profilers.refine import refine as refined_by
+    from ..refining import profile_refine
     from ..schemas.plan import Plan
     from ..schemas.profile import Profile
 
@@ -64,10 +61,9 @@ def refine(
         raise InvalidInputError("standard input can be read only once", where="`-`", fix="give one `-`")
     read = read_document(profile, Profile)
     plans = [read_document(path, Plan) for path in plan or ()]
-    runs = [run_of(given, read, plans) for given in given_timelines(timeline)]
-    refinement = refined_by(read, runs)
-    emit(refinement.profile, output, as_json)
-    if not quiet:
+    refinement, runs = profile_refine(read, timeline, plans)
+    emit(refinement.profile, output, common.as_json)
+    if not common.quiet:
         _print_stages(refinement, runs)
         for words in _remarks(refinement, runs, read):
             remark(words)
@@ -83,21 +79,16 @@ def _print_stages(refinement: "Refinement", runs: "list[MeasuredRun]") -> None:
         found = {reading.operation: reading for reading in own}
         stage = next(name.partition("/")[2] for name, seat in runs[run].seats.items() if seat.layers == layers)
         name = f"run {run}, stage {stage}" if len(runs) > 1 else f"stage {stage}"
-        cells = (_becomes(found[one]) if one in found else "" for one in operations)
-        rows.append((name, f"{layers[0]}-{layers[1] - 1}", *cells, _factor(found.values())))
+        cells = (
+            f"{found[one].before_s * 1e3:.3g}→{found[one].after_s * 1e3:.3g}" if one in found else ""
+            for one in operations
+        )
+        # By how much the passes of a micro-batch became longer.
+        passes = [reading for reading in found.values() if reading.operation != "step"]
+        before_s, after_s = sum(one.before_s for one in passes), sum(one.after_s for one in passes)
+        rows.append((name, f"{layers[0]}-{layers[1] - 1}", *cells, f"{after_s / before_s:.3f}" if before_s else ""))
     columns = ("", "layers", *(f"{one} ms" for one in operations), "factor")
     print_table(columns, rows, to_stderr=True)
-
-
-def _becomes(reading: "OperationReading") -> str:
-    return f"{reading.before_s * 1e3:.3g}→{reading.after_s * 1e3:.3g}"
-
-
-def _factor(readings: "Iterable[OperationReading]") -> str:
-    """By how much the passes of a micro-batch became longer."""
-    passes = [reading for reading in readings if reading.operation != "step"]
-    before_s, after_s = sum(one.before_s for one in passes), sum(one.after_s for one in passes)
-    return f"{after_s / before_s:.3f}" if before_s else ""
 
 
 def _remarks(refinement: "Refinement", runs: "list[MeasuredRun]", before: "Profile") -> Iterator[str]:
@@ -143,14 +134,14 @@ _LAYER_WORDS = {
 }
 
 
+@grouped
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="The profile before; `-` is standard input.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The profile after; `-` is standard input.")],
     as_markdown: Annotated[bool, typer.Option("--md", help="A Markdown table, for a pull request.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if the profiles differ.")] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    common: Common,
 ) -> None:
     """Say what changed from profile A to profile B, beyond the noise of what was measured.
 
@@ -164,13 +155,13 @@ def compare(
 
     if a == b == STANDARD_STREAM:
         raise InvalidInputError("standard input can be read only once", where="A and B", fix="give one `-`")
-    if as_json and as_markdown:
+    if common.as_json and as_markdown:
         raise InvalidInputError("--json and --md are two forms of one answer", where="--md", fix="give one of them")
     before, after = read_document(a, Profile), read_document(b, Profile)
     found = comparison_of(before, after)
     facts = diff.PlanDiff(tuple(_changes_of_facts(found)))
     times = tuple(_changes_of_times(found, after))
-    if as_json:
+    if common.as_json:
         print_json(_tree(found, diff.as_tree(diff.PlanDiff((*facts.changes, *times)))))
     elif as_markdown:
         print(f"{verdict(found)}\n")
@@ -195,7 +186,7 @@ def verdict(found: "Comparison") -> str:
 
 
 def _verdict_of_times(found: "Comparison") -> str:
-    from ..viz.units import print_percent
+    from ..schemas.units import print_percent
 
     if found.overall is None:
         return "the profiles have no times in common"
@@ -222,47 +213,42 @@ def _changes_of_facts(found: "Comparison") -> "Iterator[Difference]":
                 fact.path, "settings" if not rest else kind, fact.before, fact.after, f"{name}: {becoming}"
             )
         else:
-            yield Difference(fact.path, "layers", fact.before, fact.after, _of_layers(fact, becoming))
-
-
-def _of_layers(fact: "Fact", becoming: str) -> str:
-    """A fact about layers in words."""
-    name = fact.path.rpartition("/")[2]
-    if name not in _LAYER_WORDS:
-        what = "is gone" if fact.after is None else "is new"
-        return f"layer {fact.layers[0]} ({fact.before if fact.after is None else fact.after}) {what}"
-    noun = "layer" if len(fact.layers) == 1 else "layers"
-    return f"{_LAYER_WORDS[name]} of {noun} {_ranges(fact.layers)}: {becoming}"
+            name = fact.path.rpartition("/")[2]
+            if name in _LAYER_WORDS:
+                noun = "layer" if len(fact.layers) == 1 else "layers"
+                words = f"{_LAYER_WORDS[name]} of {noun} {_ranges(fact.layers)}: {becoming}"
+            else:
+                what, who = ("is gone", fact.before) if fact.after is None else ("is new", fact.after)
+                words = f"layer {fact.layers[0]} ({who}) {what}"
+            yield Difference(fact.path, "layers", fact.before, fact.after, words)
 
 
 def _changes_of_times(found: "Comparison", after: "Profile") -> "Iterator[Difference]":
     """What differs in times: all in all, then layer by layer."""
     from ..profilers.comparing import WHOLE
     from ..schemas.profile import TIMES
+    from ..schemas.units import print_percent
     from ..viz.diff import Difference, becomes
-    from ..viz.units import print_percent
 
     if found.overall is not None and found.overall.differs:
         words = f"all layers: {found.overall.ratio:.3f} times as long (noise {print_percent(found.overall.noise)})"
         yield Difference("/layers", "times", None, found.overall.ratio, words)
     for one in found.differing:
-        path = f"/layers/{one.layers[1]}" + ("" if one.operation == WHOLE else _cost_path(one, after, TIMES))
-        name = f"{one.operation} of layer {one.layers[1]} ({after.layers[one.layers[1]].name or 'without a name'})"
+        layer, path = after.layers[one.layers[1]], f"/layers/{one.layers[1]}"
+        if one.operation != WHOLE:
+            degrees = [cost.tensor_parallel for cost in layer.costs]
+            path += f"/costs/{degrees.index(one.tensor_parallel)}/{TIMES[one.operation]}"
+        name = f"{one.operation} of layer {one.layers[1]} ({layer.name or 'without a name'})"
         beside = f"{one.relative:.3f} times the overall ratio, noise {print_percent(one.noise)}"
         becoming = becomes(one.before_s, one.after_s, "s")
         yield Difference(path, "times", one.before_s, one.after_s, f"{name}: {becoming}; {beside}")
-
-
-def _cost_path(one: "TimeRatio", after: "Profile", names: dict[str, str]) -> str:
-    degrees = [cost.tensor_parallel for cost in after.layers[one.layers[1]].costs]
-    return f"/costs/{degrees.index(one.tensor_parallel)}/{names[one.operation]}"
 
 
 def _print_times(found: "Comparison", after: "Profile") -> None:
     """The layers whose times differ, and how many times as long as overall; nothing stands where they do not differ."""
     from ..profilers.comparing import WHOLE
     from ..schemas.profile import TIMES
-    from ..viz.units import print_time
+    from ..schemas.units import print_time
 
     operations = (*TIMES, WHOLE)
     rows = []
@@ -310,152 +296,3 @@ def _ranges(numbers: tuple[int, ...]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in runs)
-
-
-# Measured timelines as commands are given them, and what their workers held.
-
-
-SNIFFED_BYTES = 256 << 10
-TRACES = (".json", ".json.gz")
-
-
-@dataclass(frozen=True)
-class Given:
-    """A timeline as it was given: its name for messages, and what it says."""
-
-    name: str
-    timeline: "Timeline"
-
-
-def given_timelines(paths: Sequence[str]) -> Iterator[Given]:
-    """The timelines: documents, folders of traces, and all single traces as one job, last."""
-    from ..profilers.annotations import read_annotations
-    from ..schemas.timeline import Timeline
-
-    traces = []
-    for path in paths:
-        if path != STANDARD_STREAM and Path(path).is_dir():
-            inside = sorted(one for one in Path(path).rglob("*") if one.name.endswith(TRACES))
-            if not inside:
-                raise InvalidInputError("the folder holds no traces", where=path, fix="give .json or .json.gz files")
-            yield Given(path, read_annotations(inside))
-        elif path != STANDARD_STREAM and _is_trace(path):
-            traces.append(Path(path))
-        else:
-            yield Given(source_of(path), read_document(path, Timeline))
-    if traces:
-        yield Given(", ".join(map(str, traces)), read_annotations(traces))
-
-
-def _is_trace(path: str) -> bool:
-    from ..profilers.failslow.calls.sources import beginning_of
-
-    head = beginning_of(Path(path), SNIFFED_BYTES).lstrip()
-    return head.startswith(b"[") or b'"traceEvents"' in head or b'"distributedInfo"' in head
-
-
-def run_of(given: Given, profile: "Profile", plans: "Sequence[Plan]") -> "MeasuredRun":
-    """A timeline with what its workers held: by the plan that it is of, or by how its stages would be cut."""
-    from ..profilers.refine import MeasuredRun
-
-    plan = _plan_of(given, plans)
-    if plan is not None and given.timeline.plan is not None:
-        return MeasuredRun(
-            given.name, given.timeline, {worker.name: _seat(plan, place) for place, worker in enumerate(plan.workers)}
-        )
-    stages = _stages_by_plan(plan, given) if plan else _stages_by_cut(profile, given)
-    workers = {span.worker: int(span.worker.partition("/")[2]) for span in given.timeline.spans}
-    beyond = max(workers.values(), default=0)
-    if beyond >= len(stages):
-        raise InvalidInputError(
-            f"the timeline has a stage {beyond}, the plan {len(stages)} stages",
-            where=given.name,
-            fix="give the plan that was run",
-        )
-    return MeasuredRun(
-        given.name, given.timeline, {**_everywhere(stages), **{name: stages[stage] for name, stage in workers.items()}}
-    )
-
-
-def _plan_of(given: Given, plans: "Sequence[Plan]") -> "Plan | None":
-    """The plan that a timeline is of, by its digest; without one the only plan with as many stages."""
-    named = given.timeline.plan
-    if not plans:
-        return None
-    if named is not None:
-        found = [plan for plan in plans if digest(plan) == named]
-        if not found:
-            raise InvalidInputError(
-                f"the timeline is of another plan (sha256 {named[:12]}…)",
-                where=f"{given.name}, /plan",
-                fix="give the plan that was run: --plan",
-            )
-        return found[0]
-    count = _stage_count(given)
-    fitting = [plan for plan in plans if len(plan.template_of(0).stages) == count] if len(plans) > 1 else plans
-    if len(fitting) != 1:
-        raise InvalidInputError(
-            f"{len(fitting)} of the plans have the timeline's {count} stages, and it does not say whose it is",
-            where=given.name,
-            fix="refine by one timeline and its plan after the other",
-        )
-    return fitting[0]
-
-
-def _seat(plan: "Plan", place: int) -> "WorkerHolding":
-    from ..profilers.refine import WorkerHolding
-
-    worker = plan.workers[place]
-    stage = plan.stage_of(worker)
-    return WorkerHolding(stage.layers, stage.tensor_parallel, worker.slowdown or 1.0)
-
-
-def _stages_by_plan(plan: "Plan", given: Given) -> "list[WorkerHolding]":
-    """The stages of a plan whose pipelines are all alike: a trace does not say which pipeline a rank belongs to."""
-    from ..profilers.refine import WorkerHolding
-
-    cuts = {
-        tuple((stage.layers, stage.tensor_parallel) for stage in plan.template_of(k).stages)
-        for k in range(len(plan.pipelines))
-    }
-    if len(cuts) > 1:
-        raise InvalidInputError(
-            "the plan's pipelines have unlike stages, and the timeline does not say whose they are",
-            where=given.name,
-            fix="give a timeline of rtk run",
-        )
-    return [WorkerHolding(layers, degree) for layers, degree in cuts.pop()]
-
-
-def _stages_by_cut(profile: "Profile", given: Given) -> "list[WorkerHolding]":
-    """The stages that `rtk plan` would cut."""
-    from ..planners.shape import cut_stages
-    from ..profilers.refine import WorkerHolding
-    from ..schemas.profile import Device
-
-    count = _stage_count(given)
-    if count > len(profile.layers):
-        raise InvalidInputError(
-            f"the timeline has {count} stages, the profile {len(profile.layers)} layers",
-            where=given.name,
-            fix="give the profile of the model that was run",
-        )
-    cut = cut_stages(replace(profile, device=Device()), count, peers=1)
-    return [WorkerHolding(stage.layers) for stage in cut.stages]
-
-
-def _stage_count(given: Given) -> int:
-    """How many stages a timeline has; each must have computed."""
-    stages = {int(span.worker.partition("/")[2]) for span in given.timeline.spans}
-    missing = set(range(max(stages, default=0) + 1)) - stages
-    if missing:
-        raise InvalidInputError(
-            f"stage {min(missing)} computes nothing",
-            where=given.name,
-            fix="give traces of all ranks, or the plan that was run (--plan)",
-        )
-    return len(stages)
-
-
-def _everywhere(stages: "Sequence[WorkerHolding]") -> "dict[str, WorkerHolding]":
-    return {f"0/{index}": seat for index, seat in enumerate(stages)}

@@ -4,141 +4,24 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
-from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..schemas.errors import InfeasibleError, InvalidInputError
-from ..schemas.fields import MOST_NODES
-from ..schemas.files import STANDARD_STREAM, opened, source_of
-from ..schemas.quantities import parse_time_s
-from ..schemas.text import counted, did_you_mean
-from .cluster import ClusterOption, Site, read_site_or_count
-from .console import Debug, Json, Quiet, Seed, emit, picture_ending, print_table, progress, remark
-from .options import MemoryLimit, Microbatches, Stages, parse_memory_limit
-from .trace import DepartureOrder, FormatName, Leaves, Nodes, SlowFaults, reading_of
+from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM, opened, source_of, write_bytes
+from ..schemas.orders import LeanSchedule
+from ..schemas.quantities import parse_memory_limit, parse_time_s
+from ..schemas.remarks import remark
+from .console import Common, Seed, emit, grouped, picture_ending, print_table, progress
+from .options import ClusterOption, MemoryLimit, Microbatches, Stages
+from .trace import ReadingOptions
 
 if TYPE_CHECKING:
-    from ..planners.policies.job import TrainingJob
-    from ..replaying import ReplayRequest
-    from ..schemas.cluster import Cluster
-    from ..schemas.profile import Profile
     from ..schemas.replay import Costs
     from ..schemas.replay_report import PolicyReport, ReplayReport
-
-
-# The job of a replay, put together from what options or a sweep's file say.
-
-
-MOST = 1e15  # of a cost: `Seconds` of schemas/fields.py, and far above what anything costs
-
-
-class ReplaySchedule(StrEnum):
-    """Of pipelines whose policy has no schedule of its own."""
-
-    ONE_F_ONE_B = "1f1b"
-    ZERO_BUBBLE = "zero-bubble"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A shape as it is asked for; without pipelines there are as many as the cluster holds."""
-
-    pp: int
-    microbatches: int
-    dp: int | None = None
-    tensor_parallel: int = 1
-    schedule: ReplaySchedule = ReplaySchedule.ONE_F_ONE_B
-    memory_limit_bytes: "Sequence[float] | None" = None
-
-
-def read_machines(cluster: str | None, nodes: int | None, tensor_parallel: int) -> Site:
-    """The machines of a replay: of `--cluster`, or so many nodes that each hold one worker; of neither, none.
-
-    Raises:
-        InvalidInputError: the cluster cannot be read, or has another number of nodes.
-    """
-    if cluster is None and nodes is None:
-        return Site()
-    return read_site_or_count(cluster, nodes, tensor_parallel if cluster is None else None, None, None)
-
-
-def nodes_at_start(site: Site) -> int | tuple[str, ...] | None:
-    """The nodes of a cluster, for traces that do not say them: by name where somebody has named them, else how many."""
-    from ..schemas.cluster_file import counted_cluster
-
-    if site.cluster is None:
-        return None
-    names = site.cluster.nodes
-    return len(names) if names == counted_cluster(len(names), 1).nodes else names
-
-
-def job_of(profile: "Profile", site: Site, asked: Asked, costs: "Costs", seed: int) -> "TrainingJob":
-    """What is trained, on which machines.
-
-    Raises:
-        InvalidInputError: nothing says how many pipelines there are, or nodes and pipelines do not go together.
-        InfeasibleError: the machines are too few.
-    """
-    from ..planners.policies.job import TrainingJob
-    from ..planners.shape import Shape
-
-    dp, gpus_per_node = asked.dp, asked.tensor_parallel
-    if site.cluster is not None:
-        dp, gpus_per_node = _pipelines(site.cluster, asked), site.cluster.gpus_per_node
-    if dp is None:
-        raise InvalidInputError("how many pipelines are there?", where="--dp", fix="give --dp K, or --cluster NxM")
-    gpus = asked.pp * dp * asked.tensor_parallel
-    if gpus > MOST_NODES * gpus_per_node:
-        raise InvalidInputError(
-            f"{dp} pipelines take {gpus // gpus_per_node} nodes, which are too many",
-            where="--dp",
-            fix=f"take pipelines for up to {MOST_NODES} nodes",
-        )
-    shape = Shape(asked.pp, dp, asked.microbatches, asked.memory_limit_bytes, None, asked.tensor_parallel)
-    return TrainingJob(site.adapted(profile), shape, gpus_per_node, costs, asked.schedule.value, seed)
-
-
-def _pipelines(cluster: "Cluster", asked: Asked) -> int:
-    gpus, each = cluster.size, asked.pp * asked.tensor_parallel
-    most = gpus // each
-    if most < (asked.dp or 1):
-        raise InfeasibleError(
-            f"there is no room for {counted(asked.dp or 1, 'pipeline')} of {counted(each, 'GPU')} "
-            f"on {counted(gpus, 'GPU')}",
-            where="--cluster",
-            fix=f"take at most {most} pipelines, or a larger cluster" if most else "take fewer stages or more nodes",
-        )
-    return asked.dp or most
-
-
-def parse_cost(name: str, text: str, where: str) -> float:
-    """What one thing costs.
-
-    Raises:
-        InvalidInputError: there is no such cost, or it is no number of 0 or more.
-    """
-    from ..schemas.replay import Costs
-
-    kinds = {one.name: one.type for one in fields(Costs)}
-    if name not in kinds:
-        fix = did_you_mean(name, kinds, f"costs are {', '.join(kinds)}")
-        raise InvalidInputError(f"there is no cost {name!r}", where=where, fix=fix)
-    is_whole, is_rate = kinds[name] is int, name.endswith("_bytes_per_s")
-    most = float("inf") if is_rate else MOST
-    try:
-        number = int(text) if is_whole else float(text)
-    except ValueError:
-        number = -1
-    if not 0 <= number < most or (is_rate and not number):
-        kind = "above 0" if is_rate else f"from 0 to below {MOST:g}" if number >= MOST else "of 0 or more"
-        what = f"{text!r} is no {'whole ' * is_whole}number {kind}"
-        raise InvalidInputError(what, where=where, fix=f"write a plain number, such as 10: {name} says its unit")
-    return number
 
 
 NAME = "replay"
@@ -147,6 +30,7 @@ SHARES = ("goodput", "all well", "working", "lost", "paused", "waiting")
 HEADINGS = ("policy", *SHARES, "GPU-h lost", "cost", "memory")  # within 100 columns, of a year too
 
 
+@grouped
 def command(
     profile: Annotated[str, typer.Option("--profile", help="The profile of the model.")],
     trace: Annotated[
@@ -166,8 +50,9 @@ def command(
     cluster: ClusterOption = None,
     tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", min=1, help="GPUs of a worker.")] = 1,
     schedule: Annotated[
-        ReplaySchedule, typer.Option("--schedule", help="Of pipelines whose policy has no schedule of its own.")
-    ] = ReplaySchedule.ONE_F_ONE_B,
+        LeanSchedule,
+        typer.Option("--schedule", help="Of pipelines whose policy has no schedule of its own."),
+    ] = "1f1b",
     memory_limit: MemoryLimit = None,
     cost: Annotated[
         list[str] | None,
@@ -177,10 +62,8 @@ def command(
         str | None,
         typer.Option("--until", metavar="TIME", help="End there, such as 12h or 30d. Default: the last event."),
     ] = None,
-    trace_format: FormatName = None,
-    nodes: Nodes = None,
-    leaving: Leaves = DepartureOrder.RANDOM,
-    slow_faults: SlowFaults = False,
+    *,
+    reading: ReadingOptions,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes, which share the policies.")] = 1,
     output: Annotated[
         str | None,
@@ -190,9 +73,7 @@ def command(
         str | None, typer.Option("--html", help="Where to write a page with pictures, to be mailed.")
     ] = None,
     seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    common: Common,
 ) -> None:
     """Replay a failure trace under each policy: goodput, and where the time went.
 
@@ -201,18 +82,39 @@ def command(
     would commit if it never failed; "all well" is the throughput with all nodes there, as a share of the same; then
     shares of the job's time: working, on work that was lost, paused, waiting.
     """
-    from ..replaying import ReplayRequest, parse_policies
+    from ..replaying import parse_policies, replay
+    from ..schemas.documents import read_document
+    from ..schemas.pools import process_pool
+    from ..schemas.profile import Profile
 
     if html is not None:
         picture_ending(html, (".html",), "end it in .html", "--html")
     require_places({"--output": output, "--html": html}, {"--profile": profile, "--trace": trace})
     names, until_s = parse_policies(policies), None if until is None else parse_time_s(until, "--until")
-    asked = Asked(pp, microbatches, dp, tensor_parallel, schedule, parse_memory_limit(memory_limit))
-    job, at_start = _job(profile, (cluster, nodes), asked, parse_costs(cost), seed)
-    reading = reading_of(trace_format, at_start, leaving, slow_faults, seed)
-    with readable_again(trace) as path:
-        report = _asked(ReplayRequest(job, path, reading, names, until_s, source_of(trace)), jobs)
-    _tell(report, output, html, as_json)
+    limits, costs, count = parse_memory_limit(memory_limit), parse_costs(cost), len(names)
+    read, processes = read_document(profile, Profile), min(jobs, count)
+    pool = process_pool(processes) if processes > 1 else nullcontext()
+    with readable_again(trace) as path, pool as executor, progress() as bar:
+        report = replay(
+            read,
+            path,
+            pp=pp,
+            microbatches=microbatches,
+            dp=dp,
+            policies=names,
+            cluster=cluster,
+            tensor_parallel=tensor_parallel,
+            schedule=schedule,
+            memory_limit=limits,
+            cost=costs,
+            until_s=until_s,
+            **vars(reading),
+            seed=seed,
+            name=source_of(trace),
+            executor=executor,
+            watch=lambda answers: bar.track(answers, count, description="policies"),
+        )
+    _tell(report, output, html, common.as_json)
 
 
 def require_places(outputs: Mapping[str, str | None], inputs: Mapping[str, str]) -> None:
@@ -277,7 +179,7 @@ def parse_costs(values: Iterable[str] | None) -> "Costs":
     Raises:
         InvalidInputError: there is no such cost, or it is no number, or below 0.
     """
-    from ..schemas.replay import Costs
+    from ..schemas.replay import Costs, parse_cost
 
     given: dict[str, Any] = {}
     for value in values or ():
@@ -306,33 +208,14 @@ def readable_again(trace: str) -> Iterator[str]:
             raise InvalidInputError(error.what, where=where, fix=error.fix) from None
 
 
-def _job(
-    path: str, machines: tuple[str | None, int | None], asked: Asked, costs: "Costs", seed: int
-) -> "tuple[TrainingJob, int | tuple[str, ...] | None]":
-    """What is trained, and the nodes that are there at the start."""
-    from ..schemas.documents import read_document
-    from ..schemas.profile import Profile
-
-    site = read_machines(*machines, asked.tensor_parallel)
-    return job_of(read_document(path, Profile), site, asked, costs, seed), nodes_at_start(site)
-
-
-def _asked(question: "ReplayRequest", jobs: int) -> "ReplayReport":
-    """The answer, with a bar that shows how many policies are through."""
-    from ..replaying import ask
-    from .executors import process_pool
-
-    count = len(question.policies)
-    with process_pool(min(jobs, count)) if min(jobs, count) > 1 else nullcontext() as executor, progress() as bar:
-        return ask(question, executor, lambda answers: bar.track(answers, count, description="policies"))
-
-
 def _tell(report: "ReplayReport", output: str | None, html: str | None, as_json: bool) -> None:
     """Write what is asked for, and a table where standard output is free."""
     if output is not None or as_json:
         emit(report, STANDARD_STREAM if output is None else output, as_json)
     if html is not None:
-        _write_page(report, html)
+        from ..viz.replay_page import replay_html
+
+        write_bytes(html, replay_html(report).encode())
     for path in (output, html):
         if path not in (None, STANDARD_STREAM):
             remark(f"wrote {path}")
@@ -340,21 +223,9 @@ def _tell(report: "ReplayReport", output: str | None, html: str | None, as_json:
         from ..viz.replay import most_amounts
 
         fault_free_s, most = report.fault_free["iteration_time_s"], most_amounts(report)
-        rows = [row_of(one, fault_free_s, most) for one in report.policies]
-        print_table(HEADINGS, [*rows, _most(report)])
+        rows, bound = [row_of(one, fault_free_s, most) for one in report.policies], report.fault_free["goodput_bound"]
+        at_most = ("at most", "" if bound is None else f"{bound:.1%}", *[""] * (len(HEADINGS) - 2))
+        print_table(HEADINGS, [*rows, at_most])
     for one in report.policies:
         if one.refusal is not None:
             remark(f"{one.policy} cannot train: {one.refusal}")
-
-
-def _most(report: "ReplayReport") -> Sequence[str]:
-    """The row of what no policy can exceed."""
-    bound = report.fault_free["goodput_bound"]
-    return ("at most", "" if bound is None else f"{bound:.1%}", *[""] * (len(HEADINGS) - 2))
-
-
-def _write_page(report: "ReplayReport", path: str) -> None:
-    from ..schemas.files import write_bytes
-    from ..viz.replay_page import replay_html
-
-    write_bytes(path, replay_html(report).encode())

@@ -6,11 +6,12 @@ import typer
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import write_bytes
+from ..schemas.remarks import remark
 from ..schemas.text import did_you_mean
-from .console import Debug, Json, Quiet, print_json, print_table, progress, remark
+from .console import Common, grouped, print_json, print_table, progress
 
 if TYPE_CHECKING:
-    from ..benchmarks.papers.reproduction import Reproduction
+    pass
 
 NAME = "reproduce"
 SUMMARY = "Make the papers' tables and figures again, theirs beside ours."
@@ -18,6 +19,7 @@ SUMMARY = "Make the papers' tables and figures again, theirs beside ours."
 LIST, ALL = "list", "all"
 
 
+@grouped
 def command(
     names: Annotated[
         list[str] | None,
@@ -29,9 +31,8 @@ def command(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 1 if anything that is judged does not hold.")
     ] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    common: Common,
 ) -> None:
     """Make tables and figures of the papers again: their number, ours, the difference, and what ours stands on.
 
@@ -40,17 +41,25 @@ def command(
     stated inputs, computed beside it, measured here and recorded, quoted from the paper; and how many numbers were
     fitted to it.
     """
-    from ..benchmarks.papers import telling
+    from ..benchmarks.papers import catalogue, telling
 
     chosen = _chosen(names or [LIST])
     if not chosen:
-        _list(markdown, as_json)
+        _list(markdown, common.as_json)
         return
-    made = _made(chosen)
-    if markdown is not None:
-        write_bytes(markdown, _page(made, chosen if ALL not in (names or ()) else None).encode())
+    made = []
+    with progress() as bar:
+        task = bar.add_task("reproducing", total=len(chosen))
+        for name in chosen:
+            bar.update(task, description=name)
+            made.append(catalogue.reproduce(name))
+            bar.advance(task)
+    if markdown is not None:  # a page of all says also what there is not
+        is_all = ALL in (names or ())
+        page = telling.page(made, ALL if is_all else " ".join(chosen), catalogue.ABSENT if is_all else {})
+        write_bytes(markdown, page.encode())
         remark(f"wrote {markdown}")
-    if as_json:
+    if common.as_json:
         print_json({"reproductions": [telling.as_tree(one) for one in made]})
     elif markdown is None:
         telling.print_all(made)
@@ -72,28 +81,13 @@ def _chosen(names: list[str]) -> tuple[str, ...]:
         raise InvalidInputError(f"`{LIST}` goes with no other name", where="NAME", fix=f"rtk reproduce {LIST}")
     for name in names:
         if name != ALL and name not in catalogue.MAKERS:
-            raise _unknown(name)
+            known = [*catalogue.names(), LIST, ALL]
+            raise InvalidInputError(
+                f"there is no reproduction {name!r}",
+                where="NAME",
+                fix=did_you_mean(name, known, "`rtk reproduce list` names them all", least=0.4),
+            )
     return catalogue.names() if ALL in names else tuple(dict.fromkeys(names))
-
-
-def _unknown(name: str) -> InvalidInputError:
-    from ..benchmarks.papers import catalogue
-
-    known = [*catalogue.names(), LIST, ALL]
-    return InvalidInputError(
-        f"there is no reproduction {name!r}",
-        where="NAME",
-        fix=did_you_mean(name, known, "`rtk reproduce list` names them all", least=0.4),
-    )
-
-
-def _page(made: "list[Reproduction]", chosen: tuple[str, ...] | None) -> str:
-    """A page; of all (none chosen) with what there is not."""
-    from ..benchmarks.papers import catalogue, telling
-
-    if chosen is None:
-        return telling.page(made, ALL, catalogue.ABSENT)
-    return telling.page(made, " ".join(chosen), {})
 
 
 def _list(markdown: str | None, as_json: bool) -> None:
@@ -109,16 +103,3 @@ def _list(markdown: str | None, as_json: bool) -> None:
     print_table(("name", "what"), listed, left=2)
     print("\nNot among them:\n")
     print_table(("what", "why not"), catalogue.ABSENT.items(), left=2)
-
-
-def _made(names: tuple[str, ...]) -> "list[Reproduction]":
-    from ..benchmarks.papers import catalogue
-
-    made = []
-    with progress() as bar:
-        task = bar.add_task("reproducing", total=len(names))
-        for name in names:
-            bar.update(task, description=name)
-            made.append(catalogue.reproduce(name))
-            bar.advance(task)
-    return made

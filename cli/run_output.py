@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..schemas.errors import InvalidInputError
+from ..schemas.remarks import remark
 from ..schemas.text import counted, listed
-from .console import remark
 
 if TYPE_CHECKING:
     from ..runners.resilience.events import (
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         JobEnded,
         JobStarted,
         Recovered,
-        WorkerFailed,
     )
     from ..schemas.plan import Plan
     from .live_view import LiveView
@@ -172,17 +171,15 @@ class RunStory:
             self._predicted_s.append(self.predicted_s)
         if done.skipped:
             self._note(f"iteration {self.iteration} skipped: a gradient is not finite", at_s, is_bad=True)
-        return self._words_of_iteration(done.skipped), {"tokens_per_s": self.tokens_per_s, "paced": self.facts.paced}
-
-    def _words_of_iteration(self, was_skipped: bool) -> str:
-        parts = [f"iteration {self.iteration:3d}", f"loss {print_loss(self.loss)}"]
-        if self.time_s is not None:
-            parts.append(f"{self.time_s:.4f} s")
-        if self.tokens_per_s is not None:
-            parts.append(f"{self.tokens_per_s:.0f} tokens/s")
-        if was_skipped:
-            parts.append("skipped: a gradient is not finite")
-        return "  ".join(parts)
+        parts = [
+            f"iteration {self.iteration:3d}",
+            f"loss {print_loss(self.loss)}",
+            f"{self.time_s:.4f} s" if self.time_s is not None else "",
+            f"{self.tokens_per_s:.0f} tokens/s" if self.tokens_per_s is not None else "",
+            "skipped: a gradient is not finite" if done.skipped else "",
+        ]
+        words = "  ".join(part for part in parts if part)
+        return words, {"tokens_per_s": self.tokens_per_s, "paced": self.facts.paced}
 
     # Who comes and goes
 
@@ -228,7 +225,11 @@ class RunStory:
 
         match told:
             case said.WorkerFailed():
-                self._lose(told)
+                self.failures += 1
+                self._forget(told.worker)
+                if told.place is not None:
+                    self.dead.add(told.place)
+                    self.live_workers = max(0, self.live_workers - 1)
             case said.WorkerJoined():
                 self.joins += 1
             case said.LayersCopied() if self.seats.get(str(told.place)) != told.worker:
@@ -248,13 +249,6 @@ class RunStory:
                 self.slow.clear()
                 self._has_news = False
         return told.sentence
-
-    def _lose(self, failure: "WorkerFailed") -> None:
-        self.failures += 1
-        self._forget(failure.worker)
-        if failure.place is not None:
-            self.dead.add(failure.place)
-            self.live_workers = max(0, self.live_workers - 1)
 
     # What is slow
 
@@ -427,7 +421,10 @@ class RunReport:
             self._view.update(is_urgent=said["event"] != "iteration")
         elif words is not None and not self._quiet:
             self._stop_view()
-            _print_lines(words)
+            encoding = sys.stdout.encoding or "utf-8"
+            for one in words.split("\n"):
+                # A terminal that cannot show a character is no reason to end a training.
+                print(printable(one).encode(encoding, "replace").decode(encoding), flush=True)
 
     def _live_view(self) -> "LiveView":
         from .live_view import LiveView  # late: it loads rich
@@ -458,13 +455,6 @@ def wants_live_view() -> bool:
     """Whether somebody is there to look at one: a terminal that can move its cursor and draw bars, and not in CI."""
     is_able = os.environ.get("TERM") != "dumb" and (sys.stdout.encoding or "").lower().startswith("utf")
     return sys.stdout.isatty() and is_able and not os.environ.get("CI")
-
-
-def _print_lines(words: str) -> None:
-    encoding = sys.stdout.encoding or "utf-8"
-    for line in words.split("\n"):
-        # A terminal that cannot show a character is no reason to end a training.
-        print(printable(line).encode(encoding, "replace").decode(encoding), flush=True)
 
 
 class _Metrics:

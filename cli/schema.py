@@ -5,22 +5,19 @@ from typing import Annotated
 
 import typer
 
-from ..schemas.errors import InvalidInputError
-from .console import Debug, Json, Quiet
+from .console import Common, grouped
 
 NAME = "schema"
 SUMMARY = "Print the JSON Schema of a file format."
 
 
+@grouped
 def command(
     name: Annotated[str, typer.Argument(help="atlas, checkpoint, plan, profile, report, timeline or trace.")],
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    common: Common,
 ) -> None:
     """Print the JSON Schema of a file format."""
-    from ..schemas.jsonschema import document_kinds, shipped_schema
+    from ..schemas.jsonschema import shipped_schema
 
-    if name not in document_kinds():
-        raise InvalidInputError(f"there is no schema {name!r}", fix=f"the schemas are {', '.join(document_kinds())}")
     sys.stdout.write(shipped_schema(name).decode())

@@ -1,29 +1,37 @@
 """`rtk simulate`: a plan on a virtual clock."""
 
-from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..planners.recovery.answers import answers_for, remedies_of
+from ..runners.program import Sending
 from ..schemas.errors import RuntimeFailedError
-from .cluster import ClusterOption, OverlayOption, Site, read_site
-from .console import Debug, Json, Quiet, Seed, print_document, print_table
-from .coordinating import AtlasOption, HostMemory, MitigateOption, NormalizeWithin, PolicyOption, TransportKind
-from .options import LinkDelays, ProfileOption, Slow, parse_link_delays, parse_slow, read_valid_plan, read_valid_trace
+from ..schemas.site import Site, site_of
+from .console import Common, Seed, grouped, print_document, print_table
+from .options import (
+    AnswerOptions,
+    ClusterOption,
+    LinkDelays,
+    OverlayOption,
+    ProfileOption,
+    Slow,
+    parse_link_delays,
+    parse_slow_places,
+    read_valid_plan,
+)
 
 if TYPE_CHECKING:
     from ..runners.virtual.job import SimulatedRun, SwitchCosts
-    from ..schemas.plan import Place, Plan
-    from ..schemas.report import Report
+    from ..schemas.plan import Plan
     from ..schemas.timeline import Timeline
-    from ..schemas.trace import Trace
 
 NAME = "simulate"
 SUMMARY = "Execute a plan on a virtual clock."
 
 
+@grouped
 def command(
     plan: Annotated[str, typer.Argument(help="The plan; `-` is standard input.")],
     link_delay: LinkDelays = None,
@@ -34,21 +42,18 @@ def command(
     seed: Seed = 0,
     iterations: Annotated[int, typer.Option("--iterations", min=1, help="How many.")] = 1,
     transport: Annotated[
-        TransportKind,
+        Sending,
         typer.Option(
             "--transport",
             help="direct: sending holds a worker for the link's delay; delegated: it takes no time; auto: delegated on "
             "links of which the plan says a delay, --link-delay included, or which were found to be slow.",
         ),
-    ] = TransportKind.AUTO,
+    ] = "auto",
     inject: Annotated[
         str | None, typer.Option("--inject", help="A trace of failures and slow-downs, as `rtk run --inject` takes it.")
     ] = None,
-    policy: PolicyOption = None,
-    atlas: AtlasOption = None,
-    normalize_within: NormalizeWithin = 100,
-    host_memory: HostMemory = 0.0,
-    mitigate: MitigateOption = None,
+    *,
+    how: AnswerOptions,
     heartbeat_limit: Annotated[
         float,
         typer.Option("--heartbeat-limit", min=0.1, help="Seconds of silence after which a stopped worker is lost."),
@@ -64,9 +69,7 @@ def command(
     ] = 0.05,
     timeline: Annotated[str | None, typer.Option("--timeline", help="Write the timeline to this file.")] = None,
     profile: ProfileOption = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    common: Common,
 ) -> None:
     """Execute a plan on a virtual clock, its orders as they are, under slow workers and links.
 
@@ -75,24 +78,21 @@ def command(
     time, what was lost included, over the committed iterations; the command exits with 5 if the job could not go on,
     or was to start again on other workers (--mitigate S4). What an --overlay calls failed fails at the start.
     """
-    from ..schemas.conditions import under_conditions
-    from ..schemas.plan import name_of
-    from ..wiring import story_of
+    from ..runners.virtual.cluster import read_valid_trace
+    from ..wiring import conditioned, failing, story_of
 
     read = read_valid_plan(plan, profile)
-    site = read_site(cluster, overlay)
-    there = site.troubles_of(read)
-    slowed = {name_of(place): factor for place, factor in there.slow.items()} | parse_slow(slow)
-    conditions = under_conditions(read, slowed, {**there.link_delay_s, **parse_link_delays(link_delay)})
-    if inject is None and not there.failed:
-        _simulate(conditions, read, jitter, seed, transport, iterations, timeline, as_json)
+    site = site_of(cluster, overlay)
+    conditions, failed = conditioned(read, parse_slow_places(slow), parse_link_delays(link_delay), site)
+    if inject is None and not failed:
+        _simulate(conditions, read, jitter, seed, transport, iterations, timeline, common.as_json)
         return
     costs = _costs(read, profile, site, heartbeat_limit, regroup)
-    answers = answers_for(conditions, policy, atlas, normalize_within, host_memory)
-    remedies = remedies_of(mitigate, read, policy)
-    trace = _trace(inject, conditions, there.failed)
-    story = story_of(conditions, trace, iterations, answers, remedies, costs, jitter, seed, transport.value)
-    _tell(story, iterations, jitter, timeline, as_json)
+    answers = answers_for(conditions, how.policy, how.atlas, how.normalize_within, how.host_memory)
+    remedies = remedies_of(how.mitigate, read, how.policy)
+    trace = failing(conditions, failed, lambda left: None if inject is None else read_valid_trace(inject, left))
+    story = story_of(conditions, trace, iterations, answers, remedies, costs, jitter, seed, transport)
+    _tell(story, iterations, jitter, timeline, common.as_json)
 
 
 def _simulate(
@@ -100,7 +100,7 @@ def _simulate(
     read: "Plan",
     jitter: float,
     seed: int,
-    transport: TransportKind,
+    transport: Sending,
     iterations: int,
     timeline: str | None,
     as_json: bool,
@@ -108,7 +108,7 @@ def _simulate(
     """Execute a plan, and repeat it."""
     from ..runners.simulator import simulate
 
-    simulation = simulate(plan, jitter, seed, transport.value)
+    simulation = simulate(plan, jitter, seed, transport)
     # Jitter may make operations shorter than the plan says, and so an iteration shorter than the plan's bound.
     bound_s = 0.0 if jitter else min(_bound_s(plan), simulation.iteration_time_s)
     report = simulation.report(plan, bound_s)
@@ -116,18 +116,21 @@ def _simulate(
     if as_json:
         print_document(report)
     else:
-        _print(report, read)
-
-
-def _trace(inject: str | None, plan: "Plan", failed: "Collection[Place]") -> "Trace":
-    """What happens: workers fail at the start, all at once, and then what the file says, if there is one."""
-    from ..schemas.plan import name_of
-    from ..schemas.trace import Trace, TraceEvent
-
-    names = [name_of(place) for place in failed]
-    left = (replace(worker, order=None, failed=True) if worker.name in names else worker for worker in plan.workers)
-    read = Trace(()) if inject is None else read_valid_trace(inject, replace(plan, workers=tuple(left)))
-    return Trace((*(TraceEvent("fail", time_s=0.0, worker=name) for name in names), *read.events))
+        print_table(
+            ("", ""),
+            [
+                ("iteration", f"{report.iteration_time_s:.6g} s"),
+                ("makespan", f"{report.makespan_s:.6g} s"),
+                ("period", f"{report.period_s:.6g} s"),
+                ("lower bound", f"{report.lower_bound_s:.6g} s"),
+                ("bubbles", f"{report.bubble_ratio:.2%}"),
+                ("micro-batches a second", f"{report.microbatches_per_s:.6g}"),
+                ("peak activations of a worker", f"{max(report.peak_memory_bytes):.6g} bytes"),
+            ],
+        )
+        if read.prediction and read.prediction.iteration_time_s:
+            change = report.iteration_time_s / read.prediction.iteration_time_s - 1
+            print(f"{change:+.2%} against the plan's prediction")
 
 
 def _costs(plan: "Plan", profile: str | None, site: Site, heartbeat_limit_s: float, regroup_s: float) -> "SwitchCosts":
@@ -160,7 +163,7 @@ def _tell(story: "SimulatedRun", iterations: int, jitter: float, timeline: str |
     Raises:
         RuntimeFailedError: the job could not go on.
     """
-    from ..runners.resilience.events import JobRestarting
+    from ..runners.resilience.events import JobRestarting, Recovered
     from ..schemas.documents import canonical
 
     _write(timeline, story.timeline)
@@ -169,7 +172,26 @@ def _tell(story: "SimulatedRun", iterations: int, jitter: float, timeline: str |
         unlike = {canonical(plan): plan for plan in story.plans}
         print_document(story.report(0.0 if jitter else min(map(_bound_s, unlike.values()))))
     else:
-        _print_story(story)
+        rows = [
+            (f"{event.time_s:.6g} s", " ".join(part for part in (event.kind, event.worker) if part), event.message)
+            for event in story.timeline.events
+        ]
+        lost = [
+            (f"{at_s:.6g} s", "recovered", f"iteration {one.iteration} done, {one.lost_s:.6g} s lost")
+            for at_s, one in story.announced
+            if isinstance(one, Recovered)
+        ]
+        for at, what, words in sorted([*rows, *lost], key=lambda row: float(row[0].split()[0])):
+            print(f"{at:>12}  {what:<18}  {words}")
+        print_table(
+            ("", ""),
+            [
+                ("committed iterations", f"{len(story.committed_s)}"),
+                ("total time", f"{story.total_s:.6g} s"),
+                ("time lost", f"{story.lost_s:.6g} s"),
+                ("iteration, in the mean", f"{story.iteration_time_s:.6g} s"),
+            ],
+        )
     if story.exit_code:
         raise RuntimeFailedError(
             f"the job ended after {len(story.committed_s)} of {iterations} iterations: {story.reason}",
@@ -177,32 +199,6 @@ def _tell(story: "SimulatedRun", iterations: int, jitter: float, timeline: str |
             if not any(isinstance(one, JobRestarting) for _, one in story.announced)
             else "`rtk run --checkpoint` goes on from there with new processes",
         )
-
-
-def _print_story(story: "SimulatedRun") -> None:
-    """What happened, one line each, and what came of it."""
-    from ..runners.resilience.events import Recovered
-
-    rows = [
-        (f"{event.time_s:.6g} s", " ".join(part for part in (event.kind, event.worker) if part), event.message)
-        for event in story.timeline.events
-    ]
-    lost = [
-        (f"{at_s:.6g} s", "recovered", f"iteration {one.iteration} done, {one.lost_s:.6g} s lost")
-        for at_s, one in story.announced
-        if isinstance(one, Recovered)
-    ]
-    for at, what, words in sorted([*rows, *lost], key=lambda row: float(row[0].split()[0])):
-        print(f"{at:>12}  {what:<18}  {words}")
-    print_table(
-        ("", ""),
-        [
-            ("committed iterations", f"{len(story.committed_s)}"),
-            ("total time", f"{story.total_s:.6g} s"),
-            ("time lost", f"{story.lost_s:.6g} s"),
-            ("iteration, in the mean", f"{story.iteration_time_s:.6g} s"),
-        ],
-    )
 
 
 def _write(path: str | None, timeline: "Timeline") -> None:
@@ -217,21 +213,3 @@ def _bound_s(plan: "Plan") -> float:
     from ..planners.scheduling.problem import problem_of
 
     return lower_bound(problem_of(plan)).value_s
-
-
-def _print(report: "Report", plan: "Plan") -> None:
-    print_table(
-        ("", ""),
-        [
-            ("iteration", f"{report.iteration_time_s:.6g} s"),
-            ("makespan", f"{report.makespan_s:.6g} s"),
-            ("period", f"{report.period_s:.6g} s"),
-            ("lower bound", f"{report.lower_bound_s:.6g} s"),
-            ("bubbles", f"{report.bubble_ratio:.2%}"),
-            ("micro-batches a second", f"{report.microbatches_per_s:.6g}"),
-            ("peak activations of a worker", f"{max(report.peak_memory_bytes):.6g} bytes"),
-        ],
-    )
-    if plan.prediction and plan.prediction.iteration_time_s:
-        change = report.iteration_time_s / plan.prediction.iteration_time_s - 1
-        print(f"{change:+.2%} against the plan's prediction")

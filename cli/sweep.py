@@ -1,19 +1,20 @@
 """`rtk sweep`: hundreds of replays, of every combination of models, jobs, clusters, traces and costs."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ..schemas.errors import InfeasibleError
-from .console import Debug, Json, Quiet, print_json, print_table, progress, remark
-
-if TYPE_CHECKING:
-    from .sweeping import Combination, SweepFolder, SweepOutcome
+from ..schemas.remarks import remark
+from .console import Common, grouped, print_json, print_table, progress
 
 NAME = "sweep"
 SUMMARY = "Replay every combination of models, jobs, clusters, traces and costs."
+HEADINGS = ("policy", "mean", "25 %", "median", "75 %", "least", "most", "best in", "cannot train")
+KEYS = ("mean", "lower_quartile", "median", "upper_quartile", "min", "max", "best_share")  # of the columns
 
 
+@grouped
 def command(
     spec: Annotated[str, typer.Argument(metavar="SPEC", help="The YAML file of lists; `-` is standard input.")],
     output: Annotated[
@@ -26,9 +27,8 @@ def command(
             "--executor", metavar="process|dask:ADDRESS|ray[:ADDRESS]", help="Who replays: processes, or a cluster's."
         ),
     ] = "process",
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    common: Common,
 ) -> None:
     """Replay every combination of models, jobs, clusters, traces and costs, and say what they have in common.
 
@@ -38,66 +38,24 @@ def command(
     tried. Reports that are in FOLDER already, of the same inputs, are not made again. Goodputs are those of `rtk
     replay`; a policy that cannot train a job counts as 0.
     """
-    from .sweeping import SweepFolder, read_sweep, summary_of
+    from ..sweeping import sweep
 
-    combinations = read_sweep(spec)
-    folder = SweepFolder(output)
-    outcomes = folder.finished(combinations)
-    if outcomes:
-        remark(f"{len(outcomes)} of {len(combinations)} reports are there already")
-    try:
-        _replay_missing(combinations, outcomes, folder, executor, jobs)
-    except KeyboardInterrupt:
-        remark("what is finished is kept: the same command goes on from there")
-        raise
-    summary = summary_of([(one, outcomes[number]) for number, one in enumerate(combinations)])
-    folder.summarize(summary)
-    _tell(summary, as_json)
-
-
-def _replay_missing(
-    combinations: "list[Combination]",
-    outcomes: "dict[int, SweepOutcome]",
-    folder: "SweepFolder",
-    executor: str,
-    jobs: int,
-) -> None:
-    """Add the outcomes that are not there yet, each once its report is written."""
-    from ..replaying import replays
-    from .executors import executor_of
-    from .sweeping import SweepOutcome
-
-    missing = [number for number in range(len(combinations)) if number not in outcomes]
-    if not missing:
-        return
-    with executor_of(executor, min(jobs, len(missing))) as pool, progress() as bar:
-        task = bar.add_task("replays", total=len(combinations), completed=len(outcomes))
-        for index, found in replays([combinations[number].question for number in missing], pool):
-            number = missing[index]
-            if isinstance(found, InfeasibleError):
-                outcomes[number] = SweepOutcome({}, {}, found.what)
-            else:
-                outcomes[number] = folder.keep(combinations[number], found)
-            bar.advance(task)
-
-
-def _tell(summary: dict[str, Any], as_json: bool) -> None:
-    """Say it as JSON or in tables.
-
-    Raises:
-        InfeasibleError: there is nothing to say, for no job can be trained.
-    """
-    from .sweeping import HEADINGS, axis_tables, policy_rows
-
-    impossible = summary["impossible"]
+    with progress() as bar:
+        task = bar.add_task("replays", total=None)
+        summary = sweep(spec, output, jobs, executor, lambda done, of: bar.update(task, completed=done, total=of))
+    impossible, replays = summary["impossible"], summary["replays"]
     if impossible:
-        remark(f"{len(impossible)} of {len(impossible) + len(summary['replays'])} cannot be: {impossible[0]['why']}")
-    if as_json:
+        remark(f"{len(impossible)} of {len(impossible) + len(replays)} cannot be: {impossible[0]['why']}")
+    if common.as_json:
         print_json(summary)
-    elif summary["replays"]:
-        print_table(HEADINGS, policy_rows(summary))
-        for headings, rows in axis_tables(summary):
+    elif replays:
+        # The best policy first; then, for whatever was varied, mean goodputs: a column for each value.
+        best_first = sorted(summary["policies"].items(), key=lambda item: (-item[1]["mean"], item[0]))
+        rows = [[name, *(f"{one[key]:.1%}" for key in KEYS), str(one["refusals"] or "")] for name, one in best_first]
+        print_table(HEADINGS, rows)
+        for axis, values in summary["axes"].items():
             print()
-            print_table(headings, rows)
-    if not summary["replays"]:
+            means = ([name, *(f"{one[name]:.1%}" for one in values.values())] for name, _ in best_first)
+            print_table([axis, *values], means)
+    if not replays:
         raise InfeasibleError("none of the jobs can be trained", where="jobs", fix="take smaller ones, or larger GPUs")

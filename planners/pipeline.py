@@ -1,13 +1,13 @@
 """`rtk plan pipeline`: the classic schedules, or given orders, for any shape, costs, delays and limits."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from .. import __version__
 from ..schemas.check import check_plan, in_brief
 from ..schemas.errors import InfeasibleError, InvalidInputError
-from ..schemas.orders import Kind, Operation, Token, print_order
+from ..schemas.orders import Kind, Operation, Schedule, Token, print_order
 from ..schemas.plan import Link, Plan, Planner, Stage, Worker
 from ..schemas.profile import Profile
 from .scheduling.assemble import with_prediction
@@ -16,7 +16,6 @@ from .scheduling.lower_bound import lower_bound
 from .scheduling.problem import KINDS, Orders, Problem, alone, home_problem
 from .shape import Shape, plan_without_orders, shape_options
 
-Schedule = Literal["gpipe", "1f1b", "zero-bubble"]
 SPLIT_KINDS: tuple[Kind, ...] = ("F", "I", "W")  # of operation codes, whose jobs are the micro-batches here
 
 
@@ -42,6 +41,8 @@ def plan_pipeline(profile: Profile, shape: Shape, schedule: Schedule) -> Plan:
 def scheduled(plan: Plan, schedule: Schedule) -> Plan:
     """A plan without orders with those of a classic schedule in each pipeline; still without a prediction.
 
+    Zero-bubble orders are made for workers as slow as they are, and for each pipeline's own links.
+
     Args:
         plan: all its workers alive.
         schedule: GPipe, 1F1B or zero-bubble.
@@ -49,7 +50,12 @@ def scheduled(plan: Plan, schedule: Schedule) -> Plan:
     Raises:
         InfeasibleError: a memory limit admits no schedule of this kind.
     """
-    kinds = [(each.template, each.microbatches, plan.links_of(k)) for k, each in enumerate(plan.pipelines)]
+    slow: defaultdict[int, list[float | None]] = defaultdict(list)
+    for worker in plan.workers:
+        slow[worker.pipeline].append(worker.slowdown)
+    kinds = [
+        (each.template, each.microbatches, plan.links_of(k), tuple(slow[k])) for k, each in enumerate(plan.pipelines)
+    ]
     orders = {kind: _orders(alone(plan, kinds.index(kind)), schedule) for kind in dict.fromkeys(kinds)}
     return _with_orders(plan, [orders[kind] for kind in kinds])
 
@@ -84,7 +90,14 @@ def plan_from_orders(
 
 def _with_orders(plan: Plan, orders: Sequence[Sequence[Sequence[Token]]]) -> Plan:
     """The plan with orders and without a prediction; `orders[k][i]` is that of stage i in pipeline k."""
-    return replace(plan, workers=tuple(worker for k, found in enumerate(orders) for worker in _workers(found, k)))
+    texts = (
+        print_order((Operation(kind, k, j) for kind, j in order), k) for k, rows in enumerate(orders) for order in rows
+    )
+    workers = (
+        Worker(worker.pipeline, worker.stage, text, worker.slowdown)
+        for worker, text in zip(plan.workers, texts, strict=True)
+    )
+    return replace(plan, workers=tuple(workers))
 
 
 def _orders(one: Plan, schedule: Schedule) -> list[list[Token]]:
@@ -97,13 +110,6 @@ def _orders(one: Plan, schedule: Schedule) -> list[list[Token]]:
     problem = home_problem(one, split=True)
     orders = zero_bubble(problem, lower_bound(problem).value_s)
     return [[(SPLIT_KINDS[code % KINDS], code // KINDS) for code in order] for order in orders]
-
-
-def _workers(orders: Sequence[Sequence[Token]], pipeline: int) -> list[Worker]:
-    return [
-        Worker(pipeline, stage, print_order((Operation(kind, pipeline, j) for kind, j in order), pipeline))
-        for stage, order in enumerate(orders)
-    ]
 
 
 # GPipe: all forwards, then all backwards.
@@ -149,18 +155,14 @@ def one_forward_one_backward(stages: Sequence[Stage], links: Sequence[Link], mic
     depth = microbatches
     for index, room in enumerate(most_in_flight(stages, microbatches)):
         depth = min(depth, len(stages) - index, room)
-        orders.append(_order(depth, microbatches))
+        # F0 … F(depth-1), then B0 F(depth) B1 …, so that at most `depth` micro-batches are held.
+        order: list[Token] = [("F", j) for j in range(depth)]
+        for j in range(microbatches):
+            order.append(("B", j))
+            if j + depth < microbatches:
+                order.append(("F", j + depth))
+        orders.append(order)
     return orders
-
-
-def _order(depth: int, microbatches: int) -> list[Token]:
-    """F0 … F(depth-1), then B0 F(depth) B1 …, so that at most `depth` micro-batches are held."""
-    order: list[Token] = [("F", j) for j in range(depth)]
-    for j in range(microbatches):
-        order.append(("B", j))
-        if j + depth < microbatches:
-            order.append(("F", j + depth))
-    return order
 
 
 # Zero bubble: the backward split in I and W, the W in what would be bubbles.

@@ -55,7 +55,14 @@ def template_of(profile: Profile, shape: Shape) -> Template:
         InfeasibleError: the profile cannot be cut into that many stages, or a device cannot hold one.
     """
     delays = dict(shape.link_delay_s or {})
-    _check_links(delays, shape)
+    for pipeline, link in delays:
+        if not 0 <= link < shape.pp - 1 or (pipeline is not None and not 0 <= pipeline < shape.dp):
+            place = f"{link}" if pipeline is None else f"{pipeline}/{link}"
+            raise InvalidInputError(
+                f"there is no link {place}",
+                where="--link-delay",
+                fix=f"{shape.pp} stages have the links 0 to {shape.pp - 2}, in pipelines 0 to {shape.dp - 1}",
+            )
     common = {link: delay for (k, link), delay in delays.items() if k is None}
     template = cut_stages(profile, shape.pp, shape.dp, shape.tensor_parallel)
     return with_limits_and_delays(template, shape.memory_limit_bytes, common)
@@ -102,17 +109,6 @@ def shape_options(profile: Profile, shape: Shape) -> dict[str, object]:
         **{name: profile.model[name] for name in FORM if name in profile.model},
         **({"origin": profile.origin} if profile.origin == "analytic" else {}),
     }
-
-
-def _check_links(delays: Mapping[LinkPlace, float], shape: Shape) -> None:
-    for pipeline, link in delays:
-        if not 0 <= link < shape.pp - 1 or (pipeline is not None and not 0 <= pipeline < shape.dp):
-            place = f"{link}" if pipeline is None else f"{pipeline}/{link}"
-            raise InvalidInputError(
-                f"there is no link {place}",
-                where="--link-delay",
-                fix=f"{shape.pp} stages have the links 0 to {shape.pp - 2}, in pipelines 0 to {shape.dp - 1}",
-            )
 
 
 # Cutting a profile's layers into stages of least bottleneck time.
@@ -215,6 +211,20 @@ def _stage(profile: Profile, span: Layers, peers: int, degree: int, connection: 
     layers = profile.layers[first:stop]
     costs = [_cost(layer, first + index, degree) for index, layer in enumerate(layers)]
     parameter_bytes, state_bytes = (size / degree for size in held_bytes(profile.layers, first, stop))
+    # What a device leaves for activations once parameters, gradients and optimizer state are in.
+    static_bytes = parameter_bytes + state_bytes
+    memory_bytes = profile.device.memory_bytes
+    if memory_bytes is None:
+        room_bytes = None
+    else:
+        if static_bytes > memory_bytes:
+            raise InfeasibleError(
+                f"layers {first} to {stop - 1} hold {static_bytes:g} bytes of parameters and state, "
+                f"the device has {memory_bytes:g}",
+                where="--pp",
+                fix="take more stages",
+            )
+        room_bytes = memory_bytes - static_bytes
     return Stage(
         layers=span,
         tensor_parallel=degree,
@@ -225,23 +235,8 @@ def _stage(profile: Profile, span: Layers, peers: int, degree: int, connection: 
         allreduce_s=connection.ring_s(parameter_bytes, peers),
         activation_bytes=sum(layer.activation_bytes for layer in layers) / degree,
         weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers) / degree,
-        memory_limit_bytes=_room_bytes(profile, parameter_bytes + state_bytes, first, stop),
+        memory_limit_bytes=room_bytes,
     )
-
-
-def _room_bytes(profile: Profile, static_bytes: float, first: int, stop: int) -> float | None:
-    """What a device leaves for activations once parameters, gradients and optimizer state are in."""
-    memory_bytes = profile.device.memory_bytes
-    if memory_bytes is None:
-        return None
-    if static_bytes > memory_bytes:
-        raise InfeasibleError(
-            f"layers {first} to {stop - 1} hold {static_bytes:g} bytes of parameters and state, "
-            f"the device has {memory_bytes:g}",
-            where="--pp",
-            fix="take more stages",
-        )
-    return memory_bytes - static_bytes
 
 
 def _cost(layer: Layer, index: int, degree: int) -> LayerCost:

@@ -24,7 +24,7 @@ import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -101,7 +101,9 @@ class _AnnotatedEvents:
         elif category == "kernel":
             self._note_kernel(name, event)
         elif category.endswith(("_runtime", "_driver")):
-            self._note_launch(event)
+            correlation = (event.get("args") or {}).get("correlation")
+            if correlation is not None:
+                self.launches.append((finite(event["ts"]), whole(correlation)))
         else:
             self._note_annotation(category, name, event)
 
@@ -115,17 +117,13 @@ class _AnnotatedEvents:
         before_us, after_us = self.kernels.get(correlation, (start_us, end_us))
         self.kernels[correlation] = min(start_us, before_us), max(end_us, after_us)
 
-    def _note_launch(self, event: dict[str, Any]) -> None:
-        correlation = (event.get("args") or {}).get("correlation")
-        if correlation is not None:
-            self.launches.append((finite(event["ts"]), whole(correlation)))
-
     def _note_annotation(self, category: str, name: str, event: dict[str, Any]) -> None:
         thread = _thread(event)
         if category == "python_function":
             if (found := _MEGATRON.fullmatch(name)) is not None:
                 self.calls.append(("F" if found[1] == "forward" else "B", *_extent(event), thread))
-        elif (label := _label(name)) is not None:
+        elif (action := _ACTION.fullmatch(name)) is not None or name.startswith(_OPTIMIZER):
+            label = _Label(action[2], int(action[1]), int(action[3])) if action else _Label(STEP, 0, 0)
             windows = self.on_gpu if category == "gpu_user_annotation" else self.on_cpu
             windows.append(_AnnotationWindow(label, *_extent(event), thread))
         elif category == "user_annotation" and name.startswith(_ITERATION):
@@ -168,7 +166,15 @@ def read_annotations(paths: Sequence[Path]) -> Timeline:
             fix="torch annotates the schedules Interleaved1F1B, InterleavedZeroBubble, ZBVZeroBubble and those of CSV "
             "files; elsewhere wrap the passes in torch.profiler.record_function('PP:0F3')",
         )
-    return _timeline(_joined(holders))
+    # The traces of each rank, in the order of ranks; those that name none come last, each by itself.
+    known: dict[int, list[_Holder]] = defaultdict(list)
+    unknown = []
+    for holder in holders:
+        if holder.rank is None:
+            unknown.append([holder])
+        else:
+            known[holder.rank].append(holder)
+    return _timeline([*(known[rank] for rank in sorted(known)), *unknown])
 
 
 def _holders(path: Path) -> Iterator[_Holder]:
@@ -189,14 +195,15 @@ def _holders(path: Path) -> Iterator[_Holder]:
     for window in windows:
         processes[window.thread[0]].append(window)
     for process, own in sorted(processes.items(), key=lambda item: str(item[0]).zfill(20)):
-        rank = job.get("rank") if len(processes) == 1 else _rank_of(seen.names.get(process, ""), process)
-        yield _Holder(rank if isinstance(rank, int) else None, _on_main_thread(own), base_ns, clock)
-
-
-def _label(name: str) -> _Label | None:
-    if (found := _ACTION.fullmatch(name)) is not None:
-        return _Label(found[2], int(found[1]), int(found[3]))
-    return _Label(STEP, 0, 0) if name.startswith(_OPTIMIZER) else None
+        named = _RANK.search(seen.names.get(process, ""))
+        rank = job.get("rank") if len(processes) == 1 else int(named[1]) if named else process
+        spent_us: dict[Thread, float] = defaultdict(float)
+        for window in own:
+            spent_us[window.thread] += window.end_us - window.start_us
+        main = max(spent_us, key=lambda thread: spent_us[thread])
+        yield _Holder(
+            rank if isinstance(rank, int) else None, [window for window in own if window.thread == main], base_ns, clock
+        )
 
 
 def _extent(event: dict[str, Any]) -> tuple[float, float]:
@@ -212,11 +219,6 @@ def _thread(event: dict[str, Any]) -> Thread:
     if not isinstance(process, int | str) or not isinstance(thread, int | str):
         raise TypeError("a process and a thread that are numbers or names")
     return process, thread
-
-
-def _rank_of(name: str, process: Process) -> int | None:
-    found = _RANK.search(name)
-    return int(found[1]) if found else process if isinstance(process, int) else None
 
 
 def _megatron_windows(seen: _AnnotatedEvents, job: dict[str, Any], path: Path) -> Iterator[_AnnotationWindow]:
@@ -278,34 +280,18 @@ def _by_operations(seen: _AnnotatedEvents) -> Iterator[_AnnotationWindow]:
             yield window._replace(start_us=own[first])
 
 
-def _on_main_thread(windows: list[_AnnotationWindow]) -> list[_AnnotationWindow]:
-    """The annotations of the thread, or GPU stream, that computes most: others only help, as FSDP's do."""
-    spent_us: dict[Thread, float] = defaultdict(float)
-    for window in windows:
-        spent_us[window.thread] += window.end_us - window.start_us
-    main = max(spent_us, key=lambda thread: spent_us[thread])
-    return [window for window in windows if window.thread == main]
-
-
-def _joined(holders: list[_Holder]) -> list[list[_Holder]]:
-    """The traces of each rank, in the order of ranks; those that name none come last, each by itself."""
-    known: dict[int, list[_Holder]] = defaultdict(list)
-    unknown = []
-    for holder in holders:
-        if holder.rank is None:
-            unknown.append([holder])
-        else:
-            known[holder.rank].append(holder)
-    return [*(known[rank] for rank in sorted(known)), *unknown]
-
-
 def _timeline(ranks: list[list[_Holder]]) -> Timeline:
     base_ns = min(holder.base_ns for holders in ranks for holder in holders)
     spans: list[Span] = []
     rank_of: dict[str, int] = {}
     seats = Counter[int]()  # workers of each stage so far
     for holders in ranks:
-        own = [one for holder in holders for one in _in_seconds(holder, base_ns)]
+        own = [
+            (window.label, offset_s + window.start_us / 1e6, offset_s + window.end_us / 1e6)
+            for holder in holders
+            for offset_s in [(holder.base_ns - base_ns) / 1e9]
+            for window in sorted(holder.windows, key=lambda one: one.start_us)
+        ]
         stages = {label.stage for label, _, _ in own if label.kind != STEP}
         names = {stage: f"{seats[stage]}/{stage}" for stage in sorted(stages)}
         seats.update(stages)
@@ -319,16 +305,13 @@ def _timeline(ranks: list[list[_Holder]]) -> Timeline:
     return Timeline("measured", ordered, options={"clock": worst, "ranks": rank_of})
 
 
-def _in_seconds(holder: _Holder, base_ns: int) -> Iterator[tuple[_Label, float, float]]:
-    offset_s = (holder.base_ns - base_ns) / 1e9
-    for window in sorted(holder.windows, key=lambda one: one.start_us):
-        yield window.label, offset_s + window.start_us / 1e6, offset_s + window.end_us / 1e6
-
-
 def _spans(own: Sequence[tuple[_Label, float, float]], names: dict[int, str]) -> Iterator[Span]:
     """A rank's spans; the n-th time that it does the same is iteration n."""
     labels = [label for label, _, _ in own]
-    fused = _fused(labels)
+    kinds: dict[str, set[int]] = defaultdict(set)
+    for label in labels:
+        kinds[label.kind].add(label.stage)
+    fused = kinds["W"] - kinds["I"]
     iterations = max(Counter(label for label in labels if label.kind != STEP).values())
     steps = sum(label.kind == STEP for label in labels)
     tells_steps = len(names) == 1 and steps == iterations
@@ -340,11 +323,3 @@ def _spans(own: Sequence[tuple[_Label, float, float]], names: dict[int, str]) ->
         if kind != STEP or tells_steps:
             yield Span(worker, op, start_s, end_s, seen[label])
         seen[label] += 1
-
-
-def _fused(labels: Iterable[_Label]) -> set[int]:
-    """The stages whose W is all of the backward pass."""
-    kinds: dict[str, set[int]] = defaultdict(set)
-    for label in labels:
-        kinds[label.kind].add(label.stage)
-    return kinds["W"] - kinds["I"]

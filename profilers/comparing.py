@@ -17,7 +17,7 @@ A network has no spread in a profile: its numbers differ where one is more than 
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from statistics import median
@@ -126,7 +126,13 @@ def compare(a: Profile, b: Profile) -> Comparison:
     """
     pairs = _pairs(a.layers, b.layers)
     widened = _with_usual_spread(a), _with_usual_spread(b)
-    found = [_CostPair(pair, *costs) for pair in pairs for costs in _common_costs(*widened, pair)]
+    found = [
+        _CostPair((place, other), old, new)
+        for place, other in pairs
+        for old in widened[0].layers[place].costs
+        for new in widened[1].layers[other].costs
+        if old.tensor_parallel == new.tensor_parallel
+    ]
     overall = _overall(found)
     times = tuple(one for times in found for one in times.ratios(overall)) if overall else ()
     return Comparison((*_given(a, b), *_layer_facts(a.layers, b.layers, pairs)), overall, times)
@@ -207,14 +213,6 @@ def _relative_spread(cost: LayerCost, names: Sequence[str]) -> float:
     return math.fsum(getattr(cost.spread, name) for name in names) / time_s if time_s else 0.0
 
 
-def _common_costs(a: Profile, b: Profile, pair: Pair) -> Iterator[tuple[LayerCost, LayerCost]]:
-    """The costs that a layer has in both profiles at the same degree."""
-    after = {cost.tensor_parallel: cost for cost in b.layers[pair[1]].costs}
-    for cost in a.layers[pair[0]].costs:
-        if cost.tensor_parallel in after:
-            yield cost, after[cost.tensor_parallel]
-
-
 def _with_usual_spread(profile: Profile) -> Profile:
     """A profile in which no spread is less, relative to its time, than the median of its operation's over all costs."""
     costs = [cost for layer in profile.layers for cost in layer.costs if cost.spread is not None]
@@ -222,15 +220,15 @@ def _with_usual_spread(profile: Profile) -> Profile:
     for name in TIMES.values():
         found = [_relative_spread(cost, (name,)) for cost in costs if getattr(cost, name) > 0]
         usual[name] = median(found) if found else 0.0
-    layers = (replace(one, costs=tuple(_widened(cost, usual) for cost in one.costs)) for one in profile.layers)
+
+    def widened(cost: LayerCost) -> LayerCost:
+        if cost.spread is None:
+            return cost
+        widths = {name: max(getattr(cost.spread, name), share * getattr(cost, name)) for name, share in usual.items()}
+        return replace(cost, spread=Spread(**widths))
+
+    layers = (replace(one, costs=tuple(map(widened, one.costs))) for one in profile.layers)
     return replace(profile, layers=tuple(layers))
-
-
-def _widened(cost: LayerCost, usual: Mapping[str, float]) -> LayerCost:
-    if cost.spread is None:
-        return cost
-    widths = {name: max(getattr(cost.spread, name), share * getattr(cost, name)) for name, share in usual.items()}
-    return replace(cost, spread=Spread(**widths))
 
 
 def _pairs(a: Sequence[Layer], b: Sequence[Layer]) -> list[Pair]:
@@ -250,7 +248,8 @@ def _given(a: Profile, b: Profile) -> Iterator[Fact]:
     for name in _GIVEN:
         yield from _differences((name,), to_tree(getattr(a, name), name), to_tree(getattr(b, name), name))
     for fact in _differences(("network",), to_tree(a.network), to_tree(b.network)):
-        if not _is_near(fact.before, fact.after):
+        numbers = [value for value in (fact.before, fact.after) if isinstance(value, int | float) and value > 0]
+        if not (len(numbers) == 2 and max(numbers) <= min(numbers) * (1 + NETWORK)):
             yield fact
 
 
@@ -261,11 +260,6 @@ def _differences(place: tuple[str, ...], before: Any, after: Any) -> Iterator[Fa
             yield from _differences((*place, name), before.get(name), after.get(name))
     elif before != after:
         yield Fact(pointer(place), (), before, after)
-
-
-def _is_near(before: Any, after: Any) -> bool:
-    numbers = [value for value in (before, after) if isinstance(value, int | float) and value > 0]
-    return len(numbers) == 2 and max(numbers) <= min(numbers) * (1 + NETWORK)
 
 
 def _layer_facts(a: Sequence[Layer], b: Sequence[Layer], pairs: Sequence[Pair]) -> Iterator[Fact]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..schemas.profile import Connection, Network
+from ..schemas.profile import Connection, Network, ring_steps
 from .failslow.monitor.job import slow_among
 
 # Latency and bandwidth out of what messages of several sizes took: the alpha-beta model, t = alpha + bytes * beta.
@@ -94,7 +94,9 @@ def fit_link(readings_s: Mapping[Size, Sequence[float]], seed: int = 0) -> LinkF
     usual_s = np.array([usual_time_s(one) for one in readings])
     ((alpha, beta),) = lines(sizes, usual_s[None, :])
     errors = np.exp(np.abs(np.log((alpha + beta * sizes) / usual_s))) - 1
-    alphas, betas = lines(sizes, _resampled(readings, np.random.default_rng(seed))).T
+    random = np.random.default_rng(seed)
+    drawn = [one[random.integers(len(one), size=(RESAMPLES, len(one)))] for one in readings]
+    alphas, betas = lines(sizes, np.stack([np.percentile(one, QUARTER, axis=1) for one in drawn], axis=1)).T
     return LinkFit(
         latency_s=float(alpha),
         s_per_byte=float(beta),
@@ -113,7 +115,7 @@ def fit_allreduce(readings_s: Mapping[int, Sequence[float]], ranks: int, seed: i
         ranks: n, 2 or more.
         seed: as for `fit_link`.
     """
-    steps = 2 * (ranks - 1)
+    steps = ring_steps(ranks)
     return fit_link({size / ranks: [time_s / steps for time_s in times] for size, times in readings_s.items()}, seed)
 
 
@@ -149,12 +151,6 @@ def _candidates(sizes: Floats, times_s: Floats) -> Floats:
     no_size = np.stack([times_s, np.zeros_like(times_s)], axis=2)
     no_latency = np.stack([np.zeros_like(times_s), times_s / sizes], axis=2)
     return np.concatenate([through_two, no_size, no_latency], axis=1)
-
-
-def _resampled(readings: Sequence[Floats], random: np.random.Generator) -> Floats:
-    """Lower quartiles of readings drawn anew, with replacement, from those of each size; (resamples, sizes)."""
-    drawn = [one[random.integers(len(one), size=(RESAMPLES, len(one)))] for one in readings]
-    return np.stack([np.percentile(one, QUARTER, axis=1) for one in drawn], axis=1)
 
 
 def _range(values: Floats, estimate: float) -> Range:
@@ -239,7 +235,13 @@ def survey(
     inside, outside = ([one for one in pairs if one.within_node == within] for within in (True, False))
     network = Network(intra_node=usual(inside), inter_node=usual(outside))
     judged = sorted((*_judged(inside), *_judged(outside)), key=lambda one: one.ends)
-    sums = (_sum(group, _are_on_one(group, hosts), read, network, seed) for group, read in allreduce_s.items())
+    sums = []
+    for group, read in allreduce_s.items():
+        within_node, usual_s = _are_on_one(group, hosts), _usual_times(read)
+        path = network.intra_node if within_node else network.inter_node
+        planned_s = {size: path.ring_s(size, len(group)) for size in usual_s} if path is not None else {}
+        over = {size: usual_s[size] / time_s for size, time_s in planned_s.items() if time_s > 0}
+        sums.append(AllReduceFit(group, within_node, fit_allreduce(read, len(group), seed), usual_s, over))
     return LinkSurvey(tuple(judged), tuple(sums), network)
 
 
@@ -249,14 +251,6 @@ def usual(pairs: Sequence[PairFit]) -> Connection | None:
         return None
     s_per_byte = median(one.fit.s_per_byte for one in pairs)
     return Connection(median(one.fit.latency_s for one in pairs), bandwidth_of(s_per_byte))
-
-
-def _sum(ranks: Group, within_node: bool, readings_s: BySize, network: Network, seed: int) -> AllReduceFit:
-    path = network.intra_node if within_node else network.inter_node
-    usual_s = _usual_times(readings_s)
-    planned_s = {size: path.ring_s(size, len(ranks)) for size in usual_s} if path is not None else {}
-    over = {size: usual_s[size] / time_s for size, time_s in planned_s.items() if time_s > 0}
-    return AllReduceFit(ranks, within_node, fit_allreduce(readings_s, len(ranks), seed), usual_s, over)
 
 
 def _are_on_one(ranks: Group, hosts: Sequence[str]) -> bool:

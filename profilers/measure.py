@@ -201,9 +201,11 @@ class Rehearsal:
     ) -> None:
         self._loss, self._inputs, self._target = loss, inputs, target
         losses = [None] * (len(layers) - 1) + [loss]
-        self._parts = [
-            _Part(layer, make_stage([layer], own), _optimizer(layer)) for layer, own in zip(layers, losses, strict=True)
-        ]
+        self._parts = []
+        for layer, own in zip(layers, losses, strict=True):
+            trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+            optimizer = torch.optim.AdamW(trained, lr=0.0) if trained else None
+            self._parts.append(_Part(layer, make_stage([layer], own), optimizer))
         self._value = inputs
         self._gradient: torch.Tensor | None = None
         self._at: tuple[int, OperationName] = (0, "F")
@@ -216,10 +218,20 @@ class Rehearsal:
         """
         with self._naming():
             watch.mark()
-            self._forward(watch)
+            self._value = self._inputs
+            for place in range(len(self._parts)):
+                self._run_forward(place)
+                watch.mark()
+            if self._loss is None and self._gradient is None:
+                self._gradient = torch.randn_like(self._value)
             self._backward_input(watch)
             self._backward_weight(watch)
-            self._step(watch)
+            for place, part in enumerate(self._parts):
+                self._at = place, "step"
+                if part.optimizer is not None:
+                    part.optimizer.step()
+                    part.optimizer.zero_grad(set_to_none=False)  # as a runner does, whose gradients live in one buffer
+                watch.mark()
             laps_s = watch.laps_s()
         count = len(self._parts)
         forward_s, input_s, weight_s, step_s = (laps_s[n * count : (n + 1) * count] for n in range(4))
@@ -239,19 +251,16 @@ class Rehearsal:
         with self._naming():
             self._value = self._inputs
             held = [self._saved(place) for place in range(len(self._parts))]
-            stashes = self._stashes()
+            # Runs I and W of all layers; the bytes held in between.
+            if self._loss is None:
+                self._gradient = torch.randn_like(self._value)
+            self._backward_input(NO_WATCH)
+            stashes = [part.stage.stash_bytes(0) for part in self._parts]
+            self._backward_weight(NO_WATCH)
         return [
             one._replace(activation_bytes=max(one.activation_bytes, stash_bytes), stash_bytes=stash_bytes)
             for one, stash_bytes in zip(held, stashes, strict=True)
         ]
-
-    def _forward(self, watch: Stopwatch) -> None:
-        self._value = self._inputs
-        for place in range(len(self._parts)):
-            self._run_forward(place)
-            watch.mark()
-        if self._loss is None and self._gradient is None:
-            self._gradient = torch.randn_like(self._value)
 
     def _run_forward(self, place: int) -> None:
         self._at = place, "F"
@@ -276,15 +285,6 @@ class Rehearsal:
         activation_bytes = sum(size for address, size in storages.items() if address not in elsewhere)
         return Held(activation_bytes, 0, 0 if is_last else self._value.nbytes, (inputs.shape, inputs.dtype), is_last)
 
-    def _stashes(self) -> list[int]:
-        """Runs I and W of all layers; the bytes held in between."""
-        if self._loss is None:
-            self._gradient = torch.randn_like(self._value)
-        self._backward_input(NO_WATCH)
-        stashes = [part.stage.stash_bytes(0) for part in self._parts]
-        self._backward_weight(NO_WATCH)
-        return stashes
-
     def _backward_input(self, watch: Stopwatch) -> None:
         gradient = self._gradient
         for place in reversed(range(len(self._parts))):
@@ -296,14 +296,6 @@ class Rehearsal:
         for place in reversed(range(len(self._parts))):
             self._at = place, "W"
             self._parts[place].stage.backward_weight(0)
-            watch.mark()
-
-    def _step(self, watch: Stopwatch) -> None:
-        for place, part in enumerate(self._parts):
-            self._at = place, "step"
-            if part.optimizer is not None:
-                part.optimizer.step()
-                part.optimizer.zero_grad(set_to_none=False)  # as a runner does, whose gradients live in one buffer
             watch.mark()
 
     @contextmanager
@@ -320,11 +312,6 @@ class Rehearsal:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether torch or Python found no memory."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def _optimizer(layer: nn.Module) -> torch.optim.Optimizer | None:
-    trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(trained, lr=0.0) if trained else None
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -422,18 +409,13 @@ def _one_by_one(bench: MeasurementHarness, layers: Sequence[nn.Module], loss: Lo
                 found.costs[place], found.held[place] = cost, held
         except OutOfMemory as error:
             found.failed[place] = error.operation
-        _take_over(found, place, twin)
+        if twin in found.failed:
+            found.failed[place] = found.failed[twin]
+        else:
+            found.costs[place], found.held[place] = found.costs[twin], found.held[twin]
         value = _output(layer, value, bench.device)
         _put_away(layer, bench.home)
     return found
-
-
-def _take_over(found: LayerMeasurements, place: int, twin: int) -> None:
-    """A layer has what was found of the one that is like it."""
-    if twin in found.failed:
-        found.failed[place] = found.failed[twin]
-    else:
-        found.costs[place], found.held[place] = found.costs[twin], found.held[twin]
 
 
 def _measure(
@@ -538,17 +520,21 @@ def measure_profile(
     higher = sorted({*degrees} - {1})
     with _threads(threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        _check_shares(model, higher)
+        for degree in higher:
+            for layer in model.layers:
+                check_share(layer, degree, model.tensor_parallel)
         budget_s = BUDGET_S / (1 + len(higher))
         bench = MeasurementHarness(
             make_stage, model.example(seed), where, _device_of(model), repeats, budget_s, clock, progress
         )
         whole = measure_layers(bench, model.layers, model.loss)
         shares = [_measure_shares(bench, model, whole, degree, intra_node) for degree in higher]
-    layers = _layers(model.layers, [whole, *shares])
+    layers = _measured_layers(model.layers, [whole, *shares])
+    unique = {id(parameter): parameter.numel() for layer in model.layers for parameter in layer.parameters()}
+    names = {"name": model.name, "parameters": sum(unique.values()), "vocabulary": model.vocabulary}
     profile = Profile(
         layers=tuple(layers.values()),
-        model=_description(model),
+        model={**names, **model.form.options()},
         origin="measured",
         device=_describe_device(where, threads),
         microbatch_size=model.microbatch_size,
@@ -556,15 +542,8 @@ def measure_profile(
         network=Network(intra_node=intra_node),
     )
     if len(layers) < len(model.layers):
-        raise _does_not_fit(model.layers, [whole, *shares], _untied(profile) if layers else None)
+        raise _does_not_fit(model.layers, [whole, *shares], profile)
     return profile
-
-
-def _check_shares(model: Model, degrees: Sequence[int]) -> None:
-    """Raise InvalidInputError if a layer has no share, before anything is measured."""
-    for degree in degrees:
-        for layer in model.layers:
-            check_share(layer, degree, model.tensor_parallel)
 
 
 def _measure_shares(
@@ -588,60 +567,43 @@ def _measure_shares(
     return found
 
 
-def _layers(layers: Sequence[nn.Module], found: Sequence[LayerMeasurements]) -> dict[int, Layer]:
+def _measured_layers(layers: Sequence[nn.Module], found: Sequence[LayerMeasurements]) -> dict[int, Layer]:
     """The profile's layers by place: those measured at all degrees."""
-    ties = tied(layers)
-    return {
-        place: _layer(place, layer, [one.costs[place] for one in found], found[0].held[place], ties.get(place))
-        for place, layer in enumerate(layers)
-        if all(place in one.costs for one in found)
-    }
+    ties, measured = tied(layers), {}
+    for place, layer in enumerate(layers):
+        if all(place in one.costs for one in found):
+            held, tie, parameters = found[0].held[place], ties.get(place), list(layer.parameters())
+            state_bytes = sum(STATES * parameter.nbytes for parameter in parameters if parameter.requires_grad)
+            measured[place] = Layer(
+                costs=tuple(one.costs[place] for one in found),
+                name=_name(place, layer),
+                parameter_bytes=sum(parameter.nbytes for parameter in parameters),
+                state_bytes=state_bytes,
+                activation_bytes=held.activation_bytes,
+                weight_stash_bytes=held.stash_bytes,
+                output_bytes=held.output_bytes,
+                tied_to=tie[0] if tie else None,
+                tied_bytes=tie[1] if tie else None,
+                tied_state_bytes=min(STATES * tie[1], state_bytes) if tie else None,
+            )
+    return measured
 
 
-def _layer(place: int, layer: nn.Module, costs: Sequence[LayerCost], held: Held, tie: tuple[int, int] | None) -> Layer:
-    parameters = list(layer.parameters())
-    state_bytes = sum(STATES * parameter.nbytes for parameter in parameters if parameter.requires_grad)
-    return Layer(
-        costs=tuple(costs),
-        name=_name(place, layer),
-        parameter_bytes=sum(parameter.nbytes for parameter in parameters),
-        state_bytes=state_bytes,
-        activation_bytes=held.activation_bytes,
-        weight_stash_bytes=held.stash_bytes,
-        output_bytes=held.output_bytes,
-        tied_to=tie[0] if tie else None,
-        tied_bytes=tie[1] if tie else None,
-        tied_state_bytes=min(STATES * tie[1], state_bytes) if tie else None,
-    )
-
-
-def _does_not_fit(
-    layers: Sequence[nn.Module], found: Sequence[LayerMeasurements], partial: Profile | None
-) -> DoesNotFitError:
+def _does_not_fit(layers: Sequence[nn.Module], found: Sequence[LayerMeasurements], partial: Profile) -> DoesNotFitError:
     failed = {place: operation for one in reversed(found) for place, operation in one.failed.items()}
     words = "; ".join(f"{_name(place, layers[place])}, {OPERATIONS[failed[place]]}" for place in sorted(failed))
     error = DoesNotFitError(
         f"out of memory in {'layer' if len(failed) == 1 else 'layers'} {words}",
         fix="take a smaller --microbatch-size or --sequence-length, --dtype bf16 or --checkpointing",
     )
-    error.partial = partial
+    # Without what layers say of one another, whose places have changed.
+    untied = (replace(one, tied_to=None, tied_bytes=None, tied_state_bytes=None) for one in partial.layers)
+    error.partial = replace(partial, layers=tuple(untied)) if partial.layers else None
     return error
-
-
-def _untied(profile: Profile) -> Profile:
-    """Without what layers say of one another, whose places have changed."""
-    layers = (replace(one, tied_to=None, tied_bytes=None, tied_state_bytes=None) for one in profile.layers)
-    return replace(profile, layers=tuple(layers))
 
 
 def _name(place: int, layer: nn.Module) -> str:
     return f"{place} {title_of(layer)}"
-
-
-def _description(model: Model) -> dict[str, object]:
-    unique = {id(parameter): parameter.numel() for layer in model.layers for parameter in layer.parameters()}
-    names = {"name": model.name, "parameters": sum(unique.values()), "vocabulary": model.vocabulary}
-    return {**names, **model.form.options()}
 
 
 def _device_of(model: Model) -> torch.device:
@@ -698,7 +660,13 @@ class LayerSamples:
 
     def costs(self, degree: int = 1) -> list[LayerCost]:
         """Each layer's medians at a tensor-parallel degree, with their spread."""
-        found = {likeness: _cost(times_s, degree) for likeness, times_s in self._times_s.items()}
+        found = {}
+        for likeness, times_s in self._times_s.items():
+            columns = list(zip(*times_s, strict=True))
+            is_enough = len(times_s) >= FEWEST_FOR_A_SPREAD
+            spread = Spread(*(half_width(column) for column in columns)) if is_enough else None
+            forward_s, input_s, weight_s, step_s = map(median, columns)
+            found[likeness] = LayerCost(forward_s, input_s, weight_s, step_s, tensor_parallel=degree, spread=spread)
         return [found[likeness] for likeness in self.likenesses]
 
 
@@ -723,13 +691,6 @@ def _settings(module: nn.Module) -> Likeness:
         for name, value in vars(module).items()
         if isinstance(value, bool | int | float | str | None) and not name.startswith("_") and name not in OWN_PLACE
     )
-
-
-def _cost(times_s: Sequence[Times], degree: int) -> LayerCost:
-    columns = list(zip(*times_s, strict=True))
-    spread = Spread(*(half_width(column) for column in columns)) if len(times_s) >= FEWEST_FOR_A_SPREAD else None
-    forward_s, input_s, weight_s, step_s = (median(column) for column in columns)
-    return LayerCost(forward_s, input_s, weight_s, step_s, tensor_parallel=degree, spread=spread)
 
 
 # How far the readings behind a time lie apart, reckoned alike wherever a profile says a `spread`.

@@ -10,7 +10,7 @@ Where timelines contradict each other the sums lie between them.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal, TypeAlias
@@ -109,26 +109,39 @@ def readings_of(run: MeasuredRun, number: int, layers_in_all: int) -> tuple[list
         InvalidInputError: the timeline is simulated, paced or without operations, or the seats are not its workers' or
             not the model's.
     """
-    _check_source(run)
-    _check_seats(run, layers_in_all)
+    _check(run, layers_in_all)
     stages: dict[tuple[Layers, int], dict[str, dict[Operation, list[float]]]] = defaultdict(dict)
     for worker, times in _times_of_workers(run).items():
         seat = run.seats[worker]
         stages[seat.layers, seat.tensor_parallel][worker] = times
     readings, slow = [], []
     for (layers, degree), workers in sorted(stages.items()):
-        ratios = _ratios(workers)
+        # How many times as long as the others of its stage each worker takes, for what all of them compute.
+        common = set.intersection(*(set(times) for times in workers.values())) - {"step"}
+        spent_s = {worker: sum(median(times[kind]) for kind in common) for worker, times in workers.items()}
+        if len(workers) == 1 or not min(spent_s.values()):
+            ratios = {}
+        else:
+            usual_s = {worker: median(s for other, s in spent_s.items() if other != worker) for worker in spent_s}
+            ratios = {worker: time_s / usual_s[worker] for worker, time_s in spent_s.items()}
         slow += [Straggler(number, worker, ratio) for worker, ratio in ratios.items() if ratio > SLOW]
         counted = [times for worker, times in workers.items() if ratios.get(worker, 1.0) <= SLOW]
         for operation in _operations(counted):
             own = [times[operation] for times in counted if operation in times]
             measured_s = median(median(times_s) for times_s in own)
-            readings.append(OperationReading(number, layers, degree, operation, measured_s, _relative_spread(own)))
+            enough = [times_s for times_s in own if len(times_s) >= FEWEST_FOR_A_SPREAD]
+            spreads = [half_width(times_s) / median(times_s) if median(times_s) else 0.0 for times_s in enough]
+            readings.append(
+                OperationReading(
+                    number, layers, degree, operation, measured_s, median(spreads) if spreads else math.nan
+                )
+            )
     return readings, slow
 
 
-def _check_source(run: MeasuredRun) -> None:
-    """Raise InvalidInputError for a timeline that measures nothing."""
+def _check(run: MeasuredRun, layers_in_all: int) -> None:
+    """Raise InvalidInputError unless the timeline measures something, each worker has one seat for all of the run, and
+    seats hold the model's layers."""
     timeline = run.timeline
     if timeline.source != "measured":
         raise InvalidInputError(
@@ -142,10 +155,6 @@ def _check_source(run: MeasuredRun) -> None:
             where=f"{run.name}, /paced",
             fix="run the plan without --paced",
         )
-
-
-def _check_seats(run: MeasuredRun, layers_in_all: int) -> None:
-    """Raise InvalidInputError unless each worker has one seat for all of the run, and seats hold the model's layers."""
     settled = {memory.worker for memory in run.timeline.workers}  # those with one stage in all plans of the run
     for index, span in enumerate(run.timeline.spans):
         if span.worker not in run.seats:
@@ -200,29 +209,12 @@ def _operation_of(op: str) -> Operation | None:
     return op[0]  # type: ignore[return-value]  # an order's token begins with F, I, W or B
 
 
-def _ratios(workers: Mapping[str, Mapping[Operation, Sequence[float]]]) -> dict[str, float]:
-    """How many times as long as the others of its stage each worker takes, for what all of them compute."""
-    common = set.intersection(*(set(times) for times in workers.values())) - {"step"}
-    spent_s = {worker: sum(median(times[kind]) for kind in common) for worker, times in workers.items()}
-    if len(workers) == 1 or not min(spent_s.values()):
-        return {}
-    usual_s = {worker: median(s for other, s in spent_s.items() if other != worker) for worker in spent_s}
-    return {worker: time_s / usual_s[worker] for worker, time_s in spent_s.items()}
-
-
 def _operations(workers: Iterable[Mapping[Operation, Sequence[float]]]) -> list[Operation]:
     """What counts of what was measured at a stage."""
     kinds = {kind for times in workers for kind in times}
     is_split = {"I", "W"} <= kinds or "B" not in kinds
     counted: tuple[Operation, ...] = ("F", "I", "W", "step") if is_split else ("F", "B", "step")
     return [kind for kind in counted if kind in kinds]
-
-
-def _relative_spread(workers: Sequence[Sequence[float]]) -> float:
-    """The median over workers of half the width of the middle half of their readings, over their median."""
-    enough = [times_s for times_s in workers if len(times_s) >= FEWEST_FOR_A_SPREAD]
-    spreads = [half_width(times_s) / median(times_s) if median(times_s) else 0.0 for times_s in enough]
-    return median(spreads) if spreads else math.nan
 
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -262,18 +254,36 @@ def refine(profile: Profile, runs: Sequence[MeasuredRun]) -> Refinement:
             or degrees that the profile does not have.
     """
     found = [readings_of(run, number, len(profile.layers)) for number, run in enumerate(runs)]
-    readings = [_with_before(reading, profile) for own, _ in found for reading in own]
+    readings = [replace(reading, before_s=_sum_s(profile.layers, reading)) for own, _ in found for reading in own]
     factors, is_corrected = _factors(profile, [reading for reading in readings if reading.before_s > 0])
-    spreads = _spreads(len(profile.layers), readings)
+    # The relative spread of what each operation and layer was measured in, the largest; NaN where nobody says one.
+    spreads = np.full((len(TIMES), len(profile.layers)), np.nan)
+    for reading in readings:
+        for number, kind in enumerate(TIMES):
+            if kind in _PARTS[reading.operation]:
+                own = spreads[number, slice(*reading.layers)]
+                spreads[number, slice(*reading.layers)] = np.fmax(own, reading.spread)
     layers = tuple(
         replace(layer, costs=tuple(_scaled(cost, factors[:, index], spreads[:, index]) for cost in layer.costs))
+        for index, layer in enumerate(profile.layers)
+    )
+    is_all = all(
+        is_corrected[number, index] or not any(getattr(cost, name) for cost in layer.costs)
+        for number, name in enumerate(TIMES.values())
         for index, layer in enumerate(profile.layers)
     )
     refined = replace(
         profile,
         layers=layers,
-        origin="measured" if _is_all(profile, is_corrected) else profile.origin,
-        model={**profile.model, "refined": _history(profile, runs)},
+        origin="measured" if is_all else profile.origin,
+        model={
+            **profile.model,
+            "refined": {
+                "profile": digest(profile),
+                "origin": profile.origin,
+                "timelines": [digest(run.timeline) for run in runs],
+            },
+        },
     )
     after = tuple(replace(reading, after_s=_sum_s(refined.layers, reading)) for reading in readings)
     return Refinement(refined, after, tuple(slow for _, own in found for slow in own))
@@ -286,18 +296,6 @@ def contradictions(refinement: Refinement) -> Counter[int]:
         for reading in refinement.readings
         if reading.before_s > 0 and abs(reading.after_s - reading.measured_s) > 0.01 * reading.measured_s
     )
-
-
-def _history(profile: Profile, runs: Sequence[MeasuredRun]) -> dict[str, object]:
-    return {
-        "profile": digest(profile),
-        "origin": profile.origin,
-        "timelines": [digest(run.timeline) for run in runs],
-    }
-
-
-def _with_before(reading: OperationReading, profile: Profile) -> OperationReading:
-    return replace(reading, before_s=_sum_s(profile.layers, reading))
 
 
 def _sum_s(layers: Sequence[Layer], reading: OperationReading) -> float:
@@ -322,7 +320,14 @@ def _factors(profile: Profile, readings: Sequence[OperationReading]) -> tuple[Fl
     shape = len(TIMES), len(profile.layers)
     if not readings:
         return np.ones(shape), np.zeros(shape, dtype=np.bool_)
-    costs = np.array([_row(profile, reading).ravel() for reading in readings])  # readings by (operations · layers)
+    told_s = np.zeros((len(readings), *shape))  # what the profile says of each operation and layer that is summed up
+    for place, reading in enumerate(readings):
+        for number, (kind, name) in enumerate(TIMES.items()):
+            if kind in _PARTS[reading.operation]:
+                for index in range(*reading.layers):
+                    cost = _cost(profile.layers[index], index, reading.tensor_parallel)
+                    told_s[place, number, index] = getattr(cost, name)
+    costs = told_s.reshape(len(readings), -1)
     measured_s = np.array([max(reading.measured_s, 1e-12) for reading in readings])
     holds = costs > 0
     share = 1 / max(int(holds.sum(axis=0).max()), 1)  # so that the updates of one layer do not add up to too much
@@ -335,50 +340,14 @@ def _factors(profile: Profile, readings: Sequence[OperationReading]) -> tuple[Fl
     return np.exp(logs).reshape(shape), holds.any(axis=0).reshape(shape)
 
 
-def _row(profile: Profile, reading: OperationReading) -> Floats:
-    """What the profile says of each operation and layer that a reading sums up; array of 4 operations by layers, s."""
-    row = np.zeros((len(TIMES), len(profile.layers)))
-    for number, (kind, name) in enumerate(TIMES.items()):
-        if kind in _PARTS[reading.operation]:
-            for index in range(*reading.layers):
-                row[number, index] = getattr(_cost(profile.layers[index], index, reading.tensor_parallel), name)
-    return row
-
-
-def _spreads(layers: int, readings: Iterable[OperationReading]) -> Floats:
-    """The relative spread of what each operation and layer was measured in, the largest; NaN where nobody says one."""
-    spreads = np.full((len(TIMES), layers), np.nan)
-    for reading in readings:
-        for number, kind in enumerate(TIMES):
-            if kind in _PARTS[reading.operation]:
-                own = spreads[number, slice(*reading.layers)]
-                spreads[number, slice(*reading.layers)] = np.fmax(own, reading.spread)
-    return spreads
-
-
 def _scaled(cost: LayerCost, factors: Floats, spreads: Floats) -> LayerCost:
     """A cost times factors; arrays of 4 operations, as in TIMES."""
     times = {name: getattr(cost, name) * float(factor) for name, factor in zip(TIMES.values(), factors, strict=True)}
-    widths = dict(_widths(cost, times, factors, spreads))
+    widths = {}
+    for name, factor, relative in zip(TIMES.values(), factors, spreads, strict=True):
+        if not math.isnan(relative):
+            widths[name] = times[name] * float(relative)
+        elif cost.spread is not None:
+            widths[name] = getattr(cost.spread, name) * float(factor)
     spread = Spread(**widths) if set(TIMES.values()) - {"optimizer_s"} <= set(widths) else None
     return replace(cost, **times, spread=spread)
-
-
-def _widths(
-    cost: LayerCost, times: Mapping[str, float], factors: Floats, spreads: Floats
-) -> Iterator[tuple[str, float]]:
-    """The spread of each operation, where it is known."""
-    for name, factor, spread in zip(TIMES.values(), factors, spreads, strict=True):
-        if not math.isnan(spread):
-            yield name, times[name] * float(spread)
-        elif cost.spread is not None:
-            yield name, getattr(cost.spread, name) * float(factor)
-
-
-def _is_all(profile: Profile, is_corrected: NDArray[np.bool_]) -> bool:
-    """Whether every time that is not zero was corrected."""
-    return all(
-        is_corrected[number, index] or not any(getattr(cost, name) for cost in layer.costs)
-        for number, name in enumerate(TIMES.values())
-        for index, layer in enumerate(profile.layers)
-    )

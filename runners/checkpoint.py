@@ -61,7 +61,8 @@ def publish(folder: Path, manifest: Checkpoint) -> Path:
     with reporting_failure(parts):
         _check_parts(parts, manifest)
         write_durably(parts / MANIFEST, [canonical(manifest)])
-        _remove_others(parts, {MANIFEST, *(file.name for file in manifest.files)})
+        for path in {*parts.iterdir()} - {parts / name for name in (MANIFEST, *(file.name for file in manifest.files))}:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         sync_folder(parts)
         _take_the_place(parts, final)
     return final
@@ -201,12 +202,6 @@ def _check_parts(parts: Path, manifest: Checkpoint) -> None:
                 where=str(path),
                 fix="write all parts into one folder that all stages share, and publish before the next ones",
             )
-
-
-def _remove_others(parts: Path, names: set[str]) -> None:
-    for path in list(parts.iterdir()):
-        if path.name not in names:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _take_the_place(parts: Path, final: Path) -> None:

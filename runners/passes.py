@@ -50,9 +50,8 @@ def trees(size: int) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
     first = tuple(_parent(rank, size) for rank in range(size))
     second: list[int | None] = [None] * size
     for rank, parent in enumerate(first):
-        place, above = (_moved(one, size) for one in (rank, parent))
-        assert place is not None
-        second[place] = above
+        moved = {one: (one + 1) % size if size % 2 else size - 1 - one for one in (rank, parent) if one is not None}
+        second[moved[rank]] = None if parent is None else moved[parent]
     return first, tuple(second)
 
 
@@ -63,12 +62,6 @@ def _parent(rank: int, size: int) -> int | None:
     bit = rank & -rank
     above = (rank ^ bit) | (bit << 1)
     return above if above < size else rank ^ bit
-
-
-def _moved(rank: int | None, size: int) -> int | None:
-    if rank is None:
-        return None
-    return (rank + 1) % size if size % 2 else size - 1 - rank
 
 
 def _passes_of(parents: tuple[int | None, ...]) -> tuple[Pass, ...]:

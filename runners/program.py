@@ -152,7 +152,10 @@ def _exchanges(
 ) -> Iterator[Instruction]:
     """A worker's operations and what it receives and sends for them."""
     for operation in worker.operations():
-        down, up = _neighbours(plan, worker, operation, executor)
+        _, pipeline, microbatch = operation
+        last = len(plan.template_of(pipeline).stages) - 1
+        down = executor[pipeline, microbatch, worker.stage - 1] if worker.stage > 0 else None
+        up = executor[pipeline, microbatch, worker.stage + 1] if worker.stage < last else None
         source, target = (down, up) if operation.kind == "F" else (up, down)
         exchanges = operation.kind != "W"
         if exchanges and source is not None:
@@ -161,17 +164,6 @@ def _exchanges(
         if exchanges and target is not None:
             delay_s = plan.hop_delay_s(operation.pipeline, min(worker.stage, target.stage), worker, target)
             yield Send(_message(operation, worker, target), rank[target.name], delay_s)
-
-
-def _neighbours(
-    plan: Plan, worker: Worker, operation: Operation, executor: dict[tuple[int, int, int], Worker]
-) -> tuple[Worker | None, Worker | None]:
-    """Who executes the operation's micro-batch at the stage before and at the stage after."""
-    _, pipeline, microbatch = operation
-    last = len(plan.template_of(pipeline).stages) - 1
-    before = executor[pipeline, microbatch, worker.stage - 1] if worker.stage > 0 else None
-    after = executor[pipeline, microbatch, worker.stage + 1] if worker.stage < last else None
-    return before, after
 
 
 def _message(operation: Operation, worker: Worker, other: Worker) -> Message:
@@ -264,9 +256,8 @@ def sampled(program: Program, rank: int | None = None) -> dict[tuple[int, int], 
     for source, one in sends_of(program):
         if rank is None or rank in (source, one.to):
             sent.setdefault((source, one.to), []).append(one.message)
-    return {way: _spread(messages) for way, messages in sent.items()}
-
-
-def _spread(messages: list[Message]) -> tuple[Message, ...]:
-    count = min(len(messages), MOST_SAMPLES)
-    return tuple(messages[number * len(messages) // count] for number in range(count))
+    counts = {way: min(len(messages), MOST_SAMPLES) for way, messages in sent.items()}
+    return {
+        way: tuple(messages[number * len(messages) // counts[way]] for number in range(counts[way]))
+        for way, messages in sent.items()
+    }

@@ -396,8 +396,9 @@ def _summary(plan: Plan, clock: _Clock, options: dict[str, float]) -> Simulation
     room_s = len(clock.machines) * iteration_s
     busy_s = sum(machine.busy_s for machine in clock.machines)
     peaks = {machine.worker.name: machine.peak_bytes for machine in clock.machines}
+    spans = sorted((span for machine in clock.machines for span in machine.spans), key=lambda span: span.start_s)
     return Simulation(
-        timeline=_timeline(plan, clock, options),
+        timeline=Timeline("simulated", tuple(spans), memory_of_workers(plan), plan=digest(plan), options=dict(options)),
         makespan_s=makespan_s,
         period_s=period_s,
         iteration_time_s=iteration_s,
@@ -430,8 +431,3 @@ def _makespan_and_period(clock: _Clock) -> tuple[float, float]:
         for ranks in alike.values()
     )
     return makespan_s, max(windows_s, default=0.0)
-
-
-def _timeline(plan: Plan, clock: _Clock, options: dict[str, float]) -> Timeline:
-    spans = sorted((span for machine in clock.machines for span in machine.spans), key=lambda span: span.start_s)
-    return Timeline("simulated", tuple(spans), memory_of_workers(plan), plan=digest(plan), options=dict(options))

@@ -175,11 +175,22 @@ def check_plan(plan: Plan) -> list[Violation]:
     run = _run(cells) if pays(follow, len(table.kind), NUMPY_OPERATIONS) else None
     if run is not None:
         return _over_limit(plan, run.peaks) + _wrong_prediction(table, _RowTimes(run.start_s, run.end_s), run.peaks)
-    problems = _foreign(table, cells) or _too_few(cells) or _incomplete(cells)
+    problems = _foreign(table, cells) or _incomplete(cells)
     if problems:
         return problems
     forward, backward, weight = _rows_by_cell(cells)
-    problems = _misplaced(table, forward, backward, weight)
+    # Operations of one micro-batch on several workers, or in an impossible order on one.
+    problems = []
+    for earlier, later in ((forward, backward), (backward, weight)):
+        both = np.flatnonzero(later != NONE)
+        a, b = earlier[both], later[both]
+        apart = table.worker[a] != table.worker[b]
+        for cell in both[apart]:
+            message = f"{table.name(later[cell])} runs apart from {table.name(earlier[cell])}; one worker must run both"
+            problems.append(Violation(table.path(later[cell]), message))
+        for cell in both[~apart & (a > b)]:
+            message = f"{table.name(later[cell])} comes before {table.name(earlier[cell])}, which it needs"
+            problems.append(Violation(table.path(later[cell]), message))
     if problems:
         return problems
     times = _propagate(table, *_messages(cells, forward, backward))
@@ -268,17 +279,12 @@ def _layers(plan: Plan) -> Ints:
     return layers
 
 
-def _too_few(cells: _Cells) -> list[Violation]:
-    """So few operations that to name each missing one would not fit in memory."""
-    needed, found = 2 * cells.number, len(cells.table.kind)
-    if needed <= found + MOST_NAMED:
-        return []
-    return [Violation("/pipelines", f"the micro-batches need at least {needed} operations, the orders hold {found}")]
-
-
 def _incomplete(cells: _Cells) -> list[Violation]:
     """Micro-batches that lack an operation at a stage, or have one twice."""
-    table = cells.table
+    table, needed = cells.table, 2 * cells.number
+    if needed > len(table.kind) + MOST_NAMED:  # to name each that is missing would not fit in memory
+        what = f"the micro-batches need at least {needed} operations, the orders hold {len(table.kind)}"
+        return [Violation("/pipelines", what)]
     count = np.bincount(cells.slot, minlength=len(KINDS) * cells.number).reshape(len(KINDS), -1)
     whole = (count[INPUT] == 0) & (count[WEIGHT] == 0) & (count[FULL] == 1)
     split = (count[INPUT] == 1) & (count[WEIGHT] == 1) & (count[FULL] == 0)
@@ -303,22 +309,6 @@ def _rows_by_cell(cells: _Cells) -> tuple[Ints, Ints, Ints]:
     row[cells.slot] = np.arange(len(cells.slot))
     forward, split, weight, full = row.reshape(len(KINDS), -1)
     return forward, np.maximum(split, full), weight
-
-
-def _misplaced(table: _OrderColumns, forward: Ints, backward: Ints, weight: Ints) -> list[Violation]:
-    """Operations of one micro-batch on several workers, or in an impossible order on one."""
-    problems = []
-    for earlier, later in ((forward, backward), (backward, weight)):
-        both = np.flatnonzero(later != NONE)
-        a, b = earlier[both], later[both]
-        apart = table.worker[a] != table.worker[b]
-        for cell in both[apart]:
-            message = f"{table.name(later[cell])} runs apart from {table.name(earlier[cell])}; one worker must run both"
-            problems.append(Violation(table.path(later[cell]), message))
-        for cell in both[~apart & (a > b)]:
-            message = f"{table.name(later[cell])} comes before {table.name(earlier[cell])}, which it needs"
-            problems.append(Violation(table.path(later[cell]), message))
-    return problems
 
 
 @dataclass(frozen=True)
@@ -362,21 +352,15 @@ def _messages(cells: _Cells, forward: Ints, backward: Ints) -> tuple[Ints, Float
     """For every row, the row at another stage whose message it waits for (or NONE), and the link's delay in s."""
     table = cells.table
     source, delay_s = np.full(len(table.kind), NONE, dtype=np.int64), np.zeros(len(table.kind))
-    hops = zip(cells.blocks(forward), cells.blocks(backward), _hops(cells, forward), strict=True)
-    for down, up, hop_s in hops:
+    inside_s, between_s = _link_delays(table.plan)
+    home = np.array([worker.pipeline for worker in table.plan.workers])[table.worker[forward]]
+    blocks = zip(cells.blocks(forward), cells.blocks(backward), cells.blocks(home), strict=True)
+    for k, (down, up, pipelines) in enumerate(blocks):
+        here, above, links = pipelines[:-1], pipelines[1:], np.arange(len(pipelines) - 1)[:, None]
+        hop_s = np.where(here == above, inside_s[here, links], between_s[k, links])  # of each micro-batch, both ways
         source[down[1:]], source[up[:-1]] = down[:-1], up[1:]
         delay_s[down[1:]] = delay_s[up[:-1]] = hop_s
     return source, delay_s
-
-
-def _hops(cells: _Cells, forward: Ints) -> Iterator[Floats]:
-    """Delay of each micro-batch's hops, both ways, for each pipeline: array of (stages - 1) x micro-batches, in s."""
-    plan = cells.table.plan
-    inside_s, between_s = _link_delays(plan)
-    home = np.array([worker.pipeline for worker in plan.workers])[cells.table.worker[forward]]
-    for k, pipelines in enumerate(cells.blocks(home)):
-        here, above, links = pipelines[:-1], pipelines[1:], np.arange(len(pipelines) - 1)[:, None]
-        yield np.where(here == above, inside_s[here, links], between_s[k, links])
 
 
 def _link_delays(plan: Plan) -> tuple[Floats, Floats]:

@@ -2,10 +2,10 @@
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .cluster import Cluster, Overlay, SlowPath, Spot
 from .documents import pointer
@@ -58,7 +58,11 @@ class YamlValue:
             if key in found:
                 raise place.wrong(f"the key {key!r} stands twice", "write it once")
             if known is not None and key not in known:
-                raise place.wrong(f"unknown key {key!r}", _suggestion(key, known))
+                meant = near(key, known)
+                raise place.wrong(
+                    f"unknown key {key!r}",
+                    f"did you mean {meant!r}?" if meant else f"there are {', '.join(sorted(known))}",
+                )
             found[key] = value
         return found
 
@@ -113,23 +117,15 @@ def read_yaml(path: str) -> YamlValue:
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=source) from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise _not_yaml(error, source) from None
+        mark = getattr(error, "problem_mark", None)
+        where = f"{source}, line {mark.line + 1} column {mark.column + 1}" if mark else source
+        reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "nested too deeply"
+        raise InvalidInputError(
+            f"not valid YAML: {reason}", where=where, fix="write `key: value`, a line each"
+        ) from None
     if node is None:
         raise InvalidInputError("the file is empty", where=source, fix="write `key: value`, a line each")
     return YamlValue(node, source)
-
-
-def _suggestion(word: str, known: Collection[str]) -> str:
-    """What may have been meant, or what there is."""
-    meant = near(word, known)
-    return f"did you mean {meant!r}?" if meant else f"there are {', '.join(sorted(known))}"
-
-
-def _not_yaml(error: Any, source: str) -> InvalidInputError:
-    mark = getattr(error, "problem_mark", None)
-    where = f"{source}, line {mark.line + 1} column {mark.column + 1}" if mark else source
-    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "nested too deeply"
-    return InvalidInputError(f"not valid YAML: {reason}", where=where, fix="write `key: value`, a line each")
 
 
 CLUSTER_KEYS = ("name", "nodes", "gpus_per_node", "gpu", "memory", "network")
@@ -168,8 +164,9 @@ def read_overlay(path: str, cluster: Cluster) -> Overlay:
     """
     entries = read_yaml(path).entries(OVERLAY_KEYS)
     failed, slow, links = (entries.get(key) for key in OVERLAY_KEYS)
+    dead = [] if failed is None else failed.items() if failed.is_list else [failed]
     return Overlay(
-        failed=() if failed is None else tuple(_spots(failed, cluster)),
+        failed=tuple(spot for one in dead for spot in _named_spots(one.text(), one, cluster)),
         slow=() if slow is None else tuple(_slow(slow, cluster)),
         slow_links=() if links is None else tuple(_slow_path(*one, cluster) for one in links.entries().items()),
     )
@@ -267,13 +264,6 @@ def _connection(value: YamlValue) -> Connection:
     )
 
 
-def _spots(value: YamlValue, cluster: Cluster) -> list[Spot]:
-    """Nodes, lists of hosts and GPUs, in a YAML list or alone."""
-    return [
-        spot for one in (value.items() if value.is_list else [value]) for spot in _named_spots(one.text(), one, cluster)
-    ]
-
-
 def _slow(value: YamlValue, cluster: Cluster) -> list[tuple[Spot, float]]:
     found = []
     for key, one in value.entries().items():
@@ -294,7 +284,8 @@ def _slow_path(key: str, value: YamlValue, cluster: Cluster) -> SlowPath:
     if len(found) != 1:
         what = "no link between two nodes or GPUs of the cluster" if not found else "a link in more than one way"
         raise value.wrong(f"{key!r} is {what}", "write node001-node002, or node001:0-node002:3 for two GPUs")
-    one, other = (_spot(name) for name in found[0])
+    ends = (name.partition(":") for name in found[0])
+    one, other = ((node, int(number) if colon else None) for node, colon, number in ends)
     if one == other and one[1] is not None:
         raise value.wrong(f"{key!r} has the same GPU at both ends", "name two")
     return SlowPath((one, other), parse_time_s(value.text(), value.where))
@@ -323,11 +314,6 @@ def _is_spot(text: str, cluster: Cluster) -> bool:
     )
 
 
-def _spot(text: str) -> Spot:
-    node, colon, number = text.partition(":")
-    return node, int(number) if colon else None
-
-
 # SLURM's lists of hosts: `node[001-016,020]` stands for 17 names, in that order.
 #
 # Not ClusterShell's NodeSet, with which the tests compare it: that one sorts the names, though ranks follow the list's
@@ -354,11 +340,17 @@ def expand(text: str, where: str) -> tuple[str, ...]:
         InvalidInputError: it is no such list, or names a node twice, or more than `MOST_NODES`.
     """
     names: list[str] = []
-    for word in _words(text, where):
+    for word in re.split(r",(?![^\[]*\])", text.strip()):  # by commas outside of brackets
+        if not _WORD.fullmatch(word.strip()):
+            raise InvalidInputError(f"{word!r} is no list of nodes", where=where, fix=_FIX)
         choices = [_choices(part, where) for part in _PARTS.findall(word)]
         _require_few(len(names), choices, where)
         names += ["".join(parts) for parts in product(*choices)]
-    _require_unlike(names, where)
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidInputError(f"node {name} is named twice", where=where, fix="name each node once")
+        seen.add(name)
     return tuple(names)
 
 
@@ -373,19 +365,11 @@ def fold(names: Sequence[str]) -> str:
             continue
         ranges = groups[-1][2]
         first, last = ranges[-1]
-        if _follows(number, first, last):
+        if number == f"{int(last) + 1:0{len(last)}d}" and (len(number) == len(first) or not _is_padded(first)):
             ranges[-1] = (first, number)
         else:
             ranges.append((number, number))
     return ",".join(head + _brackets(ranges) + tail for head, tail, ranges in groups)
-
-
-def _words(text: str, where: str) -> Iterator[str]:
-    """What commas outside of brackets separate."""
-    for word in re.split(r",(?![^\[]*\])", text.strip()):
-        if not _WORD.fullmatch(word.strip()):
-            raise InvalidInputError(f"{word!r} is no list of nodes", where=where, fix=_FIX)
-        yield word.strip()
 
 
 def _choices(part: str, where: str) -> Sequence[str]:
@@ -414,19 +398,6 @@ def _require_few(already: int, choices: Sequence[Sequence[str]], where: str) -> 
         count *= len(one)
     if already + count > MOST_NODES:
         raise InvalidInputError(f"the list stands for more than {MOST_NODES} nodes", where=where, fix=_FIX)
-
-
-def _require_unlike(names: Sequence[str], where: str) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise InvalidInputError(f"node {name} is named twice", where=where, fix="name each node once")
-        seen.add(name)
-
-
-def _follows(number: str, first: str, last: str) -> bool:
-    """Whether a number continues a range; one with leading zeros keeps its width."""
-    return number == f"{int(last) + 1:0{len(last)}d}" and (len(number) == len(first) or not _is_padded(first))
 
 
 def _is_padded(number: str) -> bool:

@@ -1,15 +1,25 @@
-"""Conditions: what is slow, or broken, while everybody lives; and a plan under them, its orders as they are."""
+"""Conditions: what is slow, or broken, while everybody lives; and a plan under them, its orders as they are.
 
-from collections.abc import Mapping
+`Conditions` follow workers, by the names they were started with, wherever they sit: a monitor finds them, a journal
+keeps them. `PlanConditions` are the same at the places of a plan, once it is known who sits where: a plan is put under
+them, or timed. What a user says of a plan's own workers and links (`--slow`, `--link-delay`) takes the place of what
+stands in it (`under_conditions`).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, ClassVar
 
 from .errors import InvalidInputError
 from .fields import STRICT, Factor, Index, Seconds
-from .plan import Link, Pipeline, Plan
+from .plan import Layers, Link, Pipeline, Place, Plan, Stage, Template, name_of
+from .profile import ring_steps
 
 LinkPlace = tuple[int | None, int]  # (pipeline, link); pipeline None means all of them
 Pair = tuple[str, str]  # two workers by the names they were started with, in ascending order
+PlacePair = tuple[Place, Place]  # ascending
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,172 @@ class Conditions:
 
 
 HEALTHY = Conditions()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanConditions:
+    """What is slow, by the places of a plan, in their order.
+
+    Attributes:
+        factors: of slow workers: their operations take so many times as long as the plan has it.
+        links_s: what a message between two workers takes in all, in s, where that is slow, whether or not they have
+            anything to send to each other.
+    """
+
+    factors: tuple[tuple[Place, float], ...] = ()
+    links_s: tuple[tuple[PlacePair, float], ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything is slow."""
+        return bool(self.factors or self.links_s)
+
+    @property
+    def places(self) -> set[Place]:
+        """The places that are slow, or an end of a slow link."""
+        return {place for place, _ in self.factors} | {place for pair, _ in self.links_s for place in pair}
+
+    @property
+    def hops_s(self) -> dict[Place, float]:
+        """The delays between neighbouring stages of a pipeline, by the place of the first."""
+        return {pair[0]: delay_s for pair, delay_s in self.links_s if are_neighbours(pair)}
+
+    def inside(self) -> "PlanConditions":
+        """Without links between pipelines, and between workers who have nothing to send to each other."""
+        return PlanConditions(self.factors, tuple(one for one in self.links_s if are_neighbours(one[0])))
+
+    def felt(self) -> "PlanConditions":
+        """Without links between workers who have nothing to send to each other, as long as all stay where they are."""
+        links_s = (one for one in self.links_s if are_neighbours(one[0]) or one[0][0][0] != one[0][1][0])
+        return PlanConditions(self.factors, tuple(links_s))
+
+    def by_pipeline(self) -> dict[int, "PlanConditions"]:
+        """What is felt inside each pipeline in which something is slow, as if it were the only one."""
+        factors, links_s = defaultdict(list), defaultdict(list)
+        for (k, i), factor in self.factors:
+            factors[k].append(((0, i), factor))
+        for (k, i), delay_s in self.hops_s.items():
+            links_s[k].append((((0, i), (0, i + 1)), delay_s))
+        return {k: PlanConditions(tuple(factors[k]), tuple(links_s[k])) for k in factors.keys() | links_s.keys()}
+
+    def moved(self, places: Mapping[Place, Place]) -> "PlanConditions":
+        """The same once workers have gone to other places, each with what is slow of it."""
+        factors = ((places.get(place, place), factor) for place, factor in self.factors)
+        links_s = ((ascending(*(places.get(end, end) for end in pair)), delay_s) for pair, delay_s in self.links_s)
+        return PlanConditions(tuple(sorted(factors)), tuple(sorted(links_s)))
+
+    def sums_s(self, held: Mapping[Place, Layers]) -> dict[Layers, float]:
+        """How much longer the all-reduces of stages take, in s, by the stages' layers; others take as long as ever.
+
+        A slow link between two workers who sum gradients delays each step of the ring (`ring_steps`), and so the sums
+        of both stages, of which each part has its share. In the ring are all pipelines that hold layers of the same
+        component: those that are summed one after the other (docs/semantics.md).
+
+        Args:
+            held: the layers of all live workers.
+        """
+        across = [(pair, delay_s) for pair, delay_s in self.links_s if pair[0][0] != pair[1][0]]
+        if not across:
+            return {}
+        component_of = components(held.values())
+        pipelines: defaultdict[Layers, set[int]] = defaultdict(set)
+        for (k, _), layers in held.items():
+            pipelines[component_of[layers]].add(k)
+        more_s: dict[Layers, float] = {}
+        for (one, other), delay_s in across:
+            ends = held[one], held[other]
+            if ends[0][0] < ends[1][1] and ends[1][0] < ends[0][1]:  # some layers are in both
+                longer_s = ring_steps(len(pipelines[component_of[ends[0]]])) * delay_s
+                more_s |= {layers: max(longer_s, more_s.get(layers, 0.0)) for layers in ends}
+        return more_s
+
+    def under(self, plan: Plan) -> Plan:
+        """The plan as it is under them, its orders as they are; its prediction, which no longer holds, is dropped.
+
+        Factors come on top of slow-downs that the plan knows; a link takes the larger of both delays. A slow link
+        between stages of different pipelines, which only re-routed micro-batches take, no plan can express: it does no
+        harm here.
+
+        Args:
+            plan: in which the places are those of live workers.
+        """
+        live = plan.live_workers()
+        known = {worker.place: worker.slowdown or 1.0 for worker in live}
+        slow = {name_of(place): factor * known[place] for place, factor in self.factors if factor != 1}
+        hops_s: dict[LinkPlace, float] = {
+            (k, i): delay_s for (k, i), delay_s in self.hops_s.items() if delay_s > plan.links_of(k)[i].delay_s
+        }
+        more_s = self.sums_s({worker.place: plan.stage_of(worker).layers for worker in live})
+        if more_s:
+            plan = replace(plan, templates=tuple(_with_sums(one, more_s) for one in plan.templates), prediction=None)
+        return under_conditions(plan, slow, hops_s)
+
+
+AS_PLANNED = PlanConditions()
+
+
+def slow_at(seats: Mapping[Place, str], slow: Mapping[str, float], links_s: Mapping[Pair, float]) -> PlanConditions:
+    """What is slow at the places of a plan, by who holds them: of a node it is slow at all places that it holds.
+
+    Args:
+        seats: who holds which place; who holds none does not count.
+        slow: factors of workers, or of nodes.
+        links_s: what a message between two of them takes in all, in s; of a node named twice, between its own places.
+    """
+    places: defaultdict[str, list[Place]] = defaultdict(list)
+    for place, name in sorted(seats.items()):
+        places[name].append(place)
+    factors = ((place, factor) for name, factor in slow.items() for place in places.get(name, ()))
+    found_s = {
+        ascending(*ends): delay_s
+        for (one, other), delay_s in links_s.items()
+        for ends in product(places.get(one, ()), places.get(other, ()))
+        if ends[0] != ends[1]
+    }
+    return PlanConditions(tuple(sorted(factors)), tuple(sorted(found_s.items())))
+
+
+def ascending(one: Place, other: Place) -> PlacePair:
+    """Two places as the ends of a link."""
+    return (one, other) if one <= other else (other, one)
+
+
+def are_peers(pair: PlacePair) -> bool:
+    """Whether two places are of one stage."""
+    return pair[0][1] == pair[1][1]
+
+
+def are_neighbours(pair: PlacePair) -> bool:
+    """Whether two places follow each other in one pipeline."""
+    (k, i), (other, j) = pair
+    return k == other and abs(i - j) == 1
+
+
+def components(held: Iterable[Layers]) -> dict[Layers, Layers]:
+    """The component of each stage, both by their layers; in ascending order.
+
+    A component is stages that share layers, chained, and so end an iteration together (docs/semantics.md); its layers
+    are consecutive, as those of each stage are. Where all pipelines cut the layers alike it is one stage.
+
+    Args:
+        held: the layers of all live workers' stages.
+    """
+    found: list[tuple[Layers, list[Layers]]] = []
+    for first, stop in sorted(set(held)):
+        if found and first < found[-1][0][1]:
+            (begin, end), members = found.pop()
+            found.append(((begin, max(end, stop)), [*members, (first, stop)]))
+        else:
+            found.append(((first, stop), [(first, stop)]))
+    return {stage: component for component, members in found for stage in members}
+
+
+def _with_sums(template: Template, more_s: Mapping[Layers, float]) -> Template:
+    """A template whose all-reduces take longer, by the layers of stages."""
+
+    def longer(stage: Stage) -> Stage:
+        return replace(stage, allreduce_s=stage.allreduce_s + more_s.get(stage.layers, 0.0))
+
+    return replace(template, stages=tuple(map(longer, template.stages)))
 
 
 def pair_of(one: str, other: str) -> Pair:

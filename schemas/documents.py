@@ -64,7 +64,26 @@ def parse_document(data: bytes, kind: type[D], source: str) -> D:
     ignored with a warning; another major version is refused.
     """
     tree = _parse_json(data, source)
-    minor = _check_header(tree, kind, source)
+    if not isinstance(tree, dict):
+        raise InvalidInputError("the document is not a JSON object", where=f"{source}, /")
+    if tree.get("format") != kind.FORMAT:
+        found = f"it says {tree['format']!r}" if "format" in tree else "it names no format"
+        raise InvalidInputError(
+            f"an {kind.FORMAT} is needed here, {found}", where=f"{source}, /format", fix=f"give a file of {kind.FORMAT}"
+        )
+    version = tree.get("format_version")
+    numbers = _VERSION.fullmatch(version) if isinstance(version, str) else None
+    if numbers is None:
+        raise InvalidInputError(
+            f"the format version {version!r} is not of the form major.minor", where=f"{source}, /format_version"
+        )
+    if int(numbers[1]) != FORMAT_MAJOR:
+        raise InvalidInputError(
+            f"format version {version} is not known here, only {FORMAT_MAJOR}.x",
+            where=f"{source}, /format_version",
+            fix="use the rtk that wrote the file, or write it again with this one",
+        )
+    minor = int(numbers[2])
     body = {key: value for key, value in tree.items() if key not in ("format", "format_version")}
     document: D = _validate(body, kind, source, tolerate_unknown=minor > FORMAT_MINOR)
     try:
@@ -180,29 +199,6 @@ def _parse_json(data: bytes, source: str) -> Any:
         raise InvalidInputError(f"the file is not valid JSON: {error}", where=source) from error
 
 
-def _check_header(tree: Any, kind: type[Document], source: str) -> int:
-    if not isinstance(tree, dict):
-        raise InvalidInputError("the document is not a JSON object", where=f"{source}, /")
-    if tree.get("format") != kind.FORMAT:
-        found = f"it says {tree['format']!r}" if "format" in tree else "it names no format"
-        raise InvalidInputError(
-            f"an {kind.FORMAT} is needed here, {found}", where=f"{source}, /format", fix=f"give a file of {kind.FORMAT}"
-        )
-    version = tree.get("format_version")
-    numbers = _VERSION.fullmatch(version) if isinstance(version, str) else None
-    if numbers is None:
-        raise InvalidInputError(
-            f"the format version {version!r} is not of the form major.minor", where=f"{source}, /format_version"
-        )
-    if int(numbers[1]) != FORMAT_MAJOR:
-        raise InvalidInputError(
-            f"format version {version} is not known here, only {FORMAT_MAJOR}.x",
-            where=f"{source}, /format_version",
-            fix="use the rtk that wrote the file, or write it again with this one",
-        )
-    return int(numbers[2])
-
-
 def _validate(body: dict[str, Any], kind: type[D], source: str, tolerate_unknown: bool) -> D:
     from pydantic import ValidationError
 
@@ -217,7 +213,11 @@ def _validate(body: dict[str, Any], kind: type[D], source: str, tolerate_unknown
             if not (tolerate_unknown and unknown):
                 raise _invalid(problems, kind, source) from None
             for problem in unknown:
-                _drop(body, problem["loc"])
+                *outer, key = problem["loc"]
+                tree: Any = body
+                for part in outer:
+                    tree = tree[part]
+                del tree[key]
                 warnings.warn(f"{source}, {pointer(problem['loc'])}: unknown key ignored", stacklevel=4)
         except ValueError:
             place, value = next(_not_finite(body, ()))
@@ -234,16 +234,14 @@ def _not_finite(tree: Any, place: tuple[str | int, ...]) -> Iterator[tuple[tuple
         yield place, tree
 
 
-def _drop(tree: Any, place: tuple[str | int, ...]) -> None:
-    for part in place[:-1]:
-        tree = tree[part]
-    del tree[place[-1]]
-
-
 def _invalid(problems: list["ErrorDetails"], kind: type[Document], source: str) -> InvalidInputError:
     # pydantic also finds a list too short when an item of it is wrong.
     found = [problem["loc"] for problem in problems if problem["type"] != "too_short"]
-    problems = [p for p in problems if p["type"] != "too_short" or not any(_is_under(p["loc"], at) for at in found)]
+    problems = [
+        problem
+        for problem in problems
+        if problem["type"] != "too_short" or not any(at[: len(problem["loc"])] == problem["loc"] for at in found)
+    ]
     # Unknown keys come first: a mistyped key shows as two problems, and the unknown one names the mistake.
     first = min(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument")
     place = first["loc"]
@@ -252,14 +250,17 @@ def _invalid(problems: list["ErrorDetails"], kind: type[Document], source: str) 
     return InvalidInputError(what + more, where=f"{source}, {pointer(place)}", fix=fix)
 
 
-def _is_under(outer: tuple[str | int, ...], inner: tuple[str | int, ...]) -> bool:
-    return inner[: len(outer)] == outer
-
-
 def _explain(problem: "ErrorDetails", kind: type[Document]) -> tuple[str, str]:
     key = str(problem["loc"][-1]) if problem["loc"] else ""
     if problem["type"] == "unexpected_keyword_argument":
-        return f"unknown key {key!r}", _suggest(key, kind)
+        names = sorted(_all_field_names(kind))
+        stem = key.rpartition("_")[0]
+        same_quantity = [name for name in names if stem and name.rpartition("_")[0] == stem]
+        meant = same_quantity[0] if same_quantity else near(key, names)
+        return (
+            f"unknown key {key!r}",
+            f"did you mean {meant!r}?" if meant else "remove it (rtk schema prints what a file holds)",
+        )
     if problem["type"] in ("missing", "missing_argument"):
         return f"the key {key!r} is missing", "add it (rtk schema prints what a file holds)"
     if problem["type"] == "json_invalid":
@@ -271,14 +272,6 @@ def _explain(problem: "ErrorDetails", kind: type[Document]) -> tuple[str, str]:
     unit = "; times are in seconds, as numbers" if key.endswith("_s") else ""
     unit = "; sizes are in bytes, as numbers" if key.endswith("_bytes") else unit
     return f"{key}: {message}, not {shown}", f"correct the value{unit}"
-
-
-def _suggest(key: str, kind: type[Document]) -> str:
-    names = sorted(_all_field_names(kind))
-    stem = key.rpartition("_")[0]
-    same_quantity = [name for name in names if stem and name.rpartition("_")[0] == stem]
-    meant = same_quantity[0] if same_quantity else near(key, names)
-    return f"did you mean {meant!r}?" if meant else "remove it (rtk schema prints what a file holds)"
 
 
 def _all_field_names(kind: type[Document]) -> set[str]:

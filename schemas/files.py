@@ -192,24 +192,21 @@ class JsonStream:
         if listed is None or self._next() == "[":
             yield from self._list("")
         else:
-            yield from self._object(listed)
+            self._take("{")
+            if self._next() != "}":
+                while True:
+                    key = self._value()
+                    self._take(":")
+                    if key == listed and self._next() == "[":
+                        yield from self._list(f"/{key}")
+                    else:
+                        self.rest[str(key)] = self._value()
+                    if self._next() == "}":
+                        break
+                    self._take(",")
+            self._take("}")
         if self._next():
             raise self._damage("not valid JSON: something follows the document")
-
-    def _object(self, listed: str) -> Iterator[Any]:
-        self._take("{")
-        if self._next() != "}":
-            while True:
-                key = self._value()
-                self._take(":")
-                if key == listed and self._next() == "[":
-                    yield from self._list(f"/{key}")
-                else:
-                    self.rest[str(key)] = self._value()
-                if self._next() == "}":
-                    break
-                self._take(",")
-        self._take("}")
 
     def _list(self, place: str) -> Iterator[Any]:
         self._take("[")
@@ -276,38 +273,36 @@ class JsonStream:
 
 
 def write_bytes(path: str, data: bytes) -> None:
-    """Write bytes under a temporary name and rename, so that a reader never sees half a file.
+    """Write bytes; what `path` may be, and the errors, as for `written`."""
+    with written(path) as stream:
+        stream.write(data)
+
+
+@contextmanager
+def written(path: str) -> Iterator[BinaryIO]:
+    """A new file under a temporary name, which takes the path's place once it is whole: no reader sees half a file.
+
+    Pipes and devices, such as /dev/stdout and /dev/null, cannot be renamed over: they are written straight away.
 
     Args:
         path: where to; compressed when it ends in `.gz`, with no time stamp in it, so equal data are equal bytes;
             `-` is standard output.
-        data: what to write.
 
     Raises:
         InvalidInputError: the place cannot be written.
     """
     if path == STANDARD_STREAM:
-        sys.stdout.buffer.write(data)
+        yield cast(BinaryIO, sys.stdout.buffer)
         sys.stdout.buffer.flush()
         return
-    packed = gzip.compress(data, mtime=0) if path.endswith(".gz") else data
-    with whole_file(path) as stream:
-        stream.write(packed)
-
-
-@contextmanager
-def whole_file(path: str) -> Iterator[BinaryIO]:
-    """A new file under a temporary name, which takes the path's place once it is whole.
-
-    Pipes and devices, such as /dev/stdout and /dev/null, cannot be renamed over: they are written straight away.
-
-    Raises:
-        InvalidInputError: the place cannot be written.
-    """
     target = Path(path)
     try:
         with target.open("wb") if target.exists() and not target.is_file() else _renamed(target) as stream:
-            yield stream
+            if path.endswith(".gz"):
+                with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
+                    yield cast(BinaryIO, packed)
+            else:
+                yield stream
     except OSError as error:
         reason = error.strerror or str(error)
         raise InvalidInputError(
@@ -321,14 +316,10 @@ def _renamed(target: Path) -> Iterator[BinaryIO]:
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream
-        Path(temporary).chmod(0o666 & ~_umask())
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(0o666 & ~mask)
         Path(temporary).replace(target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .documents import canonical_json, type_adapter
+from .errors import InvalidInputError
 
 if TYPE_CHECKING:
     from .documents import Document
@@ -52,7 +53,13 @@ def schema_of(kind: "type[Document]") -> dict[str, Any]:
 
 
 def shipped_schema(name: str) -> bytes:
-    """The bytes of a shipped schema, by its short name such as `plan`."""
+    """The bytes of a shipped schema, by its short name such as `plan`.
+
+    Raises:
+        InvalidInputError: there is none of that name.
+    """
+    if name not in document_kinds():
+        raise InvalidInputError(f"there is no schema {name!r}", fix=f"the schemas are {', '.join(document_kinds())}")
     return files("rtk.schemas").joinpath(f"{name}.schema.json").read_bytes()
 
 

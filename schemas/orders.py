@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Kind = Literal["F", "I", "W", "B"]
 Token = tuple[Kind, int]  # kind and micro-batch, in an order that knows only its own pipeline
 KINDS: tuple[Kind, ...] = ("F", "I", "W", "B")
+Schedule = Literal["gpipe", "1f1b", "zero-bubble"]  # the classic ones, by their names on a command line
+LeanSchedule = Literal["1f1b", "zero-bubble"]  # those that hold no more activations than a pipeline is deep
 
 # Up to so many characters numpy has read while the machine code would be loaded.
 NUMPY_CHARACTERS = 4_000_000

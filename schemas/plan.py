@@ -241,30 +241,6 @@ class Plan(Displayed):
         What the orders mean (completeness, dependencies, memory) is the checker's to judge: `schemas/check.py`.
         """
         self._validate_templates()
-        self._validate_pipelines()
-        self._validate_workers()
-        peaks = self.prediction.peak_memory_bytes if self.prediction else None
-        if peaks is not None and len(peaks) != len(self.workers):
-            raise InvalidInputError(
-                f"{len(peaks)} peaks for {len(self.workers)} workers", where="/prediction/peak_memory_bytes"
-            )
-
-    def _validate_templates(self) -> None:
-        if len(self.template_by_name) < len(self.templates):
-            raise InvalidInputError("two templates have one name", where="/templates", fix="name each differently")
-        for t, template in enumerate(self.templates):
-            where = f"/templates/{t}"
-            check_shape(template.stages, template.links, where)
-            expected = template.stages[-1].layers[1]
-            if expected != self.templates[0].stages[-1].layers[1]:
-                raise InvalidInputError(
-                    f"the stages hold {expected} layers, those of template {self.templates[0].name!r} "
-                    f"{self.templates[0].stages[-1].layers[1]}",
-                    where=f"{where}/stages",
-                    fix="all templates cut the same model: let their last stages end at the same layer",
-                )
-
-    def _validate_pipelines(self) -> None:
         for k, pipeline in enumerate(self.pipelines):
             template = self.template_by_name.get(pipeline.template)
             if template is None:
@@ -275,8 +251,6 @@ class Plan(Displayed):
                 )
             if pipeline.links is not None:
                 _check_links(pipeline.links, template.stages, f"/pipelines/{k}/links")
-
-    def _validate_workers(self) -> None:
         expected = [(k, i) for k in range(len(self.pipelines)) for i in range(len(self.template_of(k).stages))]
         found = [worker.place for worker in self.workers]
         if found != expected:
@@ -299,6 +273,26 @@ class Plan(Displayed):
                 check_order_text(worker.order or "")
             except InvalidInputError as error:
                 raise InvalidInputError(error.what, where=f"/workers/{n}/order", fix=error.fix) from None
+        peaks = self.prediction.peak_memory_bytes if self.prediction else None
+        if peaks is not None and len(peaks) != len(self.workers):
+            raise InvalidInputError(
+                f"{len(peaks)} peaks for {len(self.workers)} workers", where="/prediction/peak_memory_bytes"
+            )
+
+    def _validate_templates(self) -> None:
+        if len(self.template_by_name) < len(self.templates):
+            raise InvalidInputError("two templates have one name", where="/templates", fix="name each differently")
+        for t, template in enumerate(self.templates):
+            where = f"/templates/{t}"
+            check_shape(template.stages, template.links, where)
+            expected = template.stages[-1].layers[1]
+            if expected != self.templates[0].stages[-1].layers[1]:
+                raise InvalidInputError(
+                    f"the stages hold {expected} layers, those of template {self.templates[0].name!r} "
+                    f"{self.templates[0].stages[-1].layers[1]}",
+                    where=f"{where}/stages",
+                    fix="all templates cut the same model: let their last stages end at the same layer",
+                )
 
 
 def check_shape(stages: tuple[Stage, ...], links: tuple[Link, ...], where: str) -> None:

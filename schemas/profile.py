@@ -123,6 +123,16 @@ def held_bytes(layers: "Sequence[HoldsBytes]", first: int, stop: int) -> tuple[f
     return sum(parameter_bytes for parameter_bytes, _ in added), sum(state_bytes for _, state_bytes in added)
 
 
+def ring_steps(ranks: int) -> int:
+    """How many messages follow one another in a ring all-reduce of so many ranks, in each of which 1/n of all is sent.
+
+    At each of 2 (n - 1) steps everybody sends a part to the next one: n - 1 until each part is summed somewhere, n - 1
+    until everybody has it (Thakur, Rabenseifner and Gropp, 2005). A step is as slow as its slowest link, so where a
+    message over that takes d s longer, the sum takes `ring_steps(n) * d` s longer. Fewer than two send nothing.
+    """
+    return 2 * max(0, ranks - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """A network path: a message of b bytes takes latency_s + b / bandwidth_bytes_per_s."""
@@ -137,8 +147,8 @@ class Connection:
         return self.latency_s + size_bytes / (self.bandwidth_bytes_per_s or float("inf"))
 
     def ring_s(self, size_bytes: float, ranks: int) -> float:
-        """The time of a ring all-reduce between n ranks, in s: 2(n-1) messages of 1/n of the bytes, one by one."""
-        return 2 * (ranks - 1) * self.transfer_s(size_bytes / ranks) if size_bytes else 0.0
+        """The time of a ring all-reduce between n ranks, in s: each step sends 1/n of the bytes."""
+        return ring_steps(ranks) * self.transfer_s(size_bytes / ranks) if size_bytes else 0.0
 
     def copying_s(self, copies: "Iterable[tuple[Hashable, Hashable, float]]") -> float | None:
         """How long copies take, in s; None where there is something to copy and the bandwidth is not known.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from .conditions import Conditions
     from .plan import Layers, Place, Plan
-    from .replay import Fleet, Moment, StateChange, TrainingState
+    from .replay import Fleet, Moment, TrainingState, Transition
 
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -157,8 +157,11 @@ class Monitor(Protocol):
         ...
 
 
-class Policy(Protocol):
-    """A way of surviving failures and slow parts, for one job; the same question has the same answer."""
+class RecoveryPolicy(Protocol):
+    """A way of surviving failures and slow parts, for one job: in a replay, and for `RunningPolicy` in a run.
+
+    Pure: the same question has the same answer, whatever was asked before.
+    """
 
     def begin(self, fleet: "Fleet") -> "TrainingState":
         """How training begins with these nodes; a standing without a plan where they are too few.
@@ -168,13 +171,16 @@ class Policy(Protocol):
         """
         ...
 
-    def answer(self, standing: "TrainingState", moment: "Moment") -> "tuple[StateChange, ...]":
+    def react(self, standing: "TrainingState", moment: "Moment") -> "Transition":
         """What to do about a change, in the order in which it is due; nothing: the standing goes on.
 
         Args:
             standing: in force, or being taken over to when a pause is interrupted. A standing in which nodes work that
                 are lost at this moment must not go on.
             moment: the change.
+
+        Raises:
+            InfeasibleError: training cannot go on, and nobody has saved what it could go back to.
         """
         ...
 
@@ -184,4 +190,33 @@ class Policy(Protocol):
 
     def seats(self, standing: "TrainingState") -> "Mapping[Place, str]":
         """Which node holds which live worker of that plan."""
+        ...
+
+
+class RunningPolicy(RecoveryPolicy, Protocol):
+    """A policy that `rtk run` can obey, too: it can go on from any plan that is running."""
+
+    def resume(self, plan: "Plan", seats: "Mapping[Place, str]") -> "TrainingState":
+        """The standing of a job that runs a plan of this policy, or that which the job began with.
+
+        Args:
+            plan: valid.
+            seats: which node holds which live worker of it.
+        """
+        ...
+
+    def program(self, standing: "TrainingState") -> "Plan":
+        """What workers execute in a standing that trains: `plan` without what has become slow since it was made."""
+        ...
+
+    def moving_s(self, usual_s: float) -> float:
+        """What it costs that workers change places because of what is slow, there and back, in s; infinite: never.
+
+        Args:
+            usual_s: what an iteration takes, in s.
+        """
+        ...
+
+    def warm_up(self) -> None:
+        """Load now what the first answer would have to wait for."""
         ...

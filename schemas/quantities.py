@@ -1,5 +1,6 @@
 """Times, sizes and speeds as people write them, always with their unit: `5us`, `80GiB`, `50GB/s`, `400Gbit/s`."""
 
+import math
 import re
 from collections.abc import Mapping
 from fractions import Fraction
@@ -61,3 +62,38 @@ def _above_zero(value: float, text: str, where: str) -> float:
     if value <= 0:
         raise InvalidInputError(f"{text!r} is nothing", where=where, fix="give more than 0")
     return value
+
+
+def parse_number(option: str, text: str, fix: str) -> float:
+    """A plain number.
+
+    Args:
+        option: whose value it is, for errors.
+        text: without a unit.
+        fix: what to do where it is none.
+
+    Raises:
+        InvalidInputError: it is none, or not finite.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        raise InvalidInputError(f"{text!r} cannot be read", where=option, fix=fix) from None
+    if not math.isfinite(number):
+        raise InvalidInputError(f"{text!r} cannot be read", where=option, fix="give a finite number")
+    return number
+
+
+def parse_memory_limit(value: str | None) -> list[float] | None:
+    """`8e9` for all stages, `8e9,8e9,4e9` one a stage; bytes, 0 or more.
+
+    Raises:
+        InvalidInputError: a limit is not such a number.
+    """
+    if value is None:
+        return None
+    fix = "limits are in bytes, without a unit"
+    limits = [parse_number("--memory-limit", part, fix) for part in value.split(",")]
+    if min(limits) < 0:
+        raise InvalidInputError(f"{value!r} cannot be read", where="--memory-limit", fix="a limit is 0 or more bytes")
+    return limits

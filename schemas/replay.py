@@ -1,12 +1,19 @@
-"""Replay: what a policy is asked when a cluster changes, and what it answers; all of it inert values.
+"""What a recovery policy is asked when a cluster changes, and what it answers; all of it inert values.
 
-Time is seconds since the trace began. The smallest thing that comes, goes or is slow is a node: some GPUs that share a
-fate. What a policy answers is a sequence of steps, each of which puts another standing into force.
+The same for a trace that is replayed and for a job that runs. Time is seconds since the trace began; in a running job,
+whose clock no policy sees, it is 0. The smallest thing that comes, goes or is slow is a node: some GPUs that share a
+fate, in a running job often a single worker. What a policy answers is a sequence of steps, each of which puts another
+standing into force.
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
+
+from .conditions import PlanConditions, slow_at
+from .errors import InvalidInputError
+from .plan import Place
+from .text import did_you_mean
 
 NodePair = tuple[str, str]  # two nodes in ascending order; one named twice stands for the paths inside it
 
@@ -22,16 +29,22 @@ class Fleet:
         nodes: their names.
         slow: factors of slow nodes, above 1: their operations take so many times as long.
         slow_links: by pairs of nodes, what a message between them takes in all, in s.
+        broken_links: pairs of nodes whose messages take a detour.
     """
 
     nodes: tuple[str, ...]
     slow: Mapping[str, float] = field(default_factory=dict)
     slow_links: Mapping[NodePair, float] = field(default_factory=dict)
+    broken_links: tuple[NodePair, ...] = ()
 
     @property
     def is_slow(self) -> bool:
         """Whether anything is slow."""
         return bool(self.slow or self.slow_links)
+
+    def at(self, seats: Mapping[Place, str]) -> PlanConditions:
+        """What of that there is in a plan whose workers the nodes hold."""
+        return slow_at(seats, self.slow, self.slow_links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +58,9 @@ class Moment:
         came: nodes that have come just now.
         failures: moments so far at which nodes were lost, this one included; what a policy may know of the future is
             what these say.
+        known: the fleet as far as it is known what is slow; None: all of that is known.
+        level: which costly remedies what is slow has been worth by now (as in `Conditions`).
+        settled: whether all nodes at work have the state of their places; until then nobody changes his.
     """
 
     time_s: float
@@ -52,6 +68,14 @@ class Moment:
     lost: tuple[str, ...] = ()
     came: tuple[str, ...] = ()
     failures: int = 0
+    known: Fleet | None = None
+    level: int = 0
+    settled: bool = True
+
+    @property
+    def believed(self) -> Fleet:
+        """The fleet as it is believed to be."""
+        return self.fleet if self.known is None else self.known
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +133,7 @@ class StateChange:
             cancels steps that are not yet due.
         interrupts: it takes over in the midst of an iteration, whose work is lost; else at the iteration's end.
         rolls_back: what was committed since the last checkpoint is lost too.
+        restart: why a running job should rather be saved and start again on other workers (Greyhound's S4).
     """
 
     standing: TrainingState
@@ -117,6 +142,10 @@ class StateChange:
     after_s: float = 0.0
     interrupts: bool = False
     rolls_back: bool = False
+    restart: str = ""
+
+
+Transition = tuple[StateChange, ...]  # what is done about an event, in the order in which it is due; nothing: ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +188,29 @@ class Costs:
     storage_bytes_per_s: float = 2e9
     mean_time_between_failures_s: float = 10_800.0
     gpu_hour_price: float = 2.0
+
+
+MOST = 1e15  # of a cost: `Seconds` of schemas/fields.py, and far above what anything costs
+
+
+def parse_cost(name: str, text: str, where: str) -> float:
+    """What one thing costs.
+
+    Raises:
+        InvalidInputError: there is no such cost, or it is no number of 0 or more.
+    """
+    kinds = {one.name: one.type for one in fields(Costs)}
+    if name not in kinds:
+        fix = did_you_mean(name, kinds, f"costs are {', '.join(kinds)}")
+        raise InvalidInputError(f"there is no cost {name!r}", where=where, fix=fix)
+    is_whole, is_rate = kinds[name] is int, name.endswith("_bytes_per_s")
+    most = float("inf") if is_rate else MOST
+    try:
+        number = int(text) if is_whole else float(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number < most or (is_rate and not number):
+        kind = "above 0" if is_rate else f"from 0 to below {MOST:g}" if number >= MOST else "of 0 or more"
+        what = f"{text!r} is no {'whole ' * is_whole}number {kind}"
+        raise InvalidInputError(what, where=where, fix=f"write a plain number, such as 10: {name} says its unit")
+    return number

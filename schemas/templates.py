@@ -105,20 +105,18 @@ class Templates(Displayed):
                     fix="sizes must be consecutive, or some numbers of nodes could not be used",
                 )
         for index, template in enumerate(self.templates):
-            self._validate_template(template, f"/templates/{index}")
-
-    def _validate_template(self, template: PipelineTemplate, where: str) -> None:
-        check_shape(template.stages, template.links, where)
-        held = template.stages[-1].layers[1]
-        if held != len(self.layers):
-            raise InvalidInputError(
-                f"the stages hold {held} layers, the model has {len(self.layers)}", where=f"{where}/stages"
-            )
-        nodes = nodes_of_stages(template.stages, self.gpus_per_node, f"{where}/stages")
-        if nodes[-1] + 1 != template.nodes:
-            raise InvalidInputError(
-                f"the stages fill {nodes[-1] + 1} nodes, not {template.nodes}", where=f"{where}/stages"
-            )
+            where = f"/templates/{index}"
+            check_shape(template.stages, template.links, where)
+            held = template.stages[-1].layers[1]
+            if held != len(self.layers):
+                raise InvalidInputError(
+                    f"the stages hold {held} layers, the model has {len(self.layers)}", where=f"{where}/stages"
+                )
+            nodes = nodes_of_stages(template.stages, self.gpus_per_node, f"{where}/stages")
+            if nodes[-1] + 1 != template.nodes:
+                raise InvalidInputError(
+                    f"the stages fill {nodes[-1] + 1} nodes, not {template.nodes}", where=f"{where}/stages"
+                )
 
 
 def nodes_of_stages(stages: tuple[Stage, ...], gpus_per_node: int, where: str = "the stages") -> tuple[int, ...]:

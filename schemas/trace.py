@@ -73,7 +73,10 @@ def read_trace(path: str) -> Trace:
         InvalidInputError: a line is no event; `where` names it as `/events/N`, counted from 0.
     """
     source = source_of(path)
-    text = _decode(read_bytes(path), source)
+    try:
+        text = read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=source) from error
     if path.removesuffix(".gz").endswith(".csv"):
         found = events_of_csv(io.StringIO(text), source)
     else:
@@ -122,13 +125,6 @@ def _events(rows: Iterable[Any], source: str) -> Iterator[tuple[str, TraceEvent]
         yield where, event
 
 
-def _decode(data: bytes, source: str) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=source) from error
-
-
 def _json_rows(lines: Iterable[tuple[int, str]], source: str) -> Iterator[Any]:
     for number, line in lines:
         if not line.strip():
@@ -149,18 +145,16 @@ def _csv_rows(lines: Iterable[str], source: str) -> Iterator[dict[str, Any]]:
         for row in reader:
             if None in row:
                 raise ValueError("the line has more cells than the first line has names")
-            yield {key: _number(key, value, numeric) for key, value in row.items() if value}
+            yield {
+                key: (int(value) if key == "iteration" else float(value) if key in numeric else value)
+                for key, value in row.items()
+                if value
+            }
     except (ValueError, csv.Error) as error:
         where = f"{source}, line {reader.reader.line_num}"
         raise InvalidInputError(
             f"not valid CSV: {error}", where=where, fix="write plain numbers, a cell a name"
         ) from error
-
-
-def _number(key: str, value: str, numeric: set[str]) -> Any:
-    if key == "iteration":
-        return int(value)
-    return float(value) if key in numeric else value
 
 
 def _parse_event(row: Any, source: str, index: int) -> TraceEvent:

@@ -3,6 +3,7 @@
 And what tests of several folders share.
 """
 
+import os
 from importlib.util import find_spec
 
 import pytest
@@ -21,6 +22,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("rtk")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: tests of real processes mostly wait."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.fixture

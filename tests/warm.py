@@ -127,9 +127,9 @@ def _be(
 def _become(module: str, arguments: list[str], environment: Mapping[str, str], keep: Collection[int] = ()) -> None:
     """Be the program with the standard streams that are there, and end as it ends; of other files only `keep` stay
     open."""
-    from rtk.cli import run
     from rtk.cli.console import SETTINGS, Settings
     from rtk.cli.main import main
+    from rtk.runners import processes
 
     for number in [int(file.name) for file in Path("/proc/self/fd").iterdir()]:
         if number > 2 and number not in keep:
@@ -144,7 +144,7 @@ def _become(module: str, arguments: list[str], environment: Mapping[str, str], k
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     sys.argv = [module, *arguments]
     code: object = 1
-    with mock.patch.object(run, "subprocess", SimpleNamespace(Popen=_fork_from_here, PIPE=subprocess.PIPE)):
+    with mock.patch.object(processes, "subprocess", SimpleNamespace(Popen=_fork_from_here, PIPE=subprocess.PIPE)):
         try:
             if module == main.__module__:  # which knows what it is, and need not be read again
                 main(arguments)

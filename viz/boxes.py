@@ -65,25 +65,22 @@ class Boxes(Artist):
                 renderer.open_group("box", gid=tip)
             gc = renderer.new_gc()
             gc.set_alpha(box.opacity)
-            self._fill(renderer, gc, box, place, scale)
+            face = None if box.colour is None else to_rgba(box.colour)
+            gc.set_linewidth(0)
+            if box.hatched:
+                gc.set_hatch(HATCH)
+                gc.set_hatch_color(to_rgba(HATCH_COLOUR))
+            if face is not None or box.edge is None:
+                renderer.draw_path(gc, _rectangle(place, 0.0), IdentityTransform(), face)
+            gc.set_hatch(None)
+            if box.edge is not None:
+                gc.set_linewidth(box.edge_width)
+                gc.set_foreground(box.edge)
+                renderer.draw_path(gc, _rectangle(place, box.edge_width * scale / 2), IdentityTransform(), None)
             self._write(renderer, gc, box, place, scale)
             gc.restore()
             if tip:
                 renderer.close_group("box")
-
-    def _fill(self, renderer: RendererBase, gc: GraphicsContextBase, box: DrawnBox, place: Bbox, scale: float) -> None:
-        face = None if box.colour is None else to_rgba(box.colour)
-        gc.set_linewidth(0)
-        if box.hatched:
-            gc.set_hatch(HATCH)
-            gc.set_hatch_color(to_rgba(HATCH_COLOUR))
-        if face is not None or box.edge is None:
-            renderer.draw_path(gc, _rectangle(place, 0.0), IdentityTransform(), face)
-        gc.set_hatch(None)
-        if box.edge is not None:
-            gc.set_linewidth(box.edge_width)
-            gc.set_foreground(box.edge)
-            renderer.draw_path(gc, _rectangle(place, box.edge_width * scale / 2), IdentityTransform(), None)
 
     def _write(self, renderer: RendererBase, gc: GraphicsContextBase, box: DrawnBox, place: Bbox, scale: float) -> None:
         lines, is_upright = _fitting(box, place.width / scale, place.height / scale)

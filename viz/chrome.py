@@ -43,7 +43,13 @@ def chrome_trace(timelines: Sequence[Labelled]) -> dict[str, Any]:
         shown = aligned(timeline) if several else timeline
         records += _names(pids, f"{label}: " if several else "")
         records += [_operation(span, pids[span.worker]) for span in shown.spans]
-        records += [*_arrows(shown, pids, len(records)), *_counters(shown, pids), *_instants(shown, pids)]
+        records += _arrows(shown, pids, len(records))
+        records += [
+            {"ph": "C", "name": "memory", "pid": pids[worker], "ts": _us(time_s), "args": {"bytes": size}}
+            for worker, points in memory_curves(shown).items()
+            for time_s, size in points
+        ]
+        records += _instants(shown, pids)
     sources = [
         {"label": label, "source": timeline.source, "paced": timeline.paced, "plan": timeline.plan}
         for label, timeline in timelines
@@ -72,7 +78,7 @@ def _operation(span: Span, pid: int) -> Record:
         "name": span.op,
         "cat": LOOKS[kind].words,
         "pid": pid,
-        "tid": _stream(span),
+        "tid": COMMUNICATION if kind_of(span) == "allreduce" else COMPUTE,
         "ts": _us(span.start_s),
         "dur": _us(span.end_s - span.start_s),
         "args": arguments,
@@ -81,35 +87,24 @@ def _operation(span: Span, pid: int) -> Record:
 
 def _arrows(timeline: Timeline, pids: dict[str, int], first_id: int) -> Iterator[Record]:
     """Messages: activations from F at stage i to F at stage i+1, gradients from I or B at stage i+1 to stage i."""
-    for number, (sender, receiver) in enumerate(_messages(timeline), start=first_id):
-        common = {"name": "message", "cat": "message", "id": number, "tid": COMPUTE}
-        # Half-way: viewers tie an arrow to the slice around its time, and at an end another slice may begin.
-        sent_us = _us((sender.start_s + sender.end_s) / 2)
-        yield {**common, "ph": "s", "pid": pids[sender.worker], "ts": sent_us}
-        yield {**common, "ph": "f", "bp": "e", "pid": pids[receiver.worker], "ts": _us(receiver.start_s)}
-
-
-def _messages(timeline: Timeline) -> Iterator[tuple[Span, Span]]:
-    """Each sending span with the span that waits for it."""
     holders: dict[tuple[str, int, tuple[int, int, int]], Span] = {}
     for span in timeline.spans:
         operation = operation_of(span.worker, span.op)
         if operation is not None and operation.kind != "W":
             direction = "forward" if operation.kind == "F" else "backward"
-            stage = worker_place(span.worker)[1]
             microbatch = (span.iteration, operation.pipeline, operation.microbatch)
-            holders[direction, stage, microbatch] = span
+            holders[direction, worker_place(span.worker)[1], microbatch] = span
+    number = first_id
     for (direction, stage, microbatch), receiver in holders.items():
-        before = stage - 1 if direction == "forward" else stage + 1
-        sender = holders.get((direction, before, microbatch))
-        if sender is not None:
-            yield sender, receiver
-
-
-def _counters(timeline: Timeline, pids: dict[str, int]) -> Iterator[Record]:
-    for worker, points in memory_curves(timeline).items():
-        for time_s, size in points:
-            yield {"ph": "C", "name": "memory", "pid": pids[worker], "ts": _us(time_s), "args": {"bytes": size}}
+        sender = holders.get((direction, stage - 1 if direction == "forward" else stage + 1, microbatch))
+        if sender is None:
+            continue
+        common = {"name": "message", "cat": "message", "id": number, "tid": COMPUTE}
+        # Half-way: viewers tie an arrow to the slice around its time, and at an end another slice may begin.
+        sent_us = _us((sender.start_s + sender.end_s) / 2)
+        yield {**common, "ph": "s", "pid": pids[sender.worker], "ts": sent_us}
+        yield {**common, "ph": "f", "bp": "e", "pid": pids[receiver.worker], "ts": _us(receiver.start_s)}
+        number += 1
 
 
 def _instants(timeline: Timeline, pids: dict[str, int]) -> Iterator[Record]:
@@ -125,10 +120,6 @@ def _instants(timeline: Timeline, pids: dict[str, int]) -> Iterator[Record]:
             "ts": _us(event.time_s),
             "args": {"message": event.message},
         }
-
-
-def _stream(span: Span) -> int:
-    return COMMUNICATION if kind_of(span) == "allreduce" else COMPUTE
 
 
 def _us(seconds: float) -> float:

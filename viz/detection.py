@@ -9,10 +9,11 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ..schemas.detection import Attribution, FailSlow, FileFindings
+from ..schemas.text import counted
+from ..schemas.units import print_number, print_time, ticks, time_unit
 from .painter import PAD, WIDTH, Picture, Sheet, number_axis, painting
 from .placing import DrawnBox, apart, in_lanes, measured, wrapped
 from .style import ALARM, FAINT, INK, page
-from .units import print_number, print_time, ticks, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,6 +70,13 @@ class _Stretch:
         if is_kept:
             self.values.append(value)
 
+    def joined(self, after: "_Stretch") -> "_Stretch":
+        """This stretch and the one after it as one."""
+        low, high = min(self.low, after.low), max(self.high, after.high)
+        both = _Stretch(self.first, self.count + after.count, low, high, self.values + after.values)
+        both.close()
+        return both
+
     def close(self) -> None:
         """Keep only some values, evenly from the least to the greatest, the middle one among them."""
         if len(self.values) > KEPT:
@@ -87,37 +95,21 @@ class Thinned:
     def note(self, value: float) -> None:
         """The next value."""
         if not self._stretches or self._stretches[-1].count == self._width:
-            self._begin(value)
+            if self._stretches:
+                self._stretches[-1].close()
+            if len(self._stretches) == MOST_POINTS:
+                pairs = zip(self._stretches[::2], self._stretches[1::2], strict=True)
+                self._stretches = [left.joined(right) for left, right in pairs]
+                self._width *= 2
+            before = self._stretches[-1] if self._stretches else None
+            first = before.first + before.count if before else 0
+            self._stretches.append(_Stretch(first, 0, value, value))
         stretch = self._stretches[-1]
         stretch.note(value, stretch.count % max(1, self._width // LOOKED_AT) == 0)
 
     def points(self) -> list[Point]:
         """The series so far; the middles are exact as long as a stretch is no longer than `KEPT` values."""
         return [Point(one.first, one.count, one.low, median(one.values), one.high) for one in self._stretches]
-
-    def _begin(self, value: float) -> None:
-        if self._stretches:
-            self._stretches[-1].close()
-        if len(self._stretches) == MOST_POINTS:
-            self._stretches = [
-                _joined(left, right) for left, right in zip(self._stretches[::2], self._stretches[1::2], strict=True)
-            ]
-            self._width *= 2
-        before = self._stretches[-1] if self._stretches else None
-        first = before.first + before.count if before else 0
-        self._stretches.append(_Stretch(first, 0, value, value))
-
-
-def _joined(left: _Stretch, right: _Stretch) -> _Stretch:
-    both = _Stretch(
-        left.first,
-        left.count + right.count,
-        min(left.low, right.low),
-        max(left.high, right.high),
-        left.values + right.values,
-    )
-    both.close()
-    return both
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +156,7 @@ def detection_picture(panels: Sequence[Panel], title: str) -> Picture:
 def detection_html(panels: Sequence[Panel], title: str) -> str:
     """Draw findings as one HTML page that needs no network: the image, and how to read it."""
     found = sum(len(panel.findings.events) for panel in panels)
-    facts = [f"{_counted(found, 'fail-slow')} in {_counted(len(panels), 'file')}"]
+    facts = [f"{counted(found, 'fail-slow')} in {counted(len(panels), 'file')}"]
     return page(title, facts, _picture(panels, title, has_heading=False).svg(), _GUIDE)
 
 
@@ -209,9 +201,9 @@ def words_of_attribution(shares: Attribution) -> str:
 def _draw_panel(sheet: Sheet, panel: Panel) -> None:
     """A file: what it is, its times with the episodes, and these in words."""
     found, longest_s = panel.findings, _longest_s(panel)
-    facts = [found.kind, _counted(found.samples, "sample")]
+    facts = [found.kind, counted(found.samples, "sample")]
     facts.append("too few to know what is usual" if found.usual_s is None else f"usually {print_time(found.usual_s)}")
-    facts.append(_counted(len(found.events), "fail-slow") if found.events else "nothing slow")
+    facts.append(counted(len(found.events), "fail-slow") if found.events else "nothing slow")
     if found.attribution is not None:
         facts.append(words_of_attribution(found.attribution))
     sheet.y += 12
@@ -292,8 +284,13 @@ def _draw_usual(sheet: Sheet, series: _DrawnPanel) -> None:
 def _draw_times(sheet: Sheet, series: _DrawnPanel) -> None:
     """Iteration times; where they are not known, those that the findings speak of."""
     points, axes, longest_s = series.panel.points, series.axes, series.longest_s
-    if not points:
-        _draw_modelled(series)
+    if not points:  # the usual time, outside of what is slow
+        if series.usual_s is not None:
+            events = series.panel.findings.events
+            starts = [0, *(series.stop(event) for event in events)]
+            ends = [*(event.onset for event in events), series.panel.findings.samples]
+            for start, end in zip(starts, ends, strict=True):
+                axes.plot([start, end], [series.usual_s] * 2, color=SERIES, linewidth=1.6)
         return
     if any(point.count > 1 for point in points):
         edges = [place for point in points for place in (point.first, point.first + point.count)]
@@ -307,17 +304,6 @@ def _draw_times(sheet: Sheet, series: _DrawnPanel) -> None:
             (mark,) = axes.plot([point.first + point.count / 2], [longest_s], "^", color=SERIES, markersize=6,
                                 clip_on=False)  # fmt: skip
             mark.set_gid(sheet.tip(f"up to {print_time(point.high)}"))
-
-
-def _draw_modelled(series: _DrawnPanel) -> None:
-    """The usual time, outside of what is slow."""
-    found = series.panel.findings
-    if found.usual_s is None:
-        return
-    starts = [0, *(series.stop(event) for event in found.events)]
-    ends = [*(event.onset for event in found.events), found.samples]
-    for start, end in zip(starts, ends, strict=True):
-        series.axes.plot([start, end], [found.usual_s] * 2, color=SERIES, linewidth=1.6)
 
 
 def _ribbon(series: _DrawnPanel, event: FailSlow, top: float) -> list[DrawnBox]:
@@ -373,7 +359,3 @@ def _places(event: FailSlow) -> str:
 def _blame(event: FailSlow) -> str:
     where = event.scope.kind + (f" {', '.join(event.scope.names)}" if event.scope.names else "")
     return f"{where}, {'cause unknown' if event.cause == 'unknown' else event.cause}"
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}" + ("" if count == 1 else "s")

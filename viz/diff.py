@@ -11,8 +11,9 @@ from typing import Any
 
 from ..schemas.documents import pointer
 from ..schemas.orders import Operation, print_operation
-from ..schemas.plan import Link, Pipeline, Plan, Prediction, Stage, Template, Worker
-from .units import print_bytes, print_number, print_percent, print_time
+from ..schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
+from ..schemas.text import joined
+from ..schemas.units import print_bytes, print_number, print_percent, print_time
 
 Microbatch = tuple[int, int]
 
@@ -77,7 +78,9 @@ def becomes(before: Any, after: Any, unit: str = "") -> str:
         unit: of numbers: `s`, `bytes`, `ratio` or `count`; of numbers without one no difference is said.
     """
     show = _PRINTERS.get(unit, print_number)
-    shown = [_show(value, show) for value in (before, after)]
+    shown = [
+        ("none" if value is None else show(value) if _are_numbers(value) else str(value)) for value in (before, after)
+    ]
     if shown[0] == shown[1]:  # they differ behind the fourth digit
         return f"{before!r} → {after!r}"
     return f"{shown[0]} → {shown[1]}" + (
@@ -99,12 +102,6 @@ def _difference(before: float, after: float, unit: str) -> str:
     if before and unit != "count":
         parts.append(sign + print_percent(abs(after - before) / before))
     return f" ({', '.join(parts)})"
-
-
-def _show(value: Any, show: Callable[[float], str]) -> str:
-    if value is None:
-        return "none"
-    return show(value) if _are_numbers(value) else str(value)
 
 
 def _are_numbers(*values: Any) -> bool:
@@ -134,8 +131,8 @@ def diff_plans(a: Plan, b: Plan) -> PlanDiff:
     """
     return PlanDiff(
         (
-            *_prediction(a, b),
-            *_planner(a, b),
+            *prediction_changes(a, b),
+            *planner_changes(a, b),
             *changed("/optimizer", "optimizer", "optimizer", a.optimizer, b.optimizer),
             *template_changes(a, b),
             *pipeline_changes(a, b),
@@ -179,7 +176,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _planner(a: Plan, b: Plan) -> Iterator[Difference]:
+def planner_changes(a: Plan, b: Plan) -> Iterator[Difference]:
     """Who made the plan, with which options, from what."""
     for name in ("name", "version", "seed"):
         words = "planner" if name == "name" else f"planner's {name}"
@@ -219,7 +216,7 @@ def _short(digest: str | None) -> str | None:
     return digest and (digest if len(digest) <= 12 else digest[:12] + "…")
 
 
-def _prediction(a: Plan, b: Plan) -> Iterator[Difference]:
+def prediction_changes(a: Plan, b: Plan) -> Iterator[Difference]:
     """What the plans promise."""
     if a.prediction is None or b.prediction is None:
         if a.prediction is not b.prediction:
@@ -238,18 +235,15 @@ def _prediction(a: Plan, b: Plan) -> Iterator[Difference]:
     yield from changed("/prediction/proof", "prediction", "proof", a.prediction.proof, b.prediction.proof)
     scopes = a.prediction.proof_scope, b.prediction.proof_scope
     yield from changed("/prediction/proof_scope", "prediction", "scope of the proof", *scopes)
-    yield from _peak_memory((a, a.prediction), (b, b.prediction))
-
-
-def _peak_memory(a: tuple[Plan, Prediction], b: tuple[Plan, Prediction]) -> Iterator[Difference]:
     path = "/prediction/peak_memory_bytes"
-    largest = [max(prediction.peak_memory_bytes, default=0.0) for _, prediction in (a, b)]
+    peaks = [dict(zip((worker.name for worker in plan.workers), promised.peak_memory_bytes, strict=True))
+             for plan, promised in ((a, a.prediction), (b, b.prediction))]  # fmt: skip
+    largest = [max(of_worker.values(), default=0.0) for of_worker in peaks]
     yield from changed(path, "prediction", "largest peak memory of a worker", *largest)
-    before = dict(zip((worker.name for worker in a[0].workers), a[1].peak_memory_bytes, strict=True))
-    for index, (worker, after) in enumerate(zip(b[0].workers, b[1].peak_memory_bytes, strict=True)):
-        if worker.name in before and not worker.failed:
+    for index, worker in enumerate(b.workers):
+        if worker.name in peaks[0] and not worker.failed:
             words = f"peak memory of worker {worker.name}"
-            yield from changed(f"{path}/{index}", "prediction", words, before[worker.name], after)
+            yield from changed(f"{path}/{index}", "prediction", words, *(of_worker[worker.name] for of_worker in peaks))
 
 
 def template_changes(a: Plan, b: Plan) -> Iterator[Difference]:
@@ -271,25 +265,20 @@ def template_changes(a: Plan, b: Plan) -> Iterator[Difference]:
         else:
             words = f"template {name} ({len(template.stages)} stages) is new"
             yield Difference(f"/templates/{index}", "template", None, name, words)
-    yield from _unused(a, b, used)
-
-
-def _unused(a: Plan, b: Plan, used: set[str]) -> Iterator[Difference]:
-    """What became of the templates that no pipeline uses, in a line."""
-    before, after = ({t.name: t for t in plan.templates if t.name not in used} for plan in (a, b))
-    gone = [name for name in before if name not in after]
-    new = [name for name in after if name not in before]
-    other = [name for name in after if name in before and after[name] != before[name]]
-    counts = ((gone, "gone"), (new, "new"), (other, "changed"))
-    if any(names for names, _ in counts):
-        words = ", ".join(f"{_few(names)} {what}" for names, what in counts if names)
-        yield Difference(
-            "/templates", "template", list(before), list(after), f"templates that no pipeline uses: {words}"
-        )
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= MOST_TEMPLATES else f"{len(names)} ({names[0]} to {names[-1]})"
+    spare_before, spare_after = ({t.name: t for t in plan.templates if t.name not in used} for plan in (a, b))
+    counts = (
+        ([name for name in spare_before if name not in spare_after], "gone"),
+        ([name for name in spare_after if name not in spare_before], "new"),
+        ([name for name, spare in spare_after.items() if spare != spare_before.get(name, spare)], "changed"),
+    )
+    words = ", ".join(
+        f"{', '.join(names) if len(names) <= MOST_TEMPLATES else f'{len(names)} ({names[0]} to {names[-1]})'} {what}"
+        for names, what in counts
+        if names
+    )
+    if words:
+        words = f"templates that no pipeline uses: {words}"
+        yield Difference("/templates", "template", list(spare_before), list(spare_after), words)
 
 
 def _template(a: Template, b: Template, path: str) -> Iterator[Difference]:
@@ -298,16 +287,18 @@ def _template(a: Template, b: Template, path: str) -> Iterator[Difference]:
         yield Difference(f"{path}/stages", "template", len(a.stages), len(b.stages), words)
         return  # stage i of the one is no stage i of the other
     for index, (before, after) in enumerate(zip(a.stages, b.stages, strict=True)):
-        yield from _stage(before, after, f"{path}/stages/{index}", f"stage {index} of template {b.name}")
+        place, name = f"{path}/stages/{index}", f"stage {index} of template {b.name}"
+        yield from _layers(before, after, f"{place}/layers", "template", name)
+        for field, what in _STAGE_WORDS.items():
+            values = getattr(before, field), getattr(after, field)
+            yield from changed(f"{place}/{field}", "template", f"{what} of {name}", *values)
     yield from _links(a.links, b.links, f"{path}/links", "template", f"template {b.name}")
 
 
-def _stage(a: Stage, b: Stage, path: str, name: str) -> Iterator[Difference]:
+def _layers(a: Stage, b: Stage, path: str, kind: str, name: str) -> Iterator[Difference]:
     if a.layers != b.layers:
         words = f"{name} holds {print_layers(b)} instead of {print_layers(a)}"
-        yield Difference(f"{path}/layers", "template", list(a.layers), list(b.layers), words)
-    for field, what in _STAGE_WORDS.items():
-        yield from changed(f"{path}/{field}", "template", f"{what} of {name}", getattr(a, field), getattr(b, field))
+        yield Difference(path, kind, list(a.layers), list(b.layers), words)
 
 
 def print_layers(stage: Stage) -> str:
@@ -329,7 +320,10 @@ def pipeline_changes(a: Plan, b: Plan) -> Iterator[Difference]:
         path, name = f"/pipelines/{k}", f"pipeline {k}"
         before, after = a.pipelines[k], b.pipelines[k]
         if before.template != after.template:
-            yield _other_template(a, b, k)
+            stages = [len(plan.template_of(k).stages) for plan in (a, b)]
+            words = f"template of {name}: {becomes(before.template, after.template)}"
+            words += f" ({stages[1]} stages instead of {stages[0]})" if stages[0] != stages[1] else ""
+            yield Difference(f"{path}/template", "pipeline", before.template, after.template, words)
         if before.microbatches != after.microbatches:
             words = f"micro-batches of {name}: {becomes(before.microbatches, after.microbatches, 'count')}"
             yield Difference(f"{path}/microbatches", "pipeline", before.microbatches, after.microbatches, words)
@@ -339,15 +333,6 @@ def pipeline_changes(a: Plan, b: Plan) -> Iterator[Difference]:
         yield Difference(f"/pipelines/{k}", "pipeline", gone.template, None, f"pipeline {k} is gone: {_describe(gone)}")
     for k, new in enumerate(b.pipelines[common:], start=common):
         yield Difference(f"/pipelines/{k}", "pipeline", None, new.template, f"pipeline {k} is new: {_describe(new)}")
-
-
-def _other_template(a: Plan, b: Plan, k: int) -> Difference:
-    before, after = a.pipelines[k].template, b.pipelines[k].template
-    stages = [len(plan.template_of(k).stages) for plan in (a, b)]
-    words = f"template of pipeline {k}: {becomes(before, after)}"
-    if stages[0] != stages[1]:
-        words += f" ({stages[1]} stages instead of {stages[0]})"
-    return Difference(f"/pipelines/{k}/template", "pipeline", before, after, words)
 
 
 def _describe(pipeline: Pipeline) -> str:
@@ -374,13 +359,7 @@ def worker_changes(a: Plan, b: Plan) -> Iterator[Difference]:
         yield from changed(f"{path}/slowdown", "worker", f"slowdown of {name}", *slow)
         # Of one template with other stages the template's own changes tell.
         if a.pipelines[before.pipeline].template != b.pipelines[after.pipeline].template:
-            yield from _other_layers(a.stage_of(before), b.stage_of(after), path, name)
-
-
-def _other_layers(a: Stage, b: Stage, path: str, name: str) -> Iterator[Difference]:
-    if a.layers != b.layers:
-        words = f"{name} holds {print_layers(b)} instead of {print_layers(a)}"
-        yield Difference(path, "worker", list(a.layers), list(b.layers), words)
+            yield from _layers(a.stage_of(before), b.stage_of(after), path, "worker", name)
 
 
 def reroutings(a: Plan, b: Plan) -> Iterator[Difference]:
@@ -397,11 +376,12 @@ def reroutings(a: Plan, b: Plan) -> Iterator[Difference]:
         shares: dict[str, list[Microbatch]] = defaultdict(list)
         for microbatch, executor in targets.items():
             shares[executor].append(microbatch)
-        to = _listed(
-            [f"{executor} ({_share(share)})" if len(shares) > 1 else executor for executor, share in shares.items()]
-        )
+        parts = list(shares)
+        if len(shares) > 1:
+            told = (print_ranges(share) if len(share) <= MOST_MOVED else len(share) for share in shares.values())
+            parts = [f"{executor} ({share})" for executor, share in zip(shares, told, strict=True)]
         noun = "micro-batch" if len(targets) == 1 else "micro-batches"
-        words = f"{noun} {print_ranges(list(targets))} of stage {stage} moved from worker {origin} to {to}"
+        words = f"{noun} {print_ranges(list(targets))} of stage {stage} moved from worker {origin} to {joined(parts)}"
         named = {executor: [f"{k}.{j}" for k, j in share] for executor, share in shares.items()}
         place_index = index_of.get(origin)
         path = "/workers" if place_index is None else f"/workers/{place_index}"
@@ -415,13 +395,15 @@ def order_changes(a: Plan, b: Plan) -> Iterator[Difference]:
             continue
         old, new = before.operations(), after.operations()
         if old != new:
-            words = f"worker {after.name} {_first_difference(old, new, after.pipeline)}: {_extent(old, new)}"
+            pairs = enumerate(zip(old, new, strict=False))
+            place = next((place for place, (was, now) in pairs if was != now), min(len(old), len(new)))
+            there, here = (
+                print_operation(order[place], after.pipeline) if place < len(order) else "its end"
+                for order in (old, new)
+            )
+            differs = f"differs from operation {place} on ({here} instead of {there})"
+            words = f"worker {after.name} {differs}: {_extent(old, new)}"
             yield Difference(f"/workers/{index}/order", "order", before.order, after.order, words)
-
-
-def _share(microbatches: Sequence[Microbatch]) -> str:
-    """Which micro-batches of several went to one worker; only how many where that would be a long list."""
-    return print_ranges(microbatches) if len(microbatches) <= MOST_MOVED else str(len(microbatches))
 
 
 def print_ranges(microbatches: Sequence[Microbatch]) -> str:
@@ -453,21 +435,18 @@ def _executors(plan: Plan) -> dict[tuple[int, int, int], str]:
     }
 
 
-def _first_difference(old: Sequence[Operation], new: Sequence[Operation], pipeline: int) -> str:
-    pairs = enumerate(zip(old, new, strict=False))
-    place = next((place for place, (before, after) in pairs if before != after), min(len(old), len(new)))
-    here, there = (print_operation(order[place], pipeline) if place < len(order) else "its end" for order in (new, old))
-    return f"differs from operation {place} on ({here} instead of {there})"
-
-
 def _extent(old: Sequence[Operation], new: Sequence[Operation]) -> str:
     """How much changed: operations that moved, came and went, and backward passes that were split or fused."""
     split, fused = _splits(old, new), _splits(new, old)
     old, new = _as_inputs(old, split, fused), _as_inputs(new, fused, split)
     place_of = {operation: place for place, operation in enumerate(old)}
     places = [place_of[operation] for operation in new if operation in place_of]
+    ends: list[int] = []
+    for place in places:
+        at = bisect_left(ends, place)
+        ends[at : at + 1] = [place]
     counts = (
-        (len(places) - _longest_rise(places), "moved"),
+        (len(places) - len(ends), "moved"),
         (len(set(new) - set(old)), "came"),
         (len(set(old) - set(new)), "left"),
         (len(split), "B split into I and W"),
@@ -495,16 +474,3 @@ def _as_inputs(order: Sequence[Operation], whole: set[Microbatch], parts: set[Mi
         is_whole = operation.kind == "B" and microbatch in whole
         read.append(operation._replace(kind="I") if is_whole else operation)
     return tuple(read)
-
-
-def _longest_rise(places: Sequence[int]) -> int:
-    """The length of the longest rising subsequence: the operations that kept their relative order."""
-    ends: list[int] = []
-    for place in places:
-        at = bisect_left(ends, place)
-        ends[at : at + 1] = [place]
-    return len(ends)
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -1,142 +1,107 @@
 """What documents show, in each form of a picture: a page, a still picture, a trace, lines for a terminal."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import InvalidInputError
+from ..schemas.replay_report import ReplayReport
+from ..schemas.templates import Templates
+from ..schemas.timeline import Timeline
+from .chrome import chrome_trace
+from .painter import Picture
+from .replay_page import comparison_html, replay_html
+from .replay_pictures import replay_picture
 from .style import PICTURE_ENDINGS, STILL_ENDINGS
+from .templates import templates_html, templates_picture
+from .timeline import timelines_picture
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ..schemas.replay_report import ReplayReport
-    from ..schemas.templates import Templates
-    from ..schemas.timeline import Timeline
-    from .painter import Picture
-
-
-class Drawing(Protocol):
-    """What files show, in each of its forms."""
-
-    def html(self, title: str) -> str:
-        """A page."""
-        ...
-
-    def picture(self, title: str) -> "Picture":
-        """A still picture."""
-        ...
-
-    def trace(self) -> dict[str, Any]:
-        """A Chrome trace."""
-        ...
-
-    def charts(self, width: int) -> "list[Text]":
-        """Text for a terminal of so many columns."""
-        ...
-
 
 @dataclass(frozen=True)
-class TimelinesDrawing:
-    """Timelines with their labels."""
+class Drawing:
+    """What files show, in each of its forms; each is made when it is asked for.
 
-    timelines: "list[tuple[str, Timeline]]"
+    Attributes:
+        html: a page, by its title.
+        picture: a still picture, by its title.
+        trace: a Chrome trace; an error where there is none.
+        charts: text for a terminal of so many columns.
+    """
 
-    def html(self, title: str) -> str:
-        """A Gantt chart, all over each other."""
-        from .gantt import gantt_html
+    html: Callable[[str], str]
+    picture: Callable[[str], Picture]
+    trace: Callable[[], dict[str, Any]]
+    charts: "Callable[[int], list[Text]]"
 
-        return gantt_html(self.timelines, title)
 
-    def picture(self, title: str) -> "Picture":
-        """A Gantt chart, all over each other."""
-        from .timeline import timelines_picture
+def drawing_of_timelines(timelines: list[tuple[str, Timeline]]) -> Drawing:
+    """Gantt charts of timelines with their labels: all over each other, in a terminal one each."""
 
-        return timelines_picture(self.timelines, title)
+    def html(title: str) -> str:
+        from .gantt import gantt_html  # loads plotly
 
-    def trace(self) -> dict[str, Any]:
-        """All in one trace."""
-        from .chrome import chrome_trace
+        return gantt_html(timelines, title)
 
-        return chrome_trace(self.timelines)
-
-    def charts(self, width: int) -> "list[Text]":
-        """A Gantt chart each."""
+    def charts(width: int) -> "list[Text]":
         from .terminal import terminal_gantt
 
-        return [terminal_gantt(timeline, width, label) for label, timeline in self.timelines]
+        return [terminal_gantt(timeline, width, label) for label, timeline in timelines]
+
+    return Drawing(html, lambda title: timelines_picture(timelines, title), lambda: chrome_trace(timelines), charts)
 
 
-@dataclass(frozen=True)
-class TemplatesDrawing:
-    """Pipeline templates."""
+def drawing_of_templates(templates: Templates) -> Drawing:
+    """Pipeline templates: nodes, and stages in them; in a terminal a paragraph a size."""
 
-    templates: "Templates"
-
-    def html(self, title: str) -> str:
-        """The image, and how to read it."""
-        from .templates import templates_html
-
-        return templates_html(self.templates, title)
-
-    def picture(self, title: str) -> "Picture":
-        """Nodes, and stages in them."""
-        from .templates import templates_picture
-
-        return templates_picture(self.templates, title)
-
-    def trace(self) -> dict[str, Any]:
-        """None: it is an error to ask for it."""
-        raise InvalidInputError(
-            "templates have no trace: in them nothing happens at any time",
-            where="--json, or an output in .json",
-            fix=f"draw them as {' or '.join(PICTURE_ENDINGS)}, or a plan that rtk plan oobleck makes of them",
-        )
-
-    def charts(self, width: int) -> "list[Text]":
-        """A paragraph a size."""
+    def charts(width: int) -> "list[Text]":
         from .terminal import terminal_templates
 
-        return [terminal_templates(self.templates, width)]
+        return [terminal_templates(templates, width)]
+
+    return Drawing(
+        lambda title: templates_html(templates, title),
+        lambda title: templates_picture(templates, title),
+        lambda: _no_trace(
+            "templates have no trace: in them nothing happens at any time",
+            f"draw them as {' or '.join(PICTURE_ENDINGS)}, or a plan that rtk plan oobleck makes of them",
+        ),
+        charts,
+    )
 
 
-@dataclass(frozen=True)
-class ReplaysDrawing:
-    """Reports of replays, with their labels."""
+def drawing_of_replays(reports: list[tuple[str, ReplayReport]]) -> Drawing:
+    """Reports of replays, with their labels: a page to be mailed, of several one that compares them."""
 
-    reports: "list[tuple[str, ReplayReport]]"
+    def html(title: str) -> str:
+        if len(reports) == 1:
+            return replay_html(reports[0][1])
+        return comparison_html([report for _, report in reports], [label for label, _ in reports])
 
-    def html(self, title: str) -> str:
-        """A page to be mailed; of several reports, one that compares them."""
-        from .replay_page import comparison_html, replay_html
-
-        if len(self.reports) == 1:
-            return replay_html(self.reports[0][1])
-        labels, reports = zip(*self.reports, strict=True)
-        return comparison_html(reports, labels)
-
-    def picture(self, title: str) -> "Picture":
-        """The pictures of the page, one under the other."""
-        from .replay_pictures import replay_picture
-
-        return replay_picture(self.reports)
-
-    def trace(self) -> dict[str, Any]:
-        """None: it is an error to ask for it."""
-        raise InvalidInputError(
-            "a replay has no trace of operations: it knows iterations only as a number of seconds",
-            where="--json, or an output in .json",
-            fix=f"draw it as {' or '.join(PICTURE_ENDINGS)}; rtk simulate --inject tells failures op by op",
-        )
-
-    def charts(self, width: int) -> "list[Text]":
-        """A bar a policy."""
+    def charts(width: int) -> "list[Text]":
         from .terminal import terminal_replay
 
-        return [terminal_replay(report, width) for _, report in self.reports]
+        return [terminal_replay(report, width) for _, report in reports]
+
+    return Drawing(
+        html,
+        lambda title: replay_picture(reports),
+        lambda: _no_trace(
+            "a replay has no trace of operations: it knows iterations only as a number of seconds",
+            f"draw it as {' or '.join(PICTURE_ENDINGS)}; rtk simulate --inject tells failures op by op",
+        ),
+        charts,
+    )
 
 
-def labelled(timelines: "list[Timeline]", names: list[str]) -> "list[tuple[str, Timeline]]":
+def _no_trace(what: str, fix: str) -> dict[str, Any]:
+    raise InvalidInputError(what, where="--json, or an output in .json", fix=fix)
+
+
+def labelled(timelines: list[Timeline], names: list[str]) -> list[tuple[str, Timeline]]:
     """Each timeline with a label of its own: its source, then its name, then a number, as far as needed."""
     labels: list[str] = [timeline.source for timeline in timelines]
     if len(set(labels)) < len(labels):

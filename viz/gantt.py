@@ -7,6 +7,7 @@ from typing import Any
 from plotly.graph_objects import Bar as BarTrace
 from plotly.graph_objects import Figure, Scatter
 
+from ..schemas.units import print_bytes, print_time
 from .scene import Bar, Curve, Labelled, Mark, Row, Scene, lay_out, operation_of, print_peaks, worker_place
 from .style import (
     ALARM,
@@ -23,7 +24,6 @@ from .style import (
     legend_of,
     page,
 )
-from .units import print_bytes, print_time
 
 ROW_PIXELS, BAND_PIXELS = 26, 34
 MARK_LINE = 0.55  # of a row
@@ -62,7 +62,7 @@ def gantt_html(timelines: Sequence[Labelled], title: str) -> str:
         The page's text; equal arguments give equal text.
     """
     scene = lay_out(timelines, title)
-    chart = _figure(scene).to_html(
+    chart = figure_of(scene).to_html(
         full_html=False,
         include_plotlyjs=True,
         div_id="rtk-gantt",
@@ -71,10 +71,20 @@ def gantt_html(timelines: Sequence[Labelled], title: str) -> str:
     return page(scene.title, scene.facts, chart, _GUIDE)
 
 
-def _figure(scene: Scene) -> Figure:
+def figure_of(scene: Scene) -> Figure:
+    """The chart of a scene."""
     traces = [_idle(scene), *_gone(scene), *(_bars(scene, kind) for kind in scene.kinds())]
     if any(bar.rerouted for bar in scene.bars):
-        traces.append(_rerouted_key())
+        traces.append(
+            BarTrace(
+                name="re-routed from pipeline k: k.j",
+                orientation="h",
+                x=[None],
+                y=[None],
+                marker={"color": "white", "line": {"color": INK, "width": 1}, "pattern": {**_HATCH, "shape": "/"}},
+                legendrank=2001,
+            )
+        )
     traces += [*_marks(scene), *_memory(scene)]
     return Figure(traces, _layout(scene))
 
@@ -122,6 +132,15 @@ def _gone(scene: Scene) -> list[BarTrace]:
 def _bars(scene: Scene, kind: str) -> BarTrace:
     bars = [bar for bar in scene.bars if bar.kind == kind]
     unit, look = scene.unit, LOOKS[kind]
+    rows = sum(row.busy for row in scene.rows)
+    marker: dict[str, Any] = {
+        "color": look.colour,
+        "line": {"color": "white", "width": 1 if len(scene.bars) <= EDGED_BARS * rows else 0},
+    }
+    if any(bar.lost for bar in bars):
+        marker["opacity"] = [LOST_OPACITY if bar.lost else 1 for bar in bars]
+    if any(bar.rerouted for bar in bars):
+        marker["pattern"] = {**_HATCH, "shape": ["/" if bar.rerouted else "" for bar in bars]}
     return BarTrace(
         name=legend_of(kind),
         orientation="h",
@@ -134,7 +153,7 @@ def _bars(scene: Scene, kind: str) -> BarTrace:
         insidetextanchor="middle",
         textangle=0,
         textfont={"color": INK},
-        marker=_marker(scene, bars, look.colour),
+        marker=marker,
         customdata=[_hover(bar) for bar in bars],
         hovertemplate="<b>%{customdata[0]}</b>  %{customdata[1]}<br>worker %{customdata[2]}<br>"
         "start %{customdata[3]}<br>end %{customdata[4]}<br>takes %{customdata[5]}<br>"
@@ -142,32 +161,7 @@ def _bars(scene: Scene, kind: str) -> BarTrace:
     )
 
 
-def _marker(scene: Scene, bars: list[Bar], colour: str) -> dict[str, Any]:
-    rows = sum(row.busy for row in scene.rows)
-    marker: dict[str, Any] = {
-        "color": colour,
-        "line": {"color": "white", "width": 1 if len(scene.bars) <= EDGED_BARS * rows else 0},
-    }
-    if any(bar.lost for bar in bars):
-        marker["opacity"] = [LOST_OPACITY if bar.lost else 1 for bar in bars]
-    if any(bar.rerouted for bar in bars):
-        marker["pattern"] = {**_HATCH, "shape": ["/" if bar.rerouted else "" for bar in bars]}
-    return marker
-
-
 _HATCH = {"fillmode": "overlay", "fgcolor": INK, "fgopacity": 0.45, "size": 7, "solidity": 0.12}
-
-
-def _rerouted_key() -> BarTrace:
-    """A legend entry that says what hatching means."""
-    return BarTrace(
-        name="re-routed from pipeline k: k.j",
-        orientation="h",
-        x=[None],
-        y=[None],
-        marker={"color": "white", "line": {"color": INK, "width": 1}, "pattern": {**_HATCH, "shape": "/"}},
-        legendrank=2001,
-    )
 
 
 def _hover(bar: Bar) -> list[str]:
@@ -207,7 +201,11 @@ def _marks(scene: Scene) -> list[Scatter]:
                 legendgroup=name,
                 line={"color": colour, "width": 1.5 if is_event else 1, "dash": "solid" if is_event else "dot"},
                 marker={"symbol": "triangle-down", "size": [10 if is_event else 5, 0, 0] * len(places)},
-                hovertext=[text for mark in marks for text in [_mark_hover(mark)] * 3],
+                hovertext=[
+                    text
+                    for mark in marks
+                    for text in [f"{print_time(mark.time_s)}: {'<br>'.join(map(escape, mark.said))}"] * 3
+                ],
                 hoverinfo="text",
                 legendrank=2002,
             )
@@ -235,10 +233,6 @@ def _mark_words(scene: Scene, marks: list[Mark], group: str, colour: str) -> lis
     return [words]
 
 
-def _mark_hover(mark: Mark) -> str:
-    return f"{print_time(mark.time_s)}: {'<br>'.join(map(escape, mark.said))}"
-
-
 def _mark_top(mark: Mark) -> float:
     if mark.level is None and not mark.is_event:
         return 0.0  # the line of words is for words
@@ -250,31 +244,29 @@ def _memory(scene: Scene) -> list[Scatter]:
     scale = BAND_SHARE / scene.memory_scale()
     traces, limits = [], []
     for band, curves in enumerate(scene.memory_bands().values(), start=1):
-        traces.append(_ground(scene, -band))
+        ends = [0, scene.unit.of(scene.end_s)]
+        line = {"color": GROUND, "width": 1}
+        traces.append(
+            Scatter(yaxis="y2", x=ends, y=[-band] * 2, mode="lines", line=line, hoverinfo="skip", showlegend=False)
+        )
         traces += [_curve(scene, curve, -band, scale) for curve in curves]
         limit = curves[0].limit_bytes
         if limit is not None:
             limits.append(scale * limit - band)
-    return [*traces, _limits(scene, limits)] if limits else traces
-
-
-def _limits(scene: Scene, heights: list[float]) -> Scatter:
-    return Scatter(
-        name="memory limit",
-        yaxis="y2",
-        x=[x for _ in heights for x in (0, scene.unit.of(scene.end_s), None)],
-        y=[y for height in heights for y in (height, height, None)],
-        mode="lines",
-        line={"color": ALARM, "width": 1.2, "dash": "dash"},
-        hoverinfo="skip",
-        legendrank=2004,
-    )
-
-
-def _ground(scene: Scene, ground: float) -> Scatter:
-    ends = [0, scene.unit.of(scene.end_s)]
-    line = {"color": GROUND, "width": 1}
-    return Scatter(yaxis="y2", x=ends, y=[ground] * 2, mode="lines", line=line, hoverinfo="skip", showlegend=False)
+    if limits:
+        traces.append(
+            Scatter(
+                name="memory limit",
+                yaxis="y2",
+                x=[x for _ in limits for x in (0, scene.unit.of(scene.end_s), None)],
+                y=[y for height in limits for y in (height, height, None)],
+                mode="lines",
+                line={"color": ALARM, "width": 1.2, "dash": "dash"},
+                hoverinfo="skip",
+                legendrank=2004,
+            )
+        )
+    return traces
 
 
 def _curve(scene: Scene, curve: Curve, ground: float, scale: float) -> Scatter:
@@ -310,7 +302,15 @@ def _layout(scene: Scene) -> dict[str, Any]:
         "uniformtext": {"mode": "hide", "minsize": 8},
         "legend": {"orientation": "h", "x": 0, "y": 1 + 8 / plot_pixels, "yanchor": "bottom", "traceorder": "normal"},
         "hoverlabel": {"align": "left"},
-        "xaxis": _time_axis(scene, bands > 0),
+        "xaxis": {
+            "title": {"text": f"time ({scene.unit.name})"},
+            "range": [0, scene.unit.of(scene.end_s) or 1],
+            "anchor": "y2" if (bands > 0) else "y",
+            "showgrid": True,
+            "gridcolor": GRID,
+            "zeroline": False,
+            "ticks": "outside",
+        },
         "yaxis": {
             "domain": [memory_pixels / plot_pixels, 1],
             "range": [scene.height, -top_rows],
@@ -325,18 +325,6 @@ def _layout(scene: Scene) -> dict[str, Any]:
 
 _TICK_GAP = {"ticks": "outside", "ticklen": 6, "tickcolor": "rgba(0, 0, 0, 0)"}
 _PLAIN_AXIS = {"fixedrange": True, "showgrid": False, "zeroline": False, "automargin": True, **_TICK_GAP}
-
-
-def _time_axis(scene: Scene, has_memory: bool) -> dict[str, Any]:
-    return {
-        "title": {"text": f"time ({scene.unit.name})"},
-        "range": [0, scene.unit.of(scene.end_s) or 1],
-        "anchor": "y2" if has_memory else "y",
-        "showgrid": True,
-        "gridcolor": GRID,
-        "zeroline": False,
-        "ticks": "outside",
-    }
 
 
 def _memory_layout(scene: Scene, top: float) -> dict[str, Any]:

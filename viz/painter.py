@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..schemas.units import TimeUnit, print_number, ticks
 from .placing import FONT, WORDS, DrawnBox, measured, plain, shortened, wrapped
 from .style import FAINT, FONTS, GRID, INK
-from .units import TimeUnit, print_number, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,19 +86,30 @@ class Picture:
         Args:
             ending: of its name: `.svg`, `.png` (two pixels a pixel of the picture) or `.pdf`.
         """
-        return {".svg": lambda: self.svg().encode(), ".png": self._png, ".pdf": self._pdf}[ending]()
-
-    def svg(self) -> str:
-        """An SVG element, with words as words."""
-        return _svg_of(self._saved("svg", _DPI, {"Date": None, "Creator": None, "Format": None, "Type": None}), self)
-
-    def _png(self) -> bytes:
+        if ending == ".svg":
+            return self.svg().encode()
+        if ending == ".pdf":
+            told = {"CreationDate": None, "Creator": None, "Producer": None, "Title": self.title}
+            return self._saved("pdf", _DPI, told)
         width, height = self.size
         scale = min(PNG_SCALE, PNG_MOST_HIGH / height, (PNG_MOST_PIXELS / (width * height)) ** 0.5)
         return self._saved("png", _DPI * scale, {"Software": None})
 
-    def _pdf(self) -> bytes:
-        return self._saved("pdf", _DPI, {"CreationDate": None, "Creator": None, "Producer": None, "Title": self.title})
+    def svg(self) -> str:
+        """An SVG element, with words as words."""
+        # What matplotlib writes, as an element for pages: in pixels, in the reader's font, with tips, and half as long.
+        text = self._saved("svg", _DPI, {"Date": None, "Creator": None, "Format": None, "Type": None}).decode()
+        text = text[text.index("<svg ") :]
+        width, height = (_short(size) for size in self.size)
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+            f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-size="{WORDS:g}" '
+            f'font-family="{FONTS}">\n<title>{escape(self.title)}</title>\n'
+        )
+        body = re.sub(r"<[a-z][^>]*>", lambda tag: _TAG.get(tag[0].split(" ", 1)[0], str)(tag[0]), text)
+        body = re.sub(r'<g id="tip(\d+)">', lambda tip: f"<g><title>{escape(self.tips[int(tip[1])])}</title>", body)
+        body = re.sub(r'<g id="[^"]*"(/?)>', r"<g\1>", body[body.index(">") + 1 :])  # several images may be in one page
+        return head + re.sub(r"\s*\n\s*", "\n", body.replace("<g/>", "")).lstrip()
 
     @property
     def size(self) -> tuple[float, float]:
@@ -286,22 +297,6 @@ def stepped(
             corners += [(places[step], corners[-1][1]), (places[step], kept[step])]
     corners.append((places[-1], corners[-1][1]))
     return [x for x, _ in corners], [y for _, y in corners]
-
-
-def _svg_of(written: bytes, picture: Picture) -> str:
-    """What matplotlib writes, as an element for pages: in pixels, in the reader's font, with tips, and half as long."""
-    text = written.decode()
-    text = text[text.index("<svg ") :]
-    width, height = (_short(size) for size in picture.size)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-size="{WORDS:g}" '
-        f'font-family="{FONTS}">\n<title>{escape(picture.title)}</title>\n'
-    )
-    body = re.sub(r"<[a-z][^>]*>", lambda tag: _TAG.get(tag[0].split(" ", 1)[0], str)(tag[0]), text)
-    body = re.sub(r'<g id="tip(\d+)">', lambda tip: f"<g><title>{escape(picture.tips[int(tip[1])])}</title>", body)
-    body = re.sub(r'<g id="[^"]*"(/?)>', r"<g\1>", body[body.index(">") + 1 :])  # several images may be in one page
-    return head + re.sub(r"\s*\n\s*", "\n", body.replace("<g/>", "")).lstrip()
 
 
 def _text_tag(tag: str) -> str:

@@ -9,8 +9,8 @@ from pathlib import PurePath
 from typing import Any
 
 from ..schemas.replay_report import PolicyReport, ReplayReport, Stretch
+from ..schemas.units import SECOND, TimeUnit, print_bytes, print_number, print_time
 from .style import ALARM, GROUND, INK, LOOKS, curve_colour
-from .units import SECOND, TimeUnit, print_bytes, print_number, print_time
 
 FAULT_FREE = "fault-free"  # what all others are measured against; no way of surviving anything
 
@@ -105,7 +105,8 @@ class Course:
 
 def axis_of(report: ReplayReport, most: int = MOST_STEPS) -> TimeAxis:
     """The time axis, in at most so many steps of some iterations each: of the first round length that does."""
-    end_s = max(_ends_s(report.policies), default=0.0)
+    ends_s = (max([duration_s(one), *(last.time_s for last in one.stretches[-1:])]) for one in report.policies)
+    end_s = max(ends_s, default=0.0)
     least_s = max(end_s / most, LEAST_ITERATIONS * max(one.healthy_iteration_time_s for one in report.policies))
     step_s = next((step_s for step_s in _STEPS_S if step_s >= least_s), least_s)
     return TimeAxis(end_s, min(step_s, end_s) or step_s)
@@ -114,7 +115,16 @@ def axis_of(report: ReplayReport, most: int = MOST_STEPS) -> TimeAxis:
 def courses_of(report: ReplayReport, axis: TimeAxis, colours: dict[str, str]) -> list[Course]:
     """The policies that train, the best first; the fault-free cluster only where nothing else trains."""
     per_s = fault_free_per_s(report)
-    return [_course(policy, axis, per_s, colours[policy.policy]) for policy in contestants(report)]
+    return [
+        Course(
+            policy,
+            colours[policy.policy],
+            averages(axis, policy.stretches, lambda one: max(0.0, one.microbatches_per_s) / per_s if per_s else 0.0),
+            averages(axis, policy.stretches, lambda one: one.working_nodes),
+            averages(axis, policy.stretches, lambda one: one.nodes),
+        )
+        for policy in contestants(report)
+    ]
 
 
 def ranked(report: ReplayReport) -> list[PolicyReport]:
@@ -175,27 +185,21 @@ def _step_at(axis: TimeAxis, time_s: float) -> int:
     return min(int(time_s / axis.step_s), axis.steps - 1) if axis.step_s > 0 else 0
 
 
-def _ends_s(policies: Iterable[PolicyReport]) -> Iterable[float]:
-    for one in policies:
-        yield max(duration_s(one), one.stretches[-1].time_s if one.stretches else 0.0)
-
-
-def _course(policy: PolicyReport, axis: TimeAxis, per_s: float, colour: str) -> Course:
-    stretches = policy.stretches
-    return Course(
-        policy,
-        colour,
-        averages(axis, stretches, lambda one: max(0.0, one.microbatches_per_s) / per_s if per_s else 0.0),
-        averages(axis, stretches, lambda one: one.working_nodes),
-        averages(axis, stretches, lambda one: one.nodes),
-    )
-
-
 RESTART = "checkpoint-restart"  # what everybody can do without any of the others
 QUESTION = "Which policy should this cluster run?"
 # Goodputs that print alike are alike.
 LEVEL = 0.0005
 MOST_DECIMALS = 12
+# What is said of a job and of a trace, as far as it is known.
+_JOB_WORDS = (
+    ("dp", "{} pipeline{}"), ("pp", "{} stage{}"), ("microbatches", "{} micro-batch{e} a pipeline"),
+    ("tensor_parallel", "tensor parallelism {}"), ("nodes", "{} node{}"), ("gpus_per_node", "GPUs of a node: {}"),
+    ("schedule", "schedule {}"),
+)  # fmt: skip
+_TRACE_WORDS = (
+    ("moments", "{} change{}"), ("moments_with_losses", "{} of them with losses"), ("nodes_lost", "{} node{} lost"),
+    ("nodes_at_start", "{} node{} at the start"), ("nodes_min", "{} at the fewest"), ("nodes_max", "{} at the most"),
+)  # fmt: skip
 
 
 def print_span(seconds: float) -> str:
@@ -247,8 +251,20 @@ def trace_name(report: ReplayReport) -> str:
 
 
 def report_facts(report: ReplayReport) -> list[str]:
-    """A line each about the job and about the trace, as far as the report knows."""
-    return [line for line in (_job_line(report.job), _trace_line(report)) if line]
+    """A line each about the job and about the trace, as far as the report knows.
+
+    `Job: gpt3-2.7b, 4 pipelines, 8 stages, 8 micro-batches a pipeline, …`
+    """
+    job, trace = report.job, report.trace
+    of_job = [_counted(form, job[name]) for name, form in _JOB_WORDS if job.get(name) is not None]
+    span, mean = trace.get("duration_s"), trace.get("nodes_mean")
+    of_trace = [print_span(span)] if isinstance(span, int | float) else []
+    of_trace += [_counted(form, trace[name]) for name, form in _TRACE_WORDS if trace.get(name) is not None]
+    of_trace += [f"{mean:.3g} on average"] if isinstance(mean, int | float) else []
+    return [
+        f"Job: {', '.join([_told(job, 'model', 'a model'), *of_job])}",
+        f"Trace: {', '.join([trace_name(report), *of_trace])}",
+    ]
 
 
 def verdict(report: ReplayReport) -> str:
@@ -260,13 +276,15 @@ def verdict(report: ReplayReport) -> str:
         return "No policy was replayed that survives failures: there is nothing to choose from."
     if best.goodput <= 0:
         return "Nothing that any policy trains under this trace counts in the end: there is nothing to choose from."
+    of = f"the best of {len(others) + 1} policies" if others else "the only policy that was replayed"
     compared = [*others[:1], *(one for one in others[1:] if one.policy == RESTART)]
     said = [
-        _praise(best, len(others)),
+        f"<strong>{escape(best.policy)}</strong> is {of}: it trains <strong>{print_share(best.goodput)}</strong> of "
+        "what the whole cluster would if nothing ever failed.",
         *(_against(best, one, is_next=place == 0) for place, one in enumerate(compared)),
     ]
     base = next((one for one in others if one.policy == RESTART), None)
-    said.append(_worth(best, base) if base is not None else _bill(best))
+    said.append(_worth(best, base))
     said.append("All this is computed from a trace and assumed costs, which stand at the end.")
     return " ".join(said).replace(" %", "&nbsp;%")
 
@@ -307,14 +325,6 @@ def _cost_name(name: str) -> str:
     return words.replace("gpu hour", "GPU-hour")
 
 
-def _praise(best: PolicyReport, others: int) -> str:
-    of = f"the best of {others + 1} policies" if others else "the only policy that was replayed"
-    return (
-        f"<strong>{escape(best.policy)}</strong> is {of}: it trains <strong>{print_share(best.goodput)}</strong> of "
-        "what the whole cluster would if nothing ever failed."
-    )
-
-
 def _against(best: PolicyReport, other: PolicyReport, is_next: bool) -> str:
     """How much better the best is than another."""
     name = ("The next best, " if is_next else "") + escape(other.policy)
@@ -325,30 +335,24 @@ def _against(best: PolicyReport, other: PolicyReport, is_next: bool) -> str:
     return f"{name}{verb} {print_share(other.goodput)}{less}."
 
 
-def _worth(best: PolicyReport, base: PolicyReport) -> str:
-    """What the best gains over check-pointing and restarting, in GPU-hours and money."""
+def _worth(best: PolicyReport, base: PolicyReport | None) -> str:
+    """What the best gains over check-pointing and restarting, in GPU-hours and money; without that, what it uses."""
+    if base is None:
+        return (
+            f"{print_amount(best.gpu_hours.present)} GPU-hours train what would take a cluster that never fails "
+            f"{print_amount(best.gpu_hours.useful)}."
+        )
     hours = best.gpu_hours.useful - base.gpu_hours.useful
     bill = f" that costs {print_amount(best.cost)} either way" if best.cost > 0 else ""
+    present = best.gpu_hours.present
+    price = ""
+    if present > 0 and best.cost > 0:
+        each = best.cost / present
+        price = f", worth <strong>{print_amount(hours * each)}</strong> at {print_number(round(each, 6))} a GPU-hour"
     return (
-        f"Beside {escape(base.policy)} it saves <strong>{print_amount(hours)} GPU-hours</strong>{_price(best, hours)}: "
+        f"Beside {escape(base.policy)} it saves <strong>{print_amount(hours)} GPU-hours</strong>{price}: "
         f"so much more training comes out of a cluster{bill}."
     )
-
-
-def _bill(best: PolicyReport) -> str:
-    hours = best.gpu_hours
-    return (
-        f"{print_amount(hours.present)} GPU-hours train what would take a cluster that never fails "
-        f"{print_amount(hours.useful)}."
-    )
-
-
-def _price(policy: PolicyReport, hours: float) -> str:
-    present = policy.gpu_hours.present
-    if present <= 0 or policy.cost <= 0:
-        return ""
-    each = policy.cost / present
-    return f", worth <strong>{print_amount(hours * each)}</strong> at {print_number(round(each, 6))} a GPU-hour"
 
 
 def _told(facts: Mapping[str, Any], name: str, otherwise: str) -> str:
@@ -358,29 +362,3 @@ def _told(facts: Mapping[str, Any], name: str, otherwise: str) -> str:
 def _counted(form: str, count: Any) -> str:
     """A count with its noun, in the singular where it is 1."""
     return form.format(count, "" if count == 1 else "s", e="" if count == 1 else "es")
-
-
-def _job_line(job: Mapping[str, Any]) -> str:
-    """`gpt3-2.7b: 4 pipelines of 8 stages, 8 micro-batches each, on 32 nodes of 1 GPU`."""
-    words = (
-        ("dp", "{} pipeline{}"), ("pp", "{} stage{}"), ("microbatches", "{} micro-batch{e} a pipeline"),
-        ("tensor_parallel", "tensor parallelism {}"), ("nodes", "{} node{}"), ("gpus_per_node", "GPUs of a node: {}"),
-        ("schedule", "schedule {}"),
-    )  # fmt: skip
-    told = [_counted(form, job[name]) for name, form in words if job.get(name) is not None]
-    return f"Job: {', '.join([_told(job, 'model', 'a model'), *told])}"
-
-
-def _trace_line(report: ReplayReport) -> str:
-    trace = report.trace
-    span = trace.get("duration_s")
-    told = [print_span(span)] if isinstance(span, int | float) else []
-    words = (
-        ("moments", "{} change{}"), ("moments_with_losses", "{} of them with losses"),
-        ("nodes_lost", "{} node{} lost"), ("nodes_at_start", "{} node{} at the start"),
-        ("nodes_min", "{} at the fewest"), ("nodes_max", "{} at the most"),
-    )  # fmt: skip
-    told += [_counted(form, trace[name]) for name, form in words if trace.get(name) is not None]
-    mean = trace.get("nodes_mean")
-    told += [f"{mean:.3g} on average"] if isinstance(mean, int | float) else []
-    return f"Trace: {', '.join([trace_name(report), *told])}"

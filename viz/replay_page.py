@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from ..schemas.replay_report import PolicyReport, ReplayReport
+from ..schemas.text import listed
+from ..schemas.units import print_time
 from .replay import (
     FAULT_FREE,
     QUESTION,
@@ -26,7 +28,6 @@ from .replay import (
 )
 from .replay_pictures import draw_bars, draw_overlaid, draw_strips, replay_part
 from .style import page
-from .units import print_time
 
 MOST_ANSWERS = 3
 
@@ -107,10 +108,10 @@ def comparison_html(
     named = list(zip(names, reports, strict=True))
     colours = colours_of(reports)
     summary = f'<p class="verdict">{comparison_verdict(named)}</p>{comparison_table(named, colours)}'
-    sections = "".join(
-        f'<div class="turn"><h2>{escape(name)}</h2>{_facts(report)}{_section(report, colours)}</div>'
-        for name, report in named
-    )
+    sections = ""
+    for name, report in named:
+        facts = "".join(f'<p class="facts">{escape(fact)}</p>' for fact in report_facts(report))
+        sections += f'<div class="turn"><h2>{escape(name)}</h2>{facts}{_section(report, colours)}</div>'
     return page(title or QUESTION, (), _REPLAY_STYLE + summary + sections, _guide(reports))
 
 
@@ -124,10 +125,6 @@ def _section(report: ReplayReport, colours: dict[str, str]) -> str:
     return f'{said}{first}{_table(report, colours)}<div class="turn">{"".join(others)}</div>'
 
 
-def _facts(report: ReplayReport) -> str:
-    return "".join(f'<p class="facts">{escape(fact)}</p>' for fact in report_facts(report))
-
-
 def _guide(reports: Sequence[ReplayReport]) -> list[tuple[str, str]]:
     """How to read it, and what was assumed; the same for several reports is said once."""
     assumed = dict.fromkeys(one for report in reports for one in assumptions(report))
@@ -139,11 +136,15 @@ def _table(report: ReplayReport, colours: dict[str, str]) -> str:
     trained = contestants(report)
     best = trained[0].policy if trained and trained[0].goodput > 0 else FAULT_FREE
     references = [one for one in ranked(report) if one not in trained]
-    refused = [one for one in report.policies if one.refusal is not None]
     most = most_amounts(report)
     rows = [_row(one, colours, "best" if one.policy == best != FAULT_FREE else "", most) for one in trained]
     rows += [_row(one, colours, "reference", most) for one in references]
-    rows += [_refused(one, colours) for one in refused]
+    rows += [
+        f'<tr>{_name(one.policy, colours)}<td class="words" colspan="{len(_HEADINGS)}">cannot train: '
+        f"{escape(one.refusal)}</td></tr>"
+        for one in report.policies
+        if one.refusal is not None
+    ]
     head = "".join(f"<th>{heading}</th>" for heading in _HEADINGS) + '<th class="words">most frequent answers</th>'
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
 
@@ -159,27 +160,14 @@ def _row(policy: PolicyReport, colours: dict[str, str], look: str, most: tuple[f
         print_memory(policy.peak_memory_bytes) if policy.peak_memory_bytes else "",
         print_time(policy.healthy_iteration_time_s) if policy.healthy_iteration_time_s else "never trains",
     )
-    told = "".join(f"<td>{cell}</td>" for cell in cells)
-    return f'<tr class="{look}">{_name(policy, colours)}{told}<td class="words">{_answers(policy)}</td></tr>'
-
-
-def _refused(policy: PolicyReport, colours: dict[str, str]) -> str:
-    why = escape(policy.refusal or "")
-    return f'<tr>{_name(policy, colours)}<td class="words" colspan="{len(_HEADINGS)}">cannot train: {why}</td></tr>'
-
-
-def _name(policy: PolicyReport, colours: dict[str, str]) -> str:
-    return f'<th><i class="dot" style="background:{colours[policy.policy]}"></i>{escape(policy.policy)}</th>'
-
-
-def _answers(policy: PolicyReport) -> str:
-    """What was done most often."""
     often = sorted(policy.answers.items(), key=lambda one: (-one[1], one[0]))
-    more = len(often) - MOST_ANSWERS
-    told = ", ".join(
-        f"{escape(answer)} {'once' if count == 1 else f'{count} times'}" for answer, count in often[:MOST_ANSWERS]
-    )
-    return told + (f" and {more} more" if more > 0 else "")
+    answers = listed((f"{escape(one)} {'once' if n == 1 else f'{n} times'}" for one, n in often), MOST_ANSWERS)
+    told = "".join(f"<td>{cell}</td>" for cell in cells)
+    return f'<tr class="{look}">{_name(policy.policy, colours)}{told}<td class="words">{answers}</td></tr>'
+
+
+def _name(policy: str, colours: dict[str, str]) -> str:
+    return f'<th><i class="dot" style="background:{colours[policy]}"></i>{escape(policy)}</th>'
 
 
 Named = tuple[str, ReplayReport]
@@ -211,11 +199,18 @@ def comparison_verdict(named: Sequence[Named]) -> str:
 def comparison_table(named: Sequence[Named], colours: dict[str, str]) -> str:
     """A row a policy; for each report its goodput, what it trains beside the most of all, and its price; as HTML."""
     columns = _columns(named)
-    above = "".join(f'<th colspan="{len(columns)}" style="text-align:center">{_heading(*one)}</th>' for one in named)
+    above = ""
+    for name, report in named:
+        nodes = _nodes(report)
+        heading = escape(name) + (f"<br><small>{escape(nodes)}</small>" if nodes not in name else "")
+        above += f'<th colspan="{len(columns)}" style="text-align:center">{heading}</th>'
     below = "".join(f"<th>{heading}</th>" for _ in named for heading, _, _ in columns)
     policies = [name for name in colours if name != FAULT_FREE]
     best = {name: max((one.goodput for _, one in _all(named) if one.policy == name), default=-1.0) for name in policies}
-    rows = (_compared(name, named, columns, colours[name]) for name in sorted(policies, key=lambda name: -best[name]))
+    rows = (
+        f"<tr>{_name(name, colours)}{''.join(_cells(name, report, columns) for _, report in named)}</tr>"
+        for name in sorted(policies, key=lambda name: -best[name])
+    )
     head = f'<thead><tr><th rowspan="2">policy</th>{above}</tr><tr>{below}</tr></thead>'
     note = f'<p class="facts">{_NOTE}</p>' if len(columns) > 1 else ""
     return f'<div class="scroll"><table>{head}<tbody>{"".join(rows)}</tbody></table></div>{note}'
@@ -243,17 +238,6 @@ def _columns(named: Sequence[Named]) -> list[_Column]:
 
         columns.append((f"cost of {bundle}", told, lambda one: -_price_of(one)))
     return columns
-
-
-def _heading(name: str, report: ReplayReport) -> str:
-    """A report's name, and its nodes where the name is another."""
-    nodes = _nodes(report)
-    return escape(name) + (f"<br><small>{escape(nodes)}</small>" if nodes not in name else "")
-
-
-def _compared(name: str, named: Sequence[Named], columns: Sequence[_Column], colour: str) -> str:
-    cells = "".join(_cells(name, report, columns) for _, report in named)
-    return f'<tr><th><i class="dot" style="background:{colour}"></i>{escape(name)}</th>{cells}</tr>'
 
 
 def _cells(name: str, report: ReplayReport, columns: Sequence[_Column]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..schemas.replay_report import ReplayReport
+from ..schemas.units import print_percent, ticks
 from .painter import PAD, WIDTH, Picture, Sheet, number_axis, painting, stepped, time_axis
 from .placing import DrawnBox, apart, measured, shortened
 from .replay import (
@@ -24,7 +25,6 @@ from .replay import (
     title_of,
 )
 from .style import FAINT, GROUND, INK
-from .units import print_percent, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

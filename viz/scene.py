@@ -14,9 +14,9 @@ from itertools import accumulate, pairwise
 from ..schemas.errors import InvalidInputError
 from ..schemas.orders import Operation, parse_operation
 from ..schemas.timeline import Span, Timeline, WorkerMemory
+from ..schemas.units import TimeUnit, print_bytes, print_percent, print_time, time_unit
 from .placing import in_lanes
 from .style import LOOKS
-from .units import TimeUnit, print_bytes, print_percent, print_time, time_unit
 
 Labelled = tuple[str, Timeline]
 Points = tuple[tuple[float, float], ...]
@@ -119,21 +119,16 @@ def absences(timeline: Timeline) -> tuple[Absence, ...]:
     found = []
     for worker in (worker for worker in workers_of([timeline]) if worker in starts_s):
         own_s = sorted(starts_s[worker])
-        gone = _after_events(timeline, worker, own_s, end_s)
+        gone = []
+        back_s = 0.0
+        for event in sorted(timeline.events, key=lambda event: event.time_s):
+            if event.worker != worker or event.kind not in GONE_AFTER or event.time_s < back_s:
+                continue
+            back_s = next((start_s for start_s in own_s if start_s >= event.time_s), end_s)
+            if back_s > event.time_s:
+                gone.append(Absence(worker, event.time_s, back_s, GONE_AFTER[event.kind]))
         found += [*gone, *_without_place(timeline, worker, own_s, (begin_s, end_s), gone)]
     return tuple(found)
-
-
-def _after_events(timeline: Timeline, worker: str, starts_s: list[float], end_s: float) -> list[Absence]:
-    gone = []
-    back_s = 0.0
-    for event in sorted(timeline.events, key=lambda event: event.time_s):
-        if event.worker != worker or event.kind not in GONE_AFTER or event.time_s < back_s:
-            continue
-        back_s = next((start_s for start_s in starts_s if start_s >= event.time_s), end_s)
-        if back_s > event.time_s:
-            gone.append(Absence(worker, event.time_s, back_s, GONE_AFTER[event.kind]))
-    return gone
 
 
 def _without_place(
@@ -186,8 +181,16 @@ def _steps(spans: Iterable[Span], sizes: WorkerMemory, drops_s: Sequence[float])
     # Counting micro-batches instead of summing bytes keeps the curve exact: it ends at zero, not at a rounding error.
     whole: set[tuple[int, int, int]] = set()
     stashed: set[tuple[int, int, int]] = set()
+    # F changes it at its start, the others at their end; a new epoch drops whatever was under way.
+    changes = [(time_s, "drop", (-1, -1, -1)) for time_s in drops_s]
+    for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
+        operation = operation_of(span.worker, span.op)
+        if operation is not None:
+            time_s = span.start_s if operation.kind == "F" else span.end_s
+            changes.append((time_s, operation.kind, (span.iteration, operation.pipeline, operation.microbatch)))
     points = []
-    for time_s, kind, microbatch in _changes(spans, drops_s):
+    # Stable: of an end and a start at one time the earlier span's end stays first.
+    for time_s, kind, microbatch in sorted(changes, key=lambda change: change[0]):
         if kind == "drop":
             whole.clear()
             stashed.clear()
@@ -200,22 +203,6 @@ def _steps(spans: Iterable[Span], sizes: WorkerMemory, drops_s: Sequence[float])
             stashed.add(microbatch)
         points.append((time_s, len(whole) * sizes.activation_bytes + len(stashed) * sizes.weight_stash_bytes))
     return tuple(points)
-
-
-def _changes(spans: Iterable[Span], drops_s: Sequence[float]) -> list[tuple[float, str, tuple[int, int, int]]]:
-    """When memory changes (F at its start, the others at their end), by which kind, for which micro-batch.
-
-    A new epoch drops whatever was under way.
-    """
-    changes = [(time_s, "drop", (-1, -1, -1)) for time_s in drops_s]
-    for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
-        operation = operation_of(span.worker, span.op)
-        if operation is not None:
-            time_s = span.start_s if operation.kind == "F" else span.end_s
-            microbatch = (span.iteration, operation.pipeline, operation.microbatch)
-            changes.append((time_s, operation.kind, microbatch))
-    # Stable: of an end and a start at one time the earlier span's end stays first.
-    return sorted(changes, key=lambda change: change[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +351,18 @@ def lay_out(timelines: Sequence[Labelled], title: str, max_bars: int = MAX_BARS)
     marks = _marks(drawn, max((span.end_s for span in spans), default=0.0) if cut else None)
     end_s = max((*(span.end_s for span in spans), *(mark.time_s for mark in marks)), default=0.0)
     rows = _rows(drawn)
+    # When workers that once computed were not there.
+    row_of = {(row.timeline, row.worker): row for row in rows}
+    # The memory of each worker, in the rows' order, one curve a timeline.
+    curves = []
+    for index, (_, timeline) in enumerate(drawn):
+        limits = {sizes.worker: sizes.memory_limit_bytes for sizes in timeline.workers}
+        for worker, points in memory_curves(timeline).items():
+            whole = ((0.0, 0.0), *points, (end_s, points[-1][1] if points else 0.0))
+            same_s = 1e-9 * (whole[-1][0] - whole[0][0])
+            pairs = pairwise(whole)
+            kept = (point for point, after in pairs if after[0] - point[0] > same_s or after[1] < point[1])
+            curves.append(Curve(worker, index, (*kept, whole[-1]), peak_bytes(points), limits[worker]))
     return Scene(
         title=f"{title} ({cut})" if cut else title,
         facts=tuple(facts_of(label, timeline) for label, timeline in timelines),
@@ -371,10 +370,14 @@ def lay_out(timelines: Sequence[Labelled], title: str, max_bars: int = MAX_BARS)
         rows=rows,
         bars=_bars(drawn, rows),
         marks=with_room(marks, end_s, lambda words: (len(words) + 2) * CHARACTER_SHARE * end_s),
-        curves=_curves(drawn, end_s),
+        curves=tuple(sorted(curves, key=lambda curve: (worker_place(curve.worker), curve.timeline))),
         end_s=end_s,
         unit=time_unit(end_s),
-        gaps=_gaps(drawn, rows),
+        gaps=tuple(
+            Gap(row_of[index, absence.worker], absence.start_s, absence.end_s, absence.words)
+            for index, (_, timeline) in enumerate(drawn)
+            for absence in absences(timeline)
+        ),
     )
 
 
@@ -407,7 +410,16 @@ def facts_of(label: str, timeline: Timeline) -> str:
     there_s = len(workers) * makespan_s - sum(absence.end_s - absence.start_s for absence in absences(timeline))
     bubbles = 1 - busy_s / there_s if there_s > 0 else 0.0
     paced = " · paced (operations stretched to the plan's durations)" if timeline.paced else ""
-    return f"{source} · {_pace(timeline, makespan_s)} · bubbles {print_percent(max(bubbles, 0.0))}{paced}"
+    ends: dict[int, float] = {}
+    for span in timeline.spans:
+        ends[span.iteration] = max(ends.get(span.iteration, span.end_s), span.end_s)
+    if len(ends) == 1:
+        pace = f"makespan {print_time(makespan_s)} (one iteration)"
+    else:
+        first, *_, last = (ends[iteration] for iteration in sorted(ends))
+        each_s = (last - first) / (len(ends) - 1)
+        pace = f"{len(ends)} iterations in {print_time(makespan_s)}, iteration time {print_time(each_s)}"
+    return f"{source} · {pace} · bubbles {print_percent(max(bubbles, 0.0))}{paced}"
 
 
 def print_peaks(curves: Sequence[Curve]) -> str:
@@ -415,17 +427,6 @@ def print_peaks(curves: Sequence[Curve]) -> str:
     peaks = " / ".join(dict.fromkeys(print_bytes(curve.peak_bytes) for curve in curves))
     limit = curves[0].limit_bytes
     return f"peak {peaks}" + (f" of {print_bytes(limit)}" if limit is not None else "")
-
-
-def _pace(timeline: Timeline, makespan_s: float) -> str:
-    ends: dict[int, float] = {}
-    for span in timeline.spans:
-        ends[span.iteration] = max(ends.get(span.iteration, span.end_s), span.end_s)
-    if len(ends) == 1:
-        return f"makespan {print_time(makespan_s)} (one iteration)"
-    first, *_, last = (ends[iteration] for iteration in sorted(ends))
-    each_s = (last - first) / (len(ends) - 1)
-    return f"{len(ends)} iterations in {print_time(makespan_s)}, iteration time {print_time(each_s)}"
 
 
 def _first_that_fit(timelines: list[Labelled], max_bars: int) -> tuple[list[Labelled], str]:
@@ -439,17 +440,16 @@ def _first_that_fit(timelines: list[Labelled], max_bars: int) -> tuple[list[Labe
     count = sum(size <= max_bars for size in accumulate(added))
     if count == 0:
         share = max_bars // len(timelines)
-        cut = [(label, replace(timeline, spans=_earliest(timeline, share))) for label, timeline in timelines]
+        cut = [
+            (label, replace(timeline, spans=tuple(sorted(timeline.spans, key=lambda span: span.start_s)[:share])))
+            for label, timeline in timelines
+        ]
         return cut, f"the first {sum(len(timeline.spans) for _, timeline in cut)} of {total} operations"
     cut = []
     for (label, timeline), own in zip(timelines, sizes, strict=True):
         kept = set(sorted(own)[:count])
         cut.append((label, replace(timeline, spans=tuple(s for s in timeline.spans if s.iteration in kept))))
     return cut, f"the first {count} of {longest} iterations"
-
-
-def _earliest(timeline: Timeline, count: int) -> tuple[Span, ...]:
-    return tuple(sorted(timeline.spans, key=lambda span: span.start_s)[:count])
 
 
 def _rows(timelines: list[Labelled]) -> tuple[Row, ...]:
@@ -465,19 +465,15 @@ def _rows(timelines: list[Labelled]) -> tuple[Row, ...]:
         for index, (label, timeline) in enumerate(timelines):
             name = f"{worker} {label}" if shared else worker
             is_busy = worker in busy[index]
-            row_label = name if is_busy else f"{name} ({_why_idle(worker, timeline)})"
-            rows.append(Row(worker, index, row_label, top, ends_s[index], is_busy))
+            if not is_busy:
+                # A timeline that says what its workers hold names those that live; so do its events.
+                live = {memory.worker for memory in timeline.workers}
+                has_failed = any(event.worker == worker and event.kind == "failure" for event in timeline.events)
+                name += " (failed)" if has_failed or (live and worker not in live) else " (no work)"
+            rows.append(Row(worker, index, name, top, ends_s[index], is_busy))
             top += 1
         top += WORKER_GAP if shared else 0
     return tuple(rows)
-
-
-def _why_idle(worker: str, timeline: Timeline) -> str:
-    """A timeline that says what its workers hold names those that live; so do its events."""
-    if any(event.worker == worker and event.kind == "failure" for event in timeline.events):
-        return "failed"
-    live = {memory.worker for memory in timeline.workers}
-    return "failed" if live and worker not in live else "no work"
 
 
 def _bars(timelines: list[Labelled], rows: tuple[Row, ...]) -> tuple[Bar, ...]:
@@ -506,16 +502,6 @@ def _redone(timeline: Timeline) -> list[tuple[float, int]]:
     return [(at_s, min(iterations)) for at_s, iterations in zip(epochs_s, later, strict=True) if iterations]
 
 
-def _gaps(timelines: list[Labelled], rows: tuple[Row, ...]) -> tuple[Gap, ...]:
-    """When workers that once computed were not there."""
-    row_of = {(row.timeline, row.worker): row for row in rows}
-    return tuple(
-        Gap(row_of[index, absence.worker], absence.start_s, absence.end_s, absence.words)
-        for index, (_, timeline) in enumerate(timelines)
-        for absence in absences(timeline)
-    )
-
-
 def _marks(timelines: list[Labelled], until_s: float | None) -> tuple[Mark, ...]:
     """Events of all timelines, and of a single one the beginnings of its iterations."""
     marks = []
@@ -529,21 +515,26 @@ def _marks(timelines: list[Labelled], until_s: float | None) -> tuple[Mark, ...]
             said = f"{label}: {what}" if len(timelines) > 1 else what
             marks.append(Mark(max(event.time_s, 0), (said,), is_event=True))
     if len(timelines) == 1:
-        marks += _iteration_starts(timelines[0][1])
-    kept = (mark for mark in marks if until_s is None or mark.time_s <= until_s)
-    return tuple(_merged(sorted(kept, key=lambda mark: (mark.time_s, not mark.is_event))))
-
-
-def _merged(marks: Sequence[Mark]) -> list[Mark]:
-    """Events of one moment as one mark: a failure and the epoch that it leads to."""
-    merged: list[Mark] = []
-    for mark in marks:
+        starts: dict[int, float] = {}
+        for span in timelines[0][1].spans:
+            starts[span.iteration] = min(starts.get(span.iteration, span.start_s), span.start_s)
+        if len(starts) == 1:
+            iteration_starts = []
+        else:
+            iteration_starts = [
+                Mark(start_s, (f"iteration {number}",), is_event=False) for number, start_s in starts.items()
+            ]
+        marks += iteration_starts
+    merged: list[Mark] = []  # events of one moment are one mark: a failure and the epoch that it leads to
+    for mark in sorted(marks, key=lambda mark: (mark.time_s, not mark.is_event)):
         last = merged[-1] if merged else None
+        if until_s is not None and mark.time_s > until_s:
+            break
         if last is not None and last.is_event and mark.is_event and last.time_s == mark.time_s:
             merged[-1] = replace(last, parts=(*last.parts, *mark.parts))
         else:
             merged.append(mark)
-    return merged
+    return tuple(merged)
 
 
 def with_room(marks: Sequence[Mark], end_s: float, length_s: Callable[[str], float]) -> tuple[Mark, ...]:
@@ -571,31 +562,3 @@ def with_room(marks: Sequence[Mark], end_s: float, length_s: Callable[[str], flo
         for mark, level, is_late in zip(said, levels, late, strict=True)
     }
     return tuple(placed.get(id(mark), replace(mark, level=None)) for mark in marks)
-
-
-def _iteration_starts(timeline: Timeline) -> list[Mark]:
-    starts: dict[int, float] = {}
-    for span in timeline.spans:
-        starts[span.iteration] = min(starts.get(span.iteration, span.start_s), span.start_s)
-    if len(starts) == 1:
-        return []
-    return [Mark(start_s, (f"iteration {number}",), is_event=False) for number, start_s in starts.items()]
-
-
-def _curves(timelines: list[Labelled], end_s: float) -> tuple[Curve, ...]:
-    """The memory of each worker, in the rows' order, one curve a timeline."""
-    curves = []
-    for index, (_, timeline) in enumerate(timelines):
-        limits = {sizes.worker: sizes.memory_limit_bytes for sizes in timeline.workers}
-        for worker, points in memory_curves(timeline).items():
-            whole = ((0.0, 0.0), *points, (end_s, points[-1][1] if points else 0.0))
-            curves.append(Curve(worker, index, _without_notches(whole), peak_bytes(points), limits[worker]))
-    return tuple(sorted(curves, key=lambda curve: (worker_place(curve.worker), curve.timeline)))
-
-
-def _without_notches(points: Points) -> Points:
-    """The points without those that a larger value at the same time follows: an end and a start that coincide."""
-    same_s = 1e-9 * (points[-1][0] - points[0][0])
-    pairs = pairwise(points)
-    kept = (point for point, after in pairs if after[0] - point[0] > same_s or after[1] < point[1])
-    return (*kept, points[-1])

@@ -5,10 +5,11 @@ from itertools import accumulate
 
 from ..schemas.plan import Stage
 from ..schemas.templates import PipelineTemplate, Templates, nodes_of_stages
+from ..schemas.text import counted
+from ..schemas.units import print_bytes, print_percent, print_time
 from .painter import PAD, WIDTH, Picture, Sheet, painting
 from .placing import DrawnBox, measured
 from .style import ALARM, FAINT, GROUND, page, time_colour
-from .units import print_bytes, print_percent, print_time
 
 LOWEST_BAR, LINE_GAP, ROW_GAP = 38, 6, 12
 NODE_GAP, NODE_EDGE = 6, 2
@@ -18,7 +19,7 @@ KEY_WIDTH, KEY_STEPS = 160, 32
 
 _GUIDE = (
     ("Row", "a pipeline on so many nodes. T is its iteration time by the objective; in red, its slowest stage."),
-    ("DrawnBox", "a node. All its GPUs are in use, and a stage lies within one node."),
+    ("Box", "a node. All its GPUs are in use, and a stage lies within one node."),
     ("Bar", "a stage, as wide as its GPUs: the first line says its layers, the second (tp) on how many GPUs tensor "
      "parallelism splits them."),
     ("Colour", "what a micro-batch takes at the stage, F, I and W together, beside the slowest stage of its pipeline, "
@@ -82,12 +83,12 @@ class TemplateRow:
     @property
     def name(self) -> str:
         """Its size."""
-        return _count(self.template.nodes, "node")
+        return counted(self.template.nodes, "node")
 
     @property
     def shape(self) -> str:
         """Its stages."""
-        return _count(len(self.blocks), "stage")
+        return counted(len(self.blocks), "stage")
 
     @property
     def time(self) -> str:
@@ -128,11 +129,11 @@ def _blocks(template: PipelineTemplate, gpus_per_node: int) -> tuple[StageBlock,
 def facts_of(templates: Templates) -> tuple[str, ...]:
     """What the templates are for, in lines."""
     pipelines = templates.fault_tolerance + 1
-    layers, gpus = len(templates.layers), _count(templates.gpus_per_node, "GPU")
+    layers, gpus = len(templates.layers), counted(templates.gpus_per_node, "GPU")
     sizes = f"{templates.smallest} to {templates.largest}" if len(templates.templates) > 1 else templates.smallest
     objective = _OBJECTIVES[templates.objective].format(templates.templates[0].microbatches)
     return (
-        f"{_count(layers, 'layer')} on {sizes} of {_count(templates.nodes, 'node')} with {gpus} each · "
+        f"{counted(layers, 'layer')} on {sizes} of {counted(templates.nodes, 'node')} with {gpus} each · "
         f"f = {templates.fault_tolerance}: {pipelines} {'pipelines' if pipelines > 1 else 'pipeline'} or more",
         f"{objective}; F, I and W of a stage count together",
     )
@@ -142,10 +143,6 @@ def least_share(rows: tuple[TemplateRow, ...]) -> float:
     """A round share of the slowest stage's time that no stage is below: where the colours begin."""
     least = min(block.share for row in rows for block in row.blocks)
     return min(int(least * 10 + 1e-9) / 10, 0.9)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +203,12 @@ def _picture(templates: Templates, title: str, has_heading: bool) -> Picture:
         sheet.heading(facts_of(templates))
     left = PAD + 10 + max(measured(words) for row in rows for words in (row.name, row.shape))
     right = WIDTH - PAD - 14 - max(measured(words) for row in rows for words in (row.time, row.slowest))
-    rack = _rack(templates, rows, left, right)
+    gpus, room = templates.gpus_per_node, right - left + NODE_GAP
+    fitting = int(room / (gpus * NARROWEST_GPU + 2 * NODE_EDGE + NODE_GAP))
+    nodes = max(min(fitting, templates.largest), 1)
+    gpu = (room / nodes - NODE_GAP - 2 * NODE_EDGE) / gpus
+    longest = max(measured(block.layers) for row in rows for block in row.blocks)
+    rack = _Rack(gpus, nodes, left, min(gpu, WIDEST_GPU), max(LOWEST_BAR, longest + 6), least_share(rows))
     _draw_key(sheet, rack)
     boxes: list[DrawnBox] = []
     for row in rows:
@@ -215,15 +217,6 @@ def _picture(templates: Templates, title: str, has_heading: bool) -> Picture:
     sheet.boxes(None, boxes)
     sheet.y += 4
     return sheet.picture()
-
-
-def _rack(templates: Templates, rows: tuple[TemplateRow, ...], left: float, right: float) -> _Rack:
-    gpus, room = templates.gpus_per_node, right - left + NODE_GAP
-    fitting = int(room / (gpus * NARROWEST_GPU + 2 * NODE_EDGE + NODE_GAP))
-    nodes = max(min(fitting, templates.largest), 1)
-    gpu = (room / nodes - NODE_GAP - 2 * NODE_EDGE) / gpus
-    longest = max(measured(block.layers) for row in rows for block in row.blocks)
-    return _Rack(gpus, nodes, left, min(gpu, WIDEST_GPU), max(LOWEST_BAR, longest + 6), least_share(rows))
 
 
 def _draw_key(sheet: Sheet, rack: _Rack) -> None:

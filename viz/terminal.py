@@ -3,14 +3,14 @@ where it has not."""
 
 from rich.text import Text
 
-from ..schemas.replay_report import PolicyReport, ReplayReport
+from ..schemas.replay_report import ReplayReport
 from ..schemas.templates import Templates
 from ..schemas.timeline import Timeline
-from .replay import PURPOSES, Purpose, contestants, print_share, report_facts, shares_of, title_of
+from ..schemas.units import print_number, print_time, ticks
+from .replay import PURPOSES, contestants, print_share, report_facts, shares_of, title_of
 from .scene import Bar, Gap, Row, Scene, lay_out
 from .style import INK, LOOKS, time_colour
-from .templates import StageBlock, TemplateRow, facts_of, least_share, rows_of
-from .units import print_number, print_time, ticks
+from .templates import facts_of, least_share, rows_of
 
 BUBBLE = "·"
 SHORT = {"allreduce": "AR", "step": "S", "other": "?"}
@@ -44,37 +44,48 @@ def terminal_gantt(timeline: Timeline, width: int, label: str = "") -> Text:
         bars_of[bar.row].append(bar)
     for row, bars in bars_of.items():
         gaps = [gap for gap in scene.gaps if gap.row == row]
-        cells, lost = _cells(bars, _ground(row, gaps, columns, scene.end_s), scene.end_s)
+        cells, lost = _cells(row, bars, gaps, columns, scene.end_s)
         hidden += lost
         lines.append(Text.assemble(f"{row.worker:>{margin - 1}} ", *cells))
-    lines += [_axis(scene, margin, columns), Text(""), *_legend(scene, width)]
-    lines += [Text(remark, style="dim") for remark in _remarks(scene, columns, hidden)]
-    lines += _events(scene)
+    unit = scene.unit
+    line = [" "] * (columns + 12)
+    for value in ticks(unit.of(scene.end_s), max(columns // 14, 1)):
+        place = round(value / unit.per_second * columns / scene.end_s) if scene.end_s else 0
+        words = f"╵{print_number(value)}"
+        if place + len(words) <= columns:
+            line[place : place + len(words)] = words
+    words = f" {unit.name}"
+    end = len("".join(line).rstrip())
+    line[end : end + len(words)] = words
+    lines += [Text(" " * margin + "".join(line).rstrip()), Text(""), *_legend(scene, width)]
+    remarks = (
+        (True, f"F2: forward of micro-batch 2; one column is {print_time(scene.end_s / columns)}"),
+        (bool(scene.gaps), "empty: the worker is not there"),
+        (any(bar.rerouted for bar in scene.bars),
+         "F1.3: forward of micro-batch 3 re-routed from pipeline 1; f where that does not fit"),
+        (hidden > 0, f"{hidden} operations are shorter than a column and not shown"),
+        (bool(scene.title), scene.title.strip()),
+    )  # fmt: skip
+    lines += [Text(remark, style="dim") for is_so, remark in remarks if is_so]
+    events = [mark for mark in scene.marks if mark.is_event]
+    lines += [Text(f"! {print_time(mark.time_s)}  {mark.words}", style="red") for mark in events[:MAX_EVENTS]]
+    if len(events) > MAX_EVENTS:
+        lines.append(Text(f"! and {len(events) - MAX_EVENTS} more events", style="red"))
     return Text("\n").join(lines)
 
 
-def _ground(row: Row, gaps: list[Gap], columns: int, end_s: float) -> list[Cell]:
-    """A row before its bars: idle where its worker is there, else empty."""
+def _cells(row: Row, bars: list[Bar], gaps: list[Gap], columns: int, end_s: float) -> tuple[list[Cell], int]:
+    """A row's characters with their styles, and how many operations were too short for one."""
     cells: list[Cell] = [(BUBBLE if row.busy else " ", "dim")] * columns
     scale = columns / end_s if end_s else 0.0
-    for gap in gaps:
-        first, stop = round(gap.start_s * scale), round(gap.end_s * scale)
-        cells[first:stop] = [(" ", "")] * (min(stop, columns) - min(first, columns))
-    return cells
-
-
-def _cells(bars: list[Bar], ground: list[Cell], end_s: float) -> tuple[list[Cell], int]:
-    """A row's characters with their styles, and how many operations were too short for one."""
-    cells = list(ground)
-    scale = len(cells) / end_s if end_s else 0.0
     hidden = 0
+    for gap in gaps:
+        first, stop = round(gap.start_s * scale), min(round(gap.end_s * scale), columns)
+        cells[first:stop] = [(" ", "")] * (stop - min(first, columns))
     for bar in sorted(bars, key=lambda bar: bar.span.start_s):
         first, stop = round(bar.span.start_s * scale), round(bar.span.end_s * scale)
-        if first == stop:
-            hidden += 1
-            continue
-        for place, cell in zip(range(first, stop), _drawn(bar, stop - first), strict=True):
-            cells[place] = cell
+        hidden += first == stop
+        cells[first:stop] = _drawn(bar, stop - first)
     return cells, hidden
 
 
@@ -88,20 +99,6 @@ def _drawn(bar: Bar, length: int) -> list[Cell]:
     named = [(character, f"{mark}{INK} on {look.colour}") for character in words]
     # Where there are colours the filling line has that of its ground, and is not seen.
     return named + [(look.fill, f"{look.colour} on {look.colour}")] * (length - len(words))
-
-
-def _axis(scene: Scene, margin: int, columns: int) -> Text:
-    unit = scene.unit
-    line = [" "] * (columns + 12)
-    for value in ticks(unit.of(scene.end_s), max(columns // 14, 1)):
-        place = round(value / unit.per_second * columns / scene.end_s) if scene.end_s else 0
-        words = f"╵{print_number(value)}"
-        if place + len(words) <= columns:
-            line[place : place + len(words)] = words
-    words = f" {unit.name}"
-    end = len("".join(line).rstrip())
-    line[end : end + len(words)] = words
-    return Text(" " * margin + "".join(line).rstrip())
 
 
 def _legend(scene: Scene, width: int) -> list[Text]:
@@ -122,25 +119,6 @@ def _legend(scene: Scene, width: int) -> list[Text]:
     return lines
 
 
-def _remarks(scene: Scene, columns: int, hidden: int) -> list[str]:
-    remarks = [f"F2: forward of micro-batch 2; one column is {print_time(scene.end_s / columns)}"]
-    if scene.gaps:
-        remarks.append("empty: the worker is not there")
-    if any(bar.rerouted for bar in scene.bars):
-        remarks.append("F1.3: forward of micro-batch 3 re-routed from pipeline 1; f where that does not fit")
-    if hidden:
-        remarks.append(f"{hidden} operations are shorter than a column and not shown")
-    return [*remarks, scene.title.strip()] if scene.title else remarks
-
-
-def _events(scene: Scene) -> list[Text]:
-    events = [mark for mark in scene.marks if mark.is_event]
-    lines = [Text(f"! {print_time(mark.time_s)}  {mark.words}", style="red") for mark in events[:MAX_EVENTS]]
-    if len(events) > MAX_EVENTS:
-        lines.append(Text(f"! and {len(events) - MAX_EVENTS} more events", style="red"))
-    return lines
-
-
 def terminal_templates(templates: Templates, width: int) -> Text:
     """Draw pipeline templates in lines of text.
 
@@ -155,30 +133,22 @@ def terminal_templates(templates: Templates, width: int) -> Text:
     low = least_share(rows)
     lines = [Text(fact, style="bold" if n == 0 else "") for n, fact in enumerate(facts_of(templates))]
     for row in rows:
-        lines += [Text(f"{row.name}, {row.shape}: {row.time}, slowest {row.slowest}"), *_node_lines(row, width, low)]
+        lines += [Text(f"{row.name}, {row.shape}: {row.time}, slowest {row.slowest}"), Text(" " * INDENT)]
+        for blocks in row.by_node():
+            stages = []
+            for block in blocks:
+                words = f"{block.layers}x{block.stage.tensor_parallel}" + ("*" if block.is_slowest else "")
+                ground = time_colour((block.share - low) / (1 - low))
+                stages.append(Text(words, f"{'bold ' if block.is_slowest else ''}{INK} on {ground}"))
+            node = Text.assemble("[", Text(" ").join(stages), "]")
+            if len(lines[-1]) > INDENT:
+                if len(lines[-1]) + 1 + len(node) > width:
+                    lines.append(Text(" " * INDENT))
+                else:
+                    lines[-1].append(" ")
+            lines[-1].append_text(node)
     lines.append(Text("[…] a node; 0–3x2 layers 0 to 3 on 2 GPUs; * the slowest stage", style="dim"))  # noqa: RUF001
     return Text("\n").join(lines)
-
-
-def _node_lines(row: TemplateRow, width: int, low: float) -> list[Text]:
-    """The nodes, packed into lines of the width."""
-    lines = [Text(" " * INDENT)]
-    for blocks in row.by_node():
-        stages = Text(" ").join([_stage_text(block, low) for block in blocks])
-        node = Text.assemble("[", stages, "]")
-        if len(lines[-1]) > INDENT:
-            if len(lines[-1]) + 1 + len(node) > width:
-                lines.append(Text(" " * INDENT))
-            else:
-                lines[-1].append(" ")
-        lines[-1].append_text(node)
-    return lines
-
-
-def _stage_text(block: StageBlock, low: float) -> Text:
-    words = f"{block.layers}x{block.stage.tensor_parallel}" + ("*" if block.is_slowest else "")
-    bold = "bold " if block.is_slowest else ""
-    return Text(words, f"{bold}{INK} on {time_colour((block.share - low) / (1 - low))}")
 
 
 def terminal_replay(report: ReplayReport, width: int) -> Text:
@@ -192,26 +162,17 @@ def terminal_replay(report: ReplayReport, width: int) -> Text:
     shown = contestants(report)
     names = max((len(one.policy) for one in shown), default=0)
     bar = max(NARROWEST_BAR, width - names - len(" 100.0 % ") - 1)
-    lines += [_policy_line(one, names, bar) for one in shown]
+    for one in shown:
+        line, done, column = Text(f"{one.policy:{names}} {print_share(one.goodput):>7} "), 0.0, 0
+        for purpose, share in shares_of(one):
+            done += share
+            stop = round(bar * min(done, 1.0))  # rounded at their ends, so that the columns add up
+            ink = "white" if purpose.is_dark else INK
+            line.append(_CHARACTERS[purpose] * (stop - column), f"{ink} on {purpose.colour}")
+            column = stop
+        lines.append(line)
     lines += [Text(f"{one.policy} cannot train: {one.refusal}") for one in report.policies if one.refusal is not None]
     seen = {purpose for one in shown for purpose, share in shares_of(one) if share > 0}
     key = ", ".join(f"{_CHARACTERS[purpose]} {purpose.words}" for purpose in PURPOSES if purpose in seen)
     lines += [Text(f"goodput; {key}", "dim")] if seen else []
     return Text("\n").join(lines)
-
-
-def _policy_line(policy: PolicyReport, names: int, bar: int) -> Text:
-    line = Text(f"{policy.policy:{names}} {print_share(policy.goodput):>7} ")
-    for purpose, columns in _columns_of(policy, bar):
-        line.append(_CHARACTERS[purpose] * columns, f"{INK if not purpose.is_dark else 'white'} on {purpose.colour}")
-    return line
-
-
-def _columns_of(policy: PolicyReport, bar: int) -> list[tuple[Purpose, int]]:
-    """How many columns each purpose gets; rounded at their ends, so that they add up."""
-    found, done, column = [], 0.0, 0
-    for purpose, share in shares_of(policy):
-        done += share
-        found.append((purpose, round(bar * min(done, 1.0)) - column))
-        column += found[-1][1]
-    return found

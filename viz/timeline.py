@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from ..schemas.units import print_number, print_time, ticks
 from .painter import LINE, PAD, WIDTH, Picture, Sheet, painting, time_axis
 from .placing import DrawnBox, measured, shortened
-from .scene import Bar, Curve, Labelled, Scene, lay_out, print_peaks, with_room
+from .scene import Bar, Labelled, Scene, lay_out, print_peaks, with_room
 from .style import ALARM, FAINT, GONE, GROUND, IDLE, LOOKS, LOST_OPACITY, PALE, curve_colour, legend_of
-from .units import print_number, print_time, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,19 +49,6 @@ def timelines_picture(timelines: Sequence[Labelled], title: str) -> Picture:
     scene = lay_out(timelines, title)
     sheet = Sheet(scene.title)
     sheet.heading(scene.facts)
-    sheet.key(_key(scene))
-    names = max((measured(row.label) for row in scene.rows), default=0.0)
-    notes = max((measured(print_peaks(curves)) + 8 for curves in scene.memory_bands().values()), default=0.0)
-    last = measured(print_number(ticks(scene.unit.of(scene.end_s), 10)[-1])) / 2
-    chart = _Chart(scene, sheet, PAD + 8 + min(names, LONGEST_NAME), WIDTH - PAD - max(notes, last))
-    _draw_rows(chart)
-    if scene.curves:
-        _draw_memory(chart)
-    sheet.y += 42
-    return sheet.picture()
-
-
-def _key(scene: Scene) -> list[tuple[Sequence[str], str, bool]]:
     entries = [((LOOKS[kind].colour,), legend_of(kind), False) for kind in scene.kinds()]
     entries.append(((IDLE,), "idle (bubble)", False))
     if any(bar.rerouted for bar in scene.bars):
@@ -72,7 +59,16 @@ def _key(scene: Scene) -> list[tuple[Sequence[str], str, bool]]:
         entries.append(((GONE,), "worker not there", False))
     if scene.curves and len(scene.labels) > 1:
         entries += [((curve_colour(index),), f"memory, {label}", False) for index, label in enumerate(scene.labels)]
-    return list(entries)
+    sheet.key(list(entries))
+    names = max((measured(row.label) for row in scene.rows), default=0.0)
+    notes = max((measured(print_peaks(curves)) + 8 for curves in scene.memory_bands().values()), default=0.0)
+    last = measured(print_number(ticks(scene.unit.of(scene.end_s), 10)[-1])) / 2
+    chart = _Chart(scene, sheet, PAD + 8 + min(names, LONGEST_NAME), WIDTH - PAD - max(notes, last))
+    _draw_rows(chart)
+    if scene.curves:
+        _draw_memory(chart)
+    sheet.y += 42
+    return sheet.picture()
 
 
 def _draw_rows(chart: _Chart) -> None:
@@ -144,7 +140,11 @@ def _draw_memory(chart: _Chart) -> None:
         sheet.words(chart.left - 6, foot, worker, side="right")
         sheet.words(chart.right + 8, foot, print_peaks(curves), FAINT)
         for curve in curves:
-            corners.setdefault(curve.timeline, []).append(_corners(curve, ground, scale))
+            points = [(time_s, ground - scale * size) for time_s, size in curve.points]
+            steps = [corner for (_, y), (x, after) in pairwise(points) for corner in ((x, y), (x, after))]
+            corners.setdefault(curve.timeline, []).append(
+                [(points[0][0], ground), points[0], *steps, (points[-1][0], ground)]
+            )
         if curves[0].limit_bytes is not None:
             limits.append(ground - scale * curves[0].limit_bytes)
     panel.hlines(range(1, len(bands) + 1), 0.0, scene.end_s, color=GROUND, linewidth=1.0)
@@ -154,10 +154,3 @@ def _draw_memory(chart: _Chart) -> None:
             panel.add_collection(PolyCollection(lines, facecolors=colour, alpha=0.2, linewidths=0))
         panel.add_collection(LineCollection(lines, colors=colour, linewidths=1.0))
     panel.hlines(limits, 0.0, scene.end_s, color=ALARM, linewidth=1.0, linestyles=(0, (5, 4)))
-
-
-def _corners(curve: Curve, ground: float, scale: float) -> list[tuple[float, float]]:
-    """A curve's steps, from the ground to the ground."""
-    points = [(time_s, ground - scale * size) for time_s, size in curve.points]
-    steps = [corner for (_, y), (x, after) in pairwise(points) for corner in ((x, y), (x, after))]
-    return [(points[0][0], ground), points[0], *steps, (points[-1][0], ground)]

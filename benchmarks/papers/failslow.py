@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -53,6 +54,19 @@ class JobSeries:
     kind: str
     times_s: Floats
     events: tuple[LabelledEvent, ...]
+
+    @cached_property
+    def change_points(self) -> list[tuple[int, int]]:
+        """BOCD on the logs of times as they are: each change-point, and when it was sure."""
+        logs: list[float] = np.log(self.times_s).tolist()
+        change_points = ChangePoints(logs[:LEARNING])
+        found, last = [], -1
+        for place, y in enumerate(logs):
+            ago = change_points.update(y)
+            if ago is not None and place - ago > max(last, SHORT):
+                last = place - ago
+                found.append((last, place))
+        return found
 
 
 def computation_jobs(seed: int) -> Iterator[JobSeries]:
@@ -256,7 +270,7 @@ class Alarm:
         return self.onset < event.end + LATE and self.relief > event.begun
 
 
-Detector = Callable[[Floats], list[Alarm]]
+Detector = Callable[[JobSeries], list[Alarm]]
 
 
 @dataclass
@@ -309,10 +323,10 @@ def _quantiles(values: Sequence[int]) -> dict[str, float] | None:
 def episodes_of(mode: Mode) -> Detector:
     """What `rtk detect` confirms in a mode."""
 
-    def detect(times_s: Floats) -> list[Alarm]:
+    def detect(job: JobSeries) -> list[Alarm]:
         return [
-            Alarm(e.onset, e.confirmed, e.relief if e.relief is not None else len(times_s), e.provisional)
-            for e in track(times_s.tolist(), mode)
+            Alarm(e.onset, e.confirmed, e.relief if e.relief is not None else len(job.times_s), e.provisional)
+            for e in track(job.times_s.tolist(), mode)
             if e.confirmed is not None
         ]
 
@@ -322,7 +336,8 @@ def episodes_of(mode: Mode) -> Detector:
 def sliding_window(width: int, middle: Callable[..., Floats]) -> Detector:
     """An alarm where the last `width` times exceed the median of up to 400 before by 10 %; a run counts once."""
 
-    def detect(times_s: Floats) -> list[Alarm]:
+    def detect(job: JobSeries) -> list[Alarm]:
+        times_s = job.times_s
         now = middle(sliding_window_view(times_s, width), axis=1)
         padded = np.concatenate([np.full(400 - width, np.nan), times_s])
         before = sliding_window_view(padded, 400)[: len(now) : RENEWED]
@@ -334,28 +349,15 @@ def sliding_window(width: int, middle: Callable[..., Floats]) -> Detector:
     return detect
 
 
-def change_points(times_s: Floats) -> list[tuple[int, int]]:
-    """BOCD on the logs of times as they are: each change-point, and when it was sure."""
-    logs: list[float] = np.log(times_s).tolist()
-    change_points = ChangePoints(logs[:LEARNING])
-    found, last = [], -1
-    for place, y in enumerate(logs):
-        ago = change_points.update(y)
-        if ago is not None and place - ago > max(last, SHORT):
-            last = place - ago
-            found.append((last, place))
-    return found
-
-
-def bocd_alone(times_s: Floats) -> list[Alarm]:
+def bocd_alone(job: JobSeries) -> list[Alarm]:
     """Every change-point is an alarm."""
-    return [Alarm(change, sure, change + 1) for change, sure in change_points(times_s)]
+    return [Alarm(change, sure, change + 1) for change, sure in job.change_points]
 
 
-def bocd_verified(times_s: Floats, side: int = 10) -> list[Alarm]:
+def bocd_verified(job: JobSeries, side: int = 10) -> list[Alarm]:
     """A change-point is an alarm if the mean after it is 10 % above that before, as published."""
-    found = []
-    for change, sure in change_points(times_s):
+    found, times_s = [], job.times_s
+    for change, sure in job.change_points:
         before, after = times_s[max(change - side, 0) : change], times_s[change : change + side]
         if after.mean() > 1.1 * before.mean():
             found.append(Alarm(change, max(sure, change + side - 1), change + 1))
@@ -377,7 +379,7 @@ def score(jobs: Iterable[JobSeries], detector: Detector) -> Score:
     found = Score()
     for job in jobs:
         started = time.process_time()
-        alarms = detector(job.times_s)
+        alarms = detector(job)
         found.elapsed_s += time.process_time() - started
         found.samples += len(job.times_s)
         found.judge(job, alarms)

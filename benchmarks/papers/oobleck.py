@@ -6,7 +6,7 @@ from functools import cache
 from itertools import product
 
 from ...planners.oobleck.templates import largest_size, plan_templates
-from ...planners.policies.catalogue import policy
+from ...planners.recovery.catalogue import policy
 from ...profilers.analytic.costs import ELEMENT_BYTES
 from ...schemas.errors import InfeasibleError
 from ...schemas.profile import Layer, LayerCost, Profile

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ...planners.policies.catalogue import policy
-from ...planners.policies.job import TrainingJob
+from ...planners.recovery.catalogue import policy
+from ...planners.recovery.job import TrainingJob
 from ...planners.shape import Shape
 from ...profilers.analytic.configuration import known_model
 from ...profilers.analytic.costs import DecoderShape, MicrobatchShape
@@ -21,7 +21,7 @@ from ...schemas.form import DataType
 from ...schemas.gpus import gpu
 from ...schemas.plan import Place, Plan
 from ...schemas.profile import Connection, Network, Profile
-from ...schemas.replay import Checkpointing, Costs, Fleet, Moment, Pause, StateChange, TrainingState
+from ...schemas.replay import Checkpointing, Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
 
 # What Oobleck's evaluation prints, and the simplest policy that could have made it: a stall at each failure.
 #
@@ -130,7 +130,7 @@ class Stalling:
         """All nodes train."""
         return self._standing(len(fleet.nodes))
 
-    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
+    def react(self, standing: TrainingState, moment: Moment) -> Transition:
         """All that are left do."""
         pause = Pause("restarting", self.stall_s if moment.lost else self.join_stall_s)
         going_on = self._standing(len(moment.fleet.nodes))

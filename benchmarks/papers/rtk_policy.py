@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from ...cli.profile import Analysis, analyse
-from ...planners.policies.catalogue import NAMES, policy
-from ...planners.policies.job import TrainingJob
-from ...planners.policies.rtk import most_microbatches
+from ...planners.recovery.catalogue import NAMES, policy
+from ...planners.recovery.job import TrainingJob
+from ...planners.recovery.rtk import most_microbatches
 from ...planners.shape import Shape
+from ...profilers.analytic.analysis import profile_analytic
 from ...runners.replay.engine import replay
 from ...schemas.errors import InfeasibleError
 from ...schemas.replay import Moment
@@ -55,7 +55,7 @@ def _goodputs(moments: tuple[Moment, ...]) -> dict[str, float]:
     """Of every policy, and the bound's, over the cluster that never fails."""
     nodes = max(len(moment.fleet.nodes) for moment in moments)
     pipelines = nodes // STAGES
-    profile = analyse(Analysis(MODEL, MICROBATCH_SIZE, None, None, None, False, (1,), GPU))
+    profile = profile_analytic(MODEL, gpu=GPU, microbatch_size=MICROBATCH_SIZE)
     job = TrainingJob(profile, Shape(STAGES, pipelines, round(MICROBATCHES / pipelines)))
     committed = {name: _committed(name, job, moments) for name in NAMES}
     committed["bound"] = most_microbatches(job, moments, moments[-1].time_s)

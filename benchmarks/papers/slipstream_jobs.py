@@ -11,7 +11,6 @@ from itertools import pairwise
 from random import Random
 from statistics import mean
 
-from ...cli.profile import Analysis, analyse
 from ...planners.batch.distribute import distribute
 from ...planners.batch.groups import Pace
 from ...planners.oobleck.assignment import Sizes, reinstantiate
@@ -20,6 +19,7 @@ from ...planners.scheduling.solve import Effort
 from ...planners.shape import Shape, least_bottleneck_cut
 from ...planners.slipstream.cluster import AtlasRequest, Technique, opening
 from ...planners.slipstream.replanner import Replanner
+from ...profilers.analytic.analysis import profile_analytic
 from ...profilers.analytic.configuration import KnownModel, known_model
 from ...profilers.analytic.costs import MicrobatchShape
 from ...profilers.analytic.estimate import forward_flops
@@ -108,7 +108,7 @@ def ends_by_flops(job: Job) -> Ends:
 
 def analytic(job: Job) -> Profile:
     """The profile that `rtk profile MODEL --analytic --gpu a100-sxm` computes."""
-    return analyse(Analysis(job.model, None, None, None, None, False, (1,), GPU))
+    return profile_analytic(job.model, gpu=GPU)
 
 
 def stage_works(job: Job, pp: int, ends: Ends) -> list[float]:

@@ -25,7 +25,7 @@ from ...schemas.plan import Link, Plan, Planner, Stage
 from ...schemas.profile import Profile
 from ..scheduling.assemble import with_prediction
 from ..scheduling.list_schedule import DispatchRules, Priority, list_schedule, most_in_flight
-from ..scheduling.problem import BACKWARD, FORWARD, KINDS, Orders, alone, home_problem, with_orders
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, alone, home_problem, with_orders
 from ..scheduling.solve import Effort, solve
 from ..shape import Shape, plan_without_orders, shape_options, template_of
 
@@ -50,15 +50,18 @@ def plan_adaptra(profile: Profile, shape: Shape, technique: Technique, effort: E
         InfeasibleError: a memory limit does not admit a single micro-batch, or there are fewer layers than stages.
         InvalidInputError: a link or limit that the shape does not have.
     """
-    planner = Planner("adaptra", __version__, _options(profile, shape, technique, effort), effort.seed)
-    plan = plan_without_orders(profile, shape, planner)
+    tried = {"solver": effort.solver, "time_limit_s": effort.time_limit_s} if technique == "best" else {}
+    told = {"technique": technique, **tried, **shape_options(profile, shape)}
+    plan = plan_without_orders(profile, shape, Planner("adaptra", __version__, told, effort.seed))
     usual = template_of(profile, replace(shape, link_delay_s=None)).links
     links = [plan.links_of(k) for k in range(shape.dp)]
     share = replace(effort, time_limit_s=effort.time_limit_s / len(set(links)))
     found = {one: _schedule(alone(plan, links.index(one)), usual, technique, share) for one in dict.fromkeys(links)}
-    return with_prediction(
-        _joined(plan, [found[one] for one in links]), bound_s=max(one.bound_s for one in found.values())
-    )
+    kinds = [found[one] for one in links]
+    options = plan.planner.options | {"pipelines": [one.tolerance for one in kinds]}
+    workers = tuple(replace(worker, order=kinds[worker.pipeline].orders[worker.stage]) for worker in plan.workers)
+    plan = replace(plan, planner=replace(plan.planner, options=options), workers=workers)
+    return with_prediction(plan, bound_s=max(one.bound_s for one in kinds))
 
 
 def cascading_links(plan: Plan) -> list[str]:
@@ -87,11 +90,6 @@ class _TolerantOrders:
     bound_s: float
 
 
-def _options(profile: Profile, shape: Shape, technique: Technique, effort: Effort) -> dict[str, Any]:
-    tried = {"solver": effort.solver, "time_limit_s": effort.time_limit_s} if technique == "best" else {}
-    return {"technique": technique, **tried, **shape_options(profile, shape)}
-
-
 def _schedule(one: Plan, usual: tuple[Link, ...], technique: Technique, effort: Effort) -> _TolerantOrders:
     """Orders for a single pipeline; `usual` are the links before any turned slow."""
     problem, stages = home_problem(one, split=True), one.templates[0].stages
@@ -105,7 +103,13 @@ def _schedule(one: Plan, usual: tuple[Link, ...], technique: Technique, effort: 
         unaware = replace(one, pipelines=(replace(one.pipelines[0], links=usual),))
         orders, bound_s = list_schedule(home_problem(unaware, split=True), initial), 0.0
     workers = with_orders(one, problem, orders).workers
-    return _TolerantOrders(tuple(worker.order or "" for worker in workers), _tolerance(stages, orders), bound_s)
+    warmup = [warmup_of(order) for order in orders]
+    tolerance = {
+        "warmup_forwards": warmup,
+        "slackness": slackness(warmup),
+        "tolerated_delay_s": tolerated_delays_s(stages, orders),
+    }
+    return _TolerantOrders(tuple(worker.order or "" for worker in workers), tolerance, bound_s)
 
 
 def own_rules(one: Plan, microbatches: int) -> tuple[DispatchRules, DispatchRules]:
@@ -123,22 +127,6 @@ def _rules(warmup: Sequence[int], priority: Priority, microbatches: int) -> Disp
     """A warm-up, then that priority with W last (Algorithm 3), without any further limit than memory."""
     none = [microbatches] * len(warmup)
     return DispatchRules(warmup, none, [0.0] * len(warmup), none, [priority] * len(warmup))
-
-
-def _tolerance(stages: Sequence[Stage], orders: Orders) -> dict[str, Any]:
-    warmup = [warmup_of(order) for order in orders]
-    return {
-        "warmup_forwards": warmup,
-        "slackness": slackness(warmup),
-        "tolerated_delay_s": tolerated_delays_s(stages, orders),
-    }
-
-
-def _joined(plan: Plan, found: Sequence[_TolerantOrders]) -> Plan:
-    """The plan with the orders of each pipeline, and what their warm-ups tolerate."""
-    workers = tuple(replace(worker, order=found[worker.pipeline].orders[worker.stage]) for worker in plan.workers)
-    options = plan.planner.options | {"pipelines": [one.tolerance for one in found]}
-    return replace(plan, planner=replace(plan.planner, options=options), workers=workers)
 
 
 # Adaptra's Algorithm 1: the warm-ups of a pipeline that does not know yet which link will turn slow.
@@ -287,26 +275,17 @@ def needed_slack(here: Stage, above: Stage, delay_s: float) -> float:
 
 
 def _tolerated_s(here: tuple[Stage, Sequence[int]], above: tuple[Stage, Sequence[int]]) -> float | None:
-    """Half of what the upper stage's stretch is longer than the lower one's, at least, over all pairs of I and F."""
+    """Half of what the upper stage's stretch is longer than the lower one's, at least, over all F and the I before."""
     before_here, before_above = _done_before(here[1]), _done_before(above[1])
-    spare_s = []
-    for backward, forward in _turns(here[1]):
-        own_s = _work_s(here[0], before_here[backward], before_here[forward]) + here[0].forward_s
-        other_s = _work_s(above[0], before_above[backward], before_above[forward]) - above[0].backward_input_s
-        spare_s.append(other_s - own_s)
-    return max(0.0, min(spare_s) / 2) if spare_s else None
-
-
-def _turns(order: Sequence[int]) -> list[tuple[int, int]]:
-    """Every F that follows an I, with the last I before it; both as codes."""
-    turns = []
-    backward = None
-    for code in order:
+    spare_s, returned = [], None
+    for code in here[1]:
         if code % KINDS == BACKWARD:
-            backward = code
-        elif code % KINDS == FORWARD and backward is not None:
-            turns.append((backward, code))
-    return turns
+            returned = code
+        elif code % KINDS == FORWARD and returned is not None:
+            own_s = _work_s(here[0], before_here[returned], before_here[code]) + here[0].forward_s
+            other_s = _work_s(above[0], before_above[returned], before_above[code]) - above[0].backward_input_s
+            spare_s.append(other_s - own_s)
+    return max(0.0, min(spare_s) / 2) if spare_s else None
 
 
 def _done_before(order: Sequence[int]) -> dict[int, Counts]:

@@ -59,25 +59,23 @@ def distribute(
     groups = _groups(paces, multiple_of, shared)
     units = _require_number("--microbatches", microbatches) // multiple_of
     if solver == "exact":
-        _refuse_bounds(at_least, at_most)
+        for option, bounds in (("--at-least", at_least), ("--at-most", at_most)):
+            if bounds is not None:
+                raise InvalidInputError("the exact algorithms take no bounds", where=option, fix="use --solver pyomo")
     ranges = _ranges(groups, at_least, at_most)
     _require_split(ranges, multiple_of, microbatches)
     if solver == "exact":
-        found = _exact(groups, units, objective)
+        alone = all(count == 1 for count in groups.counts)
+        if objective == "min-max":
+            found = min_max(groups, units) if alone else shared_min_max(groups, units)
+        else:
+            found = least_variance(groups, units) if alone else shared_variance(groups, units)
     else:
         least, most = [part.least for part in ranges], [units if part.most is None else part.most for part in ranges]
         found = solve_in_pyomo(groups, units, objective, least, most, time_limit_s)
     each = tuple(n * multiple_of for n, count in zip(found, groups.counts, strict=True) for _ in range(count))
     slowest_s = float(max(pace.time_s(n) for pace, n in zip(paces, each, strict=True)))
     return Distribution(each, slowest_s, objective)
-
-
-def _exact(groups: Groups, units: int, objective: Objective) -> list[int]:
-    """The units of each group by the algorithm for the objective and for shared numbers or not."""
-    alone = all(count == 1 for count in groups.counts)
-    if objective == "min-max":
-        return min_max(groups, units) if alone else shared_min_max(groups, units)
-    return least_variance(groups, units) if alone else shared_variance(groups, units)
 
 
 def _groups(paces: Sequence[Pace], multiple_of: int, shared: Sequence[int] | None) -> Groups:
@@ -107,12 +105,6 @@ def _require_number(option: str, number: int) -> int:
     if not 1 <= number <= MOST_MICROBATCHES:
         raise InvalidInputError(f"{number} is out of range", where=option, fix=f"give 1 to {MOST_MICROBATCHES}")
     return number
-
-
-def _refuse_bounds(at_least: Sequence[int] | None, at_most: Sequence[int] | None) -> None:
-    for option, bounds in (("--at-least", at_least), ("--at-most", at_most)):
-        if bounds is not None:
-            raise InvalidInputError("the exact algorithms take no bounds", where=option, fix="use --solver pyomo")
 
 
 def _ranges(groups: Groups, at_least: Sequence[int] | None, at_most: Sequence[int] | None) -> list[Range]:

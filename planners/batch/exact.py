@@ -46,33 +46,25 @@ def cheapest_steps(times: Times, step: int, units: int) -> Integers:
 
 def _counts_below(times: Times, step: int, units: int) -> Integers:
     """The steps up to some level, and the first ones: at most `units`, and nearly so many."""
-    level, margin = _level(times.fixed_s, times.each_s * step, units)
-    while True:
-        level -= margin
-        counts = _counts(times, step, units, level)
-        if counts.sum() <= units:
-            return counts
-        margin *= 2  # rounding has hidden the margin, or times lie below their lines
-
-
-def _level(fixed: Floats, slope: Floats, units: int) -> tuple[float, float]:
-    """The level below which `units` steps would lie if they could be split, and by how much one step less lowers it."""
-    order = np.argsort(fixed + slope)
-    firsts, speeds = (fixed + slope)[order], 1 / slope[order]
-    speed, offset = speeds.cumsum(), (fixed[order] * speeds).cumsum()
+    # The level below which `units` steps would lie if they could be split, and by how much one step less lowers it.
+    slope = times.each_s * step
+    order = np.argsort(times.fixed_s + slope)
+    firsts, speeds = (times.fixed_s + slope)[order], 1 / slope[order]
+    speed, offset = speeds.cumsum(), (times.fixed_s[order] * speeds).cumsum()
     # Where the water just reaches the first step of a sequence, those after it have that one step only.
     others = np.arange(len(order))[::-1]
     under = int((others + firsts * speed - offset <= units).nonzero()[0].max(initial=0))
-    return float((units - others[under] + offset[under]) / speed[under]), float(1 / speed[under])
-
-
-def _counts(times: Times, step: int, units: int, level: float) -> Integers:
-    """Of each sequence the steps that cost at most `level`, and the first; found by halving, bit by bit."""
-    counts = np.ones(len(times.fixed_s), dtype=np.int64)
-    for bit in reversed(range(units.bit_length())):
-        more = counts + (1 << bit)
-        counts = np.where(times.at(more * step) <= level, more, counts)
-    return counts
+    level, margin = float((units - others[under] + offset[under]) / speed[under]), float(1 / speed[under])
+    while True:
+        level -= margin
+        # Of each sequence the steps that cost at most `level`, and the first; found by halving, bit by bit.
+        counts = np.ones(len(times.fixed_s), dtype=np.int64)
+        for bit in reversed(range(units.bit_length())):
+            more = counts + (1 << bit)
+            counts = np.where(times.at(more * step) <= level, more, counts)
+        if counts.sum() <= units:
+            return counts
+        margin *= 2  # rounding has hidden the margin, or times lie below their lines
 
 
 # The nearest number of micro-batches that can be split, where the one asked for cannot.
@@ -99,7 +91,7 @@ def nearest(ranges: Iterable[Range], multiple_of: int, microbatches: int) -> lis
     """
     base, coins = _coins(ranges)
     units, remainder = divmod(microbatches, multiple_of)
-    below = _largest_at_most(base, coins, units)
+    below = base + _sums(coins, units - base).bit_length() - 1 if units >= base else None
     above = _smallest_at_least(base, coins, units + (remainder > 0))
     found = sorted({total * multiple_of for total in (below, above) if total is not None})
     distance = min(abs(total - microbatches) for total in found)
@@ -114,10 +106,6 @@ def _coins(ranges: Iterable[Range]) -> tuple[int, dict[int, int | None]]:
         times = coins[part.count]
         coins[part.count] = None if part.most is None or times is None else times + part.most - part.least
     return base, dict(coins)
-
-
-def _largest_at_most(base: int, coins: dict[int, int | None], units: int) -> int | None:
-    return base + _sums(coins, units - base).bit_length() - 1 if units >= base else None
 
 
 def _smallest_at_least(base: int, coins: dict[int, int | None], units: int) -> int | None:

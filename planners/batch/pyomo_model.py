@@ -36,18 +36,34 @@ def solve_in_pyomo(
     if not isfinite(time_limit_s):
         raise InvalidInputError(f"{time_limit_s:g} s is no limit", where="--time-limit", fix="give a finite number")
     if objective == "variance":
-        _require_scip()
+        try:
+            import pyscipopt  # noqa: F401
+        except ImportError as error:
+            fix = "pip install 'rtk[scip]'"
+            raise InvalidInputError("SCIP, for the variance, is not installed", where="--solver", fix=fix) from error
     model = _model(groups, units, objective, least, most)
-    _optimize(model, SOLVERS[objective], time_limit_s)
+    # Solve the model to a proven optimum and load it.
+    from pyomo.contrib.solver.common.factory import SolverFactory
+    from pyomo.contrib.solver.common.results import SolutionStatus
+
+    result = SolverFactory(SOLVERS[objective]).solve(
+        model,
+        time_limit=time_limit_s,
+        threads=1,
+        rel_gap=0.0,
+        abs_gap=0.0,
+        solver_options=SILENCE[SOLVERS[objective]],
+        load_solutions=False,
+        raise_exception_on_nonoptimal_result=False,
+    )
+    if result.solution_status != SolutionStatus.optimal:
+        raise LimitReachedError(
+            f"{SOLVERS[objective].partition('_')[0]} has not proven an optimum in {time_limit_s:g} s",
+            where="--time-limit",
+            fix="give more time, or drop the bounds and take --solver exact",
+        )
+    result.solution_loader.load_vars()
     return [round(model.units[group].value) for group in range(len(groups))]
-
-
-def _require_scip() -> None:
-    try:
-        import pyscipopt  # noqa: F401
-    except ImportError as error:
-        fix = "pip install 'rtk[scip]'"
-        raise InvalidInputError("SCIP, for the variance, is not installed", where="--solver", fix=fix) from error
 
 
 def _model(groups: Groups, units: int, objective: str, least: Sequence[int], most: Sequence[int]) -> Any:
@@ -73,27 +89,3 @@ def _model(groups: Groups, units: int, objective: str, least: Sequence[int], mos
         squares = (counts[group] * (time(group) - model.time) ** 2 for group in numbers)
         model.least = pyo.Objective(expr=sum(squares))
     return model
-
-
-def _optimize(model: Any, name: str, time_limit_s: float) -> None:
-    """Solve the model to a proven optimum and load it."""
-    from pyomo.contrib.solver.common.factory import SolverFactory
-    from pyomo.contrib.solver.common.results import SolutionStatus
-
-    result = SolverFactory(name).solve(
-        model,
-        time_limit=time_limit_s,
-        threads=1,
-        rel_gap=0.0,
-        abs_gap=0.0,
-        solver_options=SILENCE[name],
-        load_solutions=False,
-        raise_exception_on_nonoptimal_result=False,
-    )
-    if result.solution_status != SolutionStatus.optimal:
-        raise LimitReachedError(
-            f"{name.partition('_')[0]} has not proven an optimum in {time_limit_s:g} s",
-            where="--time-limit",
-            fix="give more time, or drop the bounds and take --solver exact",
-        )
-    result.solution_loader.load_vars()

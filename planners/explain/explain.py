@@ -24,7 +24,6 @@ from .what_if import (
     MOST_SEARCHES,
     Alike,
     Degradations,
-    Members,
     WhatIfReport,
     changes_of,
     one_of_each,
@@ -143,56 +142,39 @@ def critical_path(evaluation: Evaluation, names: Sequence[str]) -> CriticalPath:
     steps_s = [window.optimizer_s] if staggered else [other.optimizer_s for other in evaluation.windows.values()]
     steps = list(_steps(path, start_s, names))
     after = {"all-reduce": window.allreduce_s, "optimizer step": max(steps_s)}
+    by_place = {
+        **_sums((f"worker {names[step.timed.worker]}", step.compute_s) for step in steps),
+        **_sums((f"link {step.link}", step.delay_s) for step in steps if step.link),
+    }
+    by_kind = {
+        **_sums((step.timed.operation.kind, step.compute_s) for step in steps),
+        "delay": fsum(step.delay_s for step in steps),
+    }
     return CriticalPath(
         start_s,
         tuple(_stretches(list(_legs(plan, steps, start_s, names)))),
         ends.stage,
         after["all-reduce"],
         after["optimizer step"],
-        _shares({**_by_worker(steps, names), **_by_link(steps), **after}, evaluation.iteration_time_s),
-        _shares({**_by_operation(steps), **after}, evaluation.iteration_time_s),
+        _shares({**by_place, **after}, evaluation.iteration_time_s),
+        _shares({**by_kind, **after}, evaluation.iteration_time_s),
     )
 
 
 def _steps(path: Sequence[TimedOperation], from_s: float, names: Sequence[str]) -> Iterator[_Step]:
+    """The operations of a path from a time on; a link's name has the worker of the earlier stage first."""
     for earlier, timed in pairwise([*path[:1], *path]):
         if timed.start_s >= from_s or timed.end_s > from_s:
             moved = earlier.worker != timed.worker
             delay_s = max(timed.start_s - max(earlier.end_s, from_s), 0.0) if moved else 0.0
-            link = _link(earlier, timed, names) if delay_s > PATH_ROUNDING * timed.start_s else ""
+            ends = sorted((names[earlier.worker], names[timed.worker]), key=lambda name: place_of(name)[1])
+            link = "-".join(ends) if delay_s > PATH_ROUNDING * timed.start_s else ""
             yield _Step(timed, link, delay_s if link else 0.0, timed.end_s - max(timed.start_s, from_s))
-
-
-def _link(sender: TimedOperation, receiver: TimedOperation, names: Sequence[str]) -> str:
-    """The link's name: its workers, the one of the earlier stage first."""
-    ends = sorted((names[sender.worker], names[receiver.worker]), key=lambda name: place_of(name)[1])
-    return "-".join(ends)
 
 
 def _legs(plan: Plan, steps: Sequence[_Step], start_s: float, names: Sequence[str]) -> Iterator[Leg]:
     end_s = start_s
-    for part in _parts(steps):
-        first, last = part[0].timed, part[-1].timed
-        yield Leg(
-            workers=tuple(names[worker] for worker, _ in groupby(part, lambda step: step.timed.worker)),
-            first=print_operation(first.operation, plan.workers[first.worker].pipeline),
-            last=print_operation(last.operation, plan.workers[last.worker].pipeline),
-            operations=dict(sorted(Counter(step.timed.operation.kind for step in part).items(), key=_in_order)),
-            links=tuple(step.link for step in part if step.link),
-            start_s=end_s,
-            end_s=last.end_s,
-            compute_s=fsum(step.compute_s for step in part),
-            delay_s=fsum(step.delay_s for step in part),
-        )
-        end_s = last.end_s
-
-
-def _in_order(kind_and_count: tuple[str, int]) -> int:
-    return KINDS.index(kind_and_count[0])
-
-
-def _parts(steps: Sequence[_Step]) -> list[list[_Step]]:
-    """The steps of each leg."""
+    # The steps of each leg.
     parts: list[list[_Step]] = []
     for _, group in groupby(steps, lambda step: step.timed.worker):
         run = list(group)
@@ -200,7 +182,21 @@ def _parts(steps: Sequence[_Step]) -> list[list[_Step]]:
             parts[-1] += run
         else:
             parts.append(run)
-    return parts
+    for part in parts:
+        first, last = part[0].timed, part[-1].timed
+        kinds = Counter(step.timed.operation.kind for step in part)
+        yield Leg(
+            workers=tuple(names[worker] for worker, _ in groupby(part, lambda step: step.timed.worker)),
+            first=print_operation(first.operation, plan.workers[first.worker].pipeline),
+            last=print_operation(last.operation, plan.workers[last.worker].pipeline),
+            operations=dict(sorted(kinds.items(), key=lambda one: KINDS.index(one[0]))),
+            links=tuple(step.link for step in part if step.link),
+            start_s=end_s,
+            end_s=last.end_s,
+            compute_s=fsum(step.compute_s for step in part),
+            delay_s=fsum(step.delay_s for step in part),
+        )
+        end_s = last.end_s
 
 
 def _passes_on(part: Sequence[_Step], run: Sequence[_Step]) -> bool:
@@ -230,21 +226,6 @@ def _times(legs: Sequence[Leg], at: int, length: int) -> int:
     ):
         stop += length
     return (stop - at) // length
-
-
-def _by_worker(steps: Sequence[_Step], names: Sequence[str]) -> dict[str, float]:
-    return _sums((f"worker {names[step.timed.worker]}", step.compute_s) for step in steps)
-
-
-def _by_link(steps: Sequence[_Step]) -> dict[str, float]:
-    return _sums((f"link {step.link}", step.delay_s) for step in steps if step.link)
-
-
-def _by_operation(steps: Sequence[_Step]) -> dict[str, float]:
-    return {
-        **_sums((step.timed.operation.kind, step.compute_s) for step in steps),
-        "delay": fsum(step.delay_s for step in steps),
-    }
 
 
 def _sums(times_s: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -386,7 +367,15 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
     found = what_if(problem, codes_of(alike.plan, problem), changes_of(alike, problem), effort, searches)
     iteration_s = evaluation.iteration_time_s
     stated_s = plan.prediction.lower_bound_s if plan.prediction else 0.0
-    best_s = _rounded(max(bound.value_s, found.lower_bound_s, stated_s), iteration_s)
+    bound_s = max(bound.value_s, found.lower_bound_s, stated_s)
+    best_s = iteration_s if bound_s >= iteration_s * (1 - ROUNDING) else bound_s
+    # The share of the iteration in which the average live worker computes nothing.
+    busy_s = room_s = 0.0
+    for worker, row in zip(alike.plan.workers, evaluation.operations, strict=True):
+        if not worker.failed:
+            many = len(alike.pipelines[worker.pipeline])
+            busy_s += many * sum(timed.end_s - timed.start_s for timed in row)
+            room_s += many * evaluation.iteration_time_s
     return Explanation(
         counts="period" if problem.staggered else "makespan",
         iteration_time_s=iteration_s,
@@ -394,7 +383,7 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
         period_s=evaluation.period_s,
         lower_bound_s=best_s,
         gap=iteration_s / best_s - 1 if best_s else 0.0,
-        bubble_ratio=_bubble_ratio(alike, evaluation),
+        bubble_ratio=max(0.0, 1 - busy_s / room_s) if room_s else 0.0,
         microbatches=plan.total_microbatches(),
         workers=len(plan.live_workers()),
         alike=alike.pipelines,
@@ -406,46 +395,28 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
     )
 
 
-def _bubble_ratio(alike: Alike, evaluation: Evaluation) -> float:
-    """The share of the iteration in which the average live worker computes nothing."""
-    busy_s = room_s = 0.0
-    for worker, row in zip(alike.plan.workers, evaluation.operations, strict=True):
-        if not worker.failed:
-            many = len(alike.pipelines[worker.pipeline])
-            busy_s += many * sum(timed.end_s - timed.start_s for timed in row)
-            room_s += many * evaluation.iteration_time_s
-    return max(0.0, 1 - busy_s / room_s) if room_s else 0.0
-
-
-def _rounded(bound_s: float, iteration_s: float) -> float:
-    """A bound that differs from the iteration time by rounding only is that time."""
-    return iteration_s if bound_s >= iteration_s * (1 - ROUNDING) else bound_s
-
-
 def _binding_bound(alike: Alike, problem: Problem, bound: Bound, names: list[str]) -> BindingBound:
     members = problem.workers.group.tolist()
     window = None if bound.window is None else alike.plan.workers[members.index(bound.window)].stage
+    # All of a worker's operations, in s.
+    jobs = problem.jobs_of[bound.worker]
+    forward_s, weight_s = problem.workers.forward_s[bound.worker], problem.workers.weight_s[bound.worker]
+    split = problem.split[:, problem.workers.stage[bound.worker]]
     return BindingBound(
         value_s=bound.value_s,
         head_s=bound.head_s,
         work_s=bound.work_s,
         tail_s=bound.tail_s,
         worker=names[bound.worker],
-        worker_s=_work_s(problem, bound.worker),
+        worker_s=fsum(
+            float(forward_s)
+            + problem.backward_s(bound.worker, bool(split[job]))
+            + float(weight_s if split[job] else 0.0)
+            for job in jobs
+        ),
         window=window,
         memory_s=bound.value_s - bound.unlimited_s if bound.raised_by_memory else 0.0,
         limits=tuple(_binding_limits(alike, problem, bound)) if bound.raised_by_memory else (),
-    )
-
-
-def _work_s(problem: Problem, worker: int) -> float:
-    """All of a worker's operations, in s."""
-    jobs = problem.jobs_of[worker]
-    forward_s, weight_s = problem.workers.forward_s[worker], problem.workers.weight_s[worker]
-    split = problem.split[:, problem.workers.stage[worker]]
-    return fsum(
-        float(forward_s) + problem.backward_s(worker, bool(split[job])) + float(weight_s if split[job] else 0.0)
-        for job in jobs
     )
 
 
@@ -454,24 +425,17 @@ def _binding_limits(alike: Alike, problem: Problem, bound: Bound) -> Iterator[Bi
         if short_of_memory(problem, members):
             without_s = lower_bound(without_limits(problem, members)).value_s
             if without_s < bound.value_s * (1 - ROUNDING):
-                room = floor(_fewest(problem, members) * (1 + ROUNDING))
-                yield BindingLimit(where, stage, room, _least_held_s(problem, members), without_s)
-
-
-def _fewest(problem: Problem, members: Members) -> float:
-    """How many activations the limits of some workers admit."""
-    workers = problem.workers
-    return min(float(workers.limit_bytes[n] / workers.activation_bytes[n]) for n in members)
-
-
-def _least_held_s(problem: Problem, members: Members) -> float:
-    """The least time for which one of these workers holds a micro-batch's activations, in s."""
-    return min(
-        route.chain.forward_s[at] + route.chain.round_trip_s(at) + route.chain.backward_s[at]
-        for route in routes_of(problem)
-        for at, worker in enumerate(route.workers)
-        if worker in members
-    )
+                workers = problem.workers
+                room = floor(
+                    min(float(workers.limit_bytes[n] / workers.activation_bytes[n]) for n in members) * (1 + ROUNDING)
+                )
+                held_s = min(
+                    route.chain.forward_s[at] + route.chain.round_trip_s(at) + route.chain.backward_s[at]
+                    for route in routes_of(problem)
+                    for at, worker in enumerate(route.workers)
+                    if worker in members
+                )
+                yield BindingLimit(where, stage, room, held_s, without_s)
 
 
 def _busiest(evaluation: Evaluation, preferred: int, names: list[str]) -> Busiest:
@@ -482,7 +446,12 @@ def _busiest(evaluation: Evaluation, preferred: int, names: list[str]) -> Busies
     row, worker = evaluation.operations[number], plan.workers[number]
     window, sums_s = evaluation.window_of(worker), evaluation.own_sums_s(worker)
     start_s = window.start_s if plan.optimizer == "staggered" else 0.0
-    gaps = list(_gaps(evaluation, number))
+    # Of each pause between operations, what the sender still computed, and what the message travelled.
+    gaps: list[tuple[float, float]] = []
+    for ahead, timed in pairwise(row):
+        if timed.waited_for_message:
+            sent_s = max(evaluation.before[timed].end_s, ahead.end_s)
+            gaps.append((sent_s - ahead.end_s, timed.start_s - sent_s))
     before_s = row[0].start_s - start_s
     used_s = row[-1].end_s - start_s + sums_s + window.optimizer_s
     return Busiest(
@@ -495,12 +464,3 @@ def _busiest(evaluation: Evaluation, preferred: int, names: list[str]) -> Busies
         allreduce_s=sums_s,
         optimizer_s=window.optimizer_s,
     )
-
-
-def _gaps(evaluation: Evaluation, worker: int) -> Iterator[tuple[float, float]]:
-    """Of each pause between operations, what the sender still computed, and what the message travelled, in s."""
-    row = evaluation.operations[worker]
-    for ahead, timed in pairwise(row):
-        if timed.waited_for_message:
-            sent_s = max(evaluation.before[timed].end_s, ahead.end_s)
-            yield sent_s - ahead.end_s, timed.start_s - sent_s

@@ -27,7 +27,7 @@ from ..scheduling.retime import Retimer, value_s
 from ..scheduling.solve import Effort, solve
 
 if TYPE_CHECKING:
-    from ..scheduling.problem import Flags, Floats
+    from ..scheduling.problem import Flags
 
 
 # What is wrong in a joint plan, and what becomes of it: who executes more and less, and which links carry what.
@@ -102,7 +102,9 @@ def troubles_of(plan: Plan) -> Degradations | None:
     stages, links = tuple(_stages(plan, problem)), tuple(_slow_links(plan, problem, orders))
     if not stages and not links:
         return None
-    return Degradations(stages, links, tuple(_alternatives(plan, bool(problem.split.any()))))
+    taken_s = singles_s(Situation(plan, bool(problem.split.any())))
+    found = [Alternative(name, iteration_s, name != TOGETHER) for name, iteration_s in taken_s.items()]
+    return Degradations(stages, links, tuple(sorted(found, key=lambda one: (not one.single, one.iteration_time_s))))
 
 
 def _stages(plan: Plan, problem: Problem) -> Iterator[UnevenStage]:
@@ -176,13 +178,6 @@ def _clock(problem: Problem, worker: int, order: Sequence[int]) -> dict[int, tup
     return found
 
 
-def _alternatives(plan: Plan, split: bool) -> list[Alternative]:
-    """What each technique takes."""
-    taken_s = singles_s(Situation(plan, split))
-    found = [Alternative(name, iteration_s, name != TOGETHER) for name, iteration_s in taken_s.items()]
-    return sorted(found, key=lambda one: (not one.single, one.iteration_time_s))
-
-
 # Changes that could make an iteration shorter, one at a time: more memory, faster links, faster stages.
 #
 # Each is a relaxation: under it no orders take longer, or hold more than they may.
@@ -232,13 +227,22 @@ def changes_of(alike: Alike, problem: Problem) -> list[Changed]:
         alike: the plan, with one of each kind of pipelines.
         problem: its problem.
     """
-    return [
-        *_memory(alike, problem),
-        *_compute(alike, problem),
-        *_slowdowns(alike, problem),
-        *_links(alike, problem),
-        *_overheads(problem),
-    ]
+    workers, found = problem.workers, list(_memory(alike, problem))
+    for where, stage, members in stages_of(alike.plan):
+        found.append((Change("compute", where, stages=(stage,)), _with_times(problem, members, FASTER)))
+    for number, worker in enumerate(alike.plan.workers):
+        if worker.slowdown is not None and worker.slowdown > 1 and not worker.failed:
+            names = alike.names_of(number)
+            change = Change("slowdown", _listed("worker", names), workers=names)
+            found.append((change, _with_times(problem, [number], 1 / worker.slowdown)))
+    found += _links(alike, problem)
+    if workers.allreduce_s.any():
+        half = replace(workers, allreduce_s=workers.allreduce_s * HALF)
+        found.append((Change("allreduce", EVERY_STAGE), replace(problem, workers=half)))
+    if workers.optimizer_s.any():
+        half = replace(workers, optimizer_s=workers.optimizer_s * HALF)
+        found.append((Change("optimizer", EVERY_STAGE), replace(problem, workers=half)))
+    return found
 
 
 def stages_of(plan: Plan) -> Iterator[tuple[str, int, Members]]:
@@ -286,19 +290,6 @@ def _with_room(problem: Problem, members: Members) -> Problem:
     return replace(problem, workers=replace(workers, limit_bytes=limit_bytes))
 
 
-def _compute(alike: Alike, problem: Problem) -> Iterator[Changed]:
-    for where, stage, members in stages_of(alike.plan):
-        yield Change("compute", where, stages=(stage,)), _with_times(problem, members, FASTER)
-
-
-def _slowdowns(alike: Alike, problem: Problem) -> Iterator[Changed]:
-    for number, worker in enumerate(alike.plan.workers):
-        if worker.slowdown is not None and worker.slowdown > 1 and not worker.failed:
-            names = alike.names_of(number)
-            change = Change("slowdown", _listed("worker", names), workers=names)
-            yield change, _with_times(problem, [number], 1 / worker.slowdown)
-
-
 def _with_times(problem: Problem, members: Members, factor: float) -> Problem:
     """Some workers' operation times multiplied."""
     workers = problem.workers
@@ -340,16 +331,6 @@ def _with_delays(problem: Problem, places: Sequence[LinkUse]) -> Problem:
         inside_s[inside, link] *= HALF
         between_s[between, link] *= HALF
     return replace(problem, inside_s=inside_s, between_s=between_s)
-
-
-def _overheads(problem: Problem) -> Iterator[Changed]:
-    workers = problem.workers
-    if workers.allreduce_s.any():
-        half: Floats = workers.allreduce_s * HALF
-        yield Change("allreduce", EVERY_STAGE), replace(problem, workers=replace(workers, allreduce_s=half))
-    if workers.optimizer_s.any():
-        half = workers.optimizer_s * HALF
-        yield Change("optimizer", EVERY_STAGE), replace(problem, workers=replace(workers, optimizer_s=half))
 
 
 def _listed(noun: str, names: Sequence[object]) -> str:
@@ -426,7 +407,8 @@ def what_if(
     """
     own = _Trial(problem, orders)
     trials = [_Trial(changed, orders) for _, changed in changes]
-    searches = min(searches, _affordable(problem.operations))
+    affordable = max(BUDGET_OPERATIONS // problem.operations, FEWEST_SEARCHES)
+    searches = min(searches, affordable if problem.operations <= MOST_OPERATIONS else 0)
     if searches and own.open and own.search(effort):
         _share(own, trials)
     promising = sorted((trial for trial in trials if trial.open), key=lambda trial: -trial.promise_s(own))
@@ -437,11 +419,6 @@ def what_if(
     helpful = [effect for effect in effects if _promise_s(effect) > own.first_s * ROUNDING]
     ranked = sorted(_told_once(helpful), key=lambda effect: (-effect.saved_s, -_promise_s(effect)))
     return WhatIfReport(own.value_s, own.saved_s, own.bound_s, own.searched, tuple(ranked), len(changes))
-
-
-def _affordable(operations: int) -> int:
-    """How many searches a problem of so many operations gets."""
-    return max(BUDGET_OPERATIONS // operations, FEWEST_SEARCHES) if operations <= MOST_OPERATIONS else 0
 
 
 class _Trial:
@@ -505,14 +482,10 @@ def _share(found: _Trial, others: Sequence[_Trial]) -> None:
     for other in others:
         retimer = Retimer(other.problem)
         found_s = retimer.value_s(found.orders)
-        if found_s < other.value_s and _fit(retimer, found.orders):
+        reaches = [(worker, retimer.reach(worker)) for worker, order in enumerate(found.orders) if len(order)]
+        # In time, and within the memory limits.
+        if found_s < other.value_s and all(retimer.fits(worker, reach[0], reach[-1]) for worker, reach in reaches):
             other.take(found.orders, found_s)
-
-
-def _fit(retimer: Retimer, orders: Orders) -> bool:
-    """Whether the orders that were timed last keep the memory limits."""
-    reaches = [(worker, retimer.reach(worker)) for worker, order in enumerate(orders) if len(order)]
-    return all(retimer.fits(worker, reach[0], reach[-1]) for worker, reach in reaches)
 
 
 def _promise_s(effect: ChangeEffect) -> float:
@@ -524,17 +497,13 @@ def _told_once(helpful: Sequence[ChangeEffect]) -> Iterator[ChangeEffect]:
     """Without changes everywhere that give no more than one of the same kind at one place."""
     for effect in helpful:
         rivals = [x for x in helpful if x.change.kind == effect.change.kind and x is not effect]
-        if not effect.change.everywhere or all(_beats(effect, rival) for rival in rivals):
+        if not effect.change.everywhere or all(
+            effect.iteration_time_s < rival.iteration_time_s * (1 - ROUNDING)
+            or effect.same_orders_s < rival.same_orders_s * (1 - ROUNDING)
+            or (not effect.searched and effect.lower_bound_s < rival.lower_bound_s * (1 - ROUNDING))
+            for rival in rivals
+        ):
             yield effect
-
-
-def _beats(effect: ChangeEffect, other: ChangeEffect) -> bool:
-    """Whether orders, or the plan's own, take less under one change than under another."""
-    return (
-        effect.iteration_time_s < other.iteration_time_s * (1 - ROUNDING)
-        or effect.same_orders_s < other.same_orders_s * (1 - ROUNDING)
-        or (not effect.searched and effect.lower_bound_s < other.lower_bound_s * (1 - ROUNDING))
-    )
 
 
 # Pipelines that are alike in all that counts, and the plan with one of each kind.
@@ -575,28 +544,20 @@ def one_of_each(plan: Plan) -> Alike:
     kept: list[WorkerOrders] = []
     for k, members in groupby(orders, lambda pair: pair[0].pipeline):
         pipeline = list(members)
-        alike = found.setdefault(_kind(plan, k, pipeline), [])
+        slow = tuple(worker.slowdown or 1.0 for worker, _ in pipeline)
+        tokens = tuple(tuple((op.kind, op.microbatch) for op in operations) for _, operations in pipeline)
+        alike = found.setdefault((plan.pipelines[k].template, plan.links_of(k), slow, tokens), [])
         if not alike:
             kept.append(pipeline)
         alike.append(k)
     smaller = replace(
         plan,
         pipelines=tuple(plan.pipelines[members[0]] for members in found.values()),
-        workers=tuple(_numbered(worker, ops, k) for k, pipeline in enumerate(kept) for worker, ops in pipeline),
+        workers=tuple(
+            replace(worker, pipeline=k, order=print_order((op._replace(pipeline=k) for op in operations), k))
+            for k, pipeline in enumerate(kept)
+            for worker, operations in pipeline
+        ),
         prediction=None,
     )
     return Alike(smaller, tuple(map(tuple, found.values())), rerouted=False)
-
-
-def _kind(plan: Plan, k: int, orders: WorkerOrders) -> object:
-    """Equal for pipelines that are alike."""
-    pipeline = plan.pipelines[k]
-    links = plan.links_of(k)
-    tokens = tuple(tuple((op.kind, op.microbatch) for op in operations) for _, operations in orders)
-    return pipeline.template, links, tuple(worker.slowdown or 1.0 for worker, _ in orders), tokens
-
-
-def _numbered(worker: Worker, operations: Sequence[Operation], k: int) -> Worker:
-    """The worker in the pipeline of another number, in its order too."""
-    order = print_order((op._replace(pipeline=k) for op in operations), k)
-    return replace(worker, pipeline=k, order=order)

@@ -14,6 +14,7 @@ import numpy as np
 from ...schemas.conditions import Pair
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel, pays
 from ...schemas.plan import Place, Plan
+from ...schemas.profile import ring_steps
 from ..batch.groups import Pace
 from ..oobleck.pace import warm_ups_of
 from ..scheduling.forms import Form
@@ -518,11 +519,21 @@ class Search:
         for name, (k, i) in start.items():
             self.home[k * self._depth + i] = kinds.of[name]
         self._taken = np.flatnonzero(self.home >= HEALTHY)
-        self._count = _arrangements(self.home[self._taken].tolist())
-        self._form = Form(pays(look, self._steps(len(plan.pipelines)), INTERPRETED_STEPS))
-        self._costs = _costs(self._form, plan, self._live(), kinds, counts)
+        kinds_taken = Counter(self.home[self._taken].tolist())
+        self._count = factorial(len(self._taken)) // prod(map(factorial, kinds_taken.values()))  # arrangements
+        places = len(self.home)
+        if self.is_small:
+            steps = self._count * 3 * places
+        else:
+            steps = SCANS * int((self.home > HEALTHY).sum()) * places * (4 * self._depth + len(plan.pipelines))
+        self._form = Form(pays(look, steps, INTERPRETED_STEPS))
+        self._costs = _costs(
+            self._form, plan, np.bincount(self._taken % self._depth, minlength=self._depth).tolist(), kinds, counts
+        )
         self._state = self._state_at(self.home, len(plan.pipelines), len(kinds.factor))
-        self._rows_alike = _alike(plan, counts)
+        self._rows_alike = len({plan.links_of(k) for k in range(len(plan.pipelines))}) == 1 and (
+            not counts or len(set(counts)) == 1
+        )
 
     def best(self, most_moved: int, seed: int) -> tuple[IntArray, bool]:
         """The best arrangement that is found, and whether none is better; shape (pipelines * stages,).
@@ -578,7 +589,9 @@ class Search:
                 origin = self._now()
             if found_s < best_s * (1 - EVENLY):
                 best, best_s = origin, found_s
-        return self._settled(best, best_s * (1 + EVENLY))
+        self._set(_rows_at_home(best, self.home, self._depth) if self._rows_alike else best)
+        self._kernel(settle)(self._costs, self._state, best_s * (1 + EVENLY))
+        return self._now()
 
     def _kicks(self, most_moved: int) -> int:
         """The fewer the more a descent takes; none where a single swap is allowed, for all of these are looked at."""
@@ -600,12 +613,6 @@ class Search:
             kicked[[place, other]] = kicked[[other, place]]
         return kicked if int((kicked != self.home).sum()) <= most_moved else who
 
-    def _settled(self, who: IntArray, level_s: float) -> IntArray:
-        """As good an arrangement in which fewer workers move."""
-        self._set(_rows_at_home(who, self.home, self._depth) if self._rows_alike else who)
-        self._kernel(settle)(self._costs, self._state, level_s)
-        return self._now()
-
     def _set(self, who: IntArray) -> None:
         self._state.who[:] = self._form.ints(who)
         self._kernel(look)(self._costs, self._state)
@@ -615,17 +622,6 @@ class Search:
 
     def _kernel(self, function: Any) -> Any:
         return self._form.kernel(function)
-
-    def _live(self) -> list[int]:
-        """The workers of each stage."""
-        return np.bincount(self._taken % self._depth, minlength=self._depth).tolist()  # type: ignore[no-any-return]
-
-    def _steps(self, pipelines: int) -> int:
-        """About how much there is to do."""
-        places = len(self.home)
-        if self.is_small:
-            return self._count * 3 * places
-        return SCANS * int((self.home > HEALTHY).sum()) * places * (4 * self._depth + pipelines)
 
     def _state_at(self, who: IntArray, pipelines: int, kinds: int) -> State:
         form = self._form
@@ -648,7 +644,7 @@ def _costs(form: Form, plan: Plan, live: Sequence[int], kinds: Kinds, counts: Se
         each_s=form.floats([c * pipelines / max(1, n) for c, n in zip(once_s, live, strict=True)]),
         back_s=form.floats([stage.duration_s("B") for stage in stages]),
         tail_s=form.floats([stage.allreduce_s + stage.optimizer_s for stage in stages]),
-        steps=form.floats([2 * max(0, n - 1) for n in live]),
+        steps=form.floats([ring_steps(n) for n in live]),
         warm_up=form.ints(warm_ups_of(stages)),
         hop_s=form.floats(np.ravel(hops)),
         factor=form.floats(kinds.factor),
@@ -659,16 +655,6 @@ def _costs(form: Form, plan: Plan, live: Sequence[int], kinds: Kinds, counts: Se
         total=float(plan.total_microbatches()),
         usual_s=max(once_s),
     )
-
-
-def _arrangements(kinds: Sequence[int]) -> int:
-    """In how many ways these can be arranged."""
-    return factorial(len(kinds)) // prod(factorial(count) for count in Counter(kinds).values())
-
-
-def _alike(plan: Plan, counts: Sequence[int] | None) -> bool:
-    """Whether pipelines can change places as a whole."""
-    return len({plan.links_of(k) for k in range(len(plan.pipelines))}) == 1 and (not counts or len(set(counts)) == 1)
 
 
 def _rows_at_home(who: IntArray, home: IntArray, depth: int) -> IntArray:

@@ -24,17 +24,18 @@ from math import isfinite
 from typing import Literal
 
 from ... import __version__
-from ...schemas.conditions import LinkPlace, Pair, under_conditions
+from ...schemas.conditions import Pair, slow_at
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Plan, Planner, Stage, Template, name_of
+from ...schemas.orders import LeanSchedule
+from ...schemas.plan import Plan, Planner, name_of
 from ...schemas.profile import Profile
-from ..pipeline import one_forward_one_backward, zero_bubble
+from ..pipeline import scheduled
 from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.lower_bound import lower_bound
-from ..scheduling.problem import Orders, Problem, alone, coded, home_problem, in_jobs
-from ..scheduling.retime import value_s
+from ..scheduling.problem import codes_of, problem_of
+from ..scheduling.retimed import Retimed
 from ..shape import Shape, plan_without_orders, shape_options
-from .topology import Assignment, PlacePair, are_neighbours, are_peers, best_assignment
+from .topology import Assignment, best_assignment
 
 STRATEGIES = ("S2", "S3", "S4")  # by how much they help (Table 2)
 REVERTED = "S3"  # the strategy that is taken back on relief
@@ -81,7 +82,23 @@ def plan_switches(
         InvalidInputError: no costs, one that is not above 0, or a share below 0.
     """
     left = left or {}
-    _check(costs_s, left, revert_s)
+    if not costs_s:
+        raise InvalidInputError("there are no costs", where="--costs", fix="give seconds: 5,60,1200, or S3=60,S4=1200")
+    for name in (*costs_s, *left):
+        if name not in STRATEGIES:
+            raise InvalidInputError(f"there is no strategy {name}", where="--costs", fix="take S2, S3 and S4")
+    for name, cost_s in costs_s.items():
+        if not 0 < cost_s < float("inf"):
+            what = f"{name} costs {cost_s:g} s"
+            raise InvalidInputError(what, where="--costs", fix="costs are finite and above 0, in seconds")
+    for name, share in left.items():
+        if name not in costs_s:
+            raise InvalidInputError(f"{name} has no cost", where="--left", fix="give it one with --costs")
+        if not (isfinite(share) and share >= 0):
+            what = f"{share:g} of the slow-down cannot be left under {name}"
+            raise InvalidInputError(what, where="--left", fix="0 is none of it, 1 all of it")
+    if not (isfinite(revert_s) and revert_s >= 0):
+        raise InvalidInputError(f"{revert_s:g} s to revert", where="--revert-cost", fix="give 0 or more seconds")
     costs_s = {name: cost_s + (revert_s if name == REVERTED else 0.0) for name, cost_s in costs_s.items()}
     dropped = dict(_dominated(costs_s, left))
     kept = sorted((cost_s, STRATEGIES.index(name)) for name, cost_s in costs_s.items() if name not in dropped)
@@ -105,7 +122,8 @@ def _dominated(costs_s: Mapping[str, float], left: Mapping[str, float]) -> Itera
     """The strategies that a cheaper one makes needless, and why."""
     least, by = 1.0, "nothing"
     for name in sorted(costs_s, key=lambda one: (costs_s[one], left.get(one, 0.0), STRATEGIES.index(one))):
-        better = _cheaper_and_later(name, costs_s, left)
+        later = (one for one in STRATEGIES[STRATEGIES.index(name) + 1 :] if one in costs_s)
+        better = next((one for one in later if costs_s[one] < costs_s[name] and not {one, name} <= left.keys()), None)
         share = left.get(name, 0.0)  # where nobody knows, it may help with all of it
         if better:
             yield name, f"{better} costs less and helps as much"
@@ -115,37 +133,10 @@ def _dominated(costs_s: Mapping[str, float], left: Mapping[str, float]) -> Itera
             least, by = share, name
 
 
-def _cheaper_and_later(name: str, costs_s: Mapping[str, float], left: Mapping[str, float]) -> str | None:
-    """A strategy that costs less, and helps as much by its rank, where what the two leave is not known."""
-    later = (one for one in STRATEGIES[STRATEGIES.index(name) + 1 :] if one in costs_s)
-    return next((one for one in later if costs_s[one] < costs_s[name] and not {one, name} <= left.keys()), None)
-
-
-def _check(costs_s: Mapping[str, float], left: Mapping[str, float], revert_s: float) -> None:
-    if not costs_s:
-        raise InvalidInputError("there are no costs", where="--costs", fix="give seconds: 5,60,1200, or S3=60,S4=1200")
-    for name in (*costs_s, *left):
-        if name not in STRATEGIES:
-            raise InvalidInputError(f"there is no strategy {name}", where="--costs", fix="take S2, S3 and S4")
-    for name, cost_s in costs_s.items():
-        if not 0 < cost_s < float("inf"):
-            what = f"{name} costs {cost_s:g} s"
-            raise InvalidInputError(what, where="--costs", fix="costs are finite and above 0, in seconds")
-    for name, share in left.items():
-        if name not in costs_s:
-            raise InvalidInputError(f"{name} has no cost", where="--left", fix="give it one with --costs")
-        if not (isfinite(share) and share >= 0):
-            what = f"{share:g} of the slow-down cannot be left under {name}"
-            raise InvalidInputError(what, where="--left", fix="0 is none of it, 1 all of it")
-    if not (isfinite(revert_s) and revert_s >= 0):
-        raise InvalidInputError(f"{revert_s:g} s to revert", where="--revert-cost", fix="give 0 or more seconds")
-
-
 # `rtk plan topology`: a plan with slow workers and links where they cost least, and uneven pipelines if these help.
 
 
 NAME = "topology"
-Schedule = Literal["1f1b", "zero-bubble"]
 Technique = Literal["as it is", "S2", "S3", "S2 and S3"]
 
 
@@ -154,7 +145,7 @@ def plan_topology(
     shape: Shape,
     slow: Mapping[str, float],
     slow_links: Mapping[Pair, float],
-    schedule: Schedule = "1f1b",
+    schedule: LeanSchedule = "1f1b",
     seed: int = 0,
 ) -> Plan:
     """Plan for workers and links that are slow wherever they sit: who takes which place, and how many micro-batches.
@@ -189,8 +180,9 @@ def plan_topology(
         "S3": best_assignment(bare, start, slow, slow_links, keep_microbatches=True, seed=seed),
         "S2 and S3": best_assignment(bare, start, slow, slow_links, seed=seed),
     }
-    tried = {name: _scheduled(placed(bare, answer, slow, slow_links), schedule) for name, answer in answers.items()}
-    taken = min(tried, key=lambda name: tried[name].rounded_s)
+    tried = {name: scheduled(placed(bare, answer, slow, slow_links), schedule) for name, answer in answers.items()}
+    times_s = {name: Retimed.of(plan).iteration_time_s() for name, plan in tried.items()}
+    taken = min(tried, key=lambda name: float(f"{times_s[name]:.9g}"))  # last digits depend on the order of sums
     options = {
         "schedule": schedule,
         **shape_options(profile, shape),
@@ -198,20 +190,19 @@ def plan_topology(
         "slow_links": {"-".join(pair): delay_s for pair, delay_s in slow_links.items()},
         "taken": taken,
         "assignment": {name: name_of(place) for name, _, place in answers[taken].moves},
-        "iteration_time_s": {name: one.iteration_s for name, one in tried.items()},
+        "iteration_time_s": times_s,
         "model_s": {name: answer.after_s for name, answer in answers.items()},
         "places_proof": answers[taken].proof,
     }
-    best = tried[taken]
-    plan = replace(best.plan, planner=Planner(NAME, __version__, options, seed))
-    return with_orders_and_prediction(plan, best.problem, best.orders, lower_bound(best.problem).value_s)
+    plan = replace(tried[taken], planner=Planner(NAME, __version__, options, seed))
+    problem = problem_of(plan)
+    return with_orders_and_prediction(plan, problem, codes_of(plan, problem), lower_bound(problem).value_s)
 
 
 def placed(plan: Plan, answer: Assignment, slow: Mapping[str, float], slow_links: Mapping[Pair, float]) -> Plan:
     """A plan without orders as it is with everybody at his place: slow workers, links, sums, and micro-batches.
 
-    A slow link between peers of a stage delays each of the 2 (n - 1) steps of their sum; one between workers who have
-    nothing to send to each other does not count.
+    What is slow counts as `PlanConditions.under` has it.
 
     Args:
         plan: of alike pipelines.
@@ -222,72 +213,8 @@ def placed(plan: Plan, answer: Assignment, slow: Mapping[str, float], slow_links
         replace(pipeline, microbatches=count)
         for pipeline, count in zip(plan.pipelines, answer.microbatches, strict=True)
     )
-    plan = replace(plan, pipelines=tuple(pipelines))
-    delays_s = dict(_placed(answer, slow_links))
-    by_delay = sorted(delays_s.items(), key=lambda one: one[1])  # of a stage's slow links the slowest counts
-    sums = {pair[0][1]: delay_s for pair, delay_s in by_delay if are_peers(pair)}
-    hops: dict[LinkPlace, float] = {
-        here: max(delay_s, plan.links_of(here[0])[here[1]].delay_s)
-        for (here, above), delay_s in delays_s.items()
-        if are_neighbours((here, above))
-    }
-    factors = {name_of(answer.places[name]): factor for name, factor in slow.items() if factor != 1}
-    steps = 2 * (len(plan.pipelines) - 1)
-    template = _with_sums(plan.templates[0], {stage: steps * delay_s for stage, delay_s in sums.items()})
-    return under_conditions(replace(plan, templates=(template,)), factors, hops)
-
-
-def _placed(answer: Assignment, slow_links: Mapping[Pair, float]) -> Iterator[tuple[PlacePair, float]]:
-    for (one, other), delay_s in slow_links.items():
-        here, there = sorted((answer.places[one], answer.places[other]))
-        yield (here, there), delay_s
-
-
-def _with_sums(template: Template, more_s: Mapping[int, float]) -> Template:
-    """A template whose sums of gradients take longer, by stage."""
-
-    def longer(number: int, stage: Stage) -> Stage:
-        return replace(stage, allreduce_s=stage.allreduce_s + more_s.get(number, 0.0))
-
-    return replace(template, stages=tuple(longer(i, stage) for i, stage in enumerate(template.stages)))
-
-
-@dataclass(frozen=True)
-class _Scheduled:
-    """A plan, what is to be ordered, its orders, and the time of an iteration."""
-
-    plan: Plan
-    problem: Problem
-    orders: Orders
-    iteration_s: float
-
-    @property
-    def rounded_s(self) -> float:
-        """The time but for its last digits, which depend on the order of sums."""
-        return float(f"{self.iteration_s:.9g}")
-
-
-def _scheduled(plan: Plan, schedule: Schedule) -> _Scheduled:
-    """Orders for every pipeline; alike ones once."""
-    problem = home_problem(plan, split=schedule == "zero-bubble")
-    depth = len(plan.templates[0].stages)
-    found: dict[tuple[object, ...], Orders] = {}
-    orders: list[Sequence[int]] = []
-    for k, pipeline in enumerate(plan.pipelines):
-        workers = plan.workers[k * depth : (k + 1) * depth]
-        key = (pipeline, tuple(worker.slowdown for worker in workers))
-        if key not in found:
-            found[key] = _of_one(alone(plan, k), schedule)
-        orders += in_jobs(found[key], (problem.origin == k).nonzero()[0].tolist())
-    return _Scheduled(plan, problem, orders, value_s(problem, orders))
-
-
-def _of_one(one: Plan, schedule: Schedule) -> Orders:
-    """The orders of a single pipeline."""
-    if schedule == "1f1b":
-        return coded(one_forward_one_backward(one.templates[0].stages, one.links_of(0), one.pipelines[0].microbatches))
-    problem = home_problem(one, split=True)
-    return zero_bubble(problem, lower_bound(problem).value_s)
+    seats = {place: name for name, place in answer.places.items()}
+    return slow_at(seats, slow, slow_links).under(replace(plan, pipelines=tuple(pipelines)))
 
 
 def _check_given(plan: Plan, slow: Mapping[str, float], slow_links: Mapping[Pair, float]) -> None:

@@ -10,12 +10,13 @@ seeded kicks. Of equally good arrangements one is taken in which few workers mov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import fsum
 from typing import Literal
 
-from ...schemas.conditions import Pair
+from ...schemas.conditions import Pair, PlanConditions, are_neighbours, are_peers
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Place, Plan
 from ..batch.distribute import distribute
@@ -74,7 +75,13 @@ def best_assignment(
         InfeasibleError: a memory limit does not admit a single micro-batch, or there are fewer micro-batches than
             pipelines.
     """
-    _require_alike(plan)
+    names = list(dict.fromkeys(pipeline.template for pipeline in plan.pipelines))
+    if len(names) > 1:
+        raise InvalidInputError(
+            f"workers of unlike pipelines ({' and '.join(names[:2])}) cannot change places",
+            where="/pipelines",
+            fix="take a plan of pipelines that are alike",
+        )
     counts = tuple(pipeline.microbatches for pipeline in plan.pipelines)
     keep_microbatches = keep_microbatches or len(counts) == 1
     kinds = Kinds.among(start, slow, slow_links)
@@ -90,18 +97,9 @@ def best_assignment(
         if uneven_s < after_s * (1 - EVENLY):
             counts, after_s = uneven, uneven_s
     places = _named(start, kinds, who.tolist(), len(plan.template_of(0).stages))
+    moves = tuple((name, start[name], place) for name, place in places.items() if place != start[name])
     proof: Proof = "optimal" if proven else "none"
-    return Assignment(places, counts, before_s, after_s, tuple(_moves(start, places)), proof)
-
-
-def _require_alike(plan: Plan) -> None:
-    names = list(dict.fromkeys(pipeline.template for pipeline in plan.pipelines))
-    if len(names) > 1:
-        raise InvalidInputError(
-            f"workers of unlike pipelines ({' and '.join(names[:2])}) cannot change places",
-            where="/pipelines",
-            fix="take a plan of pipelines that are alike",
-        )
+    return Assignment(places, counts, before_s, after_s, moves, proof)
 
 
 def _evened(ends_s: Callable[[Sequence[int]], list[float]], counts: Sequence[int]) -> tuple[int, ...]:
@@ -133,10 +131,6 @@ def _named(start: Mapping[str, Place], kinds: Kinds, who: Sequence[int], depth: 
     return {name: (stay | moved)[name] for name in sorted(start)}
 
 
-def _moves(start: Mapping[str, Place], places: Mapping[str, Place]) -> Iterator[Move]:
-    return ((name, start[name], place) for name, place in places.items() if place != start[name])
-
-
 # Two workers of a running job change places, with their parameters, so that what is slow costs less (S3).
 #
 # Greyhound, section 5.2: a congested link is given to a group with little traffic, and stragglers are consolidated. The
@@ -150,7 +144,6 @@ def _moves(start: Mapping[str, Place], places: Mapping[str, Place]) -> Iterator[
 # few workers move as will do.
 
 
-PlacePair = tuple[Place, Place]  # ascending
 Swap = tuple[Place, Place]  # ascending; who sits there change places
 Value = Callable[[Swap | None], float]
 
@@ -163,8 +156,7 @@ UNTROUBLED = 2
 
 def best_swap(
     plan: Plan,
-    slow_workers: Collection[Place],
-    slow_links: Mapping[PlacePair, float],
+    found: PlanConditions,
     state_bytes: Sequence[float],
     quick_s: Value,
     time_s: Value,
@@ -173,17 +165,19 @@ def best_swap(
 
     Args:
         plan: of pipelines that are alike; failed workers swap with nobody.
-        slow_workers: their places.
-        slow_links: delays by the places of their ends, in s.
+        found: what is slow, where everybody sits now.
         state_bytes: parameters and optimizer state of each stage.
         quick_s: what an iteration takes after a swap, or without one, in s, roughly; asked about all swaps.
         time_s: the same, as exactly as may be; asked about `TRIED` of them.
     """
-    swaps = list(_swaps(plan, {*slow_workers, *(place for pair in slow_links for place in pair)}))
+    swaps = _swaps(plan, found.places)
 
     def burden(swap: Swap) -> tuple[float, float, bool, float, Swap]:
         copied_bytes = 0.0 if are_peers(swap) else sum(state_bytes[stage] for _, stage in swap)
-        return *_harm(swapped(slow_links, swap)), not are_peers(swap), copied_bytes, swap
+        links_s = found.moved(exchanged(swap)).links_s
+        of_peers_s = fsum(delay_s for pair, delay_s in links_s if are_peers(pair))
+        of_neighbours_s = fsum(delay_s for pair, delay_s in links_s if are_neighbours(pair))
+        return of_peers_s, of_neighbours_s, not are_peers(swap), copied_bytes, swap
 
     promising = sorted(swaps, key=lambda swap: (quick_s(swap), burden(swap)))[:TRIED]
     times_s = {swap: time_s(swap) for swap in promising}
@@ -193,26 +187,12 @@ def best_swap(
     return min((swap for swap, one_s in times_s.items() if one_s <= least_s * (1 + ALIKE)), key=burden)
 
 
-def swapped(slow_links: Mapping[PlacePair, float], swap: Swap) -> dict[PlacePair, float]:
-    """The slow links by the places of their ends after a swap."""
-    one, other = swap
-    moves = {one: other, other: one}
-    ends = ((moves.get(a, a), moves.get(b, b), delay_s) for (a, b), delay_s in slow_links.items())
-    return {(min(a, b), max(a, b)): delay_s for a, b, delay_s in ends}
+def exchanged(swap: Swap | None) -> dict[Place, Place]:
+    """Where who sits at two places goes when they change places."""
+    return {} if swap is None else {swap[0]: swap[1], swap[1]: swap[0]}
 
 
-def are_peers(pair: PlacePair) -> bool:
-    """Whether two places are of one stage."""
-    return pair[0][1] == pair[1][1]
-
-
-def are_neighbours(pair: PlacePair) -> bool:
-    """Whether two places follow each other in one pipeline."""
-    (k, i), (other, j) = pair
-    return k == other and abs(i - j) == 1
-
-
-def _swaps(plan: Plan, troubled: Collection[Place]) -> Iterator[Swap]:
+def _swaps(plan: Plan, troubled: Collection[Place]) -> list[Swap]:
     """Every troubled place with every other live one, but of pipelines without trouble only the first few."""
     alive = [worker.place for worker in plan.live_workers()]
     concerned = {k for k, _ in troubled}
@@ -224,12 +204,4 @@ def _swaps(plan: Plan, troubled: Collection[Place]) -> Iterator[Swap]:
         for other in alive
         if one in alive and other != one and other[0] in concerned
     }
-    return iter(sorted(found))
-
-
-def _harm(slow_links: Mapping[PlacePair, float]) -> tuple[float, float]:
-    """The delays of links between peers, then of those inside a pipeline, in s."""
-    return (
-        sum(delay_s for pair, delay_s in slow_links.items() if are_peers(pair)),
-        sum(delay_s for pair, delay_s in slow_links.items() if are_neighbours(pair)),
-    )
+    return sorted(found)

@@ -49,8 +49,13 @@ class JointBound:
     def __init__(self, home: Problem) -> None:
         costs = costs_of(home)
         self._jobs = home.jobs
-        self._times = list(_windows(costs)) if home.staggered else [_iteration(costs)]
-        self._step_s = 0.0 if home.staggered else float(costs.step_s.max())
+        if home.staggered:
+            self._times, self._step_s = list(_windows(costs)), 0.0
+        else:
+            # The arguments of all stages for the makespan, without the optimizer step.
+            tail_s = end_s(costs, 0, lambda i: costs.weight_s[:, i] + costs.reduce_s[i])
+            self._times = [_arguments(costs, reach_s(costs), tail_s, costs.reduce_s)]
+            self._step_s = float(costs.step_s.max())
 
     @cached_property
     def value_s(self) -> float:
@@ -66,13 +71,6 @@ class JointBound:
             busy = counts > 0
             found.append(float(np.where(busy, times.fixed_s + np.where(busy, counts, 1) * times.each_s, 0.0).max()))
         return max(found) + self._step_s
-
-
-def _iteration(costs: PipelineCosts) -> _AffineTimes:
-    """The arguments of all stages for the makespan, without the optimizer step."""
-    last_s = costs.reduce_s
-    tail_s = end_s(costs, 0, lambda i: costs.weight_s[:, i] + last_s[i])
-    return _arguments(costs, reach_s(costs), tail_s, last_s)
 
 
 def _windows(costs: PipelineCosts) -> Iterator[_AffineTimes]:

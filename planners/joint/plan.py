@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from ..slipstream.cluster import Technique, opening_of, optimizer_of
 from ..slipstream.normalization import Grid
 from ..slipstream.selective_decoupling import latest, pull
 from ..slipstream.slots import fill
-from .search import Joint, Situation, crossing, in_slots, joint_schedule, named_pairs, single_techniques
+from .search import Situation, crossing, in_slots, joint_schedule, named_pairs, single_techniques
 
 NAME = "joint"
 RULES, HEURISTIC = Effort("rules"), Effort("heuristic")
@@ -75,7 +74,11 @@ def plan_joint(
     }
     planner = Planner(NAME, __version__, options, effort.seed)
     plan = replace(plan_without_orders(profile, shape, planner), optimizer=optimizer_of(technique))
-    return _planned(_with_trouble(plan, failed, slow), (), effort, split=technique != "adaptive")
+    places = [worker.place for worker in plan.workers]
+    workers = (
+        Worker(*place, failed=True) if place in failed else Worker(*place, "", slow.get(place)) for place in places
+    )
+    return _planned(replace(plan, workers=tuple(workers)), (), effort, split=technique != "adaptive")
 
 
 def replan_joint(plan: Plan, avoid: Collection[tuple[Place, Place]] = ()) -> Plan:
@@ -99,7 +102,17 @@ def replan_joint(plan: Plan, avoid: Collection[tuple[Place, Place]] = ()) -> Pla
     grid = Grid(opening.dp, len(opening.template.stages))
     grid.require_live_stages(worker.place for worker in plan.workers if worker.failed)
     planner = Planner(NAME, __version__, opening.planner.options, plan.planner.seed)
-    return _planned(replace(plan, planner=planner), _upwards(grid, avoid), RULES, opening.split)
+    # The pairs, each with the earlier stage first.
+    grid.require_places((place for pair in avoid for place in pair), "the pairs to avoid")
+    found = [(one, other) if one[1] <= other[1] else (other, one) for one, other in avoid]
+    for here, above in found:
+        if above[1] != here[1] + 1:
+            raise InvalidInputError(
+                f"{name_of(here)} and {name_of(above)} exchange no messages",
+                where="the pairs to avoid",
+                fix="name workers of neighbouring stages",
+            )
+    return _planned(replace(plan, planner=planner), found, RULES, opening.split)
 
 
 def warm_up(plan: Plan) -> None:
@@ -120,53 +133,18 @@ def _planned(plan: Plan, avoid: Collection[tuple[Place, Place]], effort: Effort,
     """The plan with orders, and what was decided in its options."""
     situation = Situation(plan, split)
     found = joint_schedule(situation, named_pairs(situation.home, avoid), effort)
-    options = {**plan.planner.options, **_trouble(plan), **_decided(situation, found)}
-    plan = replace(plan, planner=replace(plan.planner, options=options))
-    return with_orders_and_prediction(plan, found.problem, found.orders, found.bound_s, "all-routings")
-
-
-def _with_trouble(plan: Plan, failed: Collection[Place], slow: Mapping[Place, float]) -> Plan:
-    places = [worker.place for worker in plan.workers]
-    workers = (
-        Worker(*place, failed=True) if place in failed else Worker(*place, "", slow.get(place)) for place in places
-    )
-    return replace(plan, workers=tuple(workers))
-
-
-def _trouble(plan: Plan) -> dict[str, Any]:
-    """Who is dead or slow, in the words of the options."""
-    return {
-        "failed": [worker.name for worker in plan.workers if worker.failed],
-        "slow": {worker.name: worker.slowdown for worker in plan.workers if worker.slowdown is not None},
-    }
-
-
-def _decided(situation: Situation, found: Joint) -> dict[str, Any]:
     workers, counts = situation.plan.workers, found.problem.job_counts.tolist()
     warmup, depth = [warmup_of(order) for order in found.orders], len(situation.stages)
     unused = situation.slow & (crossing(found.problem, situation.slow) == 0)
-    return {
+    options = {
+        **plan.planner.options,
+        "failed": [worker.name for worker in plan.workers if worker.failed],
+        "slow": {worker.name: worker.slowdown for worker in plan.workers if worker.slowdown is not None},
         "made_by": found.made_by,
         "loads": {worker.name: count for worker, count in zip(workers, counts, strict=True)},
         "warmup_forwards": [warmup[at : at + depth] for at in range(0, len(warmup), depth)],
         "bypassed_links": sorted((f"{k}/{i}" for i, k, _ in np.argwhere(unused).tolist()), key=place_of),
         "avoided_jobs": found.avoided_jobs,
     }
-
-
-def _upwards(grid: Grid, pairs: Collection[tuple[Place, Place]]) -> list[tuple[Place, Place]]:
-    """The pairs, each with the earlier stage first.
-
-    Raises:
-        InvalidInputError: places that are not at neighbouring stages, or that there are not.
-    """
-    grid.require_places((place for pair in pairs for place in pair), "the pairs to avoid")
-    found = [tuple(sorted(pair, key=lambda place: place[1])) for pair in pairs]
-    for here, above in found:
-        if above[1] != here[1] + 1:
-            raise InvalidInputError(
-                f"{name_of(here)} and {name_of(above)} exchange no messages",
-                where="the pairs to avoid",
-                fix="name workers of neighbouring stages",
-            )
-    return found  # type: ignore[return-value]
+    plan = replace(plan, planner=replace(plan.planner, options=options))
+    return with_orders_and_prediction(plan, found.problem, found.orders, found.bound_s, "all-routings")

@@ -555,7 +555,18 @@ def bypassed(problem: Problem, slow: Flags) -> Problem:
     executor = problem.executor.copy()
     for link in np.flatnonzero(slow.any(axis=(1, 2))).tolist():
         pipeline = problem.workers.pipeline[executor]
-        _bypass_at(executor, pipeline[:, link].copy(), pipeline[:, link + 1].copy(), link, slow[link])
+        # Swap the ends of routes beyond a link; `here` and `above` are the jobs' pipelines before and after it.
+        here = pipeline[:, link].copy()
+        above = pipeline[:, link + 1].copy()
+        jobs = np.arange(len(here))
+        for job in np.flatnonzero(slow[link][here, above]).tolist():
+            if not slow[link][here[job], above[job]]:
+                continue  # it was another one's partner
+            free = ~slow[link][here[job], above] & ~slow[link][here, above[job]]
+            if free.any():
+                other = int(np.argmin(np.where(free, np.abs(jobs - job), len(jobs))))
+                executor[[job, other], link + 1 :] = executor[[other, job], link + 1 :]
+                above[[job, other]] = above[[other, job]]
     return replace(problem, executor=executor)
 
 
@@ -566,19 +577,6 @@ def crossing(problem: Problem, slow: Flags) -> Ints:
     for link in np.flatnonzero(slow.any(axis=(1, 2))).tolist():
         np.add.at(found[link], (pipeline[:, link], pipeline[:, link + 1]), 1)
     return np.where(slow, found, 0)
-
-
-def _bypass_at(executor: Ints, here: Ints, above: Ints, link: int, slow: Flags) -> None:
-    """Swap the ends of routes beyond a link; `here` and `above` are the jobs' pipelines before and after it."""
-    jobs = np.arange(len(here))
-    for job in np.flatnonzero(slow[here, above]).tolist():
-        if not slow[here[job], above[job]]:
-            continue  # it was another one's partner
-        free = ~slow[here[job], above] & ~slow[here, above[job]]
-        if free.any():
-            other = int(np.argmin(np.where(free, np.abs(jobs - job), len(jobs))))
-            executor[[job, other], link + 1 :] = executor[[other, job], link + 1 :]
-            above[[job, other]] = above[[other, job]]
 
 
 # Who executes how much, and which of it: every stage filled on its own, as communicating vessels are.

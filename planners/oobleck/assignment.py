@@ -18,7 +18,7 @@ places of one kind, those keep their pipeline that keep most state in it, and th
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapreplace
 from itertools import accumulate, groupby, pairwise
@@ -136,7 +136,13 @@ def copies_between(
         needed: the layers of nodes' new places.
         layer_bytes: state of each layer.
     """
-    missing = [(layer, node.name) for node, place in needed for layer in _missing(node, place)]
+    missing = [
+        (layer, node.name)
+        for node, place in needed
+        if node.layers != place
+        for layer in range(*place)
+        if layer not in range(*node.layers or NOTHING)
+    ]
     senders = _Senders(crew, {layer for layer, _ in missing}, layer_bytes)
     order = sorted(range(len(missing)), key=lambda n: (senders.holders[missing[n][0]], n))
     sources = {missing[n]: senders.next_of(missing[n][0]) for n in order}
@@ -165,12 +171,6 @@ class _Senders:
         size_bytes, layers, n = heap[0]
         heapreplace(heap, (size_bytes + self._bytes[layer], layers + 1, n))
         return self._crew[n].name
-
-
-def _missing(node: CrewNode, place: Range) -> Iterable[int]:
-    """The layers of a place that a node does not hold."""
-    held = range(*node.layers or NOTHING)
-    return (layer for layer in range(*place) if layer not in held) if node.layers != place else ()
 
 
 def _merged(
@@ -237,8 +237,8 @@ class Sizes:
         """The fewest nodes that there must be."""
         return self.fewest * self.smallest
 
-    def require(self, nodes: int) -> None:
-        """Raise InfeasibleError unless pipelines can use exactly so many nodes."""
+    def require(self, nodes: int, *, or_more: bool = False) -> None:
+        """Raise InfeasibleError unless pipelines can use exactly so many nodes; or all but some that wait."""
         if nodes < self.least:
             raise InfeasibleError(
                 f"{nodes} nodes cannot hold {self.fewest} pipelines of {self.smallest} nodes or more",
@@ -246,7 +246,7 @@ class Sizes:
                 fix=f"at least {self.least} nodes are needed: go on from a checkpoint once there are so many",
             )
         usable = self.usable(nodes)
-        if nodes > usable:
+        if nodes > usable and not or_more:
             raise InfeasibleError(
                 self.cannot_use(nodes),
                 where="the nodes that are left",
@@ -314,7 +314,13 @@ def reinstantiate(
         steps.add("simple")
     if joining:
         steps.add("join")
-    groups = _standing(left, held_bytes, allowed.fewest)
+    # The pipelines that have nodes, and as many empty ones as are needed beside them.
+    found = [_NodeGroup(k, nodes, held) for k, (nodes, held) in enumerate(zip(left, held_bytes, strict=True))]
+    living = sum(nodes > 0 for nodes in left)
+    empty = [group for group in found if not group.nodes][: max(0, allowed.fewest - living)]
+    missing = allowed.fewest - living - len(empty)
+    new = [_NodeGroup(None, 0, 0.0) for _ in range(missing)]
+    groups = [group for group in found if group.nodes] + empty + new
     if len(groups) < len(before):
         steps.add("drop")
     spare = _fill(groups, joining, allowed.smallest)
@@ -326,16 +332,6 @@ def reinstantiate(
         tuple(group.origin for group in groups),
         tuple(step for step in STEPS if step in steps),
     )
-
-
-def _standing(left: Sequence[int], held_bytes: Sequence[float], fewest: int) -> list[_NodeGroup]:
-    """The pipelines that have nodes, and as many empty ones as are needed beside them."""
-    groups = [_NodeGroup(k, nodes, held) for k, (nodes, held) in enumerate(zip(left, held_bytes, strict=True))]
-    living = sum(nodes > 0 for nodes in left)
-    empty = [group for group in groups if not group.nodes][: max(0, fewest - living)]
-    missing = fewest - living - len(empty)
-    new = [_NodeGroup(None, 0, 0.0) for _ in range(missing)]
-    return [group for group in groups if group.nodes] + empty + new
 
 
 def _fill(groups: list[_NodeGroup], joining: int, smallest: int) -> int:
@@ -361,20 +357,16 @@ def _complete(groups: list[_NodeGroup], allowed: Sizes) -> set[Step]:
             steps.add("borrow")
         else:
             steps |= {"merge"} if small[0].nodes else set()
-            _merge(groups, small, allowed)
-
-
-def _merge(groups: list[_NodeGroup], small: list[_NodeGroup], allowed: Sizes) -> None:
-    """Merge the two smallest pipelines; what is too much for one goes to the smallest others."""
-    one = small[0]
-    other = small[1] if len(small) > 1 else min((g for g in groups if g is not one), key=lambda g: g.nodes)
-    kept, given = sorted((one, other), key=lambda g: -g.held_bytes)
-    kept.nodes += given.nodes
-    kept.held_bytes += given.held_bytes
-    groups[:] = [g for g in groups if g is not given]
-    excess = max(0, kept.nodes - allowed.largest)
-    kept.nodes -= excess
-    _spread(groups, excess, allowed.largest)
+            # Merge the two smallest pipelines; what is too much for one goes to the smallest others.
+            one = small[0]
+            other = small[1] if len(small) > 1 else min((g for g in groups if g is not one), key=lambda g: g.nodes)
+            kept, given = sorted((one, other), key=lambda g: -g.held_bytes)
+            kept.nodes += given.nodes
+            kept.held_bytes += given.held_bytes
+            groups[:] = [g for g in groups if g is not given]
+            excess = max(0, kept.nodes - allowed.largest)
+            kept.nodes -= excess
+            _spread(groups, excess, allowed.largest)
 
 
 def _place(groups: list[_NodeGroup], spare: int, allowed: Sizes) -> set[Step]:

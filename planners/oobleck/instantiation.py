@@ -151,44 +151,31 @@ class _Blocks:
         if pipelines == 1:
             return [nodes]
         if (pipelines, nodes) not in self._sizes:
-            half, with_half = pipelines // 2, self._with_half(pipelines, nodes)
-            self._sizes[pipelines, nodes] = self.sizes(half, with_half) + self.sizes(
-                pipelines - half, nodes - with_half
+            half, most = pipelines // 2, self.room(pipelines, nodes)
+            first, halves = self._table(half)
+            in_half = next(
+                first + at
+                for at, part in enumerate(halves.tolist())
+                if part >= 0 and part + self.room(pipelines - half, nodes - first - at) == most
             )
+            self._sizes[pipelines, nodes] = self.sizes(half, in_half) + self.sizes(pipelines - half, nodes - in_half)
         return self._sizes[pipelines, nodes]
-
-    def _with_half(self, pipelines: int, nodes: int) -> int:
-        """How many of the nodes the first half of the pipelines has."""
-        half, most = pipelines // 2, self.room(pipelines, nodes)
-        first, halves = self._table(half)
-        return next(
-            first + at
-            for at, part in enumerate(halves.tolist())
-            if part >= 0 and part + self.room(pipelines - half, nodes - first - at) == most
-        )
 
     def _table(self, pipelines: int) -> tuple[int, Ints]:
         if pipelines not in self._tables:
-            self._tables[pipelines] = self._joined(pipelines)
+            # Two halves together, in a block of so many pipelines with the fewest nodes it may have, up to the most.
+            rest, reach = self._pipelines - pipelines, self._largest - self._smallest
+            mean_nodes = pipelines * self._nodes // self._pipelines
+            first, last = (
+                max(pipelines * self._smallest, self._nodes - rest * self._largest, mean_nodes - reach),
+                min(pipelines * self._largest, self._nodes - rest * self._smallest, mean_nodes + 1 + reach),
+            )
+            (start, one), (other_start, other) = self._table(pipelines // 2), self._table(pipelines - pipelines // 2)
+            padded = np.full(last - start - other_start + len(one), NEVER)
+            padded[len(one) - 1 :][: len(other)] = other[: last - start - other_start + 1]
+            pairs = sliding_window_view(padded, len(one))[max(0, first - start - other_start) :, ::-1]
+            self._tables[pipelines] = max(first, start + other_start), np.maximum((pairs + one).max(axis=1), NEVER)
         return self._tables[pipelines]
-
-    def _joined(self, pipelines: int) -> tuple[int, Ints]:
-        """Two halves together."""
-        first, last = self._window(pipelines)
-        (start, one), (other_start, other) = self._table(pipelines // 2), self._table(pipelines - pipelines // 2)
-        padded = np.full(last - start - other_start + len(one), NEVER)
-        padded[len(one) - 1 :][: len(other)] = other[: last - start - other_start + 1]
-        pairs = sliding_window_view(padded, len(one))[max(0, first - start - other_start) :, ::-1]
-        return max(first, start + other_start), np.maximum((pairs + one).max(axis=1), NEVER)
-
-    def _window(self, pipelines: int) -> tuple[int, int]:
-        """The fewest and the most nodes that a block of so many pipelines may have."""
-        rest, reach = self._pipelines - pipelines, self._largest - self._smallest
-        mean_nodes = pipelines * self._nodes // self._pipelines
-        return (
-            max(pipelines * self._smallest, self._nodes - rest * self._largest, mean_nodes - reach),
-            min(pipelines * self._largest, self._nodes - rest * self._smallest, mean_nodes + 1 + reach),
-        )
 
 
 TRIED = 32  # batches below one that cannot be split, and above
@@ -392,27 +379,32 @@ class _MultisetSearch:
     def best(self, numbers: range, likely: int | None = None) -> tuple[int, ...]:
         """The best sizes, with one of these numbers of pipelines; about `likely` ones are tried first."""
         early = range(0) if likely is None else range(likely - NEAR, likely + NEAR + 1)
-        rising = sorted(zip(self._likely_s(numbers), numbers, strict=True), key=lambda one: (one[1] not in early, one))
-        for _, pipelines in rising:
-            self._look(pipelines)
-        assert self._best is not None
-        return self._best.filling.sizes
-
-    def _likely_s(self, numbers: range) -> list[float]:
-        """About how long an iteration of pipelines of equal sizes takes, of each number of them."""
+        # About how long an iteration of pipelines of equal sizes takes, of each number of them.
         pipelines = np.array(numbers)
         sizes = self._nodes / pipelines
         fixed_s, each_s = (np.interp(sizes, self._sizes, values) for values in self._rooms.lines)
         slowest_s = fixed_s + each_s * self._rooms.microbatches / pipelines
-        endings = zip(sizes.astype(int).tolist(), numbers, strict=True)
-        return [work_s + self._ending.lasts_s([size] * n) for work_s, (size, n) in zip(slowest_s, endings, strict=True)]
+        likely_s = [
+            work_s + self._ending.lasts_s([size] * n)
+            for work_s, size, n in zip(slowest_s, sizes.astype(int).tolist(), numbers, strict=True)
+        ]
+        rising = sorted(zip(likely_s, numbers, strict=True), key=lambda one: (one[1] not in early, one))
+        for _, number in rising:
+            self._look(number)
+        assert self._best is not None
+        return self._best.filling.sizes
 
     def _look(self, pipelines: int) -> None:
         """Offer the multisets of so many pipelines that can be better than the best so far."""
         waiting = [(0.0, self._burdens.all(self._nodes, pipelines))]
         while waiting:
             least_s, box = waiting.pop()
-            latest_s = self._latest_s(self._burdens.least_s(box, pipelines))
+            if self._best is None:
+                latest_s = self._rooms.longest_s()
+            else:
+                best_s = self._best.rank[0]
+                # A little later, for sums are rounded.
+                latest_s = best_s - self._burdens.least_s(box, pipelines) + 4 * float(np.spacing(best_s))
             found = (
                 self._least_deadline(pipelines, self._burdens.allowed(box), latest_s) if least_s <= latest_s else None
             )
@@ -421,13 +413,6 @@ class _MultisetSearch:
             if self._best is None or found.rank < self._best.rank:
                 self._best = found
             waiting += ((found.deadline_s, part) for part in self._burdens.lighter(box, found.filling.sizes, pipelines))
-
-    def _latest_s(self, ending_s: float) -> float:
-        """The deadline that the best so far leaves before such an ending; a little later, for sums are rounded."""
-        if self._best is None:
-            return self._rooms.longest_s()
-        best_s = self._best.rank[0]
-        return best_s - ending_s + 4 * float(np.spacing(best_s))
 
     def _least_deadline(self, pipelines: int, allowed: Bools, latest_s: float) -> _FillingWithEnding | None:
         """The multiset of these templates with the least deadline; None where that is too late."""
@@ -462,15 +447,7 @@ class _Rooms:
 
     def at(self, deadline_s: float) -> Ints:
         """The room of each template, 0 where it has not even time for one unit."""
-        room = self._on_lines(deadline_s)
-        if len(self._ends):
-            few = room <= self._timed
-            timed = self._ends.searchsorted(np.arange(len(room)) + 1j * deadline_s, side="right") - self._firsts
-            room[few] = timed[few]
-        return room
-
-    def _on_lines(self, deadline_s: float) -> Ints:
-        """The room of each template if all its times were on its line."""
+        # The room of each template if all its times were on its line.
         left_s = np.maximum(deadline_s - self._fixed_s, 0.0)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             whole = np.where(self._each_s > 0, left_s / (self._each_s * self._multiple_of), self.units)
@@ -478,6 +455,10 @@ class _Rooms:
         # Division rounds: what counts is the time of a pace.
         room += (room < self.units) & (self._line_s(room + 1) <= deadline_s)
         room -= (room > 0) & (self._line_s(room) > deadline_s)
+        if len(self._ends):
+            few = room <= self._timed
+            timed = self._ends.searchsorted(np.arange(len(room)) + 1j * deadline_s, side="right") - self._firsts
+            room[few] = timed[few]
         return room
 
     def longest_s(self) -> float:
@@ -534,9 +515,6 @@ class _Deadlines:
     def _is_met(self, deadline_s: float) -> bool:
         return self._knapsack.holds(self._room(deadline_s))
 
-    def _may_be_met(self, deadline_s: float) -> bool:
-        return self._knapsack.may_hold(self._room(deadline_s))
-
     def _room(self, deadline_s: float) -> Ints:
         return self._rooms.at(deadline_s) * self._allowed
 
@@ -548,7 +526,7 @@ class _Deadlines:
         """
         missed_s, met_s, middle_s = -1.0, latest_s, latest_s * (1 - LATE)
         for _ in range(HALVINGS):
-            if self._may_be_met(middle_s):
+            if self._knapsack.may_hold(self._room(middle_s)):
                 met_s = middle_s
             else:
                 missed_s = middle_s

@@ -31,7 +31,7 @@ import numpy.typing as npt
 from ...schemas.errors import InvalidInputError
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel, pays
 from ...schemas.plan import Stage
-from ...schemas.profile import Layer, LayerCost, Profile, added_bytes
+from ...schemas.profile import Layer, Profile, added_bytes
 from ...schemas.templates import Objective as ObjectiveName
 from ..scheduling.forms import Form
 
@@ -135,15 +135,22 @@ def stages_of(profile: Profile, gpus_per_node: int, memory_limit_bytes: float | 
             where="the profile, /layers",
             fix=missing_degree(profile, gpus_per_node, gpus_per_node),
         )
-    costs = [[_cost(layer, degree) for layer in layers] for degree in degrees]
+    costs = [
+        [next(cost for cost in layer.costs if cost.tensor_parallel == degree) for layer in layers] for degree in degrees
+    ]
     memory_bytes = profile.device.memory_bytes if memory_limit_bytes is None else memory_limit_bytes
+    # Parameters and state of layers u to v - 1 at [u, v], a matrix that two of them share once; zero where u >= v.
+    count = len(layers)
+    sums = np.zeros((count, count + 1))
+    for first in range(count):
+        sums[first, first + 1 :] = np.add.accumulate([sum(added_bytes(layer, first)) for layer in layers[first:]])
     return Stages(
         degrees=tuple(degrees),
         forward_s=_sums([[cost.forward_s for cost in row] for row in costs]),
         backward_input_s=_sums([[cost.backward_input_s for cost in row] for row in costs]),
         backward_weight_s=_sums([[cost.backward_weight_s for cost in row] for row in costs]),
         optimizer_s=_sums([[cost.optimizer_s for cost in row] for row in costs]),
-        static_bytes=_static_bytes(layers),
+        static_bytes=sums,
         activation_bytes=_sums([layer.activation_bytes for layer in layers]),
         weight_stash_bytes=_sums([layer.weight_stash_bytes for layer in layers]),
         memory_bytes=inf if memory_bytes is None else memory_bytes,
@@ -178,19 +185,6 @@ def _common_degrees(layers: Sequence[Layer]) -> list[int]:
 
 def _degrees(layer: Layer) -> set[int]:
     return {cost.tensor_parallel for cost in layer.costs}
-
-
-def _cost(layer: Layer, degree: int) -> LayerCost:
-    return next(cost for cost in layer.costs if cost.tensor_parallel == degree)
-
-
-def _static_bytes(layers: Sequence[Layer]) -> FloatArray:
-    """Parameters and state of layers u to v - 1 at [u, v], a matrix that two of them share once; zero where u >= v."""
-    count = len(layers)
-    sums = np.zeros((count, count + 1))
-    for first in range(count):
-        sums[first, first + 1 :] = np.add.accumulate([sum(added_bytes(layer, first)) for layer in layers[first:]])
-    return sums
 
 
 def _sums(values: Any) -> FloatArray:
@@ -275,20 +269,62 @@ def fewest_stages(degrees: Ints, room: Floats, layers: int, gpus: int, nodes: in
                             fewest[target + j] = count
 
 
+class RecursionCosts(NamedTuple):
+    """What least costs follow from.
+
+    Attributes:
+        degrees: GPUs of a stage, ascending.
+        times_s: t of each stage.
+        room: micro-batches that fit each stage's memory.
+        fewest: stages from each place to the end.
+        layers, gpus, nodes: L, M, and nodes of the largest pipeline.
+        smallest: nodes of the smallest pipeline asked for.
+        fill: stages of a node, at least.
+        low_s, high_s: where tau lies.
+        weights: of the objective.
+        most: the largest count of stages that matters, which stands for all larger ones; 0 where they are not counted.
+    """
+
+    degrees: Ints
+    times_s: Floats
+    room: Floats
+    fewest: Floats
+    layers: int
+    gpus: int
+    nodes: int
+    smallest: int
+    fill: int
+    low_s: float
+    high_s: float
+    weights: Ints
+    most: int
+
+
+class LeastCosts(NamedTuple):
+    """The least costs so far, in s, before the slowest stage and with it, at `place * (most + 1) + count`.
+
+    `largest` is the largest count that there is at each place, -1 where there is none.
+    """
+
+    after: MutableFloats
+    done: MutableFloats
+    largest: MutableInts
+
+
+class OneStage(NamedTuple):
+    """What a stage admits, and costs before the slowest one, as the slowest one, and after it."""
+
+    fits: float
+    before_s: float
+    slowest_s: float
+    after_s: float
+
+
 @kernel
-def put_before(
-    source: int,
-    target: int,
-    stop: int,
-    fits: float,
-    before_s: float,
-    slowest_s: float,
-    after_s: float,
-    fewest: Floats,
-    after: MutableFloats,
-    done: MutableFloats,
-) -> None:
+def put_before(costs: RecursionCosts, least: LeastCosts, stage: OneStage, source: int, target: int, stop: int) -> None:
     """Put a stage before the places from `source` up to `stop`; those from `target` on have the result."""
+    fewest, after, done = costs.fewest, least.after, least.done
+    fits, before_s, slowest_s, after_s = stage
     ahead = target - source
     for at in range(source, stop):
         closed = 0.0 if fewest[at] < fits else INFINITY
@@ -299,20 +335,11 @@ def put_before(
 
 @kernel
 def put_before_counted(
-    source: int,
-    target: int,
-    stop: int,
-    fits: float,
-    before_s: float,
-    slowest_s: float,
-    after_s: float,
-    fewest: Floats,
-    most: int,
-    largest: Ints,
-    after: MutableFloats,
-    done: MutableFloats,
+    costs: RecursionCosts, least: LeastCosts, stage: OneStage, source: int, target: int, stop: int
 ) -> None:
     """Put a stage before the places from `source` up to `stop`, for each count of stages that its memory admits."""
+    most, fewest, after, done, largest = costs.most, costs.fewest, least.after, least.done, least.largest
+    fits, before_s, slowest_s, after_s = stage
     for at in range(source, stop):
         if largest[at] < 0 or not fewest[at] < fits:
             continue
@@ -325,139 +352,64 @@ def put_before_counted(
 
 
 @kernel
-def drop_dominated(place: int, most: int, largest: MutableInts, after: MutableFloats, done: MutableFloats) -> None:
-    """Forget, at a place, counts of stages that cost more than a smaller count; note the largest that is left."""
-    least_after, least_done = INFINITY, INFINITY
-    largest[place] = -1
-    for count in range(most + 1):
-        at = place * (most + 1) + count
-        if after[at] > least_after:
-            after[at] = INFINITY
-        if done[at] > least_done:
-            done[at] = INFINITY
-        least_after, least_done = min(least_after, after[at]), min(least_done, done[at])
-        if min(after[at], done[at]) < INFINITY:
-            largest[place] = count
+def drop_dominated(least: LeastCosts, most: int, first: int, stop: int) -> None:
+    """Forget, at places, counts of stages that cost more than a smaller count; note the largest that is left."""
+    after, done = least.after, least.done
+    for place in range(first, stop if most > 0 else first):
+        least_after, least_done = INFINITY, INFINITY
+        least.largest[place] = -1
+        for count in range(most + 1):
+            at = place * (most + 1) + count
+            if after[at] > least_after:
+                after[at] = INFINITY
+            if done[at] > least_done:
+                done[at] = INFINITY
+            least_after, least_done = min(least_after, after[at]), min(least_done, done[at])
+            if min(after[at], done[at]) < INFINITY:
+                least.largest[place] = count
 
 
 @kernel
-def least_costs(
-    degrees: Ints,
-    times_s: Floats,
-    room: Floats,
-    fewest: Floats,
-    layers: int,
-    gpus: int,
-    nodes: int,
-    smallest: int,
-    fill: int,
-    low_s: float,
-    high_s: float,
-    weights: Ints,
-    after: MutableFloats,
-    done: MutableFloats,
-) -> None:
-    """The least cost of each place, in s; memory is taken as if the fewest possible stages followed each stage.
+def least_costs(costs: RecursionCosts, least: LeastCosts) -> None:
+    """The least cost of each place, in s.
 
-    Args:
-        degrees: GPUs of a stage, ascending.
-        times_s: t of each stage.
-        room: micro-batches that fit each stage's memory.
-        fewest: stages from each place to the end.
-        layers, gpus, nodes: L, M, and nodes of the largest pipeline.
-        smallest: nodes of the smallest pipeline asked for.
-        fill: stages of a node, at least.
-        low_s, high_s: where tau lies.
-        weights: of the objective.
-        after, done: results, by place.
+    Where stages are counted, for each number of them from there to the end: memory is exact. Else it is taken as if the
+    fewest possible stages followed each stage.
     """
-    width = nodes + 1
-    for place in range((layers + 1) * gpus * width):
-        after[place] = INFINITY
-        done[place] = INFINITY
-    after[layers * gpus * width] = 0.0
-    for u in range(layers - 1, -1, -1):
-        first = max(0, smallest - 1 - u // fill)  # with fewer nodes, the layers ahead do not suffice for the others
-        for v in range(u + 1, layers + 1):
-            stop = min(nodes, (layers - v) // fill + 1)
-            short = False
-            for i in range(len(degrees)):
-                stage = (i * layers + u) * (layers + 1) + v
-                time_s, fits = times_s[stage], room[stage]
-                short = short or time_s <= high_s
-                if time_s > high_s or fits < 1.0:
-                    continue
-                before_s = cost_before(time_s, low_s, weights)
-                slowest_s = cost_slowest(time_s, low_s, weights)
-                after_s = cost_after(time_s, low_s, high_s, weights)
-                for r in range(gpus - degrees[i] + 1):
-                    source = (v * gpus + r) * width + first
-                    target = row_of(u, r + degrees[i], gpus, width) + first
-                    end = source - first + stop
-                    put_before(source, target, end, fits, before_s, slowest_s, after_s, fewest, after, done)
-            if not short:
-                break
-
-
-@kernel
-def least_costs_by_count(
-    degrees: Ints,
-    times_s: Floats,
-    room: Floats,
-    fewest: Floats,
-    layers: int,
-    gpus: int,
-    nodes: int,
-    smallest: int,
-    fill: int,
-    low_s: float,
-    high_s: float,
-    weights: Ints,
-    most: int,
-    largest: MutableInts,
-    after: MutableFloats,
-    done: MutableFloats,
-) -> None:
-    """The least cost of each place for each number of stages from there to the end, in s: memory is exact.
-
-    Args:
-        degrees, times_s, room, fewest, layers, gpus, nodes, smallest, fill, low_s, high_s, weights: as above.
-        most: the largest count that matters; it stands for all larger ones.
-        largest: work space, by place: the largest count there is, -1 where there is none.
-        after, done: results, at `place * (most + 1) + count`.
-    """
+    layers, gpus, nodes, most, weights = costs.layers, costs.gpus, costs.nodes, costs.most, costs.weights
+    low_s, high_s, degrees, fill = costs.low_s, costs.high_s, costs.degrees, costs.fill
     width = nodes + 1
     for at in range((layers + 1) * gpus * width * (most + 1)):
-        after[at] = INFINITY
-        done[at] = INFINITY
-    after[layers * gpus * width * (most + 1)] = 0.0
-    for place in range(layers * gpus * width, (layers + 1) * gpus * width):
-        drop_dominated(place, most, largest, after, done)
+        least.after[at] = INFINITY
+        least.done[at] = INFINITY
+    least.after[layers * gpus * width * (most + 1)] = 0.0
+    drop_dominated(least, most, layers * gpus * width, (layers + 1) * gpus * width)
     for u in range(layers - 1, -1, -1):
-        first = max(0, smallest - 1 - u // fill)
+        first = max(
+            0, costs.smallest - 1 - u // fill
+        )  # with fewer nodes, the layers ahead do not suffice for the others
         for v in range(u + 1, layers + 1):
             stop = min(nodes, (layers - v) // fill + 1)
             short = False
             for i in range(len(degrees)):
-                stage = (i * layers + u) * (layers + 1) + v
-                time_s, fits = times_s[stage], room[stage]
+                number = (i * layers + u) * (layers + 1) + v
+                time_s, fits = costs.times_s[number], costs.room[number]
                 short = short or time_s <= high_s
                 if time_s > high_s or fits < 1.0:
                     continue
-                before_s = cost_before(time_s, low_s, weights)
                 slowest_s = cost_slowest(time_s, low_s, weights)
                 after_s = cost_after(time_s, low_s, high_s, weights)
+                stage = OneStage(fits, cost_before(time_s, low_s, weights), slowest_s, after_s)
                 for r in range(gpus - degrees[i] + 1):
                     source = (v * gpus + r) * width + first
                     target = row_of(u, r + degrees[i], gpus, width) + first
-                    put_before_counted(
-                        source, target, source - first + stop, fits, before_s, slowest_s, after_s,
-                        fewest, most, largest, after, done,
-                    )  # fmt: skip
+                    if most > 0:
+                        put_before_counted(costs, least, stage, source, target, source - first + stop)
+                    else:
+                        put_before(costs, least, stage, source, target, source - first + stop)
             if not short:
                 break
-        for place in range(u * gpus * width, (u + 1) * gpus * width):
-            drop_dominated(place, most, largest, after, done)
+        drop_dominated(least, most, u * gpus * width, (u + 1) * gpus * width)
 
 
 # What a template is judged by: the time of one iteration of a 1F1B pipeline, "Oobleck" section 4.1.2.
@@ -622,7 +574,7 @@ class Recursion:
     """Least costs of all places, tau in an interval: with a count of stages, or as if the fewest always followed."""
 
     def __init__(self, tables: MappingTables, smallest: int, counting: bool) -> None:
-        self._tables, self._smallest, self._counting = tables, smallest, counting
+        self._tables, self._smallest = tables, smallest
         self._most = tables.most if counting else 0
         self._counts = self._most + 1
         self._low_s, self._high_s = 0.0, 0.0
@@ -643,16 +595,14 @@ class Recursion:
         """
         self._run(first, stop)
         tables, layer, gpus_left = self._tables, 0, nodes * self._tables.gpus
-        states, chosen = self._best_states(tables.place(0, gpus_left)), []
+        place = tables.place(0, gpus_left)
+        costs_s = [self._done_s[place * self._counts + count] for count in range(self._counts)]
+        states, chosen = {(True, count) for count, cost_s in enumerate(costs_s) if cost_s == min(costs_s)}, []
         while layer < tables.layers:
             stage, states = next(self._ways(layer, gpus_left, states))
             chosen.append(stage)
             layer, gpus_left = stage[2], gpus_left - tables.degrees[stage[0]]
         return tuple(chosen)
-
-    def _best_states(self, place: int) -> set[State]:
-        costs_s = [self._done_s[place * self._counts + count] for count in range(self._counts)]
-        return {(True, count) for count, cost_s in enumerate(costs_s) if cost_s == min(costs_s)}
 
     def _ways(self, first: int, gpus_left: int, states: set[State]) -> Iterator[tuple[StageKey, set[State]]]:
         """The stages that some of these states of a place owe their cost to, and the states behind them."""
@@ -668,28 +618,23 @@ class Recursion:
         """The states of `source` that, with this stage before them, cost what this state of `place` does."""
         done, count = state
         cost_s = (self._done_s if done else self._after_s)[place * self._counts + count]
-        before_s, slowest_s, after_s = self._costs_s(stage)
-        for at_end in self._counts_behind(source, count, stage):
+        # What a stage costs before the slowest one, as the slowest one, and after it.
+        time_s, weights = self._tables.times_s[self._tables.index(stage)], self._tables.weights
+        before_s, slowest_s, after_s = (
+            cost_before(time_s, self._low_s, weights),
+            cost_slowest(time_s, self._low_s, weights),
+            cost_after(time_s, self._low_s, self._high_s, weights),
+        )
+        room, fewest = self._tables.room[self._tables.index(stage)], self._tables.fewest[source]
+        behind = {count, count - 1} if count == self._most else {count - 1}
+        for at_end in sorted(behind):
+            if at_end < 0 or max(at_end, fewest) >= room:
+                continue
             at = source * self._counts + at_end
             if done and self._done_s[at] + before_s == cost_s:
                 yield True, at_end
             if self._after_s[at] + (slowest_s if done else after_s) == cost_s:
                 yield False, at_end
-
-    def _counts_behind(self, source: int, count: int, stage: StageKey) -> list[int]:
-        """The counts at `source` from which that stage leads to this count, and that its memory admits."""
-        room, fewest = self._tables.room[self._tables.index(stage)], self._tables.fewest[source]
-        behind = {count, count - 1} if count == self._most else {count - 1}
-        return [at_end for at_end in sorted(behind) if at_end >= 0 and max(at_end, fewest) < room]
-
-    def _costs_s(self, stage: StageKey) -> tuple[float, float, float]:
-        """What a stage costs before the slowest one, as the slowest one, and after it."""
-        time_s, weights = self._tables.times_s[self._tables.index(stage)], self._tables.weights
-        return (
-            cost_before(time_s, self._low_s, weights),
-            cost_slowest(time_s, self._low_s, weights),
-            cost_after(time_s, self._low_s, self._high_s, weights),
-        )
 
     @cached_property
     def _after_s(self) -> Any:
@@ -707,16 +652,11 @@ class Recursion:
         """Work out the least costs for the times with indices first to stop - 1."""
         tables = self._tables
         self._low_s, self._high_s = float(tables.taus[first]), float(tables.taus[stop - 1])
-        question = (
-            *(tables.degree_list, tables.times_s, tables.room, tables.fewest),
-            *(tables.layers, tables.gpus, tables.nodes, self._smallest, tables.fill),
-            *(self._low_s, self._high_s, tables.weights),
-        )
-        if self._counting:
-            by_count = tables.form.kernel(least_costs_by_count)
-            by_count(*question, self._most, self._largest, self._after_s, self._done_s)
-        else:
-            tables.form.kernel(least_costs)(*question, self._after_s, self._done_s)
+        costs = RecursionCosts(
+            tables.degree_list, tables.times_s, tables.room, tables.fewest, tables.layers, tables.gpus, tables.nodes,
+            self._smallest, tables.fill, self._low_s, self._high_s, tables.weights, self._most,
+        )  # fmt: skip
+        tables.form.kernel(least_costs)(costs, LeastCosts(self._after_s, self._done_s, self._largest))
 
 
 class Mapper:
@@ -768,8 +708,4 @@ class _MappingSearch:
             else:
                 best = [*(best if bound_s == least_s else ()), recursions[-1].mapping(nodes, first, stop)]
                 least_s = bound_s
-        return min(best, key=_order)
-
-
-def _order(mapping: Mapping) -> list[tuple[int, int]]:
-    return [(stop, degree) for degree, _, stop in mapping]
+        return min(best, key=lambda mapping: [(stop, degree) for degree, _, stop in mapping])

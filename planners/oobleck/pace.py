@@ -19,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from ...schemas.plan import Link, Stage
-from ...schemas.profile import Connection, held_bytes
-from ...schemas.templates import LayerState, PipelineTemplate, Templates
+from ...schemas.profile import Connection, HoldsBytes, held_bytes
+from ...schemas.templates import PipelineTemplate, Templates
 from ..batch.groups import Pace
 from ..scheduling.forms import Form, pays
 from ..scheduling.list_schedule import most_in_flight
@@ -51,8 +51,9 @@ def paces_of(templates: Sequence[PipelineTemplate], microbatches: int, nodes: in
     Raises:
         InfeasibleError: a memory limit does not admit a single micro-batch.
     """
-    mosts = [_most_timed(len(template.stages), microbatches) for template in templates]
     depths = [len(template.stages) for template in templates]
+    # So many micro-batches are timed at most: whole bursts.
+    mosts = [n * max(LONG, min(-(-microbatches // n), MOST_OPERATIONS // n**2)) for n in depths]
     operations = sum(4 * most * depth for depth, most in zip(depths, mosts, strict=True))
     form = Form(pays(one_iteration_s, operations, INTERPRETED_OPERATIONS))
     least_s = min(map(_work_s, templates)) * microbatches / nodes
@@ -65,11 +66,6 @@ def _work_s(template: PipelineTemplate) -> float:
     return template.nodes / gpus * sum(stage.work_s * stage.tensor_parallel for stage in template.stages)
 
 
-def _most_timed(depth: int, microbatches: int) -> int:
-    """So many micro-batches are timed at most: whole bursts."""
-    return depth * max(LONG, min(-(-microbatches // depth), MOST_OPERATIONS // depth**2))
-
-
 def stage_ends_s(stages: Sequence[Stage], links: Sequence[Link], microbatches: int) -> tuple[float, ...]:
     """When each stage of a pipeline has done its micro-batches, all-reduce and optimizer step not counted, in s.
 
@@ -79,17 +75,19 @@ def stage_ends_s(stages: Sequence[Stage], links: Sequence[Link], microbatches: i
     operations = 2 * microbatches * len(stages)
     form = Form(pays(one_iteration_s, operations, INTERPRETED_OPERATIONS))
     warm_ups = [min(microbatches, most) for most in warm_ups_of(stages)]
-    _, ends_s = _run(form, _costs(form, stages, links, warm_ups), warm_ups, microbatches)
-    return tuple(map(float, ends_s))
+    state = _space(form, len(warm_ups), warm_ups[0], 0)
+    form.kernel(one_iteration_s)(_costs(form, stages, links, warm_ups), state, microbatches)
+    return tuple(map(float, state.free_s))
 
 
 def _pace(form: Form, stages: Sequence[Stage], links: Sequence[Link], most: int, least_s: float) -> Pace:
-    depth, warm_ups = len(stages), warm_ups_of(stages)
+    warm_ups = warm_ups_of(stages)
     costs, each_s = _costs(form, stages, links, warm_ups), slope_s(stages, links, warm_ups)
-    places = depth * warm_ups[0]
-    spaces = (*map(form.float_space, (depth, depth, places, depth, depth, places, most)), form.int_space(depth))
-    known = form.kernel(first_times_s)(most, least_s, each_s, *costs, *spaces)
-    times_s = np.maximum.accumulate(np.asarray(spaces[6][:known]))  # sums of unlike order differ in their last digits
+    state = _space(form, len(stages), warm_ups[0], most)
+    known = form.kernel(first_times_s)(costs, state, most, least_s, each_s)
+    times_s = np.maximum.accumulate(
+        np.asarray(state.times_s[:known])
+    )  # sums of unlike order differ in their last digits
     fixed_s = float(times_s[-1]) - known * each_s
     beside = np.abs(fixed_s + np.arange(1, known + 1) * each_s - times_s) > SAME * times_s
     return Pace(fixed_s, each_s, tuple(times_s[: known - int(beside[::-1].argmax())].tolist()) if beside.any() else ())
@@ -110,8 +108,8 @@ def slope_s(stages: Sequence[Stage], links: Sequence[Link], warm_ups: Sequence[i
     return float(max(work_s.max(), (turns_s[first, last] / counts[first, last]).max()))
 
 
-def _costs(form: Form, stages: Sequence[Stage], links: Sequence[Link], warm_ups: Sequence[int]) -> tuple[Any, ...]:
-    return (
+def _costs(form: Form, stages: Sequence[Stage], links: Sequence[Link], warm_ups: Sequence[int]) -> PaceCosts:
+    return PaceCosts(
         form.ints(warm_ups),
         form.floats([stage.duration_s("F") for stage in stages]),
         form.floats([stage.duration_s("B") for stage in stages]),
@@ -119,11 +117,10 @@ def _costs(form: Form, stages: Sequence[Stage], links: Sequence[Link], warm_ups:
     )
 
 
-def _run(form: Form, costs: tuple[Any, ...], warm_ups: Sequence[int], microbatches: int) -> tuple[float, Any]:
-    """How long an iteration takes, and when each stage is done, in s."""
-    depth = len(warm_ups)
-    free_s, back_s, sent_s = map(form.float_space, (depth, depth, depth * warm_ups[0]))
-    return form.kernel(one_iteration_s)(microbatches, *costs, free_s, back_s, sent_s), free_s
+def _space(form: Form, depth: int, ring: int, most: int) -> PaceState:
+    free_s, back_s, was_s, rest_s = (form.float_space(depth) for _ in range(4))
+    sent_s, next_s = (form.float_space(depth * ring) for _ in range(2))
+    return PaceState(free_s, back_s, sent_s, was_s, rest_s, next_s, form.float_space(most), form.int_space(depth))
 
 
 def warm_ups_of(stages: Sequence[Stage]) -> list[int]:
@@ -137,78 +134,74 @@ def warm_ups_of(stages: Sequence[Stage]) -> list[int]:
     return list(accumulate((min(depth - i, room) for i, room in rooms), min))
 
 
+class PaceCosts(NamedTuple):
+    """A 1F1B pipeline.
+
+    Attributes:
+        warm_up: forwards before the first backward, of each stage; never more than at the stage before.
+        forward_s, backward_s: of each stage.
+        delay_s: of the link behind each stage; the last one counts for nothing.
+    """
+
+    warm_up: Ints
+    forward_s: Floats
+    backward_s: Floats
+    delay_s: Floats
+
+
+class PaceState(NamedTuple):
+    """An iteration of it; zeros at first.
+
+    Attributes:
+        free_s, back_s: of each stage, the last operation's end, and the round's backward's end.
+        sent_s: stages x the first warm-up: the ends of the forwards that are in flight.
+        was_s: of each stage, `free_s` before the round.
+        rest_s: what follows the end of each stage's round, which is the one with the first stage's last forward.
+        next_s: what follows when a forward can begin, by stage and number; the first stage's last is number w_0 - 1.
+        times_s: of iterations of 1, 2, ... micro-batches.
+        shorter: work space of stages.
+    """
+
+    free_s: MutableFloats
+    back_s: MutableFloats
+    sent_s: MutableFloats
+    was_s: MutableFloats
+    rest_s: MutableFloats
+    next_s: MutableFloats
+    times_s: MutableFloats
+    shorter: MutableInts
+
+
 @kernel
-def _round(
-    j: int,
-    microbatches: int,
-    warm_up: Ints,
-    forward_s: Floats,
-    backward_s: Floats,
-    delay_s: Floats,
-    free_s: MutableFloats,
-    back_s: MutableFloats,
-    sent_s: MutableFloats,
-) -> None:
+def _round(costs: PaceCosts, state: PaceState, j: int, microbatches: int) -> None:
     """Round j of a 1F1B iteration: it ends with the backward of micro-batch j at every stage."""
+    warm_up, delay_s, free_s, sent_s, back_s = costs.warm_up, costs.delay_s, state.free_s, state.sent_s, state.back_s
     stages, ring = len(warm_up), warm_up[0]
     for i in range(stages):
         for n in range(0 if j == 0 else j + warm_up[i] - 1, min(j + warm_up[i], microbatches)):
             start_s = free_s[i]
             if i > 0:
                 start_s = max(start_s, sent_s[(i - 1) * ring + n % ring] + delay_s[i - 1])
-            free_s[i] = sent_s[i * ring + n % ring] = start_s + forward_s[i]
+            free_s[i] = sent_s[i * ring + n % ring] = start_s + costs.forward_s[i]
     for i in range(stages - 1, -1, -1):
         start_s = free_s[i]
         if i < stages - 1:
             start_s = max(start_s, back_s[i + 1] + delay_s[i])
-        free_s[i] = back_s[i] = start_s + backward_s[i]
+        free_s[i] = back_s[i] = start_s + costs.backward_s[i]
 
 
 @kernel
-def one_iteration_s(
-    microbatches: int,
-    warm_up: Ints,
-    forward_s: Floats,
-    backward_s: Floats,
-    delay_s: Floats,
-    free_s: MutableFloats,
-    back_s: MutableFloats,
-    sent_s: MutableFloats,
-) -> float:
-    """The time of one 1F1B iteration, in s.
-
-    Args:
-        microbatches: at least as many as the first warm-up.
-        warm_up: forwards before the first backward, of each stage; never more than at the stage before.
-        forward_s, backward_s: of each stage.
-        delay_s: of the link behind each stage; the last one counts for nothing.
-        free_s, back_s: work space of stages, zeros: the last operation's end, and the round's backward's end.
-        sent_s: work space of stages x the first warm-up: the ends of the forwards that are in flight.
-    """
+def one_iteration_s(costs: PaceCosts, state: PaceState, microbatches: int) -> float:
+    """The time of one 1F1B iteration of at least as many micro-batches as the first warm-up, in s."""
     for j in range(microbatches):
-        _round(j, microbatches, warm_up, forward_s, backward_s, delay_s, free_s, back_s, sent_s)
-    return free_s[0]
+        _round(costs, state, j, microbatches)
+    return state.free_s[0]
 
 
 @kernel
-def _drain(
-    warm_up: Ints,
-    forward_s: Floats,
-    backward_s: Floats,
-    delay_s: Floats,
-    rest_s: MutableFloats,
-    next_s: MutableFloats,
-    back_s: MutableFloats,
-) -> None:
-    """What follows the round with the first stage's last forward; walked from the end on.
-
-    Args:
-        warm_up, forward_s, backward_s, delay_s: as for `one_iteration_s`.
-        rest_s: becomes what follows the end of each stage's round.
-        next_s: becomes what follows when a forward can begin, by stage and number; the first stage's last is number
-            w_0 - 1.
-        back_s: work space of stages.
-    """
+def _drain(costs: PaceCosts, state: PaceState) -> None:
+    """What follows the round with the first stage's last forward; walked from the end on."""
+    warm_up, delay_s, rest_s, next_s, back_s = costs.warm_up, costs.delay_s, state.rest_s, state.next_s, state.back_s
     stages, ring = len(warm_up), warm_up[0]
     for i in range(stages):
         rest_s[i] = 0.0
@@ -216,37 +209,37 @@ def _drain(
         for i in range(stages):
             if i > 0:
                 rest_s[i] = max(rest_s[i], back_s[i - 1] + delay_s[i - 1])
-            rest_s[i] += backward_s[i]
+            rest_s[i] += costs.backward_s[i]
             back_s[i] = rest_s[i]
         for i in range(stages - 1, -1, -1):
             n = j + warm_up[i] - 1
             if n < ring:
                 if i < stages - 1:
                     rest_s[i] = max(rest_s[i], next_s[(i + 1) * ring + n] + delay_s[i])
-                rest_s[i] += forward_s[i]
+                rest_s[i] += costs.forward_s[i]
                 next_s[i * ring + n] = rest_s[i]
 
 
 @kernel
-def _whole_s(
-    j: int, warm_up: Ints, delay_s: Floats, free_s: Floats, sent_s: Floats, rest_s: Floats, next_s: Floats
-) -> float:
+def _whole_s(costs: PaceCosts, state: PaceState, j: int) -> float:
     """How long an iteration takes whose first stage has had its last forward in round j."""
+    warm_up, sent_s, next_s = costs.warm_up, state.sent_s, state.next_s
     stages, ring = len(warm_up), warm_up[0]
     whole_s = 0.0
     for i in range(stages):
-        whole_s = max(whole_s, free_s[i] + rest_s[i])
+        whole_s = max(whole_s, state.free_s[i] + state.rest_s[i])
         for n in range(warm_up[min(i + 1, stages - 1)], warm_up[i]):  # sent, and not yet there
-            whole_s = max(whole_s, sent_s[i * ring + (j + n) % ring] + delay_s[i] + next_s[(i + 1) * ring + n])
+            whole_s = max(whole_s, sent_s[i * ring + (j + n) % ring] + costs.delay_s[i] + next_s[(i + 1) * ring + n])
     return whole_s
 
 
 @kernel
-def _is_steady(j: int, each_s: float, warm_up: Ints, was_s: Floats, free_s: Floats, sent_s: Floats) -> bool:
+def _is_steady(costs: PaceCosts, state: PaceState, j: int, each_s: float) -> bool:
     """Whether round j has moved all ends by `each_s`: then all later ones do."""
+    warm_up, free_s, sent_s = costs.warm_up, state.free_s, state.sent_s
     stages, ring = len(warm_up), warm_up[0]
     for i in range(stages):
-        if abs(free_s[i] - was_s[i] - each_s) > SAME * free_s[i]:
+        if abs(free_s[i] - state.was_s[i] - each_s) > SAME * free_s[i]:
             return False
         for n in range(j + warm_up[min(i + 1, stages - 1)], j + warm_up[i]):
             moved_s = sent_s[i * ring + n % ring] - sent_s[i * ring + (n - 1) % ring]
@@ -256,52 +249,33 @@ def _is_steady(j: int, each_s: float, warm_up: Ints, was_s: Floats, free_s: Floa
 
 
 @kernel
-def first_times_s(
-    most: int,
-    least_s: float,
-    each_s: float,
-    warm_up: Ints,
-    forward_s: Floats,
-    backward_s: Floats,
-    delay_s: Floats,
-    free_s: MutableFloats,
-    back_s: MutableFloats,
-    sent_s: MutableFloats,
-    was_s: MutableFloats,
-    rest_s: MutableFloats,
-    next_s: MutableFloats,
-    times_s: MutableFloats,
-    shorter: MutableInts,
-) -> int:
+def first_times_s(costs: PaceCosts, state: PaceState, most: int, least_s: float, each_s: float) -> int:
     """The times of 1F1B iterations of 1, 2, ... micro-batches, until one more adds `each_s`; returns how many they are.
 
     Args:
+        costs, state: the pipeline; `times_s` has room for `most`.
         most: so many micro-batches at most, not fewer than the first warm-up.
         least_s: shorter times than this may be given too long, up to it.
         each_s: what one more adds in the long run.
-        warm_up, forward_s, backward_s, delay_s: as for `one_iteration_s`.
-        free_s, back_s, sent_s: as for `one_iteration_s`.
-        was_s, rest_s: work space of stages.
-        next_s: work space of stages x the first warm-up.
-        times_s: becomes the times; of length `most`.
-        shorter: work space of stages.
     """
+    warm_up, times_s = costs.warm_up, state.times_s
     stages, ring, known = len(warm_up), warm_up[0], most
-    _drain(warm_up, forward_s, backward_s, delay_s, rest_s, next_s, back_s)
+    _drain(costs, state)
     for j in range(most - ring + 1):
         for i in range(stages):
-            was_s[i] = free_s[i]
-        _round(j, j + ring, warm_up, forward_s, backward_s, delay_s, free_s, back_s, sent_s)
-        times_s[j + ring - 1] = _whole_s(j, warm_up, delay_s, free_s, sent_s, rest_s, next_s)
-        if j > 0 and _is_steady(j, each_s, warm_up, was_s, free_s, sent_s):
+            state.was_s[i] = state.free_s[i]
+        _round(costs, state, j, j + ring)
+        times_s[j + ring - 1] = _whole_s(costs, state, j)
+        if j > 0 and _is_steady(costs, state, j, each_s):
             known = j + ring
             break
+    shorter = PaceCosts(state.shorter, costs.forward_s, costs.backward_s, costs.delay_s)
     for count in range(1, ring):
         times_s[count - 1] = times_s[ring - 1]
         if times_s[ring - 1] >= least_s:
             for i in range(stages):
-                shorter[i], free_s[i] = min(count, warm_up[i]), 0.0
-            times_s[count - 1] = one_iteration_s(count, shorter, forward_s, backward_s, delay_s, free_s, back_s, sent_s)
+                state.shorter[i], state.free_s[i] = min(count, warm_up[i]), 0.0
+            times_s[count - 1] = one_iteration_s(shorter, state, count)
     return known
 
 
@@ -351,6 +325,6 @@ def connection_of(templates: Templates) -> Connection:
     return templates.network.between_workers or Connection()
 
 
-def reduced_bytes(layers: Sequence[LayerState], stage: Stage) -> float:
+def reduced_bytes(layers: Sequence[HoldsBytes], stage: Stage) -> float:
     """What a GPU of a stage sums with others: its share of the gradients, as many bytes as of the parameters."""
     return held_bytes(layers, *stage.layers)[0] / stage.tensor_parallel

@@ -64,7 +64,13 @@ def plan_oobleck(
             split; names the nearest number that would do.
         InvalidInputError: the templates are for another micro-batch size.
     """
-    _require_size(templates, microbatch_size)
+    known = templates.planner.options.get("microbatch_size")
+    if known is not None and known != microbatch_size:
+        raise InvalidInputError(
+            f"the templates are for micro-batches of {known}, not of {microbatch_size}",
+            where="--microbatch-size",
+            fix=f"take {known}, or profile the model with {microbatch_size}",
+        )
     microbatches = microbatches_of(templates, nodes, global_batch, microbatch_size, multiple_of)
     found = instantiate(templates, nodes, microbatches, multiple_of, objective, solver, microbatch_size)
     told = {
@@ -114,7 +120,21 @@ def plan_of(
     problem = home_problem(one_of_each, split=False)
     bound_s = lower_bound(problem).value_s
     promised = with_orders_and_prediction(one_of_each, problem, _orders(one_of_each, problem), bound_s)
-    return _with_all(promised, pipelines)
+    # The plan of all pipelines, from one in which each kind of them stands once: alike ones do the same at the same
+    # time, so that all promises hold but those that sum over workers.
+    assert promised.prediction is not None
+    rows: dict[Pipeline, list[tuple[Worker, float]]] = {pipeline: [] for pipeline in promised.pipelines}
+    for worker, peak_bytes in zip(promised.workers, promised.prediction.peak_memory_bytes, strict=True):
+        rows[promised.pipelines[worker.pipeline]].append((worker, peak_bytes))
+    workers = tuple(replace(worker, pipeline=k) for k, one in enumerate(pipelines) for worker, _ in rows[one])
+    work_s = {pipeline: _work_s(promised, pipeline) for pipeline in rows}
+    all_work_s = sum(work_s[one] for one in pipelines)
+    prediction = replace(
+        promised.prediction,
+        bubble_ratio=bubble_ratio(all_work_s, len(workers), promised.prediction.iteration_time_s),
+        peak_memory_bytes=tuple(peak_bytes for one in pipelines for _, peak_bytes in rows[one]),
+    )
+    return checked(replace(promised, pipelines=tuple(pipelines), workers=workers, prediction=prediction))
 
 
 def ordered_of(templates: Templates, sizes: Sequence[int], microbatches: Sequence[int]) -> tuple[Problem, Orders]:
@@ -131,16 +151,6 @@ def ordered_of(templates: Templates, sizes: Sequence[int], microbatches: Sequenc
     )
     problem = home_problem(bare, split=False)
     return problem, _orders(bare, problem)
-
-
-def _require_size(templates: Templates, microbatch_size: int) -> None:
-    known = templates.planner.options.get("microbatch_size")
-    if known is not None and known != microbatch_size:
-        raise InvalidInputError(
-            f"the templates are for micro-batches of {known}, not of {microbatch_size}",
-            where="--microbatch-size",
-            fix=f"take {known}, or profile the model with {microbatch_size}",
-        )
 
 
 def template_among(templates: Templates, template: PipelineTemplate, peers: int) -> Template:
@@ -171,26 +181,6 @@ def _orders(plan: Plan, problem: Problem) -> Orders:
             known[pipeline] = coded(one_forward_one_backward(template.stages, template.links, pipeline.microbatches))
         found += in_jobs(known[pipeline], np.flatnonzero(problem.origin == k).tolist())
     return found
-
-
-def _with_all(plan: Plan, pipelines: Sequence[Pipeline]) -> Plan:
-    """The plan of all pipelines, from one in which each kind of them stands once.
-
-    Alike pipelines do the same at the same time, so that all promises hold but those that sum over workers.
-    """
-    assert plan.prediction is not None
-    rows: dict[Pipeline, list[tuple[Worker, float]]] = {pipeline: [] for pipeline in plan.pipelines}
-    for worker, peak_bytes in zip(plan.workers, plan.prediction.peak_memory_bytes, strict=True):
-        rows[plan.pipelines[worker.pipeline]].append((worker, peak_bytes))
-    workers = tuple(replace(worker, pipeline=k) for k, one in enumerate(pipelines) for worker, _ in rows[one])
-    work_s = {pipeline: _work_s(plan, pipeline) for pipeline in rows}
-    all_work_s = sum(work_s[one] for one in pipelines)
-    prediction = replace(
-        plan.prediction,
-        bubble_ratio=bubble_ratio(all_work_s, len(workers), plan.prediction.iteration_time_s),
-        peak_memory_bytes=tuple(peak_bytes for one in pipelines for _, peak_bytes in rows[one]),
-    )
-    return checked(replace(plan, pipelines=tuple(pipelines), workers=workers, prediction=prediction))
 
 
 def _work_s(plan: Plan, pipeline: Pipeline) -> float:

@@ -92,7 +92,7 @@ class Reconfigurer:
 
     def __init__(self, plan: Plan) -> None:
         self.templates = templates_of(plan)
-        self._weighing = Weighing(self.templates, _batch_of(plan))
+        self._weighing = Weighing(self.templates, batch_of(plan))
 
     def usable(self, nodes: int) -> int:
         """How many of so many nodes pipelines can use: all of what the job began with, not all of any more.
@@ -131,8 +131,26 @@ class Reconfigurer:
                 holds.
             InvalidInputError: the nodes are not of this plan.
         """
-        before = _sizes(plan, self.templates.gpus_per_node)
-        _require_nodes(nodes, before, len(self.templates.layers))
+        sizes = {
+            template.name: len(node_shapes(template.stages, self.templates.gpus_per_node))
+            for template in plan.templates
+        }
+        before = tuple(sizes[pipeline.template] for pipeline in plan.pipelines)
+        # Raise InvalidInputError unless names and positions are unique and there are such positions and layers.
+        layers = len(self.templates.layers)
+        names = {node.name for node in nodes}
+        positions = [node.position for node in nodes if node.position is not None]
+        if len(names) < len(nodes) or len(set(positions)) < len(positions):
+            raise InvalidInputError("two nodes have one name or one position", where="the nodes", fix="give each once")
+        for node in nodes:
+            k, i = node.position or (0, 0)
+            first, stop = node.layers or (0, 1)
+            if not (0 <= k < len(before) and 0 <= i < before[k] and 0 <= first < stop <= layers):
+                raise InvalidInputError(
+                    f"node {node.name} stands at {node.position} with layers {node.layers}",
+                    where="the nodes",
+                    fix=f"pipelines are 0 to {len(before) - 1}, layers [first, stop) up to {layers}",
+                )
         choice = self._weighing.chosen(SurvivingNodes(before, tuple(nodes)), pays_within)
         kept = {name: value for name, value in plan.planner.options.items() if name in KEPT_OPTIONS}
         made = plan_of(self.templates, choice.pipelines.sizes, choice.microbatches, kept)
@@ -158,22 +176,17 @@ def crew_after(plan: Plan, failed: Collection[Place], joining: int) -> tuple[Cre
         InvalidInputError: there is no such worker, or the plan was not made from templates.
     """
     for k, i in failed:
-        _require_worker(plan, k, i)
+        if k >= len(plan.pipelines):
+            fix = f"pipelines are 0 to {len(plan.pipelines) - 1}"
+            raise InvalidInputError(f"there is no worker {k}/{i}", where="--failed", fix=fix)
+        if i >= len(plan.template_of(k).stages):
+            fix = f"workers of pipeline {k} are {k}/0 to {k}/{len(plan.template_of(k).stages) - 1}"
+            raise InvalidInputError(f"there is no worker {k}/{i}", where="--failed", fix=fix)
     new = (CrewNode(f"new{n}", None, None) for n in range(joining))
     return (*crew_of(plan, templates_of(plan).gpus_per_node, failed), *new)
 
 
-def _require_worker(plan: Plan, k: int, i: int) -> None:
-    if k >= len(plan.pipelines):
-        fix = f"pipelines are 0 to {len(plan.pipelines) - 1}"
-    elif i >= len(plan.template_of(k).stages):
-        fix = f"workers of pipeline {k} are {k}/0 to {k}/{len(plan.template_of(k).stages) - 1}"
-    else:
-        return
-    raise InvalidInputError(f"there is no worker {k}/{i}", where="--failed", fix=fix)
-
-
-def _batch_of(plan: Plan) -> GlobalBatch:
+def batch_of(plan: Plan) -> GlobalBatch:
     """What a plan distributes, and how: as its options say, which may be of anybody's hand."""
     options, microbatches = plan.planner.options, plan.total_microbatches()
     multiple_of, objective, solver = options.get("multiple_of"), options.get("objective"), options.get("solver")
@@ -183,29 +196,6 @@ def _batch_of(plan: Plan) -> GlobalBatch:
         "variance" if objective == "variance" else "min-max",
         "pyomo" if solver == "pyomo" else "exact",
     )
-
-
-def _sizes(plan: Plan, gpus_per_node: int) -> tuple[int, ...]:
-    """The nodes of each pipeline."""
-    sizes = {template.name: len(node_shapes(template.stages, gpus_per_node)) for template in plan.templates}
-    return tuple(sizes[pipeline.template] for pipeline in plan.pipelines)
-
-
-def _require_nodes(nodes: Sequence[CrewNode], before: Sequence[int], layers: int) -> None:
-    """Raise InvalidInputError unless names and positions are unique and there are such positions and layers."""
-    names = {node.name for node in nodes}
-    positions = [node.position for node in nodes if node.position is not None]
-    if len(names) < len(nodes) or len(set(positions)) < len(positions):
-        raise InvalidInputError("two nodes have one name or one position", where="the nodes", fix="give each once")
-    for node in nodes:
-        k, i = node.position or (0, 0)
-        first, stop = node.layers or (0, 1)
-        if not (0 <= k < len(before) and 0 <= i < before[k] and 0 <= first < stop <= layers):
-            raise InvalidInputError(
-                f"node {node.name} stands at {node.position} with layers {node.layers}",
-                where="the nodes",
-                fix=f"pipelines are 0 to {len(before) - 1}, layers [first, stop) up to {layers}",
-            )
 
 
 def _told(found: Reconfiguration, before: Plan, pays_within: int) -> Plan:
@@ -365,21 +355,24 @@ class Weighing:
         stepped = self._stepped(standing)
         if stepped is None:
             return self._seated(standing, self._fastest(standing))
-        if not pays_within or not self._knows_copying:
+        # Unless it is known how much is copied and how fast, copying would seem to be free.
+        if not pays_within or not (any(self.layer_bytes) and self._connection.bandwidth_bytes_per_s is not None):
             return self._seated(standing, stepped)
         fastest = self._fastest(standing)
         if sorted(fastest.pipelines.sizes) == sorted(stepped.pipelines.sizes):  # the least copies are the same, too
             return self._seated(standing, stepped)
         found = self._seated(standing, fastest)
-        if _pays_anyway(found, stepped, pays_within):
+        assert found.copying_s is not None
+        # It pays even if the others had nothing to copy.
+        gain_s = stepped.iteration_s - found.iteration_s
+        if gain_s > ROUNDING * stepped.iteration_s and pays_within * gain_s > found.copying_s:
             return found
         kept = self._seated(standing, stepped)
-        return found if _is_better(found, kept, pays_within) else kept
-
-    @property
-    def _knows_copying(self) -> bool:
-        """Whether it is known how much is copied and how fast: else copying would seem to be free."""
-        return any(self.layer_bytes) and self._connection.bandwidth_bytes_per_s is not None
+        assert kept.copying_s is not None
+        if abs(found.iteration_s - kept.iteration_s) <= ROUNDING * kept.iteration_s:  # then what moves less
+            return found if found.moved_bytes < kept.moved_bytes * (1 - ROUNDING) else kept
+        gain_s = pays_within * (kept.iteration_s - found.iteration_s)
+        return found if gain_s > found.copying_s - kept.copying_s else kept
 
     def _stepped(self, standing: SurvivingNodes) -> Proposal | None:
         """What the paper's steps give; None where they give more pipelines than the batch can be split for."""
@@ -396,7 +389,22 @@ class Weighing:
 
     def _fastest(self, standing: SurvivingNodes) -> Proposal:
         """The pipelines whose iteration ends first, if all were begun anew."""
-        pipelines = _succeeding(self._fastest_sizes(len(standing.crew)), standing.left)
+        # Pipelines that replace present ones: those with as many nodes first, then the larger the larger ones.
+        free = sorted(self._fastest_sizes(len(standing.crew)), reverse=True)
+        found: list[tuple[int, int]] = []
+        others = []
+        for k in sorted((k for k, nodes in enumerate(standing.left) if nodes), key=lambda k: -standing.left[k]):
+            if standing.left[k] in free:
+                free.remove(standing.left[k])
+                found.append((k, standing.left[k]))
+            else:
+                others.append(k)
+        found += zip(others, free, strict=False)
+        new = free[len(others) :]
+        found.sort()
+        pipelines = PipelineAssignment(
+            (*(size for _, size in found), *new), (*(k for k, _ in found), *[None] * len(new)), ("new set",)
+        )
         return Proposal(pipelines, *self._distributed(pipelines.sizes))
 
     def _fastest_sizes(self, nodes: int) -> tuple[int, ...]:
@@ -469,38 +477,3 @@ class Weighing:
         return [
             tuple(shape.layers for shape in node_shapes(template.stages, gpus)) for template in self.templates.templates
         ]
-
-
-def _pays_anyway(fastest: Choice, stepped: Proposal, pays_within: int) -> bool:
-    """Whether the fastest pipelines have done so many iterations first even if the others had nothing to copy."""
-    assert fastest.copying_s is not None
-    gain_s = stepped.iteration_s - fastest.iteration_s
-    return gain_s > ROUNDING * stepped.iteration_s and pays_within * gain_s > fastest.copying_s
-
-
-def _is_better(fastest: Choice, stepped: Choice, pays_within: int) -> bool:
-    """Whether the fastest pipelines have done so many iterations first; equal times: whether they move less."""
-    assert fastest.copying_s is not None and stepped.copying_s is not None
-    if abs(fastest.iteration_s - stepped.iteration_s) <= ROUNDING * stepped.iteration_s:
-        return fastest.moved_bytes < stepped.moved_bytes * (1 - ROUNDING)
-    gain_s = pays_within * (stepped.iteration_s - fastest.iteration_s)
-    return gain_s > fastest.copying_s - stepped.copying_s
-
-
-def _succeeding(sizes: Sequence[int], left: Sequence[int]) -> PipelineAssignment:
-    """Pipelines that replace present ones: those with as many nodes first, then the larger the larger ones."""
-    free = sorted(sizes, reverse=True)
-    found: list[tuple[int, int]] = []
-    others = []
-    for k in sorted((k for k, nodes in enumerate(left) if nodes), key=lambda k: -left[k]):
-        if left[k] in free:
-            free.remove(left[k])
-            found.append((k, left[k]))
-        else:
-            others.append(k)
-    found += zip(others, free, strict=False)
-    new = free[len(others) :]
-    found.sort()
-    return PipelineAssignment(
-        (*(size for _, size in found), *new), (*(k for k, _ in found), *[None] * len(new)), ("new set",)
-    )

@@ -16,7 +16,7 @@ from ... import __version__
 from ...schemas.documents import digest
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.plan import Link, Planner, Stage
-from ...schemas.profile import Connection, Layer, Profile
+from ...schemas.profile import Connection, Profile
 from ...schemas.templates import LayerState, PipelineTemplate, Templates, nodes_of_stages
 from ...schemas.text import joined
 from .mapping import Mapper, Mapping, MappingObjective, MappingRequest, Stages, fill_of, missing_degree, stages_of
@@ -129,11 +129,14 @@ def specify_nodes(
             fix=f"take {_ways_out(replace(found, largest=reach))}",
         )
     if not gaps and (left_out := found.uncovered()):
+        more = f" and other numbers, to {left_out[-1]}, of" if len(left_out) > MOST_NAMED else ""
+        # The smallest largest size that leaves no number of nodes out.
+        least = max(-(-number // (number // smallest)) for number in range(found.fewest_nodes, nodes + 1))
         raise InfeasibleError(
             f"{fault_tolerance + 1} or more pipelines of at most {_nodes(found.largest)} each cannot use up "
-            f"{_listed(left_out)} nodes",
+            f"{', '.join(map(str, left_out[:MOST_NAMED]))}{more} nodes",
             where="--largest",
-            fix=f"take --largest {_least_largest(found)} or more",
+            fix=f"take --largest {least} or more",
         )
     return found
 
@@ -153,17 +156,6 @@ def _ways_out(possible: NodeSpecification) -> str:
     if not possible.uncovered():
         ways.insert(0, f"--largest {largest}")
     return joined(ways, "or")
-
-
-def _least_largest(wanted: NodeSpecification) -> int:
-    """The smallest largest size that leaves no number of nodes out."""
-    reach = range(wanted.fewest_nodes, wanted.nodes + 1)
-    return max(-(-nodes // (nodes // wanted.smallest)) for nodes in reach)
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    more = f" and other numbers, to {numbers[-1]}, of" if len(numbers) > MOST_NAMED else ""
-    return ", ".join(map(str, numbers[:MOST_NAMED])) + more
 
 
 def _nodes(count: int) -> str:
@@ -215,7 +207,10 @@ def plan_templates(
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         templates=tuple(_template(profile, request, mapping) for mapping in mapper.best(specification.sizes)),
-        layers=tuple(map(_layer_state, profile.layers)),
+        layers=tuple(
+            LayerState(one.parameter_bytes, one.state_bytes, one.tied_to, one.tied_bytes, one.tied_state_bytes)
+            for one in profile.layers
+        ),
         network=profile.network,
         inputs={"profile": digest(profile)},
     )
@@ -264,10 +259,6 @@ def _options(
         "microbatch_size": profile.microbatch_size,
         "sequence_length": profile.sequence_length,
     }
-
-
-def _layer_state(layer: Layer) -> LayerState:
-    return LayerState(layer.parameter_bytes, layer.state_bytes, layer.tied_to, layer.tied_bytes, layer.tied_state_bytes)
 
 
 def _template(profile: Profile, request: MappingRequest, mapping: Mapping) -> PipelineTemplate:

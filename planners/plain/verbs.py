@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, get_args
 
 from ...schemas.conditions import LinkPlace, Pair, pair_of
 from ...schemas.errors import InvalidInputError
+from ...schemas.orders import LeanSchedule, Schedule
 from ...schemas.plan import Place, Plan, name_of, parse_place
 from ...schemas.profile import Profile
 from ...schemas.quantities import USUAL_TIME_LIMIT_S
+from ...schemas.site import site_of, site_or_count
 from ...schemas.text import did_you_mean, listed
 from ..adaptra.plan import Technique as WarmUps
 from ..adaptra.plan import plan_adaptra as adaptra_of
@@ -20,22 +22,18 @@ from ..batch.distribute import Distribution, distribute
 from ..batch.distribute import Objective as BatchObjective
 from ..batch.distribute import Solver as BatchSolver
 from ..batch.groups import Pace
-from ..greyhound.mitigate import Schedule as EvenSchedule
 from ..greyhound.mitigate import Switching, plan_switches
 from ..greyhound.mitigate import plan_topology as topology_of
 from ..joint.plan import plan_joint as joint_of
 from ..oobleck.reconfiguration import Reconfiguration, Reconfigurer, crew_after
 from ..oobleck.templates import plan_templates as templates_of
-from ..pipeline import Schedule
 from ..pipeline import plan_pipeline as pipeline_of
 from ..scheduling.solve import Effort, SolverName, with_own_proof
 from ..shape import Shape
-from ..slipstream.cluster import AtlasRequest, Technique, grid_of, opening
-from ..slipstream.normalization import Cost
-from ..slipstream.replanner import Replanner
+from ..slipstream.cluster import Technique
 
 if TYPE_CHECKING:
-    from ...schemas.atlas import Atlas
+    from ...schemas.cluster import Cluster
     from ...schemas.templates import Templates
 
 
@@ -136,6 +134,8 @@ def plan_pipeline(
     dp: int = 1,
     memory_limit: float | Sequence[float] | None = None,
     link_delay: Delays | None = None,
+    cluster: "str | Cluster | None" = None,
+    overlay: str | None = None,
 ) -> Plan:
     """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W.
 
@@ -147,14 +147,19 @@ def plan_pipeline(
         dp: pipelines.
         memory_limit: activation bytes of a worker: one, or one a stage; None: what the profile's device leaves.
         link_delay: delays of links in s; others have what the profile's network takes.
+        cluster: the machines, as `read_cluster` gives or takes them; what they say of memory and network counts.
+        overlay: the YAML file of what has failed or is slow there.
 
     Raises:
-        InvalidInputError: a link or limit that the shape does not have.
+        InvalidInputError: a link or limit that the shape does not have, or the machines cannot be read; here also: a
+            worker has failed or is slow there.
         InfeasibleError: there are fewer layers than stages, or a memory limit admits no such schedule.
     """
     known(schedule, get_args(Schedule), "--schedule")
-    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay))
-    return pipeline_of(profile, shape, schedule)
+    site = site_of(cluster, overlay)
+    delays = {**site.delays_alone(pp, dp).link_delay_s, **link_delays(link_delay)}
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), delays)
+    return site.signed(pipeline_of(site.adapted(profile), shape, schedule), profile)
 
 
 def plan_adaptra(
@@ -169,11 +174,13 @@ def plan_adaptra(
     solver: SolverName = "auto",
     time_limit: float | None = None,
     seed: int = 0,
+    cluster: "str | Cluster | None" = None,
+    overlay: str | None = None,
 ) -> Plan:
     """Plan warm-ups that absorb slow links (Adaptra).
 
     Args:
-        profile, pp, microbatches, dp, memory_limit, link_delay: as for `plan_pipeline`.
+        profile, pp, microbatches, dp, memory_limit, link_delay, cluster, overlay: as for `plan_pipeline`.
         technique: "initial" orders, made before the delays; "adapted" to them; or the "best" found for them.
         solver: "auto", "heuristic", "milp" or "cp-sat"; one that is named also proves by itself.
         time_limit: seconds of exact solvers; None: 60 if one is named, else 0.
@@ -189,9 +196,11 @@ def plan_adaptra(
     known(technique, get_args(WarmUps), "--technique")
     if technique != "best" and solver in ("milp", "cp-sat"):
         raise InvalidInputError(f"--technique {technique} takes no solver", where="--solver", fix="take best")
-    effort = effort_of(solver, time_limit, seed)
-    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay))
-    return with_own_proof(lambda: adaptra_of(profile, shape, technique, effort), effort)
+    effort, site = effort_of(solver, time_limit, seed), site_of(cluster, overlay)
+    delays = {**site.delays_alone(pp, dp).link_delay_s, **link_delays(link_delay)}
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), delays)
+    made = with_own_proof(lambda: adaptra_of(site.adapted(profile), shape, technique, effort), effort)
+    return site.signed(made, profile)
 
 
 def plan_joint(
@@ -208,12 +217,14 @@ def plan_joint(
     solver: SolverName = "auto",
     time_limit: float | None = None,
     seed: int = 0,
+    cluster: "str | Cluster | None" = None,
+    overlay: str | None = None,
 ) -> Plan:
     """Plan for dead workers, slow workers and slow links at once.
 
     Args:
-        profile, pp, microbatches, dp, memory_limit, link_delay: as for `plan_pipeline`.
-        failed: dead workers.
+        profile, pp, microbatches, dp, memory_limit, link_delay, cluster, overlay: as for `plan_pipeline`.
+        failed: dead workers, beside those of the overlay.
         technique: SlipStream's: "adaptive", "decoupled" or "staggered".
         slow: how many times as long slow workers take.
         solver, time_limit, seed: as for `plan_adaptra`.
@@ -227,76 +238,13 @@ def plan_joint(
             fewer layers than stages.
     """
     known(technique, get_args(Technique), "--technique")
-    effort, dead = effort_of(solver, time_limit, seed), places(failed)
-    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay))
-    return with_own_proof(lambda: joint_of(profile, shape, dead, factors(slow), effort, technique), effort)
-
-
-def plan_slipstream(
-    profile: Profile,
-    *,
-    pp: int,
-    dp: int,
-    microbatches: int,
-    failed: Iterable[WorkerName] = (),
-    failures: int | None = None,
-    technique: Technique = "staggered",
-    failure_unit: tuple[int, int] = (1, 1),
-    cost: Cost = "heuristic",
-    memory_limit: float | Sequence[float] | None = None,
-    link_delay: Delays | None = None,
-    slow: Factors | None = None,
-    solver: SolverName = "auto",
-    time_limit: float | None = None,
-    seed: int = 0,
-) -> Plan:
-    """Plan for dead workers: their micro-batches run on their peers, in the bubbles (SlipStream).
-
-    Args:
-        profile, pp, dp, microbatches, memory_limit, link_delay: as for `plan_pipeline`.
-        failed: dead workers, planned for where they are; with `failures` the plan says which workers swap.
-        failures: so many dead workers, moved to where they cost least (normalized).
-        technique: re-routing ("adaptive"); with backwards split where it helps ("decoupled"); and with each stage's
-            optimizer on its own ("staggered").
-        failure_unit: pipelines and stages of a block of workers that die together.
-        cost: what normalization reckons with: "heuristic" as in the paper, or real schedules ("scheduler").
-        slow: how many times as long slow workers take.
-        solver, time_limit, seed: as for `plan_adaptra`.
-
-    Returns:
-        A checked plan; without failures, one for healthy workers.
-
-    Raises:
-        InvalidInputError: a worker, link or limit that the shape does not have.
-        InfeasibleError: a stage has no live worker, a memory limit does not admit a single micro-batch, or there are
-            fewer layers than stages.
-    """
-    known(technique, get_args(Technique), "--technique")
-    known(cost, get_args(Cost), "--cost")
-    effort = effort_of(solver, time_limit, seed)
-    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay))
-    common = opening(profile, AtlasRequest(shape, technique, failure_unit, effort, cost, factors(slow)))
-    return rerouted(common, grid_of(common).failed_units(places(failed)), failures, effort)
-
-
-def rerouted(common: "Atlas", units: frozenset[Place], failures: int | None, effort: Effort) -> Plan:
-    """SlipStream's plan for failures where they are, or for so many normalized ones.
-
-    Args:
-        common: the opening of `planners/slipstream/cluster.py`.
-        units: blocks of workers that are dead.
-        failures: how many dead blocks to move to where they cost least; None: they stay in place.
-        effort: the one that the opening was made with.
-    """
-    replanner = Replanner(common, len(units) if failures is None else failures)
-
-    def made() -> Plan:
-        if failures is None:
-            return replanner.in_place(units)
-        entry, plan = replanner.entry(failures)
-        return plan if plan is not None and not units else replanner.rebuilt(entry, units or None)
-
-    return with_own_proof(made, effort)
+    effort, site = effort_of(solver, time_limit, seed), site_of(cluster, overlay)
+    there, dead = site.troubles(pp, dp), places(failed)
+    dead += [place for place in there.failed if place not in dead]
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), {**there.link_delay_s, **link_delays(link_delay)})
+    factor = {**there.slow, **factors(slow)}
+    made = with_own_proof(lambda: joint_of(site.adapted(profile), shape, dead, factor, effort, technique), effort)
+    return site.signed(made, profile)
 
 
 def plan_topology(
@@ -307,7 +255,7 @@ def plan_topology(
     dp: int = 1,
     slow: Factors | None = None,
     slow_link: PairDelays | None = None,
-    schedule: EvenSchedule = "1f1b",
+    schedule: LeanSchedule = "1f1b",
     memory_limit: float | Sequence[float] | None = None,
     seed: int = 0,
 ) -> Plan:
@@ -328,7 +276,7 @@ def plan_topology(
         InvalidInputError: a worker or limit that the shape does not have.
         InfeasibleError: there are fewer layers than stages, or a memory limit admits no such schedule.
     """
-    known(schedule, get_args(EvenSchedule), "--schedule")
+    known(schedule, get_args(LeanSchedule), "--schedule")
     named = {name_of(worker): factor for worker, factor in factors(slow).items()}
     links: dict[Pair, float] = {}
     for ends, delay_s in (slow_link or {}).items():
@@ -340,29 +288,39 @@ def plan_topology(
 def plan_templates(
     profile: Profile,
     *,
-    nodes: int,
-    gpus_per_node: int = 1,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
     fault_tolerance: int = 1,
     microbatches: int | None = None,
     largest: int | None = None,
     memory_limit: float | None = None,
+    gpu: str | None = None,
+    cluster: "str | Cluster | None" = None,
+    overlay: str | None = None,
 ) -> "Templates":
     """Plan pipeline templates: for each number of nodes a pipeline may have, the fastest stages (Oobleck).
 
     Args:
         profile: the model's costs, at all tensor-parallel degrees that are to be used.
-        nodes: that are there at the start, N.
-        gpus_per_node: of each, M.
+        nodes: that are there at the start, N; None: those of the cluster.
+        gpus_per_node: of each, M; None: those of the cluster, else 1.
         fault_tolerance: f: there are f + 1 pipelines or more at all times.
         microbatches: of each pipeline; four a stage if None.
         largest: nodes of the largest pipeline; what f of the smallest leave if None.
         memory_limit: bytes of a GPU, for parameters and state, too; the profile's device has it if None.
+        gpu: the kind of GPU, whose memory counts where the profile has none.
+        cluster, overlay: as for `plan_pipeline`; nodes with failed GPUs are taken off.
 
     Raises:
-        InvalidInputError: numbers that contradict each other.
+        InvalidInputError: numbers that contradict each other, nothing says how many nodes there are, or something is
+            slow there.
         InfeasibleError: the model does not fit on so many nodes.
     """
-    return templates_of(profile, nodes, gpus_per_node, fault_tolerance, microbatches, largest, memory_limit)
+    site = site_or_count(cluster, nodes, gpus_per_node, gpu, overlay)
+    count, gpus = site.live_nodes()
+    adapted = site.adapted(profile)
+    made = templates_of(adapted, count, gpus, fault_tolerance, microbatches, largest, memory_limit)
+    return site.signed(made, profile)
 
 
 def plan_reconfigure(

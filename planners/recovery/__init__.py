@@ -1,1 +1,1 @@
-"""What a running job does when workers fail, join or slow down: the next plan, by one of the planners."""
+"""What a job does when workers fail, join or slow down, replayed or for real: our policy, the papers' and baselines."""

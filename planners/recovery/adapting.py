@@ -1,34 +1,42 @@
-"""What the coordinator answers when links or workers of a running job are slow: another plan, or the one that runs.
+"""A grid of alike pipelines that heeds what is slow: SlipStream for failures, and the cheapest remedy for the rest.
 
-Whoever is dead is re-routed as ever (`rerouting.py`). On top of that, the cheapest thing that helps ("Greyhound",
-section 5); how far that may go is the `level` of the conditions (`escalation.py`):
+Whoever is dead is re-routed as ever (`slipstream.py`). On top of that, the cheapest thing that helps ("Greyhound",
+section 5); how far that may go is the `level` of the moment (`escalation.py`):
 
 1. At once (S2), the dead, the slow workers and the slow links are planned for jointly (planners/joint/): micro-batches
-   are shared out unevenly, and warm-ups bent around links. Yet the running plan goes on, or else the one for the
-   failures alone is taken, if it takes at most `WORTH_IT` longer. Its orders are timed under the delays, so what its
-   slack has room for (Equation 1 of "Adaptra") is seen exactly.
+   are shared out unevenly, and warm-ups bent around links. Yet the running orders stay, or else those for the failures
+   alone are taken, if they take at most `WORTH_IT` longer. They are timed under the delays, so what slack has room
+   for (Equation 1 of "Adaptra") is seen exactly. Nobody asks for a joint plan where not even one at its bound
+   (`planners/joint/bound.py`) would be worth it.
 2. From level 1 on (S3), some workers change places first, if the joint plan is then faster by `GAIN` for each swap, and
-   what that gains pays for its copies within `--normalize-within` iterations (planners/greyhound/topology.py).
+   what that gains pays for its copies before the horizon (planners/greyhound/topology.py).
 3. From level 2 on (S4), the job starts again on other workers, if it is still slower by `GAIN` than it could be.
 
-Once nothing is slow, the plan is again that for the failures alone, and who has changed places goes back.
+Once nothing is slow, the orders are again those for the failures alone, and who has changed places goes back.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TYPE_CHECKING, cast
 
-from ...schemas.conditions import Conditions, LinkPlace, Pair, SlowLink, SlowWorker, pair_of, under_conditions
+from ...schemas.conditions import AS_PLANNED, PlacePair, PlanConditions, are_neighbours, are_peers, slow_at
+from ...schemas.documents import digest
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan, Stage, name_of, place_of
-from ...schemas.protocols import Hand, Replanned
-from ..break_even import pays_within
-from ..greyhound.topology import PlacePair, Swap, are_neighbours, are_peers, best_swap
-from ..scheduling.problem import codes_of, problem_of
-from ..scheduling.retime import value_s
-from ..slipstream.cluster import alike, connection_of
-from .rerouting import ReroutingPlanner, empty_places
+from ...schemas.replay import Fleet, Moment, StateChange, TrainingState, Transition
+from ..greyhound.topology import Swap, best_swap
+from ..joint.bound import JointBound
+from ..scheduling.retimed import Retimed
+from .job import Horizon, Seating, pays, planning, regrouping, seating_of
+from .rerouting import Empty
+from .unheeding import paced
+
+if TYPE_CHECKING:
+    from .slipstream import SlipStream
 
 WORTH_IT = 0.02
 # Copies, and even more so a restart, are made only for what makes iterations so much shorter ("Greyhound", section 5.1,
@@ -38,299 +46,398 @@ SWAPS = 3
 # Where nobody knows how much is copied, or how fast, the copies are taken to last as long as so many iterations.
 UNKNOWN_COPYING = 10
 
-MOVE, RESTART = 1, 2  # levels of conditions
+MOVE, RESTART = 1, 2  # levels of what is slow
 
-Seats = Mapping[str, Place]
+# What orders are made for: nothing slow (those of SlipStream), or what is slow (joint ones); or the digest of a plan
+# that ran when the job was resumed.
+Orders = PlanConditions | str
+
+
+@dataclass(frozen=True)
+class AdaptedLayout:
+    """Who sits where, in which orders.
+
+    Attributes:
+        base: SlipStream's standing, in which nothing is slow.
+        orders: what they are made for.
+        slowness: what is slow there.
+    """
+
+    base: TrainingState
+    orders: Orders = AS_PLANNED
+    slowness: PlanConditions = AS_PLANNED
 
 
 class Adapting:
-    """Plans for one job's failures, slow workers and slow links (a `Replan`).
+    """SlipStream's seats, and orders for what is slow (a `RunningPolicy`).
 
     A broken link counts as one that takes a detour, twice as long as it would. Links between workers who have nothing
-    to send to each other do not count, nor do workers without a place.
+    to send to each other do not count, nor do nodes without a seat. Only nodes of a single worker change places.
 
     Args:
-        base: plans for the failures.
-        normalize_within: iterations within which a swap's copies must have paid; 0: nobody moves.
-        host_memory_bytes: what a worker may hold beyond its stage's memory limit under an adapted plan.
+        slipstream: for failures, and for nodes that come.
+        horizon: until when a swap's copies must have paid.
+        host_memory_bytes: what a worker may hold beyond its stage's memory limit in joint orders.
     """
 
-    def __init__(self, base: ReroutingPlanner, normalize_within: int, host_memory_bytes: float = 0.0) -> None:
-        self._base, self._host_memory_bytes = base, host_memory_bytes
-        self._normalize_within = normalize_within if alike(base.common) else 0
+    def __init__(self, slipstream: SlipStream, horizon: Horizon, host_memory_bytes: float = 0.0) -> None:
+        self._slipstream, self._host_bytes = slipstream, host_memory_bytes
+        self._job, self._pipelines = slipstream.job, slipstream.job.pipelines
+        self._horizon = horizon if self._pipelines.are_alike else Horizon(0)
+        self._resumed: dict[str, Plan] = {}
+        self._is_saved = slipstream.job.saved is not None
+        self._ready = cache(self._orders_timed)
+        self._time_s = cache(self._timed_s)
+        self._pace_s = cache(self._paced_s)
+        self._joint = cache(self._joint_plan)
+        self._bound_s = cache(self._least_s)
 
-    def __call__(self, plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
-        """The plan for who is there, as things are.
+    def begin(self, fleet: Fleet) -> TrainingState:
+        """As SlipStream, slow parts included; what is slow already is answered from the next moment on."""
+        return self._standing(AdaptedLayout(self._slipstream.begin(fleet)), fleet)
+
+    def resume(self, plan: Plan, seats: Mapping[Place, str]) -> TrainingState:
+        """As SlipStream; its orders, or others that were made for what was slow."""
+        base = self._slipstream.resume(plan, seats)
+        if plan == self._pipelines.plan(self._empty(base)):
+            return self._standing(AdaptedLayout(base), Fleet(()))
+        base = self._slipstream.seated(seating_of(base))  # what it takes with nothing slow is not what this plan says
+        name = digest(plan)
+        self._resumed[name] = plan
+        return self._standing(AdaptedLayout(base, name), Fleet(()))
+
+    def react(self, standing: TrainingState, moment: Moment) -> Transition:
+        """As SlipStream, in the best orders that there are; where that has nothing to do, a remedy, if one is worth it.
 
         Raises:
-            InfeasibleError: a stage has no live worker left; or nobody is gone, and no order for what is slow keeps the
-                memory limits: then the running plan is the best that there is.
+            InfeasibleError: a stage has no live worker left, and nothing was saved; or, where nothing was saved and
+                nobody is gone, no orders for what is slow keep the memory limits: then those in force are the best.
         """
-        usual = self._base(plan, crew, conditions)
-        seats = self._moved(usual, crew, conditions)
-        may_stay = plan != usual.plan and empty_places(plan) == empty_places(usual.plan)
-        serving = [plan, usual.plan] if may_stay else [usual.plan]
-        task = _Task.of(usual.plan, seats, conditions)
-        try:
-            best = usual.plan if task is None else self._best(task, serving)
-        except InfeasibleError as error:
-            assert task is not None
-            best = min(serving, key=task.time_s)
-            if best == plan and seats == {hand.worker: hand.place for hand in crew}:
-                raise InfeasibleError(f"none for what is slow now: {error.what}", fix=error.fix) from None
-        restart = _reason_to_restart(usual.plan, best, seats, conditions) if conditions.level >= RESTART else ""
-        return Replanned(best, _by_place(seats), restart)
+        layout, steps = _layout(standing), []
+        for step in self._slipstream.react(layout.base, moment):
+            layout, _ = self._heeding(layout, step.standing, moment)
+            now = self._standing(layout, moment.fleet)
+            steps.append(replace(step, standing=now, restart=self._reason_to_restart(layout, moment)))
+        if steps or standing.iteration_time_s is None:
+            return tuple(steps)
+        following, refusal = self._heeding(layout, layout.base, moment)
+        if refusal is not None and following == replace(layout, slowness=following.slowness) and not self._is_saved:
+            raise InfeasibleError(f"none for what is slow now: {refusal.what}", fix=refusal.fix)
+        return tuple(self._remedied(standing, following, moment))
+
+    def plan(self, standing: TrainingState) -> Plan | None:
+        """The orders, with what is slow."""
+        layout = _layout(standing)
+        if standing.iteration_time_s is None:
+            return None
+        return layout.slowness.under(self._unslowed(self._empty(layout.base), layout.orders))
+
+    def program(self, standing: TrainingState) -> Plan:
+        """The orders, with what is slow as far as they are made for it."""
+        layout = _layout(standing)
+        return self._ordered(self._empty(layout.base), layout.orders)
+
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
+        """As SlipStream."""
+        return self._slipstream.seats(_layout(standing).base)
 
     def moving_s(self, usual_s: float) -> float:
-        """What it costs to have two workers change places, there and back, in s; estimated without knowing which two.
-
-        Args:
-            usual_s: what an iteration takes, in s.
-        """
-        most = max(self._base.common.state_bytes, default=0.0)
+        """What it costs to have two workers change places, there and back, in s; estimated without knowing which."""
+        most = max(self._pipelines.gpu_bytes, default=0.0)
         return 2 * self._copying_s([most, most], usual_s)
 
     def warm_up(self) -> None:
         """Plan for a failure, and for a slow worker and slow links, so that all is loaded when the first is found."""
         from ..joint.plan import warm_up
 
-        self._base.warm_up()
+        self._slipstream.warm_up()
+        plan = self._pipelines.plan(self._pipelines.own_empty)
         with suppress(InfeasibleError):
-            warm_up(self._base.plan)
-        plan = self._base.plan
+            warm_up(plan)
         workers = plan.live_workers()
-        crew = tuple(Hand(one.name, (one.pipeline, one.stage), plan.stage_of(one).layers) for one in workers)
-        ends = sorted(pair_of(one.name, name_of((one.pipeline, one.stage + 1))) for one in workers)
+        seats = {one.place: one.name for one in workers}
         long_s = sum(plan.stage_of(one).duration_s("F") for one in workers)
-        links = tuple(SlowLink(pair, long_s) for pair in ends)
+        links = {tuple(sorted((one.name, name_of((one.pipeline, one.stage + 1))))): long_s for one in workers}
+        fleet = Fleet(tuple(seats.values()), {workers[-1].name: 2.0}, cast("dict[tuple[str, str], float]", links))
         with suppress(InfeasibleError):
-            self(plan, crew, Conditions(links, (SlowWorker(workers[-1].name, 2.0),)))
+            self.react(self.resume(plan, seats), Moment(0.0, fleet))
 
-    def _best(self, task: "_Task", serving: list[Plan]) -> Plan:
-        """The first of some plans that is hardly slower than the joint one, or else that."""
-        joint = self._joint(task)
-        assert joint.prediction is not None
-        enough_s = joint.prediction.iteration_time_s * (1 + WORTH_IT)
-        return next((one for one in serving if task.time_s(one) <= enough_s), joint)
+    # What to do about what is slow
 
-    def _joint(self, task: "_Task") -> Plan:
-        from ..joint.plan import replan_joint  # late: most jobs never ask
+    def _remedied(self, standing: TrainingState, following: AdaptedLayout, moment: Moment) -> Iterator[StateChange]:
+        """Over to other seats or orders, or on at another pace."""
+        layout, costs = _layout(standing), self._job.costs
+        now, restart = self._standing(following, moment.fleet), self._reason_to_restart(following, moment)
+        same = self._standing(layout, moment.fleet)
+        if following.base != layout.base:
+            usual_s = layout.base.iteration_time_s or 0.0
+            copying_s = self._copying_s(self._moved_bytes(layout.base, following.base), usual_s)
+            pauses = regrouping(costs, planning_s=costs.planning_s, copying_s=copying_s)
+            change = StateChange(now, "S3" if moment.believed.is_slow else "relief", pauses, restart=restart)
+        elif following.orders != layout.orders:
+            answer = "relief" if following.orders == AS_PLANNED else "S2"
+            change = StateChange(now, answer, planning(costs), restart=restart)
+        else:
+            if same != standing or restart:
+                yield StateChange(same, "S4" if restart else "", restart=restart)
+            return
+        if same != standing:
+            yield paced(same)
+        yield change
 
-        return replan_joint(_with_stages(task.plan, self._lifted), task.avoid)
+    def _heeding(
+        self, layout: AdaptedLayout, base: TrainingState, moment: Moment
+    ) -> tuple[AdaptedLayout, InfeasibleError | None]:
+        """The seats and the orders for what is believed to be slow; why there are no joint ones, if there are none.
 
-    def _lifted(self, number: int, stage: Stage) -> Stage:
-        """A stage with the host's memory on top of its worker's."""
-        if stage.memory_limit_bytes is None or not self._host_memory_bytes:
-            return stage
-        return replace(stage, memory_limit_bytes=stage.memory_limit_bytes + self._host_memory_bytes)
+        Args:
+            layout: until now.
+            base: how SlipStream goes on.
+            moment: the change.
+        """
+        if base.iteration_time_s is None:
+            return AdaptedLayout(base), None
+        empty = self._empty(base)
+        serving: list[Orders] = [layout.orders, AS_PLANNED] if empty == self._empty(layout.base) else [AS_PLANNED]
+        base = self._moved(base, moment)
+        orders, refusal = self._best(empty, self._slowness(base, moment.believed), serving)
+        return AdaptedLayout(base, orders, layout.slowness), refusal
 
-    def _moved(self, usual: Replanned, crew: tuple[Hand, ...], conditions: Conditions) -> Seats:
-        """Who takes which place; nobody another one than usual while somebody waits for his state."""
-        seats: Seats = dict(usual.seats)
-        if any(hand.place is None or hand.layers is None for hand in crew):
-            return seats
-        if not conditions.is_slow:
-            return seats if conditions.broken_links else _back_home(seats)
-        if conditions.level < MOVE or not self._normalize_within:
-            return seats
+    def _best(
+        self, empty: Empty, slowness: PlanConditions, serving: list[Orders]
+    ) -> tuple[Orders, InfeasibleError | None]:
+        """The first orders that are hardly slower than the joint ones, or else these."""
+        avoided = _avoided(slowness)
+        is_felt = slowness.factors or slowness.hops_s or (avoided and self._ready(empty, AS_PLANNED).crosses(avoided))
+        if not is_felt:
+            return AS_PLANNED, None
+        enough_s = self._bound_s(empty, slowness) * (1 + WORTH_IT)
+        for orders in serving:
+            if self._time_s(empty, orders, slowness) <= enough_s:
+                return orders, None
+        try:
+            enough_s = self._time_s(empty, slowness, slowness) * (1 + WORTH_IT)
+        except InfeasibleError as error:
+            return min(serving, key=lambda one: self._time_s(empty, one, slowness)), error
+        return next((one for one in serving if self._time_s(empty, one, slowness) <= enough_s), slowness), None
+
+    def _reason_to_restart(self, layout: AdaptedLayout, moment: Moment) -> str:
+        """Why the job should start again on other workers; empty where that would gain next to nothing."""
+        if moment.level < RESTART or layout.base.iteration_time_s is None:
+            return ""
+        slowness, fleet = self._slowness(layout.base, moment.fleet), moment.fleet
+        lasts_s = self._time_s(self._empty(layout.base), layout.orders, slowness)
+        if lasts_s * (1 - GAIN) < layout.base.iteration_time_s:
+            return ""
+        workers = [f"worker {name} ({factor:g} times as long)" for name, factor in fleet.slow.items()]
+        links = [f"link {'-'.join(ends)} ({1000 * delay_s:.3g} ms)" for ends, delay_s in fleet.slow_links.items()]
+        return f"slow for so long that a restart on other workers pays: {', '.join([*workers, *links])}"
+
+    # Who changes places
+
+    def _moved(self, base: TrainingState, moment: Moment) -> TrainingState:
+        """Who takes which seat; nobody another one than usual while somebody waits for his state."""
+        seating, fleet = seating_of(base), moment.believed
+        if self._job.grid.unit_pipelines * self._job.grid.unit_stages > 1 or not moment.settled:
+            return base
+        if moment.came or set(fleet.nodes).difference(seating):
+            return base
+        if not fleet.is_slow:
+            return base if fleet.broken_links else self._slipstream.seated(_back_home(seating, self._job.grid.columns))
+        if moment.level < MOVE or self._horizon == Horizon(0):
+            return base
         for _ in range(SWAPS):
-            swap = self._swap(usual.plan, seats, conditions)
+            swap = self._swap(base, moment)
             if swap is None:
                 break
-            seats = _after(seats, swap)
-        return seats
+            base = self._swapped(base, swap)
+        return base
 
-    def _swap(self, plan: Plan, seats: Seats, conditions: Conditions) -> Swap | None:
+    def _swap(self, base: TrainingState, moment: Moment) -> Swap | None:
         """The best swap, if it is worth its copies."""
+        empty, plan = self._empty(base), self._pipelines.plan(self._empty(base))
+        usual_s = base.iteration_time_s or 0.0
 
-        def quick_s(swap: Swap | None) -> float:
-            return _lasts_s(plan, plan, _after(seats, swap), conditions)
+        def slowness(swap: Swap | None) -> PlanConditions:
+            return self._slowness(base if swap is None else self._swapped(base, swap), moment.believed)
 
         @cache
         def time_s(swap: Swap | None) -> float:
-            there = _after(seats, swap)
-            task = _Task.of(plan, there, conditions)
-            best = plan
-            if task is not None:
-                with suppress(InfeasibleError):
-                    best = self._best(task, [plan])
-            return _lasts_s(plan, best, there, conditions)
+            found = slowness(swap)
+            return self._time_s(empty, self._best(empty, found, [AS_PLANNED])[0], found)
 
-        common = self._base.common
-        slow = [seats[one.worker] for one in conditions.slow_workers if one.worker in seats]
-        delays_s = _delays_s(plan, seats, conditions)
-        swap = best_swap(plan, slow, delays_s, common.state_bytes, quick_s, time_s)
+        gpu_bytes = self._pipelines.gpu_bytes
+        swap = best_swap(
+            plan,
+            self._all_slowness(base, moment.believed),
+            gpu_bytes,
+            lambda one: self._time_s(empty, AS_PLANNED, slowness(one)),
+            time_s,
+        )
         if swap is None or time_s(swap) > time_s(None) * (1 - GAIN):
             return None
-        sizes = [] if are_peers(swap) else [common.state_bytes[stage] for _, stage in swap]
-        copying_s = self._copying_s(sizes, _iteration_s(plan))
-        return swap if pays_within(self._normalize_within, copying_s, time_s(None), time_s(swap)) else None
+        sizes = [] if are_peers(swap) else [gpu_bytes[stage] for _, stage in swap]
+        left_s = self._horizon.left_s(self._job.costs, moment, time_s(None))
+        is_worth_it = pays(left_s, self._copying_s(sizes, usual_s), 1 / time_s(None), 1 / time_s(swap))
+        return swap if is_worth_it else None
+
+    def _swapped(self, base: TrainingState, swap: Swap) -> TrainingState:
+        """Once the nodes of two seats have changed theirs."""
+        found, (one, other) = list(seating_of(base)), (k * self._job.grid.columns + i for k, i in swap)
+        found[one], found[other] = found[other], found[one]
+        return replace(base, formation=tuple(found))
+
+    def _moved_bytes(self, before: TrainingState, after: TrainingState) -> list[float]:
+        """What each node copies that is at another stage from now on."""
+        columns, old, new = self._job.grid.columns, seating_of(before), seating_of(after)
+        column_of = {node: n % columns for n, node in enumerate(old)}
+        return [
+            self._pipelines.gpu_bytes[n % columns]
+            for n, node in enumerate(new)
+            if node is not None and column_of[node] != n % columns
+        ]
 
     def _copying_s(self, sizes: list[float], usual_s: float) -> float:
         """How long it takes to copy so many bytes each from another worker, in s."""
         if not sizes:
             return 0.0
-        lasts_s = connection_of(self._base.common).copying_s((n, n, size_bytes) for n, size_bytes in enumerate(sizes))
+        lasts_s = self._job.connection.copying_s((n, n, size_bytes) for n, size_bytes in enumerate(sizes))
         return UNKNOWN_COPYING * usual_s if lasts_s is None or not any(sizes) else lasts_s
 
+    # What is slow, and what iterations take then
 
-@dataclass(frozen=True)
-class _Task:
-    """What is to be planned.
+    def _standing(self, layout: AdaptedLayout, fleet: Fleet) -> TrainingState:
+        """Training goes on so in a fleet."""
+        base, empty = layout.base, self._empty(layout.base)
+        if base.iteration_time_s is None:
+            return replace(base, formation=AdaptedLayout(base))
+        slowness = self._slowness(base, fleet)
+        layout = replace(layout, slowness=slowness)
+        if layout.orders == AS_PLANNED and not slowness:
+            return replace(base, formation=layout)
+        held_bytes = base.peak_memory_bytes
+        if layout.orders != AS_PLANNED:
+            held_bytes = self._pipelines.promised(self._ordered(empty, layout.orders)).peak_memory_bytes
+        time_s = self._pace_s(empty, layout.orders, slowness)
+        return replace(base, formation=layout, iteration_time_s=time_s, peak_memory_bytes=held_bytes)
 
-    Attributes:
-        plan: as it is under its failures, slow workers and slow links; its orders do not matter.
-        avoid: pairs of places of neighbouring stages of unlike pipelines that had better send nothing to each other.
-    """
-
-    plan: Plan
-    avoid: tuple[PlacePair, ...]
-
-    @classmethod
-    def of(cls, plan: Plan, seats: Seats, conditions: Conditions) -> "_Task | None":
-        """What conditions make of a plan; None where they make no difference to it."""
-        delays_s = _delays_s(plan, seats, conditions)
-        links = _links(delays_s)
-        links = {place: delay_s for place, delay_s in links.items() if delay_s != _delay_s(plan, place)}
-        slow = dict(_slowdowns(plan, seats, conditions))
-        task = cls(under_conditions(plan, slow, links), _avoided(delays_s))
-        return task if slow or links or task._is_crossed(plan) else None
-
-    def time_s(self, plan: Plan) -> float:
-        """What an iteration takes by a plan's orders, in s; infinite where these send over what is to be avoided."""
-        orders = {worker.name: worker.order for worker in plan.workers}
-        workers = tuple(replace(worker, order=orders[worker.name]) for worker in self.plan.workers)
-        return float("inf") if self._is_crossed(plan) else _iteration_s(replace(self.plan, workers=workers))
-
-    def _is_crossed(self, plan: Plan) -> bool:
-        """Whether a plan has messages between places that are to be avoided."""
-        if not self.avoid:
-            return False
-        number = {(worker.pipeline, worker.stage): n for n, worker in enumerate(plan.workers)}
-        executor = problem_of(plan).executor
-        return any(
-            bool(((executor[:, i] == number[k, i]) & (executor[:, i + 1] == number[other, i + 1])).any())
-            for (k, i), (other, _) in (sorted(pair, key=lambda place: place[1]) for pair in self.avoid)
+    def _slowness(self, base: TrainingState, fleet: Fleet) -> PlanConditions:
+        """What of a fleet's slow and broken parts does harm, or might if it were not avoided."""
+        found = self._all_slowness(base, fleet)
+        if not found:
+            return AS_PLANNED
+        usual_s = self._pipelines.link_delay_s
+        links_s = (
+            (pair, delay_s)
+            for pair, delay_s in found.links_s
+            if (delay_s > usual_s(pair[0]) if are_neighbours(pair) else are_peers(pair) or _are_next(pair))
         )
+        return PlanConditions(found.factors, tuple(links_s))
+
+    def _all_slowness(self, base: TrainingState, fleet: Fleet) -> PlanConditions:
+        """Broken links among what is slow; what is measured of these is measured on the detour."""
+        if not fleet.is_slow and not fleet.broken_links:
+            return AS_PLANNED
+        seats = self._slipstream.seats(base)
+        found = fleet.at(seats)
+        if not fleet.broken_links:
+            return found
+        links_s = dict(found.links_s)
+        broken = slow_at(seats, {}, dict.fromkeys(fleet.broken_links, 0.0))
+        for pair, _ in broken.links_s:
+            usual_s = self._pipelines.link_delay_s(pair[0]) if are_neighbours(pair) else 0.0
+            links_s[pair] = max(2 * usual_s, links_s.get(pair, 0.0))
+        return PlanConditions(found.factors, tuple(sorted(links_s.items())))
+
+    def _timed_s(self, empty: Empty, orders: Orders, slowness: PlanConditions) -> float:
+        """What an iteration takes, in s; infinite where messages go between places that are to be avoided."""
+        is_crossed = self._ready(empty, orders).crosses(_avoided(slowness))
+        return float("inf") if is_crossed else self._pace_s(empty, orders, slowness)
+
+    def _paced_s(self, empty: Empty, orders: Orders, slowness: PlanConditions) -> float:
+        return self._ready(empty, orders).iteration_time_s(slowness)
+
+    def _orders_timed(self, empty: Empty, orders: Orders) -> Retimed:
+        if orders == AS_PLANNED and self._is_saved:
+            return self._pipelines.ordered(empty)  # of a replay, which has asked for no plan
+        return Retimed.of(self._unslowed(empty, orders))
+
+    def _unslowed(self, empty: Empty, orders: Orders) -> Plan:
+        """The orders in a plan in which nothing is slow."""
+        usual = self._pipelines.plan(empty)
+        if orders == AS_PLANNED:
+            return usual
+        made = self._ordered(empty, orders)
+        workers = (replace(one, order=other.order) for one, other in zip(usual.workers, made.workers, strict=True))
+        return replace(usual, planner=made.planner, workers=tuple(workers), prediction=None)
+
+    def _ordered(self, empty: Empty, orders: Orders) -> Plan:
+        """The plan with these orders, and with what is slow as far as they are made for it."""
+        if isinstance(orders, str):
+            return self._resumed[orders]
+        return self._joint(empty, orders) if orders else self._pipelines.plan(empty)
+
+    def _joint_plan(self, empty: Empty, slowness: PlanConditions) -> Plan:
+        from ..joint.plan import replan_joint  # late: most jobs never ask
+
+        return replan_joint(self._troubled(empty, slowness), _avoided(slowness))
+
+    def _least_s(self, empty: Empty, slowness: PlanConditions) -> float:
+        """What no orders undercut, in s."""
+        from ..joint.search import Situation
+
+        split = self._pipelines.common.split
+        return JointBound(Situation(self._troubled(empty, slowness), split).home).value_s
+
+    def _troubled(self, empty: Empty, slowness: PlanConditions) -> Plan:
+        """The plan for the failures under what is slow, with the host's memory on top of its workers'."""
+        plan = slowness.inside().under(self._pipelines.plan(empty))
+
+        def lifted(stage: Stage) -> Stage:
+            limit_bytes = stage.memory_limit_bytes
+            return stage if limit_bytes is None else replace(stage, memory_limit_bytes=limit_bytes + self._host_bytes)
+
+        templates = (replace(one, stages=tuple(map(lifted, one.stages))) for one in plan.templates)
+        return replace(plan, templates=tuple(templates)) if self._host_bytes else plan
+
+    def _empty(self, base: TrainingState) -> Empty:
+        return self._slipstream.empty(seating_of(base))
 
 
-def _lasts_s(usual: Plan, best: Plan, seats: Seats, conditions: Conditions) -> float:
-    """What an iteration takes by a plan's orders under all that is slow, links between peers included, in s.
-
-    Args:
-        usual: the plan for the failures alone, which has the stages as they usually are.
-        best: a plan for the same places.
-        seats: who takes which place.
-        conditions: what is slow.
-    """
-    slow, delays_s = dict(_slowdowns(usual, seats, conditions)), _delays_s(usual, seats, conditions)
-    under = _with_slow_links(under_conditions(usual, slow, {}), delays_s)
-    return _Task(under, _avoided(delays_s)).time_s(best)
+def _layout(standing: TrainingState) -> AdaptedLayout:
+    return cast("AdaptedLayout", standing.formation)
 
 
-def _reason_to_restart(usual: Plan, best: Plan, seats: Seats, conditions: Conditions) -> str:
-    """Why the job should start again on other workers; empty where that would gain next to nothing."""
-    if _lasts_s(usual, best, seats, conditions) * (1 - GAIN) < _iteration_s(usual):
-        return ""
-    workers = [f"worker {one.worker} ({one.factor:g} times as long)" for one in conditions.slow_workers]
-    links = [f"link {'-'.join(one.ends)} ({1000 * one.delay_s:.3g} ms)" for one in conditions.slow_links]
-    return f"slow for so long that a restart on other workers pays: {', '.join([*workers, *links])}"
-
-
-def _after(seats: Seats, swap: Swap | None) -> Seats:
-    """Who takes which place once two have changed theirs."""
-    moves = {swap[0]: swap[1], swap[1]: swap[0]} if swap is not None else {}
-    return {name: moves.get(place, place) for name, place in seats.items()}
-
-
-def _back_home(seats: Seats) -> Seats:
+def _back_home(seating: Seating, columns: int) -> Seating:
     """Everybody at the place he is named after, as far as those who sit there go home, too, and so on in a circle."""
-    holder = {place: name for name, place in seats.items()}
+    seats = {node: divmod(number, columns) for number, node in enumerate(seating) if node is not None}
+    holder = {place: node for node, place in seats.items()}
 
-    def may_go(name: str) -> bool:
+    def home(node: str) -> Place | None:
+        try:
+            return place_of(node)
+        except ValueError:
+            return None
+
+    def may_go(node: str) -> bool:
         """Whether who sits at his place can go home, and who sits there, and so on, until one goes to where he was."""
-        after = holder.get(place_of(name))
-        while after is not None and after != name:
-            after = holder.get(place_of(after))
+        after = holder.get(home(node) or seats[node])
+        while after is not None and after != node:
+            place = home(after)
+            after = None if place is None else holder.get(place)
         return after is not None
 
-    return {name: place_of(name) if may_go(name) else place for name, place in seats.items()}
+    found = list(seating)
+    for node in seats:
+        k, i = (home(node) or seats[node]) if may_go(node) else seats[node]
+        found[k * columns + i] = node
+    return tuple(found)
 
 
-def _delays_s(plan: Plan, seats: Seats, conditions: Conditions) -> dict[PlacePair, float]:
-    """The delays of slow and broken links by their places, in s."""
-    delays_s = dict(_placed({link.ends: link.delay_s for link in conditions.slow_links}, seats))
-    for pair, _ in _placed(dict.fromkeys(conditions.broken_links, 0.0), seats):
-        usual_s = _delay_s(plan, pair[0]) if are_neighbours(pair) else 0.0
-        delays_s[pair] = max(2 * usual_s, delays_s.get(pair, 0.0))  # what is measured is measured on the detour
-    return delays_s
-
-
-def _slowdowns(plan: Plan, seats: Seats, conditions: Conditions) -> Iterator[tuple[str, float]]:
-    """The factors of slow workers, on top of what the plan knows of them, by their places."""
-    for one in conditions.slow_workers:
-        if one.worker in seats:
-            name = name_of(seats[one.worker])
-            known = next(worker.slowdown for worker in plan.workers if worker.name == name)
-            yield name, one.factor * (known or 1.0)
-
-
-def _placed(delays_s: Mapping[Pair, float], seats: Seats) -> Iterator[tuple[PlacePair, float]]:
-    """Links by the places of their ends, as far as both have one."""
-    for (one, other), delay_s in delays_s.items():
-        if one in seats and other in seats:
-            here, there = sorted((seats[one], seats[other]))
-            yield (here, there), delay_s
-
-
-def _with_slow_links(plan: Plan, slow: Mapping[PlacePair, float]) -> Plan:
-    """A plan under slow links, those between peers included: a ring of n takes 2(n-1) delays longer for its sum."""
-    peers_s: dict[int, float] = {}
-    for ((_, i), _), delay_s in ((pair, delay_s) for pair, delay_s in slow.items() if are_peers(pair)):
-        peers_s[i] = max(delay_s, peers_s.get(i, 0.0))
-    steps = {i: 2 * (sum(worker.stage == i for worker in plan.live_workers()) - 1) for i in peers_s}
-
-    def delayed(number: int, stage: Stage) -> Stage:
-        if number not in peers_s:
-            return stage
-        return replace(stage, allreduce_s=stage.allreduce_s + steps[number] * peers_s[number])
-
-    return under_conditions(_with_stages(plan, delayed), {}, _links(slow))
-
-
-def _links(delays_s: Mapping[PlacePair, float]) -> dict[LinkPlace, float]:
-    """The delays inside pipelines."""
-    return {pair[0]: delay_s for pair, delay_s in delays_s.items() if are_neighbours(pair)}
-
-
-def _delay_s(plan: Plan, link: LinkPlace) -> float:
-    pipeline, number = link
-    assert pipeline is not None
-    return plan.links_of(pipeline)[number].delay_s
-
-
-def _with_stages(plan: Plan, change: Callable[[int, Stage], Stage]) -> Plan:
-    """A plan whose stages are changed, by their numbers."""
-    templates = tuple(
-        replace(template, stages=tuple(change(i, stage) for i, stage in enumerate(template.stages)))
-        for template in plan.templates
-    )
-    return replace(plan, templates=templates)
-
-
-def _iteration_s(plan: Plan) -> float:
-    problem = problem_of(plan)
-    return value_s(problem, codes_of(plan, problem))
-
-
-def _avoided(delays_s: Mapping[PlacePair, float]) -> tuple[PlacePair, ...]:
+def _avoided(slowness: PlanConditions) -> tuple[PlacePair, ...]:
     """Slow links between neighbouring stages of unlike pipelines, whose delay a plan cannot say."""
-    return tuple(sorted(pair for pair in delays_s if not are_neighbours(pair) and _are_next(pair)))
+    return tuple(pair for pair, _ in slowness.links_s if not are_neighbours(pair) and _are_next(pair))
 
 
 def _are_next(pair: PlacePair) -> bool:
     return abs(pair[0][1] - pair[1][1]) == 1
-
-
-def _by_place(seats: Seats) -> tuple[tuple[str, Place], ...]:
-    return tuple(sorted(seats.items(), key=lambda seat: seat[1]))

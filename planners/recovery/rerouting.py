@@ -1,7 +1,12 @@
-"""SlipStream for a job that runs: re-routing behind the coordinator's `Replan`, with an atlas where one is given."""
+"""A grid of alike pipelines with empty places: what an iteration takes, what a worker holds, and SlipStream's plan.
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+The same for a job that is replayed and for one that runs: what they have in common is the opening of an atlas
+(`planners/slipstream/cluster.py`), made from the profile or read off the running plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,106 +15,165 @@ from typing import Any
 
 from ...schemas.atlas import Atlas, AtlasEntry
 from ...schemas.check import require_valid
-from ...schemas.conditions import Conditions
 from ...schemas.errors import InfeasibleError, InvalidInputError
-from ...schemas.plan import Place, Plan, Template, place_of
-from ...schemas.protocols import Hand, Replanned
-from ..break_even import pays_within
+from ...schemas.plan import Place, Plan, Template
+from ..scheduling.evaluate import evaluate
+from ..scheduling.retimed import Retimed
 from ..slipstream.atlas_folder import plan_path, read_atlas, stored_plan
-from ..slipstream.cluster import alike, opening_of
+from ..slipstream.cluster import alike, grid_of, opening_of
+from ..slipstream.normalization import Relocation, Vector, relocate
 from ..slipstream.replanner import Replanner, Units
+from .job import peak_bytes
+from .timing import TimeAndMemory
+
+Empty = frozenset[Place]  # the places without a worker
 
 
 @dataclass(frozen=True)
-class ReroutedPlan:
-    """A plan for the failures that are there.
+class AtlasPlans:
+    """Plans made ahead: the entries of an atlas, and where those stand that a search has found."""
 
-    Attributes:
-        plan: its failed workers are the places that stay empty: those asked about, unless workers move.
-        moves: who moves, as (the mover's place, the dead one's that it takes over), the former empty from then on; no
-            place is in two of them. Empty where failures stay where they are.
-    """
-
-    plan: Plan
-    moves: tuple[tuple[Place, Place], ...] = ()
+    folder: str = ""
+    entries: tuple[AtlasEntry, ...] = ()
 
 
-class ReroutingPlanner:
-    """Plans for one job's failures, each made and checked once (a `Replan`).
+class ReroutedPipelines:
+    """A job's pipelines with empty places; every answer is remembered.
 
-    Workers stay at their places, and newcomers take vacant ones. Failures stay where they are unless moving workers
-    soon pays; the job's own plan is given back unchanged for the failures that it has.
+    Schedules are made by rules, without a search: workers wait for them, and a replay asks for hundreds. Workers of a
+    stage are alike, so what pipelines take depends on how many places of each stage are empty; the plan, on which.
 
     Args:
-        plan: the running plan.
-        common: the opening of an atlas that the plan belongs to.
-        normalize_within: iterations within which copies must have paid; 0: nobody moves.
-        atlas_folder: where the atlas stands.
-        entries: of that atlas; what they do not cover is planned on the spot.
-
-    Attributes:
-        plan, common: as given.
+        common: the opening of the job's atlas; places become empty in its units, or one by one.
+        gpu_bytes: parameters, gradients and optimizer state of a GPU of each stage; zeros where nobody knows.
+        own: a plan of the job that is given back unchanged for the places that are empty in it, which runs now or at
+            first; None: there is none.
+        ahead: plans made ahead; what they do not cover is planned on the spot.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        common: Atlas,
-        normalize_within: int,
-        atlas_folder: str = "",
-        entries: tuple[AtlasEntry, ...] = (),
+        self, common: Atlas, gpu_bytes: Sequence[float], own: Plan | None = None, ahead: AtlasPlans | None = None
     ) -> None:
-        self.plan, self.common, self._folder, self._entries = plan, common, atlas_folder, entries
-        # Where nobody knows how much is copied, copying would seem to be free; and only alike workers are moved.
-        self._normalize_within = normalize_within if any(common.state_bytes) and alike(common) else 0
-        self._own = empty_places(plan)
-        self._known = {(self._own, may_move): ReroutedPlan(plan) for may_move in (False, True)}
+        self.common, self.grid, self.gpu_bytes = common, grid_of(common), tuple(gpu_bytes)
+        self._own, self._ahead = own, ahead or AtlasPlans()
+        self._plans = {} if own is None else {empty_places(own): own}
+        self._outcomes: dict[Empty | Vector, TimeAndMemory] = {}
+        self._best: dict[int, Vector] = {}
+        self.are_alike = alike(common)
 
-    def __call__(self, plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
-        """The plan for who is there, whatever plan is running.
+    @property
+    def template(self) -> Template:
+        """The stages of every pipeline."""
+        return self.common.template
+
+    def link_delay_s(self, link: Place) -> float:
+        """What a message takes over a link of a pipeline, in s."""
+        links = self.template.links if self._own is None else self._own.links_of(link[0])
+        return links[link[1]].delay_s
+
+    @property
+    def own_empty(self) -> Empty:
+        """The places that are empty in the plan that the job has begun with, if there is one."""
+        return frozenset() if self._own is None else empty_places(self._own)
+
+    def outcome(self, empty: Empty) -> TimeAndMemory:
+        """What the pipelines take, and hold at most, with these places empty.
+
+        Of a running job it is what the plan says. Else memory is that of all backwards split, as in an atlas; the plan,
+        which splits fewer, may hold less.
 
         Raises:
-            InfeasibleError: a stage has no live worker left.
+            InfeasibleError: a stage has no live worker left; or a memory limit admits nothing.
         """
-        places = _places(self.common)
-        seats = with_newcomers(crew, places)
-        # Who moves gives up one stage's state for another's: not while somebody waits for his.
-        may_move = all(hand.place is not None and hand.layers is not None for hand in crew)
-        found = self.without(frozenset(places).difference(seats), may_move)
-        moves = dict(found.moves)
-        return Replanned(found.plan, tuple((name, moves.get(place, place)) for place, name in seats.items()))
+        key = empty if self._own is not None else self._vector(empty)
+        if key not in self._outcomes:
+            if self._own is None:
+                self._outcomes[key] = self._with_state(*self._of_units.outcome(self._vector(empty)))
+            else:
+                self._outcomes[key] = self.promised(self.plan(empty))
+        return self._outcomes[key]
 
-    def without(self, failed: frozenset[Place], may_move: bool = True) -> ReroutedPlan:
-        """The plan for when all of these places, and no others, are without a worker.
+    def promised(self, plan: Plan) -> TimeAndMemory:
+        """What a plan of these pipelines takes and holds, by itself."""
+        found = plan.prediction or evaluate(plan)
+        held = zip((worker.stage for worker in plan.workers), found.peak_memory_bytes, strict=True)
+        most = max(self.gpu_bytes[stage] + size_bytes for stage, size_bytes in held)
+        return TimeAndMemory(found.iteration_time_s, most)
 
-        Args:
-            failed: the places.
-            may_move: whether workers may change places.
+    def bound_s(self, empty: Empty) -> float:
+        """What an iteration takes at least, in s, whatever the plan; of whole units that are alike."""
+        return self._of_units.search.bound_s(self.grid.stage_failures(self._vector(empty)))
+
+    def plan(self, empty: Empty) -> Plan:
+        """Their plan.
 
         Raises:
-            InfeasibleError: a stage has no live worker left.
-            InvalidInputError: there is no such place, or a stored plan cannot be read.
+            InfeasibleError: as for `outcome`.
+            InvalidInputError: there is no such place, or a plan made ahead cannot be read.
         """
-        if (failed, may_move) not in self._known:
-            self._of_units.grid.require_places(sorted(failed), "the failed workers")
-            self._known[failed, may_move] = self._replanned(failed, may_move)
-        return self._known[failed, may_move]
+        if empty not in self._plans:
+            self.grid.require_places(sorted(empty), "the failed workers")
+            self._plans[empty] = self._planned(empty)
+        return self._plans[empty]
 
-    def moving_s(self, usual_s: float) -> float:
-        """Nobody moves because of what is slow."""
-        return math.inf
+    def ordered(self, empty: Empty) -> Retimed:
+        """The orders of their plan; the rest as for `outcome`."""
+        return Retimed(*self._of_units.orders(self._whole_units(empty) or frozenset()))
+
+    def is_best(self, empty: Empty) -> bool:
+        """Whether places are empty where that costs least; for these there is a plan made ahead."""
+        units = self._whole_units(empty)
+        return units is not None and self.grid.column_failures(units) == self.best(len(units))
+
+    def best(self, units: int) -> Vector:
+        """In which columns so many empty units cost least."""
+        if units not in self._best:
+            ahead = self._ahead.entries
+            entry = ahead[units] if units < len(ahead) else self._of_units.entry(units)[0]
+            found = tuple(dead // self.grid.unit_pipelines for dead in entry.failures[:: self.grid.unit_stages])
+            self._best[units] = found
+            if self._own is None:
+                promised = entry.prediction
+                self._outcomes[found] = self._with_state(promised.iteration_time_s, promised.peak_memory_bytes)
+        return self._best[units]
+
+    def relocation(self, empty: Empty) -> Relocation | None:
+        """Who moves where to have the empty units where they cost least; None where nobody need, or can, move."""
+        units = self._whole_units(empty)
+        if units is None or not self.are_alike:
+            return None
+        self.grid.require_live_stages(units)
+        moved = relocate(self.grid, units, self.best(len(units)), self.gpu_bytes)
+        return moved if moved.copies else None
+
+    def after(self, moved: Relocation) -> Empty:
+        """The empty places once workers have moved."""
+        return frozenset(place for unit in moved.failed_units for place in self.grid.places(unit))
 
     def warm_up(self) -> None:
         """Plan for one more failure, so that what is loaded and made ready once is there when the first worker dies."""
-        alive = [place for place in _places(self.common) if place not in self._own]
+        assert self._own is not None
+        dead = self.own_empty
+        alive = [worker.place for worker in self._own.workers if worker.place not in dead]
         spare = next((one for one in alive if any(one != peer and one[1] == peer[1] for peer in alive)), None)
         if spare is not None:
             with suppress(InfeasibleError):
-                self.without(self._own | {spare})
+                self.plan(dead | {spare})
+
+    def _vector(self, empty: Empty) -> Vector:
+        """How many units of each column are empty, of whole units."""
+        units = frozenset(map(self.grid.unit_of, empty))
+        counts = [0] * self.grid.columns
+        for _, column in units:
+            counts[column] += 1
+        return tuple(counts)
+
+    def _with_state(self, iteration_s: float, activation_bytes: Sequence[float]) -> TimeAndMemory:
+        return TimeAndMemory(iteration_s, peak_bytes(self.gpu_bytes, activation_bytes))
 
     @cached_property
     def _of_units(self) -> Replanner:
-        """For workers that die together, as the atlas says."""
+        """For places that become empty in units."""
         return _replanner(self.common)
 
     @cached_property
@@ -119,84 +183,44 @@ class ReroutingPlanner:
         planner = replace(planner, options=planner.options | {"failure_unit": [1, 1]})
         return _replanner(replace(self.common, planner=planner, failure_unit=(1, 1)))
 
-    def _replanned(self, failed: frozenset[Place], may_move: bool) -> ReroutedPlan:
-        units = self._whole_units(failed)
+    def _planned(self, empty: Empty) -> Plan:
+        units = self._whole_units(empty)
         if units is None:  # what is alive of a unit goes on working
-            return ReroutedPlan(self._of_workers.in_place(failed, compared=False))
-        stored = self._stored(len(units), failed)
-        if stored is not None:
-            return ReroutedPlan(stored)
-        if self._normalize_within and may_move:
-            found = self._of_units.rebuilt(self._entry(units), units)
-            moves = _moves(found)
-            if not moves or self._pays(found):
-                return ReroutedPlan(self._stored(len(units), empty_places(found)) or found, moves)
-        return ReroutedPlan(self._of_units.in_place(units, compared=False))
+            return self._of_workers.in_place(empty, compared=False)
+        return self._stored(len(units), empty) or self._of_units.in_place(units, compared=False)
 
-    def _whole_units(self, failed: frozenset[Place]) -> Units | None:
-        """The units that have failed, if these are whole."""
-        grid = self._of_units.grid
-        units = frozenset(map(grid.unit_of, failed))
-        return units if sum(1 for unit in units for _ in grid.places(unit)) == len(failed) else None
+    def _whole_units(self, empty: Empty) -> Units | None:
+        """The units that are empty, if these are whole."""
+        units = frozenset(map(self.grid.unit_of, empty))
+        size = self.grid.unit_pipelines * self.grid.unit_stages
+        return units if len(units) * size == len(empty) else None
 
-    def _entry(self, units: Units) -> AtlasEntry:
-        """The atlas's entry for so many failures, or one made now."""
-        if len(units) < len(self._entries):
-            return self._entries[len(units)]
-        self._of_units.grid.column_failures(units)  # a lost stage has a message of its own
-        return self._of_units.entry(len(units))[0]
-
-    def _stored(self, failures: int, empty: frozenset[Place]) -> Plan | None:
+    def _stored(self, failures: int, empty: Empty) -> Plan | None:
         """The plan that a search has found and that stands beside the atlas, if it leaves just these places empty."""
-        if failures >= len(self._entries) or self._entries[failures].recipe.stored is None:
+        entries, folder = self._ahead.entries, self._ahead.folder
+        if failures >= len(entries) or entries[failures].recipe.stored is None:
             return None
-        entry, grid = self._entries[failures], self._of_units.grid
-        units = grid.last_units([number // grid.unit_pipelines for number in entry.failures[:: grid.unit_stages]])
-        if empty != {place for unit in units for place in grid.places(unit)}:
+        units = self.grid.last_units(self.best(failures))
+        if empty != {place for unit in units for place in self.grid.places(unit)}:
             return None
-        plan = stored_plan(self._folder, entry)
-        require_valid(plan, str(plan_path(Path(self._folder), failures)))
+        plan = stored_plan(folder, entries[failures])
+        require_valid(plan, str(plan_path(Path(folder), failures)))
         return plan
 
-    def _pays(self, moved: Plan) -> bool:
-        """Whether the copies have paid soon enough, by what the plan itself takes: a search may miss the entry's."""
-        assert moved.prediction is not None
-        said = _said(moved)
-        before_s, after_s = said["iteration_time_in_place_s"], moved.prediction.iteration_time_s
-        return pays_within(self._normalize_within, said["copying_s"], before_s, after_s)
 
-
-def with_newcomers(crew: Iterable[Hand], places: Sequence[Place]) -> dict[Place, str]:
-    """Give every newcomer a vacant place: the one it is named after, where that is free, else the first.
-
-    Args:
-        crew: who is there, newcomers in the order of their arrival.
-        places: all places.
-    """
-    filled = {hand.place: hand.worker for hand in crew if hand.place is not None}
-    seated = set(filled)
-    newcomers = [hand.worker for hand in crew if hand.place is None]
-    for name in [name for name in newcomers if place_of(name) in places and place_of(name) not in seated]:
-        filled[place_of(name)] = name
-        newcomers.remove(name)
-    vacant = [place for place in places if place not in filled]
-    return filled | dict(zip(vacant, newcomers, strict=False))
-
-
-def replan_from(plan: Plan, atlas_folder: str | None, normalize_within: int) -> ReroutingPlanner:
-    """What plans for the failures of a running plan.
+def rerouted_from(plan: Plan, atlas_folder: str | None = None) -> ReroutedPipelines:
+    """The pipelines of a running plan.
 
     Args:
         plan: the running plan, read and found valid; some of its workers may have failed.
         atlas_folder: an atlas of the same job, or None.
-        normalize_within: iterations within which moving workers must have paid for its copies; 0: nobody moves.
 
     Raises:
         InvalidInputError: the plan's pipelines differ, or the atlas cannot be read or is of another job.
     """
     opening = opening_of(plan)
     if atlas_folder is None:
-        return ReroutingPlanner(plan, opening, normalize_within)
+        return ReroutedPipelines(opening, opening.state_bytes, plan)
     atlas = read_atlas(atlas_folder)
     differences = list(_differences(opening, atlas))
     if differences:
@@ -206,7 +230,7 @@ def replan_from(plan: Plan, atlas_folder: str | None, normalize_within: int) -> 
             fix="make the atlas from the profile and with the options of the plan, or the plan from the atlas: --from",
         )
     common = replace(atlas, plans=(), planner=replace(atlas.planner, options=_without_search(atlas.planner.options)))
-    return ReroutingPlanner(plan, common, normalize_within, atlas_folder, atlas.plans)
+    return ReroutedPipelines(common, common.state_bytes, plan, AtlasPlans(atlas_folder, atlas.plans))
 
 
 def _replanner(common: Atlas) -> Replanner:
@@ -242,20 +266,6 @@ def _template_differences(one: Template, other: Template) -> Iterator[str]:
         yield from (f"{noun} {i}" for i, (mine, its) in enumerate(pairs) if mine != its)
 
 
-def _said(plan: Plan) -> dict[str, Any]:
-    """What a plan's maker has said of normalization."""
-    return dict(plan.planner.options["normalization"])
-
-
-def _moves(plan: Plan) -> tuple[tuple[Place, Place], ...]:
-    """Who takes over which place in a normalized plan."""
-    return tuple((place_of(copy["worker"]), place_of(copy["becomes"])) for copy in _said(plan)["copies"])
-
-
-def _places(common: Atlas) -> list[Place]:
-    return [(k, i) for k in range(common.dp) for i in range(len(common.template.stages))]
-
-
 def empty_places(plan: Plan) -> frozenset[Place]:
     """The places whose workers have failed in a plan."""
-    return frozenset((worker.pipeline, worker.stage) for worker in plan.workers if worker.failed)
+    return frozenset(worker.place for worker in plan.workers if worker.failed)

@@ -99,9 +99,26 @@ class _CpSatModel:
         self._horizon = self._most * (1 + instance.problem.staggered)
         self._start = [self._number(self._horizon - d, at) for d, at in zip(instance.durations, starts, strict=True)]
         self._end = [start + d for start, d in zip(self._start, instance.durations, strict=True)]
-        self._add_arcs()
-        self._add_workers()
-        self._add_memory()
+        for earlier, later, lag in self._instance.arcs:
+            self._model.add(self._start[later] >= self._end[earlier] + lag)
+        fixed = self._model.new_fixed_size_interval_var
+        for operations in self._instance.operations_of.values():
+            busy = [fixed(self._start[o], self._instance.durations[o], "") for o in operations]
+            self._model.add_no_overlap(busy)
+        # Whole and stashed micro-batches under the limit of their worker.
+        number = self._instance.number
+        for worker, memory in self._instance.memory.items():
+            held, sizes = [], []
+            for job in self._instance.problem.jobs_of[worker]:
+                forward, backward = number[worker, KINDS * job + FORWARD], number[worker, KINDS * job + BACKWARD]
+                weight = number.get((worker, KINDS * job + WEIGHT))
+                held.append(self._between(self._start[forward], backward, self.starts[forward]))
+                sizes.append(memory.activation)
+                if weight is not None and memory.stash:
+                    ended = self.starts[backward] + self._instance.durations[backward]
+                    held.append(self._between(self._end[backward], weight, ended))
+                    sizes.append(memory.stash)
+            self._model.add_cumulative(held, sizes, memory.limit)
         self._objective = self._add_objective()
 
     def solve(self, time_limit_s: float, seed: int) -> Literal["optimal", "limit", "interrupted"]:
@@ -153,33 +170,6 @@ class _CpSatModel:
         variable = self._model.new_int_var(least, most, "")
         self._model.add_hint(variable, hint)
         return variable
-
-    def _add_arcs(self) -> None:
-        for earlier, later, lag in self._instance.arcs:
-            self._model.add(self._start[later] >= self._end[earlier] + lag)
-
-    def _add_workers(self) -> None:
-        """One operation at a time."""
-        fixed = self._model.new_fixed_size_interval_var
-        for operations in self._instance.operations_of.values():
-            busy = [fixed(self._start[o], self._instance.durations[o], "") for o in operations]
-            self._model.add_no_overlap(busy)
-
-    def _add_memory(self) -> None:
-        """Whole and stashed micro-batches under the limit of their worker."""
-        number = self._instance.number
-        for worker, memory in self._instance.memory.items():
-            held, sizes = [], []
-            for job in self._instance.problem.jobs_of[worker]:
-                forward, backward = number[worker, KINDS * job + FORWARD], number[worker, KINDS * job + BACKWARD]
-                weight = number.get((worker, KINDS * job + WEIGHT))
-                held.append(self._between(self._start[forward], backward, self.starts[forward]))
-                sizes.append(memory.activation)
-                if weight is not None and memory.stash:
-                    ended = self.starts[backward] + self._instance.durations[backward]
-                    held.append(self._between(self._end[backward], weight, ended))
-                    sizes.append(memory.stash)
-            self._model.add_cumulative(held, sizes, memory.limit)
 
     def _between(self, begin: Any, last: int, begin_hint: int) -> Any:
         """The interval from a moment to the end of an operation."""

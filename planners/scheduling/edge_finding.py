@@ -20,7 +20,7 @@ Arrays over operations stand at `3 * (job * stages + stage) + kind`.
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -105,24 +105,23 @@ class Refuter:
         duration_s[..., FORWARD] = workers.forward_s[routes]
         duration_s[..., BACKWARD] = np.where(problem.split, workers.input_s[routes], workers.full_s[routes])
         duration_s[..., WEIGHT] = workers.weight_s[routes]
-        hop_s = np.zeros(routes.shape)
-        hop_s[:, :-1] = problem.hop_s
         alike = routes_of(problem)
         previous, input_gate, weight_gate = _gates(problem, alike)
-        floors_s = _floors(problem, alike)
-        operations = duration_s.size
-        arguments = (
-            routes.shape[1], problem.jobs, form.ints(problem.depth[problem.origin]), form.floats(hop_s.ravel()),
-            form.ints(problem.split.ravel()), form.floats(duration_s.ravel()), *map(form.floats, floors_s),
-            form.ints(previous), form.ints(input_gate), form.ints(weight_gate),
+        least_head_s, least_tail_s = _floors(problem, alike)
+        costs = EdgeCosts(
+            routes.shape[1], problem.jobs, form.ints(problem.depth[problem.origin]),
+            form.floats(problem.hops_s.ravel()), form.ints(problem.split.ravel()), form.floats(duration_s.ravel()),
+            form.floats(least_head_s), form.floats(least_tail_s), form.ints(previous),
+            form.ints(input_gate), form.ints(weight_gate),
             form.ints([0, *accumulate(len(m) for m in members)]), form.ints(np.concatenate(members)),
         )  # fmt: skip
         most = max(len(m) for m in members)
-        space = (
-            form.float_space(operations), form.float_space(operations),
-            *(form.float_space(most) for _ in range(5)), form.int_space(most),
+        space = EdgeSpace(
+            head_s=form.float_space(duration_s.size), tail_s=form.float_space(duration_s.size),
+            release_s=form.float_space(most), length_s=form.float_space(most), due_s=form.float_space(most),
+            later_s=form.float_space(most), reach_s=form.float_space(most), by_release=form.int_space(most),
         )  # fmt: skip
-        return lambda makespan_s: bool(kernel_(makespan_s - step_s, makespan_s * ROUNDING, *arguments, *space))
+        return lambda makespan_s: bool(kernel_(costs, space, makespan_s - step_s, makespan_s * ROUNDING))
 
 
 def _floors(problem: Problem, routes: Sequence[Route]) -> tuple[Any, Any]:
@@ -150,21 +149,56 @@ def _gates(problem: Problem, routes: Sequence[Route]) -> tuple[list[int], list[i
             previous[later] = earlier
         for stage, worker in enumerate(route.workers):
             if problem.job_counts[worker] == len(route.jobs):
-                _gate_worker(route, stage, stages, input_gate, weight_gate)
+                chain, jobs = route.chain, route.jobs
+                sizes = chain.activation_bytes[stage], chain.stash_bytes[stage], chain.limit_bytes[stage]
+                room = stash_room(len(jobs), *sizes)
+                most_whole = sum(stashed != NO_ROOM for stashed in room) - 1
+                for k, job in enumerate(jobs):
+                    cell = job * stages + stage
+                    if k >= most_whole:
+                        input_gate[cell] = jobs[k - most_whole]
+                    if chain.split[stage] and k > room[1]:
+                        weight_gate[cell] = jobs[k - room[1] - 1]
     return previous, input_gate, weight_gate
 
 
-def _gate_worker(route: Route, stage: int, stages: int, input_gate: list[int], weight_gate: list[int]) -> None:
-    chain, jobs = route.chain, route.jobs
-    sizes = chain.activation_bytes[stage], chain.stash_bytes[stage], chain.limit_bytes[stage]
-    room = stash_room(len(jobs), *sizes)
-    most_whole = sum(stashed != NO_ROOM for stashed in room) - 1
-    for k, job in enumerate(jobs):
-        cell = job * stages + stage
-        if k >= most_whole:
-            input_gate[cell] = jobs[k - most_whole]
-        if chain.split[stage] and k > room[1]:
-            weight_gate[cell] = jobs[k - room[1] - 1]
+class EdgeCosts(NamedTuple):
+    """What is to be refuted.
+
+    Attributes:
+        stages, jobs: how many there are.
+        depth, previous: of each job, its stages and the identical job before it.
+        hop_s, split, input_gate, weight_gate: at `job * stages + stage`.
+        duration_s, least_head_s, least_tail_s: of operations; heads and tails that hold for any makespan.
+        first, members: the operations of worker w are `members[first[w]:first[w + 1]]`.
+    """
+
+    stages: int
+    jobs: int
+    depth: Ints
+    hop_s: Floats
+    split: Ints
+    duration_s: Floats
+    least_head_s: Floats
+    least_tail_s: Floats
+    previous: Ints
+    input_gate: Ints
+    weight_gate: Ints
+    first: Ints
+    members: Ints
+
+
+class EdgeSpace(NamedTuple):
+    """Heads and tails of operations so far; the rest is work space over the operations of a worker."""
+
+    head_s: MutableFloats
+    tail_s: MutableFloats
+    release_s: MutableFloats
+    length_s: MutableFloats
+    due_s: MutableFloats
+    later_s: MutableFloats
+    reach_s: MutableFloats
+    by_release: MutableInts
 
 
 @kernel
@@ -177,97 +211,73 @@ def raised(values: MutableFloats, at: int, value: float, slack: float) -> bool:
 
 
 @kernel
-def end_of(job: int, stage: int, kind: int, stages: int, head_s: Floats, duration_s: Floats) -> float:
+def end_of(costs: EdgeCosts, head_s: Floats, job: int, stage: int, kind: int) -> float:
     """The earliest end of an operation in s; for no job, NONE, the beginning of time."""
     if job < 0:
         return -INFINITY
-    at = 3 * (job * stages + stage) + kind
-    return head_s[at] + duration_s[at]
+    at = 3 * (job * costs.stages + stage) + kind
+    return head_s[at] + costs.duration_s[at]
 
 
 @kernel
-def hand(job: int, stage: int, kind: int, stages: int, late_s: float, slack: float, tail_s: MutableFloats) -> None:
-    """Tell an operation what must follow it, in s; no job, NONE, does not mind."""
-    if job >= 0:
-        raised(tail_s, 3 * (job * stages + stage) + kind, late_s, slack)
-
-
-@kernel
-def pull_heads(
-    slack: float,
-    stages: int,
-    jobs: int,
-    depth: Ints,
-    hop_s: Floats,
-    split: Ints,
-    duration_s: Floats,
-    previous: Ints,
-    input_gate: Ints,
-    weight_gate: Ints,
-    head_s: MutableFloats,
-) -> None:
+def pull_heads(costs: EdgeCosts, head_s: MutableFloats, slack: float) -> None:
     """Let heads grow along dependencies, FIFO and gates, which all lead from lower ranks or within a job."""
-    for job in range(jobs):
-        before = previous[job]
-        for stage in range(depth[job]):
-            cell = job * stages + stage
-            early_s = end_of(before, stage, F, stages, head_s, duration_s)
+    for job in range(costs.jobs):
+        before = costs.previous[job]
+        for stage in range(costs.depth[job]):
+            cell = job * costs.stages + stage
+            early_s = end_of(costs, head_s, before, stage, F)
             if stage > 0:
-                early_s = max(early_s, end_of(job, stage - 1, F, stages, head_s, duration_s) + hop_s[cell - 1])
-            early_s = max(early_s, end_of(input_gate[cell], stage, I, stages, head_s, duration_s))
-            early_s = max(early_s, end_of(weight_gate[cell], stage, W, stages, head_s, duration_s))
+                early_s = max(early_s, end_of(costs, head_s, job, stage - 1, F) + costs.hop_s[cell - 1])
+            early_s = max(early_s, end_of(costs, head_s, costs.input_gate[cell], stage, I))
+            early_s = max(early_s, end_of(costs, head_s, costs.weight_gate[cell], stage, W))
             raised(head_s, 3 * cell + F, early_s, slack)
-        for stage in range(depth[job] - 1, -1, -1):
-            cell = job * stages + stage
-            early_s = end_of(job, stage, F, stages, head_s, duration_s)
-            early_s = max(early_s, end_of(before, stage, I, stages, head_s, duration_s))
-            if stage < depth[job] - 1:
-                early_s = max(early_s, end_of(job, stage + 1, I, stages, head_s, duration_s) + hop_s[cell])
+        for stage in range(costs.depth[job] - 1, -1, -1):
+            cell = job * costs.stages + stage
+            early_s = end_of(costs, head_s, job, stage, F)
+            early_s = max(early_s, end_of(costs, head_s, before, stage, I))
+            if stage < costs.depth[job] - 1:
+                early_s = max(early_s, end_of(costs, head_s, job, stage + 1, I) + costs.hop_s[cell])
             raised(head_s, 3 * cell + I, early_s, slack)
-            if split[cell]:
-                early_s = end_of(job, stage, I, stages, head_s, duration_s)
-                early_s = max(early_s, end_of(before, stage, W, stages, head_s, duration_s))
+            if costs.split[cell]:
+                early_s = end_of(costs, head_s, job, stage, I)
+                early_s = max(early_s, end_of(costs, head_s, before, stage, W))
                 raised(head_s, 3 * cell + W, early_s, slack)
 
 
 @kernel
-def push_tails(
-    slack: float,
-    stages: int,
-    jobs: int,
-    depth: Ints,
-    hop_s: Floats,
-    split: Ints,
-    duration_s: Floats,
-    previous: Ints,
-    input_gate: Ints,
-    weight_gate: Ints,
-    tail_s: MutableFloats,
-) -> None:
+def hand(costs: EdgeCosts, tail_s: MutableFloats, job: int, stage: int, kind: int, late_s: float, slack: float) -> None:
+    """Tell an operation what must follow it, in s; no job, NONE, does not mind."""
+    if job >= 0:
+        raised(tail_s, 3 * (job * costs.stages + stage) + kind, late_s, slack)
+
+
+@kernel
+def push_tails(costs: EdgeCosts, tail_s: MutableFloats, slack: float) -> None:
     """Let tails grow, job by job from the last rank: each operation hands its own on to those that must precede it."""
-    for job in range(jobs - 1, -1, -1):
-        before = previous[job]
-        for stage in range(depth[job]):
-            cell = job * stages + stage
-            if split[cell]:
-                late_s = end_of(job, stage, W, stages, tail_s, duration_s)
-                hand(job, stage, I, stages, late_s, slack, tail_s)
-                hand(before, stage, W, stages, late_s, slack, tail_s)
+    for job in range(costs.jobs - 1, -1, -1):
+        before = costs.previous[job]
+        for stage in range(costs.depth[job]):
+            cell = job * costs.stages + stage
+            if costs.split[cell]:
+                late_s = end_of(costs, tail_s, job, stage, W)
+                hand(costs, tail_s, job, stage, I, late_s, slack)
+                hand(costs, tail_s, before, stage, W, late_s, slack)
             if stage > 0:
-                late_s = end_of(job, stage - 1, I, stages, tail_s, duration_s) + hop_s[cell - 1]
-                hand(job, stage, I, stages, late_s, slack, tail_s)
-            late_s = end_of(job, stage, I, stages, tail_s, duration_s)
-            hand(job, stage, F, stages, late_s, slack, tail_s)
-            hand(before, stage, I, stages, late_s, slack, tail_s)
-        for stage in range(depth[job] - 1, -1, -1):
-            cell = job * stages + stage
-            if stage < depth[job] - 1:
-                late_s = end_of(job, stage + 1, F, stages, tail_s, duration_s) + hop_s[cell]
-                hand(job, stage, F, stages, late_s, slack, tail_s)
-            late_s = end_of(job, stage, F, stages, tail_s, duration_s)
-            hand(before, stage, F, stages, late_s, slack, tail_s)
-            hand(input_gate[cell], stage, I, stages, late_s, slack, tail_s)
-            hand(weight_gate[cell], stage, W, stages, late_s, slack, tail_s)
+                late_s = end_of(costs, tail_s, job, stage - 1, I) + costs.hop_s[cell - 1]
+                hand(costs, tail_s, job, stage, I, late_s, slack)
+            late_s = end_of(costs, tail_s, job, stage, I)
+            hand(costs, tail_s, job, stage, F, late_s, slack)
+            hand(costs, tail_s, before, stage, I, late_s, slack)
+        for stage in range(costs.depth[job] - 1, -1, -1):
+            cell = job * costs.stages + stage
+            if stage < costs.depth[job] - 1:
+                late_s = end_of(costs, tail_s, job, stage + 1, F) + costs.hop_s[cell]
+                hand(costs, tail_s, job, stage, F, late_s, slack)
+            late_s = end_of(costs, tail_s, job, stage, F)
+            hand(costs, tail_s, before, stage, F, late_s, slack)
+            hand(costs, tail_s, costs.input_gate[cell], stage, I, late_s, slack)
+            hand(costs, tail_s, costs.weight_gate[cell], stage, W, late_s, slack)
 
 
 @kernel
@@ -282,30 +292,18 @@ def sort_releases(count: int, release_s: Floats, by_release: MutableInts) -> Non
 
 
 @kernel
-def find_edges(
-    count: int,
-    slack: float,
-    release_s: Floats,
-    length_s: Floats,
-    due_s: Floats,
-    later_s: MutableFloats,
-    reach_s: MutableFloats,
-    by_release: MutableInts,
-) -> bool:
-    """Edge-finding on one worker: raise releases that must come after sets of others.
+def find_edges(space: EdgeSpace, count: int, slack: float) -> bool:
+    """Edge-finding on one worker: raise the releases of `count` operations that must come after sets of others.
 
     For each due date d, with the set of operations due by then: if an operation outside the set cannot be done before
     the set's end at d, it comes after all of the set, or after that part of it that is released from some moment on.
 
-    Args:
-        count: how many operations there are.
-        release_s, length_s, due_s: of each.
-        later_s: receives the raised releases.
-        reach_s, by_release: work space.
-
     Returns:
         False where they cannot all end in time.
     """
+    release_s, length_s, due_s, later_s, reach_s, by_release = (
+        space.release_s, space.length_s, space.due_s, space.later_s, space.reach_s, space.by_release,
+    )  # fmt: skip
     sort_releases(count, release_s, by_release)
     for at in range(count):
         later_s[at] = release_s[at]
@@ -335,94 +333,44 @@ def find_edges(
 
 
 @kernel
-def squeeze(
-    first: int,
-    stop: int,
-    makespan_s: float,
-    slack: float,
-    members: Ints,
-    duration_s: Floats,
-    head_s: MutableFloats,
-    tail_s: Floats,
-    release_s: MutableFloats,
-    length_s: MutableFloats,
-    due_s: MutableFloats,
-    later_s: MutableFloats,
-    reach_s: MutableFloats,
-    by_release: MutableInts,
-) -> int:
-    """Raise the heads of the operations `members[first:stop]` of a worker.
+def squeeze(costs: EdgeCosts, space: EdgeSpace, worker: int, mirrored: int, makespan_s: float, slack: float) -> int:
+    """Raise the heads of a worker's operations, or, `mirrored`, their tails, which are heads backwards in time.
 
     Returns:
-        -1 where they do not fit, else whether a head grew.
+        -1 where they do not fit, else whether one grew.
     """
-    for at in range(first, stop):
-        one = members[at]
-        release_s[at - first] = head_s[one]
-        length_s[at - first] = duration_s[one]
-        due_s[at - first] = makespan_s - tail_s[one]
-        if head_s[one] + duration_s[one] > due_s[at - first] + slack:
+    head_s, tail_s = (space.tail_s, space.head_s) if mirrored else (space.head_s, space.tail_s)
+    first, count = costs.first[worker], costs.first[worker + 1] - costs.first[worker]
+    for at in range(count):
+        one = costs.members[first + at]
+        space.release_s[at] = head_s[one]
+        space.length_s[at] = costs.duration_s[one]
+        space.due_s[at] = makespan_s - tail_s[one]
+        if head_s[one] + costs.duration_s[one] > space.due_s[at] + slack:
             return -1
-    if not find_edges(stop - first, slack, release_s, length_s, due_s, later_s, reach_s, by_release):
+    if not find_edges(space, count, slack):
         return -1
     grew = 0
-    for at in range(first, stop):
-        if raised(head_s, members[at], later_s[at - first], slack):
+    for at in range(count):
+        if raised(head_s, costs.members[first + at], space.later_s[at], slack):
             grew = 1
     return grew
 
 
 @kernel
-def refutes(
-    makespan_s: float,
-    slack: float,
-    stages: int,
-    jobs: int,
-    depth: Ints,
-    hop_s: Floats,
-    split: Ints,
-    duration_s: Floats,
-    least_head_s: Floats,
-    least_tail_s: Floats,
-    previous: Ints,
-    input_gate: Ints,
-    weight_gate: Ints,
-    first: Ints,
-    members: Ints,
-    head_s: MutableFloats,
-    tail_s: MutableFloats,
-    release_s: MutableFloats,
-    length_s: MutableFloats,
-    due_s: MutableFloats,
-    later_s: MutableFloats,
-    reach_s: MutableFloats,
-    by_release: MutableInts,
-) -> bool:
-    """Whether propagation finds that no schedule ends by `makespan_s`.
-
-    Args:
-        slack: differences up to this are rounding, in s.
-        depth, previous: of each job, its stages and the identical job before it.
-        hop_s, split, input_gate, weight_gate: at `job * stages + stage`.
-        least_head_s, least_tail_s: heads and tails of operations that hold for any makespan.
-        first, members: the operations of worker w are `members[first[w]:first[w + 1]]`.
-        head_s, tail_s: work space over operations; the rest is work space over the operations of a worker.
-    """
+def refutes(costs: EdgeCosts, space: EdgeSpace, makespan_s: float, slack: float) -> bool:
+    """Whether propagation finds that no schedule ends by `makespan_s`; differences up to `slack` are rounding, in s."""
+    head_s, tail_s = space.head_s, space.tail_s
     for at in range(len(head_s)):
-        head_s[at] = least_head_s[at]
-        tail_s[at] = least_tail_s[at]
+        head_s[at] = costs.least_head_s[at]
+        tail_s[at] = costs.least_tail_s[at]
     while True:
-        pull_heads(slack, stages, jobs, depth, hop_s, split, duration_s, previous, input_gate, weight_gate, head_s)
-        push_tails(slack, stages, jobs, depth, hop_s, split, duration_s, previous, input_gate, weight_gate, tail_s)
+        pull_heads(costs, head_s, slack)
+        push_tails(costs, tail_s, slack)
         grew = 0
-        for worker in range(len(first) - 1):
+        for worker in range(len(costs.first) - 1):
             for mirrored in range(2):
-                # Backwards in time, tails are heads.
-                heads, tails = (tail_s, head_s) if mirrored else (head_s, tail_s)
-                found = squeeze(
-                    first[worker], first[worker + 1], makespan_s, slack, members, duration_s, heads, tails,
-                    release_s, length_s, due_s, later_s, reach_s, by_release,
-                )  # fmt: skip
+                found = squeeze(costs, space, worker, mirrored, makespan_s, slack)
                 if found < 0:
                     return True
                 grew += found

@@ -5,7 +5,7 @@ One of three readings of a plan that share no code (docs/how-it-works.md); the s
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -188,8 +188,13 @@ class Evaluation:
         ends = [
             row[-1] for row in self.operations if row and any(self._waits_for(one, row[-1]) for one in self.deciding)
         ]
-        paths = [_back_from(end, self.before) for end in ends]
-        return min(paths, key=_changes_of_worker, default=[])
+        paths = []
+        for end in ends:
+            path = [end]
+            while path[-1] in self.before:
+                path.append(self.before[path[-1]])
+            paths.append(path[::-1])
+        return min(paths, key=lambda path: sum(a.worker != b.worker for a, b in pairwise(path)), default=[])
 
     def decided_by(self, path: Sequence[TimedOperation]) -> LayerWindow:
         """The deciding window that a critical path leads to."""
@@ -214,19 +219,10 @@ class Evaluation:
                 if ahead is not None and ahead.end_s >= timed.start_s * (1 - ROUNDING):
                     found[timed] = ahead
                 elif timed.start_s > 0:
-                    found[timed] = sender[_needed_key(self.plan, timed)]
+                    needed = _needed(self.plan, self.plan.workers[timed.worker], timed.operation)
+                    assert needed is not None
+                    found[timed] = sender[needed]
         return found
-
-
-def _back_from(end: TimedOperation, before: Mapping[TimedOperation, TimedOperation]) -> list[TimedOperation]:
-    path = [end]
-    while path[-1] in before:
-        path.append(before[path[-1]])
-    return path[::-1]
-
-
-def _changes_of_worker(path: Sequence[TimedOperation]) -> int:
-    return sum(earlier.worker != later.worker for earlier, later in pairwise(path))
 
 
 def evaluate(plan: Plan) -> Evaluation:
@@ -283,7 +279,10 @@ def _advance(
         if needed is not None:
             if needed not in sent_s:
                 return needed
-            arrival_s = sent_s[needed] + _delay_s(plan, worker, operation, needed, executor)
+            sender = plan.workers[executor[needed[1:]]]
+            arrival_s = sent_s[needed] + plan.hop_delay_s(
+                operation.pipeline, min(worker.stage, sender.stage), sender, worker
+            )
         start_s, waited = max(free_s, arrival_s), arrival_s > free_s
         free_s = start_s + stage.duration_s(operation.kind) * slowdown
         timed = TimedOperation(number, operation, start_s, free_s, waited)
@@ -300,19 +299,6 @@ def _needed(plan: Plan, worker: Worker, operation: Operation) -> Key | None:
     if operation.kind in "IB" and worker.stage < last:
         return ("I", operation.pipeline, operation.microbatch, worker.stage + 1)
     return None
-
-
-def _delay_s(
-    plan: Plan, worker: Worker, operation: Operation, needed: Key, executor: dict[tuple[int, int, int], int]
-) -> float:
-    sender = plan.workers[executor[needed[1:]]]
-    return plan.hop_delay_s(operation.pipeline, min(worker.stage, sender.stage), sender, worker)
-
-
-def _needed_key(plan: Plan, timed: TimedOperation) -> Key:
-    needed = _needed(plan, plan.workers[timed.worker], timed.operation)
-    assert needed is not None
-    return needed
 
 
 def _sent_key(plan: Plan, timed: TimedOperation) -> Key:

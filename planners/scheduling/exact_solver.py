@@ -228,12 +228,12 @@ class Instance:
 
     def value(self, starts: Sequence[int]) -> int:
         """The makespan or period of given starts, in units."""
-        return max((self._value(window, starts) for window in self.windows), default=0)
-
-    def _value(self, window: ObjectiveGroup, starts: Sequence[int]) -> int:
-        end = max((starts[o] + self.durations[o] for o in window.operations), default=0)
-        begin = 0 if window.from_zero else min(starts[o] for o in window.operations)
-        return end - begin + window.overhead
+        longest = 0
+        for window in self.windows:
+            end = max((starts[o] + self.durations[o] for o in window.operations), default=0)
+            begin = 0 if window.from_zero else min(starts[o] for o in window.operations)
+            longest = max(longest, end - begin + window.overhead)
+        return longest
 
     def most(self, starts: Sequence[int], value_s: float) -> int:
         """What all schedules stay below that are no worse than given starts, and those that are no worse than a value.
@@ -316,7 +316,17 @@ class Precedences:
         self._workmates = {o: members for members in self._members for o in members.tolist()}
         self._durations: Ints = np.array(instance.durations)
         self.frame = np.zeros(len(instance.codes), dtype=np.int64)
-        self._own_heads, self._own_tails = self._frames()
+        # Heads and tails of each operation on its own.
+        staggered, windows = self.instance.problem.staggered, self.instance.windows
+        shape = len(windows) if staggered else 1, len(self.frame)
+        heads, tails = np.full(shape, NEVER), np.full(shape, NEVER)
+        for number, window in enumerate(windows):
+            operations = list(window.operations)
+            frame = number if staggered else 0
+            self.frame[operations] = frame
+            heads[frame, operations] = 0
+            tails[frame, operations] = window.overhead
+        self._own_heads, self._own_tails = heads, tails
         self._measure()
         while decided := list(self._decide()):
             self.arcs += decided
@@ -331,19 +341,6 @@ class Precedences:
         known = self.before[np.ix_(members, members)]
         direct = known & ~(known.astype(np.float32) @ known.astype(np.float32) > 0)
         return {one: [members[j] for j in np.flatnonzero(direct[i]).tolist()] for i, one in enumerate(members)}
-
-    def _frames(self) -> tuple[Ints, Ints]:
-        """Heads and tails of each operation on its own."""
-        staggered, windows = self.instance.problem.staggered, self.instance.windows
-        shape = len(windows) if staggered else 1, len(self.frame)
-        heads, tails = np.full(shape, NEVER), np.full(shape, NEVER)
-        for number, window in enumerate(windows):
-            operations = list(window.operations)
-            frame = number if staggered else 0
-            self.frame[operations] = frame
-            heads[frame, operations] = 0
-            tails[frame, operations] = window.overhead
-        return heads, tails
 
     def _measure(self) -> None:
         """Closure, heads and tails under the arcs."""
@@ -367,7 +364,13 @@ class Precedences:
         for operation in order:
             mates, frame = self._workmates[operation], self.frame[operation]
             earlier = mates[before[mates, operation]]
-            done = _end_of_all(found[frame, earlier], self._durations[earlier])
+            # When those are done, one by one, each when it is ready or later.
+            ready = found[frame, earlier]
+            done = NEVER
+            if len(ready):
+                by_ready = np.argsort(ready, kind="stable")
+                left = np.cumsum(self._durations[earlier][by_ready][::-1])[::-1]
+                done = int((ready[by_ready] + left).max())
             found[frame, operation] = max(found[frame, operation], done)
             leaving = found[:, operation] + self._durations[operation]
             for later, lag in followers[operation]:
@@ -379,30 +382,17 @@ class Precedences:
         self.undecided = []
         for members in self._members:
             known = self.before[np.ix_(members, members)]
-            fits = self._fits(members)
+            # Whether one operation can come before another as far as room goes, `members x members`.
+            lengths = self._durations[members]
+            fits = np.ones((len(members), len(members)), dtype=np.bool_)
+            for heads, tails in zip(self.heads[:, members], self.tails[:, members], strict=True):
+                fits &= (heads + lengths)[:, None] + (lengths + tails)[None, :] <= self.most
             for i, j in np.argwhere(np.triu(~(known | known.T), 1)).tolist():
                 a, b = int(members[i]), int(members[j])
                 if fits[i, j] and fits[j, i]:
                     self.undecided.append((a, b))
                 else:
                     yield (a, b, 0) if fits[i, j] else (b, a, 0)
-
-    def _fits(self, members: Ints) -> Flags:
-        """Whether one operation can come before another as far as room goes, `members x members`."""
-        lengths = self._durations[members]
-        fits = np.ones((len(members), len(members)), dtype=np.bool_)
-        for heads, tails in zip(self.heads[:, members], self.tails[:, members], strict=True):
-            fits &= (heads + lengths)[:, None] + (lengths + tails)[None, :] <= self.most
-        return fits
-
-
-def _end_of_all(ready: Ints, durations: Ints) -> int:
-    """When operations are done that are executed one by one, each when it is ready or later; NEVER for none."""
-    if not len(ready):
-        return NEVER
-    order = np.argsort(ready, kind="stable")
-    left = np.cumsum(durations[order][::-1])[::-1]
-    return int((ready[order] + left).max())
 
 
 # From a problem in floats to an instance in whole numbers.
@@ -484,15 +474,14 @@ class _OperationTable:
         self.durations: list[int] = []
         for job, depth in enumerate(problem.depth[problem.origin].tolist()):
             for stage in range(depth):
-                self._add(job, stage, int(problem.executor[job, stage]), bool(problem.split[job, stage]))
-
-    def _add(self, job: int, stage: int, worker: int, split: bool) -> None:
-        costs = self.problem.workers
-        seconds = [costs.forward_s[worker], self.problem.backward_s(worker, split), costs.weight_s[worker]]
-        for kind in [FORWARD, BACKWARD, WEIGHT] if split else [FORWARD, BACKWARD]:
-            self.cells[job, stage, kind] = len(self.workers)
-            self.workers.append(worker)
-            self.durations.append(self.whole(seconds[kind]))
+                worker = int(problem.executor[job, stage])
+                split = bool(problem.split[job, stage])
+                costs = self.problem.workers
+                seconds = [costs.forward_s[worker], self.problem.backward_s(worker, split), costs.weight_s[worker]]
+                for kind in [FORWARD, BACKWARD, WEIGHT] if split else [FORWARD, BACKWARD]:
+                    self.cells[job, stage, kind] = len(self.workers)
+                    self.workers.append(worker)
+                    self.durations.append(self.whole(seconds[kind]))
 
     def whole(self, seconds: float) -> int:
         """A time in units: exactly, or rounded down."""
@@ -503,7 +492,13 @@ class _OperationTable:
         """The instance, its operations numbered along the arcs; of those that may come next, W and I go before F."""
         memory = _memory(self.problem)
         classes = identical_jobs(self.problem)
-        chains = [members for jobs in classes for members in self._chains(jobs)]
+        # The operations of each stage and kind of identical jobs.
+        chains = [
+            tuple(self.cells[job, stage, kind] for job in jobs)
+            for jobs in classes
+            for stage, kind in product(range(self._depth(jobs)), range(KINDS))
+            if (jobs[0], stage, kind) in self.cells
+        ]
         messages = list(self._messages())
         implied = [(a, b, 0) for members in chains for a, b in pairwise(members)]
         implied += [arc for jobs in classes for arc in self._memory_arcs(jobs, memory)]
@@ -511,6 +506,15 @@ class _OperationTable:
         order = topological(followers_of(len(kinds), messages + implied), [-kind for kind in kinds])
         new = {old: number for number, old in enumerate(order)}
         codes = [KINDS * job + kind for job, _, kind in self.cells]
+        # What follows the last end of each group that has operations or, for the makespan, a live worker.
+        workers, staggered = self.problem.workers, self.problem.staggered
+        groups = workers.group[self.workers if staggered else workers.live]
+        step_s = workers.optimizer_s[workers.live].max(initial=0.0)
+        found = {}
+        for group in sorted(set(groups.tolist())):
+            mine = workers.live & (workers.group == group)
+            own_s = workers.optimizer_s[mine].max() if staggered else step_s
+            found[group] = self.whole(workers.allreduce_s[mine].max()) + self.whole(own_s)
         return Instance(
             problem=self.problem,
             unit_s=self.unit_s,
@@ -521,7 +525,7 @@ class _OperationTable:
             messages=tuple((new[a], new[b], lag) for a, b, lag in messages),
             implied=tuple((new[a], new[b], lag) for a, b, lag in implied),
             chains=tuple(tuple(new[old] for old in members) for members in chains),
-            overheads=self._overheads(),
+            overheads=found,
             memory=memory,
         )
 
@@ -538,12 +542,6 @@ class _OperationTable:
                 yield cells[job, stage + 1, BACKWARD], operation, self.whole(hop_s[job, stage])
             elif not last:
                 yield operation, cells[job, stage + 1, FORWARD], self.whole(hop_s[job, stage])
-
-    def _chains(self, jobs: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """The operations of each stage and kind of identical jobs."""
-        for stage, kind in product(range(self._depth(jobs)), range(KINDS)):
-            if (jobs[0], stage, kind) in self.cells:
-                yield tuple(self.cells[job, stage, kind] for job in jobs)
 
     def _memory_arcs(self, jobs: Sequence[int], memory: dict[int, Memory]) -> Iterator[Arc]:
         """What must have ended before a further F for the identical jobs alone to fit, at each stage.
@@ -562,18 +560,6 @@ class _OperationTable:
 
     def _depth(self, jobs: Sequence[int]) -> int:
         return int(self.problem.depth[self.problem.origin[jobs[0]]])
-
-    def _overheads(self) -> dict[int, int]:
-        """What follows the last end of each group that has operations or, for the makespan, a live worker."""
-        workers, staggered = self.problem.workers, self.problem.staggered
-        groups = workers.group[self.workers if staggered else workers.live]
-        step_s = workers.optimizer_s[workers.live].max(initial=0.0)
-        found = {}
-        for group in sorted(set(groups.tolist())):
-            mine = workers.live & (workers.group == group)
-            own_s = workers.optimizer_s[mine].max() if staggered else step_s
-            found[group] = self.whole(workers.allreduce_s[mine].max()) + self.whole(own_s)
-        return found
 
 
 def _memory(problem: Problem) -> dict[int, Memory]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -86,315 +86,10 @@ NOTHING, LATER = -1, -2
 INPUT_FIRST, FORWARD_FIRST, ALTERNATE, UNBLOCK = 0, 1, 2, 3  # rules.Priority, whose members numba does not know
 
 
-@kernel
-def admits(worker: int, done: Ints, known: Ints, held: Floats, rule: Ints, pending: int) -> bool:
-    """Whether in-flight limit, backlog and memory let a worker start one more F with `pending` W outstanding."""
-    whole = done[3 * worker + F] - done[3 * worker + I]
-    if whole >= rule[5 * worker + 1] or pending >= rule[5 * worker + 2]:
-        return False
-    return (whole + 1) * held[3 * worker] + pending * held[3 * worker + 1] <= held[3 * worker + 2]
+class ListCosts(NamedTuple):
+    """What is to be scheduled, and by which rules.
 
-
-@kernel
-def next_ready(place: int, done: Ints, known: Ints, start: Ints, ready_s: Floats) -> float:
-    """When the next job of a queue is there, in s; infinite while its sender has not decided."""
-    return ready_s[start[place] + done[place]] if done[place] < known[place] else INFINITY
-
-
-@kernel
-def forward_ready(worker: int, done: Ints, known: Ints, start: Ints, ready_s: Floats, rule: Ints) -> float:
-    """When a worker's next F is there, in s: in arrival order, but the first one is that which it is held back for."""
-    place = 3 * worker + F
-    number = rule[5 * worker + 4] if done[place] == 0 else done[place]
-    return ready_s[start[place] + number] if number < known[place] else INFINITY
-
-
-@kernel
-def bring_forward(worker: int, number: int, start: Ints, ready_s: MutableFloats, queue: MutableInts) -> None:
-    """Let the F of that number in a worker's queue become the first, and those ahead of it follow."""
-    first = start[3 * worker + F]
-    job, at_s = queue[first + number], ready_s[first + number]
-    for at in range(first + number, first, -1):
-        queue[at] = queue[at - 1]
-        ready_s[at] = ready_s[at - 1]
-    queue[first] = job
-    ready_s[first] = at_s
-
-
-@kernel
-def pick(
-    worker: int,
-    now_s: float,
-    seen_s: float,
-    done: Ints,
-    known: Ints,
-    start: Ints,
-    ready_s: Floats,
-    held: Floats,
-    rule: Ints,
-    wait_s: Floats,
-    last: Ints,
-) -> int:
-    """The kind of operation that a worker starts now: NOTHING until something arrives, LATER until more is known."""
-    forward_s = forward_ready(worker, done, known, start, ready_s, rule)
-    input_s = next_ready(3 * worker + I, done, known, start, ready_s)
-    pending = known[3 * worker + W] - done[3 * worker + W]
-    priority = rule[5 * worker + 3]
-    admitted = admits(worker, done, known, held, rule, pending)
-    if input_s <= now_s:
-        if forward_s > now_s:
-            return I
-        if not admitted:
-            frees = priority == UNBLOCK and pending > 0 and admits(worker, done, known, held, rule, pending - 1)
-            return W if frees else I
-        warming_up = done[3 * worker + F] < rule[5 * worker]
-        turn = priority == FORWARD_FIRST or (priority == ALTERNATE and last[worker] != F)
-        return F if warming_up or turn else I
-    if admitted and forward_s <= now_s:
-        return F
-    if pending == 0:
-        return NOTHING
-    if wait_s[worker] > 0:
-        soon_s = min(input_s, forward_s) if admitted else input_s
-        if soon_s - now_s < wait_s[worker]:
-            return NOTHING
-        if seen_s < now_s:
-            return LATER
-    return W
-
-
-@kernel
-def push(
-    worker: int,
-    kind: int,
-    job: int,
-    at_s: float,
-    done: Ints,
-    known: MutableInts,
-    start: Ints,
-    ready_s: MutableFloats,
-    queue: MutableInts,
-    free_s: Floats,
-    event_s: MutableFloats,
-) -> None:
-    """Put a job that is there at `at_s` into a queue, and bring the worker's next decision forward to it."""
-    place = 3 * worker + kind
-    first = start[place] + done[place]
-    at = start[place] + known[place]
-    while at > first and (ready_s[at - 1] > at_s or (ready_s[at - 1] == at_s and queue[at - 1] > job)):
-        ready_s[at] = ready_s[at - 1]
-        queue[at] = queue[at - 1]
-        at -= 1
-    ready_s[at] = at_s
-    queue[at] = job
-    known[place] += 1
-    event_s[worker] = min(event_s[worker], max(free_s[worker], at_s))
-
-
-@kernel
-def execute(
-    worker: int,
-    stage: int,
-    kind: int,
-    now_s: float,
-    stages: int,
-    last_stage: Ints,
-    executor: Ints,
-    opens_up: Ints,
-    opens_down: Ints,
-    split: Ints,
-    hop_s: Floats,
-    duration_s: Floats,
-    done: MutableInts,
-    known: MutableInts,
-    start: Ints,
-    ready_s: MutableFloats,
-    queue: MutableInts,
-    free_s: MutableFloats,
-    event_s: MutableFloats,
-    first_s: MutableFloats,
-    last: MutableInts,
-    order: MutableInts,
-) -> None:
-    """Run an operation now: record it, and send what follows from it."""
-    count = done[3 * worker] + done[3 * worker + 1] + done[3 * worker + 2]
-    job = queue[start[3 * worker + kind] + done[3 * worker + kind]]
-    cell = job * stages + stage
-    whole = kind == I and split[cell] == 0
-    end_s = now_s + duration_s[4 * worker + (B if whole else kind)]
-    if count == 0:
-        first_s[worker] = now_s
-    order[start[3 * worker] + count] = 3 * job + kind
-    done[3 * worker + kind] += 1
-    free_s[worker] = end_s
-    event_s[worker] = end_s
-    last[worker] = kind
-    if kind == F:
-        if stage == last_stage[job]:
-            push(worker, I, job, end_s, done, known, start, ready_s, queue, free_s, event_s)
-        else:
-            at_s = end_s + hop_s[cell]
-            first, stop = (job, job + 1) if len(opens_up) == 0 else (opens_up[cell], opens_up[cell + stages])
-            for other in range(first, stop):
-                to = executor[other * stages + stage + 1]
-                push(to, F, other, at_s, done, known, start, ready_s, queue, free_s, event_s)
-    elif kind == I:
-        if not whole:
-            push(worker, W, job, end_s, done, known, start, ready_s, queue, free_s, event_s)
-        if stage > 0:
-            at_s = end_s + hop_s[cell - 1]
-            first, stop = (job, job + 1) if len(opens_down) == 0 else (opens_down[cell], opens_down[cell + stages])
-            for other in range(first, stop):
-                to = executor[other * stages + stage - 1]
-                push(to, I, other, at_s, done, known, start, ready_s, queue, free_s, event_s)
-
-
-@kernel
-def visit(
-    worker: int,
-    stage: int,
-    until_s: float,
-    seen_s: float,
-    forced: bool,
-    stages: int,
-    last_stage: Ints,
-    executor: Ints,
-    opens_up: Ints,
-    opens_down: Ints,
-    split: Ints,
-    hop_s: Floats,
-    duration_s: Floats,
-    held: Floats,
-    rule: Ints,
-    wait_s: Floats,
-    done: MutableInts,
-    known: MutableInts,
-    start: Ints,
-    ready_s: MutableFloats,
-    queue: MutableInts,
-    free_s: MutableFloats,
-    event_s: MutableFloats,
-    first_s: MutableFloats,
-    last: MutableInts,
-    order: MutableInts,
-) -> int:
-    """Let a worker decide up to `until_s`, or once if `forced`; returns how often it did."""
-    decisions = 0
-    while event_s[worker] < until_s or forced:
-        now_s = event_s[worker]
-        kind = pick(worker, now_s, seen_s, done, known, start, ready_s, held, rule, wait_s, last)
-        if kind == LATER:
-            break
-        forced = False
-        decisions += 1
-        if kind == NOTHING:
-            pending = known[3 * worker + W] - done[3 * worker + W]
-            event_s[worker] = next_ready(3 * worker + I, done, known, start, ready_s)
-            if admits(worker, done, known, held, rule, pending):
-                event_s[worker] = min(event_s[worker], forward_ready(worker, done, known, start, ready_s, rule))
-        else:
-            if kind == F and done[3 * worker + F] == 0:
-                bring_forward(worker, rule[5 * worker + 4], start, ready_s, queue)
-            execute(
-                worker, stage, kind, now_s, stages, last_stage, executor, opens_up, opens_down, split, hop_s,
-                duration_s, done, known, start, ready_s, queue, free_s, event_s, first_s, last, order,
-            )  # fmt: skip
-    return decisions
-
-
-@kernel
-def earliest(stage: int, stage_start: Ints, members: Ints, event_s: Floats) -> float:
-    """The next decision of any worker of a stage, in s."""
-    least = INFINITY
-    for at in range(stage_start[stage], stage_start[stage + 1]):
-        least = min(least, event_s[members[at]])
-    return least
-
-
-@kernel
-def reset(
-    stages: int,
-    jobs: int,
-    executor: Ints,
-    done: MutableInts,
-    known: MutableInts,
-    start: Ints,
-    ready_s: MutableFloats,
-    queue: MutableInts,
-    free_s: MutableFloats,
-    event_s: MutableFloats,
-    first_s: MutableFloats,
-    last: MutableInts,
-) -> None:
-    """The state at time 0: all jobs are there at the first stage."""
-    for place in range(len(done)):
-        done[place] = 0
-        known[place] = 0
-    for worker in range(len(free_s)):
-        free_s[worker] = 0.0
-        first_s[worker] = 0.0
-        event_s[worker] = INFINITY
-        last[worker] = NOTHING
-    for job in range(jobs):
-        push(executor[job * stages], F, job, 0.0, done, known, start, ready_s, queue, free_s, event_s)
-
-
-@kernel
-def look_above(
-    stages: int, stage_start: Ints, members: Ints, down_s: Floats, event_s: Floats, above_s: MutableFloats
-) -> None:
-    """The earliest decision at each stage that known decisions there and at later stages lead to, in s."""
-    above_s[stages] = INFINITY
-    for stage in range(stages - 1, -1, -1):
-        least_s = earliest(stage, stage_start, members, event_s)
-        above_s[stage] = min(least_s, above_s[stage + 1] + down_s[stage])
-
-
-@kernel
-def foremost(members: Ints, event_s: Floats) -> int:
-    """The place among `members` of the worker that decides first; NOTHING where none has anything to decide."""
-    found = NOTHING
-    least_s = INFINITY
-    for at in range(len(members)):
-        if event_s[members[at]] < least_s:
-            found = at
-            least_s = event_s[members[at]]
-    return found
-
-
-@kernel
-def sweep(
-    stages: int,
-    jobs: int,
-    stage_start: Ints,
-    members: Ints,
-    up_s: Floats,
-    down_s: Floats,
-    last_stage: Ints,
-    executor: Ints,
-    opens_up: Ints,
-    opens_down: Ints,
-    split: Ints,
-    hop_s: Floats,
-    duration_s: Floats,
-    held: Floats,
-    rule: Ints,
-    wait_s: Floats,
-    above_s: MutableFloats,
-    done: MutableInts,
-    known: MutableInts,
-    start: Ints,
-    ready_s: MutableFloats,
-    queue: MutableInts,
-    free_s: MutableFloats,
-    event_s: MutableFloats,
-    first_s: MutableFloats,
-    last: MutableInts,
-    order: MutableInts,
-) -> None:
-    """Schedule everything; `order`, `first_s` and `free_s` hold the orders, first starts and last ends.
-
-    Args:
+    Attributes:
         stages, jobs: how many there are.
         stage_start, members: the workers of stage i are `members[stage_start[i]:stage_start[i + 1]]`.
         up_s, down_s: least time between a decision at stage i and an F's arrival at i+1, at i+1 and an I's at i.
@@ -405,18 +100,268 @@ def sweep(
             where each job waits for itself.
         duration_s: of F, I, W and B, at `4 * worker`.
         held: activation bytes, stash bytes and limit, at `3 * worker`.
+        start: where the queues begin, as above.
         rule: warm-up, in-flight limit, backlog, priority and how many F to be held back for, at `5 * worker`.
         wait_s: a W does not start if an F or I arrives sooner than this, of each worker.
-        above_s: work space of `stages + 1`.
-        done, known, start, ready_s, queue, free_s, event_s, first_s, last, order: the state, as the module says.
     """
-    reset(stages, jobs, executor, done, known, start, ready_s, queue, free_s, event_s, first_s, last)
+
+    stages: int
+    jobs: int
+    stage_start: Ints
+    members: Ints
+    up_s: Floats
+    down_s: Floats
+    last_stage: Ints
+    executor: Ints
+    opens_up: Ints
+    opens_down: Ints
+    split: Ints
+    hop_s: Floats
+    duration_s: Floats
+    held: Floats
+    start: Ints
+    rule: MutableInts
+    wait_s: MutableFloats
+
+
+class ListState(NamedTuple):
+    """How far a list schedule is.
+
+    Attributes:
+        done, known: how many operations of each worker and kind have run, and are in its queue.
+        ready_s, queue: the queues: when a job is there, and which.
+        free_s, first_s: of each worker, the end of its last operation and the start of its first.
+        event_s: when each worker decides next.
+        last: the kind of each worker's last operation.
+        order: what each worker has executed, `3 * job + kind`, from `start[3 * worker]` on.
+        above_s: work space of `stages + 1`.
+    """
+
+    done: MutableInts
+    known: MutableInts
+    ready_s: MutableFloats
+    queue: MutableInts
+    free_s: MutableFloats
+    first_s: MutableFloats
+    event_s: MutableFloats
+    last: MutableInts
+    order: MutableInts
+    above_s: MutableFloats
+
+
+@kernel
+def admits(costs: ListCosts, state: ListState, worker: int, pending: int) -> bool:
+    """Whether in-flight limit, backlog and memory let a worker start one more F with `pending` W outstanding."""
+    done, rule, held = state.done, costs.rule, costs.held
+    whole = done[3 * worker + F] - done[3 * worker + I]
+    if whole >= rule[5 * worker + 1] or pending >= rule[5 * worker + 2]:
+        return False
+    return (whole + 1) * held[3 * worker] + pending * held[3 * worker + 1] <= held[3 * worker + 2]
+
+
+@kernel
+def input_ready(costs: ListCosts, state: ListState, worker: int) -> float:
+    """When a worker's next I is there, in s; infinite while its sender has not decided."""
+    place = 3 * worker + I
+    done = state.done[place]
+    return state.ready_s[costs.start[place] + done] if done < state.known[place] else INFINITY
+
+
+@kernel
+def forward_ready(costs: ListCosts, state: ListState, worker: int) -> float:
+    """When a worker's next F is there, in s: in arrival order, but the first one is that which it is held back for."""
+    place = 3 * worker + F
+    done = state.done[place]
+    number = costs.rule[5 * worker + 4] if done == 0 else done
+    return state.ready_s[costs.start[place] + number] if number < state.known[place] else INFINITY
+
+
+@kernel
+def bring_forward(costs: ListCosts, state: ListState, worker: int) -> None:
+    """Let the F that a worker is held back for become the first of its queue, and those ahead of it follow."""
+    first = costs.start[3 * worker + F]
+    number = costs.rule[5 * worker + 4]
+    job, at_s = state.queue[first + number], state.ready_s[first + number]
+    for at in range(first + number, first, -1):
+        state.queue[at] = state.queue[at - 1]
+        state.ready_s[at] = state.ready_s[at - 1]
+    state.queue[first] = job
+    state.ready_s[first] = at_s
+
+
+@kernel
+def pick(costs: ListCosts, state: ListState, worker: int, now_s: float, seen_s: float) -> int:
+    """The kind of operation that a worker starts now: NOTHING until something arrives, LATER until more is known."""
+    done, rule = state.done, costs.rule
+    forward_s = forward_ready(costs, state, worker)
+    input_s = input_ready(costs, state, worker)
+    pending = state.known[3 * worker + W] - done[3 * worker + W]
+    priority = rule[5 * worker + 3]
+    admitted = admits(costs, state, worker, pending)
+    if input_s <= now_s:
+        if forward_s > now_s:
+            return I
+        if not admitted:
+            frees = priority == UNBLOCK and pending > 0 and admits(costs, state, worker, pending - 1)
+            return W if frees else I
+        warming_up = done[3 * worker + F] < rule[5 * worker]
+        turn = priority == FORWARD_FIRST or (priority == ALTERNATE and state.last[worker] != F)
+        return F if warming_up or turn else I
+    if admitted and forward_s <= now_s:
+        return F
+    if pending == 0:
+        return NOTHING
+    wait_s = costs.wait_s[worker]
+    if wait_s > 0:
+        soon_s = min(input_s, forward_s) if admitted else input_s
+        if soon_s - now_s < wait_s:
+            return NOTHING
+        if seen_s < now_s:
+            return LATER
+    return W
+
+
+@kernel
+def push(costs: ListCosts, state: ListState, worker: int, kind: int, job: int, at_s: float) -> None:
+    """Put a job that is there at `at_s` into a queue, and bring the worker's next decision forward to it."""
+    queue, ready_s, event_s = state.queue, state.ready_s, state.event_s
+    place = 3 * worker + kind
+    begin = costs.start[place]
+    first, at = begin + state.done[place], begin + state.known[place]
+    while at > first and (ready_s[at - 1] > at_s or (ready_s[at - 1] == at_s and queue[at - 1] > job)):
+        ready_s[at] = ready_s[at - 1]
+        queue[at] = queue[at - 1]
+        at -= 1
+    ready_s[at] = at_s
+    queue[at] = job
+    state.known[place] += 1
+    event_s[worker] = min(event_s[worker], max(state.free_s[worker], at_s))
+
+
+@kernel
+def execute(costs: ListCosts, state: ListState, worker: int, stage: int, kind: int, now_s: float) -> None:
+    """Run an operation now: record it, and send what follows from it."""
+    done, start, stages, executor = state.done, costs.start, costs.stages, costs.executor
+    count = done[3 * worker] + done[3 * worker + 1] + done[3 * worker + 2]
+    job = state.queue[start[3 * worker + kind] + done[3 * worker + kind]]
+    cell = job * stages + stage
+    whole = kind == I and costs.split[cell] == 0
+    end_s = now_s + costs.duration_s[4 * worker + (B if whole else kind)]
+    if count == 0:
+        state.first_s[worker] = now_s
+    state.order[start[3 * worker] + count] = 3 * job + kind
+    done[3 * worker + kind] += 1
+    state.free_s[worker] = end_s
+    state.event_s[worker] = end_s
+    state.last[worker] = kind
+    if kind == F:
+        if stage == costs.last_stage[job]:
+            push(costs, state, worker, I, job, end_s)
+        else:
+            at_s = end_s + costs.hop_s[cell]
+            opens = costs.opens_up
+            first, stop = (job, job + 1) if len(opens) == 0 else (opens[cell], opens[cell + stages])
+            for other in range(first, stop):
+                push(costs, state, executor[other * stages + stage + 1], F, other, at_s)
+    elif kind == I:
+        if not whole:
+            push(costs, state, worker, W, job, end_s)
+        if stage > 0:
+            at_s = end_s + costs.hop_s[cell - 1]
+            opens = costs.opens_down
+            first, stop = (job, job + 1) if len(opens) == 0 else (opens[cell], opens[cell + stages])
+            for other in range(first, stop):
+                push(costs, state, executor[other * stages + stage - 1], I, other, at_s)
+
+
+@kernel
+def visit(
+    costs: ListCosts, state: ListState, worker: int, stage: int, until_s: float, seen_s: float, forced: bool
+) -> int:
+    """Let a worker decide up to `until_s`, or once if `forced`; returns how often it did."""
+    event_s = state.event_s
+    decisions = 0
+    while event_s[worker] < until_s or forced:
+        now_s = event_s[worker]
+        kind = pick(costs, state, worker, now_s, seen_s)
+        if kind == LATER:
+            break
+        forced = False
+        decisions += 1
+        if kind == NOTHING:
+            pending = state.known[3 * worker + W] - state.done[3 * worker + W]
+            event_s[worker] = input_ready(costs, state, worker)
+            if admits(costs, state, worker, pending):
+                event_s[worker] = min(event_s[worker], forward_ready(costs, state, worker))
+        else:
+            if kind == F and state.done[3 * worker + F] == 0:
+                bring_forward(costs, state, worker)
+            execute(costs, state, worker, stage, kind, now_s)
+    return decisions
+
+
+@kernel
+def earliest(costs: ListCosts, state: ListState, stage: int) -> float:
+    """The next decision of any worker of a stage, in s."""
+    stage_start, members, event_s = costs.stage_start, costs.members, state.event_s
+    least = INFINITY
+    for at in range(stage_start[stage], stage_start[stage + 1]):
+        least = min(least, event_s[members[at]])
+    return least
+
+
+@kernel
+def reset(costs: ListCosts, state: ListState) -> None:
+    """The state at time 0: all jobs are there at the first stage."""
+    for place in range(len(state.done)):
+        state.done[place] = 0
+        state.known[place] = 0
+    for worker in range(len(state.free_s)):
+        state.free_s[worker] = 0.0
+        state.first_s[worker] = 0.0
+        state.event_s[worker] = INFINITY
+        state.last[worker] = NOTHING
+    for job in range(costs.jobs):
+        push(costs, state, costs.executor[job * costs.stages], F, job, 0.0)
+
+
+@kernel
+def look_above(costs: ListCosts, state: ListState) -> None:
+    """The earliest decision at each stage that known decisions there and at later stages lead to, in s."""
+    above_s = state.above_s
+    above_s[costs.stages] = INFINITY
+    for stage in range(costs.stages - 1, -1, -1):
+        above_s[stage] = min(earliest(costs, state, stage), above_s[stage + 1] + costs.down_s[stage])
+
+
+@kernel
+def foremost(costs: ListCosts, state: ListState) -> int:
+    """The place among `members` of the worker that decides first; NOTHING where none has anything to decide."""
+    found = NOTHING
+    least_s = INFINITY
+    for at in range(len(costs.members)):
+        if state.event_s[costs.members[at]] < least_s:
+            found = at
+            least_s = state.event_s[costs.members[at]]
+    return found
+
+
+@kernel
+def sweep(given: tuple[Any, ...], space: tuple[Any, ...]) -> None:
+    """Schedule everything; the state then holds the orders, first starts and last ends.
+
+    Args:
+        given, space: `ListCosts` and `ListState` as plain tuples, whose types numba finds out at once.
+    """
+    costs, state = ListCosts(*given), ListState(*space)
+    above_s, up_s, down_s = state.above_s, costs.up_s, costs.down_s
+    reset(costs, state)
     while True:
         decisions = 0
-        look_above(stages, stage_start, members, down_s, event_s, above_s)
+        look_above(costs, state)
         below_s = INFINITY
-        for stage in range(stages):
-            own_s = min(earliest(stage, stage_start, members, event_s), above_s[stage + 1] + down_s[stage])
+        for stage in range(costs.stages):
+            own_s = min(earliest(costs, state, stage), above_s[stage + 1] + down_s[stage])
             if stage > 0:
                 own_s = min(own_s, below_s + up_s[stage - 1])
                 below_s = min(below_s, own_s + down_s[stage - 1])
@@ -425,26 +370,18 @@ def sweep(
             if stage > 0:
                 until_s = min(until_s, below_s + up_s[stage - 1])
             seen_s = min(below_s, beyond_s)
-            for at in range(stage_start[stage], stage_start[stage + 1]):
-                decisions += visit(
-                    members[at], stage, until_s, seen_s, False, stages, last_stage, executor, opens_up, opens_down,
-                    split, hop_s, duration_s, held, rule, wait_s, done, known, start, ready_s, queue, free_s, event_s,
-                    first_s, last, order,
-                )  # fmt: skip
-            least_s = earliest(stage, stage_start, members, event_s)
+            for at in range(costs.stage_start[stage], costs.stage_start[stage + 1]):
+                decisions += visit(costs, state, costs.members[at], stage, until_s, seen_s, False)
+            least_s = earliest(costs, state, stage)
             below_s = min(least_s, below_s + up_s[stage - 1]) if stage > 0 else least_s
         if decisions == 0:
-            at = foremost(members, event_s)
+            at = foremost(costs, state)
             if at == NOTHING:
                 return
             stage = 0
-            while stage_start[stage + 1] <= at:
+            while costs.stage_start[stage + 1] <= at:
                 stage += 1
-            visit(
-                members[at], stage, 0.0, INFINITY, True, stages, last_stage, executor, opens_up, opens_down,
-                split, hop_s, duration_s, held, rule, wait_s, done, known, start, ready_s, queue, free_s, event_s,
-                first_s, last, order,
-            )  # fmt: skip
+            visit(costs, state, costs.members[at], stage, 0.0, INFINITY, True)
 
 
 # The parts that a list schedule is composed of: warm-up, in-flight limits, W look-ahead, backlog and priorities.
@@ -521,22 +458,21 @@ class ListScheduler:
         self._tables = tables = Tables(problem, sweep, runs)
         workers = len(problem.workers.stage)
         cells = KINDS * int((problem.executor >= 0).sum())
-        bounds = (problem.workers.activation_bytes, problem.workers.stash_bytes, problem.workers.limit_bytes)
-        held = tables.floats(np.stack(bounds, axis=1).ravel())
+        held = tables.floats(problem.workers.held_bytes.ravel())
         self._sweep = tables.kernel(sweep)
         self._objective = tables.objective()
-        self._order = tables.int_space(cells)
-        self._done = tables.int_space(KINDS * workers)
-        self._first_s, self._free_s = tables.float_space(workers), tables.float_space(workers)
-        self._problem = (
+        nothing: Ints = tables.ints([])
+        self._costs = ListCosts(
             tables.stages, problem.jobs, tables.stage_start, tables.members, tables.up_s, tables.down_s,
-            tables.last_stage, tables.executor, tables.ints([]), tables.ints([]), tables.split, tables.hop_s,
-            tables.duration_s, held,
+            tables.last_stage, tables.executor, opens_up=nothing, opens_down=nothing, split=tables.split,
+            hop_s=tables.hop_s, duration_s=tables.duration_s, held=held, start=tables.start,
+            rule=tables.int_space(5 * workers), wait_s=tables.float_space(workers),
         )  # fmt: skip
-        self._state = (
-            tables.float_space(tables.stages + 1), self._done,
-            tables.int_space(KINDS * workers), tables.start, tables.float_space(cells), tables.int_space(cells),
-            self._free_s, tables.float_space(workers), self._first_s, tables.int_space(workers), self._order,
+        self._state = ListState(
+            done=tables.int_space(KINDS * workers), known=tables.int_space(KINDS * workers),
+            ready_s=tables.float_space(cells), queue=tables.int_space(cells), free_s=tables.float_space(workers),
+            first_s=tables.float_space(workers), event_s=tables.float_space(workers), last=tables.int_space(workers),
+            order=tables.int_space(cells), above_s=tables.float_space(tables.stages + 1),
         )  # fmt: skip
         self._weight_s, self._job_counts = problem.workers.weight_s, problem.job_counts
         self._operations = problem.operations
@@ -545,18 +481,18 @@ class ListScheduler:
         """Schedule by these rules; returns the makespan, or period, in s; infinite if what is held back never comes."""
         columns = rules.columns
         columns[:, 4] = np.clip(columns[:, 4], 0, np.maximum(self._job_counts - 1, 0))
-        rule = self._tables.ints(columns.ravel())
-        wait_s = self._tables.floats(np.asarray(rules.weight_wait) * self._weight_s)
-        self._sweep(*self._problem, rule, wait_s, *self._state)
-        if int(np.sum(self._done)) < self._operations:
+        self._costs.rule[:] = self._tables.ints(columns.ravel())
+        self._costs.wait_s[:] = self._tables.floats(np.asarray(rules.weight_wait) * self._weight_s)
+        self._sweep(tuple(self._costs), tuple(self._state))
+        if int(np.sum(self._state.done)) < self._operations:
             return float("inf")
-        return float(self._objective(self._first_s, self._free_s))
+        return float(self._objective(self._state.first_s, self._state.free_s))
 
     @property
     def spans_s(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """First start and last end of each worker in the last run, in s; 0 without operations."""
-        return np.asarray(self._first_s), np.asarray(self._free_s)
+        return np.asarray(self._state.first_s), np.asarray(self._state.free_s)
 
     def orders(self) -> Orders:
         """The orders of the last run, as operation codes of each worker."""
-        return self._tables.orders(self._order)
+        return self._tables.orders(self._state.order)

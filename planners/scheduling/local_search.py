@@ -143,19 +143,7 @@ def portfolio(problem: Problem) -> Iterator[DispatchRules]:
 def warmups(problem: Problem) -> list[tuple[int, ...]]:
     """Warm-ups of each worker: of zero bubble, of 1F1B, none, half more than 1F1B, a round trip's worth, and all."""
     after = problem.depth[problem.workers.pipeline] - problem.workers.stage
-    shapes: Sequence[Sequence[int]] = (
-        [2 * n - 1 for n in after.tolist()],
-        [1] * len(after),
-        after.tolist(),
-        [ceil(1.5 * n) for n in after.tolist()],
-        _round_trips(problem),
-        [problem.jobs] * len(after),
-    )
-    return list(dict.fromkeys(tuple(shape) for shape in shapes))
-
-
-def _round_trips(problem: Problem) -> list[int]:
-    """How many F fit between an F and the return of its I, at the pace of the worker's own F and I, and one more."""
+    # How many F fit between an F and the return of its I, at the pace of the worker's own F and I, and one more.
     workers = problem.workers
     pace_s = workers.forward_s + workers.input_s
     longest = np.ones(len(pace_s), dtype=np.int64)
@@ -166,7 +154,15 @@ def _round_trips(problem: Problem) -> list[int]:
             back_s += pace_s[worker] + (2 * hops[stage] if stage + 1 < len(route) else 0.0)
             trips = floor(min(back_s / pace_s[worker], problem.jobs)) + 1 if pace_s[worker] > 0 else problem.jobs
             longest[worker] = max(longest[worker], trips)
-    return [int(n) for n in longest]
+    shapes: Sequence[Sequence[int]] = (
+        [2 * n - 1 for n in after.tolist()],
+        [1] * len(after),
+        after.tolist(),
+        [ceil(1.5 * n) for n in after.tolist()],
+        [int(n) for n in longest],
+        [problem.jobs] * len(after),
+    )
+    return list(dict.fromkeys(tuple(shape) for shape in shapes))
 
 
 def _distinct_routes(problem: Problem) -> tuple[list[list[int]], list[list[float]]]:
@@ -214,7 +210,15 @@ def improve_orders(
         if best_s <= bound_s:
             break
         worker, place = _place(retimer, busy, pairs, chance)
-        source, target = _move(retimer.reach(worker), place, chance)
+        # From where to where: the operation at a place forward in time, or the one before it back, mostly by one.
+        reach = retimer.reach(worker)
+        distance = 1
+        while chance.random() < FURTHER:
+            distance += 1
+        if chance.random() < 0.5:
+            source, target = place, max(place - distance, reach[0])
+        else:
+            source, target = place - 1, min(place - 1 + distance, reach[-1])
         retimer.move(source, target)
         fitting = retimer.fits(worker, min(source, target), max(source, target))
         other_s = retimer.again_s() if fitting else float("inf")
@@ -235,16 +239,6 @@ def _place(retimer: Retimer, busy: list[int], pairs: list[tuple[int, int]], chan
     worker = busy[chance.randrange(len(busy))]
     reach = retimer.reach(worker)
     return worker, chance.randrange(reach[1], reach[-1] + 1)
-
-
-def _move(reach: range, place: int, chance: random.Random) -> tuple[int, int]:
-    """From where to where: the operation at a place forward in time, or the one before it back, mostly by one."""
-    distance = 1
-    while chance.random() < FURTHER:
-        distance += 1
-    if chance.random() < 0.5:
-        return place, max(place - distance, reach[0])
-    return place - 1, min(place - 1 + distance, reach[-1])
 
 
 # Holding stages back: a period is shorter if a stage that would starve starts later.
@@ -278,7 +272,14 @@ def hold_back(
         The best rules and their period in s.
     """
     group = problem.workers.group
-    pace_s = _pace_s(problem)
+    # About how far apart F arrive at each group's workers, in s: as the slowest F of this stage and those before.
+    workers = problem.workers
+    slowest_s = np.zeros(int(workers.stage.max()) + 1)
+    np.maximum.at(slowest_s, workers.stage, workers.forward_s)
+    stage: Ints = np.zeros(int(workers.group.max()) + 1, dtype=np.int64)
+    stage[workers.group] = workers.stage
+    apart_s: Floats = np.maximum.accumulate(slowest_s)[stage]
+    pace_s = np.where(apart_s > 0, apart_s, np.inf)  # where F take no time, all are there at once
     held = np.zeros(len(pace_s), dtype=np.int64)
     best, best_s, waited = rules, scheduler.run(rules), 0
     by_worker = list(rules.held_back) or [0] * len(group)
@@ -298,14 +299,3 @@ def hold_back(
         best, best_s = min((best, best_s), (found, found_s), key=lambda pair: pair[1])
         runs -= 1
     return best, best_s
-
-
-def _pace_s(problem: Problem) -> Floats:
-    """About how far apart F arrive at each group's workers, in s: as the slowest F of this stage and those before."""
-    workers = problem.workers
-    slowest_s = np.zeros(int(workers.stage.max()) + 1)
-    np.maximum.at(slowest_s, workers.stage, workers.forward_s)
-    stage: Ints = np.zeros(int(workers.group.max()) + 1, dtype=np.int64)
-    stage[workers.group] = workers.stage
-    pace_s: Floats = np.maximum.accumulate(slowest_s)[stage]
-    return np.where(pace_s > 0, pace_s, np.inf)  # where F take no time, all are there at once

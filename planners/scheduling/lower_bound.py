@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .memory_bounds import Limited, fits, limit_binds, raise_by_memory
-from .one_machine import Chain, HeadsAndTails, Machine, Queue, Route, Spot, heads_and_tails, most_binding, routes_of
+from .one_machine import Chain, HeadsAndTails, Machine, Queue, Spot, heads_and_tails, most_binding, routes_of
 from .problem import KINDS, NO_WORKER, ROUNDING, WEIGHT, Problem
 
 
@@ -103,15 +103,7 @@ def _larger(bound: Callable[[Problem], Bound], problem: Problem) -> Bound:
 def _makespan_bound(problem: Problem) -> Bound:
     routes = routes_of(problem)
     step_s = max(float(problem.workers.optimizer_s[list(route.workers)].max()) for route in routes)
-    return _largest(problem, _whole_iteration(problem, routes), step_s)
-
-
-def _period_bound(problem: Problem) -> Bound:
-    return _largest(problem, _windows(problem, routes_of(problem)), 0.0)
-
-
-def _whole_iteration(problem: Problem, routes: Sequence[Route]) -> OneMachineProblems:
-    """Heads from 0, tails to the end of the last all-reduce."""
+    # Heads from 0, tails to the end of the last all-reduce.
     workers = problem.workers
     follows_s = workers.parts.following_s(workers.sums_s)
     reduce_s = [follows_s[group] for group in workers.group.tolist()]
@@ -120,21 +112,19 @@ def _whole_iteration(problem: Problem, routes: Sequence[Route]) -> OneMachinePro
         kind = machines.kind(route.chain, tuple(reduce_s[worker] for worker in route.workers))
         for stage, worker in enumerate(route.workers):
             machines.add((None, worker), RouteJobs(kind, stage, route.count))
-    return machines
+    return _largest(problem, machines, step_s)
 
 
-def _windows(problem: Problem, routes: Sequence[Route]) -> OneMachineProblems:
-    """Heads from the first start of a group, tails to the end of its optimizer step.
-
-    The window of a group contains F and I at all later stages. So what one says of later workers, one before it
-    says too, with longer heads and tails, unless what follows its own last operation takes longer.
-    """
+def _period_bound(problem: Problem) -> Bound:
+    # Heads from the first start of a group, tails to the end of its optimizer step. The window of a group contains F
+    # and I at all later stages. So what one says of later workers, one before it says too, with longer heads and tails,
+    # unless what follows its own last operation takes longer.
     workers = problem.workers
     after_s = [sum(both) for both in zip(workers.parts.own_s(workers.sums_s), workers.steps_s, strict=True)]
     group = workers.group.tolist()
     machines = OneMachineProblems()
     views: dict[tuple[Chain, tuple[float, ...]], list[tuple[int, int]]] = {}
-    for route in routes:
+    for route in routes_of(problem):
         ends_s = tuple(after_s[group[worker]] for worker in route.workers)
         if (route.chain, ends_s) not in views:
             views[route.chain, ends_s] = list(_views(machines, route.chain, ends_s))
@@ -142,7 +132,7 @@ def _windows(problem: Problem, routes: Sequence[Route]) -> OneMachineProblems:
             window = group[route.workers[first]]
             for stage, worker in enumerate(route.workers[first : first + stages]):
                 machines.add((window, worker), RouteJobs(kind, stage, route.count))
-    return machines
+    return _largest(problem, machines, 0.0)
 
 
 def _views(machines: OneMachineProblems, chain: Chain, ends_s: tuple[float, ...]) -> Iterator[tuple[int, int]]:
@@ -225,7 +215,12 @@ class OneMachineProblems:
 
     def limited(self) -> list[Machine]:
         """Those that memory limits change, with the limits; each must admit a micro-batch."""
-        known = self._limited
+        # As `_unlimited`, the same objects where no limit binds.
+        known = list(self._unlimited)
+        binding = [n for n, chain in enumerate(self._chains) if limit_binds(chain, self._counts[n])]
+        raised = raise_by_memory([Limited(known[n], self._chains[n], [0.0] * self._chains[n].depth) for n in binding])
+        for n, times in zip(binding, raised, strict=True):
+            known[n] = times
         changed = [a is not b for a, b in zip(known, self._unlimited, strict=True)]
         found = [
             Machine(spot, self._queues(parts, known))
@@ -250,16 +245,6 @@ class OneMachineProblems:
         kinds = zip(self._number, self._counts, strict=True)
         return [heads_and_tails(chain, count, ends_s) for (chain, ends_s), count in kinds]
 
-    @cached_property
-    def _limited(self) -> list[HeadsAndTails]:
-        """As `_unlimited`, the same objects where no limit binds."""
-        known = list(self._unlimited)
-        binding = [n for n, chain in enumerate(self._chains) if limit_binds(chain, self._counts[n])]
-        raised = raise_by_memory([Limited(known[n], self._chains[n], [0.0] * self._chains[n].depth) for n in binding])
-        for n, times in zip(binding, raised, strict=True):
-            known[n] = times
-        return known
-
     def _queues(self, parts: Sequence[RouteJobs], known: Sequence[HeadsAndTails]) -> list[Queue]:
         return [
             queue
@@ -269,25 +254,22 @@ class OneMachineProblems:
 
     def _shared(self, known: Sequence[HeadsAndTails]) -> list[Machine]:
         """Workers that have micro-batches of several chains, as one queue for each kind of operation."""
-        found = [(spot, self._together(parts, known)) for parts, spot in self._distinct.items() if self._compete(parts)]
+        found: list[tuple[Spot, Limited]] = []
+        for parts, spot in self._distinct.items():
+            alone = self._alone(parts[0])
+            enough = len(parts) == 1 or not limit_binds(alone, sum(part.jobs for part in parts))
+            # Their memory is too little for all, whose operations have the same durations.
+            if not enough and all(self._alone(part) == alone for part in parts):
+                columns = [known[part.kind].part(part.stage, part.jobs) for part in parts]
+                heads_s = np.sort(np.concatenate([times.heads_s for times in columns], axis=2))
+                tails_s = np.sort(np.concatenate([times.tails_s for times in columns], axis=2))[:, :, ::-1]
+                turn_s = min(self._chains[part.kind].round_trip_s(part.stage) for part in parts)
+                found.append((spot, Limited(HeadsAndTails(heads_s, tails_s), alone, [turn_s])))
         raised = raise_by_memory([task for _, task in found])
         return [Machine(spot, _queues(task.chain, times)) for (spot, task), times in zip(found, raised, strict=True)]
 
-    def _compete(self, parts: Sequence[RouteJobs]) -> bool:
-        """Whether several chains share a worker's memory, too little for all, with operations of the same durations."""
-        alone = self._alone(parts[0])
-        enough = len(parts) == 1 or not limit_binds(alone, sum(part.jobs for part in parts))
-        return not enough and all(self._alone(part) == alone for part in parts)
-
     def _alone(self, part: RouteJobs) -> Chain:
         return self._chains[part.kind].at_stage(part.stage)
-
-    def _together(self, parts: Sequence[RouteJobs], known: Sequence[HeadsAndTails]) -> Limited:
-        columns = [known[part.kind].part(part.stage, part.jobs) for part in parts]
-        heads_s = np.sort(np.concatenate([times.heads_s for times in columns], axis=2))
-        tails_s = np.sort(np.concatenate([times.tails_s for times in columns], axis=2))[:, :, ::-1]
-        turn_s = min(self._chains[part.kind].round_trip_s(part.stage) for part in parts)
-        return Limited(HeadsAndTails(heads_s, tails_s), self._alone(parts[0]), [turn_s])
 
 
 def _queues(chain: Chain, times: HeadsAndTails) -> list[Queue]:

@@ -32,7 +32,7 @@ operations with the largest tails at least one is not among the first k.
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain as chained
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,12 +40,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...schemas.check import ROUNDING
-from ...schemas.kernels import compiled, kernel
+from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
+from .forms import Form
 from .one_machine import HeadsAndTails
 
 if TYPE_CHECKING:
     from .one_machine import Chain
-    from .problem import Floats
+    from .problem import Floats as FloatArray
 
 
 INFINITY = float("inf")
@@ -85,46 +86,60 @@ def raised(task: Limited, *, in_machine_code: bool) -> HeadsAndTails:
     sizes = zip(chain.activation_bytes, chain.stash_bytes, chain.limit_bytes, strict=True)
     rooms = [stash_room(known.heads_s.shape[2], *size) for size in sizes]
     whole = [sum(stashed != NO_ROOM for stashed in room) - 1 for room in rooms]
+    form = Form(in_machine_code)
+    kinds, stages, count = known.heads_s.shape
+    common = (form.floats(chain.delay_s), form.floats(turn_s), form.ints(list(chained(*rooms))), form.ints(whole))
+
+    def raised_by(function: Any, begin_s: FloatArray, costs_s: Sequence[Sequence[float]]) -> FloatArray:
+        costs = MemoryCosts(stages, count, form.floats(list(chained(*costs_s))), *common)
+        begin = form.floats(begin_s.flatten())
+        form.kernel(function)(costs, MemoryState(begin, form.floats([-INFINITY] * stages), form.int_space(2 * stages)))
+        return np.array(begin).reshape(kinds, stages, count)
+
     costs_s = (chain.forward_s, chain.backward_s, chain.weight_s)
-    common = (chain.delay_s, turn_s, list(chained(*rooms)), whole)
-    heads_s = _run(raise_heads, in_machine_code, known.heads_s, costs_s, *common)
-    tails_s = _run(raise_tails, in_machine_code, known.tails_s[::-1, :, ::-1], costs_s[::-1], *common)
+    heads_s = raised_by(raise_heads, known.heads_s, costs_s)
+    tails_s = raised_by(raise_tails, known.tails_s[::-1, :, ::-1], costs_s[::-1])
     return HeadsAndTails(heads_s, tails_s[::-1, :, ::-1])
 
 
-def _run(
-    function: Any, in_machine_code: bool, begin_s: Floats, costs_s: Sequence[Sequence[float]], *common: Sequence[float]
-) -> Floats:
-    """Raise an array of heads, kinds x stages x micro-batches, by a kernel."""
-    kinds, stages, count = begin_s.shape
-    given = (list(chained(*costs_s)), *common, [-INFINITY] * stages, [0] * (2 * stages))
-    if in_machine_code:
-        begin = begin_s.flatten()
-        compiled(function)(stages, count, begin, *(np.array(values) for values in given))
-        return begin.reshape(kinds, stages, count)
-    flat: list[float] = begin_s.ravel().tolist()
-    function(stages, count, flat, *given)
-    return np.array(flat).reshape(kinds, stages, count)
+class MemoryCosts(NamedTuple):
+    """A chain; its kinds of operations are F, I and W for heads, and W, I and F for tails.
+
+    Attributes:
+        stages, jobs: how many stages and micro-batches there are.
+        lasting: of each kind, at `kind * stages + stage`.
+        hop: delay of the link to the next stage.
+        turn: least time between F's end and I's start at each stage.
+        room: stashes beside each number of whole micro-batches, at `stage * (jobs + 1) + number`.
+        whole: most micro-batches between F and I, of each stage.
+    """
+
+    stages: int
+    jobs: int
+    lasting: Floats
+    hop: Floats
+    turn: Floats
+    room: Ints
+    whole: Ints
+
+
+class MemoryState(NamedTuple):
+    """Heads (or tails) at `(kind * stages + stage) * jobs + number`; and work space."""
+
+    begin: MutableFloats
+    idle: MutableFloats
+    passed: MutableInts
 
 
 @kernel
-def completion(
-    at: int,
-    stages: int,
-    count: int,
-    x: int,
-    y: int,
-    z: int,
-    begin: Sequence[float],
-    lasting: Sequence[float],
-    idle: Sequence[float],
-) -> float:
+def completion(costs: MemoryCosts, state: MemoryState, at: int, x: int, y: int, z: int) -> float:
     """A time before which stage `at` cannot have ended x, y and z operations of its three kinds; x > 0, all known."""
+    stages, count, begin, lasting = costs.stages, costs.jobs, state.begin, costs.lasting
     first = at * count
     second = first + stages * count
     third = second + stages * count
     a, b, c = lasting[at], lasting[stages + at], lasting[2 * stages + at]
-    time = max(idle[at] + (x * a + y * b + z * c), begin[first + x - 1] + a)
+    time = max(state.idle[at] + (x * a + y * b + z * c), begin[first + x - 1] + a)
     if y > 0:
         time = max(time, begin[second + y - 1] + b)
     if z > 0:
@@ -133,22 +148,14 @@ def completion(
 
 
 @kernel
-def settle(
-    at: int,
-    stages: int,
-    count: int,
-    k: int,
-    begin: Sequence[float],
-    lasting: Sequence[float],
-    idle: MutableSequence[float],
-    passed: MutableSequence[int],
-) -> None:
+def settle(costs: MemoryCosts, state: MemoryState, at: int, k: int) -> None:
     """Move `idle` on to operation k of the first kind, past those of the others before it; k of each are known."""
+    stages, count, begin, lasting, idle = costs.stages, costs.jobs, state.begin, costs.lasting, state.idle
     first = at * count
     second = first + stages * count
     third = second + stages * count
     a, b, c = lasting[at], lasting[stages + at], lasting[2 * stages + at]
-    y, z = passed[at], passed[stages + at]
+    y, z = state.passed[at], state.passed[stages + at]
     until = begin[first + k]
     while True:
         next_y = begin[second + y] if y < k else INFINITY
@@ -161,106 +168,78 @@ def settle(
             y += 1
         else:
             z += 1
-    passed[at] = y
-    passed[stages + at] = z
+    state.passed[at] = y
+    state.passed[stages + at] = z
 
 
 @kernel
-def admitted(
-    at: int,
-    stages: int,
-    count: int,
-    k: int,
-    begin: Sequence[float],
-    lasting: Sequence[float],
-    room: Sequence[int],
-    whole: Sequence[int],
-    idle: Sequence[float],
-) -> float:
+def admitted(costs: MemoryCosts, state: MemoryState, at: int, k: int) -> float:
     """The head that memory gives the k-th F of a stage: the least over how many I come before it."""
-    if k < whole[at]:
+    whole = costs.whole[at]
+    if k < whole:
         return -INFINITY
+    count = costs.jobs
     least = INFINITY
-    second = (stages + at) * count
-    b = k + 1 - whole[at]
-    while b <= k and begin[second + b - 1] + lasting[stages + at] < least:
-        stashes = max(0, b - room[at * (count + 1) + k + 1 - b])
-        least = min(least, completion(at, stages, count, k, b, stashes, begin, lasting, idle))
+    second = (costs.stages + at) * count
+    b = k + 1 - whole
+    while b <= k and state.begin[second + b - 1] + costs.lasting[costs.stages + at] < least:
+        stashes = max(0, b - costs.room[at * (count + 1) + k + 1 - b])
+        least = min(least, completion(costs, state, at, k, b, stashes))
         b = b + 1 if stashes > 0 else k + 1
     return least
 
 
 @kernel
-def raise_heads(
-    stages: int,
-    count: int,
-    begin: MutableSequence[float],
-    lasting: Sequence[float],
-    hop: Sequence[float],
-    turn: Sequence[float],
-    room: Sequence[int],
-    whole: Sequence[int],
-    idle: MutableSequence[float],
-    passed: MutableSequence[int],
-) -> None:
-    """Raise the heads `begin` of F, I and W (kinds x stages x micro-batches); `idle` and `passed` are work space."""
+def raise_heads(costs: MemoryCosts, state: MemoryState) -> None:
+    """Raise the heads of F, I and W."""
+    stages, count, begin, lasting = costs.stages, costs.jobs, state.begin, costs.lasting
     kind = stages * count
     for k in range(count):
         for i in range(stages):
             here = i * count + k
-            head = max(begin[here], admitted(i, stages, count, k, begin, lasting, room, whole, idle))
+            head = max(begin[here], admitted(costs, state, i, k))
             if k > 0:
                 head = max(head, begin[here - 1] + lasting[i])
             if i > 0:
-                head = max(head, begin[here - count] + (lasting[i - 1] + hop[i - 1]))
+                head = max(head, begin[here - count] + (lasting[i - 1] + costs.hop[i - 1]))
             begin[here] = head
-            settle(i, stages, count, k, begin, lasting, idle, passed)
+            settle(costs, state, i, k)
         for i in range(stages - 1, -1, -1):
             here = kind + i * count + k
-            stashes = max(0, k - room[i * (count + 1) + 1])
-            head = max(begin[here], completion(i, stages, count, k + 1, k, stashes, begin, lasting, idle))
-            head = max(head, begin[here - kind] + (lasting[i] + turn[i]))
+            stashes = max(0, k - costs.room[i * (count + 1) + 1])
+            head = max(begin[here], completion(costs, state, i, k + 1, k, stashes))
+            head = max(head, begin[here - kind] + (lasting[i] + costs.turn[i]))
             if i + 1 < stages:
-                head = max(head, begin[here + count] + (lasting[stages + i + 1] + hop[i]))
+                head = max(head, begin[here + count] + (lasting[stages + i + 1] + costs.hop[i]))
             begin[here] = head
             here += kind
-            begin[here] = max(begin[here], completion(i, stages, count, k + 1, k + 1, k, begin, lasting, idle))
+            begin[here] = max(begin[here], completion(costs, state, i, k + 1, k + 1, k))
 
 
 @kernel
-def raise_tails(
-    stages: int,
-    count: int,
-    begin: MutableSequence[float],
-    lasting: Sequence[float],
-    hop: Sequence[float],
-    turn: Sequence[float],
-    room: Sequence[int],
-    whole: Sequence[int],
-    idle: MutableSequence[float],
-    passed: MutableSequence[int],
-) -> None:
-    """Raise the tails `begin` of W, I and F, last micro-batch first, as `raise_heads` does; k counts from the end."""
+def raise_tails(costs: MemoryCosts, state: MemoryState) -> None:
+    """Raise the tails of W, I and F, last micro-batch first, as `raise_heads` does; k counts from the end."""
+    stages, count, begin, lasting = costs.stages, costs.jobs, state.begin, costs.lasting
     kind = stages * count
     for k in range(count):
         for i in range(stages):
             here = i * count + k
-            later = max(0, k - room[i * (count + 1) + 1])
+            later = max(0, k - costs.room[i * (count + 1) + 1])
             if k > 0:
-                begin[here] = max(begin[here], completion(i, stages, count, k, later, later, begin, lasting, idle))
-            settle(i, stages, count, k, begin, lasting, idle, passed)
+                begin[here] = max(begin[here], completion(costs, state, i, k, later, later))
+            settle(costs, state, i, k)
             here += kind
-            later = max(0, k + 1 - whole[i])
-            tail = max(begin[here], completion(i, stages, count, k + 1, k, later, begin, lasting, idle))
+            later = max(0, k + 1 - costs.whole[i])
+            tail = max(begin[here], completion(costs, state, i, k + 1, k, later))
             if i > 0:
-                tail = max(tail, begin[here - count] + (lasting[stages + i - 1] + hop[i - 1]))
+                tail = max(tail, begin[here - count] + (lasting[stages + i - 1] + costs.hop[i - 1]))
             begin[here] = tail
         for i in range(stages - 1, -1, -1):
             here = 2 * kind + i * count + k
-            tail = max(begin[here], completion(i, stages, count, k + 1, k + 1, k, begin, lasting, idle))
-            tail = max(tail, begin[here - kind] + (lasting[stages + i] + turn[i]))
+            tail = max(begin[here], completion(costs, state, i, k + 1, k + 1, k))
+            tail = max(tail, begin[here - kind] + (lasting[stages + i] + costs.turn[i]))
             if i + 1 < stages:
-                tail = max(tail, begin[here + count] + (lasting[2 * stages + i + 1] + hop[i]))
+                tail = max(tail, begin[here + count] + (lasting[2 * stages + i + 1] + costs.hop[i]))
             begin[here] = tail
 
 

@@ -29,7 +29,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from .exact_solver import Attempt, Best, Memory, Precedences, earliest, instance_of, run_until_interrupted
+from .exact_solver import Attempt, Best, Precedences, earliest, instance_of, run_until_interrupted
 from .problem import BACKWARD, FORWARD, KINDS, WEIGHT, Orders, Problem
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class _MilpModel:
     """
 
     def __init__(self, precedences: Precedences, starts: list[int], bound_s: float) -> None:
-        from pulp import LpMinimize, LpProblem
+        from pulp import LpInteger, LpMinimize, LpProblem
 
         self._precedences, self._instance, self._starts = precedences, precedences.instance, starts
         self._whole = self._instance.exact and precedences.most <= MOST_UNITS
@@ -104,7 +104,10 @@ class _MilpModel:
         self._start = [self._start_variable(operation) for operation in range(len(starts))]
         self._first = {pair: self._order_variable(*pair) for pair in precedences.undecided}
         self._begin = [self._begin_variable(number) for number in range(len(self._instance.windows))]
-        self._value = self._value_variable(bound_s)
+        most, overheads = precedences.most, [window.overhead for window in self._instance.windows]
+        self._value = self._variable("value", min(max(self._instance.least(bound_s), *overheads), most), most, most)
+        if self._whole:
+            self._value.cat = LpInteger
         self.problem = LpProblem("schedule", LpMinimize)
         self.problem += self._value
         parts = (self._dependencies, self._no_overlap, self._memory, self._windows, self._staircase, self._loads)
@@ -158,16 +161,6 @@ class _MilpModel:
         begin = min(self._starts[first] for first in window.firsts)
         return self._variable(f"begin_{number}", 0, self._precedences.most, begin)
 
-    def _value_variable(self, bound_s: float) -> LpVariable:
-        from pulp import LpInteger
-
-        most = self._precedences.most
-        least = max(self._instance.least(bound_s), *(window.overhead for window in self._instance.windows))
-        variable = self._variable("value", min(least, most), most, most)
-        if self._whole:
-            variable.cat = LpInteger
-        return variable
-
     def _variable(self, name: str, least: int, most: int, start: int) -> LpVariable:
         from pulp import LpVariable
 
@@ -195,18 +188,17 @@ class _MilpModel:
     def _memory(self) -> Iterator[LpConstraint]:
         """Equation 6: what is held when an F starts."""
         for worker, memory in self._instance.memory.items():
-            changes = {o: self._change(o, memory) for o in self._instance.operations_of[worker]}
+            # By how much each operation changes what is held on its worker.
+            changes = {}
+            for o in self._instance.operations_of[worker]:
+                kept = 0 if self._instance.ends_microbatch(o) else memory.stash
+                by_kind = {FORWARD: memory.activation, BACKWARD: kept - memory.activation, WEIGHT: -memory.stash}
+                changes[o] = by_kind[self._instance.codes[o] % KINDS]
             for forward in changes:
                 if self._instance.codes[forward] % KINDS == FORWARD:
                     held = self._sum((change, o, forward) for o, change in changes.items() if o != forward)
                     if len(held):
                         yield held <= memory.limit - memory.activation
-
-    def _change(self, operation: int, memory: Memory) -> int:
-        """By how much an operation changes what is held on its worker."""
-        kind = self._instance.codes[operation] % KINDS
-        kept = 0 if self._instance.ends_microbatch(operation) else memory.stash
-        return {FORWARD: memory.activation, BACKWARD: kept - memory.activation, WEIGHT: -memory.stash}[kind]
 
     def _windows(self) -> Iterator[LpConstraint]:
         """Equation 1, or the period; an operation comes after its window's begin by its head."""
@@ -375,7 +367,14 @@ class Cbc:
             result = (folder / "end.sol").read_text() if (folder / "end.sol").exists() else ""
             if result:
                 model.assignVarsVals(solver.readsol_MPS(str(folder / "end.sol"), model, *names)[1])
-            return SolverOutcome(bool(result), _bound(result, (folder / "log").read_text()), interrupted)
+            # What CBC says it proved, in its result or in its log, where it is rounded to three digits.
+            optimal = re.match(r"Optimal - objective value (\S+)", result)
+            if optimal:
+                bound = float(optimal[1])
+            else:
+                bounds = re.findall(r"^Lower bound: +(\S+)", (folder / "log").read_text(), re.MULTILINE)
+                bound = float(bounds[-1]) - LAST_DIGIT if bounds else -inf
+            return SolverOutcome(bool(result), bound, interrupted)
 
 
 def _run(command: list[str], folder: Path, time_limit_s: float) -> bool:
@@ -397,12 +396,3 @@ def _run(command: list[str], folder: Path, time_limit_s: float) -> bool:
             process.kill()
             process.wait()
     return interrupted
-
-
-def _bound(result: str, log: str) -> float:
-    """What CBC says it proved, in its result or in its log, where it is rounded to three digits."""
-    optimal = re.match(r"Optimal - objective value (\S+)", result)
-    if optimal:
-        return float(optimal[1])
-    bounds = re.findall(r"^Lower bound: +(\S+)", log, re.MULTILINE)
-    return float(bounds[-1]) - LAST_DIGIT if bounds else -inf

@@ -6,7 +6,7 @@ order, micro-batch j of every pipeline before j+1 of any. In solutions an operat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from ...schemas.kernels import MutableInts, compiled, kernel
 from ...schemas.orders import Kind, Operation, Token, print_operation
-from ...schemas.plan import Layers, Plan, Stage, Worker
+from ...schemas.plan import Plan, Stage, Worker
 from .forms import pays
 from .sums import Parts, parts_of
 
@@ -65,6 +65,16 @@ class Workers:
     stash_bytes: Floats
     limit_bytes: Floats
 
+    @property
+    def durations_s(self) -> Floats:
+        """Of F, I, W and B, workers x 4, in s."""
+        return np.stack((self.forward_s, self.input_s, self.weight_s, self.full_s), axis=1)
+
+    @property
+    def held_bytes(self) -> Floats:
+        """An activation, a stash and the limit, workers x 3."""
+        return np.stack((self.activation_bytes, self.stash_bytes, self.limit_bytes), axis=1)
+
     @cached_property
     def sums_s(self) -> list[float]:
         """How long the sum of each part's gradients takes, in s."""
@@ -112,6 +122,13 @@ class Problem:
     def jobs(self) -> int:
         """How many micro-batches there are, over all pipelines."""
         return len(self.origin)
+
+    @property
+    def hops_s(self) -> Floats:
+        """`hop_s`, with none after the last stage, `jobs x stages`."""
+        found = np.zeros(self.executor.shape)
+        found[:, :-1] = self.hop_s
+        return found
 
     @cached_property
     def operations(self) -> int:
@@ -494,26 +511,3 @@ def stage_windows(problem: Problem, first_s: Floats, last_s: Floats) -> Windows:
         np.array([begun_s[part] for part in parts.hindmost]),
         np.array(parts.alone),
     )
-
-
-# Components: stages that share layers, chained, and so end an iteration together (docs/semantics.md).
-#
-# Where all pipelines cut the layers at the same places a component is one stage, held by its peers.
-
-
-def components(held: Iterable[Layers]) -> dict[Layers, Layers]:
-    """The component of each stage, both by their layers; in ascending order.
-
-    A component's layers are consecutive, as those of each stage are.
-
-    Args:
-        held: the layers of all live workers' stages.
-    """
-    found: list[tuple[Layers, list[Layers]]] = []
-    for first, stop in sorted(set(held)):
-        if found and first < found[-1][0][1]:
-            (begin, end), members = found.pop()
-            found.append(((begin, max(end, stop)), [*members, (first, stop)]))
-        else:
-            found.append(((first, stop), [(first, stop)]))
-    return {stage: component for component, members in found for stage in members}

@@ -95,17 +95,12 @@ def solve(
         lambda best: _polish(problem, best, effort),
     )
     for part in parts[:1] if effort.solver == "rules" else parts:
-        solution = _proven(part(solution), refuter)
+        solution = part(solution)
+        if not solution.optimal:
+            solution = replace(solution, bound_s=refuter.bound_s(solution.bound_s, solution.value_s))
         if solution.optimal:
             break
     return solution
-
-
-def _proven(solution: Solution, refuter: Refuter) -> Solution:
-    """The solution with the bound that propagation gives, where it is not optimal already."""
-    if solution.optimal:
-        return solution
-    return replace(solution, bound_s=refuter.bound_s(solution.bound_s, solution.value_s))
 
 
 def _try_rules(problem: Problem, candidates: Sequence[DispatchRules], best: Solution) -> Solution:

@@ -37,14 +37,17 @@ class Tables(Form):
         self.last_stage = self.ints(problem.depth[problem.origin] - 1)
         self.executor = self.ints(problem.executor.ravel(), np.int32)
         self.split = self.ints(problem.split.ravel(), np.int8)
-        hop_s = np.zeros(problem.executor.shape)
-        hop_s[:, :-1] = problem.hop_s
-        self.hop_s = self.floats(hop_s.ravel())
-        durations = (workers.forward_s, workers.input_s, workers.weight_s, workers.full_s)
-        self.duration_s = self.floats(np.stack(durations, axis=1).ravel())
-        self.up_s, self.down_s = self._margins(by_stage, problem.hop_s)
+        self.hop_s = self.floats(problem.hops_s.ravel())
+        self.duration_s = self.floats(workers.durations_s.ravel())
+        # Least time from a decision at stage i to F's arrival at i+1, and from one at i+1 to I's arrival at i.
+        up, down = [], []
+        least_s = np.where(problem.executor[:, 1:] >= 0, problem.hop_s, np.inf).min(axis=0, initial=np.inf).tolist()
+        for delay_s, (below, above) in zip(least_s, pairwise(by_stage), strict=True):
+            up.append(float(workers.forward_s[below].min(initial=np.inf)) + delay_s)
+            down.append(float(workers.input_s[above].min(initial=np.inf)) + delay_s)
+        self.up_s, self.down_s = self.floats([*up, np.inf]), self.floats([*down, np.inf])
         self.start = self.ints(np.concatenate([[0], np.cumsum(np.repeat(sizes, KINDS))])[:-1])
-        self.count = self.ints(self._operations())
+        self.count = self.ints(2 * sizes + np.bincount(problem.executor[problem.split], minlength=len(sizes)))
         self.group = self.ints(workers.group)
 
     def orders(self, order: Any) -> Orders:
@@ -63,21 +66,6 @@ class Tables(Form):
         )  # fmt: skip
         space = self.float_space(len(parts.held)), self.float_space(len(parts.linked))
         return lambda first_s, free_s: float(function(*fixed, first_s, free_s, *space))
-
-    def _operations(self) -> Any:
-        """Operations of each worker."""
-        split = self.problem.executor[self.problem.split]
-        return 2 * self.problem.job_counts + np.bincount(split, minlength=len(self.problem.job_counts))
-
-    def _margins(self, by_stage: Sequence[Sequence[int]], hop_s: Any) -> tuple[Any, Any]:
-        """Least time from a decision at stage i to F's arrival at i+1, and from one at i+1 to I's arrival at i."""
-        workers = self.problem.workers
-        up, down = [], []
-        least_s = np.where(self.problem.executor[:, 1:] >= 0, hop_s, np.inf).min(axis=0, initial=np.inf).tolist()
-        for delay_s, (below, above) in zip(least_s, pairwise(by_stage), strict=True):
-            up.append(float(workers.forward_s[below].min(initial=np.inf)) + delay_s)
-            down.append(float(workers.input_s[above].min(initial=np.inf)) + delay_s)
-        return self.floats([*up, np.inf]), self.floats([*down, np.inf])
 
 
 @kernel

@@ -57,7 +57,22 @@ class AtlasFolder:
         Raises:
             InvalidInputError: the folder cannot be written, is of other inputs, or is damaged.
         """
-        self._make()
+        if self._is_stream:
+            raise InvalidInputError(
+                "an atlas is a folder, it cannot go to standard output", where="-", fix="name a folder to write it to"
+            )
+        try:
+            self.path.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            raise InvalidInputError(
+                "the folder that the atlas would stand in is not there", where=str(self.path), fix="make it first"
+            ) from None
+        except FileExistsError:
+            raise InvalidInputError(
+                "an atlas is a folder, and a file stands here", where=str(self.path), fix="name another place"
+            ) from None
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
         entries: dict[int, AtlasEntry] = {}
         if _stands(self.path / ATLAS):
             made = read_document(str(self.path / ATLAS), Atlas)
@@ -109,24 +124,6 @@ class AtlasFolder:
         except OSError as error:
             raise _unwritable(self.path, error) from error
 
-    def _make(self) -> None:
-        if self._is_stream:
-            raise InvalidInputError(
-                "an atlas is a folder, it cannot go to standard output", where="-", fix="name a folder to write it to"
-            )
-        try:
-            self.path.mkdir(exist_ok=True)
-        except FileNotFoundError:
-            raise InvalidInputError(
-                "the folder that the atlas would stand in is not there", where=str(self.path), fix="make it first"
-            ) from None
-        except FileExistsError:
-            raise InvalidInputError(
-                "an atlas is a folder, and a file stands here", where=str(self.path), fix="name another place"
-            ) from None
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
-
     def _journal_entries(self, opening: Atlas) -> Iterator[AtlasEntry]:
         """Open the journal, cut to its whole lines, or begin one; then its entries."""
         journal = self.path / JOURNAL
@@ -139,7 +136,10 @@ class AtlasFolder:
         if not lines:
             self._append_line(_common(opening))
             return
-        common = _parse_header(lines[0], f"{journal}, line 1")
+        try:
+            common = json.loads(lines[0])
+        except (ValueError, RecursionError) as error:
+            raise _damaged(str(error), f"{journal}, line 1", "remove the folder") from None
         self._demand_same_inputs(common, opening, "the unfinished atlas")
         for number, line in enumerate(lines[1:], start=2):
             yield _parse_entry(line, opening, f"{journal}, line {number}")
@@ -258,13 +258,6 @@ def _stands(path: Path) -> bool:
         return path.exists()
     except OSError:  # a folder that may not be looked into: reading the file says so
         return True
-
-
-def _parse_header(line: bytes, where: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(str(error), where, "remove the folder") from None
 
 
 def _parse_entry(line: bytes, opening: Atlas, where: str) -> AtlasEntry:

@@ -53,9 +53,9 @@ from ..scheduling.forms import Form, pays
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..scheduling.problem import Flags, Problem, Workers
     from ..scheduling.problem import Floats as FloatArray
     from ..scheduling.problem import Ints as IntArray
+    from ..scheduling.problem import Problem
 
     Array = NDArray[np.float64]
 
@@ -110,14 +110,22 @@ class RoutingBound:
             return_s[-1] + back_s[-1] - return_s - back_s
         )
         self._path = _Path(self._work_s, reach_s, return_s, turn_s)
-        # After an I, the last operation of some stage before it, or its own, ends the iteration: when, by its end at 0.
-        self._memory = _memory_of(workers, split, jobs)
+        # What a worker of each stage holds at most of so many micro-batches, counted in activations.
+        held = workers.activation_bytes > 0
+        each_bytes = np.where(held, workers.activation_bytes, 1.0)
+        stash = np.where(split & held, workers.stash_bytes / each_bytes, 0.0)
+        limit = np.where(held, workers.limit_bytes * (1 + ROUNDING) / each_bytes, np.inf)
+        room = np.maximum(np.floor(limit), 1.0)
+        pairs = zip(room.tolist(), limit.tolist(), stash.tolist(), strict=True)
+        self._memory = _Memory(room, np.array([_capacity(*pair, jobs) for pair in pairs]), stash)
         self._limited = bool((self._memory.room < jobs).any())
-        self._counted = Counted(self._work_s, np.append(hop_s, 0.0), *self._memory)
+        self._counted = Counted(self._work_s, pipeline.hops_s[0], *self._memory)
         self._unit_s = _unit_s([*self._work_s.flat, *hop_s, *self._reduce_s, *self._step_s])
         self._known: dict[tuple[bytes, bool, bool], float] = {}
+        # After an I, the last operation of some stage before it, or its own, ends the iteration: when, by its end at 0.
         self._last_s = np.maximum.accumulate(weight_s + self._reduce_s - return_s)
-        self._makespan = self._of_iteration()
+        # Of each argument and stage: what it says without micro-batches, and with each one more.
+        self._makespan = _arguments(self._path, self._memory, reach_s, self._last_s + return_s, self._reduce_s)
         self._windows = self._of_windows()
 
     @property
@@ -138,7 +146,16 @@ class RoutingBound:
         key = (live.tobytes(), staggered, counting)
         if key not in self._known:
             found_s = self._by_load_s(live, staggered)
-            self._known[key] = self._rounded_s(max(found_s, self._by_count_s(live, staggered) if counting else 0.0))
+            least_s = found_s
+            if counting:
+                # For the period in the window of the first stage, where all others lie.
+                ends_s = self._counted.ends_s(live, self._jobs) + self._reduce_s
+                step_s = self._step_s[0] if staggered else self._step_s.max()
+                least_s = max(found_s, float((ends_s[0] if staggered else ends_s.max()) + step_s))
+            if self._unit_s > least_s * SMALLEST_PART:
+                # The least multiple of the times' unit that is no less, but for rounding.
+                least_s = max(least_s, ceil(least_s / self._unit_s * (1 - ROUNDING)) * self._unit_s)
+            self._known[key] = least_s
         return self._known[key]
 
     def alone_s(self, live: IntArray, staggered: bool) -> FloatArray:
@@ -173,17 +190,6 @@ class RoutingBound:
         found: IntArray = np.floor(least).astype(np.int64)
         return found
 
-    def _by_count_s(self, live: IntArray, staggered: bool) -> float:
-        """What follows from counting, in s; for the period in the window of the first stage, where all others lie."""
-        ends_s = self._counted.ends_s(live, self._jobs) + self._reduce_s
-        return float(ends_s[0] + self._step_s[0]) if staggered else float(ends_s.max() + self._step_s.max())
-
-    def _rounded_s(self, least_s: float) -> float:
-        """The least multiple of the times' unit that is no less, but for rounding."""
-        if self._unit_s <= least_s * SMALLEST_PART:
-            return least_s
-        return max(least_s, ceil(least_s / self._unit_s * (1 - ROUNDING)) * self._unit_s)
-
     def _late_s(self, live: IntArray, rounds: IntArray, near: tuple[IntArray, ...]) -> FloatArray:
         """How much later than an argument says the last workers of a stage start, or must end.
 
@@ -214,11 +220,6 @@ class RoutingBound:
         found: FloatArray = np.maximum(np.where(STARTS[number], start_s, 0.0), np.where(RETURNS[number], return_s, 0.0))
         return np.maximum(found, np.where(INPUTS[number], np.maximum(input_s, start_s), 0.0))
 
-    def _of_iteration(self) -> tuple[FloatArray, FloatArray]:
-        """Of each argument and stage: what it says without micro-batches, and with each one more."""
-        _, reach_s, return_s, _ = self._path
-        return _arguments(self._path, self._memory, reach_s, self._last_s + return_s, self._reduce_s)
-
     def _of_windows(self) -> tuple[FloatArray, FloatArray]:
         """The same of each argument, window and stage; arguments x windows x stages."""
         work_s, reach_s, return_s, _ = self._path
@@ -231,17 +232,6 @@ class RoutingBound:
         # W of later stages may end after the window.
         inside = (stage == window) | ((stage > window) & ~WEIGHTS[:, None, None])
         return np.where(inside, fixed_s, -np.inf), np.where(inside, each_s, 0.0)
-
-
-def _memory_of(workers: Workers, split: Flags, jobs: int) -> _Memory:
-    """What a worker of each stage holds at most of so many micro-batches, counted in activations."""
-    held = workers.activation_bytes > 0
-    each_bytes = np.where(held, workers.activation_bytes, 1.0)
-    stash = np.where(split & held, workers.stash_bytes / each_bytes, 0.0)
-    limit = np.where(held, workers.limit_bytes * (1 + ROUNDING) / each_bytes, np.inf)
-    room = np.maximum(np.floor(limit), 1.0)
-    pairs = zip(room.tolist(), limit.tolist(), stash.tolist(), strict=True)
-    return _Memory(room, np.array([_capacity(*pair, jobs) for pair in pairs]), stash)
 
 
 def _capacity(room: float, limit: float, stash: float, jobs: int) -> float:
@@ -350,7 +340,13 @@ def arrival_bound_s(pipeline: Problem, jobs: int, live: IntArray) -> float:
     weight_s = np.where(split, workers.weight_s, 0.0)
     hop_s = pipeline.hop_s[0]
     stages = len(live)
-    heads_s = _forward_heads_s(workers.forward_s, hop_s, jobs, live)
+    # Heads of the l-th F of each stage.
+    heads_s = []
+    arrived_s = np.zeros(jobs)
+    for stage, count in enumerate(live.tolist()):
+        heads_s.append(_paced(arrived_s, float(workers.forward_s[stage]), count))
+        if stage < len(hop_s):
+            arrived_s = heads_s[-1] + workers.forward_s[stage] + hop_s[stage]
     ends_s = np.zeros(stages)
     returned_s = np.zeros(jobs)
     for stage in reversed(range(stages)):
@@ -363,17 +359,6 @@ def arrival_bound_s(pipeline: Problem, jobs: int, live: IntArray) -> float:
         if stage:
             returned_s = input_s + own_s[1] + hop_s[stage - 1]
     return float((ends_s + workers.allreduce_s).max() + workers.optimizer_s.max())
-
-
-def _forward_heads_s(forward_s: FloatArray, hop_s: FloatArray, jobs: int, live: IntArray) -> list[FloatArray]:
-    """Heads of the l-th F of each stage."""
-    heads_s = []
-    arrived_s = np.zeros(jobs)
-    for stage, number in enumerate(live.tolist()):
-        heads_s.append(_paced(arrived_s, float(forward_s[stage]), number))
-        if stage < len(hop_s):
-            arrived_s = heads_s[-1] + forward_s[stage] + hop_s[stage]
-    return heads_s
 
 
 def _paced(heads_s: FloatArray, each_s: float, workers: int) -> FloatArray:
@@ -422,19 +407,13 @@ def _least_s(each_s: float, jobs: int, workers: int, idle_s: float) -> float:
 # workers of a stage hold together:
 #
 # * **F_l** starts no earlier than F_(l-1); than F_l of the stage before has ended, and its message come; than F_(l-L)
-# has
-#   ended, for L workers run L operations at once; and, if l + 1 activations are more than C, than memory admits: when
-# it
-#   starts, b of the I and w of the W have ended, where the l + 1 - b whole micro-batches and the b - w stashes fit in
-# C.
-#   Each b gives the fewest w. By then L workers have done these b and w, and all but L of the F: a worker has at most
-# one
-#   operation under way. The head is the least over b of the latest of these three.
+#   has ended, for L workers run L operations at once; and, if l + 1 activations are more than C, than memory admits:
+#   when it starts, b of the I and w of the W have ended, where the l + 1 - b whole micro-batches and the b - w stashes
+#   fit in C. Each b gives the fewest w. By then L workers have done these b and w, and all but L of the F: a worker has
+#   at most one operation under way. The head is the least over b of the latest of these three.
 # * **I_l** starts no earlier than F_l has ended; than I_l of the stage after has, and its message come; than I_(l-L)
-# has;
-#   and than the stage has done l + 1 F, all but L of the I, and the W that F_l had to wait for.
-# * **W_l** starts no earlier than I_l has ended; and than the stage has done l + 1 F and I, and all but L of
-#   the W.
+#   has; and than the stage has done l + 1 F, all but L of the I, and the W that F_l had to wait for.
+# * **W_l** starts no earlier than I_l has ended; and than the stage has done l + 1 F and I, and all but L of the W.
 #
 # Time of work: up to any time t only what has a head before t can have been under way, so that at least
 # `idle = L t - (that work)` is lost. Work that ends later than t ends no sooner than (idle + work) / L.
@@ -478,25 +457,73 @@ class Counted:
         self._cells += stages * known
         form = Form(pays(raise_counts, self._cells, INTERPRETED_CELLS))
         ends_s = form.float_space(stages)
-        form.kernel(raise_counts)(
-            stages, jobs, known, form.ints(live), form.floats(self._work_s.ravel()), form.floats(self._hop_s),
-            form.ints(room), form.floats(np.minimum(self._capacity, jobs) * live * (1 + ROUNDING)),
-            form.floats(self._stash), form.float_space(3 * known * stages), form.floats([-INFINITY] * stages),
-            form.int_space(2 * stages), form.float_space(stages), ends_s,
+        costs = CountingCosts(
+            stages, jobs, known, live=form.ints(live), lasting=form.floats(self._work_s.ravel()),
+            hop=form.floats(self._hop_s), room=form.ints(room),
+            capacity=form.floats(np.minimum(self._capacity, jobs) * live * (1 + ROUNDING)),
+            stash=form.floats(self._stash),
         )  # fmt: skip
+        state = CountingState(
+            begin=form.float_space(3 * known * stages), idle=form.floats([-INFINITY] * stages),
+            passed=form.int_space(2 * stages), last=form.float_space(stages), ends=ends_s,
+        )  # fmt: skip
+        form.kernel(raise_counts)(costs, state)
         return np.asarray(ends_s)
 
 
+class CountingCosts(NamedTuple):
+    """What is counted.
+
+    Attributes:
+        stages, jobs, known: how many; heads are made for the first `known` jobs.
+        live: workers of each stage.
+        lasting: of F, I and W, at `kind * stages + stage`.
+        hop: delay to the next stage and back, of each stage.
+        room: whole micro-batches that a stage holds at most, of each stage.
+        capacity: activations that a stage holds at most, of each stage.
+        stash: share of an activation between I and W, of each stage.
+    """
+
+    stages: int
+    jobs: int
+    known: int
+    live: Ints
+    lasting: Floats
+    hop: Floats
+    room: Ints
+    capacity: Floats
+    stash: Floats
+
+
+class CountingState(NamedTuple):
+    """What has been counted.
+
+    Attributes:
+        begin: the heads, at `(kind * known + number) * stages + stage`.
+        idle: what is lost of each stage; -INFINITY at first.
+        passed: how many I of each stage, then how many W, `idle` is past.
+        last: the head of each stage's last F.
+        ends: the least last end of each stage.
+    """
+
+    begin: MutableFloats
+    idle: MutableFloats
+    passed: MutableInts
+    last: MutableFloats
+    ends: MutableFloats
+
+
 @kernel
-def stashes(before: int, number: int, at: int, capacity: Floats, stash: Floats) -> float:
+def stashes(costs: CountingCosts, before: int, number: int, at: int) -> float:
     """The fewest W that have ended when the F of that number starts at a stage, with so many I before it.
 
     It is no whole number; as stashes are parts of activations, it falls the more I there are.
     """
-    left = capacity[at] - (number + 1 - before)
-    if before * stash[at] <= left:
+    stash = costs.stash[at]
+    left = costs.capacity[at] - (number + 1 - before)
+    if before * stash <= left:
         return 0.0
-    return before - left / stash[at]
+    return before - left / stash
 
 
 @kernel
@@ -507,44 +534,34 @@ def whole(number: float) -> int:
 
 
 @kernel
-def freed(here: int, kind: int, number: int, at: int, stages: int, live: Ints, lasting: Floats, begin: Floats) -> float:
+def freed(costs: CountingCosts, state: CountingState, here: int, kind: int, number: int, at: int) -> float:
     """When one of the operations of a kind that all workers of a stage run before this one has ended, at `here`."""
-    if number < live[at]:
+    live = costs.live[at]
+    if number < live:
         return -INFINITY
-    return begin[here - live[at] * stages] + lasting[kind * stages + at]
+    return state.begin[here - live * costs.stages] + costs.lasting[kind * costs.stages + at]
 
 
 @kernel
-def admitted(
-    at: int,
-    stages: int,
-    known: int,
-    number: int,
-    live: Ints,
-    lasting: Floats,
-    room: Ints,
-    capacity: Floats,
-    stash: Floats,
-    begin: Floats,
-    idle: Floats,
-) -> float:
+def admitted(costs: CountingCosts, state: CountingState, at: int, number: int) -> float:
     """The head that memory gives the F of that number: the least over how many I come before it."""
-    if number < room[at]:
+    if number < costs.room[at]:
         return -INFINITY
-    second = known * stages + at
-    third = second + known * stages
-    f, i, w = lasting[at], lasting[stages + at], lasting[2 * stages + at]
-    ended = max(0, number + 1 - live[at]) * f
+    stages, begin = costs.stages, state.begin
+    second = costs.known * stages + at
+    third = second + costs.known * stages
+    f, i, w = costs.lasting[at], costs.lasting[stages + at], costs.lasting[2 * stages + at]
+    ended = max(0, number + 1 - costs.live[at]) * f
     least = INFINITY
-    before = number + 1 - room[at]
+    before = number + 1 - costs.room[at]
     while before <= number:
         head = begin[second + (before - 1) * stages] + i
         if head >= least:
             break
-        weights = whole(stashes(before, number, at, capacity, stash))
+        weights = whole(stashes(costs, before, number, at))
         if weights > 0:
             head = max(head, begin[third + (weights - 1) * stages] + w)
-        head = max(head, (idle[at] + (ended + before * i + weights * w)) / live[at])
+        head = max(head, (state.idle[at] + (ended + before * i + weights * w)) / costs.live[at])
         least = min(least, head)
         if weights == 0:
             break
@@ -553,176 +570,108 @@ def admitted(
 
 
 @kernel
-def settle(
-    at: int,
-    stages: int,
-    known: int,
-    number: int,
-    until: float,
-    live: Ints,
-    lasting: Floats,
-    begin: Floats,
-    idle: MutableFloats,
-    passed: MutableInts,
-) -> None:
+def settle(costs: CountingCosts, state: CountingState, at: int, number: int, until: float) -> None:
     """Move `idle` on to a time before which so many F of a stage have their heads, past the I and W before it."""
-    second = known * stages + at
-    third = second + known * stages
-    f, i, w = lasting[at], lasting[stages + at], lasting[2 * stages + at]
-    inputs, weights = passed[at], passed[stages + at]
+    stages, begin, idle, live = costs.stages, state.begin, state.idle, costs.live[at]
+    second = costs.known * stages + at
+    third = second + costs.known * stages
+    f, i, w = costs.lasting[at], costs.lasting[stages + at], costs.lasting[2 * stages + at]
+    inputs, weights = state.passed[at], state.passed[stages + at]
     while True:
         next_input = begin[second + inputs * stages] if inputs < number else INFINITY
         next_weight = begin[third + weights * stages] if weights < number else INFINITY
         time = min(until, next_input, next_weight)
         if time < INFINITY:
-            idle[at] = max(idle[at], live[at] * time - (number * f + inputs * i + weights * w))
+            idle[at] = max(idle[at], live * time - (number * f + inputs * i + weights * w))
         if time == until:
             break
         if next_input <= next_weight:
             inputs += 1
         else:
             weights += 1
-    passed[at] = inputs
-    passed[stages + at] = weights
+    state.passed[at] = inputs
+    state.passed[stages + at] = weights
 
 
 @kernel
-def last_forward(
-    at: int,
-    jobs: int,
-    stages: int,
-    live: Ints,
-    lasting: Floats,
-    room: Ints,
-    capacity: Floats,
-    stash: Floats,
-    idle: Floats,
-) -> float:
+def last_forward(costs: CountingCosts, state: CountingState, at: int) -> float:
     """What work alone says of the head of a stage's last F."""
-    if jobs <= room[at]:
+    stages, jobs, room = costs.stages, costs.jobs, costs.room[at]
+    if jobs <= room:
         return -INFINITY
-    i, w = lasting[stages + at], lasting[2 * stages + at]
+    i, w = costs.lasting[stages + at], costs.lasting[2 * stages + at]
     # Over how many I come before it, what these and the W take is a line that bends once: where no W is needed more.
-    fewest = jobs - room[at]
-    least = fewest * i + stashes(fewest, jobs - 1, at, capacity, stash) * w
-    least = min(least, (jobs - 1) * i + stashes(jobs - 1, jobs - 1, at, capacity, stash) * w)
-    if stash[at] < 1:
-        bend = (jobs - capacity[at]) / (1 - stash[at])
+    fewest = jobs - room
+    least = fewest * i + stashes(costs, fewest, jobs - 1, at) * w
+    least = min(least, (jobs - 1) * i + stashes(costs, jobs - 1, jobs - 1, at) * w)
+    if costs.stash[at] < 1:
+        bend = (jobs - costs.capacity[at]) / (1 - costs.stash[at])
         if fewest < bend < jobs - 1:
             least = min(least, bend * i)
-    return (idle[at] + ((jobs - live[at]) * lasting[at] + least)) / live[at]
+    return (state.idle[at] + ((jobs - costs.live[at]) * costs.lasting[at] + least)) / costs.live[at]
 
 
 @kernel
-def settle_ends(
-    stages: int,
-    jobs: int,
-    live: Ints,
-    lasting: Floats,
-    begin: Floats,
-    idle: MutableFloats,
-    passed: MutableInts,
-    ends: MutableFloats,
-) -> None:
-    """The last ends where the heads of all jobs are known; arguments as for `raise_counts`."""
+def settle_ends(costs: CountingCosts, state: CountingState) -> None:
+    """The last ends where the heads of all jobs are known."""
+    stages, jobs = costs.stages, costs.jobs
     for at in range(stages):
-        f, i, w = lasting[at], lasting[stages + at], lasting[2 * stages + at]
-        settle(at, stages, jobs, jobs, INFINITY, live, lasting, begin, idle, passed)
-        end = begin[(2 * jobs - 1) * stages + at] + (i + w)
-        ends[at] = max(end, (idle[at] + jobs * (f + i + w)) / live[at])
+        f, i, w = costs.lasting[at], costs.lasting[stages + at], costs.lasting[2 * stages + at]
+        settle(costs, state, at, jobs, INFINITY)
+        end = state.begin[(2 * jobs - 1) * stages + at] + (i + w)
+        state.ends[at] = max(end, (state.idle[at] + jobs * (f + i + w)) / costs.live[at])
 
 
 @kernel
-def foresee_ends(
-    stages: int,
-    jobs: int,
-    known: int,
-    live: Ints,
-    lasting: Floats,
-    hop: Floats,
-    room: Ints,
-    capacity: Floats,
-    stash: Floats,
-    begin: Floats,
-    idle: Floats,
-    last: MutableFloats,
-    ends: MutableFloats,
-) -> None:
-    """What the heads of the first jobs say of the last ends; arguments as for `raise_counts`."""
+def foresee_ends(costs: CountingCosts, state: CountingState) -> None:
+    """What the heads of the first jobs say of the last ends."""
+    stages, jobs, known, live, lasting = costs.stages, costs.jobs, costs.known, costs.live, costs.lasting
+    last, idle = state.last, state.idle
     for at in range(stages):
-        head = begin[(known - 1) * stages + at] + (jobs - known) // live[at] * lasting[at]
-        head = max(head, last_forward(at, jobs, stages, live, lasting, room, capacity, stash, idle))
-        last[at] = max(head, last[at - 1] + (lasting[at - 1] + hop[at - 1])) if at > 0 else head
+        head = state.begin[(known - 1) * stages + at] + (jobs - known) // live[at] * lasting[at]
+        head = max(head, last_forward(costs, state, at))
+        last[at] = max(head, last[at - 1] + (lasting[at - 1] + costs.hop[at - 1])) if at > 0 else head
     after = -INFINITY
     for at in range(stages - 1, -1, -1):
         f, i, w = lasting[at], lasting[stages + at], lasting[2 * stages + at]
-        weights = whole(stashes(jobs - 1, jobs - 1, at, capacity, stash))
+        weights = whole(stashes(costs, jobs - 1, jobs - 1, at))
         head = (idle[at] + (jobs * f + max(0, jobs - live[at]) * i + weights * w)) / live[at]
         head = max(head, last[at] + f, after)
-        ends[at] = max(head + (i + w), (idle[at] + jobs * (f + i + w)) / live[at])
+        state.ends[at] = max(head + (i + w), (idle[at] + jobs * (f + i + w)) / live[at])
         if at > 0:
-            after = head + (i + hop[at - 1])
+            after = head + (i + costs.hop[at - 1])
 
 
 @kernel
-def raise_counts(
-    stages: int,
-    jobs: int,
-    known: int,
-    live: Ints,
-    lasting: Floats,
-    hop: Floats,
-    room: Ints,
-    capacity: Floats,
-    stash: Floats,
-    begin: MutableFloats,
-    idle: MutableFloats,
-    passed: MutableInts,
-    last: MutableFloats,
-    ends: MutableFloats,
-) -> None:
-    """Heads of the first F, I and W of each stage, and what they say of the last ends.
-
-    Args:
-        stages, jobs, known: how many; heads are made for the first `known` jobs.
-        live: workers of each stage.
-        lasting: of F, I and W, at `kind * stages + stage`.
-        hop: delay to the next stage and back, of each stage.
-        room: whole micro-batches that a stage holds at most, of each stage.
-        capacity: activations that a stage holds at most, of each stage.
-        stash: share of an activation between I and W, of each stage.
-        begin: receives the heads, at `(kind * known + number) * stages + stage`.
-        idle: -INFINITY of each stage; receives what is lost.
-        passed: zeros, two of each stage; work space.
-        last: work space of each stage.
-        ends: receives the least last end of each stage.
-    """
-    kind = known * stages
-    for number in range(known):
+def raise_counts(costs: CountingCosts, state: CountingState) -> None:
+    """Heads of the first F, I and W of each stage, and what they say of the last ends."""
+    stages, live, lasting, begin, idle = costs.stages, costs.live, costs.lasting, state.begin, state.idle
+    kind = costs.known * stages
+    for number in range(costs.known):
         for at in range(stages):
             here = number * stages + at
-            head = max(0.0, admitted(at, stages, known, number, live, lasting, room, capacity, stash, begin, idle))
+            head = max(0.0, admitted(costs, state, at, number))
             if number > 0:
                 head = max(head, begin[here - stages])
-            head = max(head, freed(here, 0, number, at, stages, live, lasting, begin))
+            head = max(head, freed(costs, state, here, 0, number, at))
             if at > 0:
-                head = max(head, begin[here - 1] + (lasting[at - 1] + hop[at - 1]))
+                head = max(head, begin[here - 1] + (lasting[at - 1] + costs.hop[at - 1]))
             begin[here] = head
-            settle(at, stages, known, number, head, live, lasting, begin, idle, passed)
+            settle(costs, state, at, number, head)
         for at in range(stages - 1, -1, -1):
             here = kind + number * stages + at
             f, i, w = lasting[at], lasting[stages + at], lasting[2 * stages + at]
             begun = max(0, number + 1 - live[at])
-            weights = whole(stashes(number, number, at, capacity, stash))
+            weights = whole(stashes(costs, number, number, at))
             head = (idle[at] + ((number + 1) * f + begun * i + weights * w)) / live[at]
             head = max(head, begin[here - kind] + f)
-            head = max(head, freed(here, 1, number, at, stages, live, lasting, begin))
+            head = max(head, freed(costs, state, here, 1, number, at))
             if at + 1 < stages:
-                head = max(head, begin[here + 1] + (lasting[stages + at + 1] + hop[at]))
+                head = max(head, begin[here + 1] + (lasting[stages + at + 1] + costs.hop[at]))
             begin[here] = head
             head = max(head + i, (idle[at] + ((number + 1) * (f + i) + begun * w)) / live[at])
-            begin[here + kind] = max(head, freed(here + kind, 2, number, at, stages, live, lasting, begin))
-    if known == jobs:
-        settle_ends(stages, jobs, live, lasting, begin, idle, passed, ends)
+            begin[here + kind] = max(head, freed(costs, state, here + kind, 2, number, at))
+    if costs.known == costs.jobs:
+        settle_ends(costs, state)
     else:
-        foresee_ends(stages, jobs, known, live, lasting, hop, room, capacity, stash, begin, idle, last, ends)
+        foresee_ends(costs, state)

@@ -178,9 +178,17 @@ def opening_of(plan: Plan) -> Atlas:
         "cost": options.get("cost") if options.get("cost") in get_args(Cost) else "heuristic",
         "failure_unit": [1, 1],
         "slow": {worker.name: worker.slowdown for worker in plan.workers if worker.slowdown is not None},
-        "link_delay_s": _own_delays_s(plan, template),
+        "link_delay_s": {
+            f"{k}/{i}": link.delay_s
+            for k, pipeline in enumerate(plan.pipelines)
+            for i, link in enumerate(pipeline.links or ())
+            if link != template.links[i]
+        },
         "network": _network(options.get("network")),
     }
+    said: Any = options.get("state_bytes")
+    stages = len(template.stages)
+    known = isinstance(said, list) and len(said) == stages and all(map(_is_amount, said))
     return Atlas(
         planner=Planner("slipstream", __version__, told, plan.planner.seed),
         template=template,
@@ -189,7 +197,7 @@ def opening_of(plan: Plan) -> Atlas:
         optimizer=optimizer,
         split=split,
         failure_unit=(1, 1),
-        state_bytes=_state_bytes(options.get("state_bytes"), len(template.stages)),
+        state_bytes=cast("tuple[float, ...]", tuple(said)) if known else (0.0,) * stages,
         plans=(),
         inputs=plan.inputs,
     )
@@ -222,16 +230,6 @@ def _may_split(plan: Plan) -> bool:
     return any("I" in (worker.order or "") for worker in plan.workers)
 
 
-def _own_delays_s(plan: Plan, template: Template) -> dict[str, float]:
-    """The delays of links that single pipelines have on their own, in the words of `--link-delay`."""
-    return {
-        f"{k}/{i}": link.delay_s
-        for k, pipeline in enumerate(plan.pipelines)
-        for i, link in enumerate(pipeline.links or ())
-        if link != template.links[i]
-    }
-
-
 def _network(said: Any) -> dict[str, float | None] | None:
     """The connection that state is copied over, where a plan's options say one; options may hold anything."""
     if not isinstance(said, Mapping):
@@ -240,13 +238,6 @@ def _network(said: Any) -> dict[str, float | None] | None:
     if not _is_amount(latency_s) or not (rate is None or (_is_amount(rate) and rate)):
         return None
     return {"latency_s": latency_s, "bandwidth_bytes_per_s": rate}
-
-
-def _state_bytes(said: Any, stages: int) -> tuple[float, ...]:
-    """Bytes of parameters and optimizer state of each stage, zeros where a plan's options do not say them."""
-    if isinstance(said, list) and len(said) == stages and all(map(_is_amount, said)):
-        return cast("tuple[float, ...]", tuple(said))
-    return (0.0,) * stages
 
 
 def _is_amount(value: Any) -> bool:

@@ -136,7 +136,12 @@ class Grid:
             counts[column] += 1
         for column, count in enumerate(counts):
             if count >= self.units:
-                raise _stage_lost(column * self.unit_stages)
+                raise InfeasibleError(
+                    f"stage {column * self.unit_stages} has lost all its workers: no peer holds its parameters",
+                    where="--failed",
+                    fix="restore a checkpoint and plan a new shape for the workers that are left, "
+                    "as SlipStream (section 3.4) does",
+                )
         return tuple(counts)
 
     def require_live_stages(self, units: Iterable[Place]) -> None:
@@ -162,14 +167,6 @@ class Grid:
         return frozenset(
             (self.units - 1 - n, column) for column, count in enumerate(column_failures) for n in range(count)
         )
-
-
-def _stage_lost(stage: int) -> InfeasibleError:
-    return InfeasibleError(
-        f"stage {stage} has lost all its workers: no peer holds its parameters",
-        where="--failed",
-        fix="restore a checkpoint and plan a new shape for the workers that are left, as SlipStream (section 3.4) does",
-    )
 
 
 Table = Sequence[Sequence[float]]
@@ -245,7 +242,13 @@ def marginal_greedy(costs: Table, worst: Table, failures: int, *, later_first: b
         list(zip(more.tolist(), rank[1:].tolist(), (-rank[:-1]).tolist(), strict=True))
         for more, rank in zip(added, ranks, strict=True)
     ]
-    return _vectors(_merged(keys, later_first), len(rows), failures)
+    # The failed units of each of `count` columns after each of the first failures of an order.
+    vector = [0] * len(rows)
+    vectors = [tuple(vector)]
+    for column in islice(_merged(keys, later_first), failures):
+        vector[column] += 1
+        vectors.append(tuple(vector))
+    return vectors
 
 
 def least_worst(worst: Table, failures: int, *, later_first: bool = True) -> list[tuple[int, ...]]:
@@ -458,16 +461,6 @@ def _merged(keys: Sequence[Sequence[tuple[int, int, int]]], later_first: bool) -
             heappop(heap)
 
 
-def _vectors(order: Iterator[int], count: int, failures: int) -> list[tuple[int, ...]]:
-    """The failed units of each of `count` columns after each of the first failures of an order."""
-    vector = [0] * count
-    vectors = [tuple(vector)]
-    for column in islice(order, failures):
-        vector[column] += 1
-        vectors.append(tuple(vector))
-    return vectors
-
-
 # Where normalization puts failures: several answers of normalization.py, judged by scheduling them.
 #
 # The paper puts the failures that are left over in later stages, "with more bubbles". Without memory limits that costs
@@ -658,7 +651,8 @@ class Placement:
             [
                 0.0,
                 *(
-                    self._search.look(self._dead(_with(none, c, n))).value_s - whole_s
+                    self._search.look(self._dead([n if index == c else old for index, old in enumerate(none)])).value_s
+                    - whole_s
                     for n in range(1, self._grid.units)
                 ),
             ]
@@ -667,10 +661,6 @@ class Placement:
 
     def _dead(self, vector: Sequence[int]) -> Vector:
         return self._grid.stage_failures(vector)
-
-
-def _with(values: Sequence[int], at: int, value: int) -> list[int]:
-    return [value if index == at else old for index, old in enumerate(values)]
 
 
 # Swaps: which live units take the places of dead ones, and whose state they copy.

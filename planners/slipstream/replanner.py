@@ -155,9 +155,9 @@ class Replanner:
         peaks = peaks_bytes(ordered.problem, ordered.orders).tolist()
         return ordered.value_s, by_stage(ordered.problem, peaks)
 
-    def orders(self, column_failures: Vector) -> tuple[Problem, Orders]:
-        """Those of the plan that `in_place` gives for failures in the last rows; the rest as for `outcome`."""
-        found = self._rerouted(self.grid.last_units(column_failures), self._effort)
+    def orders(self, failed_units: Units) -> tuple[Problem, Orders]:
+        """Those of the plan that `in_place` gives; the rest as for `outcome`."""
+        found = self._rerouted(failed_units, self._effort)
         return decoupled_where_it_helps(found.problem, found.orders)
 
     def rebuilt(self, entry: AtlasEntry, failed_units: Units | None = None) -> Plan:

@@ -303,7 +303,11 @@ def round_robin(home: Problem) -> Problem:
 
 def block(home: Problem) -> Problem:
     """Lost micro-batches in runs of equal length, as far as that goes; `home` as for `round_robin`."""
-    return _rerouted(home, lambda lost, live: np.repeat(live, _shares(lost, len(live))))
+
+    def in_runs(lost: int, live: Sequence[int]) -> Ints:
+        return np.repeat(live, lost // len(live) + (np.arange(len(live)) < lost % len(live)))
+
+    return _rerouted(home, in_runs)
 
 
 def by_load(home: Problem) -> Problem:
@@ -321,7 +325,9 @@ def by_load(home: Problem) -> Problem:
             elif own in room:
                 away.append(job)
         takers = [worker for worker in live for _ in range(room[worker])]
-        for job, worker in zip(sorted(away), _spread(takers), strict=True):
+        count = {worker: takers.count(worker) for worker in dict.fromkeys(takers)}
+        places = [((n + 0.5) / most, worker) for worker, most in count.items() for n in range(most)]
+        for job, worker in zip(sorted(away), [worker for _, worker in sorted(places)], strict=True):
             executor[job, stage] = worker
     return replace(home, executor=executor)
 
@@ -342,11 +348,6 @@ def _rerouted(home: Problem, choose: Callable[[int, list[int]], Ints]) -> Proble
     return replace(home, executor=executor)
 
 
-def _shares(count: int, parts: int) -> Ints:
-    """A number in whole parts, as even as can be, the larger ones first."""
-    return count // parts + (np.arange(parts) < count % parts)
-
-
 def _least_loads(work_s: Floats, jobs: int) -> list[int]:
     """How many micro-batches each worker takes, so that the one that ends last ends as early as can be."""
     taken = [0] * len(work_s)
@@ -357,13 +358,6 @@ def _least_loads(work_s: Floats, jobs: int) -> list[int]:
         taken[worker] += 1
         heappush(heap, ((taken[worker] + 1) * float(work_s[worker]), worker))
     return taken
-
-
-def _spread(takers: Sequence[int]) -> list[int]:
-    """The same workers, each as evenly over the list as can be."""
-    count = {worker: takers.count(worker) for worker in dict.fromkeys(takers)}
-    places = [((n + 0.5) / most, worker) for worker, most in count.items() for n in range(most)]
-    return [worker for _, worker in sorted(places)]
 
 
 # Whether an atlas that was read is what a planner has written, or its parts contradict each other.

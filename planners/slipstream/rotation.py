@@ -31,7 +31,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -55,7 +55,7 @@ UNKNOWN = -1.0  # the end of what has not been run yet
 # Of a stage's targets: four points of micro-batches in flight, four of pending W, whether a W that is due goes first,
 # and the share of a W (or I) that must fit in before what a worker waits for, for it to go first.
 WIDTH, POINTS, FIRST, FILL = 10, 4, 8, 9
-BLOCKED = GIVEN_UP = -1
+BLOCKED = GIVEN_UP = NOTHING = -1
 
 
 class RotationScheduler:
@@ -74,12 +74,12 @@ class RotationScheduler:
         operations = int(self._kinds.sum()) * jobs
         self._form = form = Form(pays(rotate, operations * runs, INTERPRETED_OPERATIONS))
         self._rotate = form.kernel(rotate)
-        hop_s = np.append(pipeline.hop_s[0], 0.0)
-        durations = np.stack((workers.forward_s, workers.input_s, workers.weight_s, workers.full_s), axis=1)
-        held = np.stack((workers.activation_bytes, workers.stash_bytes, workers.limit_bytes), axis=1)
-        self._costs = (
-            form.ints(pipeline.split[0], np.int8), form.floats(hop_s), form.floats(durations.ravel()),
-            form.floats(held.ravel()),
+        hop_s = pipeline.hops_s[0]
+        self._costs = RotationCosts(
+            self._stages, jobs, most_live, live=form.int_space(self._stages),
+            split=form.ints(pipeline.split[0], np.int8), hop_s=form.floats(hop_s),
+            duration_s=form.floats(workers.durations_s.ravel()), held=form.floats(workers.held_bytes.ravel()),
+            targets=form.float_space(WIDTH * self._stages), deadline_s=form.float_space(self._stages),
         )  # fmt: skip
         self._reduce_s, self._step_s = workers.allreduce_s, workers.optimizer_s
         # A window begins with the first F of rank 0, which waits for nothing but its own F at the stages before.
@@ -89,12 +89,11 @@ class RotationScheduler:
         self._reach_s = np.array(reach_s)
         self._staggered = pipeline.staggered
         cells = self._stages * jobs
-        self._order, self._done = form.int_space(KINDS * cells), form.int_space(KINDS * self._stages * most_live)
-        self._last_s, self._peak_bytes = form.float_space(self._stages), form.float_space(self._stages)
-        self._most_live = most_live
-        self._state = (
-            form.int_space(2 * (jobs + 1) * self._stages), self._done, form.float_space(self._stages * most_live),
-            form.float_space(2 * cells), self._last_s, self._peak_bytes, self._order,
+        self._state = RotationState(
+            target_of=form.int_space(2 * (jobs + 1) * self._stages),
+            done=form.int_space(KINDS * self._stages * most_live), free_s=form.float_space(self._stages * most_live),
+            ended_s=form.float_space(2 * cells), last_s=form.float_space(self._stages),
+            peak_bytes=form.float_space(self._stages), order=form.int_space(KINDS * cells),
         )  # fmt: skip
 
     def run(self, live: NDArray[np.int64], targets: NDArray[np.float64], limit_s: float = inf) -> float:
@@ -108,30 +107,26 @@ class RotationScheduler:
         Returns:
             Infinity where the targets make workers wait for each other for ever, or the run was given up.
         """
-        form = self._form
+        form, costs = self._form, self._costs
         self._live = live
-        ended = self._rotate(
-            self._stages, self._jobs, self._most_live, form.ints(live), *self._costs, form.floats(targets.ravel()),
-            form.floats(self._deadlines_s(limit_s)), *self._state,
-        )  # fmt: skip
+        whole_s, within_s = limit_s - self._step_s.max() - self._reduce_s, self._reach_s - self._step_s - self._reduce_s
+        costs.live[:] = form.ints(live)
+        costs.targets[:] = form.floats(targets.ravel())
+        costs.deadline_s[:] = form.floats(np.asarray(limit_s + within_s if self._staggered else whole_s))
+        ended = self._rotate(tuple(costs), tuple(self._state))
         return self.times_s[self._staggered] if ended else inf
 
     @property
     def times_s(self) -> tuple[float, float]:
         """Makespan and period of the last run that came to an end, in s."""
-        last_s = np.asarray(self._last_s)
+        last_s = np.asarray(self._state.last_s)
         makespan_s = (last_s + self._reduce_s).max() + self._step_s.max()
         return float(makespan_s), float((last_s - self._reach_s + self._reduce_s + self._step_s).max())
 
     @property
     def peaks_bytes(self) -> list[float]:
         """The most that a worker of each stage held at once in the last run that came to an end."""
-        return [float(peak) for peak in self._peak_bytes]
-
-    def _deadlines_s(self, limit_s: float) -> NDArray[np.float64]:
-        """The last ends of the stages with which the makespan, or period, is the limit."""
-        whole_s, within_s = limit_s - self._step_s.max() - self._reduce_s, self._reach_s - self._step_s - self._reduce_s
-        return np.asarray(limit_s + within_s if self._staggered else whole_s)
+        return [float(peak) for peak in self._state.peak_bytes]
 
     def orders(self, home: Problem) -> tuple[Problem, Orders]:
         """The routing and orders of the last run.
@@ -143,7 +138,7 @@ class RotationScheduler:
         live = home.workers.live.reshape(len(home.depth), -1)
         executor = np.empty((self._jobs, self._stages), dtype=np.int64)
         orders: list[list[int]] = [[] for _ in home.workers.live]
-        order = np.asarray(self._order)
+        order = np.asarray(self._state.order)
         for stage, (number, kinds) in enumerate(zip(self._live.tolist(), self._kinds.tolist(), strict=True)):
             workers = np.flatnonzero(live[:, stage])[:number] * self._stages + stage
             executor[:, stage] = workers[np.arange(self._jobs) % number]
@@ -153,6 +148,54 @@ class RotationScheduler:
                 orders[worker] = order[at : at + kinds * rounds].tolist()
                 at += KINDS * rounds
         return replace(home, executor=executor), orders
+
+
+class RotationCosts(NamedTuple):
+    """What goes round.
+
+    Attributes:
+        stages, jobs: how many there are.
+        most_live: workers of a stage are at `most_live * stage`.
+        live, split: workers of each stage, and whether its backwards are split.
+        hop_s: delay of the link to the next stage.
+        duration_s: of F, I, W and B, at `4 * stage`.
+        held: activation bytes, stash bytes and limit, at `3 * stage`.
+        targets: at `10 * stage`.
+        deadline_s: last end of each stage beyond which the run is given up.
+    """
+
+    stages: int
+    jobs: int
+    most_live: int
+    live: MutableInts
+    split: Ints
+    hop_s: Floats
+    duration_s: Floats
+    held: Floats
+    targets: MutableFloats
+    deadline_s: MutableFloats
+
+
+class RotationState(NamedTuple):
+    """How far a rotation is.
+
+    Attributes:
+        target_of: the targets of each stage's rounds, two each, at `2 * (jobs + 1) * stage`.
+        done: F, I and W of each worker, at `3 * worker`.
+        free_s: the last end of each worker.
+        ended_s: the ends of F, at `jobs * stage + rank`, and of I, at `jobs * (stages + stage) + rank`.
+        last_s: the last end of each stage.
+        peak_bytes: the most that a worker of each stage has held at once.
+        order: the orders, those of a stage from `3 * jobs * stage` on, its workers one after the other.
+    """
+
+    target_of: MutableInts
+    done: MutableInts
+    free_s: MutableFloats
+    ended_s: MutableFloats
+    last_s: MutableFloats
+    peak_bytes: MutableFloats
+    order: MutableInts
 
 
 @kernel
@@ -168,35 +211,24 @@ def target(targets: Floats, at: int, done: int, rounds: int, ramp: float) -> int
 
 
 @kernel
-def reset(
-    stages: int,
-    jobs: int,
-    most_live: int,
-    live: Ints,
-    targets: Floats,
-    target_of: MutableInts,
-    done: MutableInts,
-    free_s: MutableFloats,
-    ended_s: MutableFloats,
-    last_s: MutableFloats,
-    peak_bytes: MutableFloats,
-) -> None:
+def reset(costs: RotationCosts, state: RotationState) -> None:
     """The state at time 0, and the targets of all rounds."""
+    stages, jobs, targets = costs.stages, costs.jobs, costs.targets
     for cell in range(2 * stages * jobs):
-        ended_s[cell] = UNKNOWN
+        state.ended_s[cell] = UNKNOWN
     for stage in range(stages):
-        last_s[stage] = 0.0
-        peak_bytes[stage] = 0.0
-        rounds = (jobs - 1) // live[stage] + 1
+        state.last_s[stage] = 0.0
+        state.peak_bytes[stage] = 0.0
+        rounds = (jobs - 1) // costs.live[stage] + 1
         ramp = min(float(stages), rounds / 3)
         first = 2 * (jobs + 1) * stage
         for number in range(rounds + 1):
-            target_of[first + 2 * number] = target(targets, WIDTH * stage, number, rounds, ramp)
-            target_of[first + 2 * number + 1] = target(targets, WIDTH * stage + POINTS, number, rounds, ramp)
-        for worker in range(most_live * stage, most_live * stage + live[stage]):
-            free_s[worker] = 0.0
+            state.target_of[first + 2 * number] = target(targets, WIDTH * stage, number, rounds, ramp)
+            state.target_of[first + 2 * number + 1] = target(targets, WIDTH * stage + POINTS, number, rounds, ramp)
+        for worker in range(costs.most_live * stage, costs.most_live * stage + costs.live[stage]):
+            state.free_s[worker] = 0.0
             for kind in range(3):
-                done[3 * worker + kind] = 0
+                state.done[3 * worker + kind] = 0
 
 
 @kernel
@@ -234,111 +266,93 @@ def wanted(
 
 
 @kernel
-def arrival(kind: int, job: int, stage: int, stages: int, jobs: int, hop_s: Floats, ended_s: Floats) -> float:
+def arrival(costs: RotationCosts, state: RotationState, kind: int, job: int, stage: int) -> float:
     """When what an operation waits for is there, in s; below 0 while its sender has not run it."""
+    stages, jobs, ended_s = costs.stages, costs.jobs, state.ended_s
     if kind == W or (kind == F and stage == 0):
         return 0.0
     if kind == F:
-        end_s, delay_s = ended_s[jobs * (stage - 1) + job], hop_s[stage - 1]
+        end_s, delay_s = ended_s[jobs * (stage - 1) + job], costs.hop_s[stage - 1]
     elif stage == stages - 1:
         end_s, delay_s = ended_s[jobs * stage + job], 0.0
     else:
-        end_s, delay_s = ended_s[jobs * (stages + stage + 1) + job], hop_s[stage]
+        end_s, delay_s = ended_s[jobs * (stages + stage + 1) + job], costs.hop_s[stage]
     return end_s + delay_s if end_s >= 0 else UNKNOWN
 
 
 @kernel
 def meanwhile(
-    kind: int,
-    number: int,
-    forwards: int,
-    inputs: int,
-    pending: int,
-    rounds: int,
-    room: bool,
+    costs: RotationCosts,
+    state: RotationState,
     stage: int,
-    turns: int,
-    stages: int,
-    jobs: int,
-    hop_s: Floats,
-    ended_s: Floats,
+    kind: int,
+    next_forward: int,
+    next_input: int,
+    pending: int,
     now_s: float,
     begin_s: float,
-    forward_s: float,
     back_s: float,
-    weight_s: float,
-    share: float,
 ) -> int:
     """The kind of operation that goes before one which begins later: an F that ends until then, or, if that leaves
-    `share` of them, an I or a W; the one that is waited for where nothing fits."""
-    if kind == I and forwards < rounds and room:
-        other_s = arrival(F, number + forwards * turns, stage, stages, jobs, hop_s, ended_s)
-        if other_s >= 0 and max(other_s, now_s) + forward_s <= begin_s:
+    a share of them, an I or a W; the one that is waited for where nothing fits.
+
+    Args:
+        next_forward, next_input: the jobs of the worker's next F and I; NOTHING where it may not run one.
+        pending: its W.
+        now_s, begin_s: when it is free, and when what it waits for begins.
+        back_s: of an I, or B.
+    """
+    share = costs.targets[WIDTH * stage + FILL]
+    if kind == I and next_forward != NOTHING:
+        other_s = arrival(costs, state, F, next_forward, stage)
+        if other_s >= 0 and max(other_s, now_s) + costs.duration_s[4 * stage] <= begin_s:
             return F
-    if kind == F and forwards > inputs:
-        other_s = arrival(I, number + inputs * turns, stage, stages, jobs, hop_s, ended_s)
+    if kind == F and next_input != NOTHING:
+        other_s = arrival(costs, state, I, next_input, stage)
         if other_s >= 0 and max(other_s, now_s) + share * back_s <= begin_s:
             return I
-    return W if pending > 0 and begin_s - now_s >= share * weight_s else kind
+    return W if pending > 0 and begin_s - now_s >= share * costs.duration_s[4 * stage + W] else kind
 
 
 @kernel
-def advance(
-    stage: int,
-    number: int,
-    stages: int,
-    jobs: int,
-    most_live: int,
-    live: Ints,
-    split: Ints,
-    hop_s: Floats,
-    duration_s: Floats,
-    held: Floats,
-    targets: Floats,
-    deadline_s: Floats,
-    target_of: Ints,
-    done: MutableInts,
-    free_s: MutableFloats,
-    ended_s: MutableFloats,
-    peak_bytes: MutableFloats,
-    order: MutableInts,
-) -> int:
+def advance(costs: RotationCosts, state: RotationState, stage: int, number: int) -> int:
     """Let a worker go on until it waits for a message that is not known; says by how many operations.
 
     Returns:
         GIVEN_UP where it has idled so long that it ends beyond its deadline.
     """
-    turns, worker = live[stage], most_live * stage + number
+    stages, jobs, held, targets, ended_s = costs.stages, costs.jobs, costs.held, costs.targets, state.ended_s
+    turns, worker, split = costs.live[stage], costs.most_live * stage + number, costs.split[stage]
     rounds = (jobs - 1 - number) // turns + 1
-    forward_s, weight_s = duration_s[4 * stage], duration_s[4 * stage + W]
-    back_s = duration_s[4 * stage + (I if split[stage] else B)]
+    forward_s, weight_s = costs.duration_s[4 * stage], costs.duration_s[4 * stage + W]
+    back_s = costs.duration_s[4 * stage + (I if split else B)]
     # A worker's orders begin after those of the workers before it, the first of which may have a round more.
     place = 3 * (jobs * stage + number * (jobs // turns) + min(number, jobs % turns))
+    done = state.done
     forwards, inputs, weights = done[3 * worker], done[3 * worker + 1], done[3 * worker + 2]
     start = forwards + inputs + weights
-    now_s = free_s[worker]
-    while forwards + inputs + weights < (2 + split[stage]) * rounds:
-        pending = (inputs - weights) * split[stage]
+    now_s = state.free_s[worker]
+    while forwards + inputs + weights < (2 + split) * rounds:
+        pending = (inputs - weights) * split
         at = 2 * ((jobs + 1) * stage + inputs)
         room = fits(forwards - inputs, pending, held, stage)
         kind = wanted(
-            forwards - inputs, pending, rounds - forwards, rounds - inputs, target_of[at], target_of[at + 1],
-            targets[WIDTH * stage + FIRST] > 0, room,
+            forwards - inputs, pending, rounds - forwards, rounds - inputs, state.target_of[at],
+            state.target_of[at + 1], targets[WIDTH * stage + FIRST] > 0, room,
         )  # fmt: skip
         turn = inputs if kind == I else forwards
-        begin_s = arrival(kind, number + turn * turns, stage, stages, jobs, hop_s, ended_s)
+        begin_s = arrival(costs, state, kind, number + turn * turns, stage)
         if kind == BLOCKED or begin_s < 0:
             break
         if begin_s > now_s:
-            kind = meanwhile(
-                kind, number, forwards, inputs, pending, rounds, room, stage, turns, stages, jobs, hop_s, ended_s,
-                now_s, begin_s, forward_s, back_s, weight_s, targets[WIDTH * stage + FILL],
-            )  # fmt: skip
+            next_forward = number + forwards * turns if forwards < rounds and room else NOTHING
+            next_input = number + inputs * turns if forwards > inputs else NOTHING
+            kind = meanwhile(costs, state, stage, kind, next_forward, next_input, pending, now_s, begin_s, back_s)
             turn = inputs if kind == I else forwards
-            begin_s = arrival(kind, number + turn * turns, stage, stages, jobs, hop_s, ended_s)
+            begin_s = arrival(costs, state, kind, number + turn * turns, stage)
             left_s = (rounds - forwards) * forward_s + (rounds - inputs) * back_s
-            left_s += (rounds - weights) * weight_s * split[stage]
-            if max(begin_s, now_s) + left_s > deadline_s[stage]:
+            left_s += (rounds - weights) * weight_s * split
+            if max(begin_s, now_s) + left_s > costs.deadline_s[stage]:
                 return GIVEN_UP
         begin_s = max(begin_s, now_s)
         job = number + weights * turns
@@ -346,7 +360,7 @@ def advance(
             job = number + forwards * turns
             now_s = begin_s + forward_s
             holds = (forwards - inputs + 1) * held[3 * stage] + pending * held[3 * stage + 1]
-            peak_bytes[stage] = max(peak_bytes[stage], holds)
+            state.peak_bytes[stage] = max(state.peak_bytes[stage], holds)
             ended_s[jobs * stage + job] = now_s
         elif kind == I:
             job = number + inputs * turns
@@ -354,73 +368,40 @@ def advance(
             ended_s[jobs * (stages + stage) + job] = now_s
         else:
             now_s = begin_s + weight_s
-        order[place + forwards + inputs + weights] = 3 * job + kind
+        state.order[place + forwards + inputs + weights] = 3 * job + kind
         forwards += kind == F
         inputs += kind == I
         weights += kind == W
     done[3 * worker] = forwards
     done[3 * worker + 1] = inputs
     done[3 * worker + 2] = weights
-    free_s[worker] = now_s
+    state.free_s[worker] = now_s
     return forwards + inputs + weights - start
 
 
 @kernel
-def rotate(
-    stages: int,
-    jobs: int,
-    most_live: int,
-    live: Ints,
-    split: Ints,
-    hop_s: Floats,
-    duration_s: Floats,
-    held: Floats,
-    targets: Floats,
-    deadline_s: Floats,
-    target_of: MutableInts,
-    done: MutableInts,
-    free_s: MutableFloats,
-    ended_s: MutableFloats,
-    last_s: MutableFloats,
-    peak_bytes: MutableFloats,
-    order: MutableInts,
-) -> bool:
+def rotate(given: tuple[Any, ...], space: tuple[Any, ...]) -> bool:
     """Schedule everything in rotation; says whether it came to an end within the deadlines.
 
     Args:
-        stages, jobs: how many there are.
-        most_live: workers of a stage are at `most_live * stage`.
-        live, split: workers of each stage, and whether its backwards are split.
-        hop_s: delay of the link to the next stage.
-        duration_s: of F, I, W and B, at `4 * stage`.
-        held: activation bytes, stash bytes and limit, at `3 * stage`.
-        targets: at `10 * stage`.
-        deadline_s: last end of each stage beyond which the run is given up.
-        target_of: work space of `2 * (jobs + 1)` a stage for the targets of its rounds.
-        done: receives F, I and W of each worker, at `3 * worker`.
-        free_s: receives the last end of each worker.
-        ended_s: receives the ends of F, at `jobs * stage + rank`, and of I, at `jobs * (stages + stage) + rank`.
-        last_s: receives the last end of each stage.
-        peak_bytes: receives the most that a worker of each stage holds at once.
-        order: receives the orders, those of a stage from `3 * jobs * stage` on, its workers one after the other.
+        given, space: `RotationCosts` and `RotationState` as plain tuples, whose types numba finds out at once.
     """
-    reset(stages, jobs, most_live, live, targets, target_of, done, free_s, ended_s, last_s, peak_bytes)
+    costs, state = RotationCosts(*given), RotationState(*space)
+    stages, live, last_s = costs.stages, costs.live, state.last_s
+    reset(costs, state)
     left = 0
     for stage in range(stages):
-        left += jobs * (2 + split[stage])
+        left += costs.jobs * (2 + costs.split[stage])
     while left > 0:
         before = left
         for turn in range(2 * stages - 1):
             stage = turn if turn < stages else 2 * stages - 2 - turn
             for number in range(live[stage]):
-                steps = advance(
-                    stage, number, stages, jobs, most_live, live, split, hop_s, duration_s, held, targets, deadline_s,
-                    target_of, done, free_s, ended_s, peak_bytes, order,
-                )  # fmt: skip
+                steps = advance(costs, state, stage, number)
                 if steps < 0:
                     return False
                 left -= steps
-                last_s[stage] = max(last_s[stage], free_s[most_live * stage + number])
+                last_s[stage] = max(last_s[stage], state.free_s[costs.most_live * stage + number])
         if left == before:
             return False
     return True
@@ -518,7 +499,7 @@ class RotationSearch:
         self._forward_s = workers.forward_s
         self._back_s = np.where(split, workers.input_s, workers.full_s)
         self._weight_s = np.where(split, workers.weight_s, 0.0)
-        self._hop_s = np.append(pipeline.hop_s[0], 0.0)
+        self._hop_s = pipeline.hops_s[0]
         self._room = np.minimum(rooms(pipeline), pipeline.jobs).astype(float)
         reach_s = np.concatenate([[0.0], np.cumsum((self._forward_s + self._hop_s)[:-1])])
         return_s = np.concatenate([[0.0], np.cumsum((self._back_s + self._hop_s)[:-1])])
@@ -546,11 +527,27 @@ class RotationSearch:
 
     def _best(self, live: IntArray, bound_s: float, seed: int, runs: int) -> RotationSchedule | None:
         best, chance = RotationSchedule(live, np.empty(0), inf, bound_s), random.Random(seed)
-        starts = self._starts()
+        stages = len(self._left)
+        fills = [np.where(np.arange(WIDTH) == FILL, fill, 0.0) for _, _, fill in STARTS]
+        starts = [
+            _Design(pace, shares, (0,) * stages, np.tile(fill, (stages, 1)))
+            for (pace, shares, _), fill in zip(STARTS, fills, strict=True)
+        ]
         design = starts[0]
         for run in range(runs):
             other = starts[run] if run < len(starts) else _moved(design, chance)
-            targets = self._targets(live, bound_s, other)
+            # The targets of a design; `stages x WIDTH`.
+            in_flight, first = self._phases(live, other.pace * bound_s / self._jobs, other.skipped)
+            targets = other.changes.copy()
+            targets[:, :POINTS] += np.minimum(in_flight, self._room)[:, None]
+            targets[:, POINTS + 1 : FIRST] += np.round(2 * np.outer(self._left, other.shares)) / 2
+            targets[:, FIRST] = (targets[:, FIRST] + first) % 2
+            for stage in range(1, len(live)):
+                # A stage that aims at more than the one before has in flight would wait for F that never come.
+                most = np.floor(targets[stage - 1, :POINTS] + 0.5) * live[stage - 1] // live[stage]
+                targets[stage, :POINTS] = np.minimum(targets[stage, :POINTS], most)
+            np.maximum(targets[:, :POINTS], 1.0, out=targets[:, :POINTS])
+            np.maximum(targets[:, POINTS:], 0.0, out=targets[:, POINTS:])
             value_s = self.scheduler.run(live, targets, best.value_s)
             if value_s < inf and value_s <= best.value_s:
                 best, design = replace(best, targets=targets, value_s=value_s), other
@@ -564,29 +561,6 @@ class RotationSearch:
             return max(int(self.leads), min(QUICK_RUNS, QUICK_OPERATIONS // self._operations))
         budget, most = (QUICK_OPERATIONS, QUICK_RUNS) if quick else (BUDGET_OPERATIONS, MOST_RUNS)
         return max(len(STARTS), min(most, budget // self._operations))
-
-    def _starts(self) -> list[_Design]:
-        stages = len(self._left)
-        fills = [np.where(np.arange(WIDTH) == FILL, fill, 0.0) for _, _, fill in STARTS]
-        return [
-            _Design(pace, shares, (0,) * stages, np.tile(fill, (stages, 1)))
-            for (pace, shares, _), fill in zip(STARTS, fills, strict=True)
-        ]
-
-    def _targets(self, live: IntArray, bound_s: float, design: _Design) -> FloatArray:
-        """The targets of a design; `stages x WIDTH`."""
-        in_flight, first = self._phases(live, design.pace * bound_s / self._jobs, design.skipped)
-        targets = design.changes.copy()
-        targets[:, :POINTS] += np.minimum(in_flight, self._room)[:, None]
-        targets[:, POINTS + 1 : FIRST] += np.round(2 * np.outer(self._left, design.shares)) / 2
-        targets[:, FIRST] = (targets[:, FIRST] + first) % 2
-        for stage in range(1, len(live)):
-            # A stage that aims at more than the one before has in flight would wait for F that never come.
-            most = np.floor(targets[stage - 1, :POINTS] + 0.5) * live[stage - 1] // live[stage]
-            targets[stage, :POINTS] = np.minimum(targets[stage, :POINTS], most)
-        np.maximum(targets[:, :POINTS], 1.0, out=targets[:, :POINTS])
-        np.maximum(targets[:, POINTS:], 0.0, out=targets[:, POINTS:])
-        return targets
 
     def _phases(self, live: IntArray, pace_s: float, skipped: Sequence[int]) -> tuple[FloatArray, FloatArray]:
         """Micro-batches in flight at each stage, and 1 where W goes before F, with a micro-batch every `pace_s`."""

@@ -17,7 +17,7 @@ than allowed. W come earlier, none later, and F and I keep their order, so no wo
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -66,123 +66,144 @@ def decoupled_and_timed(
 def _with_early_weights(problem: Problem, orders: Orders, windows: Windows) -> tuple[Problem, Orders, Windows]:
     """The two passes: latest starts, then W before whatever can wait for it."""
     form = Form(pays(latest, problem.operations, INTERPRETED_OPERATIONS))
+    workers, stages = problem.workers, problem.executor.shape[1]
     counts = np.array([len(order) for order in orders])
     start = np.cumsum(counts) - counts
-    tables = _tables(form, problem, orders, counts, start)
-    workers, cells, places = len(orders), problem.executor.size, int(counts.sum())
-    deadlines_s = windows.deadlines_s[problem.workers.group]
-    late_s = [form.floats(np.full(cells, UNKNOWN)) for _ in range(2)]
-    limits_s = [form.float_space(places) for _ in range(2)]
-    form.kernel(latest)(
-        *tables, form.ints(counts.copy()), form.floats(deadlines_s.copy()), form.floats(np.full(workers, np.inf)),
-        *late_s, *limits_s,
+    count, cells, places = len(orders), problem.executor.size, int(counts.sum())
+    by_stage = np.lexsort((np.arange(count), workers.stage))
+    deadlines_s = windows.deadlines_s[workers.group]
+    costs = DecouplingCosts(
+        stages, form.ints(by_stage[counts[by_stage] > 0]), form.ints(workers.stage),
+        last_stage=form.ints(problem.depth[problem.origin] - 1), split=form.ints(problem.split.ravel(), np.int8),
+        hop_s=form.floats(problem.hops_s.ravel()), duration_s=form.floats(workers.durations_s.ravel()),
+        start=form.ints(start), lengths=form.ints(counts), deadline_s=form.floats(deadlines_s),
+        order=form.ints(np.concatenate([np.asarray(codes, dtype=np.int32) for codes in orders]), np.int32),
+        slack_s=windows.makespan_s * ROUNDING,
     )  # fmt: skip
-    ends_s = [form.floats(np.full(cells, UNKNOWN)) for _ in range(2)]
-    first_s, free_s = form.float_space(workers), form.float_space(workers)
-    numbers = [form.int_space(workers) for _ in range(3)]
-    weighed, joined = (form.ints(np.zeros(cells), np.int8) for _ in range(2))
-    found, taken = form.ints(np.zeros(places), np.int32), form.int_space(workers)
-    form.kernel(pull)(
-        *tables, form.ints(counts), form.floats(deadlines_s), *limits_s, windows.makespan_s * ROUNDING, *late_s,
-        *ends_s, first_s, free_s, *numbers, weighed, joined, found, taken,
+    late = LatestStarts(
+        left=form.ints(counts.copy()), by_s=form.floats(deadlines_s.copy()), sent_s=form.floats(np.full(count, np.inf)),
+        forward_s=form.floats(np.full(cells, UNKNOWN)), backward_s=form.floats(np.full(cells, UNKNOWN)),
+        message_s=form.float_space(places), end_s=form.float_space(places),
     )  # fmt: skip
-    split = problem.split & (np.asarray(joined).reshape(problem.split.shape) == 0)
-    codes: Any = np.asarray(found)
-    stops = start + np.asarray(taken)
+    early = EarlyWeights(
+        forward_s=form.floats(np.full(cells, UNKNOWN)), backward_s=form.floats(np.full(cells, UNKNOWN)),
+        first_s=form.float_space(count), free_s=form.float_space(count), done=form.int_space(count),
+        oldest=form.int_space(count), ahead=form.int_space(count), weighed=form.ints(np.zeros(cells), np.int8),
+        joined=form.ints(np.zeros(cells), np.int8), found=form.ints(np.zeros(places), np.int32),
+        taken=form.int_space(count),
+    )  # fmt: skip
+    form.kernel(latest)(costs, late)
+    form.kernel(pull)(costs, late, early)
+    split = problem.split & (np.asarray(early.joined).reshape(problem.split.shape) == 0)
+    codes: Any = np.asarray(early.found)
+    stops = start + np.asarray(early.taken)
     # Each starts as soon as it can, so these are the times of the new orders.
-    after = stage_windows(problem, np.asarray(first_s), np.asarray(free_s))
+    after = stage_windows(problem, np.asarray(early.first_s), np.asarray(early.free_s))
     return replace(problem, split=split), [codes[a:b] for a, b in zip(start, stops, strict=True)], after
 
 
-def _tables(form: Form, problem: Problem, orders: Orders, counts: Any, start: Any) -> tuple[Any, ...]:
-    """What both kernels begin with."""
-    workers, stages = problem.workers, problem.executor.shape[1]
-    by_stage = np.lexsort((np.arange(len(counts)), workers.stage))
-    hop_s = np.zeros(problem.executor.shape)
-    hop_s[:, :-1] = problem.hop_s
-    durations = np.stack((workers.forward_s, workers.input_s, workers.weight_s, workers.full_s), axis=1)
-    order = np.concatenate([np.asarray(codes, dtype=np.int32) for codes in orders])
-    return (
-        stages, form.ints(by_stage[counts[by_stage] > 0]), form.ints(workers.stage),
-        form.ints(problem.depth[problem.origin] - 1), form.ints(problem.split.ravel(), np.int8),
-        form.floats(hop_s.ravel()), form.floats(durations.ravel()), form.ints(start), form.ints(order, np.int32),
-    )  # fmt: skip
+class DecouplingCosts(NamedTuple):
+    """What was ordered.
 
-
-@kernel
-def message_by_s(
-    job: int,
-    stage: int,
-    kind: int,
-    stages: int,
-    last_stage: Ints,
-    hop_s: Floats,
-    forward_s: Floats,
-    backward_s: Floats,
-) -> float:
-    """When an operation must have ended for the one that waits for it elsewhere; UNKNOWN if that is not placed."""
-    cell = job * stages + stage
-    if kind == F and stage < last_stage[job]:
-        return forward_s[cell + 1] - hop_s[cell] if forward_s[cell + 1] != UNKNOWN else UNKNOWN
-    if kind == I and stage > 0:
-        return backward_s[cell - 1] - hop_s[cell - 1] if backward_s[cell - 1] != UNKNOWN else UNKNOWN
-    return INFINITY
-
-
-@kernel
-def message_at_s(
-    job: int,
-    stage: int,
-    kind: int,
-    stages: int,
-    last_stage: Ints,
-    hop_s: Floats,
-    forward_s: Floats,
-    backward_s: Floats,
-) -> float:
-    """When the message is there that an operation waits for, given the ends of F and I; UNKNOWN if it is not sent."""
-    cell = job * stages + stage
-    if kind == F and stage > 0:
-        return forward_s[cell - 1] + hop_s[cell - 1] if forward_s[cell - 1] != UNKNOWN else UNKNOWN
-    if kind == I and stage < last_stage[job]:
-        return backward_s[cell + 1] + hop_s[cell] if backward_s[cell + 1] != UNKNOWN else UNKNOWN
-    return 0.0
-
-
-@kernel
-def latest(
-    stages: int,
-    members: Ints,
-    stage: Ints,
-    last_stage: Ints,
-    split: Ints,
-    hop_s: Floats,
-    duration_s: Floats,
-    start: Ints,
-    order: Ints,
-    left: MutableInts,
-    by_s: MutableFloats,
-    sent_s: MutableFloats,
-    forward_s: MutableFloats,
-    backward_s: MutableFloats,
-    message_s: MutableFloats,
-    end_s: MutableFloats,
-) -> None:
-    """The latest start of every operation, by the messages that wait for it or what follows it, and by the work left.
-
-    Args:
+    Attributes:
         stages: of all pipelines.
         members, stage: the workers that have operations, by stage, and the stage of each worker.
         last_stage: of each job.
         split, hop_s: at `job * stages + stage`.
         duration_s: of F, I, W and B, at `4 * worker`.
-        start, order: worker w's operations begin at `start[w]`.
+        start, lengths, order: worker w's operations are `order[start[w]:][:lengths[w]]`.
+        deadline_s: when each worker must have ended.
+        slack_s: a start this much too late is rounding.
+    """
+
+    stages: int
+    members: Ints
+    stage: Ints
+    last_stage: Ints
+    split: Ints
+    hop_s: Floats
+    duration_s: Floats
+    start: Ints
+    lengths: Ints
+    deadline_s: Floats
+    order: Ints
+    slack_s: float
+
+
+class LatestStarts(NamedTuple):
+    """How late operations may start.
+
+    Attributes:
         left: how many operations of each worker are not placed yet; all 0 at the end.
         by_s: when each worker must have ended; then the latest start of its next operation by the work left.
         sent_s: infinite for all workers at first; then the latest start of its next operation by messages.
-        forward_s, backward_s: receive the latest starts of F and of I or B, at `job * stages + stage`.
-        message_s, end_s: receive the latest starts by messages and by the work left, at their places in `order`.
+        forward_s, backward_s: the latest starts of F and of I or B, at `job * stages + stage`.
+        message_s, end_s: the latest starts by messages and by the work left, at their places in `order`.
     """
+
+    left: MutableInts
+    by_s: MutableFloats
+    sent_s: MutableFloats
+    forward_s: MutableFloats
+    backward_s: MutableFloats
+    message_s: MutableFloats
+    end_s: MutableFloats
+
+
+class EarlyWeights(NamedTuple):
+    """New orders, in which W come early, as far as they are made.
+
+    Attributes:
+        forward_s, backward_s: the ends of F and of I or B, at `job * stages + stage`.
+        first_s, free_s: when each worker starts, and ends.
+        done: how many places of its old order a worker is through with.
+        oldest: the place in its old order before which a worker has no pending W.
+        ahead: how many W a worker has done whose places are ahead.
+        weighed: whether the W of a cell is done.
+        joined: 1 for cells whose I and W are one B.
+        found, taken: the new orders, from `start[w]` on, and their lengths.
+    """
+
+    forward_s: MutableFloats
+    backward_s: MutableFloats
+    first_s: MutableFloats
+    free_s: MutableFloats
+    done: MutableInts
+    oldest: MutableInts
+    ahead: MutableInts
+    weighed: MutableInts
+    joined: MutableInts
+    found: MutableInts
+    taken: MutableInts
+
+
+@kernel
+def message_by_s(costs: DecouplingCosts, late: LatestStarts, job: int, stage: int, kind: int) -> float:
+    """When an operation must have ended for the one that waits for it elsewhere; UNKNOWN if that is not placed."""
+    cell = job * costs.stages + stage
+    if kind == F and stage < costs.last_stage[job]:
+        return late.forward_s[cell + 1] - costs.hop_s[cell] if late.forward_s[cell + 1] != UNKNOWN else UNKNOWN
+    if kind == I and stage > 0:
+        return late.backward_s[cell - 1] - costs.hop_s[cell - 1] if late.backward_s[cell - 1] != UNKNOWN else UNKNOWN
+    return INFINITY
+
+
+@kernel
+def message_at_s(costs: DecouplingCosts, early: EarlyWeights, job: int, stage: int, kind: int) -> float:
+    """When the message is there that an operation waits for, given the ends of F and I; UNKNOWN if it is not sent."""
+    cell = job * costs.stages + stage
+    if kind == F and stage > 0:
+        return early.forward_s[cell - 1] + costs.hop_s[cell - 1] if early.forward_s[cell - 1] != UNKNOWN else UNKNOWN
+    if kind == I and stage < costs.last_stage[job]:
+        return early.backward_s[cell + 1] + costs.hop_s[cell] if early.backward_s[cell + 1] != UNKNOWN else UNKNOWN
+    return 0.0
+
+
+@kernel
+def latest(costs: DecouplingCosts, late: LatestStarts) -> None:
+    """Latest starts of all operations, by the messages that wait for them or what follows, and by the work left."""
+    members, stage, order, duration_s = costs.members, costs.stage, costs.order, costs.duration_s
+    left, by_s, sent_s = late.left, late.by_s, late.sent_s
     moved = True
     downwards = False
     while moved:
@@ -190,182 +211,121 @@ def latest(
         for step in range(len(members)):
             worker = members[len(members) - 1 - step if downwards else step]
             while left[worker] > 0:
-                at = start[worker] + left[worker] - 1
+                at = costs.start[worker] + left[worker] - 1
                 job, kind = order[at] // 3, order[at] % 3
-                cell = job * stages + stage[worker]
-                own_s = message_by_s(job, stage[worker], kind, stages, last_stage, hop_s, forward_s, backward_s)
+                cell = job * costs.stages + stage[worker]
+                own_s = message_by_s(costs, late, job, stage[worker], kind)
                 if own_s == UNKNOWN:
                     break
-                whole = kind == I and split[cell] == 0
+                whole = kind == I and costs.split[cell] == 0
                 length_s = duration_s[4 * worker + (B if whole else kind)]
                 sent_s[worker] = min(sent_s[worker], own_s) - length_s
                 by_s[worker] -= length_s
-                message_s[at] = sent_s[worker]
-                end_s[at] = by_s[worker]
+                late.message_s[at] = sent_s[worker]
+                late.end_s[at] = by_s[worker]
                 if kind == F:
-                    forward_s[cell] = min(sent_s[worker], by_s[worker])
+                    late.forward_s[cell] = min(sent_s[worker], by_s[worker])
                 elif kind == I:
-                    backward_s[cell] = min(sent_s[worker], by_s[worker])
+                    late.backward_s[cell] = min(sent_s[worker], by_s[worker])
                 left[worker] -= 1
                 moved = True
         downwards = not downwards
 
 
 @kernel
-def skip_weighed(
-    first: int, at: int, stop: int, stages: int, stage: int, split: Ints, weighed: Ints, order: Ints
-) -> int:
-    """The next place from `at` on, before `stop`, of an I whose W is pending, in an order that begins at `first`."""
-    while at < stop:
-        code = order[first + at]
-        cell = code // 3 * stages + stage
-        if code % 3 == I and split[cell] == 1 and weighed[cell] == 0:
+def skip_weighed(costs: DecouplingCosts, early: EarlyWeights, worker: int) -> int:
+    """The first place in a worker's old order, of those it is through with, of an I whose W is pending."""
+    at = early.oldest[worker]
+    while at < early.done[worker]:
+        code = costs.order[costs.start[worker] + at]
+        cell = code // 3 * costs.stages + costs.stage[worker]
+        if code % 3 == I and costs.split[cell] == 1 and early.weighed[cell] == 0:
             break
         at += 1
     return at
 
 
 @kernel
-def next_by_s(
-    first: int,
-    at: int,
-    stop: int,
-    deadline_s: float,
-    spared_s: float,
-    weight_s: float,
-    stages: int,
-    stage: int,
-    weighed: Ints,
-    order: Ints,
-    message_s: Floats,
-    end_s: Floats,
-) -> float:
-    """When the I at a place must have ended if its W is done with it: for what its worker does next, and then.
+def next_by_s(costs: DecouplingCosts, late: LatestStarts, early: EarlyWeights, worker: int, spared_s: float) -> float:
+    """When a worker's next I must have ended if its W is done with it: for what its worker does next, and then.
 
     Args:
-        first, stop: the worker's order begins at `first` and has `stop` operations.
-        deadline_s: when the worker must have ended.
         spared_s: how long the W take that are done already though their places are ahead, that of this I included.
-        weight_s: of a W.
-        The rest is as for `pull`.
     """
-    for following in range(at + 1, stop):
-        code = order[first + following]
-        if code % 3 != W or (code != order[first + at] + 1 and weighed[code // 3 * stages + stage] == 0):
-            return min(message_s[first + following], end_s[first + following] + spared_s)
-        spared_s -= weight_s
-    return deadline_s
+    first, at = costs.start[worker], costs.start[worker] + early.done[worker]
+    for following in range(at + 1, first + costs.lengths[worker]):
+        code = costs.order[following]
+        cell = code // 3 * costs.stages + costs.stage[worker]
+        if code % 3 != W or (code != costs.order[at] + 1 and early.weighed[cell] == 0):
+            return min(late.message_s[following], late.end_s[following] + spared_s)
+        spared_s -= costs.duration_s[4 * worker + W]
+    return costs.deadline_s[worker]
 
 
 @kernel
-def record(
-    kind: int, cell: int, end_s: float, forward_s: MutableFloats, backward_s: MutableFloats, weighed: MutableInts
-) -> None:
+def record(early: EarlyWeights, kind: int, cell: int, end_s: float) -> None:
     """That an operation ends at `end_s`."""
     if kind == F:
-        forward_s[cell] = end_s
+        early.forward_s[cell] = end_s
     elif kind == I:
-        backward_s[cell] = end_s
+        early.backward_s[cell] = end_s
     else:
-        weighed[cell] = 1
+        early.weighed[cell] = 1
 
 
 @kernel
-def pull(
-    stages: int,
-    members: Ints,
-    stage: Ints,
-    last_stage: Ints,
-    split: Ints,
-    hop_s: Floats,
-    duration_s: Floats,
-    start: Ints,
-    order: Ints,
-    count: Ints,
-    deadline_s: Floats,
-    message_s: Floats,
-    end_s: Floats,
-    slack_s: float,
-    late_forward_s: Floats,
-    late_backward_s: Floats,
-    forward_s: MutableFloats,
-    backward_s: MutableFloats,
-    first_s: MutableFloats,
-    free_s: MutableFloats,
-    done: MutableInts,
-    oldest: MutableInts,
-    ahead: MutableInts,
-    weighed: MutableInts,
-    joined: MutableInts,
-    found: MutableInts,
-    taken: MutableInts,
-) -> None:
-    """New orders, in which W come as early as latest starts allow.
-
-    Args:
-        count, deadline_s: operations of each worker, and when it must have ended.
-        message_s, end_s, late_forward_s, late_backward_s: what `latest` has found.
-        slack_s: a start this much too late is rounding.
-        forward_s, backward_s: receive the ends of F and of I or B, at `job * stages + stage`.
-        first_s, free_s: receive when each worker starts, and ends; 0 at first.
-        done: how many places of its old order a worker is through with; 0 at first.
-        oldest: the place in its old order before which a worker has no pending W; 0 at first.
-        ahead: how many W a worker has done whose places are ahead; 0 at first.
-        weighed: whether the W of a cell is done; 0 at first.
-        joined: receives 1 for cells whose I and W are one B.
-        found, taken: receive the new orders, from `start[w]` on, and their lengths.
-        The rest is as for `latest`.
-    """
+def pull(costs: DecouplingCosts, late: LatestStarts, early: EarlyWeights) -> None:
+    """New orders, in which W come as early as latest starts allow."""
+    members, lengths, split, order, slack_s = costs.members, costs.lengths, costs.split, costs.order, costs.slack_s
+    duration_s, message_s, end_s = costs.duration_s, late.message_s, late.end_s
+    done, oldest, ahead, taken, weighed = early.done, early.oldest, early.ahead, early.taken, early.weighed
+    free_s = early.free_s
     moved = True
     downwards = False
     while moved:
         moved = False
         for step in range(len(members)):
             worker = members[len(members) - 1 - step if downwards else step]
-            place, first, weight_s = stage[worker], start[worker], duration_s[4 * worker + W]
-            while done[worker] < count[worker]:
+            place, first, weight_s = costs.stage[worker], costs.start[worker], duration_s[4 * worker + W]
+            while done[worker] < lengths[worker]:
                 code = order[first + done[worker]]
                 job, kind = code // 3, code % 3
-                cell = job * stages + place
+                cell = job * costs.stages + place
                 if kind == W and weighed[cell] == 1:
                     done[worker] += 1
                     ahead[worker] -= 1
                     continue
-                oldest[worker] = skip_weighed(first, oldest[worker], done[worker], stages, place, split, weighed, order)
+                oldest[worker] = skip_weighed(costs, early, worker)
                 spared_s = (ahead[worker] + 1) * weight_s
                 by_s = min(message_s[first + done[worker]], end_s[first + done[worker]] + spared_s)
                 begin_s = free_s[worker]
-                early = kind != W and oldest[worker] < done[worker] and begin_s + weight_s <= by_s + slack_s
+                pending = oldest[worker] < done[worker]
+                sooner = kind != W and pending and begin_s + weight_s <= by_s + slack_s
                 whole = kind == I and split[cell] == 0
-                if early:
+                if sooner:
                     code = order[first + oldest[worker]] + 1
-                    cell = code // 3 * stages + place
+                    cell = code // 3 * costs.stages + place
                     kind = W
                 else:
-                    ready_s = message_at_s(job, place, kind, stages, last_stage, hop_s, forward_s, backward_s)
+                    ready_s = message_at_s(costs, early, job, place, kind)
                     if ready_s == UNKNOWN:
                         break
                     begin_s = max(begin_s, ready_s)
                 if kind == I and not whole:
-                    by_s = next_by_s(
-                        first, done[worker], count[worker], deadline_s[worker], spared_s, weight_s, stages, place,
-                        weighed, order, message_s, end_s,
-                    )  # fmt: skip
-                    by_s = min(
-                        by_s, message_by_s(job, place, I, stages, last_stage, hop_s, late_forward_s, late_backward_s)
-                    )
+                    by_s = next_by_s(costs, late, early, worker, spared_s)
+                    by_s = min(by_s, message_by_s(costs, late, job, place, I))
                     whole = begin_s + duration_s[4 * worker + B] <= by_s + slack_s
                     if whole:
-                        joined[cell] = 1
+                        early.joined[cell] = 1
                         weighed[cell] = 1
                         ahead[worker] += 1
                 if taken[worker] == 0:
-                    first_s[worker] = begin_s
+                    early.first_s[worker] = begin_s
                 free_s[worker] = begin_s + duration_s[4 * worker + (B if whole and kind == I else kind)]
-                record(kind, cell, free_s[worker], forward_s, backward_s, weighed)
-                found[first + taken[worker]] = code
+                record(early, kind, cell, free_s[worker])
+                early.found[first + taken[worker]] = code
                 taken[worker] += 1
-                ahead[worker] += 1 if early else 0
-                done[worker] += 0 if early else 1
+                ahead[worker] += 1 if sooner else 0
+                done[worker] += 0 if sooner else 1
                 moved = True
         downwards = not downwards

@@ -50,7 +50,7 @@ from ...schemas.kernels import Ints as Numbers
 from ...schemas.kernels import MutableInts, kernel
 from ...schemas.kernels import pays as kernel_pays
 from ..scheduling.forms import Form, pays
-from ..scheduling.list_schedule import sweep
+from ..scheduling.list_schedule import ListCosts, ListState, sweep
 from ..scheduling.problem import INTERPRETED_OPERATIONS, KINDS
 
 if TYPE_CHECKING:
@@ -275,29 +275,26 @@ class SlotScheduler:
         self.head_s = np.concatenate([[0.0], np.cumsum(workers.forward_s[:-1] + self._hop_s)])
         self._endings = [times.tolist() for times in (self.head_s, workers.allreduce_s, workers.optimizer_s)]
         self._longest_step_s = float(workers.optimizer_s.max())
-        hops_s = np.append(self._hop_s, 0.0)
         up_s, down_s = workers.forward_s[:-1] + self._hop_s, workers.input_s[1:] + self._hop_s
-        durations = np.stack((workers.forward_s, workers.input_s, workers.weight_s, workers.full_s), axis=1)
-        held = np.stack((workers.activation_bytes, workers.stash_bytes, workers.limit_bytes), axis=1)
-        self._fixed = (
-            form.ints(np.arange(stages + 1)), form.ints(np.arange(stages)),
+        nothing: Numbers = form.ints([])
+        self._costs = ListCosts(
+            stages, 0, form.ints(np.arange(stages + 1)), form.ints(np.arange(stages)),
             form.floats(np.append(up_s, np.inf)), form.floats(np.append(down_s, np.inf)),
-            form.ints(np.full(most_slots, stages - 1)), form.ints(np.tile(np.arange(stages), most_slots), np.int32),
-        )  # fmt: skip
-        split = np.tile(pipeline.split[0], most_slots)
-        self._held = form.floats(held.ravel())
-        self._costs = (
-            form.ints(split, np.int8), form.floats(np.tile(hops_s, most_slots)),
-            form.floats(durations.ravel()), self._held,
+            last_stage=form.ints(np.full(most_slots, stages - 1)),
+            executor=form.ints(np.tile(np.arange(stages), most_slots), np.int32), opens_up=nothing, opens_down=nothing,
+            split=form.ints(np.tile(pipeline.split[0], most_slots), np.int8),
+            hop_s=form.floats(np.tile(pipeline.hops_s[0], most_slots)),
+            duration_s=form.floats(workers.durations_s.ravel()), held=form.floats(workers.held_bytes.ravel()),
+            start=form.ints(np.arange(KINDS * stages) * most_slots), rule=form.int_space(5 * stages),
+            wait_s=form.float_space(stages),
         )  # fmt: skip
         self._kinds = np.where(pipeline.split[0], KINDS, KINDS - 1)
         cells = KINDS * stages * most_slots
-        self._free_s, self._first_s = form.float_space(stages), form.float_space(stages)
-        self._order, self._done = form.int_space(cells), form.int_space(KINDS * stages)
-        self._state = (
-            form.float_space(stages + 1), self._done, form.int_space(KINDS * stages),
-            form.ints(np.arange(KINDS * stages) * most_slots), form.float_space(cells), form.int_space(cells),
-            self._free_s, form.float_space(stages), self._first_s, form.int_space(stages), self._order,
+        self._state = ListState(
+            done=form.int_space(KINDS * stages), known=form.int_space(KINDS * stages),
+            ready_s=form.float_space(cells), queue=form.int_space(cells), free_s=form.float_space(stages),
+            first_s=form.float_space(stages), event_s=form.float_space(stages), last=form.int_space(stages),
+            order=form.int_space(cells), above_s=form.float_space(stages + 1),
         )  # fmt: skip
         self._sweep = form.kernel(sweep)
         self._be_cut(Slots(1, (1,) * stages))
@@ -311,33 +308,36 @@ class SlotScheduler:
         """Schedule slots by rules, one entry a stage; infinite times where limits stop it for ever."""
         if slots is not self._slots:
             self._be_cut(slots)
-        form = self._form
-        rule = form.ints(rules.columns.ravel())
-        wait_s = form.floats(np.asarray(rules.weight_wait) * self._weight_s)
-        self._sweep(
-            self._stages, self._first_count, *self._fixed, *self._opens, *self._costs, rule, wait_s, *self._state
-        )
-        if int(np.sum(self._done)) < self._operations:
+        self._costs.rule[:] = self._form.ints(rules.columns.ravel())
+        self._costs.wait_s[:] = self._form.floats(np.asarray(rules.weight_wait) * self._weight_s)
+        self._sweep(tuple(self._costs), tuple(self._state))
+        if int(np.sum(self._state.done)) < self._operations:
             return STUCK
-        return self._times()
+        # Windows begin with the first F of rank 0, which waits for nothing but its own F at the stages before.
+        end_s = np.array(self._state.free_s)
+        rows = list(zip(end_s.tolist(), *self._endings, strict=True))
+        makespan_s = max(last_s + reduce_s for last_s, _, reduce_s, _ in rows) + self._longest_step_s
+        period_s = max(last_s - head_s + reduce_s + step_s for last_s, head_s, reduce_s, step_s in rows)
+        return SlotTimes(makespan_s, period_s, end_s)
 
     def _be_cut(self, slots: Slots) -> None:
         """What runs need to know of these slots, which many of them may have."""
-        self._slots, self._first_count = slots, int(slots.counts[0])
+        form = self._form
+        self._slots = slots
         self._operations = int((slots.counts * self._kinds).sum())
-        self._opens = [self._form.ints([])] * 2
+        up, down = form.int_space(0), form.int_space(0)
         if not slots.alike:
-            form, counts = self._form, self._form.ints(slots.counts)
-            ends, open_all = form.ints(slots.ends.ravel()), form.kernel(open_slots)
-            self._opens = [form.int_space(self._stages * (len(slots.ends) + 1)) for _ in range(2)]
-            for shift, opened in zip((1, -1), self._opens, strict=True):
-                open_all(self._stages, shift, counts, ends, opened)
+            counts, ends, open_all = form.ints(slots.counts), form.ints(slots.ends.ravel()), form.kernel(open_slots)
+            up, down = (form.int_space(self._stages * (len(slots.ends) + 1)) for _ in range(2))
+            open_all(self._stages, 1, counts, ends, up)
+            open_all(self._stages, -1, counts, ends, down)
+        self._costs = self._costs._replace(jobs=int(slots.counts[0]), opens_up=up, opens_down=down)
 
     def orders(self) -> Sequence[Ints]:
         """The orders of the last run: of each stage, `3 * slot + kind` of its operations."""
         starts = np.arange(self._stages) * KINDS * self.most_slots
         counts = (self._slots.counts * self._kinds).tolist()
-        order = np.asarray(self._order)
+        order = np.asarray(self._state.order)
         return [order[at : at + count].copy() for at, count in zip(starts.tolist(), counts, strict=True)]
 
     def peaks_bytes(self) -> list[float]:
@@ -345,17 +345,10 @@ class SlotScheduler:
         form, counts = self._form, self._slots.counts * self._kinds
         found = form.float_space(self._stages)
         form.kernel(peaks)(
-            self._stages, self.most_slots, form.ints(counts), form.ints(self._kinds - 2), self._order, self._held, found
-        )
+            self._stages, self.most_slots, form.ints(counts), form.ints(self._kinds - 2), self._state.order,
+            self._costs.held, found,
+        )  # fmt: skip
         return [float(peak) for peak in found]
-
-    def _times(self) -> SlotTimes:
-        """Windows begin with the first F of rank 0, which waits for nothing but its own F at the stages before."""
-        end_s = np.array(self._free_s)
-        rows = list(zip(end_s.tolist(), *self._endings, strict=True))
-        makespan_s = max(last_s + reduce_s for last_s, _, reduce_s, _ in rows) + self._longest_step_s
-        period_s = max(last_s - head_s + reduce_s + step_s for last_s, head_s, reduce_s, step_s in rows)
-        return SlotTimes(makespan_s, period_s, end_s)
 
 
 @kernel

@@ -52,7 +52,9 @@ def profile_analytic(
             "an efficiency and a calibration contradict each other", where="--efficiency, --calibrate", fix="give one"
         )
     device, known = known_gpu(gpu), known_model(model)
-    dtype = dtype or _usual_dtype(device, calibrate)
+    dtype = dtype or (
+        form_of(calibrate.model).dtype if calibrate is not None else "bf16" if "bf16" in device.peaks else "fp32"
+    )
     rates = rates_of(device, dtype, efficiency)
     profile = analytic_profile(
         model,
@@ -66,12 +68,6 @@ def profile_analytic(
     )
     computed = _with_sources(profile, efficiency, device, calibrate)
     return computed if cluster is None else on_cluster(computed, cluster)
-
-
-def _usual_dtype(device: Gpu, measured: Profile | None) -> DataType:
-    if measured is not None:
-        return form_of(measured.model).dtype
-    return "bf16" if "bf16" in device.peaks else "fp32"
 
 
 def _with_sources(profile: Profile, efficiency: float | None, device: Gpu, measured: Profile | None) -> Profile:

@@ -166,7 +166,11 @@ def shape_of(values: Mapping[str, Any], where: str) -> DecoderShape:
             fix=f"{did_you_mean(str(kind), FAMILIES)} known are {', '.join(FAMILIES)}".lstrip(),
         )
     shape = FAMILIES[kind](Keys(values, where))
-    _check(shape, Keys(values, where))
+    if shape.heads % shape.key_value_heads:
+        raise Keys(values, where).error(
+            "num_key_value_heads",
+            f"{shape.key_value_heads} heads of keys and values do not divide {shape.heads} of queries",
+        )
     return shape
 
 
@@ -294,31 +298,13 @@ def _opt(keys: Keys) -> DecoderShape:
     )
 
 
-def _llama(keys: Keys) -> DecoderShape:
-    has_bias = keys.flag("attention_bias", False)
-    return _llama_like(keys, query_bias=has_bias, output_bias=has_bias, inner_bias=keys.flag("mlp_bias", False))
-
-
-def _mistral(keys: Keys) -> DecoderShape:
-    return _llama_like(keys, key_value_heads=8)
-
-
-def _qwen2(keys: Keys) -> DecoderShape:
-    return _llama_like(keys, query_bias=True)
-
-
-def _qwen3(keys: Keys) -> DecoderShape:
-    has_bias = keys.flag("attention_bias", False)
-    return _llama_like(keys, query_bias=has_bias, output_bias=has_bias, head_size=128, has_head_norms=True)
-
-
 def _llama_like(
     keys: Keys,
     *,
     key_value_heads: int | None = None,
     head_size: int | None = None,
-    query_bias: bool = False,
-    output_bias: bool = False,
+    has_bias: bool = False,
+    output_bias: bool | None = None,
     inner_bias: bool = False,
     has_head_norms: bool = False,
 ) -> DecoderShape:
@@ -339,8 +325,8 @@ def _llama_like(
         norm="rms",
         activation=keys.activation("hidden_act", "silu"),
         is_gated=True,
-        has_query_bias=query_bias,
-        has_output_bias=output_bias,
+        has_query_bias=has_bias,
+        has_output_bias=has_bias if output_bias is None else output_bias,
         has_inner_bias=inner_bias,
         has_head_norms=has_head_norms,
         is_tied=keys.flag("tie_word_embeddings", False),
@@ -350,20 +336,16 @@ def _llama_like(
 FAMILIES: dict[str, Callable[[Keys], DecoderShape]] = {
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,
-    "llama": _llama,
-    "mistral": _mistral,
+    "llama": lambda keys: _llama_like(
+        keys, has_bias=keys.flag("attention_bias", False), inner_bias=keys.flag("mlp_bias", False)
+    ),
+    "mistral": lambda keys: _llama_like(keys, key_value_heads=8),
     "opt": _opt,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
+    "qwen2": lambda keys: _llama_like(keys, has_bias=True, output_bias=False),
+    "qwen3": lambda keys: _llama_like(
+        keys, has_bias=keys.flag("attention_bias", False), head_size=128, has_head_norms=True
+    ),
 }
-
-
-def _check(shape: DecoderShape, keys: Keys) -> None:
-    if shape.heads % shape.key_value_heads:
-        raise keys.error(
-            "num_key_value_heads",
-            f"{shape.key_value_heads} heads of keys and values do not divide {shape.heads} of queries",
-        )
 
 
 def _check_divides(keys: Keys, divisor_key: str, divisor: int, key: str, value: int) -> None:
@@ -393,8 +375,20 @@ def read_config(name: str) -> tuple[dict[str, Any], str]:
     Raises:
         InvalidInputError: there is none, it is no JSON object, a key stands twice, or it says no model_type.
     """
-    file = _file(name)
-    told = _parse(read_bytes(file), file)
+    file = name
+    if Path(name).is_dir():
+        file = str(Path(name) / "config.json")
+        if not Path(file).is_file():
+            raise InvalidInputError(
+                "the folder has no config.json", where=name, fix="give a Hugging Face model's folder"
+            )
+    try:
+        told = json.loads(read_bytes(file).decode("utf-8"), object_pairs_hook=unique_keys)
+    except json.JSONDecodeError as error:
+        where = f"{file}, line {error.lineno} column {error.colno}"
+        raise InvalidInputError(f"the config is not valid JSON: {error.msg}", where=where) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"the config is not valid JSON: {error}", where=file) from error
     if not isinstance(told, dict):
         raise InvalidInputError("the config is no JSON object", where=f"{file}, /", fix="give a Hugging Face config")
     if str(told.get("format")).startswith("rtk."):
@@ -413,22 +407,3 @@ def unsupported(what: str, file: str, place: str, near: str | None = None) -> In
         where=f"{file}, {place}",
         fix=f"did you mean {near}?" if near else f"families that are known to work: {', '.join(MODEL_FAMILIES)}",
     )
-
-
-def _file(name: str) -> str:
-    if not Path(name).is_dir():
-        return name
-    file = Path(name) / "config.json"
-    if not file.is_file():
-        raise InvalidInputError("the folder has no config.json", where=name, fix="give a Hugging Face model's folder")
-    return str(file)
-
-
-def _parse(data: bytes, file: str) -> Any:
-    try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=unique_keys)
-    except json.JSONDecodeError as error:
-        where = f"{file}, line {error.lineno} column {error.colno}"
-        raise InvalidInputError(f"the config is not valid JSON: {error.msg}", where=where) from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"the config is not valid JSON: {error}", where=file) from error

@@ -291,7 +291,12 @@ def embedding_work(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> 
 
 def block_work(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> LayerWork:
     """Attention and the feed-forward network, with their norms and sums."""
-    matrices = _matrices(shape, degree)
+    width, queries, keys, inner = shape.width, *_attention_widths(shape, degree), shape.inner / degree
+    attention = [(width, size, shape.has_query_bias) for size in (queries, keys, keys)]
+    if shape.is_fused:
+        attention = [(width, queries + 2 * keys, shape.has_query_bias)]
+    entries = [(width, inner, shape.has_inner_bias)] * (2 if shape.is_gated else 1)
+    matrices = [*attention, (queries, width, shape.has_output_bias), *entries, (inner, width, shape.has_inner_bias)]
     products = _products(matrices, batch)
     forward, backward = _between_products(shape, batch, degree)
     return LayerWork(
@@ -327,15 +332,6 @@ WORKS: dict[Kind, Callable[[DecoderShape, MicrobatchShape, int], LayerWork]] = {
     "block": block_work,
     "head": head_work,
 }
-
-
-def _matrices(shape: DecoderShape, degree: int) -> list[Matrix]:
-    width, queries, keys, inner = shape.width, *_attention_widths(shape, degree), shape.inner / degree
-    attention = [(width, size, shape.has_query_bias) for size in (queries, keys, keys)]
-    if shape.is_fused:
-        attention = [(width, queries + 2 * keys, shape.has_query_bias)]
-    entries = [(width, inner, shape.has_inner_bias)] * (2 if shape.is_gated else 1)
-    return [*attention, (queries, width, shape.has_output_bias), *entries, (inner, width, shape.has_inner_bias)]
 
 
 def _attention_widths(shape: DecoderShape, degree: int) -> tuple[float, float]:
@@ -424,7 +420,12 @@ def embedding_bytes(shape: DecoderShape, batch: MicrobatchShape) -> StashBytes:
 
 def block_bytes(shape: DecoderShape, batch: MicrobatchShape) -> StashBytes:
     """A block's inputs of matrices, norms and activation, and attention's operands and result."""
-    stash = _block_stash(shape) * batch.element_bytes
+    # Elements a token: what goes into the matrices, and the gradients of what comes out.
+    queries, keys, inner = shape.query_width, shape.key_width, shape.inner
+    inputs = 2 * shape.width + queries + inner
+    gradients = queries + 2 * keys + shape.width + (2 if shape.is_gated else 1) * inner
+    # Where both branches join the stream at once, their gradients are one tensor.
+    stash = (inputs + gradients + (0 if shape.is_parallel else shape.width)) * batch.element_bytes
     kept = _kept_by_norms(shape, batch) + _kept_between(shape) * batch.element_bytes + 4 * shape.heads
     return StashBytes(batch.tokens * max(kept, stash), batch.tokens * stash, stream_bytes(shape, batch))
 
@@ -435,15 +436,6 @@ def head_bytes(shape: DecoderShape, batch: MicrobatchShape) -> StashBytes:
     kept = shape.width * (2 * size + norm.kept_bytes) + norm.statistics_bytes + 4 * shape.vocabulary + 8
     stash = size * (shape.width + shape.vocabulary)
     return StashBytes(batch.tokens * max(kept, stash), batch.tokens * stash, stream_bytes(shape, batch))
-
-
-def _block_stash(shape: DecoderShape) -> float:
-    """Elements a token: what goes into the matrices, and the gradients of what comes out."""
-    queries, keys, inner = shape.query_width, shape.key_width, shape.inner
-    inputs = 2 * shape.width + queries + inner
-    gradients = queries + 2 * keys + shape.width + (2 if shape.is_gated else 1) * inner
-    # Where both branches join the stream at once, their gradients are one tensor.
-    return inputs + gradients + (0 if shape.is_parallel else shape.width)
 
 
 def _kept_between(shape: DecoderShape) -> float:

@@ -221,11 +221,23 @@ def analytic_profile(
     _check(shape, batch, degrees)
     form = ModelForm(dtype=batch.dtype, checkpointing=is_checkpointing)
     estimate = _Estimate(shape, batch, form, rates, corrections, degrees, device.intra_node)
-    block = _block(estimate)
+    held = block_bytes(shape, batch)
+    if is_checkpointing:
+        held = StashBytes(activation=held.input, weight_stash=0, input=held.input)
+    block = _layer("block", "Block", estimate, held, shape.block_parameters)
     blocks = (replace(block, name=f"{index} {block.name}") for index in range(1, shape.blocks + 1))
+    embedding = _layer("embedding", "0 Embedding", estimate, embedding_bytes(shape, batch), shape.embedding_parameters)
+    recomputed = {"recomputed_bytes": block_bytes(shape, batch).activation} if is_checkpointing else {}
     return Profile(
-        layers=(_embedding(estimate), *blocks, _head(estimate)),
-        model=_description(name, estimate),
+        layers=(embedding, *blocks, _head(estimate)),
+        model={
+            "name": name,
+            "parameters": shape.parameters,
+            "vocabulary": shape.vocabulary,
+            "flops": sum(forward_flops(shape, batch)),
+            **recomputed,
+            **form.options(),
+        },
         origin="analytic",
         device=Device(f"{device.name} (analytic)", device.memory_bytes),
         microbatch_size=batch.microbatch_size,
@@ -260,18 +272,6 @@ def _check(shape: DecoderShape, batch: MicrobatchShape, degrees: Sequence[int]) 
             )
 
 
-def _embedding(estimate: _Estimate) -> Layer:
-    held = embedding_bytes(estimate.shape, estimate.batch)
-    return _layer("embedding", "0 Embedding", estimate, held, estimate.shape.embedding_parameters)
-
-
-def _block(estimate: _Estimate) -> Layer:
-    held = block_bytes(estimate.shape, estimate.batch)
-    if estimate.form.checkpointing:
-        held = StashBytes(activation=held.input, weight_stash=0, input=held.input)
-    return _layer("block", "Block", estimate, held, estimate.shape.block_parameters)
-
-
 def _head(estimate: _Estimate) -> Layer:
     shape, batch = estimate.shape, estimate.batch
     layer = _layer("head", f"{shape.blocks + 1} Head", estimate, head_bytes(shape, batch), shape.head_parameters)
@@ -283,9 +283,18 @@ def _head(estimate: _Estimate) -> Layer:
 
 
 def _layer(kind: Kind, name: str, estimate: _Estimate, held: StashBytes, parameters: int) -> Layer:
-    parameter_bytes, state_bytes = _parameter_bytes(parameters, estimate.batch)
+    rates, batch, costs = estimate.rates, estimate.batch, []
+    corrections = estimate.corrections.get(kind, AS_COMPUTED)
+    for degree in estimate.degrees:
+        work = WORKS[kind](estimate.shape, batch, degree)
+        forward_s, input_s, weight_s = rates.layer_s(work, corrections, estimate.reduction_s(degree))
+        if kind == "block" and estimate.form.checkpointing:
+            input_s, weight_s = input_s + forward_s + weight_s, 0.0
+        step_s = rates.pass_s(step_work(work.parameters, batch.dtype), corrections.optimizer, 0.0)
+        costs.append(LayerCost(forward_s, input_s, weight_s, step_s, tensor_parallel=degree))
+    parameter_bytes, state_bytes = _parameter_bytes(parameters, batch)
     return Layer(
-        costs=tuple(_cost(kind, estimate, degree) for degree in estimate.degrees),
+        costs=tuple(costs),
         name=name,
         parameter_bytes=parameter_bytes,
         state_bytes=state_bytes,
@@ -295,32 +304,8 @@ def _layer(kind: Kind, name: str, estimate: _Estimate, held: StashBytes, paramet
     )
 
 
-def _cost(kind: Kind, estimate: _Estimate, degree: int) -> LayerCost:
-    rates, batch = estimate.rates, estimate.batch
-    work = WORKS[kind](estimate.shape, batch, degree)
-    corrections = estimate.corrections.get(kind, AS_COMPUTED)
-    forward_s, input_s, weight_s = rates.layer_s(work, corrections, estimate.reduction_s(degree))
-    if kind == "block" and estimate.form.checkpointing:
-        input_s, weight_s = input_s + forward_s + weight_s, 0.0
-    step_s = rates.pass_s(step_work(work.parameters, batch.dtype), corrections.optimizer, 0.0)
-    return LayerCost(forward_s, input_s, weight_s, step_s, tensor_parallel=degree)
-
-
 def _parameter_bytes(parameters: int, batch: MicrobatchShape) -> tuple[float, float]:
     return float(parameters * ELEMENT_BYTES[batch.dtype]), float(parameters * OPTIMIZER[batch.dtype].state)
-
-
-def _description(name: str, estimate: _Estimate) -> dict[str, object]:
-    shape, batch = estimate.shape, estimate.batch
-    recomputed = {"recomputed_bytes": block_bytes(shape, batch).activation} if estimate.form.checkpointing else {}
-    return {
-        "name": name,
-        "parameters": shape.parameters,
-        "vocabulary": shape.vocabulary,
-        "flops": sum(forward_flops(shape, batch)),
-        **recomputed,
-        **estimate.form.options(),
-    }
 
 
 # What a measured profile says about a device: by how much F, I, W and step differ from what was computed.
@@ -345,10 +330,15 @@ def calibration_of(rates: Rates, measured: Profile) -> Calibration:
         InvalidInputError: the profile was not measured, or of another model, or in another way.
     """
     shape, batch = _described(measured)
-    costs = [_single(measured, index) for index in range(len(measured.layers))]
-    of_kinds = {"embedding": costs[:1], "block": costs[1:-1], "head": costs[-1:]}
-    works = {kind: work(shape, batch, 1) for kind, work in WORKS.items()}
-    return {kind: corrections_of(rates, work, batch, _median(of_kinds[kind])) for kind, work in works.items()}
+    times_s = []
+    for index, layer in enumerate(measured.layers):
+        cost = next((cost for cost in layer.costs if cost.tensor_parallel == 1), None)
+        if cost is None:
+            raise _unsuitable(f"layer {index} has no cost at tensor_parallel 1")
+        times_s.append((cost.forward_s, cost.backward_input_s, cost.backward_weight_s, cost.optimizer_s))
+    of_kinds = {"embedding": times_s[:1], "block": times_s[1:-1], "head": times_s[-1:]}
+    usual = {kind: LayerCost(*map(median, zip(*of_kinds[kind], strict=True))) for kind in WORKS}
+    return {kind: corrections_of(rates, work(shape, batch, 1), batch, usual[kind]) for kind, work in WORKS.items()}
 
 
 def corrections_of(rates: Rates, work: LayerWork, batch: MicrobatchShape, measured: LayerCost) -> Corrections:
@@ -385,18 +375,6 @@ def _described(measured: Profile) -> tuple[DecoderShape, MicrobatchShape]:
             f"it has {len(measured.layers)} layers, and {name} an embedding, {shape.blocks} blocks, a head"
         )
     return shape, MicrobatchShape(measured.microbatch_size, measured.sequence_length, dtype)
-
-
-def _single(measured: Profile, index: int) -> LayerCost:
-    for cost in measured.layers[index].costs:
-        if cost.tensor_parallel == 1:
-            return cost
-    raise _unsuitable(f"layer {index} has no cost at tensor_parallel 1")
-
-
-def _median(costs: list[LayerCost]) -> LayerCost:
-    times = ((cost.forward_s, cost.backward_input_s, cost.backward_weight_s, cost.optimizer_s) for cost in costs)
-    return LayerCost(*map(median, zip(*times, strict=True)))
 
 
 def _unsuitable(why: str) -> InvalidInputError:

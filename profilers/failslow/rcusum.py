@@ -152,9 +152,12 @@ class Rcusum(Detector):
         """Whether more of a window's samples are above one of the bars than is usual in a healthy job."""
         size, seen = len(window), self._usual[0]
         for bar, usual in zip(BARS, self._usual[1:], strict=True):
-            above = size - bisect_right(window, self.reference + bar)
-            if _speaks_for_it(above / size, size, (1 + usual + sqrt(usual)) / (10 + seen)):  # as many as may be usual
-                return True
+            share = (size - bisect_right(window, self.reference + bar)) / size
+            most = (1 + usual + sqrt(usual)) / (10 + seen)  # as many as may be usual
+            if share > most:
+                rest = (1.0 - share) * log((1.0 - share) / (1.0 - most)) if share < 1.0 else 0.0
+                if size * (share * log(share / most) + rest) >= LEAST_EVIDENCE:
+                    return True
         return False
 
     def _go_up(self, level: float, place: int) -> None:
@@ -198,9 +201,12 @@ class Rcusum(Detector):
         first = min(WARM_UP, len(logs) // 5)
         warm = logs[first:]
         size, by_size = len(warm), sorted(warm)
-        middle, noise = by_size[size // 2], _scatter(warm)
+        steps = sorted(abs(after - before) for before, after in pairwise(warm))
+        middle, noise = by_size[size // 2], steps[len(steps) // 2] / 0.954 if steps else 0.0
         off = 0.8 * noise  # what the least median of a block is below the others
-        least = _least_block(warm)
+        block = max(len(warm) // 4, 1)
+        starts = range(0, len(warm) - block + 1, max(block // 2, 1))
+        least = min(sorted(warm[start : start + block])[block // 2] for start in starts)
         is_mixed = middle - least > SLOW / 3 + off
         self.reference = self._level = min(middle, least + off)
         self._noise = noise if is_mixed else max(noise, middle - by_size[size * 16 // 100])
@@ -215,26 +221,3 @@ class Rcusum(Detector):
 def _is_far_enough(shift: float, size: int, noise: float) -> bool:
     """Whether a median that is so far from the reference is 10 % away, not by chance of its own noise."""
     return shift >= SLOW + 2.25 * 1.2533 * noise / sqrt(size)
-
-
-def _speaks_for_it(share: float, size: int, usual: float) -> bool:
-    """Whether so large a share of slow samples is no chance, if a healthy job has the usual one."""
-    if share <= usual:
-        return False
-    nats = share * log(share / usual)
-    if share < 1.0:
-        nats += (1.0 - share) * log((1.0 - share) / (1.0 - usual))
-    return size * nats >= LEAST_EVIDENCE
-
-
-def _scatter(logs: Sequence[float]) -> float:
-    """The noise of samples, from the differences of neighbours, which no step matters to."""
-    steps = sorted(abs(after - before) for before, after in pairwise(logs))
-    return steps[len(steps) // 2] / 0.954 if steps else 0.0
-
-
-def _least_block(logs: Sequence[float]) -> float:
-    """The least median of a quarter of the samples in a row."""
-    block = max(len(logs) // 4, 1)
-    starts = range(0, len(logs) - block + 1, max(block // 2, 1))
-    return min(sorted(logs[start : start + block])[block // 2] for start in starts)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import exp, floor, inf, log
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from ...schemas.detection import Episode
 from ...schemas.errors import InvalidInputError
@@ -131,32 +131,23 @@ class EpisodeHistory:
         elif kind == "dismissed":
             yield from self.dismiss()
         elif kind == "confirmed":
+            onset = max(place, self._relieved)
+            provisional = certain if self._suspicion is None or self._raised is None else max(self._raised, onset)
+            self._usual, self._suspicion = usual, None
+            self._medians.forget(onset)
+            self._open = self._judged(Episode(onset, provisional, certain, None, 1.0), certain + 1)
+            yield EpisodeChange("confirmed", self._open)
+        elif kind == "hindsight":  # it was slow from the start on, or since the last relief
             self._usual = usual
-            yield self._confirm(place, certain)
-        elif kind == "hindsight":
-            self._usual = usual
-            yield from self._look_back(place, certain)
+            yield from self.dismiss()
+            if place > self._relieved:  # else an episode that ends there has been told already
+                self._open = self._judged(Episode(self._relieved, None, certain, None, 1.0), place)
+                yield EpisodeChange("confirmed", self._open)
+                yield self._relieve(self._open, place)
         elif self._open is not None and kind == "level":
             yield EpisodeChange("level", replace(self._open, severity=exp(level)))
         elif self._open is not None and kind == "relief":
             yield self._relieve(self._open, place)
-
-    def _confirm(self, onset: int, certain: int) -> EpisodeChange:
-        onset = max(onset, self._relieved)
-        provisional = certain if self._suspicion is None or self._raised is None else max(self._raised, onset)
-        self._suspicion = None
-        self._medians.forget(onset)
-        self._open = self._judged(Episode(onset, provisional, certain, None, 1.0), certain + 1)
-        return EpisodeChange("confirmed", self._open)
-
-    def _look_back(self, relief: int, certain: int) -> Iterator[EpisodeChange]:
-        """It was slow from the start on, or since the last relief."""
-        yield from self.dismiss()
-        if relief <= self._relieved:
-            return  # a relief to less than the usual time: an episode that ends there has been told already
-        self._open = self._judged(Episode(self._relieved, None, certain, None, 1.0), relief)
-        yield EpisodeChange("confirmed", self._open)
-        yield self._relieve(self._open, relief)
 
     def _judged(self, episode: Episode, stop: int) -> Episode:
         """An episode as its samples before one have it, in as many digits as are known."""
@@ -217,7 +208,11 @@ class Tracker:
             InvalidInputError: the time is not a finite number above 0; it is as if it had not been noted.
         """
         if not 0.0 < time_s < inf:
-            raise _no_time(self.samples, time_s)
+            raise InvalidInputError(
+                f"{time_s} is no iteration time",
+                where=f"sample {self.samples}, counted from 0",
+                fix="times are finite numbers above 0, in seconds",
+            )
         y = log(time_s)
         self._medians.note(y)
         found = self._detector.update(y)
@@ -251,11 +246,3 @@ def detector_of(mode: Mode, shortest: int = SHORTEST) -> Detector:
             fix="ask for 3 at least; 10 to 15 keep usual bursts out",
         )
     return Rcusum(shortest) if mode == "robust" else Bocd()
-
-
-def _no_time(place: int, time_s: Any) -> InvalidInputError:
-    return InvalidInputError(
-        f"{time_s} is no iteration time",
-        where=f"sample {place}, counted from 0",
-        fix="times are finite numbers above 0, in seconds",
-    )

@@ -10,7 +10,7 @@ Layers so made serve micro-batches of the examples' shape only.
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -334,7 +334,12 @@ def _end(root: nn.Module, run: ForwardPass, again: ForwardPass, example: torch.T
         return []
     used = _modules(run.calls[stop:])
     if _is_chain(run, stop):
-        return [SequentialHead(_short_names(run.calls[stop:]), _title(used, root))]
+        # The modules by the last part of their names, by which tensor-parallel plans know them.
+        found: dict[str, nn.Module] = {}
+        for call in run.calls[stop:]:
+            short = call.name.rpartition(".")[2]
+            found[call.name.replace(".", "_") if short in found else short] = call.module
+        return [SequentialHead(found, _title(used, root))]
     outputs: dict[nn.Module, list[Values]] = {}
     for call, other in zip(run.calls[:stop], again.calls[:stop], strict=True):
         outputs.setdefault(call.module, []).append(_given(call, other, is_last=call is last))
@@ -354,15 +359,6 @@ def _is_chain(run: ForwardPass, stop: int) -> bool:
         value = call.output
     parameters = {one for module in _modules(run.calls[stop:]) for one in module.parameters()}
     return is_same(first_tensor(run.output), value) and run.after <= parameters
-
-
-def _short_names(calls: Sequence[ModuleCall]) -> dict[str, nn.Module]:
-    """The modules by the last part of their names, by which tensor-parallel plans know them."""
-    found: dict[str, nn.Module] = {}
-    for call in calls:
-        short = call.name.rpartition(".")[2]
-        found[call.name.replace(".", "_") if short in found else short] = call.module
-    return found
 
 
 def _given(call: ModuleCall, other: ModuleCall, is_last: bool) -> Values:
@@ -481,7 +477,16 @@ def places_of(one: ForwardPass, other: ForwardPass, where: str) -> list[int]:
             given = "what depends on the data" if before is None else f"what {before.name} gave"
             raise cannot_be_cut(f"{call.name} does not take {given}", where)
         places.append(follow[0])
-        _require_constants(call, set(range(len(call.leaves))) - {follow[0]}, varying, one, where)
+        for n in sorted(set(range(len(call.leaves))) - {follow[0]}):
+            if n in varying:
+                earlier = one.calls[: one.calls.index(call)]
+                source = next((run.name for run in earlier if is_same(_first(run.output), call.leaves[n])), None)
+                told = f"which {f'is what {source} gave' if source else 'depends on the data'}"
+                raise cannot_be_cut(f"{call.name} takes {_argument(call, n)}, {told}, as well", where)
+            leaf = call.leaves[n]
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                told = f"{_argument(call, n)}, which is computed from parameters outside of it"
+                raise cannot_be_cut(f"{call.name} takes {told}", where)
         before = call
     return places
 
@@ -489,25 +494,6 @@ def places_of(one: ForwardPass, other: ForwardPass, where: str) -> list[int]:
 def cannot_be_cut(what: str, where: str, fix: str = FIX) -> InvalidInputError:
     """The error for a model that is no chain."""
     return InvalidInputError(f"the model cannot be cut: {what}", where=f"{where}, --cut", fix=fix)
-
-
-def _require_constants(
-    call: ModuleCall, places: Collection[int], varying: Collection[int], run: ForwardPass, where: str
-) -> None:
-    for n in sorted(places):
-        if n in varying:
-            raise cannot_be_cut(f"{call.name} takes {_beside(call, n, run)} as well", where)
-        leaf = call.leaves[n]
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-            told = f"{_argument(call, n)}, which is computed from parameters outside of it"
-            raise cannot_be_cut(f"{call.name} takes {told}", where)
-
-
-def _beside(call: ModuleCall, place: int, run: ForwardPass) -> str:
-    """A second argument that depends on the data, and where it comes from if that is known."""
-    earlier = run.calls[: run.calls.index(call)]
-    source = next((one.name for one in earlier if is_same(_first(one.output), call.leaves[place])), None)
-    return f"{_argument(call, place)}, which {f'is what {source} gave' if source else 'depends on the data'},"
 
 
 def _first(value: Any) -> Any:

@@ -55,8 +55,14 @@ def load_user_model(name: str, is_cut: bool) -> UserModel:
         made = factory()
     except Exception as error:
         raise InvalidInputError(f"{factory_name} failed: {describe(error)}", where=path) from error
+    if is_cut and not isinstance(made, nn.Module):
+        raise InvalidInputError(
+            f"the factory returned a {type(made).__name__}, and only modules can be cut by name",
+            where=name,
+            fix="return the nn.Module, or leave --cut away",
+        )
     return UserModel(
-        _whole(made, name) if is_cut else _layers(made, name),
+        [made] if is_cut else _layers(made, name),
         _callable(module, "example"),
         _callable(module, "loss"),
         _tensor_parallel(module, path),
@@ -101,16 +107,6 @@ def _layers(made: Any, name: str) -> list[nn.Module]:
     )
 
 
-def _whole(made: Any, name: str) -> list[nn.Module]:
-    if not isinstance(made, nn.Module):
-        raise InvalidInputError(
-            f"the factory returned a {type(made).__name__}, and only modules can be cut by name",
-            where=name,
-            fix="return the nn.Module, or leave --cut away",
-        )
-    return [made]
-
-
 def _tensor_parallel(module: ModuleType, path: str) -> TensorParallelPlan | None:
     plan = getattr(module, "tensor_parallel", None)
     if plan is None:
@@ -135,7 +131,11 @@ def matching(root: nn.Module, pattern: str, where: str) -> dict[str, nn.Module]:
     Raises:
         InvalidInputError: no module's name does.
     """
-    found = {name: module for name, module in root.named_modules() if name and _fits(name, pattern)}
+    wanted, found = pattern.split("."), {}
+    for name, module in root.named_modules():
+        parts = name.split(".")
+        if name and len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted)):
+            found[name] = module
     if not found:
         known = candidates(root)
         raise InvalidInputError(
@@ -155,8 +155,3 @@ def candidates(root: nn.Module) -> str:
     ]
     ordered = sorted(sequences, key=lambda one: -one[0])[:MOST_CANDIDATES]
     return " or ".join(f"{f'{name}.*' if name else '*'} ({count})" for count, name in ordered)
-
-
-def _fits(name: str, pattern: str) -> bool:
-    parts, wanted = name.split("."), pattern.split(".")
-    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))

@@ -107,9 +107,10 @@ def _config(told: dict[str, Any], file: str) -> Any:
     try:
         config = CONFIG_MAPPING[kind].from_dict(plain)
     except Exception as error:
-        raise InvalidInputError(
-            f"the config is not valid: {_reason(error)}", where=_place(file, told, error)
-        ) from error
+        # The key that the message names first, if it names one.
+        key = next((word for word in str(error).split("'")[1::2] if word in told), None)
+        where = f"{file}, /{key}" if key else file
+        raise InvalidInputError(f"the config is not valid: {_reason(error)}", where=where) from error
     if config.is_encoder_decoder or config.get_text_config() is not config:
         raise unsupported(f"{kind} is no plain decoder", file, "/model_type")
     for size in SIZES:
@@ -189,10 +190,3 @@ def _reason(error: Exception) -> str:
     if len(lines) < 2:
         return describe(error)
     return lines[-1].partition(": ")[2] or lines[-1]
-
-
-def _place(file: str, told: dict[str, Any], error: Exception) -> str:
-    """The file, and the key that the message names first, if it names one."""
-    quoted = str(error).split("'")[1::2]
-    key = next((word for word in quoted if word in told), None)
-    return f"{file}, /{key}" if key else file

@@ -68,17 +68,13 @@ def load_model(
         return load_config(name, microbatch_size, sequence_length, seed, form)
     if ":" in name or name.endswith(".py"):
         return load_file(name, microbatch_size, sequence_length, seed, form)
-    raise _unknown(name)
-
-
-def _unknown(name: str) -> InvalidInputError:
     if name in COMPUTED:
-        return InvalidInputError(
+        raise InvalidInputError(
             f"{name} is known by its shape only",
             fix="compute its profile: --analytic --gpu NAME; or give a config.json",
         )
     known = f"{', '.join(PRESETS)}, file.py:factory, or a Hugging Face config.json"
-    return InvalidInputError(f"there is no model {name!r}", fix=did_you_mean(name, PRESETS, f"the models are {known}"))
+    raise InvalidInputError(f"there is no model {name!r}", fix=did_you_mean(name, PRESETS, f"the models are {known}"))
 
 
 def _load_preset(
@@ -94,7 +90,13 @@ def _load_preset(
         )
     if form.cut is not None:
         raise InvalidInputError(f"{name} is a list of layers already", where="--cut", fix="leave --cut away")
-    _require_memory(name, preset, microbatch_size * sequence_length, form)
+    sizes = {
+        other: ModelSize(gpt_parameters(one.config), one.config.width, one.config.vocabulary)
+        for other, one in PRESETS.items()
+    }
+    tokens, free = microbatch_size * sequence_length, free_bytes()
+    fitting = [other for other, size in sizes.items() if size.needed_bytes(tokens, form.dtype) <= free]
+    require_memory(name, sizes[name], tokens, form.dtype, fitting)
     with seeded(seed):
         layers = gpt_layers(preset.config)
     in_type(layers, form.dtype)
@@ -111,19 +113,6 @@ def _load_preset(
     )
 
 
-def _require_memory(name: str, preset: Preset, tokens: int, form: ModelForm) -> None:
-    def needed_bytes(preset: Preset) -> int:
-        return _size(preset).needed_bytes(tokens, form.dtype)
-
-    free = free_bytes()
-    fitting = [other for other, preset in PRESETS.items() if needed_bytes(preset) <= free]
-    require_memory(name, _size(preset), tokens, form.dtype, fitting)
-
-
-def _size(preset: Preset) -> ModelSize:
-    return ModelSize(gpt_parameters(preset.config), preset.config.width, preset.config.vocabulary)
-
-
 # A model from a user's own file: its layers as they are, or those that its module is cut into.
 
 
@@ -137,7 +126,8 @@ def load_file(name: str, microbatch_size: int | None, sequence_length: int | Non
     with seeded(seed):
         user = load_user_model(name, form.cut is not None)
     in_type(user.modules, form.dtype)
-    first = _first_with_parameters(user.modules)
+    modules = (module for layer in user.modules for module in layer.modules())
+    first = next((module for module in modules if any(True for _ in module.parameters(recurse=False))), None)
     vocabulary = first.num_embeddings if isinstance(first, nn.Embedding) else None
     if vocabulary is not None:
         sequence_length = sequence_length or DEFAULT_SEQUENCE_LENGTH
@@ -158,7 +148,14 @@ def load_file(name: str, microbatch_size: int | None, sequence_length: int | Non
         form=form,
         tensor_parallel=user.tensor_parallel,
     )
-    _try_out(model)
+    try:
+        with torch.no_grad(), seeded(0):
+            inputs, targets = model.example(0)
+            loss = model.loss(apply(model.layers, inputs), targets)
+            if loss.numel() != 1:
+                raise ValueError(f"the loss has the shape {tuple(loss.shape)}, and must be a scalar")
+    except Exception as error:
+        raise _does_not_work(model.name, error) from error
     return model
 
 
@@ -220,25 +217,9 @@ def _default_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.mse_loss(output, target) if target.is_floating_point() else language_model_loss(output, target)
 
 
-def _try_out(model: Model) -> None:
-    try:
-        with torch.no_grad(), seeded(0):
-            inputs, targets = model.example(0)
-            loss = model.loss(apply(model.layers, inputs), targets)
-            if loss.numel() != 1:
-                raise ValueError(f"the loss has the shape {tuple(loss.shape)}, and must be a scalar")
-    except Exception as error:
-        raise _does_not_work(model.name, error) from error
-
-
 def _does_not_work(name: str, error: Exception) -> InvalidInputError:
     return InvalidInputError(
         f"the model does not work on an example: {describe(error)}",
         where=name,
         fix="define example(microbatch_size, sequence_length) and loss(output, target) in the file to suit it",
     )
-
-
-def _first_with_parameters(layers: list[nn.Module]) -> nn.Module | None:
-    modules = (module for layer in layers for module in layer.modules())
-    return next((module for module in modules if any(True for _ in module.parameters(recurse=False))), None)

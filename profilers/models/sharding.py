@@ -69,8 +69,10 @@ def shard_of(layer: nn.Module, degree: int, plan: TensorParallelPlan | None, ran
     cuts = check_share(layer, degree, plan)
     if degree == 1:
         return layer
-    # A deep copy takes what it is told for an object: narrow parameters for whole ones, and what is fixed as it is.
-    instead: dict[int, Any] = {id(value): value for module in layer.modules() for value in _fixed(module)}
+    # A deep copy takes what it is told for an object: narrow parameters for whole ones, and itself for what torch warns
+    # about when it is copied.
+    held = [value for module in layer.modules() for value in vars(module).values()]
+    instead: dict[int, Any] = {id(value): value for value in held if isinstance(value, TreeSpec)}
     for name, cut in cuts.items():
         module = layer.get_submodule(name)
         instead.update(_narrow(module, SIDE_BY_SIDE.get(name.rpartition(".")[2], 1), cut, degree, rank))
@@ -80,7 +82,12 @@ def shard_of(layer: nn.Module, degree: int, plan: TensorParallelPlan | None, ran
     for name, cut in cuts.items():
         _correct_sizes(share.get_submodule(name))
         if cut == "vocabulary":
-            share = _with_vocabulary(share, name, rank)
+            rows = share.get_submodule(name)
+            if isinstance(rows, nn.Embedding):  # it has to know which rows it has
+                own = VocabularyShare(rows, rank * rows.num_embeddings)
+                if not name:
+                    return own
+                share.set_submodule(name, own)
     return share
 
 
@@ -98,7 +105,25 @@ def check_share(layer: nn.Module, degree: int, plan: TensorParallelPlan | None) 
     if degree == 1:
         return {}
     cuts = _cuts(layer, plan)
-    _check(layer, cuts, degree)
+    # The degree has to divide what is cut, and parts must be summed within the layer.
+    if ("colwise" in cuts.values()) != ("rowwise" in cuts.values()):
+        alone, other = ("colwise", "rowwise") if "colwise" in cuts.values() else ("rowwise", "colwise")
+        name = next(name for name, cut in cuts.items() if cut == alone)
+        raise InvalidInputError(
+            f"{_called(name, layer)} is cut {alone}, and nothing of its layer {other}",
+            where="the tensor-parallel plan",
+            fix="cut the first matrix of a layer colwise and the last one rowwise",
+        )
+    for holder, attribute in _counted(layer, cuts, with_config=True):
+        if attribute in HEAD_COUNTS:
+            _require_divisor(degree, getattr(holder, attribute), HEAD_COUNTS[attribute])
+    for name, cut in cuts.items():
+        module = layer.get_submodule(name)
+        if cut != "vocabulary":
+            side = "outputs" if cut == "colwise" else "inputs"
+            parts = SIDE_BY_SIDE.get(name.rpartition(".")[2], 1) if cut == "colwise" else 1
+            size = module.get_parameter("weight").shape[_dimensions(module)[cut]] // parts
+            _require_divisor(degree, size, f"{side} of {_called(name, module)}")
     return cuts
 
 
@@ -190,7 +215,10 @@ def _cuts(layer: nn.Module, plan: TensorParallelPlan | None) -> dict[str, Cut]:
         )
     cuts = {}
     for name, module in layer.named_modules():
-        cut = next((cut for pattern, cut in plan.items() if _fits(name, pattern)), None)
+        cut = next(
+            (cut for pattern, cut in plan.items() if (fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}"))),
+            None,
+        )
         if cut is not None and not isinstance(module, Stub):
             if cut not in _dimensions(module):
                 raise InvalidInputError(
@@ -200,10 +228,6 @@ def _cuts(layer: nn.Module, plan: TensorParallelPlan | None) -> dict[str, Cut]:
                 )
             cuts[name] = cut
     return cuts
-
-
-def _fits(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
 
 
 def _called(name: str, module: nn.Module) -> str:
@@ -216,36 +240,10 @@ def _dimensions(module: nn.Module) -> dict[Cut, int]:
         return {"colwise": 0, "vocabulary": 0, "rowwise": 1}
     if isinstance(module, nn.Embedding):
         return {"vocabulary": 0}
-    if _is_conv1d(module):
+    # Importing transformers to ask would take seconds.
+    if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
         return {"colwise": 1, "vocabulary": 1, "rowwise": 0}
     return {}
-
-
-def _is_conv1d(module: nn.Module) -> bool:
-    # Importing transformers to ask would take seconds.
-    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
-
-
-def _check(layer: nn.Module, cuts: Mapping[str, Cut], degree: int) -> None:
-    """Raise InvalidInputError unless the degree divides what is cut, and parts can be summed within the layer."""
-    if ("colwise" in cuts.values()) != ("rowwise" in cuts.values()):
-        alone, other = ("colwise", "rowwise") if "colwise" in cuts.values() else ("rowwise", "colwise")
-        name = next(name for name, cut in cuts.items() if cut == alone)
-        raise InvalidInputError(
-            f"{_called(name, layer)} is cut {alone}, and nothing of its layer {other}",
-            where="the tensor-parallel plan",
-            fix="cut the first matrix of a layer colwise and the last one rowwise",
-        )
-    for holder, attribute in _counted(layer, cuts, with_config=True):
-        if attribute in HEAD_COUNTS:
-            _require_divisor(degree, getattr(holder, attribute), HEAD_COUNTS[attribute])
-    for name, cut in cuts.items():
-        module = layer.get_submodule(name)
-        if cut != "vocabulary":
-            side = "outputs" if cut == "colwise" else "inputs"
-            parts = SIDE_BY_SIDE.get(name.rpartition(".")[2], 1) if cut == "colwise" else 1
-            size = module.get_parameter("weight").shape[_dimensions(module)[cut]] // parts
-            _require_divisor(degree, size, f"{side} of {_called(name, module)}")
 
 
 def _require_divisor(degree: int, count: int, of: str) -> None:
@@ -264,11 +262,6 @@ def _counted(layer: nn.Module, cuts: Mapping[str, Cut], with_config: bool = Fals
             for attribute in (*HEAD_COUNTS, *WIDTHS.get(type(holder).__name__, ())):
                 if isinstance(getattr(holder, attribute, None), int):
                     yield holder, attribute
-
-
-def _fixed(module: nn.Module) -> Iterator[TreeSpec]:
-    """What torch warns about when it is copied."""
-    yield from (value for value in vars(module).values() if isinstance(value, TreeSpec))
 
 
 def _narrow(module: nn.Module, parts: int, cut: Cut, degree: int, rank: int) -> Iterator[tuple[int, nn.Parameter]]:
@@ -307,15 +300,3 @@ def _correct_sizes(module: Any) -> None:
         module.num_embeddings = first
     else:
         module.nx, module.nf = first, second
-
-
-def _with_vocabulary(share: nn.Module, name: str, rank: int) -> nn.Module:
-    """The share, with an embedding of that name knowing which rows it has."""
-    rows = share.get_submodule(name)
-    if not isinstance(rows, nn.Embedding):
-        return share
-    own = VocabularyShare(rows, rank * rows.num_embeddings)
-    if not name:
-        return own
-    share.set_submodule(name, own)
-    return share

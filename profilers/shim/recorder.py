@@ -174,7 +174,8 @@ class Recorder:
                 number = writer.write(at_ns, size, self._order((group, op, peer, tag)), tag, peer, op, group, dtype)
             return number if first.is_cpu and what.op not in self._endless else None
         except Exception as error:
-            self._give_up(error)
+            self.stop()
+            print(f"rtk monitor: it watches no more here: {error!r}", file=sys.stderr)
             return None
 
     def follow(self, number: int, what: _What, result: Any) -> None:
@@ -182,7 +183,13 @@ class Recorder:
         try:
             work = self._work_of(result[-1] if isinstance(result, tuple) else result)
             if what.op in ("recv", "recv_any"):
-                self._await(number, work)
+                # Look out for the wait for a message. The caller gets the same object as long as we hold it.
+                if not self._waits_are_seen:
+                    self._waits_are_seen = True
+                    self._see_waits()
+                self._awaited[id(work)] = (work, number)
+                if len(self._awaited) > MOST_AWAITED:
+                    del self._awaited[next(iter(self._awaited))]
             else:
                 future = work.get_future()
                 self._under_way.add(number)
@@ -195,15 +202,6 @@ class Recorder:
         if writer is not None:
             writer.write(time.monotonic_ns(), waited_ns, number, 0, NOBODY, self._ops[DONE])
         self._under_way.discard(number)
-
-    def _await(self, number: int, work: Any) -> None:
-        """Look out for the wait for a message. The caller gets the same object as long as we hold it."""
-        if not self._waits_are_seen:
-            self._waits_are_seen = True
-            self._see_waits()
-        self._awaited[id(work)] = (work, number)
-        if len(self._awaited) > MOST_AWAITED:
-            del self._awaited[next(iter(self._awaited))]
 
     def _see_waits(self) -> None:
         original, awaited = self._work_class.wait, self._awaited
@@ -242,10 +240,6 @@ class Recorder:
         if orders is None:
             orders = self._orders.setdefault(key, count())
         return next(orders)
-
-    def _give_up(self, error: Exception) -> None:
-        self.stop()
-        print(f"rtk monitor: it watches no more here: {error!r}", file=sys.stderr)
 
 
 def _size_of(tensors: Any) -> tuple[Any, int]:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from ...schemas.errors import InvalidInputError
-from ...schemas.protocols import Policy
-from ...schemas.replay import Checkpointing, Moment, Pause, StateChange, TrainingState
+from ...schemas.protocols import RecoveryPolicy
+from ...schemas.replay import Checkpointing, Moment, Pause, StateChange, TrainingState, Transition
 from ...schemas.replay_report import GpuHours, PolicyReport, Stretch, WhereTimeWent
 
 # What a replay was worth: a Record, measured against the cluster that never fails.
@@ -175,7 +175,7 @@ class Record:
     lasts_s: float
 
 
-def replay(policy: Policy, moments: Iterable[Moment], until_s: float | None = None) -> Record:
+def replay(policy: RecoveryPolicy, moments: Iterable[Moment], until_s: float | None = None) -> Record:
     """Replay a trace under a policy.
 
     Args:
@@ -199,7 +199,7 @@ def replay(policy: Policy, moments: Iterable[Moment], until_s: float | None = No
 class _Replay:
     """One replay under way."""
 
-    def __init__(self, policy: Policy, first: Moment) -> None:
+    def __init__(self, policy: RecoveryPolicy, first: Moment) -> None:
         self._policy, self._fleet = policy, first.fleet
         self._began = policy.begin(first.fleet)
         self._clock = Clock(self._began, len(first.fleet.nodes), first.time_s)
@@ -209,7 +209,7 @@ class _Replay:
 
     def run(self, moments: Iterator[Moment], until_s: float | None) -> Record:
         """Ask the policy at every moment, and carry out what it said up to the next one; as `replay` says."""
-        steps: tuple[StateChange, ...] = ()
+        steps: Transition = ()
         asked_s = closes_s = self._clock.now_s
         fleet = self._fleet
         for moment in moments:
@@ -223,7 +223,7 @@ class _Replay:
                 closes_s = moment.time_s  # nothing changes: the trace says how long it lasts
                 continue
             self._carry_out(steps, asked_s, moment.time_s)
-            steps, asked_s, fleet = self._policy.answer(self._clock.standing, moment), moment.time_s, moment.fleet
+            steps, asked_s, fleet = self._policy.react(self._clock.standing, moment), moment.time_s, moment.fleet
             self._clock.count(len(fleet.nodes))
         end_s = max(asked_s, closes_s) if until_s is None else until_s
         self._carry_out(steps, asked_s, end_s)
@@ -234,7 +234,7 @@ class _Replay:
             self._answers, self._peak_bytes, end_s - self._began_s,
         )  # fmt: skip
 
-    def _carry_out(self, steps: tuple[StateChange, ...], asked_s: float, until_s: float) -> None:
+    def _carry_out(self, steps: Transition, asked_s: float, until_s: float) -> None:
         """Take the steps that come to it, one after the other, and go on to a time."""
         clock = self._clock
         for step in steps:

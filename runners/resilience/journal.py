@@ -105,7 +105,8 @@ def take(path: str | Path, *, plan: str, job: dict[str, Any], wait: bool = False
         InvalidInputError: it cannot be opened, is of another job, misses events or is no log.
     """
     path = Path(path)
-    header = _header(plan, job)
+    fields = {"format": FORMAT, "format_version": FORMAT_VERSION, "plan": plan, "job": job}
+    header = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n"
     try:
         lock = _locked(path, wait)
         try:
@@ -144,11 +145,6 @@ def damaged(what: str, path: str | Path, line: int) -> InvalidInputError:
         where=f"{path}, line {line}",
         fix="remove it and start the job again from its last checkpoint (--resume)",
     )
-
-
-def _header(plan: str, job: dict[str, Any]) -> bytes:
-    header = {"format": FORMAT, "format_version": FORMAT_VERSION, "plan": plan, "job": job}
-    return json.dumps(header, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
 def _locked(path: Path, wait: bool) -> int:

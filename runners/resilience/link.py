@@ -18,28 +18,20 @@ from .protocol import (
     Beat,
     Bye,
     Challenge,
-    Commit,
     End,
-    Epoch,
     FromCoordinator,
     FromWorker,
-    Halt,
     Hello,
     Inquiry,
-    Leaving,
-    Publish,
-    Published,
-    Ready,
     Refused,
     Returning,
-    Saved,
-    Vote,
     Welcome,
     Whereabouts,
     encode,
     from_coordinator,
 )
 from .wire import Lines, format_address, parse_address, prove
+from .worker_rules import Turn, Unanswered
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 0.25
@@ -48,9 +40,6 @@ ANSWER_S = 10.0
 # A coordinator whose host is gone answers nothing, not even with a reset.
 UNANSWERED_MS = 10_000
 CLOSING_S = 1.0
-
-Interrupt = Epoch | Halt | End
-KEPT = (Ready, Vote, Leaving, Saved, Published)
 
 
 class CoordinatorLink:
@@ -77,7 +66,7 @@ class CoordinatorLink:
         hello: Callable[[str, Returning | None], Hello],
         *,
         patience_s: float = 60.0,
-        on_interrupt: Callable[[Interrupt], None] = lambda message: None,
+        on_interrupt: Callable[[Turn], None] = lambda message: None,
         on_inquiry: Callable[[Inquiry], Whereabouts] | None = None,
     ) -> None:
         self._addresses = [parse_address(address) for address in addresses]
@@ -87,12 +76,10 @@ class CoordinatorLink:
         self._on_interrupt = on_interrupt
         self._on_inquiry = on_inquiry
         self._inbox: queue.SimpleQueue[FromCoordinator | Exception] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # of writing, and of the next three
+        self._lock = threading.Lock()  # of writing, and of the next two
         self._socket: socket.socket | None = None
-        # Unanswered, in the order in which they were said: the latest of each kind, and of each iteration's votes.
-        self._kept: dict[tuple[type, int], FromWorker] = {}
+        self._unanswered = Unanswered()
         self._knocking: socket.socket | None = None
-        self._returning: Returning | None = None
         self._heartbeat_s = 1.0
         self._is_over = False
         self._closed = threading.Event()
@@ -123,10 +110,7 @@ class CoordinatorLink:
         """
         data = encode(message)
         with self._lock:
-            if isinstance(message, KEPT):
-                key = _key(message)
-                self._kept.pop(key, None)
-                self._kept[key] = message
+            self._unanswered.say(message)
             self._write(data)
 
     def receive(self, timeout_s: float | None = None) -> FromCoordinator | None:
@@ -193,8 +177,10 @@ class CoordinatorLink:
                     if self._on_inquiry is not None:
                         self.send(self._on_inquiry(message))
                     continue
-                self._note(message)
-                if isinstance(message, Interrupt):
+                with self._lock:
+                    self._unanswered.hear(message)
+                self._is_over = self._is_over or isinstance(message, End)
+                if isinstance(message, Turn):
                     self._on_interrupt(message)
                 self._inbox.put(message)
         except (OSError, _NotAdmittedError):
@@ -204,28 +190,6 @@ class CoordinatorLink:
             with self._lock:
                 self._socket = None
             wire.close()
-
-    def _note(self, message: FromCoordinator) -> None:
-        # What to tell the next coordinator, and what this one has answered.
-        match message:
-            case Epoch():
-                self._returning = Returning(message.epoch, message.iteration - 1)
-                self._answered(Vote, lambda vote: vote.epoch < message.epoch)
-            case Commit():
-                self._returning = Returning(message.epoch, message.iteration)
-                self._answered(Ready, lambda ready: ready.epoch <= message.epoch)
-                self._answered(Vote, lambda vote: (vote.epoch, vote.iteration) <= (message.epoch, message.iteration))
-            case Publish():
-                self._answered(Saved, lambda saved: saved.iteration <= message.iteration)
-            case End():
-                self._is_over = True
-            case _:
-                pass
-
-    def _answered(self, kind: type, is_answered: Callable[..., bool]) -> None:
-        with self._lock:
-            for key in [key for key, kept in self._kept.items() if isinstance(kept, kind) and is_answered(kept)]:
-                del self._kept[key]
 
     # What is written.
 
@@ -245,7 +209,7 @@ class CoordinatorLink:
         self._heartbeat_s = welcome.heartbeat_s
         with self._lock:
             self._socket = wire.socket
-            for message in self._kept.values():
+            for message in self._unanswered.messages:
                 self._write(encode(message))
         if self._closed.is_set():  # too late for `close` to have seen it
             wire.shut()
@@ -259,7 +223,8 @@ class CoordinatorLink:
                 try:
                     return self._knock(host, port, max(0.1, deadline_s - time.monotonic()))
                 except (OSError, _NotAdmittedError) as error:
-                    reason = f"{format_address(host, port)}: {_in_words(error)}"
+                    words = (error.strerror if isinstance(error, OSError) else None) or str(error)
+                    reason = f"{format_address(host, port)}: {words}"
             if time.monotonic() + pause_s > deadline_s:
                 break
             self._closed.wait(pause_s)
@@ -290,7 +255,7 @@ class CoordinatorLink:
             _heed(challenge)
         if not isinstance(challenge, Challenge):
             raise _NotAdmittedError("this is no coordinator")
-        hello = self._hello(prove(self._secret, challenge.nonce), self._returning)
+        hello = self._hello(prove(self._secret, challenge.nonce), self._unanswered.returning)
         wire.socket.sendall(encode(hello))
         answer = wire.next()
         if isinstance(answer, Refused):
@@ -298,11 +263,6 @@ class CoordinatorLink:
         if not isinstance(answer, Welcome):
             raise _NotAdmittedError("this is no coordinator")
         return answer
-
-
-def _key(message: FromWorker) -> tuple[type, int]:
-    # With a staggered optimizer a worker votes on one iteration before it hears of the commit of the one before.
-    return type(message), message.iteration if isinstance(message, Vote) else 0
 
 
 class _NotAdmittedError(Exception):
@@ -360,9 +320,3 @@ def _shut(connection: socket.socket | None, how: int) -> None:
     if connection is not None:
         with suppress(OSError):
             connection.shutdown(how)
-
-
-def _in_words(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return str(error)

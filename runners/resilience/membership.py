@@ -4,13 +4,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum
+from typing import Any
 
 from ...schemas.checkpoint import CheckpointFile, print_layers
 from ...schemas.conditions import Conditions
 from ...schemas.plan import Layers, Place, Plan, name_of
 from ...schemas.protocols import Hand
 from .events import CheckpointSaved, MakePlan, Planned
-from .protocol import Copy, Hello, Publish, Published, RankAssignment, Saved, Saver, Vote
+from .protocol import Copy, Epoch, Hello, Publish, Published, RankAssignment, Ready, Refused, Saved, Saver, Vote
 
 Seats = dict[Place, str]  # the workers' names by their places
 
@@ -97,8 +98,13 @@ def copies(wanted: Sequence[Layers], holds: Sequence[Layers | None]) -> tuple[Co
             if own is not None and own[0] <= layer < own[1]:
                 layer = own[1]
                 continue
-            source = _source(layer, holds, sent)
-            until = min(stop, _stop(holds[source]))
+            stops = {
+                rank: held[1] for rank, held in enumerate(holds) if held is not None and held[0] <= layer < held[1]
+            }
+            if not stops:
+                raise LookupError(layer)
+            source = min(stops, key=lambda rank: (sent[rank], rank))
+            until = min(stop, stops[source])
             if own is not None and own[0] > layer:
                 until = min(until, own[0])
             found.append(Copy(source, target, (layer, until)))
@@ -124,19 +130,6 @@ def savers(layers: int, holdings: Iterable[tuple[str, Layers | None]]) -> tuple[
         found.append(Saver(holder[0], (layer, holder[1][1])))
         layer = holder[1][1]
     return tuple(found)
-
-
-def _source(layer: int, holds: Sequence[Layers | None], sent: Sequence[int]) -> int:
-    """The rank that holds a layer and has sent least."""
-    sources = [rank for rank, own in enumerate(holds) if own is not None and own[0] <= layer < own[1]]
-    if not sources:
-        raise LookupError(layer)
-    return min(sources, key=lambda rank: (sent[rank], rank))
-
-
-def _stop(held: Layers | None) -> int:
-    assert held is not None
-    return held[1]
 
 
 # The votes of an epoch: who has reduced which iteration's gradients, and whether nothing was lost or done twice.
@@ -317,3 +310,69 @@ def held_by(crew: Iterable[Hand]) -> Iterator[Layers]:
 def seats_of(crew: Crew) -> tuple[tuple[str, str], ...]:
     """Everybody where he is, as an answer says it."""
     return tuple((hand.worker, name_of(hand.place)) for hand in crew if hand.place is not None)
+
+
+# Whether copies of layers' states are equal to what was copied, by the checksums that both sides have said.
+
+
+class Checksums:
+    """Those of one epoch."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, dict[int, str]] = {}
+
+    def add(self, worker: str, ready: Ready, epoch: Epoch) -> Iterator[tuple[str, str]]:
+        """What a worker has said; gives (source, target) of every copy of the epoch known to be wrong by now."""
+        self._said[worker] = dict(ready.checksums)
+        for copy in epoch.copies:
+            source, target = (epoch.seats[rank].worker for rank in (copy.source, copy.target))
+            sums, others = self._said.get(source, {}), self._said.get(target, {})
+            if any(sums[layer] != others[layer] for layer in range(*copy.layers) if layer in sums and layer in others):
+                yield source, target
+
+
+# Whether a worker that says hello is of this job, and may come in.
+
+
+def stranger_to(
+    hello: Hello,
+    plan: str,
+    settings: dict[str, Any] | None,
+    names: Collection[str],
+    progress: tuple[int, int],
+) -> str | None:
+    """Why a worker does not belong to a job; None where it does.
+
+    Args:
+        hello: what it said.
+        plan: the digest of the job's plan.
+        settings: what all workers have in common; None before the first has come.
+        names: those that workers may have.
+        progress: the job's epoch and its last committed iteration.
+    """
+    if hello.plan != plan:
+        return f"its plan (sha256 {hello.plan[:12]}…) is not this job's (sha256 {plan[:12]}…)"
+    if settings is not None and hello.job != settings:
+        unlike = [key for key in sorted({*hello.job, *settings}) if hello.job.get(key) != settings.get(key)]
+        return f"its settings are not this job's: {', '.join(unlike)}"
+    if hello.worker not in names:
+        return f"the plan has no worker {hello.worker}"
+    known = hello.returning
+    if known is not None and progress < (known.epoch, known.committed):
+        return "this coordinator does not know the run; start it with the log of the one before it"
+    return None
+
+
+def refusal_of_double(hello: Hello, waiting: Iterable[Newcomer], is_seated: bool, committed: int) -> Refused | None:
+    """Refuse a worker for the time being whose name is there already: its predecessor may not be known to be dead.
+
+    Args:
+        hello: what it said.
+        waiting: those who have no place yet.
+        is_seated: whether one of its name has a place, and is not awaited.
+        committed: the job's last committed iteration.
+    """
+    is_waiting = any((one.name, one.not_before) == (hello.worker, hello.not_before) for one in waiting)
+    if is_waiting or (is_seated and hello.not_before <= committed + 1):
+        return Refused(f"worker {hello.worker} is there already", retry=True)
+    return None

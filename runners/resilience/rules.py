@@ -19,15 +19,15 @@ torchft's `should_commit` is the vote. We vote, and roll back only where the opt
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
 from ...schemas.checkpoint import missing_layers, print_layers
 from ...schemas.documents import canonical, digest, parse_document
-from ...schemas.plan import Layers, Place, Plan, name_of, place_of
+from ...schemas.plan import Layers, Plan, name_of, place_of
 from ...schemas.protocols import Hand
-from .conditions import Chronicle, Circumstances
+from .conditions import Chronicle, Circumstances, unreachable
 from .events import (
     Announce,
     Announcement,
@@ -42,6 +42,7 @@ from .events import (
     JobEnded,
     JobRestarting,
     JobStarted,
+    LinkBroken,
     Lost,
     Noticed,
     PlanKept,
@@ -58,6 +59,7 @@ from .events import (
     announcements_of,
 )
 from .membership import (
+    Checksums,
     Crew,
     Member,
     Newcomer,
@@ -70,13 +72,14 @@ from .membership import (
     held_by,
     layers_at,
     live_places,
+    refusal_of_double,
     savers,
     seats_of,
+    stranger_to,
 )
-from .progress import FAILED, Settling, Standstill
+from .progress import FAILED, FUTILE_EPOCHS, HUNG, SPLIT, UNEXPLAINED, Judgement, Standstill
 from .protocol import (
     Commit,
-    Copy,
     End,
     Epoch,
     FromCoordinator,
@@ -97,7 +100,7 @@ from .protocol import (
 HALT_S = 60.0  # how long the last workers may take to save what they hold
 
 
-class CoordinatorRules(Settling):
+class CoordinatorRules:
     """The state of a job, and what each event makes of it.
 
     Args:
@@ -130,6 +133,7 @@ class CoordinatorRules(Settling):
         self._must_reform = False
         self._was_skipped = False
         self._is_suspected = False
+        self._watches = 0  # how often the watch for a standstill has begun
         self._awaited: set[str] = set()
         self._checksums = Checksums()
         self._epoch_message: Epoch | None = None
@@ -269,7 +273,9 @@ class CoordinatorRules(Settling):
     def _listen(self, event: Said) -> None:
         member = self._by_connection.get(event.connection)
         if member is None:
-            self._listen_to_newcomer(event)
+            if event.connection in self.newcomers and isinstance(event.message, Leaving):
+                del self.newcomers[event.connection]
+                self._dismiss(event.connection, End(0, "left as asked, before it had a place"))
             return
         match event.message:
             case Vote() as vote if vote.epoch == self.epoch and self.phase == "running":
@@ -288,14 +294,14 @@ class CoordinatorRules(Settling):
             case Published() as published if self._saving is not None:
                 self._saving.end(published)
 
-    def _listen_to_newcomer(self, event: Said) -> None:
-        if event.connection in self.newcomers and isinstance(event.message, Leaving):
-            del self.newcomers[event.connection]
-            self._dismiss(event.connection, End(0, "left as asked, before it had a place"))
-
     def _note_ready(self, member: Member, ready: Ready) -> None:
         if ready.epoch != self.epoch:
-            self._note_late(member, ready)
+            # It had been superseded already, and the worker holds what it was to hold there.
+            had, member.holds = member.holds, ready.layers
+            if had not in (None, ready.layers) and self.phase == "running":
+                # The present epoch may count on it for layers that it has given up.
+                self._must_reform = True
+                self._chronicle.change.note(f"worker {member.name} had changed its stage already", self._now_s)
             return
         member.holds = ready.layers
         self._chronicle.note_ready(self._now_s)
@@ -305,18 +311,109 @@ class CoordinatorRules(Settling):
             if target in self.members:
                 self._expel(self.members[target], f"its copy of worker {source}'s state is not equal to it")
 
-    def _note_late(self, member: Member, ready: Ready) -> None:
-        """It was ready for an epoch that had been superseded already: it holds what it was to hold there."""
-        had, member.holds = member.holds, ready.layers
-        if had not in (None, ready.layers) and self.phase == "running":
-            # The present epoch may count on it for layers that it has given up.
-            self._must_reform = True
-            self._chronicle.change.note(f"worker {member.name} had changed its stage already", self._now_s)
-
     def _expel(self, member: Member, reason: str, exit_code: int = FAILED) -> None:
         if member.connection is not None:
             self._dismiss(member.connection, End(exit_code, reason))
         self._lose_member(member, reason)
+
+    # Who holds the job up; progress.py says by what. Nobody is lost for what others say of it: where nothing is
+    # committed any more, or somebody has lost touch, all are asked where they are.
+
+    def _suspect(self, member: Member, suspect: Suspect) -> None:
+        """Usually the reason is a death that is known, or will be in a moment."""
+        self._circumstances.suspect(member.name, suspect.peer)
+        self._standstill.complain(member.name)
+        if not self._is_suspected and self.phase == "running":
+            self._is_suspected = True
+            self._ask_all()
+            self._out.append(Wake(self.job.heartbeat_limit_s, f"suspect/{self.epoch}"))
+
+    def _begin_watch(self) -> None:
+        """From now on somebody looks whether anything is committed; timers of before count no more."""
+        self._watches += 1
+        self._out.append(Wake(self._limit_s, f"stall/{self._watches}"))
+
+    def _watch(self) -> None:
+        """Nothing may have been committed for too long: then all are asked, and asked again while it lasts."""
+        if self.phase != "running":
+            return
+        if self._stands_still and not self._awaited:
+            self._settle()  # though somebody has not answered
+            self._ask_all()
+        left_s = self._standstill.left_s(self._now_s, self._limit_s)
+        self._out.append(Wake(max(left_s, self.job.heartbeat_limit_s), f"stall/{self._watches}"))
+
+    @property
+    def _stands_still(self) -> bool:
+        """Whether nothing has been committed for too long, and nobody has said why."""
+        return not self._is_suspected and self._standstill.left_s(self._now_s, self._limit_s) == 0.0
+
+    @property
+    def _limit_s(self) -> float:
+        return self._standstill.limit_s(self._chronicle.iteration_time_s())
+
+    @property
+    def _present(self) -> list[str]:
+        """Members that can answer: all, but after a restart of the coordinator."""
+        return [name for name, member in self.members.items() if member.connection is not None]
+
+    def _ask_all(self) -> None:
+        self._tell_all(self._standstill.ask())
+
+    def _note_whereabouts(self, member: Member, answer: Whereabouts) -> None:
+        self._standstill.note(member.name, answer)
+        if self._standstill.is_complete(self._present) and self._stands_still:
+            self._settle()
+
+    def _settle(self) -> None:
+        """From what all say together: give up who hangs; else go other ways, or begin anew."""
+        if self._must_change:
+            return
+        found = self._standstill.judge(self._present, self.epoch, self._limit_s, is_suspected=self._is_suspected)
+        names = {name for name, _ in found.hung}
+        lost = missing_layers(self._layers, held_by(hand for hand in self._crew() if hand.worker not in names))
+        hung = [one for one in found.hung if not lost or self._standstill.has_hung_long(one[0], self._limit_s)]
+        if hung:
+            self._circumstances.acquit()
+            for name, reason in hung:
+                self._expel(self.members[name], reason, HUNG)
+        elif found.is_busy or found.hung:  # an epoch that somebody cannot enter yet would come to nothing
+            if self._is_suspected:
+                self._ask_all()
+                self._out.append(Wake(self.job.heartbeat_limit_s, f"suspect/{self.epoch}"))
+        elif self.committed < self.job.iterations - 1:
+            if self._is_suspected or found.is_still:
+                self._begin_anew(found)
+        elif found.is_still and self._saving is not None:
+            self._saving.give_up("who saves it stands still")
+
+    def _begin_anew(self, found: Judgement) -> None:
+        """Nobody hangs, and the epoch comes to nothing: its messages go other ways, or the same ones once more."""
+        self._must_reform = True
+        was_lost = "lost touch with each other" if self._is_suspected else "wait for each other"
+        self._chronicle.change.note(f"workers {was_lost}", self._now_s)
+        if self._break_links() or found.is_anybody_absent:
+            return
+        futile = self._standstill.count_futile()
+        if futile == UNEXPLAINED:
+            for pair in self._standstill.lost_between():
+                self._circumstances.suspect(*pair)
+            self._break_links()
+        elif futile == SPLIT:
+            for name in self._standstill.outsiders(self._present):
+                self._expel(self.members[name], f"it is not where the others are, for {futile} epochs", HUNG)
+        elif futile == FUTILE_EPOCHS:
+            self._halt(f"{futile} epochs before iteration {self.committed + 1} came to nothing, and nobody says why")
+
+    def _break_links(self) -> bool:
+        """All live, and miss each other: they go other ways from now on; where none is left, a worker is given up."""
+        broken = self._circumstances.break_links({name: len(one.others) for name, one in self.members.items()})
+        for ends in broken:
+            self._announce(LinkBroken(link="-".join(ends)), self.committed + 1)
+        for _, other in unreachable(self._circumstances.now, list(self._seats.values())):
+            if other in self.members:
+                self._expel(self.members[other], "no way leads to it from a worker that it works with")
+        return bool(broken)
 
     # Votes and commits
 
@@ -350,7 +447,13 @@ class CoordinatorRules(Settling):
             savers=due,
         )
         self._tell_all(self._commit_message)
-        self._announce_iteration(iteration, loss)
+        time_s, recovery = self._chronicle.note_commit(self._now_s)
+        committed = IterationCommitted(
+            loss=loss, iteration_time_s=time_s, live_workers=len(self._seats), skipped=self._was_skipped
+        )
+        self._announce(committed, iteration)
+        if recovery is not None:
+            self._announce(recovery, iteration)
 
     @property
     def _wants_examination(self) -> bool:
@@ -571,6 +674,7 @@ class CoordinatorRules(Settling):
         examine = self._circumstances.examinations.begin_epoch(names)
         reason = self._chronicle.begin_epoch() or self._circumstances.news
         ways = self._circumstances.begin_epoch(names)
+        holds = [self.members[self._seats[place]].holds for place in order]
         self._epoch_message = Epoch(
             epoch=self.epoch,
             iteration=self.committed + 1,
@@ -578,7 +682,7 @@ class CoordinatorRules(Settling):
             last=self._last,
             plan=plan,
             seats=tuple(self.members[self._seats[place]].seat() for place in order),
-            copies=self._copies(order),
+            copies=() if self._nothing_committed else copies([layers_at(self.plan, place) for place in order], holds),
             nothing_committed=self._nothing_committed,
             resume=self.job.resume,
             delegated=ways.delegated,
@@ -590,7 +694,8 @@ class CoordinatorRules(Settling):
         self._tell_all(self._epoch_message)
         for connection in waiting.values():
             self._tell(connection, self._epoch_message)
-        self._announce_epoch(joining)
+        for one in announcements_of(self._epoch_message, self.plan, joining):
+            self._announce(one)
 
     def _stand_by(self) -> dict[str, int]:
         """Members without a seat wait for one, like newcomers; gives their connections."""
@@ -625,12 +730,6 @@ class CoordinatorRules(Settling):
         for place, name in self._seats.items():
             self.members[name].place = place
         return joining
-
-    def _copies(self, order: tuple[Place, ...]) -> tuple[Copy, ...]:
-        if self._nothing_committed:
-            return ()
-        wanted = [layers_at(self.plan, place) for place in order]
-        return copies(wanted, [self.members[self._seats[place]].holds for place in order])
 
     @property
     def _nothing_committed(self) -> bool:
@@ -715,89 +814,3 @@ class CoordinatorRules(Settling):
     def _announce(self, what: Announcement, iteration: int | None = None) -> None:
         dated = replace(what, epoch=self.epoch, iteration=what.iteration if iteration is None else iteration)
         self._out.append(Announce(dated))
-
-    def _announce_epoch(self, joining: list[str]) -> None:
-        assert self._epoch_message is not None
-        for one in announcements_of(self._epoch_message, self.plan, joining):
-            self._announce(one)
-
-    def _announce_iteration(self, iteration: int, loss: float | None) -> None:
-        time_s, recovery = self._chronicle.note_commit(self._now_s)
-        committed = IterationCommitted(
-            loss=loss, iteration_time_s=time_s, live_workers=len(self._seats), skipped=self._was_skipped
-        )
-        self._announce(committed, iteration)
-        if recovery is not None:
-            self._announce(recovery, iteration)
-
-
-# Whether copies of layers' states are equal to what was copied, by the checksums that both sides have said.
-
-
-class Checksums:
-    """Those of one epoch."""
-
-    def __init__(self) -> None:
-        self._said: dict[str, dict[int, str]] = {}
-
-    def add(self, worker: str, ready: Ready, epoch: Epoch) -> Iterator[tuple[str, str]]:
-        """What a worker has said; gives (source, target) of every copy of the epoch known to be wrong by now."""
-        self._said[worker] = dict(ready.checksums)
-        for copy in epoch.copies:
-            source, target = (epoch.seats[rank].worker for rank in (copy.source, copy.target))
-            if self._differ(source, target, copy.layers):
-                yield source, target
-
-    def _differ(self, one: str, other: str, layers: Layers) -> bool:
-        """Whether two workers have both said what they hold of some layers, and not the same."""
-        sums = [self._said.get(name, {}) for name in (one, other)]
-        return any(
-            layer in sums[0] and layer in sums[1] and sums[0][layer] != sums[1][layer] for layer in range(*layers)
-        )
-
-
-# Whether a worker that says hello is of this job, and may come in.
-
-
-def stranger_to(
-    hello: Hello,
-    plan: str,
-    settings: dict[str, Any] | None,
-    names: Collection[str],
-    progress: tuple[int, int],
-) -> str | None:
-    """Why a worker does not belong to a job; None where it does.
-
-    Args:
-        hello: what it said.
-        plan: the digest of the job's plan.
-        settings: what all workers have in common; None before the first has come.
-        names: those that workers may have.
-        progress: the job's epoch and its last committed iteration.
-    """
-    if hello.plan != plan:
-        return f"its plan (sha256 {hello.plan[:12]}…) is not this job's (sha256 {plan[:12]}…)"
-    if settings is not None and hello.job != settings:
-        unlike = [key for key in sorted({*hello.job, *settings}) if hello.job.get(key) != settings.get(key)]
-        return f"its settings are not this job's: {', '.join(unlike)}"
-    if hello.worker not in names:
-        return f"the plan has no worker {hello.worker}"
-    known = hello.returning
-    if known is not None and progress < (known.epoch, known.committed):
-        return "this coordinator does not know the run; start it with the log of the one before it"
-    return None
-
-
-def refusal_of_double(hello: Hello, waiting: Iterable[Newcomer], is_seated: bool, committed: int) -> Refused | None:
-    """Refuse a worker for the time being whose name is there already: its predecessor may not be known to be dead.
-
-    Args:
-        hello: what it said.
-        waiting: those who have no place yet.
-        is_seated: whether one of its name has a place, and is not awaited.
-        committed: the job's last committed iteration.
-    """
-    is_waiting = any((one.name, one.not_before) == (hello.worker, hello.not_before) for one in waiting)
-    if is_waiting or (is_seated and hello.not_before <= committed + 1):
-        return Refused(f"worker {hello.worker} is there already", retry=True)
-    return None

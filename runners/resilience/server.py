@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ...schemas.errors import InvalidInputError, RtkError
-from ...schemas.protocols import Measured, Monitor, Replan, Replanned
+from ...schemas.protocols import Monitor, Replan, Replanned
 from .events import (
     Announce,
     Announcement,
@@ -249,21 +249,19 @@ class Server:
         self._is_handling = True
         try:
             while self._events and self._finished is None:
-                self._handle(self._events.popleft())
+                event = self._events.popleft()
+                self._write_down(event)
+                instructions = self._brain.handle(event)
+                if isinstance(event, Arrived):
+                    self._welcome(event, instructions)
+                for instruction in instructions:
+                    self._carry_out(instruction)
         except Exception as error:
             # Rules that fail are no rules to go on with; the error leaves `serve`.
             self._broken = error
             self._over.set()
         finally:
             self._is_handling = False
-
-    def _handle(self, event: Event) -> None:
-        self._write_down(event)
-        instructions = self._brain.handle(event)
-        if isinstance(event, Arrived):
-            self._welcome(event, instructions)
-        for instruction in instructions:
-            self._carry_out(instruction)
 
     def _write_down(self, event: Event) -> None:
         if self._journal is None:
@@ -292,7 +290,8 @@ class Server:
                 self._planner.ask(instruction)
             case Wake():
                 assert self._loop is not None
-                self._loop.call_later(instruction.after_s, self._elapse, instruction.timer)
+                timer = instruction.timer
+                self._loop.call_later(instruction.after_s, lambda: self._happen(Elapsed(self._now(), timer)))
             case Announce():
                 self._call(self._around.announce, instruction.what)
             case Finish():
@@ -318,9 +317,6 @@ class Server:
 
     def _planned(self, answer: Planned) -> None:
         self._happen(replace(answer, now_s=self._now()))
-
-    def _elapse(self, timer: str) -> None:
-        self._happen(Elapsed(self._now(), timer))
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         # A full disk or a closed pipe behind the metrics is no reason to stop coordinating.
@@ -409,14 +405,10 @@ class Server:
                     # The rules, and so the log, have no use for it.
                     spoken = replace(message, measured=None) if isinstance(message, Vote) else message
                     self._happen(Said(self._now(), member.number, spoken))
-                    self._look_at(member, measured)
-
-    def _look_at(self, member: LineConnection, measured: Measured | None) -> None:
-        """Let the monitor see what a worker has measured; what it finds is an event."""
-        if self._around.monitor is not None and measured is not None:
-            found = self._around.monitor.note(replace(measured, worker=member.worker))
-            if found is not None and self._finished is None:
-                self._happen(Noticed(self._now(), found))
+                    if self._around.monitor is not None and measured is not None:
+                        found = self._around.monitor.note(replace(measured, worker=member.worker))
+                        if found is not None and self._finished is None:
+                            self._happen(Noticed(self._now(), found))
 
     def _fail(self, member: LineConnection, failed: Failed) -> None:
         gave_up = WorkerGaveUp(worker=member.worker, exit_code=failed.exit_code, message=failed.message)

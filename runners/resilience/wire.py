@@ -376,7 +376,11 @@ class Strangers:
     def challenge(self, stranger: LineConnection) -> None:
         """Somebody has connected, and is to prove that it knows the secret."""
         if len(self._here) >= self._most:
-            self._make_room()
+            oldest = next(iter(self._here))
+            if oldest.phase is PeerRole.STRANGER:
+                self._refuse(oldest, "too many others are waiting to say hello")
+            self.forget(oldest)
+            oldest.abort()
         self._here[stranger] = None
         stranger.nonce = self._nonce()
         stranger.write(encode(Challenge(stranger.nonce)))
@@ -389,10 +393,3 @@ class Strangers:
     def forget(self, connection: LineConnection) -> None:
         """It is gone, or no stranger any more."""
         self._here.pop(connection, None)
-
-    def _make_room(self) -> None:
-        oldest = next(iter(self._here))
-        if oldest.phase is PeerRole.STRANGER:
-            self._refuse(oldest, "too many others are waiting to say hello")
-        self.forget(oldest)
-        oldest.abort()

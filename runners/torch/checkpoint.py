@@ -224,7 +224,11 @@ def take_over(
     """
     sent = [copy for copy in copies if copy.source == rank]
     received = [copy for copy in copies if copy.target == rank]
-    _check(sent, received, given, taken)
+    held = set(range(*given.layers_range)) if given is not None else set()
+    to_send = {layer for copy in sent for layer in range(*copy.layers)}
+    to_have = {layer for copy in received for layer in range(*copy.layers)} | held
+    if not to_send <= held or not set(range(*taken.layers_range)) <= to_have:
+        raise RuntimeFailedError("this worker holds other layers than the coordinator knew")
     if given is not None:
         given.prime_optimizer()
         for copy in sent:
@@ -234,27 +238,14 @@ def take_over(
     if taken is not given:
         taken.prime_optimizer()
         if given is not None:
-            both = _common(given, taken)
+            (first, stop), (begin, end) = given.layers_range, taken.layers_range
+            both = max(first, begin), max(first, begin, min(stop, end))
             taken.load_layers(both, given.state_of(both))
     for copy in received:
         taken.load_layers(copy.layers, _received(copy, taken.state_of(copy.layers), transport, waits))
     waits()
     transport.flush()
     return {layer for copy in (*sent, *received) for layer in range(*copy.layers)}
-
-
-def _check(sent: Sequence[Copy], received: Sequence[Copy], given: HeldStage | None, taken: HeldStage) -> None:
-    held = set(range(*given.layers_range)) if given is not None else set()
-    to_send = {layer for copy in sent for layer in range(*copy.layers)}
-    to_have = {layer for copy in received for layer in range(*copy.layers)} | held
-    if not to_send <= held or not set(range(*taken.layers_range)) <= to_have:
-        raise RuntimeFailedError("this worker holds other layers than the coordinator knew")
-
-
-def _common(one: HeldStage, other: HeldStage) -> Layers:
-    """The layers that both hold; an empty range where they have none in common."""
-    first = max(one.layers_range[0], other.layers_range[0])
-    return first, max(first, min(one.layers_range[1], other.layers_range[1]))
 
 
 def _received(

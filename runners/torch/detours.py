@@ -148,7 +148,9 @@ class Detours:
         if not holds_apart(group, self._apart):
             self._inner.all_reduce(group, tensor)
             return
-        hub, tag, data = self._hub(group), SUM + crc32(repr(group).encode()) % TAGS, tensor.detach().to("cpu")
+        troubled = {rank for pair in self._apart if set(group).issuperset(pair) for rank in pair}
+        hub = next((rank for rank in group if rank not in troubled), group[0])
+        tag, data = SUM + crc32(repr(group).encode()) % TAGS, tensor.detach().to("cpu")
         if self._rank == hub:
             total = self._sum(group, tag, data)
         else:
@@ -178,10 +180,6 @@ class Detours:
         self._posted.clear()
 
     # Sums
-
-    def _hub(self, group: tuple[int, ...]) -> int:
-        troubled = {rank for pair in self._apart if set(group).issuperset(pair) for rank in pair}
-        return next((rank for rank in group if rank not in troubled), group[0])
 
     def _sum(self, group: tuple[int, ...], tag: int, data: torch.Tensor) -> torch.Tensor:
         others = [rank for rank in group if rank != self._rank]

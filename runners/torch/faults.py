@@ -9,6 +9,7 @@ from math import inf, isinf
 import torch
 
 from ...schemas.errors import RuntimeFailedError
+from ...schemas.profile import ring_steps
 from ...schemas.trace import TraceEvent
 from ..virtual.cluster import link_ends
 from .transport import LostTouchError, Transport
@@ -142,7 +143,7 @@ class DelayedTransport:
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Wait as long as the slowest link to a rank of the group holds up a ring, then sum; errors as `send`."""
         slowest = max(group, key=self._sum_delay_to)
-        self._hold(slowest, 2 * (len(group) - 1) * self._sum_delay_to(slowest))
+        self._hold(slowest, ring_steps(len(group)) * self._sum_delay_to(slowest))
         self._inner.all_reduce(group, tensor)
 
     def flush(self, but: int = 0) -> None:

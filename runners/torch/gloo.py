@@ -194,7 +194,10 @@ class GlooTransport:
         sidesteps: Mapping[int, Sidestep] = MappingProxyType({}),
     ) -> None:
         make_group = _group_factory(hostname, connect_limit)
-        aside = {other: _factory_aside(other, step, connect_limit) for other, step in sorted(sidesteps.items())}
+        aside = {}
+        for other, step in sorted(sidesteps.items()):  # on a network on which that rank is to be reached
+            with reaching(other):
+                aside[other] = _group_factory(step.hostname, connect_limit)
         self._silence = NO_LIMIT if apart else SILENCE
         self._rank = rank
         self._gate = Gate()
@@ -318,12 +321,6 @@ def _group_factory(hostname: str | None, connect_limit: timedelta) -> GroupFacto
             return ProcessGroupGloo(store, rank, size, options)
 
     return make_group
-
-
-def _factory_aside(other: int, sidestep: Sidestep, connect_limit: timedelta) -> GroupFactory:
-    """As `_group_factory`, on a network on which another rank is to be reached."""
-    with reaching(other):
-        return _group_factory(sidestep.hostname, connect_limit)
 
 
 def _gloo_device(hostname: str | None) -> Any:

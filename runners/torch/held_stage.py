@@ -183,8 +183,13 @@ class HeldStage:
 
         Takes the memory of the parameters and the optimizer's state once more: with AdamW 12 bytes a float32 parameter.
         """
-        old = self._kept or {}
-        self._kept = {name: _copy(value, old.get(name)) for name, value in self.state().items()}
+        kept = self._kept = self._kept or {}
+        for name, value in self.state().items():
+            into = kept.get(name)
+            if into is not None and (into.shape, into.dtype, into.device) == (value.shape, value.dtype, value.device):
+                into.copy_(value)
+            else:
+                kept[name] = value.clone()
 
     def restore(self) -> None:
         """Bring the kept state back, bit for bit, also an optimizer that had not stepped yet; the copy stays.
@@ -271,13 +276,8 @@ class _Recorder(dict[str, Any]):
         super().__setitem__(key, value)
 
 
-def _layer_of(name: str) -> int:
-    """The layer of the model that a name in the state begins with."""
-    return int(name.partition(".")[0])
-
-
 def _is_of(name: str, layers: Layers) -> bool:
-    return layers[0] <= _layer_of(name) < layers[1]
+    return layers[0] <= int(name.partition(".")[0]) < layers[1]
 
 
 def _sha256(state: Mapping[str, torch.Tensor]) -> str:
@@ -320,12 +320,6 @@ def _check_same_kind(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.
 
 def _kind(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
-
-
-def _copy(value: torch.Tensor, into: torch.Tensor | None) -> torch.Tensor:
-    if into is not None and (into.shape, into.dtype, into.device) == (value.shape, value.dtype, value.device):
-        return into.copy_(value)
-    return value.clone()
 
 
 # A model's layers without their values, from which another stage is made without making the whole model again.

@@ -275,16 +275,15 @@ class Iteration:
         received = self._messages.pop(message, None)
         inputs = self.batch[number][0].to(held.device) if received is None else received
         target = self.batch[number][1].to(held.device) if held.is_last else None
-        output = held.stage.forward(operation[1:], inputs, target, self._seeding(number))
+
+        def seed(place: int) -> None:  # before a layer of the stage computes
+            seed_randomness(held.device, rank.seed, self.number, number, held.layers_range[0] + place)
+
+        output = held.stage.forward(operation[1:], inputs, target, seed)
         if held.is_last:
             held.gradients.add_loss(output)
             self._losses[number] = output.reshape(())
         return output
-
-    def _seeding(self, microbatch: int) -> Callable[[int], None]:
-        """What seeds the random generators before a layer of the stage computes a micro-batch."""
-        rank, first = self.rank, self.rank.held.layers_range[0]
-        return lambda place: seed_randomness(rank.held.device, rank.seed, self.number, microbatch, first + place)
 
     def _all_reduce(self, reduction: AllReduce) -> None:
         """Sum each part over its holders, as soon as they all are there (program.py says in which order)."""
@@ -346,14 +345,11 @@ class SpanTimer:
         if rank.held.device.type == "cuda":
             torch.cuda.current_stream(rank.held.device).synchronize()  # copies on other streams may go on
         if rank.paced or self._slowdown > 1.0:  # a sleep of 0 s takes time as well
-            self._sleep()
+            now_s = rank.now_s()
+            least_s = self._duration_s if rank.paced else now_s - self.start_s
+            time.sleep(max(0.0, self.start_s + least_s * self._slowdown - now_s))
         self.end_s = rank.now_s()
         rank.record(Span(rank.worker.name, self._name, self.start_s, self.end_s, self._iteration))
-
-    def _sleep(self) -> None:
-        now_s = self._rank.now_s()
-        least_s = self._duration_s if self._rank.paced else now_s - self.start_s
-        time.sleep(max(0.0, self.start_s + least_s * self._slowdown - now_s))
 
 
 def splits_backward(instructions: Iterable[Instruction]) -> bool:

@@ -37,9 +37,14 @@ class DeferredGradient:
         """Add the gradients to those that are there; an existing `grad` tensor is kept and written in place."""
         with torch.no_grad():  # or the additions to `grad` build a graph that outlives the iteration
             if self.inputs is not None:
-                _add_product(self.module.weight, self.gradient.t(), self.inputs)
+                weight = self.module.weight
+                if weight.grad is None:
+                    weight.grad = self.gradient.t().mm(self.inputs)
+                else:
+                    weight.grad.addmm_(self.gradient.t(), self.inputs)
             if self.module.bias is not None and self.module.bias.requires_grad:
-                _add(self.module.bias, self.gradient.sum(0))
+                bias, gradient = self.module.bias, self.gradient.sum(0)
+                bias.grad = gradient if bias.grad is None else bias.grad.add_(gradient)
 
 
 class GradientStore:
@@ -131,17 +136,3 @@ def _is_deferrable(module: DeferredLinear, inputs: torch.Tensor) -> bool:
     # Autocast and computed weights (weight_norm, pruning) put other operations between the product and the leaf.
     is_leaf = module.weight.is_leaf and (module.bias is None or module.bias.is_leaf)
     return is_leaf and not torch.is_autocast_enabled(inputs.device.type)
-
-
-def _add_product(parameter: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    if parameter.grad is None:
-        parameter.grad = left.mm(right)
-    else:
-        parameter.grad.addmm_(left, right)
-
-
-def _add(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-    if parameter.grad is None:
-        parameter.grad = gradient
-    else:
-        parameter.grad.add_(gradient)

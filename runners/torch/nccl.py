@@ -83,7 +83,11 @@ class NcclTransport:
             for channel in sorted(channels)
             if rank in channel
         }
-        self._open_channels()
+        # NCCL connects a pair at its first message and blocks both until then: all ranks open theirs in one order.
+        token = torch.zeros(1, device=self._device)
+        for (source, _), group in self._channels.items():
+            with peer_errors():
+                (group.send([token], 1, 0) if source == self._rank else group.recv([token], 0, 0)).wait()
 
     def post_receive(self, tag: int, source: int, like: torch.Tensor) -> None:
         """Announce the next message of a source; the tag only names it here."""
@@ -140,10 +144,3 @@ class NcclTransport:
         self._sent.clear()
         self._channels.clear()
         self._groups.drop()
-
-    def _open_channels(self) -> None:
-        # NCCL connects a pair at its first message and blocks both until then: all ranks open theirs in one order.
-        token = torch.zeros(1, device=self._device)
-        for (source, _), group in self._channels.items():
-            with peer_errors():
-                (group.send([token], 1, 0) if source == self._rank else group.recv([token], 0, 0)).wait()

@@ -181,14 +181,11 @@ def _gloo(task: Task, epoch: Epoch, groups: set[tuple[int, ...]], rank: int, apa
     """All meet at the meeting place of the first rank, or where some do not reach it, each group at its first's."""
     addresses = [seat.store for seat in epoch.seats]
     store = meetings(addresses, task.secret, epoch.epoch) if apart else meet(addresses[0], task.secret, epoch.epoch)
-    sidesteps = {other: _sidestep(task, epoch, rank, other, at) for other, at in _networks(epoch, rank).items()}
+    sidesteps = {}
+    for other, network in _networks(epoch, rank).items():  # the two meet at the lower one's meeting place
+        place = epoch.seats[min(rank, other)].others[network - 1]
+        sidesteps[other] = Sidestep(task.others[network - 1], partial(meet, place, task.secret, epoch.epoch))
     return GlooTransport(store, rank, len(addresses), groups, hostname=task.hostname, apart=apart, sidesteps=sidesteps)
-
-
-def _sidestep(task: Task, epoch: Epoch, rank: int, other: int, network: int) -> Sidestep:
-    """The way to a rank on another network, where the two meet at the lower one's meeting place."""
-    place = epoch.seats[min(rank, other)].others[network - 1]
-    return Sidestep(task.others[network - 1], partial(meet, place, task.secret, epoch.epoch))
 
 
 def _networks(epoch: Epoch, rank: int) -> Mapping[int, int]:

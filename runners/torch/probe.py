@@ -435,7 +435,12 @@ def take_link_readings(
         sums |= tests.sum(group)
     exchange_s = _merged(part for parts in gathered(exchanges, control) for part in parts)
     all_sums = gathered(sums, control)
-    allreduce_s = {group: _over_ranks([all_sums[rank][group] for rank in group]) for group in groups}
+    allreduce_s = {}  # of each repetition the median over the ranks
+    for group in groups:
+        own = [all_sums[rank][group] for rank in group]
+        allreduce_s[group] = {
+            size: [median(times) for times in zip(*(one[size] for one in own), strict=True)] for size in own[0]
+        }
     return LinkReadings(places, exchange_s, allreduce_s)
 
 
@@ -499,9 +504,3 @@ def _merged(parts: Iterable[tuple[Ends, BySize]]) -> dict[Ends, BySize]:
         for size, times_s in taken_s.items():
             of_pair.setdefault(size, []).extend(times_s)
     return found
-
-
-def _over_ranks(of_ranks: Sequence[BySize]) -> BySize:
-    """By bytes, of each repetition the median over the ranks."""
-    sizes = of_ranks[0]
-    return {size: [median(times) for times in zip(*(one[size] for one in of_ranks), strict=True)] for size in sizes}

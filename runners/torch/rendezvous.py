@@ -156,7 +156,11 @@ class NoticeBoard:
     def _heed(self, connection: LineConnection, saying: Proving | Setting | Getting | Looking) -> None:
         match saying:
             case ("prove", proof) if connection in self._strangers:
-                self._admit(connection, proof)
+                if self._strangers.has_proven(connection, proof):
+                    self._strangers.forget(connection)
+                    connection.admit(LINE_BYTES)
+                else:
+                    self._refuse(connection, "it does not know the job's secret")
             case _ if connection.phase is not PeerRole.MEMBER:
                 self._refuse(connection, "it has not shown that it knows the job's secret")
             case ("set", epoch, key, value):
@@ -169,13 +173,6 @@ class NoticeBoard:
                 self._look(connection)
             case _:
                 self.lose(connection, "said who it is twice")
-
-    def _admit(self, visitor: LineConnection, proof: str) -> None:
-        if self._strangers.has_proven(visitor, proof):
-            self._strangers.forget(visitor)
-            visitor.admit(LINE_BYTES)
-        else:
-            self._refuse(visitor, "it does not know the job's secret")
 
     def _set(self, visitor: LineConnection, epoch: int, key: str, value: str) -> None:
         """Put up a notice, and tell those who wait for it."""
@@ -373,7 +370,10 @@ def meet(address: str, secret: bytes, epoch: int, limit: timedelta = MEET_LIMIT)
     deadline_s = time.monotonic() + limit.total_seconds()
     while True:
         try:
-            return _greeted(address, secret, epoch, limit)
+            connection = socket.create_connection(parse_address(address), limit.total_seconds())
+            store = BoardStore(connection, secret, epoch, limit)
+            store.greet()
+            return store
         except (OSError, RuntimeError) as error:
             if isinstance(error, TurnedAwayError) and time.monotonic() + AGAIN_S < deadline_s:
                 time.sleep(AGAIN_S)
@@ -382,12 +382,6 @@ def meet(address: str, secret: bytes, epoch: int, limit: timedelta = MEET_LIMIT)
                 f"cannot reach the worker whose meeting place is {address}: {error}",
                 fix="look at that worker's own error; start the run again",
             ) from error
-
-
-def _greeted(address: str, secret: bytes, epoch: int, limit: timedelta) -> BoardStore:
-    store = BoardStore(socket.create_connection(parse_address(address), limit.total_seconds()), secret, epoch, limit)
-    store.greet()
-    return store
 
 
 def meetings(

@@ -1,9 +1,7 @@
 """A worker of a resilient run: executes whatever plan the coordinator's present epoch gives it.
 
-The worker keeps its stage's parameters and optimizer through all epochs. In an epoch it connects to the other live
-workers, copies the layers that somebody lacks, and runs iterations: reduce, vote, and on the coordinator's commit step
-the optimizer. When the epoch is superseded, the thread that hears the coordinator wakes it, it drops what was under
-way, and enters the next epoch at the iteration after the last commit.
+What it does when are its rules (resilience/worker_rules.py); here is how it does that with torch. It keeps its stage's
+parameters and optimizer through all epochs. The thread that hears the coordinator wakes it when its epoch is over.
 
 A plan may give it another stage, of which it holds all, some or no layers. It gives up the stage it had once the new
 one is complete, so that a change that is broken off loses nothing; until then both need memory.
@@ -20,17 +18,19 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from math import isfinite
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
 
 from ...schemas.checkpoint import Checkpoint, missing_layers
-from ...schemas.documents import digest, parse_document, type_adapter
+from ...schemas.documents import digest, type_adapter
 from ...schemas.errors import RtkError, RuntimeFailedError
-from ...schemas.plan import Plan, Worker
+from ...schemas.plan import Layers, Plan, Worker
 from ...schemas.protocols import Examined, Measured
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
@@ -38,22 +38,38 @@ from ..checkpoint import discard, prune, publish
 from ..program import Compute, Program, Send, lower
 from ..resilience.link import CoordinatorLink
 from ..resilience.protocol import (
-    Commit,
     End,
     Epoch,
     FromCoordinator,
-    Halt,
     Inquiry,
     Publish,
     Published,
     Ready,
     Saved,
-    Saver,
     Spans,
-    Suspect,
     Vote,
     Welcome,
     Whereabouts,
+)
+from ..resilience.worker_rules import (
+    Action,
+    Connect,
+    CopyState,
+    EnterEpoch,
+    ExamineGroups,
+    FlushMessages,
+    JointAction,
+    LeaveGroups,
+    Listen,
+    PublishWhole,
+    ReduceGradients,
+    Retire,
+    SavePart,
+    Say,
+    TakeStep,
+    UndoStep,
+    WorkerRules,
+    plan_of,
 )
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
 from .activity import Activity, ActivityTimer, Interruption
@@ -62,7 +78,7 @@ from .faults import Injection
 from .held_stage import HeldStage, SpareLayers
 from .iteration import Iteration, Rank, Task, splits_backward
 from .plane import Plane, reach, see_everybody
-from .rendezvous import SupersededError, connect, in_thread
+from .rendezvous import connect, in_thread
 from .stage import boundary_samples, hosted
 from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
 
@@ -86,7 +102,9 @@ class ResilientWorker:
         self._spare = SpareLayers(layers)
         self._held = self._build(layers, task.plan, task.worker())
         self._warm_up()
+        self._rules = WorkerRules(task.name)
         self._interruption = Interruption()
+        self._superseded: Future[None] = Future()  # the running epoch
         self._activity = Activity()
         self._watch = ActivityTimer(self._activity, self._interruption, task.name)
         self._closing: list[Future[None]] = []
@@ -94,15 +112,9 @@ class ResilientWorker:
         self._spans: list[Span] = []
         self._wants_spans = False
         self._clock_ahead_s = 0.0
-        self._has_state = False
-        self._epoch: Epoch | None = None
-        self._place = ""
-        self._kept_for: int | None = None  # the iteration whose step can be undone
-        self._reduced: Iteration | None = None  # voted on, and not stepped yet
-        self._examined: Examined | None = None  # before the iteration to come, and not told yet
-        self._committed = -1  # the last one that this worker knows to be committed
-        self._next: FromCoordinator | None = None  # heard, and not obeyed yet
-        self._last = -1
+        self._fitting = self._held  # the stage of the epoch's place, whose state may be still to come
+        self._plane: Plane | None = None
+        self._iteration: Iteration | None = None  # the last one whose gradients are reduced
 
     @property
     def held(self) -> HeldStage:
@@ -146,113 +158,102 @@ class ResilientWorker:
         self._watch.on_stuck = on_stuck
         self._watch.start()
         try:
-            return self._obey()
+            while not isinstance(action := self._rules.action, Retire):
+                self._obey(action)
+            return action.end
         finally:  # whatever it ends by
+            self._leave_groups()
             self._watch.close()
             wait(self._closing, CLOSING_S)
             self._interruption.wait(CLOSING_S)
 
-    def _obey(self) -> End:
-        """Do what is said, one thing after the other, until it is the end."""
-        message = self._receive()
-        while not isinstance(message, End):
-            match message:
-                case Epoch():
-                    message = self._live_through(message)
-                case Halt():
-                    self._halt(message)
-                    message = self._receive()
-                case _:
-                    self._note(message)
-                    message = self._receive()
-        self._send_spans()
-        return message
+    def _obey(self, action: Action) -> None:
+        """Do what the rules want, and tell them what came of it."""
+        self._activity.be(action.doing, action.what)
+        try:
+            result = self._do(action)
+        except RuntimeFailedError as error:
+            if not isinstance(action, JointAction):
+                raise
+            peer = None if self._interruption.is_over else self._lost(error)
+            if self._interruption.is_over:
+                self._rules.supersede()
+            else:
+                self._rules.lose_touch(error.what, peer)
+        else:
+            self._rules.go_on(result)
+
+    def _do(self, action: Action) -> Any:
+        """Give what the action's class says."""
+        match action:
+            case Listen():
+                return self._link.receive()
+            case Say(message):
+                self._link.send(message)
+            case EnterEpoch(epoch):
+                self._activity.enter(epoch.epoch, [seat.worker for seat in epoch.seats])
+                self._superseded = self._interruption.begin(epoch.epoch)
+                self._iteration = None
+                self._held.reset()
+            case Connect(epoch, rank):
+                self._connect(epoch, rank)
+            case CopyState(epoch, rank):
+                return self._copy_state(epoch, rank)
+            case ExamineGroups(epoch, rank):
+                return self._examine(epoch, rank)
+            case ReduceGradients(iteration):
+                return self._reduce(iteration)
+            case FlushMessages(but_last):
+                unawaited = sum(isinstance(one, Send) for one in self._rank.instructions) if but_last else 0
+                self._rank.transport.flush(unawaited)
+                self._send_spans()
+            case LeaveGroups():
+                self._leave_groups()
+            case _:
+                return self._change(action)
+        return None
+
+    def _change(self, action: Action) -> Saved | Published | None:
+        """Do what concerns this worker's own state."""
+        match action:
+            case TakeStep(_, can_be_undone):
+                iteration, self._iteration = self._iteration, None
+                assert iteration is not None
+                if can_be_undone:
+                    self._held.keep()
+                iteration.step()
+            case UndoStep():
+                self._held.restore()
+            case SavePart(folder, iteration, layers):
+                return save_part(self._held, layers, folder, iteration)
+            case PublishWhole(message):
+                return publish_whole(self._task, len(self._boundaries) - 1, message)
+        return None
 
     # An epoch
 
-    def _live_through(self, epoch: Epoch) -> FromCoordinator:
-        """Train until the epoch is over; gives the message that ends it."""
-        self._activity.enter(epoch.epoch, [seat.worker for seat in epoch.seats])
-        superseded = self._interruption.begin(epoch.epoch)
-        self._settle(epoch.iteration, epoch.skipped)
-        number = next((rank for rank, seat in enumerate(epoch.seats) if seat.worker == self._task.name), None)
-        if number is None:  # there is no place for it at present
-            self._has_state = False
-            return self._next_turn()
-        plane: Plane | None = None
-        try:
-            rank, plane = self._enter(epoch, number, superseded)
-            return self._train(epoch, rank, plane)
-        except SupersededError:
-            pass
-        except RuntimeFailedError as error:
-            if not self._interruption.is_over:
-                self._link.send(Suspect(epoch.epoch, error.what, self._lost(epoch, number, error, superseded)))
-        finally:
-            if plane is not None:
-                self._close(plane)
-            self._send_spans()
-        return self._next_turn()
-
-    def _lost(self, epoch: Epoch, number: int, error: RuntimeFailedError, superseded: "Future[None]") -> str | None:
-        """With which worker communication broke, if the error knows, or it is found out before the epoch is over."""
-        found: BaseException | None = error
-        if not isinstance(error, LostTouchError) or isinstance(error, StalledError):
-            self._activity.be("joining", "a look at the others")
-            probing = in_thread(lambda: see_everybody(self._task, epoch, number), "probing")
-            wait([probing, superseded], return_when=FIRST_COMPLETED)
-            found = probing.exception() if probing.done() else None
-        return epoch.seats[found.peer].worker if isinstance(found, LostTouchError) else None
-
-    def _close(self, plane: Plane) -> None:
-        """In a thread: it takes longer than to make the next one, which need not wait for it."""
-        self._closing = [one for one in self._closing if not one.done()]
-        self._closing.append(in_thread(plane.close, "closing"))
-
-    def _next_turn(self) -> FromCoordinator:
-        """Wait for what comes after this epoch; commits that were on their way still count."""
-        while True:
-            message = self._receive()
-            if isinstance(message, Epoch | Halt | End):
-                return message
-            self._note(message)
-
-    def _enter(self, epoch: Epoch, number: int, superseded: "Future[None]") -> tuple[Rank, Plane]:
-        """Connect to the others, and hold the state of this worker's place."""
-        program = _program(epoch.plan)
-        self._epoch, self._place = epoch, epoch.seats[number].place
-        self._committed, self._last = epoch.iteration - 1, epoch.last
-        held = self._fitting(epoch, program, number)
-        self._activity.be("joining", "connecting", range(len(epoch.seats)))
-        plane = connect(
-            lambda: reach(self._task, epoch, program, number, self._injection, self._now_s),
-            superseded,
-            lambda: see_everybody(self._task, epoch, number),
-        )
-        try:
-            self._interruption.guard(plane.transport)
-            self._take_state(epoch, number, plane.direct, held)
-        except BaseException:
-            self._close(plane)
-            raise
-        return self._rank(program, number, plane), plane
-
-    def _fitting(self, epoch: Epoch, program: Program, rank: int) -> HeldStage:
-        """The stage of a place: the one held, or another one, whose state is to come; made to serve this plan.
-
-        What the device holds is the limit of the plan that the job began with: that of a later one may count on the
-        host's memory.
-        """
+    def _connect(self, epoch: Epoch, rank: int) -> None:
+        """Have the stage of this worker's place, and meet the others."""
+        self._activity.be("preparing", "its stage")
+        program, held = _program(epoch.plan), self._held
         plan, worker = program.plan, program.workers[rank]
-        held = self._held
         if held.layers_range != plan.stage_of(worker).layers:
             # Values are made anew only where nobody has any.
             spare = None if epoch.nothing_committed else self._spare.of(plan.stage_of(worker).layers, "cpu")
             held = self._build(spare or self._task.make_layers(), plan, worker)
+        # What the device holds is the limit of the plan that the job began with: that of a later one may count on the
+        # host's memory.
         limit_bytes = self._task.plan.stage_of(self._task.worker()).memory_limit_bytes
         waiting = hosted(tuple(worker.operations()), plan.stage_of(worker), limit_bytes)
         held.adapt(1 / plan.total_microbatches(), splits_backward(program.instructions[rank]), waiting)
-        return held
+        self._fitting = held
+        self._activity.be("joining", "connecting", range(len(epoch.seats)))
+        self._plane = connect(
+            lambda: reach(self._task, epoch, program, rank, self._injection, self._now_s),
+            self._superseded,
+            lambda: see_everybody(self._task, epoch, rank),
+        )
+        self._interruption.guard(self._plane.transport)
 
     def _build(self, layers: Sequence[nn.Module], plan: Plan, worker: Worker) -> HeldStage:
         stages = plan.template_of(worker.pipeline).stages
@@ -266,34 +267,27 @@ class ResilientWorker:
             is_last=worker.stage == len(stages) - 1,
         )
 
-    def _take_state(self, epoch: Epoch, rank: int, transport: Transport, held: HeldStage) -> None:
-        """Have the state of the layers of `held`: as it is, made anew, from the stage held so far, or from others."""
-        self._activity.be("preparing", "its state")
-        before = self._held if self._has_state else None
+    def _copy_state(self, epoch: Epoch, rank: int) -> Ready:
+        """Have the state of the place's layers: as it is, made anew, from the stage held so far, or from others."""
+        assert self._plane is not None
+        held, before = self._fitting, self._held if self._rules.layers is not None else None
         copied: set[int] = set()
-        sources = {copy.source for copy in epoch.copies if copy.target == rank}
-        if epoch.nothing_committed:
-            if held is not before:
-                self._start_from(epoch, held)
-        else:
-            copied = take_over(
-                epoch.copies, rank, transport, before, held, lambda: self._activity.be("joining", "copies", sources)
-            )
+        if not epoch.nothing_committed:
+            sources = {copy.source for copy in epoch.copies if copy.target == rank}
+            waits = partial(self._activity.be, "joining", "copies", sources)
+            copied = take_over(epoch.copies, rank, self._plane.direct, before, held, waits)
+        elif held is not before and epoch.resume is not None:  # else as the layers were made
+            held.prime_optimizer()
+            held.load(read_state(Path(epoch.resume), held.layers_range))
         self._activity.be("preparing", "checksums")
         sums: dict[int, str] = {}
         if copied:
             sums = held.checksums(copied) | (before.checksums(copied) if before not in (None, held) else {})
-        if held is not before:
-            self._held, self._has_state, self._kept_for = held, True, None
-        self._link.send(Ready(epoch.epoch, held.layers_range, tuple(sorted(sums.items()))))
+        self._held = held
+        self._rank = self._rank_in(_program(epoch.plan), rank, self._plane)
+        return Ready(epoch.epoch, held.layers_range, tuple(sorted(sums.items())))
 
-    def _start_from(self, epoch: Epoch, held: HeldStage) -> None:
-        """The state before the first iteration: as the layers were made, or a checkpoint's."""
-        if epoch.resume is not None:
-            held.prime_optimizer()
-            held.load(read_state(Path(epoch.resume), held.layers_range))
-
-    def _rank(self, program: Program, number: int, plane: Plane) -> Rank:
+    def _rank_in(self, program: Program, number: int, plane: Plane) -> Rank:
         first, stop = self._held.layers_range
         return Rank(
             program,
@@ -313,81 +307,33 @@ class ResilientWorker:
             transfers=plane.transfers,
         )
 
-    # Iterations
-
-    def _train(self, epoch: Epoch, rank: Rank, plane: Plane) -> FromCoordinator:
-        run = self._run_staggered if rank.plan.optimizer == "staggered" else self._run_synchronous
-        number = epoch.iteration
-        self._examined = self._examine(epoch, rank, plane) if epoch.examine else None
-        while number <= self._last:
-            run(epoch, rank, plane, number)
-            self._send_spans()
-            number += 1
-        while self._committed < self._last:
-            self._hear_commit()
-        self._activity.be("waiting", "messages sent")
-        rank.transport.flush()
-        return self._next_turn()
-
-    def _examine(self, epoch: Epoch, rank: Rank, plane: Plane) -> Examined | None:
+    def _examine(self, epoch: Epoch, rank: int) -> Examined | None:
         """The pause before an epoch's first iteration in which suspicious groups are examined, with its faults."""
-        self._begin_faults(rank, epoch.iteration)
-        names = [seat.worker for seat in epoch.seats]
-        others = {number for group in epoch.examine if rank.number in group for number in group}
+        assert self._plane is not None
+        others = {number for group in epoch.examine if rank in group for number in group}
         self._activity.be("waiting", "the examination", others)
-        return examine(self._slowed(rank), epoch.examine, names, plane.direct)
+        names = [seat.worker for seat in epoch.seats]
+        return examine(self._faulty_rank(epoch.iteration), epoch.examine, names, self._plane.direct)
 
-    def _run_synchronous(self, epoch: Epoch, rank: Rank, plane: Plane, number: int) -> None:
-        """Reduce, vote, and step once everybody has."""
-        self._reduce(epoch, rank, plane, number)
-        self._complete(self._hear_commit())
-        self._activity.be("waiting", "messages sent")
-        rank.transport.flush()  # everybody has received everything: nothing to wait for
-
-    def _run_staggered(self, epoch: Epoch, rank: Rank, plane: Plane, number: int) -> None:
-        """Reduce, vote, and step; but only once the step before is final, for one step can be undone."""
-        self._reduce(epoch, rank, plane, number)
-        if self._committed < number - 1:
-            self._confirm(self._hear_commit())
-        self._activity.be("waiting", "messages sent")
-        # Those of the iteration before have been taken, or it would not be committed; this one's need not be yet.
-        rank.transport.flush(but=sum(isinstance(one, Send) for one in rank.instructions))
-        self._activity.be("computing", "step")
-        if self._held.is_finite():
-            self._held.keep()
-            self._kept_for = number
-            self._step()
-        if number == self._last:
-            self._confirm(self._hear_commit())
-
-    def _reduce(self, epoch: Epoch, rank: Rank, plane: Plane, number: int) -> None:
-        """Everything but the step, and the vote on it."""
+    def _reduce(self, number: int) -> Vote:
+        """Everything of an iteration but the step."""
+        epoch, plane = self._rules.epoch, self._plane
+        assert epoch is not None and plane is not None
         self._activity.be("computing", f"data of iteration {number}")
-        self._begin_faults(rank, number)
-        self._reduced = None
+        rank = self._faulty_rank(number)
         plane.begin(number)
-        iteration = Iteration(self._slowed(rank), number, self._task.batch(number))
+        iteration = Iteration(rank, number, self._task.batch(number))
         iteration.reduce()
         self._activity.be("computing", "vote")
-        losses = tuple((n, loss if _is_number(loss) else None) for n, loss in sorted(iteration.losses.items()))
-        is_finite = self._held.is_finite()
-        self._reduced = iteration
-        measured = self._measured(epoch, iteration, plane)
-        self._link.send(Vote(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured))
-
-    def _begin_faults(self, rank: Rank, number: int) -> None:
-        """Those of an iteration begin."""
-        self._injection.begin(number, sum(isinstance(one, Compute) for one in rank.instructions))
-
-    def _slowed(self, rank: Rank) -> Rank:
-        """A rank as slow as faults make it now."""
-        slowdown = self._injection.slowdown
-        return rank if rank.slowdown == slowdown else replace(rank, slowdown=slowdown)
+        losses = tuple((n, loss if isfinite(loss) else None) for n, loss in sorted(iteration.losses.items()))
+        self._iteration = iteration
+        is_finite, measured = self._held.is_finite(), self._measured(epoch, iteration, plane)
+        return Vote(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured)
 
     def _measured(self, epoch: Epoch, iteration: Iteration, plane: Plane) -> Measured:
         """What the iteration, and the probes since the one before, have shown of workers and links."""
         sent, arrived = plane.samples()
-        examined, self._examined = self._examined, None
+        rank = iteration.rank
         return Measured(
             self._task.name,
             iteration.number,
@@ -395,100 +341,35 @@ class ResilientWorker:
             sent,
             arrived,
             iteration.reduction_s,
-            tuple(epoch.seats[rank].worker for rank in iteration.rank.program.peers(iteration.rank.number)),
-            examined,
-            iteration.rank.now_s() - iteration.begun_s,
+            tuple(epoch.seats[peer].worker for peer in rank.program.peers(rank.number)),
+            iteration_s=rank.now_s() - iteration.begun_s,
         )
 
-    def _step(self) -> None:
-        assert self._reduced is not None
-        iteration, self._reduced = self._reduced, None
-        iteration.step()
+    def _faulty_rank(self, iteration: int) -> Rank:
+        """This worker's, as slow as the faults of an iteration, which begin now, make it."""
+        self._injection.begin(iteration, sum(isinstance(one, Compute) for one in self._rank.instructions))
+        slowdown = self._injection.slowdown
+        return self._rank if self._rank.slowdown == slowdown else replace(self._rank, slowdown=slowdown)
 
-    def _hear_commit(self) -> Commit:
-        """Wait for the next commit.
+    def _lost(self, error: RuntimeFailedError) -> str | None:
+        """With which worker communication broke, if the error knows, or it is found out before the epoch is over."""
+        epoch, rank = self._rules.epoch, self._rules.rank
+        assert epoch is not None and rank is not None
+        found: BaseException | None = error
+        if not isinstance(error, LostTouchError) or isinstance(error, StalledError):
+            self._activity.be("joining", "a look at the others")
+            probing = in_thread(lambda: see_everybody(self._task, epoch, rank), "probing")
+            wait([probing, self._superseded], return_when=FIRST_COMPLETED)
+            found = probing.exception() if probing.done() else None
+        return epoch.seats[found.peer].worker if isinstance(found, LostTouchError) else None
 
-        Raises:
-            SupersededError: another epoch, or the end, comes instead.
-        """
-        while True:
-            message = self._receive()
-            if isinstance(message, Epoch | Halt | End):
-                self._next = message
-                raise SupersededError
-            if isinstance(message, Commit) and message.iteration > self._committed:
-                self._heed(message)
-                return message
-            self._note(message)
-
-    def _receive(self) -> FromCoordinator:
-        """The coordinator's next message."""
-        message, self._next = self._next, None
-        self._activity.be("listening", "the coordinator")
-        while message is None:
-            message = self._link.receive()
-        self._activity.be("computing", message.kind)
-        return message
-
-    def _heed(self, commit: Commit) -> None:
-        self._committed, self._last = commit.iteration, commit.last
-
-    def _complete(self, commit: Commit) -> None:
-        """Have what was committed, no more and no less, and save it where it is due."""
-        self._be_as_after(commit.iteration, commit.skip)
-        self._save(commit.savers, commit.save, commit.iteration + 1)
-
-    def _confirm(self, commit: Commit) -> None:
-        """The staggered step before has become final; or it is undone, and another epoch follows."""
-        self._complete(commit)
-        if commit.skip:
-            raise SupersededError
-
-    def _note(self, message: FromCoordinator) -> None:
-        """What may come at any time."""
-        match message:
-            case Commit() as commit if commit.iteration > self._committed:
-                # The epoch was superseded before this worker could do its step; the step counts all the same.
-                self._heed(commit)
-                self._complete(commit)
-            case Publish():
-                self._activity.be("preparing", "a checkpoint")
-                self._link.send(publish_whole(self._task, len(self._boundaries) - 1, message))
-
-    def _settle(self, iteration: int, skipped: bool) -> None:
-        """Be as before an iteration, whose predecessor is committed, and drop all that is under way."""
-        self._be_as_after(iteration - 1, skipped)
-        self._reduced = None
-        self._held.reset()
-
-    def _be_as_after(self, done: int, skipped: bool) -> None:
-        """Have taken the step of the last committed iteration, unless it was skipped, and none after it.
-
-        A step that is missing is one that this worker has voted on: it may hear of the commit late, or, from a
-        coordinator that was restarted, not at all.
-        """
-        wanted = done - 1 if skipped else done
-        if self._kept_for is not None and self._kept_for > wanted:
-            self._held.restore()
-            self._kept_for = None
-        if self._reduced is not None and self._reduced.number == done:
-            if skipped:
-                self._reduced = None
-            else:
-                self._step()
-
-    # Checkpoints and the end
-
-    def _halt(self, halt: Halt) -> None:
-        self._interruption.begin(2**31)
-        self._settle(halt.iteration, halt.skipped)
-        self._save(halt.savers, halt.save, halt.iteration)
-
-    def _save(self, savers: Sequence[Saver], folder: str | None, iteration: int) -> None:
-        self._activity.be("preparing", "its part of a checkpoint" if savers else "the next iteration")
-        saved = save_share(self._task.name, self._held, savers, folder, iteration)
-        if saved is not None:
-            self._link.send(saved)
+    def _leave_groups(self) -> None:
+        """In a thread: to close connections takes longer than to make the next ones, which need not wait for it."""
+        if self._plane is not None:
+            self._closing = [one for one in self._closing if not one.done()]
+            self._closing.append(in_thread(self._plane.close, "closing"))
+        self._plane, self._fitting = None, self._held
+        self._send_spans()
 
     # Small things
 
@@ -505,7 +386,7 @@ class ResilientWorker:
     def _send_spans(self) -> None:
         if self._wants_spans and self._spans:
             packed = tuple((span.op, span.start_s, span.end_s, span.iteration) for span in self._spans)
-            self._link.send(Spans(self._place, packed))
+            self._link.send(Spans(self._rank.worker.name, packed))
         self._spans.clear()
 
     def _now_s(self) -> float:
@@ -514,11 +395,7 @@ class ResilientWorker:
 
 @lru_cache(maxsize=8)
 def _program(plan: str) -> Program:
-    return lower(parse_document(plan.encode(), Plan, "the coordinator's plan"))
-
-
-def _is_number(loss: float) -> bool:
-    return loss - loss == 0
+    return lower(plan_of(plan))
 
 
 # A worker's part in the job's checkpoints, of which resilience/membership.py is the coordinator's.
@@ -527,23 +404,17 @@ def _is_number(loss: float) -> bool:
 CHECKPOINTS_KEPT = 3
 
 
-def save_share(
-    worker: str, held: HeldStage, savers: Sequence[Saver], folder: str | None, iteration: int
-) -> Saved | None:
-    """Write a part of a checkpoint, where that falls to this worker; gives what the coordinator is to hear of it.
+def save_part(held: HeldStage, layers: Layers, folder: str, iteration: int) -> Saved:
+    """Write a part of a checkpoint; gives what the coordinator is to hear of it.
 
     Args:
-        worker: this one's name.
-        held: its stage.
-        savers: who writes which layers.
-        folder: where; None: no checkpoint is due.
+        held: the worker's stage.
+        layers: of it, whose state is to be saved.
+        folder: where.
         iteration: how many iterations are done.
     """
-    mine = next((saver.layers for saver in savers if saver.worker == worker), None)
-    if folder is None or mine is None:
-        return None
     try:
-        return Saved(iteration, write_part(Path(folder), iteration, mine, held.state_of(mine)))
+        return Saved(iteration, write_part(Path(folder), iteration, layers, held.state_of(layers)))
     except RtkError as error:
         return Saved(iteration, None, error.what)
 
@@ -561,24 +432,21 @@ def publish_whole(task: Task, layers: int, message: Publish) -> Published:
         discard(folder, message.iteration)
         return Published(message.iteration, None)
     try:
-        path = publish(folder, _manifest(task, layers, message))
+        manifest = Checkpoint(
+            iteration=message.iteration,
+            layers=layers,
+            plan=digest(task.plan),
+            seed=task.seed,
+            total_microbatches=task.plan.total_microbatches(),
+            files=message.parts,
+            job=task.settings,
+            missing=missing_layers(layers, (part.layers for part in message.parts)),
+        )
+        path = publish(folder, manifest)
         prune(folder, CHECKPOINTS_KEPT)
     except RtkError as error:
         return Published(message.iteration, None, error.what)
     return Published(message.iteration, str(path))
-
-
-def _manifest(task: Task, layers: int, message: Publish) -> Checkpoint:
-    return Checkpoint(
-        iteration=message.iteration,
-        layers=layers,
-        plan=digest(task.plan),
-        seed=task.seed,
-        total_microbatches=task.plan.total_microbatches(),
-        files=message.parts,
-        job=task.settings,
-        missing=missing_layers(layers, (part.layers for part in message.parts)),
-    )
 
 
 # A worker's part in the examination of suspicious groups, between two iterations (cluster.py has the whole).

@@ -87,7 +87,13 @@ class PlanRunner:
         program = lower(plan)
         self.plan = plan
         self.rank = int(os.environ["RANK"]) if rank is None else rank
-        _check_world(plan, int(os.environ["WORLD_SIZE"]) if world_size is None else world_size)
+        processes = int(os.environ["WORLD_SIZE"]) if world_size is None else world_size
+        if processes != len(program.workers):
+            raise InvalidInputError(
+                f"the plan has {len(program.workers)} live workers, this job has {processes} processes",
+                where="WORLD_SIZE",
+                fix=f"start it with torchrun --nproc-per-node {len(program.workers)}, or without torchrun",
+            )
         check_model(plan, layers)
         self.worker = program.workers[self.rank]
         self.device = torch.device(device)
@@ -130,7 +136,8 @@ class PlanRunner:
 
     def timeline(self) -> Timeline | None:
         """The measured timeline of all ranks so far; collective, and returned on rank 0 (None elsewhere)."""
-        self._store.set(f"rtk/spans/{self.rank}", json.dumps([_pack(span) for span in self.spans]))
+        packed = [(span.worker, span.op, span.start_s, span.end_s, span.iteration) for span in self.spans]
+        self._store.set(f"rtk/spans/{self.rank}", json.dumps(packed))
         if self.rank:
             return None
         spans: list[Span] = []
@@ -205,12 +212,21 @@ class PlanRunner:
         Each stage tells the next one the shape of its output through the store, under the number of the layer that it
         flows into, so that inputs are asked for at first stages only (`boundary_samples` would need one on every rank).
         """
-        inputs = self._sample_input(batch)
+        if self.worker.stage == 0:
+            inputs = batch[0][0].to(self.device)
+        else:
+            like, dtype = json.loads(self._store.get(f"rtk/shape/{self._held.layers_range[0]}"))
+            inputs = torch.zeros(like, dtype=getattr(torch, dtype), device=self.device)
         output = self._held.warm_up(inputs, batch[0][1].to(self.device) if self._held.is_last else None)
         if not self._held.is_last:
             shape = json.dumps([list(output.shape), str(output.dtype).removeprefix("torch.")])
             self._store.set(f"rtk/shape/{self._held.layers_range[1]}", shape)
-        self._agree_on_clock()
+        # One origin for all ranks of a host, whose monotonic clock they share; else the moment of a common barrier.
+        meet(self._transport, self._everyone)
+        if self.rank == 0:
+            self._store.set("rtk/origin", json.dumps([socket.gethostname(), time.perf_counter()]))
+        host, origin_s = json.loads(self._store.get("rtk/origin"))
+        self._origin_s = origin_s if host == socket.gethostname() else time.perf_counter()
         return Rank(
             self._program,
             self.rank,
@@ -224,20 +240,6 @@ class PlanRunner:
             seed=self.seed,
             delegated=self._delegated,
         )
-
-    def _sample_input(self, batch: Batch) -> torch.Tensor:
-        if self.worker.stage == 0:
-            return batch[0][0].to(self.device)
-        shape, dtype = json.loads(self._store.get(f"rtk/shape/{self._held.layers_range[0]}"))
-        return torch.zeros(shape, dtype=getattr(torch, dtype), device=self.device)
-
-    def _agree_on_clock(self) -> None:
-        """One origin for all ranks of a host, whose monotonic clock they share; else the moment of a common barrier."""
-        meet(self._transport, self._everyone)
-        if self.rank == 0:
-            self._store.set("rtk/origin", json.dumps([socket.gethostname(), time.perf_counter()]))
-        host, origin_s = json.loads(self._store.get("rtk/origin"))
-        self._origin_s = origin_s if host == socket.gethostname() else time.perf_counter()
 
     def _now_s(self) -> float:
         return time.perf_counter() - self._origin_s
@@ -266,23 +268,9 @@ def check_model(plan: Plan, layers: Sequence[nn.Module]) -> None:
                     )
 
 
-def _check_world(plan: Plan, world_size: int) -> None:
-    live = len(plan.live_workers())
-    if world_size != live:
-        raise InvalidInputError(
-            f"the plan has {live} live workers, this job has {world_size} processes",
-            where="WORLD_SIZE",
-            fix=f"start it with torchrun --nproc-per-node {live}, or without torchrun",
-        )
-
-
 def _environment_store() -> Store:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     hosts_store = os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = TCPStore(address, port, None, is_master=hosts_store, wait_for_workers=False)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return PrefixStore(f"rtk/attempt/{attempt}", store)
-
-
-def _pack(span: Span) -> tuple[str, str, float, float, int]:
-    return span.worker, span.op, span.start_s, span.end_s, span.iteration

@@ -255,7 +255,8 @@ def _output(index: int, layer: nn.Module, inputs: Boundary) -> torch.Tensor:
     try:
         output = _run(layer, inputs, torch.device("meta"))
     except Exception:  # whatever a layer that needs values raises; one that is broken raises again
-        output = _run(layer, inputs, _device(layer))
+        some = next(itertools.chain(layer.parameters(), layer.buffers()), None)
+        output = _run(layer, inputs, torch.device("cpu") if some is None else some.device)
     if not isinstance(output, torch.Tensor):
         raise InvalidInputError(
             f"a layer's output is a {type(output).__name__}, not one tensor",
@@ -269,11 +270,6 @@ def _run(layer: nn.Module, inputs: Boundary, device: torch.device) -> object:
     generators = [device] if device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices=generators):
         return copy.deepcopy(layer).to(device)(inputs.zeros(device))
-
-
-def _device(layer: nn.Module) -> torch.device:
-    some = next(itertools.chain(layer.parameters(), layer.buffers()), None)
-    return torch.device("cpu") if some is None else some.device
 
 
 # The gradients of a stage in one flat buffer a type, so that they are summed over their holders in one go.
@@ -313,7 +309,10 @@ class FlatGradients:
             sizes = [sum(parameter.numel() for parameter in layer) for layer in held]
             sizes[-1] += dtype == loss_type
             flat = torch.zeros(sum(sizes), dtype=dtype, device=device)
-            _attach([parameter for layer in held for parameter in layer], flat)
+            start = 0
+            for parameter in itertools.chain.from_iterable(held):
+                parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+                start += parameter.numel()
             self.buffers.append(flat)
             self._starts.append([0, *accumulate(sizes)])
             if dtype == loss_type:
@@ -350,13 +349,6 @@ def _own_parameters(layers: Sequence[nn.Module]) -> list[list[nn.Parameter]]:
         seen.update(own)
         found.append(own)
     return found
-
-
-def _attach(parameters: Sequence[nn.Parameter], flat: torch.Tensor) -> None:
-    start = 0
-    for parameter in parameters:
-        parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
-        start += parameter.numel()
 
 
 # Activations that wait for their backward pass on the host, where a plan wants more than the device holds.

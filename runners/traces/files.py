@@ -58,15 +58,13 @@ class Source:
         """The next lines as they stand there."""
         while line := self._stream.readline(LONGEST_BYTES + 1):
             self._number += 1
-            if len(line) > LONGEST_BYTES and not self._is_array_start(line):
+            if len(line) > LONGEST_BYTES and not (
+                self._number == 1 and line.removeprefix(_BOM).lstrip().startswith(b"[")
+            ):
                 raise InvalidInputError(
                     f"a line is longer than {LONGEST_BYTES >> 20} MiB", where=self.at_line(self._number)
                 )
             yield line.removeprefix(_BOM) if self._number == 1 else line
-
-    def _is_array_start(self, line: bytes) -> bool:
-        """Whether an array begins here that may well stand in one line."""
-        return self._number == 1 and line.removeprefix(_BOM).lstrip().startswith(b"[")
 
 
 @contextmanager

@@ -123,7 +123,15 @@ def of_nodes(
     """
     troubles: defaultdict[str, _Troubles] = defaultdict(_Troubles)
     for one in found:
-        event = _timed(one, iteration_time_s)
+        event = one.event
+        if event.iteration is not None:
+            if iteration_time_s is None:
+                raise InvalidInputError(
+                    "the event happens in an iteration, and nobody says how long those take",
+                    where=one.where,
+                    fix="write time_s, or give the time of an iteration",
+                )
+            event = replace(event, iteration=None, time_s=round(event.iteration * iteration_time_s, 6))
         if event.worker is not None:
             node = _node(event.worker, worker_nodes, one.where)
             to_node = troubles[node].of_node(replace(event, worker=None, node=node), event.worker)
@@ -136,19 +144,6 @@ def of_nodes(
         elif event.peer is None and event.kind != "slow_compute":
             troubles.pop(event.node or "", None)
         yield Told(event, one.where)
-
-
-def _timed(one: Told, iteration_time_s: float | None) -> TraceEvent:
-    event = one.event
-    if event.iteration is None:
-        return event
-    if iteration_time_s is None:
-        raise InvalidInputError(
-            "the event happens in an iteration, and nobody says how long those take",
-            where=one.where,
-            fix="write time_s, or give the time of an iteration",
-        )
-    return replace(event, iteration=None, time_s=round(event.iteration * iteration_time_s, 6))
 
 
 def _node(worker: str, worker_nodes: Mapping[str, str] | None, where: str) -> str:
@@ -228,10 +223,21 @@ def parcae(source: Source) -> Iterator[Told]:
     end_s, where = 0.0, source.name
     for number, line in source.lines():
         where = source.at_line(number)
-        time_ms, operation, told = _row(line, where)
+        try:
+            row = json.loads(line, object_pairs_hook=unique_keys)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputError(f"not valid JSON: {error}", where=where) from error
+        match row:
+            case [int() | float() as time_ms, str() as operation, dict() as told]:
+                pass
+            case _:
+                fix = 'write [t_ms, "add", {"nodes": ["node-0"]}]'
+                raise InvalidInputError(f"{line[:60]!r} is no event", where=where, fix=fix)
         time_s = checked_time_s(time_ms, MS_S, where)
         end_s = time_s + checked_time_s(told.get("duration", 0), MS_S, where)
-        nodes = _nodes(told.get("nodes"), where)
+        nodes = told.get("nodes")
+        if not isinstance(nodes, list) or not all(isinstance(node, str) and node for node in nodes):
+            raise InvalidInputError("`nodes` is no list of names", where=where, fix='write {"nodes": ["node-0"]}')
         if operation == "no-op" and nodes:
             raise InvalidInputError("a no-op has nodes", where=where, fix="write add or remove")
         for node in nodes:
@@ -243,23 +249,6 @@ def _kind(operation: str, where: str) -> EventKind:
     if operation not in OPERATIONS:
         raise InvalidInputError(f"{operation!r} is nothing that happens", where=where, fix="write add or remove")
     return OPERATIONS[operation]
-
-
-def _row(line: str, where: str) -> tuple[float, str, dict[str, Any]]:
-    try:
-        row = json.loads(line, object_pairs_hook=unique_keys)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"not valid JSON: {error}", where=where) from error
-    match row:
-        case [int() | float() as time_ms, str() as operation, dict() as told]:
-            return time_ms, operation, told
-    raise InvalidInputError(f"{line[:60]!r} is no event", where=where, fix='write [t_ms, "add", {"nodes": ["node-0"]}]')
-
-
-def _nodes(nodes: Any, where: str) -> list[str]:
-    if not isinstance(nodes, list) or not all(isinstance(node, str) and node for node in nodes):
-        raise InvalidInputError("`nodes` is no list of names", where=where, fix='write {"nodes": ["node-0"]}')
-    return nodes
 
 
 # Counts over time: how many nodes there were, but not which.
@@ -311,7 +300,22 @@ def samples(source: Source) -> Iterator[NodeCount]:
     Raises:
         InvalidInputError: a line is none, its count is below zero, or it lies further back than that.
     """
-    return _in_order(_dated(source))
+    held: deque[NodeCount] = deque()
+    latest_s = 0.0
+    for sample in _dated(source):
+        latest_s = max(latest_s, sample.time_s)
+        if sample.time_s < latest_s - OVERLAP_S:
+            raise InvalidInputError(
+                f"the time lies more than {OVERLAP_S / 60:.0f} minutes before that of a line ahead of it",
+                where=sample.where,
+                fix="sort the lines by time",
+            )
+        while held and held[-1].time_s >= sample.time_s:
+            held.pop()
+        held.append(sample)
+        while held[0].time_s < sample.time_s - OVERLAP_S:
+            yield held.popleft()
+    yield from held
 
 
 def populated(found: Iterable[NodeCount], leaving: Leaving, seed: int) -> Iterator[Told]:
@@ -333,25 +337,6 @@ def populated(found: Iterable[NodeCount], leaving: Leaving, seed: int) -> Iterat
             yield Told(TraceEvent("fail", time_s=last.time_s, node=here.pop(index)), last.where)
     if last is not None:
         yield Told(TraceEvent("end", time_s=last.time_s), last.where)
-
-
-def _in_order(found: Iterable[NodeCount]) -> Iterator[NodeCount]:
-    held: deque[NodeCount] = deque()
-    latest_s = 0.0
-    for sample in found:
-        latest_s = max(latest_s, sample.time_s)
-        if sample.time_s < latest_s - OVERLAP_S:
-            raise InvalidInputError(
-                f"the time lies more than {OVERLAP_S / 60:.0f} minutes before that of a line ahead of it",
-                where=sample.where,
-                fix="sort the lines by time",
-            )
-        while held and held[-1].time_s >= sample.time_s:
-            held.pop()
-        held.append(sample)
-        while held[0].time_s < sample.time_s - OVERLAP_S:
-            yield held.popleft()
-    yield from held
 
 
 def _dated(source: Source) -> Iterator[NodeCount]:

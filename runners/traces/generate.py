@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.fields import MOST_NODES
+from ...schemas.quantities import parse_time_s
 from ...schemas.trace import TraceEvent
 from .files import LONGEST_S
 
@@ -245,3 +246,96 @@ def _time_s(event: TraceEvent) -> float:
 def _require(is_right: bool, what: str, fix: str) -> None:
     if not is_right:
         raise InvalidInputError(what, fix=fix)
+
+
+# Recipes as texts with units say them: `rtk trace generate`, and the files of `rtk sweep`.
+
+
+DAY_S = 86_400.0
+# What is usual where nobody says otherwise.
+SHAPE, SIGMA, FACTOR, EPISODE, DELAY = 1.0, 1.0, 1.5, "1h", "20ms"
+_Drawn = tuple[Distribution, float, str]  # its shape, and the option that says that
+
+
+def recipe_of(
+    nodes: int,
+    lasts_s: float,
+    seed: int,
+    *,
+    mtbf: str | None = None,
+    repair: str | None = None,
+    distribution: Literal["exponential", "weibull"] = "exponential",
+    shape: float = SHAPE,
+    repairs: Literal["exponential", "lognormal", "fixed"] = "exponential",
+    repair_sigma: float = SIGMA,
+    rack_size: int | None = None,
+    rack_mtbf: str | None = None,
+    rack_repair: str | None = None,
+    slow_every: str | None = None,
+    slow_lasts: str = EPISODE,
+    slow_factor: float = FACTOR,
+    slow_link_every: str | None = None,
+    slow_link_lasts: str = EPISODE,
+    slow_link_delay: str = DELAY,
+) -> FaultScenario:
+    """What is to happen, by what `rtk trace generate` is told; times are texts with units.
+
+    Raises:
+        InvalidInputError: a value is not one that it can be, or one is missing; names the option.
+    """
+    between: _Drawn = (distribution, shape, "--shape")
+    back: _Drawn = (repairs, repair_sigma, "--repair-sigma")
+    if repair is not None and mtbf is None and rack_mtbf is None:
+        raise InvalidInputError("nothing fails that could be repaired", where="--repair", fix="add --mtbf")
+    if (rack_size is None) != (rack_mtbf is None):
+        missing = "--rack-size" if rack_size is None else "--rack-mtbf"
+        raise InvalidInputError("racks need a size and a rate", where=missing, fix=f"add {missing}")
+    nodes_fail = _failing(mtbf, repair, "--mtbf", "--repair", between, back)
+    racks_fail = _failing(rack_mtbf, rack_repair or repair, "--rack-mtbf", "--rack-repair", between, back)
+    slow_nodes = _episodes(slow_every, slow_lasts, "--slow-every", "--slow-lasts")
+    slow_links = _episodes(slow_link_every, slow_link_lasts, "--slow-link-every", "--slow-link-lasts")
+    delay_s = 0.0 if slow_links is None else parse_time_s(slow_link_delay, "--slow-link-delay")
+    return FaultScenario(
+        nodes=nodes,
+        lasts_s=lasts_s,
+        failing=nodes_fail,
+        racks=None if rack_size is None or racks_fail is None else Racks(rack_size, racks_fail),
+        slow_nodes=None if slow_nodes is None else SlowNodes(slow_nodes, slow_factor),
+        slow_links=None if slow_links is None else SlowLinkEpisodes(slow_links, delay_s),
+        seed=seed,
+    )
+
+
+def _failing(
+    mtbf: str | None,
+    repair: str | None,
+    mtbf_option: str,
+    repair_option: str,
+    between: _Drawn,
+    back: _Drawn,
+) -> Renewal | None:
+    """Failures and repairs, where they are asked for."""
+    if mtbf is None:
+        return None
+    if repair is None:
+        raise InvalidInputError(
+            f"{mtbf_option} without a time of repair", where=repair_option, fix=f"add it, such as {repair_option} 4h"
+        )
+    return Renewal(_lasting(mtbf, mtbf_option, between), _lasting(repair, repair_option, back))
+
+
+def _episodes(every: str | None, lasts: str, every_option: str, lasts_option: str) -> Renewal | None:
+    if every is None:
+        return None
+    usual: _Drawn = ("exponential", 1.0, "")
+    return Renewal(_lasting(every, every_option, usual), _lasting(lasts, lasts_option, usual))
+
+
+def _lasting(mean: str, option: str, drawn: _Drawn) -> Lasting:
+    mean_s, (distribution, shape, shape_option) = parse_time_s(mean, option), drawn
+    try:
+        return Lasting(mean_s, distribution, shape)
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            error.what, where=shape_option if mean_s >= LEAST_S else option, fix=error.fix
+        ) from None

@@ -1,25 +1,22 @@
 """Read a trace, in whatever format, event by event: a trace may be longer than memory."""
 
 import csv
-import gzip
 import io
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
-from typing import BinaryIO, cast
 
 from ...schemas.documents import to_tree
 from ...schemas.errors import InvalidInputError
-from ...schemas.files import STANDARD_STREAM, whole_file
+from ...schemas.files import STANDARD_STREAM, written
 from ...schemas.replay import Fleet, Moment, NodePair
 from ...schemas.text import did_you_mean
 from ...schemas.trace import TraceEvent, print_event
 from .files import Source, Told, source_at
 from .formats import (
+    SLOW_FAULTS,
     UNITS_S,
     Leaving,
     TraceFormat,
@@ -67,6 +64,15 @@ class TraceOptions:
     usual_link_s: float = 0.0
 
 
+def reading_of(
+    trace_format: str | None, nodes: int | tuple[str, ...] | None, leaving: Leaving, slow_faults: bool, seed: int
+) -> TraceOptions:
+    """How a trace is to be read, by the options that all commands share that read one."""
+    return TraceOptions(
+        format=trace_format, nodes=nodes, seed=seed, leaving=leaving, slow_faults=SLOW_FAULTS if slow_faults else {}
+    )
+
+
 def read_moments(path: str, reading: TraceOptions | None = None) -> Iterator[Moment]:
     """The moments of a trace; the first one, at 0, has the fleet at the start, and nobody as lost or come.
 
@@ -97,7 +103,13 @@ def _read(path: str, reading: TraceOptions) -> Iterator[Told]:
         if kind is TraceFormat.FAULTS:
             yield from from_start(found, _cluster(path, reading))
         elif kind is TraceFormat.RTK:
-            yield from _own(found, reading, source.name)
+            first = next(found, None)
+            if first is None:
+                raise InvalidInputError("the trace is empty", where=source.name, fix="give one with at least one event")
+            says_itself = first.event.kind == "join" and not first.event.time_s
+            nodes = () if says_itself or reading.nodes is None else reading.nodes
+            names = (f"node{number}" for number in range(1, nodes + 1)) if isinstance(nodes, int) else nodes
+            yield from from_start(chain([first], found), names)
         else:
             yield from from_start(found)
 
@@ -114,19 +126,6 @@ def _told(source: Source, kind: TraceFormat, reading: TraceOptions) -> Iterator[
     if kind is TraceFormat.SAMPLES:
         return populated(samples(source), reading.leaving, reading.seed)
     return spot(source) if kind is TraceFormat.SPOT else parcae(source)
-
-
-def _own(found: Iterator[Told], reading: TraceOptions, name: str) -> Iterator[Told]:
-    first = next(found, None)
-    if first is None:
-        raise InvalidInputError("the trace is empty", where=name, fix="give one with at least one event")
-    says_itself = first.event.kind == "join" and not first.event.time_s
-    nodes = () if says_itself or reading.nodes is None else _names(reading.nodes)
-    yield from from_start(chain([first], found), nodes)
-
-
-def _names(nodes: int | tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"node{number}" for number in range(1, nodes + 1)) if isinstance(nodes, int) else nodes
 
 
 def _cluster(path: str, reading: TraceOptions) -> tuple[str, ...]:
@@ -199,7 +198,14 @@ class Ledger:
     def _change_node(self, event: TraceEvent, node: str, where: str) -> None:
         is_back = event.kind == "recover" and node in self._gone
         if event.kind == "join" or is_back:
-            self._add(node, where)
+            if node in self._nodes:
+                raise InvalidInputError(
+                    f"{node} is added, but is there already",
+                    where=where,
+                    fix="remove the event, or remove the node before",
+                )
+            self._nodes[node] = None
+            self._gone.discard(node)
         elif event.kind in ("fail", "stop"):
             self._require(node, "removed", where)
             del self._nodes[node]
@@ -207,21 +213,19 @@ class Ledger:
             self._slow.pop(node, None)
         elif event.kind == "slow_compute":
             self._require(node, "slow", where)
-            self._slow[node] = _above_one(event.factor, where)
+            if event.factor is None or event.factor <= 1:
+                raise InvalidInputError(
+                    f"a slow node with the factor {event.factor} is not slow",
+                    where=f"{where}, factor",
+                    fix="give a factor above 1; what is well again recovers",
+                )
+            self._slow[node] = event.factor
         elif event.kind == "slow_link":
             raise InvalidInputError("a slow link has two ends", where=where, fix="name the other one as `peer`")
         else:
             self._require(node, "well again", where)
             if self._slow.pop(node, None) is None:
                 raise InvalidInputError(f"{node} recovers, but is well", where=where, fix="remove the event")
-
-    def _add(self, node: str, where: str) -> None:
-        if node in self._nodes:
-            raise InvalidInputError(
-                f"{node} is added, but is there already", where=where, fix="remove the event, or remove the node before"
-            )
-        self._nodes[node] = None
-        self._gone.discard(node)
 
     def _require(self, node: str, becomes: str, where: str) -> None:
         if node in self._nodes:
@@ -240,21 +244,18 @@ class Ledger:
                 self._require(node, "at an end of a slow link", where)
         pair = (min(ends), max(ends))
         if event.kind == "slow_link":
-            self._slow_links[pair] = self._takes_s(event, where)
+            # What a message takes in all: the usual time, times the factor, and the delay.
+            if event.factor is not None and not self._usual_link_s:
+                raise InvalidInputError(
+                    "a link is slow by a factor, and nobody says what a message usually takes",
+                    where=f"{where}, factor",
+                    fix="write delay_s instead",
+                )
+            self._slow_links[pair] = self._usual_link_s * (event.factor or 1.0) + (event.delay_s or 0.0)
         elif self._slow_links.pop(pair, None) is None:
             raise InvalidInputError(
                 f"the link {'-'.join(pair)} recovers, but is well", where=where, fix="remove the event"
             )
-
-    def _takes_s(self, event: TraceEvent, where: str) -> float:
-        """What a message takes in all: the usual time, times the factor, and the delay."""
-        if event.factor is not None and not self._usual_link_s:
-            raise InvalidInputError(
-                "a link is slow by a factor, and nobody says what a message usually takes",
-                where=f"{where}, factor",
-                fix="write delay_s instead",
-            )
-        return self._usual_link_s * (event.factor or 1.0) + (event.delay_s or 0.0)
 
 
 def checked(found: Iterable[Told], usual_link_s: float = 0.0) -> Iterator[Told]:
@@ -263,16 +264,6 @@ def checked(found: Iterable[Told], usual_link_s: float = 0.0) -> Iterator[Told]:
     for one in found:
         ledger.take(one)
         yield one
-
-
-def _above_one(factor: float | None, where: str) -> float:
-    if factor is None or factor <= 1:
-        raise InvalidInputError(
-            f"a slow node with the factor {factor} is not slow",
-            where=f"{where}, factor",
-            fix="give a factor above 1; what is well again recovers",
-        )
-    return factor
 
 
 # Events become moments: what a policy is asked about.
@@ -299,7 +290,13 @@ def moments(found: Iterable[Told], usual_link_s: float = 0.0) -> Iterator[Moment
         lost, came, is_end, where = _pass(ledger, group)
         fleet = ledger.fleet()
         if before is None:
-            yield _first(time_s, fleet, where)
+            if not fleet.nodes:
+                raise InvalidInputError(
+                    "at the beginning no nodes are there",
+                    where=where,
+                    fix="say which there are at the start (--nodes or --cluster)",
+                )
+            yield Moment(time_s, fleet)
         elif lost or came or fleet != before:
             failures += bool(lost)
             yield Moment(time_s, fleet, lost, came, failures)
@@ -344,16 +341,6 @@ def _pass(ledger: Ledger, group: Iterable[Told]) -> tuple[tuple[str, ...], tuple
         elif not is_there and node in ledger:
             came[node] = None
     return tuple(lost), tuple(came), is_end, where
-
-
-def _first(time_s: float, fleet: Fleet, where: str) -> Moment:
-    if not fleet.nodes:
-        raise InvalidInputError(
-            "at the beginning no nodes are there",
-            where=where,
-            fix="say which there are at the start (--nodes or --cluster)",
-        )
-    return Moment(time_s, fleet)
 
 
 def _time_s(one: Told) -> float:
@@ -410,7 +397,13 @@ def summary_of(found: Iterable[Told], usual_link_s: float = 0.0) -> Summary:
         InvalidInputError: an event cannot have happened.
     """
     kinds: Counter[str] = Counter()
-    passing = moments(_counted(found, kinds), usual_link_s)
+
+    def counted() -> Iterator[Told]:
+        for one in found:
+            kinds[one.event.kind] += 1
+            yield one
+
+    passing = moments(counted(), usual_link_s)
     tally = TraceCounter(next(passing))
     for moment in passing:
         tally.note(moment)
@@ -473,12 +466,6 @@ class TraceCounter:
         )
 
 
-def _counted(found: Iterable[Told], kinds: Counter[str]) -> Iterator[Told]:
-    for one in found:
-        kinds[one.event.kind] += 1
-        yield one
-
-
 # Writing a trace event by event.
 
 
@@ -499,33 +486,17 @@ def write_events(path: str, events: Iterable[TraceEvent]) -> int:
     Raises:
         InvalidInputError: the place cannot be written, or whatever the events raise.
     """
-    rows = _csv_rows(events) if path.removesuffix(".gz").endswith(".csv") else map(print_event, events)
-    count = 0
-    with _stream(path) as stream:
-        for row in rows:
-            stream.write(row)
+    is_csv, count = path.removesuffix(".gz").endswith(".csv"), 0
+    with written(path) as stream:
+        if is_csv:
+            stream.write((",".join(COLUMNS) + "\n").encode())
+        for event in events:
+            stream.write(_csv_row(event) if is_csv else print_event(event))
             count += 1
-    return count - path.removesuffix(".gz").endswith(".csv")
+    return count
 
 
-def _csv_rows(events: Iterable[TraceEvent]) -> Iterator[bytes]:
-    yield (",".join(COLUMNS) + "\n").encode()
-    for event in events:
-        line = io.StringIO()
-        tree = to_tree(event)
-        csv.writer(line, lineterminator="\n").writerow([tree.get(name, "") for name in COLUMNS])
-        yield line.getvalue().encode()
-
-
-@contextmanager
-def _stream(path: str) -> Iterator[BinaryIO]:
-    if path == STANDARD_STREAM:
-        yield cast(BinaryIO, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-        return
-    with whole_file(path) as stream:
-        if path.endswith(".gz"):
-            with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
-                yield cast(BinaryIO, packed)
-        else:
-            yield stream
+def _csv_row(event: TraceEvent) -> bytes:
+    line, tree = io.StringIO(), to_tree(event)
+    csv.writer(line, lineterminator="\n").writerow([tree.get(name, "") for name in COLUMNS])
+    return line.getvalue().encode()

@@ -1,16 +1,18 @@
 """Who plays in a story: the processes that a trace starts, slows down and kills."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from ...schemas.conditions import Pair, pair_of
-from ...schemas.documents import parse_document
 from ...schemas.errors import InvalidInputError
+from ...schemas.files import source_of
 from ...schemas.plan import Plan, place_of
+from ...schemas.profile import ring_steps
 from ...schemas.protocols import Examined, Measured
-from ...schemas.trace import Trace, TraceEvent
+from ...schemas.trace import Trace, TraceEvent, read_trace
 from ..passes import passes_of
 from ..program import (
     AllReduce,
@@ -29,6 +31,8 @@ from ..program import (
     sends_of,
 )
 from ..resilience.conditions import Detour
+from ..resilience.protocol import FromCoordinator
+from ..resilience.worker_rules import WorkerRules, plan_of
 from ..simulator import Execution
 
 DEADLY = ("fail", "stop")
@@ -48,6 +52,8 @@ class Process:
         died_s: when it stops for good, or infinite.
         dies_by: the event that says so.
         naps_s: from when until when it stands still without being missed.
+        heard: what the coordinator has told it, and it has not taken yet.
+        rules: what it is to do; its own.
     """
 
     name: str
@@ -59,6 +65,11 @@ class Process:
     died_s: float = math.inf
     dies_by: TraceEvent | None = None
     naps_s: list[tuple[float, float]] = field(default_factory=list)
+    heard: deque[FromCoordinator] = field(default_factory=deque)
+    rules: WorkerRules = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rules = WorkerRules(self.name)
 
     def slowdown(self, iteration: int, now_s: float) -> float:
         """The factor on its operation times in an iteration that begins now."""
@@ -110,27 +121,22 @@ def cast_of(plan: Plan, trace: Trace, heartbeat_limit_s: float) -> list[Process]
         known = present.get(event.worker)
         if event.kind == "join":
             starts = Process(event.worker, len(processes) + 1, event.iteration or 0, event.time_s or 0.0)
-        elif event.kind == "recover" and known is not None and _has_stopped(known):
+        elif event.kind == "recover" and known is not None and any(one.kind == "stop" for one in known.events):
             if _wakes_in_time(known, event, heartbeat_limit_s):
                 continue
-            starts = _returning(known, event, len(processes) + 1)
+            starts = Process(
+                known.name, len(processes) + 1, arrives_s=math.inf if event.time_s is None else event.time_s
+            )
+            starts.returns = None if event.iteration is None else (known, event.iteration)
         else:
             if known is not None:
-                _note(known, event)
+                known.events.append(event)
+                if event.kind in DEADLY and event.time_s is not None:
+                    known.die(event.time_s, event)
             continue
         processes.append(starts)
         present[event.worker] = starts
     return processes
-
-
-def _note(process: Process, event: TraceEvent) -> None:
-    process.events.append(event)
-    if event.kind in DEADLY and event.time_s is not None:
-        process.die(event.time_s, event)
-
-
-def _has_stopped(process: Process) -> bool:
-    return any(event.kind == "stop" for event in process.events)
 
 
 def _wakes_in_time(process: Process, event: TraceEvent, heartbeat_limit_s: float) -> bool:
@@ -143,13 +149,6 @@ def _wakes_in_time(process: Process, event: TraceEvent, heartbeat_limit_s: float
     return True
 
 
-def _returning(process: Process, event: TraceEvent, connection: int) -> Process:
-    if event.time_s is not None:
-        return Process(process.name, connection, arrives_s=event.time_s)
-    assert event.iteration is not None
-    return Process(process.name, connection, arrives_s=math.inf, returns=(process, event.iteration))
-
-
 def joins(trace: Trace) -> int:
     """How many replacements wait from the start for their iteration."""
     return sum(event.kind == "join" and event.iteration is not None for event in trace.events)
@@ -158,6 +157,16 @@ def joins(trace: Trace) -> int:
 def link_ends(link: str) -> Sequence[str]:
     """The two workers of a link `k/i-k/j`."""
     return link.split("-")
+
+
+def read_valid_trace(path: str, plan: Plan) -> Trace:
+    """Read a trace and refuse it where it cannot happen to the plan's workers."""
+    trace = read_trace(path)
+    try:
+        check_trace(plan, trace)
+    except InvalidInputError as error:
+        raise InvalidInputError(error.what, where=f"{source_of(path)}, {error.where}", fix=error.fix) from None
+    return trace
 
 
 def check_trace(plan: Plan, trace: Trace) -> None:
@@ -366,7 +375,7 @@ class VirtualMachines:
         return self._known(plan, standing)
 
     def _staging(self, plan: str, standing: EpochConditions) -> TimedProgram:
-        planned = lower(self._truly_slow(parse_document(plan.encode(), Plan, "epoch"), standing))
+        planned = lower(self._truly_slow(plan_of(plan), standing))
         distances = _Distances(self._plan, standing)
         program = _stretched(planned, distances)
         detoured = {(one, other) for one, other, _ in standing.detours}
@@ -415,12 +424,12 @@ class _Distances:
     def around_s(self, ranks: Collection[int]) -> float:
         """Seconds that a sum over ranks takes longer than planned.
 
-        The 2 (n - 1) steps around a ring of n go at the pace of its slowest link. Delays that are there without faults
-        have no part in it: what an all-reduce takes is the plan's to say.
+        All steps of a ring go at the pace of its slowest link (`ring_steps`). Delays that are there without faults have
+        no part in it: what an all-reduce takes is the plan's to say.
         """
         faulty = {*self._seated(self._slow), *self._via}
         more_s = (self._more_s(*pair) for pair in faulty if {*pair} <= {*ranks})
-        return 2 * (len(ranks) - 1) * max(more_s, default=0.0)
+        return ring_steps(len(ranks)) * max(more_s, default=0.0)
 
     def broken(self) -> frozenset[RankPair]:
         """The links over which nothing passes."""
@@ -486,8 +495,14 @@ def measured(
     reduced_s = execution.reduced_s[rank]
     ways = sorted((pair[pair[0] == rank], way_s) for pair, way_s in staging.probed.items() if rank in pair)
     probes = [(peer, -1 - iteration, way_s) for peer, way_s in ways]
-    sent = [*_sent(staging, execution, rank), *((peer, number, 0.0) for peer, number, _ in probes)]
-    arrived = [*_arrived(staging, execution, rank), *(one for one in probes if one[2] <= reduced_s)]
+    sent, arrived, traffic = [], [], execution.traffic
+    for source, to, number, message in staging.sampled:
+        if source == rank:
+            sent.append((to, number, traffic.handed_s[message]))
+        elif to == rank and (message in traffic.awaited or rank_pair(source, to) not in staging.direct):
+            arrived.append((source, number, traffic.arrived_s[message]))
+    sent += [(peer, number, 0.0) for peer, number, _ in probes]
+    arrived += [one for one in probes if one[2] <= reduced_s]
     peers = staging.program.peers(rank)
     return Measured(
         worker=names[rank],
@@ -499,22 +514,6 @@ def measured(
         peers=tuple(names[peer] for peer in peers),
         iteration_s=reduced_s,
     )
-
-
-Moments = Iterator[tuple[int, int, float]]  # the other worker, a message's number, when
-
-
-def _sent(staging: TimedProgram, execution: Execution, rank: int) -> Moments:
-    for source, to, number, message in staging.sampled:
-        if source == rank:
-            yield to, number, execution.traffic.handed_s[message]
-
-
-def _arrived(staging: TimedProgram, execution: Execution, rank: int) -> Moments:
-    for source, to, number, message in staging.sampled:
-        is_known = message in execution.traffic.awaited or rank_pair(source, to) not in staging.direct
-        if to == rank and is_known:
-            yield source, number, execution.traffic.arrived_s[message]
 
 
 def _pace(staging: TimedProgram, execution: Execution, rank: int) -> float | None:

@@ -1,10 +1,10 @@
 """A failure trace on the virtual clock: the same story that `rtk run --inject` plays with real processes.
 
-The coordinator is the real one, its rules (resilience/rules.py) and nothing else; only its workers are simulated. So
-which plan follows, when a newcomer is let in and what is redone are written once. Each iteration is an execution of the
-epoch's program (simulator.py), begun where the last one ends; with a staggered optimizer iterations overlap, and a
-stage begins the next one when its own step is done, all stages of an iteration moved together as in
-`Simulation.repeated`.
+The coordinator is the real one, its rules (resilience/rules.py) and nothing else, and workers obey those of real ones
+(resilience/worker_rules.py); only what they execute is simulated. So which plan follows, when a newcomer is let in, and
+what is said and redone are written once. Each iteration is an execution of the epoch's program (simulator.py), begun
+where the last one ends; with a staggered optimizer iterations overlap, and a stage begins the next one when its own
+step is done, all stages of an iteration moved together as in `Simulation.repeated`.
 
 What happens when (as runners/torch/faults.py has it): a `fail` or `stop` of iteration n strikes when the worker is
 about to begin the operation in the middle of its order, or does so when n is redone if it did not come to that; a
@@ -19,16 +19,16 @@ sees what workers measure (cluster.py), as it would in a real run, and tells the
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 
-from ...schemas.documents import canonical, digest, parse_document
+from ...schemas.documents import canonical, digest
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.plan import Layers, Plan
 from ...schemas.profile import Connection
-from ...schemas.protocols import Examined, Monitor, Replan
+from ...schemas.protocols import Monitor, Replan
 from ...schemas.report import Report
 from ...schemas.timeline import Event, Span, Timeline, memory_of_workers
 from ...schemas.trace import Trace, TraceEvent
@@ -51,8 +51,34 @@ from ..resilience.events import (
     timeline_events,
 )
 from ..resilience.events import Event as RulesEvent
-from ..resilience.protocol import Commit, Copy, End, Epoch, Hello, Job, Ready, Refused, Suspect, Vote
+from ..resilience.protocol import (
+    Commit,
+    Copy,
+    End,
+    Epoch,
+    FromCoordinator,
+    FromWorker,
+    Hello,
+    Job,
+    Ready,
+    Refused,
+    Suspect,
+    Vote,
+)
 from ..resilience.rules import CoordinatorRules
+from ..resilience.worker_rules import (
+    Connect,
+    CopyState,
+    ExamineGroups,
+    JointAction,
+    Listen,
+    ReduceGradients,
+    Retire,
+    Say,
+    Turn,
+    may_begin,
+    plan_of,
+)
 from ..simulator import Cuts, Execution, Pauses, execute, is_computed, simulate
 from .cluster import (
     DEADLY,
@@ -141,10 +167,9 @@ class EpochState:
         message: by which the coordinator began it.
         plan: the message's.
         actors: its members, by rank.
-        last: its last iteration, as far as that is known.
+        last: its last iteration, as far as members have been told.
         runs: the tries at its iterations, in order.
         held_up: an iteration that waits for a commit, and when it could have begun, in s.
-        examined: what members have found before the first iteration, by rank.
     """
 
     message: Epoch
@@ -153,7 +178,6 @@ class EpochState:
     last: int
     runs: list[IterationAttempt] = field(default_factory=list)
     held_up: tuple[int, float] | None = None
-    examined: Mapping[int, Examined] = field(default_factory=dict)
 
 
 def half_way_s(program: Program, execution: Execution, rank: int) -> float | None:
@@ -418,17 +442,16 @@ class _World:
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
-            case Tell(_, Epoch() as epoch) if self.act is None or epoch.epoch > self.act.message.epoch:
-                self._enter(epoch)
-            case Tell(_, Commit() as commit) if commit.iteration == len(self.committed_s):
-                self._commit(commit)
-            case Tell(connection, End()) if self.monitor is not None and self.rules.phase == "running":
-                self.monitor.forget(self.by_connection[connection].name)
-            case Tell(connection, Refused(retry=True)):
-                process = self.by_connection[connection]
-                self._at(self.now_s + RETRY_S, _SAYS, lambda: self._say_hello(process))
-            case MakePlan():
-                self._make_plan(instruction)
+            case Tell(connection, message):
+                self._tell(self.by_connection[connection], message)
+            case MakePlan(number, plan, crew, conditions):
+                try:
+                    answer = planned(number, self.replan(plan, crew, conditions))
+                except InfeasibleError as error:
+                    answer = planned(number, None, error.what)
+                takes_s = 0.0 if answer.plan in self._made else self.costs.plan_s
+                self._made.add(answer.plan)
+                self._at(self.now_s + takes_s, _SAYS, lambda: self._feed(replace(answer, now_s=self.now_s)))
             case Wake(after_s, timer) if not timer.startswith("stall"):  # nobody hangs in a story
                 self._at(self.now_s + after_s, _LOST, lambda: self._feed(Elapsed(self.now_s, timer)))
             case Announce(what):
@@ -437,14 +460,44 @@ class _World:
                 self.end = instruction
                 self._break_off()
 
-    def _make_plan(self, asked: MakePlan) -> None:
-        try:
-            answer = planned(asked.number, self.replan(asked.plan, asked.crew, asked.conditions))
-        except InfeasibleError as error:
-            answer = planned(asked.number, None, error.what)
-        takes_s = 0.0 if answer.plan in self._made else self.costs.plan_s
-        self._made.add(answer.plan)
-        self._at(self.now_s + takes_s, _SAYS, lambda: self._feed(replace(answer, now_s=self.now_s)))
+    def _tell(self, process: Process, message: FromCoordinator) -> None:
+        match message:
+            case Refused(retry=True):
+                self._at(self.now_s + RETRY_S, _SAYS, lambda: self._say_hello(process))
+            case Epoch() if self.act is None or message.epoch > self.act.message.epoch:
+                self._enter(message)
+            case Commit() if message.iteration == len(self.committed_s):
+                self._commit(message)
+            case End() if self.monitor is not None and self.rules.phase == "running":
+                self.monitor.forget(process.name)
+        if isinstance(message, Turn | Commit):
+            process.heard.append(message)
+            if isinstance(message, Turn) and isinstance(process.rules.action, JointAction):
+                process.rules.supersede()
+            self._carry_on(process)
+
+    def _carry_on(self, process: Process) -> None:
+        """Let a worker do what comes next, but for what takes it time: that is done when its time has come."""
+        rules = process.rules
+        while not isinstance(rules.action, Connect | CopyState | ExamineGroups | ReduceGradients | Retire):
+            action = rules.action
+            if isinstance(action, Listen):
+                if not process.heard:
+                    return
+                rules.go_on(process.heard.popleft())
+                continue
+            rules.go_on()
+            if isinstance(action, Say):
+                self._hear(process, action.message)
+
+    def _hear(self, process: Process, message: FromWorker) -> None:
+        """A worker says something; what it has measured the monitor sees, too, and what that finds is an event."""
+        assert isinstance(message, Ready | Vote | Suspect)
+        self._feed(Said(self.now_s, process.connection, message))
+        if self.monitor is not None and isinstance(message, Vote) and message.measured is not None:
+            found = self.monitor.note(message.measured)
+            if found is not None and self.end is None:
+                self._feed(Noticed(self.now_s, found))
 
     def _commit(self, commit: Commit) -> None:
         assert self.act is not None
@@ -470,7 +523,7 @@ class _World:
         free_s = self.now_s
         if self.act is not None:  # the steps after a commit are made in any case
             free_s = max([free_s, *(run.end_s() for run in self.act.runs if run.cut_s == math.inf)])
-        act = EpochState(epoch, parse_document(epoch.plan.encode(), Plan, "epoch"), actors, epoch.last)
+        act = EpochState(epoch, plan_of(epoch.plan), actors, epoch.last)
         self.act = act
         self.acts.append(act)
         takes_s = self.costs.regroup_s + self.costs.copying_s(epoch.copies) if epoch.epoch > 1 else 0.0
@@ -497,19 +550,18 @@ class _World:
             self._at(waits_s, _BEGINS, lambda: self._be_ready(act))
             return
         for actor, worker in zip(act.actors, act.plan.live_workers(), strict=True):
-            ready = Ready(act.message.epoch, act.plan.stage_of(worker).layers)
-            self._feed(Said(self.now_s, actor.connection, ready))
+            actor.rules.go_on()
+            actor.rules.go_on(Ready(act.message.epoch, act.plan.stage_of(worker).layers))
+            self._carry_on(actor)
         if act.message.examine:
-            self._examine(act)
+            # The epoch's first iteration begins when all who are under suspicion have been examined.
+            staging = self._staging(act, act.message.iteration)
+            found = pause(staging, act.message.examine, [actor.name for actor in act.actors])
+            for rank, actor in enumerate(act.actors):
+                actor.rules.go_on(found.found.get(rank))
+            self._plan_begin(act, act.message.iteration, self.now_s + found.lasts_s)
         else:
             self._begin(act, act.message.iteration)
-
-    def _examine(self, act: EpochState) -> None:
-        """Who is under suspicion is examined; the epoch's first iteration begins when all of them are done."""
-        staging = self._staging(act, act.message.iteration)
-        found = pause(staging, act.message.examine, [actor.name for actor in act.actors])
-        act.examined = found.found
-        self._plan_begin(act, act.message.iteration, self.now_s + found.lasts_s)
 
     # Iterations
 
@@ -520,7 +572,7 @@ class _World:
         """Execute an iteration; its votes come in due course, and the next one begins when its stages are free."""
         if act is not self.act or self.end is not None or iteration > act.last:
             return
-        if len(self.committed_s) < iteration - (act.plan.optimizer == "staggered"):
+        if not may_begin(iteration, len(self.committed_s) - 1, act.plan.optimizer == "staggered"):
             act.held_up = (iteration, self.now_s)
             return
         self._mark_beginning(act, iteration)
@@ -541,36 +593,33 @@ class _World:
             self._plan_begin(act, iteration + 1, next_s)
 
     def _vote(self, act: EpochState, run: IterationAttempt, rank: int) -> None:
-        if act is self.act:
+        process = run.actors[rank]
+        if act is self.act and process.rules.action == ReduceGradients(run.iteration):
             numbers = tuple(
                 act.plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
                 for one in run.program.instructions[rank]
                 if isinstance(one, Compute) and one.operation.kind in ("B", "W")
             )
-            vote = Vote(act.message.epoch, run.iteration, True, numbers)
-            self._feed(Said(self.now_s, run.actors[rank].connection, vote))
-            self._look_at(act, run, rank)
-
-    def _look_at(self, act: EpochState, run: IterationAttempt, rank: int) -> None:
-        """Let the monitor see what a worker has measured; what it finds is an event."""
-        if self.monitor is None:
-            return
-        names = [actor.name for actor in run.actors]
-        seen = measured(run.staging, run.execution, rank, names, run.iteration, run.start_s)
-        is_first = run.iteration == act.message.iteration
-        found = self.monitor.note(replace(seen, examined=act.examined.get(rank) if is_first else None))
-        if found is not None and self.end is None:
-            self._feed(Noticed(self.now_s, found))
+            seen = None
+            if self.monitor is not None:
+                names = [actor.name for actor in run.actors]
+                seen = measured(run.staging, run.execution, rank, names, run.iteration, run.start_s)
+            process.rules.go_on(Vote(act.message.epoch, run.iteration, True, numbers, measured=seen))
+            self._carry_on(process)
 
     def _suspect(self, act: EpochState, rank: int, peer: int) -> None:
         """A worker has found out that it does not reach another one."""
-        if act is self.act and self.end is None and act.actors[rank].died_s > self.now_s:
-            suspect = Suspect(act.message.epoch, "nothing comes through", act.actors[peer].name)
-            self._feed(Said(self.now_s, act.actors[rank].connection, suspect))
+        process = act.actors[rank]
+        is_there = act is self.act and self.end is None and process.died_s > self.now_s
+        if is_there and isinstance(process.rules.action, JointAction):
+            process.rules.lose_touch("nothing comes through", act.actors[peer].name)
+            self._carry_on(process)
 
     def _run(self, act: EpochState, iteration: int) -> IterationAttempt:
         staging = self._staging(act, iteration)
-        pauses, broken_s = self._pauses(act), dict.fromkeys(staging.broken, 0.0)
+        still_s = {rank: actor.stands_still_s(self.now_s) for rank, actor in enumerate(act.actors)}
+        pauses = {rank: (one[0] - self.now_s, one[1] - self.now_s) for rank, one in still_s.items() if one is not None}
+        broken_s = dict.fromkeys(staging.broken, 0.0)
         execution = self._execute(staging, pauses, broken_s, iteration)
         breaks = list(self._breaks(act, staging, execution, iteration))
         for number, link, at_s in breaks:
@@ -631,11 +680,6 @@ class _World:
                 self._mark(event, None)
 
         self._at(at_s, _SAYS, snap)
-
-    def _pauses(self, act: EpochState) -> dict[int, tuple[float, float]]:
-        """Who stands still from when until when, counted from now."""
-        found = {rank: actor.stands_still_s(self.now_s) for rank, actor in enumerate(act.actors)}
-        return {rank: (one[0] - self.now_s, one[1] - self.now_s) for rank, one in found.items() if one is not None}
 
     def _execute(self, staging: TimedProgram, pauses: Pauses, broken_s: Cuts, iteration: int) -> Execution:
         is_steady = not pauses and not self.jitter and broken_s == dict.fromkeys(staging.broken, 0.0)

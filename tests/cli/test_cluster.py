@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rtk.cli.cluster import Site, read_cluster, with_gpu
 from rtk.schemas.cluster import Cluster, Overlay, SlowPath
 from rtk.schemas.cluster_file import SLURM_GPUS, read_overlay
 from rtk.schemas.documents import write_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
+from rtk.schemas.site import Site, read_cluster, with_gpu
 
 from .shell import Done, rtk
 

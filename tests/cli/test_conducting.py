@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rtk.cli.coordinating import JobConfig, JobController, first_beyond
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.resilience.protocol import Hello
+from rtk.running import JobConfig, JobController, first_beyond
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile

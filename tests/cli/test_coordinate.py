@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rtk.cli.coordinating import load_training, training_of
 from rtk.runners.torch.runner import PlanRunner
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.working import Training, load_training, training_of
 
 from ..ports import free_port
 from ..runners.ranks import run_ranks
@@ -169,9 +169,7 @@ def undisturbed(folder: Path, iterations: int) -> list[float]:
     """The losses of the same training without a coordinator and without processes, in which nothing happens."""
     plan = read_document(str(folder / "two-stages.json"), Plan)
     with contextlib.chdir(folder):
-        model, corpus = load_training(
-            plan, training_of(plan, "model.py:tiny", ["text.txt"], 1e-3, None, None, 1, False, 0)
-        )
+        model, corpus = load_training(plan, training_of(plan, Training("model.py:tiny", ["text.txt"])))
 
     def losses(runner: PlanRunner) -> list[float | None]:
         return [runner.step(corpus.batch(iteration)).loss for iteration in range(iterations)]

@@ -6,11 +6,11 @@ import signal
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from rtk.cli.detect import LogFormat
+from rtk.profilers.detecting import SeriesFormat
 from rtk.profilers.failslow.readers.formats import READERS
 from rtk.schemas.detection import Detection
 from rtk.schemas.documents import parse_document
@@ -91,8 +91,7 @@ def test_several_files_in_their_order_with_a_picture(log: Path, tmp_path: Path) 
 
 def test_formats_are_those_of_the_readers() -> None:
     """--format names every reader, and the two kinds of files that are no series."""
-    assert {one.value for one in LogFormat if one.is_series} == set(READERS)
-    assert {one.value for one in LogFormat if not one.is_series} == {"calls", "operations"}
+    assert set(get_args(SeriesFormat)) == set(READERS)
 
 
 def test_a_format_can_be_forced(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rtk.cli.executors import uninterrupted
+from rtk.schemas.pools import uninterrupted
 
 
 def press() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from rtk.cli import probe
 from rtk.cli.links_report import print_survey
-from rtk.cli.probe import parse_sizes, with_network
+from rtk.cli.probe import parse_sizes
+from rtk.probing import with_network
 from rtk.profilers.link_survey import LinkSurvey, survey
 from rtk.runners.torch.probe import Place
 from rtk.schemas.documents import read_document

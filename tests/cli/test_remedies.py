@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rtk.cli import coordinating
-from rtk.cli.coordinating import JobConfig, raise_for
+from rtk import running
+from rtk.running import JobConfig, raise_for
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink, SlowWorker
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.plan import Plan
@@ -46,7 +46,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Findings]:
     def monitor_of(plan: Plan, is_resumed: bool = False) -> Monitor:
         return Told(findings.pop(0))
 
-    monkeypatch.setattr(coordinating, "monitor_of", monitor_of)
+    monkeypatch.setattr(running, "monitor_of", monitor_of)
     return findings
 
 
@@ -81,10 +81,10 @@ def test_a_slow_worker_computes_less_until_it_is_well_again(tmp_path: Path, told
 def test_workers_of_a_slow_link_change_places_and_go_back(tmp_path: Path, told: list[Findings]) -> None:
     """S3: once being slow has cost as much as that, two workers swap their stages, with all that they hold, so that the
     link has nothing to carry; with relief they are where they were; what is trained is the same."""
-    told.append({1: Conditions((SlowLink(("0/1", "1/1"), 0.03),)), 9: HEALTHY})
+    told.append({1: Conditions((SlowLink(("0/1", "1/1"), 0.15),)), 9: HEALTHY})
     plan, iterations = plan_of(2, 2, 2, seconds=0.0005), 15
     (tmp_path / "trace.jsonl").write_text(
-        '{"iteration": 1, "kind": "slow_link", "link": "0/1-1/1", "delay_s": 0.03}\n'
+        '{"iteration": 1, "kind": "slow_link", "link": "0/1-1/1", "delay_s": 0.15}\n'
         '{"iteration": 9, "kind": "recover", "link": "0/1-1/1"}\n'
     )
     how = JobConfig(iterations, inject=str(tmp_path / "trace.jsonl"), mitigate="S3=0.05")

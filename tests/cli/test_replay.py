@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rtk.planners.policies.catalogue import NAMES
-from rtk.planners.policies.job import TrainingJob
+from rtk.planners.recovery.catalogue import NAMES
+from rtk.planners.recovery.job import TrainingJob
 from rtk.planners.shape import Shape
 from rtk.replaying import ReplayRequest, ask
 from rtk.runners.traces.generate import FaultScenario, Lasting, Racks, Renewal, SlowLinkEpisodes, generate

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.policies.catalogue import NAMES, policy
-from rtk.planners.policies.job import TrainingJob
+from rtk.planners.recovery.catalogue import NAMES, policy
+from rtk.planners.recovery.job import TrainingJob
 from rtk.planners.shape import Shape
 from rtk.runners.replay.engine import Record, replay
 from rtk.runners.traces.files import told

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from rtk.cli import run_output
 from rtk.cli.live_view import RunView, sparkline
 from rtk.cli.run_output import RunFacts, RunReport, RunStory, wants_live_view
 from rtk.runners.resilience.events import (
@@ -365,12 +366,13 @@ def test_metrics_are_the_same_lines(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_full_disk_ends_the_metrics_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_ends_the_metrics_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """When the metrics cannot be written there is one remark, and everything else goes on."""
+    remarks: list[str] = []
+    monkeypatch.setattr(run_output, "remark", remarks.append)
     tell([*STORY, END], metrics="/dev/full")
-    said = capsys.readouterr()
-    assert said.out.splitlines()[-1] == SUMMARY
-    assert said.err == "/dev/full: No space left on device; no more metrics are written, the training goes on\n"
+    assert capsys.readouterr().out.splitlines()[-1] == SUMMARY
+    assert remarks == ["/dev/full: No space left on device; no more metrics are written, the training goes on"]
 
 
 def test_metrics_that_cannot_be_opened_are_refused(tmp_path: Path) -> None:

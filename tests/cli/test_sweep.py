@@ -17,12 +17,12 @@ from unittest import mock
 import pytest
 
 from rtk import replaying
-from rtk.cli.executors import executor_of
-from rtk.cli.sweeping import read_sweep
 from rtk.replaying import ReplayRequest, replays
+from rtk.runners.replay.executors import executor_of
 from rtk.schemas.documents import canonical, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, RuntimeFailedError
 from rtk.schemas.replay_report import ReplayReport
+from rtk.sweeping import read_sweep
 
 from .shell import RTK, rtk, rtk_process
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from rtk.cli.coordinating import TransportKind, load_training, training_of
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.skeleton import Checkpointed
@@ -13,6 +12,7 @@ from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.form import ModelForm
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.working import Training, load_training, training_of
 
 WHOLE = """
 from torch import nn
@@ -41,7 +41,7 @@ def test_the_form_follows_from_the_plan(tmp_path: Path) -> None:
     """Model, cut, type and checkpointing are those of the profile behind the plan, as sizes are, for every worker."""
     (tmp_path / "mine.py").write_text(WHOLE)
     told = plan(1, cut="steps.*", dtype="bf16", checkpointing=True)
-    training = training_of(told, f"{tmp_path}/mine.py:Whole", None, 1e-3, None, None, 1, False, 0, TransportKind.AUTO)
+    training = training_of(told, Training(f"{tmp_path}/mine.py:Whole"))
     assert training.form == ModelForm("steps.*", "bf16", True)
     assert training.settings()["cut"] == "steps.*"
     model, corpus = load_training(told, training)
@@ -52,7 +52,7 @@ def test_the_form_follows_from_the_plan(tmp_path: Path) -> None:
 
 def test_plans_of_usual_models_say_nothing_new() -> None:
     """A plan whose profile says no form trains in the usual one."""
-    training = training_of(plan(2, name="gpt-tiny"), "gpt-tiny", None, 1e-3, 2, None, 1, False, 0)
+    training = training_of(plan(2, name="gpt-tiny"), Training("gpt-tiny", microbatch_size=2))
     assert training.form == ModelForm()
     assert not {"form", "cut", "dtype", "checkpointing"} & training.settings().keys()
 
@@ -61,7 +61,7 @@ def test_tied_weights_across_stages_are_refused(tmp_path: Path) -> None:
     """A model whose two ends share a matrix does not run in two stages, and the error says what would help."""
     (tmp_path / "mine.py").write_text(WHOLE)
     told = plan(2, cut="steps.*")
-    training = training_of(told, f"{tmp_path}/mine.py:Whole", None, 1e-3, None, None, 1, False, 0)
+    training = training_of(told, Training(f"{tmp_path}/mine.py:Whole"))
     with pytest.raises(InvalidInputError, match=r"tied weights.*\n.*\n.*tie_word_embeddings"):
         load_training(told, training)
 
@@ -69,4 +69,4 @@ def test_tied_weights_across_stages_are_refused(tmp_path: Path) -> None:
 def test_unknown_forms_are_refused() -> None:
     """A plan that asks for a type that there is not is refused."""
     with pytest.raises(InvalidInputError, match="'fp8' is no type"):
-        training_of(plan(2, dtype="fp8"), "gpt-tiny", None, 1e-3, 2, None, 1, False, 0)
+        training_of(plan(2, dtype="fp8"), Training("gpt-tiny", microbatch_size=2))

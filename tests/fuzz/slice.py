@@ -9,7 +9,7 @@ from typing import Any
 if __name__ != "worker":
     from ..warm import fork
 
-CASES = 200
+CASES = 120
 
 
 def wrong_cases(group: str) -> list[Any]:

@@ -25,7 +25,7 @@ DOORS = {
     "batch": ("planners.batch.distribute:distribute",),
     "greyhound": ("planners.greyhound.mitigate:plan_topology",),
     "adaptra": ("planners.adaptra.plan:plan_adaptra",),
-    "policies": ("planners.policies.catalogue:policy",),
+    "policies": ("planners.recovery.catalogue:policy",),
     "scheduling": ("planners.scheduling.solve:solve",),
     Basis.SIMULATED: (
         "runners.simulator:simulate",

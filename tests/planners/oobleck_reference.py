@@ -7,7 +7,7 @@ from math import inf
 from random import Random
 
 from rtk.planners.oobleck.mapping import Mapper, MappingObjective, MappingRequest, fill_of, stages_of
-from rtk.planners.oobleck.pace import one_iteration_s
+from rtk.planners.oobleck.pace import PaceCosts, PaceState, one_iteration_s
 from rtk.schemas.profile import Device, Layer, LayerCost, Profile
 
 Stage = tuple[int, int, int]  # end of the layers, GPUs, first layer
@@ -176,4 +176,6 @@ def one_forward_one_backward_s(times_s: list[float], microbatches: int, forward:
     depth = len(times_s)
     warm_up = [min(depth - i, microbatches) for i in range(depth)]
     costs = [forward * time_s for time_s in times_s], [(1 - forward) * time_s for time_s in times_s], [0.0] * depth
-    return one_iteration_s(microbatches, warm_up, *costs, [0.0] * depth, [0.0] * depth, [0.0] * (depth * warm_up[0]))
+    zeros, in_flight = [0.0] * depth, [0.0] * (depth * warm_up[0])
+    state = PaceState(zeros.copy(), zeros.copy(), in_flight, zeros, zeros, in_flight, [], [0] * depth)
+    return one_iteration_s(PaceCosts(warm_up, *costs), state, microbatches)

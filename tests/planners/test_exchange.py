@@ -5,9 +5,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.greyhound.topology import ALIKE, PlacePair, Swap, are_neighbours, are_peers, best_swap, swapped
+from rtk.planners.greyhound.topology import ALIKE, Swap, best_swap, exchanged
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
+from rtk.schemas.conditions import PlanConditions, are_neighbours, are_peers
 from rtk.schemas.plan import Place, Plan, Worker
 
 from .running_plans import profile
@@ -18,9 +19,9 @@ def grid(pp: int, dp: int) -> Plan:
     return plan_pipeline(profile([(1.0, 1.0, 1.0)] * pp), Shape(pp, dp, 1), "gpipe")
 
 
-def of_peers(slow: dict[PlacePair, float]) -> float:
+def of_peers(slow: PlanConditions) -> float:
     """A time that grows with the delays between peers."""
-    return 1 + sum(delay_s for pair, delay_s in slow.items() if are_peers(pair))
+    return 1 + sum(delay_s for pair, delay_s in slow.links_s if are_peers(pair))
 
 
 @given(st.integers(2, 5), st.integers(2, 4), st.data())
@@ -30,14 +31,14 @@ def test_a_slow_link_between_peers_is_moved_for_the_fewest_bytes(pp: int, dp: in
     stage = data.draw(st.integers(0, pp - 1))
     state_bytes = data.draw(st.lists(st.integers(1, 5).map(float), min_size=pp, max_size=pp))
     k, other = sorted(data.draw(st.sets(st.integers(0, dp - 1), min_size=2, max_size=2)))
-    slow = {((k, stage), (other, stage)): 0.5}
+    slow = PlanConditions(links_s=((((k, stage), (other, stage)), 0.5),))
 
     def time_s(swap: Swap | None) -> float:
-        return of_peers(slow if swap is None else swapped(slow, swap))
+        return of_peers(slow.moved(exchanged(swap)))
 
-    swap = best_swap(grid(pp, dp), (), slow, state_bytes, time_s, time_s)
+    swap = best_swap(grid(pp, dp), slow, state_bytes, time_s, time_s)
     assert swap is not None
-    ((pair, delay_s),) = swapped(slow, swap).items()
+    ((pair, delay_s),) = slow.moved(exchanged(swap)).links_s
     assert delay_s == 0.5
     assert not are_peers(pair)
     assert not are_neighbours(pair)
@@ -61,7 +62,8 @@ def test_a_swap_is_nearly_the_fastest_of_those_that_were_tried(pp: int, dp: int,
             tried[swap] = data.draw(st.floats(1.0, 2.0))
         return tried[swap]
 
-    swap = best_swap(replace(plan, workers=workers), slow, {}, [1.0] * pp, lambda swap: 1.0, time_s)
+    there = PlanConditions(tuple((place, 2.0) for place in sorted(slow)))
+    swap = best_swap(replace(plan, workers=workers), there, [1.0] * pp, lambda swap: 1.0, time_s)
     least_s = min(tried.values(), default=0.0)
     if swap is None:
         assert least_s == tried.get(None, 0.0)
@@ -80,5 +82,5 @@ def test_only_some_of_many_pipelines_that_are_alike_are_looked_at() -> None:
         asked.update(swap or ())
         return 1.0
 
-    assert best_swap(grid(4, 16), [(5, 1)], {}, [0.0] * 4, time_s, time_s) is None
+    assert best_swap(grid(4, 16), PlanConditions((((5, 1), 2.0),)), [0.0] * 4, time_s, time_s) is None
     assert {k for k, _ in asked} == {0, 1, 5}

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.cli.explain_words import words
 from rtk.planners.explain.explain import HEURISTIC, Explanation, explain
 from rtk.planners.explain.what_if import ChangeEffect, one_of_each
-from rtk.planners.pipeline import Schedule, plan_pipeline
+from rtk.planners.explain.words import words_of_explanation
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.lower_bound import lower_bound
@@ -21,6 +21,7 @@ from rtk.planners.scheduling.solve import solve
 from rtk.planners.shape import Shape
 from rtk.schemas.conditions import LinkPlace
 from rtk.schemas.documents import canonical_json, read_document
+from rtk.schemas.orders import Schedule
 from rtk.schemas.plan import Link, Pipeline, Plan
 from rtk.schemas.profile import Profile
 
@@ -46,7 +47,7 @@ def effect(found: Explanation, kind: str, where: str) -> ChangeEffect:
 
 def said(found: Explanation) -> str:
     """The words in one line."""
-    return " ".join(" ".join(words(found)).split())
+    return " ".join(words_of_explanation(found).split())
 
 
 def planned_anew_s(plan: Plan) -> float:
@@ -94,7 +95,7 @@ def test_changes_save_what_bounds_allow(plan: Plan, searches: int) -> None:
         assert x.saved_s == what_if.iteration_time_s - x.iteration_time_s >= -1e-9 * found.iteration_time_s
         assert x.lower_bound_s <= x.iteration_time_s <= x.same_orders_s * (1 + 1e-9)
     assert json.loads(canonical_json(asdict(found)))["counts"] == found.counts
-    assert all(len(line) <= 100 for line in words(found))
+    assert all(len(line) <= 100 for line in words_of_explanation(found).splitlines())
 
 
 @settings(max_examples=60)
@@ -210,7 +211,7 @@ def test_a_staggered_plan_is_explained_by_the_window_that_binds() -> None:
     assert (found.counts, found.iteration_time_s) == ("period", evaluate(staggered).period_s)
     assert (found.path.stage, found.path.optimizer_s) == (0, 9.0)
     assert found.bound.window == 0
-    assert any("in the window of stage 0" in line for line in words(found))
+    assert any("in the window of stage 0" in line for line in words_of_explanation(found).splitlines())
 
 
 def test_rerouted_work_between_pipelines_has_a_link_of_its_own() -> None:

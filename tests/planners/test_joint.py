@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rtk.planners.joint.plan import plan_joint, replan_joint, warm_up
 from rtk.planners.joint.search import single_techniques
-from rtk.planners.pipeline import Schedule, plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.scheduling.problem import problem_of
 from rtk.planners.scheduling.retime import value_s
 from rtk.planners.scheduling.solve import Effort
@@ -20,6 +20,7 @@ from rtk.schemas.check import check_plan
 from rtk.schemas.conditions import LinkPlace
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
+from rtk.schemas.orders import Schedule
 from rtk.schemas.plan import Place, Plan, Prediction
 
 from .running_plans import profile, short_search

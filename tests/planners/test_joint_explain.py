@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given, settings
 
-from rtk.cli.explain_words import words
 from rtk.planners.explain.explain import explain
 from rtk.planners.explain.what_if import troubles_of
+from rtk.planners.explain.words import words_of_explanation
 from rtk.planners.joint.plan import replan_joint
 from rtk.planners.scheduling.solve import Effort
 from rtk.schemas.plan import Plan
@@ -14,7 +14,7 @@ from .troubled import alike, troubled, troubled_plans
 
 
 def _said(plan: Plan) -> str:
-    return " ".join(" ".join(words(explain(plan, Effort("rules"), searches=0))).split())
+    return " ".join(words_of_explanation(explain(plan, Effort("rules"), searches=0)).split())
 
 
 def test_one_dead_worker_one_slow_one_and_one_slow_link() -> None:

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.pipeline import Schedule, plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.shape import Shape
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import canonical, digest, parse_document, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
+from rtk.schemas.orders import Schedule
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 

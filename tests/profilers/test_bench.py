@@ -11,8 +11,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from rtk.cli import profile as profile_verb
-from rtk.cli.profile import measure_at_once
-from rtk.profilers import links
+from rtk.profilers import links, measuring
 from rtk.profilers.fitting import DoesNotFitError
 from rtk.profilers.measure import GPU_WARM_UP, EventStopwatch, WarmUp, likeness_of, measure_profile
 from rtk.profilers.models.load import Model
@@ -106,7 +105,7 @@ def test_command_keeps_what_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     """`rtk profile -o p.json` writes the layers that fit to p.partial.json, and says so in its error."""
     leave_when_measured_anew(monkeypatch)
     monkeypatch.setattr(links, "measure_loopback", lambda: Connection(1e-4, 1e9))
-    monkeypatch.setattr(profile_verb, "load", lambda asked: crowd([0, 9]))
+    monkeypatch.setattr(measuring, "load", lambda asked: crowd([0, 9]))
     result = CliRunner().invoke(profile_verb.app, ["x", "-o", str(tmp_path / "p.json"), "--repeats", "1"])
     assert isinstance(result.exception, DoesNotFitError)
     kept = tmp_path / "p.partial.json"
@@ -211,8 +210,10 @@ def test_settings_tell_layers_apart() -> None:
 def test_measured_in_a_process_of_its_own() -> None:
     """A process measures when it is told to, says how far it is, and hands its profile over."""
     seen: list[tuple[int, int]] = []
-    asked = profile_verb.Measuring("gpt-tiny", 1, 8, repeats=2)
-    (profile,) = measure_at_once(asked, 1, Connection(1e-4, 1e9), lambda done, total: seen.append((done, total)))
+    asked = measuring.Measuring("gpt-tiny", 1, 8, repeats=2)
+    (profile,) = measuring.measure_at_once(
+        asked, 1, TorchStage, Connection(1e-4, 1e9), lambda done, total: seen.append((done, total))
+    )
     assert seen == [(1, 2), (2, 2)]
     assert len(profile.layers) == 10
     assert profile.network.intra_node == Connection(1e-4, 1e9)
@@ -221,14 +222,14 @@ def test_measured_in_a_process_of_its_own() -> None:
 def test_a_process_hands_its_error_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a measuring process meets comes out of the command in the same words, with what was measured."""
     leave_when_measured_anew(monkeypatch)
-    monkeypatch.setattr(profile_verb, "load", lambda asked: crowd([9, 0]))
+    monkeypatch.setattr(measuring, "load", lambda asked: crowd([9, 0]))
     ours, theirs = Pipe()
     ours.send("go")
-    profile_verb._measure_one(profile_verb.Measuring("x", repeats=1), 0, None, theirs)
-    assert profile_verb._hear(ours, 0) == ("ready", None)
+    measuring._measure_one(measuring.Measuring("x", repeats=1), 0, TorchStage, None, theirs)
+    assert measuring._hear(ours, 0) == ("ready", None)
     with pytest.raises(DoesNotFitError, match="1 Crowded") as caught:
         while True:
-            profile_verb._hear(ours, 0)
+            measuring._hear(ours, 0)
     assert caught.value.partial is not None
     assert len(caught.value.partial.layers) == 1
     assert caught.value.fix is not None
@@ -239,13 +240,13 @@ def test_a_process_that_dies_is_named() -> None:
     ours, theirs = Pipe()
     theirs.close()
     with pytest.raises(RuntimeFailedError, match="process 3"):
-        profile_verb._hear(ours, 3)
+        measuring._hear(ours, 3)
 
 
 def test_a_slow_device_shows(capsys: pytest.CaptureFixture[str], linear_profile: Callable[[float], Profile]) -> None:
     """The profile of the device in the middle is taken; one that takes over 10 % more than it is named."""
     profiles = [linear_profile(time_s) for time_s in (1.0, 1.3, 0.9, 1.05)]
-    assert profile_verb.in_the_middle(profiles) is profiles[0]
+    assert measuring.in_the_middle(profiles) is profiles[0]
     assert capsys.readouterr().err == "device 1 is slow: its layers take +30% against the median\n"
 
 

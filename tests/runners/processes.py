@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rtk.cli.coordinating import JobConfig, JobController, Training, load_training
 from rtk.runners.resilience.events import Announcement
+from rtk.running import JobConfig, JobController
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import RtkError
 from rtk.schemas.plan import Plan
+from rtk.working import Training, load_training
 
 if __name__ != "worker":
     from ..warm import fork
@@ -43,8 +44,8 @@ def single_process(plan: Plan, training: Training, iterations: int) -> list[floa
 
 def work(plan: bytes, training: Training, name: str, addresses: list[str], secret: bytes, not_before: int) -> None:
     """A worker's process: what `rtk run --coordinator` does."""
-    from rtk.cli.run import NOT_BEFORE
-    from rtk.cli.run import work as be_worker
+    from rtk.working import NOT_BEFORE
+    from rtk.working import work as be_worker
 
     os.environ[NOT_BEFORE] = str(not_before)
     try:

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rtk.planners.pipeline import Schedule, plan_pipeline
-from rtk.planners.recovery.rerouting import with_newcomers
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.runners.resilience.events import Announcement
@@ -26,9 +25,12 @@ from rtk.runners.torch.resilient import ResilientWorker
 from rtk.schemas.conditions import Conditions
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError
+from rtk.schemas.orders import Schedule
 from rtk.schemas.plan import Place, Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.protocols import Hand, Replan, Replanned
+
+from .newcomers import with_newcomers
 
 BLOCKS = 4
 SECRET = b"a secret for one test only"

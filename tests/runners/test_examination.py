@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from rtk.cli.coordinating import JobConfig, Training  # noqa: E402
 from rtk.planners.pipeline import plan_pipeline  # noqa: E402
 from rtk.planners.recovery.answers import PolicyName  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
@@ -33,6 +32,7 @@ from rtk.runners.virtual.cluster import (  # noqa: E402
     pause,
 )
 from rtk.runners.virtual.job import SwitchCosts, simulate_story  # noqa: E402
+from rtk.running import JobConfig  # noqa: E402
 from rtk.schemas.conditions import Conditions, pair_of, under_conditions  # noqa: E402
 from rtk.schemas.documents import canonical  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
@@ -41,13 +41,14 @@ from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
 from rtk.schemas.protocols import Examined, Hand, Replanned  # noqa: E402
 from rtk.schemas.trace import Trace, TraceEvent, print_trace  # noqa: E402
 from rtk.wiring import monitor_of  # noqa: E402
+from rtk.working import Training  # noqa: E402
 
 from .processes import ProcessJob  # noqa: E402
 from .test_detours import world  # noqa: E402
 from .test_transport_epochs import close_all, in_background, in_ranks  # noqa: E402
 
 MODEL = Path(__file__).parents[2] / "benchmarks" / "small_model.py"
-PACED = Training(f"{MODEL}:eight", (), 1e-3, 2, 32, 1, True, 0, "auto")
+PACED = Training(f"{MODEL}:eight", (), 1e-3, 2, 32, 1, True, "auto", 0)
 NAMES = [f"{k}/0" for k in range(12)]
 
 

@@ -12,7 +12,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rtk.cli.coordinating import JobConfig, Training  # noqa: E402
 from rtk.planners.pipeline import plan_pipeline  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners.program import AllReduce, Compute, GradientBucket, Message, Receive  # noqa: E402
@@ -20,8 +19,10 @@ from rtk.runners.resilience.progress import HUNG  # noqa: E402
 from rtk.runners.resilience.protocol import End, Epoch, Inquiry  # noqa: E402
 from rtk.runners.torch import activity  # noqa: E402
 from rtk.runners.torch.activity import Activity, ActivityTimer, Interruption  # noqa: E402
+from rtk.running import JobConfig  # noqa: E402
 from rtk.schemas.orders import Operation  # noqa: E402
 from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
+from rtk.working import Training  # noqa: E402
 
 from .processes import ProcessJob, single_process  # noqa: E402
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from rtk.planners.pipeline import Schedule, plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.program import AllReduce, GradientBucket, Send, lower
 from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.iteration import Iteration, Rank, SpanTimer, Tags, groups_of, splits_backward
-from rtk.schemas.orders import Operation
+from rtk.schemas.orders import Operation, Schedule
 from rtk.schemas.plan import Optimizer, Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.timeline import Span

@@ -11,13 +11,14 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from rtk.planners.pipeline import Schedule, plan_pipeline
+from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.runners.torch.runner import PlanRunner
 from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.check import check_timeline, require_valid
 from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.orders import Schedule
 from rtk.schemas.plan import Optimizer, Pipeline, Plan, Planner, Template, Worker
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.timeline import Timeline

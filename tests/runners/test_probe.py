@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rtk.cli.main import main
-from rtk.cli.probe import MEETING
+from rtk.probing import MEETING
 from rtk.profilers.failslow.monitor.job import slow_parts
 from rtk.runners.passes import ring_passes
 from rtk.runners.torch import probe

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from rtk.planners.recovery.rerouting import replan_from
+from rtk.planners.recovery.answers import PolicyName, answers_for
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import AtlasRequest, opening
@@ -157,6 +157,14 @@ def test_a_skipped_step_is_not_taken(staggered: bool) -> None:
     assert_same(parameters(worker), after([0, 3]))
 
 
+def test_the_later_of_two_commits_says_both() -> None:
+    """Staggered, a worker whose coordinator died with two votes unanswered may hear of the later commit only."""
+    worker, plan = alone(staggered=True)
+    story = {(1, 0): [], (1, 1): [Commit(1, 1, last=99)], (1, 2): [Commit(1, 2, last=99), End(0, "done")]}
+    worker.run(Script(worker, epoch(plan, 1, 0), story), Welcome(1.0, 0.0, ""))  # type: ignore[arg-type]
+    assert_same(parameters(worker), after([0, 1, 2]))
+
+
 def test_a_checkpoint_that_falls_due_as_an_epoch_ends_is_saved(tmp_path: Any) -> None:
     """A worker that was interrupted as it heard a commit saves the state after it all the same."""
     worker, plan = alone()
@@ -177,7 +185,9 @@ def slipstream(technique: str, pp: int, dp: int, failed: frozenset[Place] = froz
 
 def job_of(plan: Plan, iterations: int, *deaths: tuple[str, int], **more: Any) -> ThreadJob:
     """A job whose failures are planned for as `rtk run` does, where nobody moves."""
-    return ThreadJob(plan, Job(plan, iterations, **more), replan_from(plan, None, 0), set(deaths))
+    return ThreadJob(
+        plan, Job(plan, iterations, **more), answers_for(plan, PolicyName.SLIPSTREAM, None, 0), set(deaths)
+    )
 
 
 def assert_peers_agree(job: ThreadJob) -> None:

@@ -16,9 +16,10 @@ from torch.distributed.pipelining import PipelineStage, _schedule_visualizer
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from torch.nn.functional import mse_loss
 
-from rtk.planners.pipeline import Schedule, plan_from_orders, plan_pipeline
+from rtk.planners.pipeline import plan_from_orders, plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.torch_csv import from_torch_csv, to_torch_csv
+from rtk.schemas.orders import Schedule
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 

@@ -7,7 +7,7 @@ import pytest
 
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
-from rtk.planners.recovery.reconfiguring import Regrouping
+from rtk.planners.recovery.answers import PolicyName, answers_for
 from rtk.runners.resilience.protocol import Job
 from rtk.schemas.plan import Plan
 
@@ -25,7 +25,7 @@ def unlike(nodes: int, gpus_per_node: int, smallest: int, microbatches: int) -> 
 
 
 def job_of(plan: Plan, iterations: int, *deaths: tuple[str, int], **more: Any) -> ThreadJob:
-    return ThreadJob(plan, Job(plan, iterations, **more), Regrouping(plan, 100), set(deaths))
+    return ThreadJob(plan, Job(plan, iterations, **more), answers_for(plan, PolicyName.OOBLECK, None, 100), set(deaths))
 
 
 def assert_holders_agree(job: ThreadJob) -> None:

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-from rtk.planners.scheduling.list_schedule import next_ready
 from rtk.planners.scheduling.retime import move
 from rtk.schemas.kernels import _make_anew_what_is_foreign, compiled, pays
 
@@ -48,8 +47,6 @@ def test_kernels_remain_plain_functions() -> None:
     assert order == [1, 4, 2, 3]
     move(order, 1, 3)
     assert order == [1, 2, 3, 4]
-    assert next_ready(0, [1, 0, 0], [2, 0, 0], [0, 2, 4], [5.0, 7.0, 0.0]) == 7.0
-    assert next_ready(1, [1, 0, 0], [2, 0, 0], [0, 2, 4], [5.0, 7.0, 0.0]) == float("inf")
 
 
 def test_what_another_version_left_in_the_cache_is_made_anew() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rtk.runners.replay.engine import refused, replay, report_of, yardstick_of
 from rtk.schemas.plan import Place, Plan
-from rtk.schemas.replay import Costs, Fleet, Moment, Pause, StateChange, TrainingState
+from rtk.schemas.replay import Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
 from rtk.schemas.replay_report import GpuHours, PolicyReport, ReplayReport, Stretch, WhereTimeWent
 
 NODES = tuple(f"n{number}" for number in range(8))
@@ -22,7 +22,7 @@ class Scripted:
     def begin(self, fleet: Fleet) -> TrainingState:
         return TrainingState((), 80.0 / len(fleet.nodes), 16, len(fleet.nodes), 2.0**30)
 
-    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
+    def react(self, standing: TrainingState, moment: Moment) -> Transition:
         if self._never_fails:
             return ()
         pauses = (Pause("restarting", self._pause_s),)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rtk.schemas.timeline import Timeline
-from rtk.viz.gantt import _figure, gantt_html
+from rtk.viz.gantt import figure_of, gantt_html
 from rtk.viz.scene import lay_out
 from rtk.viz.style import LOOKS
 
@@ -18,7 +18,7 @@ def page(rerouted: Timeline) -> str:
 
 
 def figure(*timelines: tuple[str, Timeline]) -> dict[str, Any]:
-    tree: dict[str, Any] = _figure(lay_out(timelines, "t")).to_dict()
+    tree: dict[str, Any] = figure_of(lay_out(timelines, "t")).to_dict()
     return tree
 
 

@@ -1,10 +1,9 @@
 """A job's operations, put in order: the same operation of all steps and data-parallel peers side by side."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +84,11 @@ def arrange(table: Table, where: str) -> Operations:
     Raises:
         InvalidInputError: an operation is there twice, workers differ in what they do, or a rank has two places.
     """
-    codes, first, operation = np.unique(_codes(table), return_index=True, return_inverse=True)
+    # A number for each row that says which operation of a step it is.
+    _, stage = np.unique(table.whole["stage"], return_inverse=True)
+    numbers, number = np.unique(table.whole["seq_id"], return_inverse=True)
+    code: Whole = (stage * len(KNOWN) + table.kind) * len(numbers) + number
+    codes, first, operation = np.unique(code, return_index=True, return_inverse=True)
     steps, step = np.unique(table.whole["step"], return_inverse=True)
     peers, peer = np.unique(table.whole["dp_rank"], return_inverse=True)
     shape = (len(codes), len(steps), len(peers))
@@ -93,8 +96,20 @@ def arrange(table: Table, where: str) -> Operations:
         raise _unlike(where)
     cell = (operation * shape[1] + step) * shape[2] + peer
     count = np.bincount(cell, minlength=shape[0] * shape[1] * shape[2]).reshape(shape)
-    _check_once(count, table, cell, where)
-    is_used, is_kept = _common(count > 0, where)
+    if count.max() > 1:
+        row = int(np.flatnonzero(count.reshape(-1)[cell] > 1)[-1])
+        twice, whole = _operation(table, row), table.whole
+        raise InvalidInputError(
+            f"rank {whole['rank'][row]} has {twice.kind} {twice.number} twice in step {whole['step'][row]}",
+            where=f"{where}, row {row + 1}",
+            fix="number the operations of a kind by seq_id, and give each once",
+        )
+    # The operations that most steps have on all peers, and the steps that have these and no others.
+    is_on_all = np.asarray((count > 0).all(axis=2))
+    is_used: NDArray[np.bool_] = np.asarray(is_on_all.mean(axis=1) > 0.5)
+    is_kept: NDArray[np.bool_] = np.asarray(is_on_all[is_used].all(axis=0)) & ~(count > 0)[~is_used].any(axis=(0, 2))
+    if not is_used.any() or not is_kept.any():
+        raise _unlike(where)
 
     def laid_out(column: Times) -> Times:
         full = np.zeros(count.size)
@@ -114,39 +129,10 @@ def arrange(table: Table, where: str) -> Operations:
     )
 
 
-def _codes(table: Table) -> Whole:
-    """A number for each row that says which operation of a step it is."""
-    _, stage = np.unique(table.whole["stage"], return_inverse=True)
-    numbers, number = np.unique(table.whole["seq_id"], return_inverse=True)
-    codes: Whole = (stage * len(KNOWN) + table.kind) * len(numbers) + number
-    return codes
-
-
 def _operation(table: Table, row: int) -> StageOperation:
     chunk, model_chunk, microbatch = (int(table.whole[name][row]) for name in ("mc", "gmc", "mb_id"))
     stage, number = (int(table.whole[name][row]) for name in ("stage", "seq_id"))
     return StageOperation(stage, KNOWN[table.kind[row]], number, chunk, model_chunk, microbatch)
-
-
-def _check_once(count: NDArray[Any], table: Table, cell: Whole, where: str) -> None:
-    if count.max() > 1:
-        row = int(np.flatnonzero(count.reshape(-1)[cell] > 1)[-1])
-        operation, whole = _operation(table, row), table.whole
-        raise InvalidInputError(
-            f"rank {whole['rank'][row]} has {operation.kind} {operation.number} twice in step {whole['step'][row]}",
-            where=f"{where}, row {row + 1}",
-            fix="number the operations of a kind by seq_id, and give each once",
-        )
-
-
-def _common(is_there: NDArray[np.bool_], where: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """The operations that most steps have on all peers, and the steps that have these and no others."""
-    on_all = np.asarray(is_there.all(axis=2))
-    is_used = np.asarray(on_all.mean(axis=1) > 0.5)
-    is_kept = np.asarray(on_all[is_used].all(axis=0)) & ~is_there[~is_used].any(axis=(0, 2))
-    if not is_used.any() or not is_kept.any():
-        raise _unlike(where)
-    return is_used, is_kept
 
 
 def _ranks(table: Table, peers: int, peer: Whole, where: str) -> tuple[tuple[str, ...], ...]:
@@ -374,11 +360,6 @@ def _sorted(graph: _Graph) -> tuple[SimultaneousStart, ...]:
     groups = [*graph.together, *alone]
     event_of = {place: number for number, members in enumerate(groups) for place in members}
     needs = [{event_of[b] for p in members for b in graph.before[p]} - {n} for n, members in enumerate(groups)]
-    order = _topological(needs, graph.where)
-    return tuple(SimultaneousStart(groups[n], graph.operations[groups[n][0]].kind in table.AMONG_PEERS) for n in order)
-
-
-def _topological(needs: Sequence[set[int]], where: str) -> list[int]:
     followers: list[list[int]] = [[] for _ in needs]
     for number, before in enumerate(needs):
         for one in sorted(before):
@@ -393,7 +374,7 @@ def _topological(needs: Sequence[set[int]], where: str) -> list[int]:
     if len(order) != len(needs):
         raise InvalidInputError(
             "operations wait for one another in a circle",
-            where=where,
+            where=graph.where,
             fix="check seq_id, mb_id, gmc and start_ts: messages must start in the order of their micro-batches",
         )
-    return order
+    return tuple(SimultaneousStart(groups[n], graph.operations[groups[n][0]].kind in table.AMONG_PEERS) for n in order)

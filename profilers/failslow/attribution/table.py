@@ -85,9 +85,17 @@ def read_table(path: Path) -> Table:
     if not len(raw["optype"]):
         raise InvalidInputError("the table of operations has no rows", where=where, fix="record at least one step")
     whole = {name: _whole(raw[name], name, where) for name in WHOLE}
-    start_s, duration_s = (_times(raw[name], name, where) for name in TIMES)
+    start_s, duration_s = (_converted(raw[name], name, where) for name in TIMES)
+    for name, times in zip(TIMES, (start_s, duration_s), strict=True):
+        _refuse(~(np.abs(times) < 1e15), times, name, where, "give seconds")
     _refuse(duration_s < 0, duration_s, "duration", where, "an operation cannot take less than no time")
-    return Table(whole, _kinds(raw["optype"], where), start_s, duration_s)
+    names, places = np.unique(raw["optype"].astype(str), return_inverse=True)
+    for place, name in enumerate(names):
+        if name not in KNOWN:
+            row = int(np.flatnonzero(places == place)[0])
+            raise _bad_value("optype", name, row, where, f"known are {', '.join(KNOWN)}")
+    known: Whole = np.array([KNOWN.index(name) for name in names], dtype=np.int64)[places]
+    return Table(whole, known, start_s, duration_s)
 
 
 def _read_parquet(path: Path) -> Raw:
@@ -103,7 +111,14 @@ def _read_parquet(path: Path) -> Raw:
     try:
         file = parquet.ParquetFile(path)
         there = [name for name in COLUMNS if name in file.schema_arrow.names]
-        _require_room(file.metadata.num_rows * len(there), path)
+        # Equal values pack without end: as with other files, the bound is on what they unpack to.
+        values = file.metadata.num_rows * len(there)
+        if values * NUMBER_BYTES > BOUND.most_bytes:
+            raise InvalidInputError(
+                f"the table has {values:,} values, which unpack to more than {BOUND.most_bytes:,.0f} bytes",
+                where=str(path),
+                fix="give fewer steps, or if you trust it allow more: rtk --max-input 4GiB …",
+            )
         table = file.read(columns=there)
     except (arrow.ArrowException, OSError) as error:
         raise InvalidInputError(
@@ -112,20 +127,19 @@ def _read_parquet(path: Path) -> Raw:
     return {name: table[name].to_numpy(zero_copy_only=False) for name in there}
 
 
-def _require_room(values: int, path: Path) -> None:
-    """Equal values pack without end: as with other files, the bound is on what they unpack to."""
-    if values * NUMBER_BYTES > BOUND.most_bytes:
-        raise InvalidInputError(
-            f"the table has {values:,} values, which unpack to more than {BOUND.most_bytes:,.0f} bytes",
-            where=str(path),
-            fix="give fewer steps, or if you trust it allow more: rtk --max-input 4GiB …",
-        )
-
-
 def _read_csv(path: Path) -> Raw:
+    rows: list[list[str]] = []
     try:
         with _opened(path) as text:
-            rows = list(_rows_of(text, str(path)))
+            reader = csv.reader(text, strict=True)
+            for row in filter(None, reader):
+                if rows and len(row) != len(rows[0]):
+                    raise InvalidInputError(
+                        f"a row has {len(row)} values, the header {len(rows[0])}",
+                        where=f"{path}:{reader.line_num}",
+                        fix="it may have been cut off: leave the row out",
+                    )
+                rows.append(row)
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidInputError(f"the table cannot be read: {error}", where=str(path), fix="write it again") from None
     if not rows:
@@ -134,32 +148,10 @@ def _read_csv(path: Path) -> Raw:
     return {name.strip(): np.array(column, dtype=str) for name, column in zip(rows[0], columns, strict=True)}
 
 
-def _rows_of(text: TextIO, where: str) -> Iterator[list[str]]:
-    reader = csv.reader(text, strict=True)
-    width = None
-    for row in reader:
-        if not row:
-            continue
-        width = len(row) if width is None else width
-        if len(row) != width:
-            raise InvalidInputError(
-                f"a row has {len(row)} values, the header {width}",
-                where=f"{where}:{reader.line_num}",
-                fix="it may have been cut off: leave the row out",
-            )
-        yield row
-
-
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
     with opened(str(path)) as stream:
         yield TextIOWrapper(stream, encoding="utf-8", newline="")
-
-
-def _times(column: NDArray[Any], name: str, where: str) -> Times:
-    times = _converted(column, name, where)
-    _refuse(~(np.abs(times) < 1e15), times, name, where, "give seconds")
-    return times
 
 
 def _whole(column: NDArray[Any], name: str, where: str) -> Whole:
@@ -178,26 +170,12 @@ def _converted(column: NDArray[Any], name: str, where: str) -> Times:
     try:
         return column.astype(np.float64)
     except (TypeError, ValueError):
-        row = next(place for place, value in enumerate(column) if not _is_number(value))
-        raise _bad_value(name, column[row], row, where, "give a number") from None
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _kinds(column: NDArray[Any], where: str) -> Whole:
-    names, places = np.unique(column.astype(str), return_inverse=True)
-    for place, name in enumerate(names):
-        if name not in KNOWN:
-            row = int(np.flatnonzero(places == place)[0])
-            raise _bad_value("optype", name, row, where, f"known are {', '.join(KNOWN)}")
-    known: Whole = np.array([KNOWN.index(name) for name in names], dtype=np.int64)[places]
-    return known
+        for row, value in enumerate(column):
+            try:
+                float(value)
+            except (TypeError, ValueError):
+                raise _bad_value(name, value, row, where, "give a number") from None
+        raise
 
 
 def _refuse(is_bad: NDArray[np.bool_], column: Times, name: str, where: str, fix: str) -> None:

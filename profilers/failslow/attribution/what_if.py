@@ -97,11 +97,24 @@ class WhatIfModel:
             InvalidInputError: messages do not fit to the micro-batches, or nothing takes any time.
         """
         dependencies = dependencies_of(job, where)
-        busy_s = _own_times(job, dependencies)
+        # What operations took from the last start of their event on.
+        busy_s = job.duration_s.copy()
+        for event in dependencies.events:
+            if job.operations[event.members[0]].kind in table.WAITING:
+                members = list(event.members)
+                begin_s = job.start_s[members].max(axis=0)
+                begin_s = begin_s.max(axis=1, keepdims=True) if event.among_peers else begin_s
+                # A message may be on its way before its receiver asks for it: then it takes nothing.
+                busy_s[members] = np.maximum(job.end_s[members] - begin_s, 0.0)
         late_s = np.stack([job.start_s[n] - _latest(job.end_s, b, job) for n, b in enumerate(dependencies.before)])
         if not busy_s.any():
             raise InvalidInputError("no operation takes any time", where=where, fix="give durations in seconds")
-        return cls(job, dependencies, busy_s, late_s, _usual_times(job, busy_s))
+        of_kind = np.array([o.kind for o in job.operations])
+        usual_s = np.empty((len(of_kind), 1, 1))
+        for kind in np.unique(of_kind):
+            middle = np.median if kind in table.COMMUNICATION else np.mean
+            usual_s[of_kind == kind] = middle(busy_s[of_kind == kind])
+        return cls(job, dependencies, busy_s, late_s, usual_s)
 
     def steps_s(self, busy_s: Times) -> Times:
         """What each step takes, if the operations take these times, without time between operations."""
@@ -136,28 +149,6 @@ class WhatIfModel:
         """The operations of a data-parallel peer's whole pipeline."""
         mask: Mask = np.arange(self.job.peers) == peer
         return mask[None, None, :]
-
-
-def _own_times(job: Operations, dependencies: Dependencies) -> Times:
-    """What operations took from the last start of their event on."""
-    busy_s = job.duration_s.copy()
-    for event in dependencies.events:
-        if job.operations[event.members[0]].kind in table.WAITING:
-            members = list(event.members)
-            begin_s = job.start_s[members].max(axis=0)
-            begin_s = begin_s.max(axis=1, keepdims=True) if event.among_peers else begin_s
-            # A message may be on its way before its receiver asks for it: then it takes nothing.
-            busy_s[members] = np.maximum(job.end_s[members] - begin_s, 0.0)
-    return busy_s
-
-
-def _usual_times(job: Operations, busy_s: Times) -> Times:
-    of_kind = np.array([o.kind for o in job.operations])
-    usual_s = np.empty((len(of_kind), 1, 1))
-    for kind in np.unique(of_kind):
-        middle = np.median if kind in table.COMMUNICATION else np.mean
-        usual_s[of_kind == kind] = middle(busy_s[of_kind == kind])
-    return usual_s
 
 
 def slowest(slowness: Mapping[T, float]) -> list[T]:
@@ -326,7 +317,8 @@ def _correlation(what_if: WhatIfModel, busy_s: Times) -> float:
             pairs[o.stage, o.model_chunk].append((place, backward))
     found: list[float] = []
     for places in pairs.values():
-        forward_s, backward_s = (_centred(busy_s[list(side)]) for side in zip(*places, strict=True))
+        times_s = [busy_s[list(side)] for side in zip(*places, strict=True)]
+        forward_s, backward_s = (side_s - side_s.mean(axis=(0, 1)) for side_s in times_s)
         spread = np.sqrt((forward_s**2).sum(axis=(0, 1)) * (backward_s**2).sum(axis=(0, 1)))
         is_spread = spread > 0
         found.extend((forward_s * backward_s).sum(axis=(0, 1))[is_spread] / spread[is_spread])
@@ -335,11 +327,6 @@ def _correlation(what_if: WhatIfModel, busy_s: Times) -> float:
 
 def _of_kind(what_if: WhatIfModel, kind: str) -> list[tuple[int, StageOperation]]:
     return [(place, o) for place, o in enumerate(what_if.job.operations) if o.kind == kind]
-
-
-def _centred(times_s: Times) -> Times:
-    centred_s: Times = times_s - times_s.mean(axis=(0, 1))
-    return centred_s
 
 
 def slow_communication(what_if: WhatIfModel, busy_s: Times) -> Cause | None:
@@ -415,16 +402,6 @@ def attribution_of(what_if: WhatIfModel) -> Attribution:
         return (was_s - what_if.takes_s(busy_s)) / (was_s - ideal_s)
 
     slow_links = slowest({link: mean_of_link_s(what_if.busy_s, link) for link in links_of(what_if)})
-    return Attribution(
-        slowdown=was_s / ideal_s,
-        worker_share=share(what_if.without(_slowest_workers(what_if, ideal_s))),
-        stage_share=share(what_if.without(what_if.on_stage(len(what_if.job.ranks) - 1))),
-        link_share=share(what_if.without(any_link(what_if, slow_links))),
-        data_share=share(alike(what_if, what_if.busy_s)),
-    )
-
-
-def _slowest_workers(what_if: WhatIfModel, ideal_s: float) -> Mask:
     job = what_if.job
     stages = [what_if.takes_s(what_if.only(what_if.on_stage(s))) / ideal_s for s in range(len(job.ranks))]
     peers = [what_if.takes_s(what_if.only(what_if.of_peer(p))) / ideal_s for p in range(job.peers)]
@@ -432,7 +409,13 @@ def _slowest_workers(what_if: WhatIfModel, ideal_s: float) -> Mask:
     mask = _none(what_if)
     for stage, peer in slowest(both):
         mask |= what_if.on_stage(stage) & what_if.of_peer(peer)
-    return mask
+    return Attribution(
+        slowdown=was_s / ideal_s,
+        worker_share=share(what_if.without(mask)),
+        stage_share=share(what_if.without(what_if.on_stage(len(what_if.job.ranks) - 1))),
+        link_share=share(what_if.without(any_link(what_if, slow_links))),
+        data_share=share(alike(what_if, what_if.busy_s)),
+    )
 
 
 def links_of(what_if: WhatIfModel) -> tuple[NeighbourLink, ...]:
@@ -525,7 +508,9 @@ def findings_of(path: Path) -> FileFindings:
     notes = _notes(what_if)
     events = tuple(_event(effect, notes if not n else ()) for n, effect in enumerate(effects))
     if not events and attribution.slowdown >= NOTICEABLE:
-        events = (_unexplained(attribution, job.steps, notes),)
+        told = f"a step takes {attribution.slowdown:.2f} times what it would with all operations of a kind alike"
+        evidence = (told, "no link, worker or stage, nor the data, costs 10 % by itself", *notes)
+        events = (FailSlow(0, None, job.steps - 1, None, attribution.slowdown, "unknown", evidence=evidence),)
     events = tuple(sorted(events, key=lambda event: event.onset))
     return FileFindings(where, KIND, job.steps, what_if.ideal_s(), events, attribution)
 
@@ -545,13 +530,6 @@ def _event(effect: CauseEffect, notes: tuple[str, ...]) -> FailSlow:
         scope=effect.cause.scope,
         evidence=(*effect.cause.evidence, cost, *notes),
     )
-
-
-def _unexplained(attribution: Attribution, steps: int, notes: tuple[str, ...]) -> FailSlow:
-    """A slow-down that no single remedy takes away."""
-    told = f"a step takes {attribution.slowdown:.2f} times what it would with all operations of a kind alike"
-    evidence = (told, "no link, worker or stage, nor the data, costs 10 % by itself", *notes)
-    return FailSlow(0, None, steps - 1, None, attribution.slowdown, "unknown", evidence=evidence)
 
 
 def _notes(what_if: WhatIfModel) -> tuple[str, ...]:

@@ -118,7 +118,11 @@ def read_call_log(path: Path) -> tuple[CallLog, ...]:
         where = f"{path}, line {number}"
         time = _number(row, "t", where)
         if is_ns is not None and is_ns != (time > MOST_S):
-            raise _mixed(where)
+            raise InvalidInputError(
+                "the time is in another unit than in the lines before: one is in s, the other in ns",
+                where=where,
+                fix="write all times in s, or all in ns",
+            )
         is_ns = time > MOST_S
         call = _call(row, time / 1e9 if is_ns else time, where)
         calls.setdefault(call.rank, []).append(call)
@@ -159,23 +163,19 @@ def _call(row: dict[str, Any], t_s: float, where: str) -> CommunicationCall:
             "the call has no operation, or a group that is no name", where=where, fix='write "op" and "group" as texts'
         )
     op = plain_op(op)
-    took_us = _number(row, "dur_us", where, -1.0)
+    took_us, peer, link = _number(row, "dur_us", where, -1.0), row.get("peer"), None
+    if isinstance(peer, int) and op in ("send", "recv"):
+        link = f"{rank}{LINK}{peer}" if op == "send" else f"{peer}{LINK}{rank}"
     return CommunicationCall(
         t_s=t_s,
         rank=rank,
         op=op,
-        group=_link(op, rank, row.get("peer")) or str(group),
+        group=link or str(group),
         bytes=size,
         dtype=str(row.get("dtype") or ""),
         duration_s=took_us / 1e6 if took_us >= 0 else None,
         number=int(_number(row, "seq", where, -1)),
     )
-
-
-def _link(op: str, rank: int, peer: Any) -> str | None:
-    if not isinstance(peer, int) or op not in ("send", "recv"):
-        return None
-    return f"{rank}{LINK}{peer}" if op == "send" else f"{peer}{LINK}{rank}"
 
 
 def _number(row: dict[str, Any], key: str, where: str, missing: float | None = None) -> float:
@@ -187,14 +187,6 @@ def _number(row: dict[str, Any], key: str, where: str, missing: float | None = N
             f"{key!r} is {repr(value)[:40]} instead of a number", where=where, fix=f"write {key} as a number"
         )
     return value
-
-
-def _mixed(where: str) -> InvalidInputError:
-    return InvalidInputError(
-        "the time is in another unit than in the lines before: one is in s, the other in ns",
-        where=where,
-        fix="write all times in s, or all in ns",
-    )
 
 
 def _no_object(where: str) -> InvalidInputError:
@@ -408,20 +400,16 @@ def _transfers(spans: Sequence[LogInterval]) -> dict[Token, tuple[tuple[int, ...
     for span in spans:
         members.update(span.log.members)
         for call in span.calls():
-            times_s[_both_ends(call)][span.log.rank].append(call.duration_s or 0.0)
+            op, group, size, dtype = call.token
+            op = "send" if op == "recv" and link_of(group) else op  # a message's send and its receive are one
+            times_s[op, group, size, dtype][span.log.rank].append(call.duration_s or 0.0)
     transfers = {}
     for token, ranks in times_s.items():
         known = {rank: one for rank, one in ranks.items() if len(one) >= FEWEST_CALLS}
         if known:
-            group = members.get(token[1]) or link_of(token[1]) or tuple(sorted(ranks))
-            transfers[token] = (group, min(median(one) for one in known.values()))
+            of_group = members.get(token[1]) or link_of(token[1]) or tuple(sorted(ranks))
+            transfers[token] = (of_group, min(median(one) for one in known.values()))
     return transfers
-
-
-def _both_ends(call: CommunicationCall) -> Token:
-    """The token of a call, the same for a message's send and its receive."""
-    op, group, size, dtype = call.token
-    return ("send" if op == "recv" and link_of(group) else op, group, size, dtype)
 
 
 def cause_of(slow: Sequence[LogInterval], usual: Sequence[LogInterval]) -> Verdict:
@@ -435,12 +423,17 @@ def cause_of(slow: Sequence[LogInterval], usual: Sequence[LogInterval]) -> Verdi
     if not later:
         return Verdict(evidence=("no durations of calls are known, so the cause is not either",))
     to_blame = [rank for rank, (in_calls_s, extra_s) in later.items() if in_calls_s < HALF * extra_s]
-    words = tuple(_spent(rank, *later[rank]) for rank in sorted(later)[:MOST_NAMED])
+    words = tuple(
+        f"rank {rank}: {extra_s * 1e3:+.3g} ms an iteration, {in_calls_s * 1e3:+.3g} ms of it in calls"
+        for rank, (in_calls_s, extra_s) in sorted(later.items())[:MOST_NAMED]
+    )
     if len(to_blame) == len(later) and len(later) > 1:
         return Verdict("computation", Scope(), ("all ranks spend the time outside of calls", *words))
     if to_blame:
-        names = tuple(f"rank {rank}" for rank in sorted(to_blame))
-        return Verdict("computation", Scope("worker", names), (*_waited(to_blame, later), *words))
+        waits_s = [in_calls_s for rank, (in_calls_s, _) in later.items() if rank not in to_blame]
+        if waits_s:
+            words = (f"{len(waits_s)} other ranks wait {median(waits_s) * 1e3:.3g} ms longer in calls", *words)
+        return Verdict("computation", Scope("worker", tuple(f"rank {rank}" for rank in sorted(to_blame))), words)
     degraded = degraded_groups(slow, usual)
     if len(later) == 1 and not degraded:
         return Verdict(evidence=(*words, "one rank's log does not tell slow transfers from others that are late"))
@@ -458,16 +451,6 @@ def _later(slow: Sequence[LogInterval], usual: Sequence[LogInterval]) -> dict[in
         if now_s is not None and one is not None and before_s is not None:
             found[span.log.rank] = (now_s - before_s, span.iteration_s - one.iteration_s)
     return found
-
-
-def _spent(rank: int, in_calls_s: float, extra_s: float) -> str:
-    return f"rank {rank}: {extra_s * 1e3:+.3g} ms an iteration, {in_calls_s * 1e3:+.3g} ms of it in calls"
-
-
-def _waited(to_blame: Sequence[int], later: dict[int, tuple[float, float]]) -> tuple[str, ...]:
-    """How long the others wait."""
-    waits_s = [in_calls_s for rank, (in_calls_s, _) in later.items() if rank not in to_blame]
-    return (f"{len(waits_s)} other ranks wait {median(waits_s) * 1e3:.3g} ms longer in calls",) if waits_s else ()
 
 
 def _scope_of(degraded: Sequence[SlowGroup]) -> Scope:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from ....schemas.detection import Episode, FailSlow, FileFindings, Scope
 from ....schemas.errors import InvalidInputError
@@ -18,8 +18,6 @@ from .comparison import (
     CallLog,
     CommunicationCall,
     LogInterval,
-    SlowGroup,
-    Verdict,
     bytes_of,
     cause_of,
     damaged,
@@ -81,7 +79,11 @@ def _reader_of(head: bytes) -> Reader | None:
         return None
     if b'"traceEvents"' in text or (text[:1] == b"[" and b'"ph"' in text):
         return lambda path: (read_kineto(path),)
-    row = _first_object(text)
+    try:
+        row = json.loads(text.partition(b"\n")[0])
+    except (ValueError, RecursionError):
+        row = {}
+    row = row if isinstance(row, dict) else {}
     if any(key in row for key in _INSPECTED):
         return read_nccl_inspector
     if "op" in row and "t" in row:
@@ -89,15 +91,6 @@ def _reader_of(head: bytes) -> Reader | None:
     if b'"collective_seq_id"' in text or b'"pg_status"' in text:
         return lambda path: (read_flight_recorder(path),)
     return None
-
-
-def _first_object(text: bytes) -> dict[str, object]:
-    """The first line's object; an empty one if the line is none."""
-    try:
-        row = json.loads(text.partition(b"\n")[0])
-    except (ValueError, RecursionError):
-        return {}
-    return row if isinstance(row, dict) else {}
 
 
 def findings_of(paths: Sequence[Path], mode: Mode = "robust", shortest: int = SHORTEST) -> tuple[FileFindings, ...]:
@@ -116,7 +109,11 @@ def findings_of(paths: Sequence[Path], mode: Mode = "robust", shortest: int = SH
             that repeat themselves.
     """
     followed = [one for path in paths for one in _followed(path, mode, shortest)]
-    return tuple(_findings(one, followed) for one in followed)
+    findings = []
+    for one in followed:
+        events = tuple(_event(episode, one, followed) for episode in one.episodes) or _always_slow(one, followed)
+        findings.append(FileFindings(one.name, one.log.kind, len(one.iterations), one.usual_s, events))
+    return tuple(findings)
 
 
 def _followed(path: Path, mode: Mode, shortest: int) -> list[Followed]:
@@ -137,7 +134,9 @@ def _followed(path: Path, mode: Mode, shortest: int) -> list[Followed]:
 def _follow(log: CallLog, name: str, mode: Mode, shortest: int) -> Followed:
     """Find the iterations, and what is slow; a phase of other calls is a series of its own."""
     iterations = iterations_of(log, mode)
-    if not iterations and not (log.kind == NCCL_INSPECTOR and _is_without_times(log)):
+    if not iterations and not (
+        log.kind == NCCL_INSPECTOR and (2 * len({call.t_s for call in log.calls}) <= len(log.calls))
+    ):
         raise InvalidInputError(
             f"no period found in {len(log.calls)} calls",
             where=name,
@@ -168,10 +167,6 @@ def iterations_of(log: CallLog, mode: Mode = "robust") -> tuple[LoggedIteration,
     return (*found, *periods.finish())
 
 
-def _is_without_times(log: CallLog) -> bool:
-    return 2 * len({call.t_s for call in log.calls}) <= len(log.calls)
-
-
 def _moved(episode: Episode, places: Sequence[int]) -> Episode:
     """An episode of a series whose samples stand at these places of another one."""
 
@@ -182,28 +177,21 @@ def _moved(episode: Episode, places: Sequence[int]) -> Episode:
     return Episode(onset, moved(episode.provisional), moved(episode.confirmed), moved(episode.relief), episode.severity)
 
 
-def _findings(one: Followed, job: Sequence[Followed]) -> FileFindings:
-    events = tuple(_event(episode, one, job) for episode in one.episodes) or _always_slow(one, job)
-    return FileFindings(one.name, one.log.kind, len(one.iterations), one.usual_s, events)
-
-
 def _event(episode: Episode, one: Followed, job: Sequence[Followed]) -> FailSlow:
     slow, usual = [], []
     for other in job:
         slow.append(_span(other, one, episode.onset, episode.relief))
-        usual.append(_span(other, one, *_before(episode, one)))
+        # The iterations between the episode and the one before it; those after it, where there are none before.
+        ends = [other.relief for other in one.episodes if other.relief is not None and other.relief <= episode.onset]
+        begin = max(ends, default=0)
+        if episode.onset > begin or episode.relief is None:
+            before = begin, episode.onset
+        else:
+            nexts = [other.onset for other in one.episodes if other.onset >= episode.relief]
+            before = episode.relief, min(nexts, default=len(one.iterations))
+        usual.append(_span(other, one, *before))
     verdict = cause_of([span for span in slow if span], [span for span in usual if span])
     return FailSlow.of(episode, verdict.cause, verdict.scope, verdict.evidence)
-
-
-def _before(episode: Episode, one: Followed) -> tuple[int, int]:
-    """The iterations between the episode and the one before it; those after it, where there are none before."""
-    ends = [other.relief for other in one.episodes if other.relief is not None and other.relief <= episode.onset]
-    begin = max(ends, default=0)
-    if episode.onset > begin or episode.relief is None:
-        return begin, episode.onset
-    nexts = [other.onset for other in one.episodes if other.onset >= episode.relief]
-    return episode.relief, min(nexts, default=len(one.iterations))
 
 
 def _span(other: Followed, one: Followed, begin: int, end: int | None) -> LogInterval | None:
@@ -211,17 +199,12 @@ def _span(other: Followed, one: Followed, begin: int, end: int | None) -> LogInt
     iterations = one.iterations[begin:end]
     if not iterations or not other.log.calls:
         return None
-    apart_s = _apart_s(other.log, one.log)
+    first_s, last_s = other.log.calls[0].t_s, other.log.calls[-1].t_s
+    overlaps = first_s <= one.log.calls[-1].t_s and one.log.calls[0].t_s <= last_s
+    apart_s = 0.0 if overlaps else first_s - one.log.calls[0].t_s
     begin_s = iterations[0].begin_s + apart_s
     end_s = iterations[-1].begin_s + iterations[-1].time_s + apart_s
     return LogInterval(other.log, begin_s, end_s, median(iteration.time_s for iteration in iterations))
-
-
-def _apart_s(other: CallLog, one: CallLog) -> float:
-    """How far the clocks of two logs are apart: not at all if they overlap, else as if both began at the same time."""
-    first_s, last_s = other.calls[0].t_s, other.calls[-1].t_s
-    overlaps = first_s <= one.calls[-1].t_s and one.calls[0].t_s <= last_s
-    return 0.0 if overlaps else first_s - one.calls[0].t_s
 
 
 def _always_slow(one: Followed, job: Sequence[Followed]) -> tuple[FailSlow, ...]:
@@ -231,15 +214,14 @@ def _always_slow(one: Followed, job: Sequence[Followed]) -> tuple[FailSlow, ...]
     spans = [LogInterval(other.log, other.log.calls[0].t_s, float("inf"), 0.0) for other in job if other.log.calls]
     mine = {call.group for call in one.log.calls}
     found = [group for group in degraded_groups(spans, fewest=FEWEST_GROUPS) if group.group in mine]
-    return tuple(_steady(group, max(len(one.iterations) - 1, 0)) for group in found[:1])
-
-
-def _steady(group: SlowGroup, last: int) -> FailSlow:
-    episode = Episode(0, None, last, None, group.ratio)
-    kind: Literal["link", "group"] = "link" if len(group.ranks) == 2 else "group"
-    name = "-".join(map(str, sorted(group.ranks))) if kind == "link" else group.group
-    verdict = Verdict("communication", Scope(kind, (name,)), (group.sentence, "all the time"))
-    return FailSlow.of(episode, verdict.cause, verdict.scope, verdict.evidence)
+    if not found:
+        return ()
+    group = found[0]
+    episode = Episode(0, None, max(len(one.iterations) - 1, 0), None, group.ratio)
+    is_link = len(group.ranks) == 2
+    name = "-".join(map(str, sorted(group.ranks))) if is_link else group.group
+    scope = Scope("link" if is_link else "group", (name,))
+    return (FailSlow.of(episode, "communication", scope, (group.sentence, "all the time")),)
 
 
 # Dumps of PyTorch's Flight Recorder: the last calls of one rank, as a pickle or as JSON, one file a rank.
@@ -266,12 +248,17 @@ def read_flight_recorder(path: Path) -> CallLog:
         InvalidInputError: the file is damaged, no dump, or a pickle that holds more than data.
     """
     where, data = str(path), whole_of(path)
-    document = _parsed(data, where) if data.lstrip()[:1] == b"{" else unpickled(data, where)
+    try:
+        document = json.loads(data) if data.lstrip()[:1] == b"{" else unpickled(data, where)
+    except (ValueError, RecursionError) as error:
+        raise damaged(f"the JSON is damaged or cut short ({error})", where) from error
     if not isinstance(document, dict):
         raise damaged("the dump is no dictionary", where)
     match = _RANK.search(path.name)
     rank = whole(match[1]) if match else -1
-    groups = _recorded_groups(document.get("pg_config"))
+    config = document.get("pg_config")
+    known = config.items() if isinstance(config, dict) else ()
+    groups = {str(name): ranks_of(one.get("ranks")) for name, one in known if isinstance(one, dict)}
     calls, members = [], {}
     for place, entry in enumerate(document.get("entries") or []):
         try:
@@ -288,19 +275,6 @@ def read_flight_recorder(path: Path) -> CallLog:
     )
 
 
-def _parsed(data: bytes, where: str) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise damaged(f"the JSON is damaged or cut short ({error})", where) from error
-
-
-def _recorded_groups(config: Any) -> dict[str, tuple[int, ...]]:
-    """The ranks of each group, by its name."""
-    known = config.items() if isinstance(config, dict) else ()
-    return {str(name): ranks_of(one.get("ranks")) for name, one in known if isinstance(one, dict)}
-
-
 def _recorded_call(
     entry: dict[str, Any], rank: int, groups: dict[str, tuple[int, ...]]
 ) -> tuple[CommunicationCall, tuple[int, ...]]:
@@ -310,7 +284,10 @@ def _recorded_call(
     if not any(sizes):  # a receive puts nothing in
         sizes, dtypes = entry.get("output_sizes") or [], entry.get("output_dtypes", ())
     dtypes = [dtypes] if isinstance(dtypes, str) else list(dtypes)
-    ends = _ends(title, ranks) if entry.get("is_p2p") else None
+    ends, match = None, _PEERS.search(title) if entry.get("is_p2p") else None
+    if match is not None:  # `nccl:send 0->1` or `nccl:recv 1<-0`, of ranks in the group
+        one, other = (ranks[number] if number < len(ranks) else number for number in map(whole, (match[1], match[3])))
+        ends = (one, other) if match[2] == LINK else (other, one)
     took_ms = entry.get("duration_ms")
     call = CommunicationCall(
         t_s=whole(entry["time_created_ns"]) / 1e9,
@@ -323,15 +300,6 @@ def _recorded_call(
         number=whole(entry.get("p2p_seq_id" if ends else "collective_seq_id") or -1),
     )
     return call, ends or ranks
-
-
-def _ends(title: str, ranks: tuple[int, ...]) -> tuple[int, int] | None:
-    """The sender and the receiver, from a name such as `nccl:send 0->1` or `nccl:recv 1<-0`, of ranks in the group."""
-    match = _PEERS.search(title)
-    if match is None:
-        return None
-    one, other = (ranks[number] if number < len(ranks) else number for number in (whole(match[1]), whole(match[3])))
-    return (one, other) if match[2] == LINK else (other, one)
 
 
 # Traces of PyTorch's profiler (Kineto), which are Chrome traces: `.json`, `.json.gz`, one file a rank.
@@ -387,7 +355,8 @@ def read_kineto(path: Path) -> CallLog:
     job = rest["distributedInfo"]
     rank = job.get("rank")
     rank = rank if isinstance(rank, int) else -1
-    groups = dict(_traced_groups(job))
+    known = (one for one in job.get("pg_config") or [] if isinstance(one, dict))
+    groups = {str(one.get("pg_name")): ranks_of(one.get("ranks")) for one in known}
     try:
         base_s = finite(rest.get("baseTimeNanoseconds") or 0) / 1e9
         found = sorted(_calls(seen, rank, base_s, groups), key=lambda one: one[0].t_s)
@@ -396,13 +365,6 @@ def read_kineto(path: Path) -> CallLog:
     members = {call.group: ranks for call, ranks in found if ranks}
     steps = tuple((base_s + begin_s, time_s) for _, (begin_s, time_s) in sorted(seen.steps.items()))
     return CallLog(str(path), KINETO, rank, tuple(call for call, _ in found), members, steps)
-
-
-def _traced_groups(job: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The ranks of each group, by its name."""
-    for one in job.get("pg_config") or []:
-        if isinstance(one, dict):
-            yield str(one.get("pg_name")), ranks_of(one.get("ranks"))
 
 
 Found: TypeAlias = tuple[CommunicationCall, tuple[int, ...]]  # a call, and its group's ranks
@@ -417,7 +379,18 @@ def _calls(seen: _CommunicationEvents, rank: int, base_s: float, groups: dict[st
             yield _of_nccl(event["name"], arguments, rank, at_s, took_s, groups)
         else:
             took_s = finite(event["dur"]) / 1e6 if event.get("cat") == "user_annotation" else None
-            yield _of_tensors(event["name"], arguments, rank, at_s, took_s)
+            # A call of which only the tensors are known.
+            sizes: list[list[int]] = []
+            dtypes: list[str] = []
+            for size, dtype in zip(arguments.get("Input Dims") or [], arguments.get("Input type") or [], strict=False):
+                tensors = size if size and isinstance(size[0], list) else [size] if size else []
+                sizes += tensors
+                dtypes += [dtype if dtype != "TensorList" else ""] * len(tensors)
+            known = next((dtype for dtype in dtypes if dtype), "")
+            yield (
+                CommunicationCall(at_s, rank, plain_op(event["name"]), "", bytes_of(sizes, dtypes), known, took_s),
+                (),
+            )
 
 
 def _of_nccl(
@@ -429,7 +402,9 @@ def _of_nccl(
     groups: dict[str, tuple[int, ...]],
 ) -> Found:
     """A call with the arguments that torch gives to NCCL's kernels; those of older versions have none."""
-    op = plain_op(str(arguments.get("Collective name") or _op_of_kernel(name)))
+    # `ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)` is an AllReduce.
+    kernel = name.removeprefix("ncclDevKernel_").removeprefix("ncclKernel_").partition("_")[0].partition("(")[0]
+    op = plain_op(str(arguments.get("Collective name") or kernel))
     group, dtype = str(arguments.get("Process Group Name", "")), str(arguments.get("dtype", ""))
     ranks = groups.get(group) or ranks_of(arguments.get("Process Group Ranks"))
     ends = None
@@ -440,23 +415,6 @@ def _of_nccl(
     size = max(whole(arguments.get("In msg nelems") or 0), 0) * size_bytes(dtype)
     title = LINK.join(map(str, ends)) if ends else group_name(group, ranks)
     return CommunicationCall(at_s, rank, op, title, size, dtype, took_s, whole(arguments.get("Seq", -1))), ends or ranks
-
-
-def _op_of_kernel(name: str) -> str:
-    """`ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)` is an AllReduce."""
-    return name.removeprefix("ncclDevKernel_").removeprefix("ncclKernel_").partition("_")[0].partition("(")[0]
-
-
-def _of_tensors(name: str, arguments: dict[str, Any], rank: int, at_s: float, took_s: float | None) -> Found:
-    """A call of which only the tensors are known."""
-    sizes: list[list[int]] = []
-    dtypes: list[str] = []
-    for size, dtype in zip(arguments.get("Input Dims") or [], arguments.get("Input type") or [], strict=False):
-        tensors = size if size and isinstance(size[0], list) else [size] if size else []
-        sizes += tensors
-        dtypes += [dtype if dtype != "TensorList" else ""] * len(tensors)
-    known = next((dtype for dtype in dtypes if dtype), "")
-    return CommunicationCall(at_s, rank, plain_op(name), "", bytes_of(sizes, dtypes), known, took_s), ()
 
 
 # What NCCL's Inspector plug-in writes: JSON lines, one an operation that is done, a file or more a process.

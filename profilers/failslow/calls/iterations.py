@@ -76,7 +76,11 @@ def period_of(tokens: Sequence[int] | Ids, mode: Mode = "robust") -> int | None:
     if mode == "paper":
         return _first_sure(ids[len(ids) // WARM_UP :])
     kept = regular(ids)
-    return None if _is_much_lost(ids, kept) else _nearly_best(ids[kept])
+    names, counts = np.unique(ids[~kept], return_counts=True)
+    frequent = names[counts > MUCH * len(ids)]
+    if any(not _has_pauses(np.flatnonzero(ids == name), len(ids)) for name in frequent):
+        return None
+    return _nearly_best(ids[kept])
 
 
 def regular(ids: Ids) -> NDArray[np.bool_]:
@@ -84,27 +88,17 @@ def regular(ids: Ids) -> NDArray[np.bool_]:
     _, dense, counts = np.unique(ids, return_inverse=True, return_counts=True)
     order = np.argsort(dense, kind="stable")
     places = np.split(order, np.cumsum(counts)[:-1])
-    kept = np.array([_is_regular(where, len(ids)) for where in places], dtype=np.bool_)
+    kept = np.zeros(len(places), dtype=np.bool_)
+    for number, where in enumerate(places):
+        if len(where) >= FEWEST_PERIODS and not _has_pauses(where, len(ids)):
+            most = min(MOST_IN_A_PERIOD, len(where) // FEWEST_PERIODS)
+            kept[number] = any(_is_even(where[step:] - where[:-step]) for step in range(1, most + 1))
     return kept[dense] if len(ids) else np.zeros(0, dtype=np.bool_)
-
-
-def _is_regular(places: Ids, total: int) -> bool:
-    if len(places) < FEWEST_PERIODS or _has_pauses(places, total):
-        return False
-    most = min(MOST_IN_A_PERIOD, len(places) // FEWEST_PERIODS)
-    return any(_is_even(places[step:] - places[:-step]) for step in range(1, most + 1))
 
 
 def _has_pauses(places: Ids, total: int) -> bool:
     pauses, rest = np.diff(places, append=total), total - places[0]
     return bool(2 * rest < total or pauses.max() * FEWEST_PERIODS > rest + FEWEST_PERIODS)
-
-
-def _is_much_lost(ids: Ids, kept: NDArray[np.bool_]) -> bool:
-    """Whether a token is irregular that is frequent all the time: then the log is too short, or no loop's."""
-    names, counts = np.unique(ids[~kept], return_counts=True)
-    frequent = names[counts > MUCH * len(ids)]
-    return any(not _has_pauses(np.flatnonzero(ids == name), len(ids)) for name in frequent)
 
 
 def _is_even(distances: Ids) -> bool:
@@ -114,7 +108,11 @@ def _is_even(distances: Ids) -> bool:
 
 def _nearly_best(ids: Ids) -> int | None:
     """The smallest lag that is nearly as good as the best one."""
-    contexts = _contexts(ids)
+    contexts = ids
+    if len(ids) >= 3:  # a number for each call that stands for its token and those of its neighbours
+        _, dense = np.unique(ids, return_inverse=True)
+        kinds = int(dense.max()) + 1
+        contexts = (dense[:-2] * kinds + dense[1:-1]) * kinds + dense[2:]
     scores = _scores(np.where(regular(contexts), contexts, -1))
     if not len(scores) or scores.max() < LEAST_SCORE:
         return None
@@ -128,23 +126,12 @@ def _is_interrupted(contexts: Ids) -> bool:
     """Whether something comes a few times, at even distances: what is between may be a part of the true period only."""
     names, counts = np.unique(contexts, return_counts=True)
     few = names[(counts >= FEW) & (counts < FEWEST_PERIODS)]
-    return any(_are_even(np.flatnonzero(contexts == name), len(contexts)) for name in few)
-
-
-def _are_even(places: Ids, total: int) -> bool:
-    distances = np.diff(places)
-    reaches_edges = max(places[0], total - places[-1]) <= (1 + ALIKE) * distances.max() + 2
-    return bool(distances.max() - distances.min() <= ALIKE * distances.max()) and reaches_edges
-
-
-def _contexts(ids: Ids) -> Ids:
-    """A number for each call that stands for its token and those of its neighbours."""
-    if len(ids) < 3:
-        return ids
-    _, dense = np.unique(ids, return_inverse=True)
-    kinds = int(dense.max()) + 1
-    contexts: Ids = (dense[:-2] * kinds + dense[1:-1]) * kinds + dense[2:]
-    return contexts
+    for places in (np.flatnonzero(contexts == name) for name in few):
+        distances = np.diff(places)
+        reaches_edges = max(places[0], len(contexts) - places[-1]) <= (1 + ALIKE) * distances.max() + 2
+        if reaches_edges and distances.max() - distances.min() <= ALIKE * distances.max():
+            return True
+    return False
 
 
 def _scores(ids: Ids) -> Scores:
@@ -250,11 +237,21 @@ def pattern_of(tokens: Ids, times_s: Times, mode: Mode) -> Pattern | None:
     if mode == "robust":
         is_kept = regular(tokens)
         kept, kept_s, period = _without_extras(tokens[is_kept], times_s[is_kept], period)
-    begin, end = _longest_run(kept[:-period] == kept[period:])
+    # Begin and end of the longest stretch that holds.
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], (kept[:-period] == kept[period:]).astype(np.int8), [0]))))
+    if not len(edges):
+        begin, end = 0, 0
+    else:
+        begins, ends = edges[::2], edges[1::2]
+        longest = int(np.argmax(ends - begins))
+        begin, end = int(begins[longest]), int(ends[longest])
     if end - begin < period:
         return None
     block = _primitive(kept[begin : begin + period])
-    mark, place = _mark(block, _longest_pause(kept_s[begin : end + period], len(block)))
+    pauses_s = np.diff(kept_s[begin : end + period])
+    whole = len(pauses_s) // len(block)
+    by_place = pauses_s[: whole * len(block)].reshape(whole, len(block))
+    mark, place = _mark(block, int(np.argmax(np.median(by_place, axis=0))))
     return Pattern(tuple(block.tolist()), mark, place)
 
 
@@ -278,28 +275,11 @@ def _without_extras(tokens: Ids, times_s: Times, period: int) -> tuple[Ids, Time
     return (tokens, times_s, period) if takes_time else (rest, rest_s, shorter)
 
 
-def _longest_run(holds: NDArray[np.bool_]) -> tuple[int, int]:
-    """Begin and end of the longest stretch that holds."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], holds.astype(np.int8), [0]))))
-    if not len(edges):
-        return 0, 0
-    begins, ends = edges[::2], edges[1::2]
-    longest = int(np.argmax(ends - begins))
-    return int(begins[longest]), int(ends[longest])
-
-
 def _primitive(block: Ids) -> Ids:
     """The shortest sequence of which it is a repetition."""
     size = len(block)
     lags = (lag for lag in range(1, size) if size % lag == 0)
     return block[: next((lag for lag in lags if (block[lag:] == block[:-lag]).all()), size)]
-
-
-def _longest_pause(times_s: Times, period: int) -> int:
-    """The place in a period after which the pause is longest."""
-    pauses_s = np.diff(times_s)
-    whole = len(pauses_s) // period
-    return int(np.argmax(np.median(pauses_s[: whole * period].reshape(whole, period), axis=0)))
 
 
 def _mark(block: Ids, end: int) -> tuple[tuple[int, ...], int]:
@@ -340,17 +320,14 @@ class Follower:
         self._recent_s.append(t_s)
         if token != self._last or list(self._recent) != self._mark:
             return None
-        return self._end(self._recent_s[self._pattern.place])
-
-    def _end(self, t_s: float) -> tuple[float, float] | None:
-        began_s, period = self._began_s, self._pattern.period
+        ends_s, began_s, period = self._recent_s[self._pattern.place], self._began_s, self._pattern.period
         is_whole = (
             began_s is not None
             and abs(self._count - period) <= period // MISSING
             and self._strays <= max(FEW_STRAYS, period // STRAYS)
         )
-        self._began_s, self._count, self._strays = t_s, 0, 0
-        return (began_s, t_s - began_s) if is_whole and began_s is not None and t_s > began_s else None
+        self._began_s, self._count, self._strays = ends_s, 0, 0
+        return (began_s, ends_s - began_s) if is_whole and began_s is not None and ends_s > began_s else None
 
 
 FIRST = 128  # calls before the period is looked for

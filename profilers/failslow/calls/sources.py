@@ -122,7 +122,30 @@ def unpickled(data: bytes, where: str) -> Any:
         found = machine.top
     except (ValueError, TypeError, LookupError, OverflowError, pickle.UnpicklingError) as error:
         raise damaged(f"the pickle is damaged or cut short ({error})", where) from error
-    _require_bounds(found, where)
+    # Data that unfold to too much, are too deep, or hold themselves are refused.
+    known: dict[int, tuple[int, int]] = {}  # how many values each holds, and how deep, by its id
+    under_way: set[int] = set()
+    stack = [found]
+    while stack:
+        one = stack[-1]
+        if id(one) in known:
+            stack.pop()
+            continue
+        inner = [part for part in _parts(one) if isinstance(part, list | tuple | dict)]
+        missing = [part for part in inner if id(part) not in known]
+        if missing and id(one) not in under_way:
+            under_way.add(id(one))
+            stack += missing
+            if any(id(part) in under_way for part in missing):
+                raise damaged("the pickle has a list or a dictionary that holds itself", where)
+            continue
+        stack.pop()
+        under_way.discard(id(one))
+        counts, depths = zip((0, 0), *(known[id(part)] for part in inner), strict=True)
+        known[id(one)] = len(_parts(one)) + sum(counts), 1 + max(depths)
+        if sum(counts) > MOST_VALUES or max(depths) > DEEPEST:
+            what = f"holds more than {MOST_VALUES:,} values, or is deeper than {DEEPEST}"
+            raise damaged(f"the pickle {what}, once it is unfolded", where)
     return found
 
 
@@ -193,33 +216,6 @@ def _paired(values: list[Any]) -> dict[Any, Any]:
     if any(isinstance(key, list | tuple | dict) for key in keys):
         raise TypeError("a key is a list, a tuple or a dictionary")
     return dict(zip(keys, values[1::2], strict=True))
-
-
-def _require_bounds(whole: Any, where: str) -> None:
-    """Raise InvalidInputError where data unfold to too much, are too deep, or hold themselves."""
-    known: dict[int, tuple[int, int]] = {}  # how many values each holds, and how deep, by its id
-    under_way: set[int] = set()
-    stack = [whole]
-    while stack:
-        one = stack[-1]
-        if id(one) in known:
-            stack.pop()
-            continue
-        inner = [part for part in _parts(one) if isinstance(part, list | tuple | dict)]
-        missing = [part for part in inner if id(part) not in known]
-        if missing and id(one) not in under_way:
-            under_way.add(id(one))
-            stack += missing
-            if any(id(part) in under_way for part in missing):
-                raise damaged("the pickle has a list or a dictionary that holds itself", where)
-            continue
-        stack.pop()
-        under_way.discard(id(one))
-        counts, depths = zip((0, 0), *(known[id(part)] for part in inner), strict=True)
-        known[id(one)] = len(_parts(one)) + sum(counts), 1 + max(depths)
-        if sum(counts) > MOST_VALUES or max(depths) > DEEPEST:
-            what = f"holds more than {MOST_VALUES:,} values, or is deeper than {DEEPEST}"
-            raise damaged(f"the pickle {what}, once it is unfolded", where)
 
 
 def _parts(value: Any) -> Collection[Any]:

@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 
 from ....schemas.conditions import Pair, pair_of
 from ....schemas.detection import Episode, FailSlow, FileFindings, Scope
+from ....schemas.profile import ring_steps
 from ....schemas.protocols import Examined, Measured
 from ...shim.recorder import DONE
 from ...shim.ring import NOBODY, Entry, RingReader
@@ -72,14 +73,23 @@ def slow_parts(
         exchange_s: by test (a message size), then by link, whose ends have any order: what the same message took, in s.
         node_of: the machine of each worker; links within and between machines are compared apart. None: all on one.
     """
-    kinds = {pair: _kind(pair, node_of) for test in exchange_s.values() for pair in test}
+    pairs = [pair for test in exchange_s.values() for pair in test]
+    is_within = {pair: node_of is None or node_of[pair[0]] == node_of[pair[1]] for pair in pairs}
+    kinds = {pair: "within a machine" if is_within[pair] else "between machines" for pair in pairs}
     links: dict[Pair, float] = {}
     for kind in sorted(set(kinds.values())):
         of_kind = [{pair: one for pair, one in test.items() if kinds[pair] == kind} for test in exchange_s.values()]
         links |= _in_most(of_kind, are_messages=True)
     alone = tuple(kind for kind in sorted(set(kinds.values())) if list(kinds.values()).count(kind) < FEWEST_COMPARED)
     workers = _in_most(list(compute_s.values()), are_messages=False)
-    return SlowParts(workers, links, _cards(kinds, links), alone)
+    links_of: dict[tuple[str, str], list[Pair]] = {}
+    for pair, kind in kinds.items():
+        for end in pair:
+            links_of.setdefault((end, kind), []).append(pair)
+    cards = {
+        end for (end, _), own in links_of.items() if len(own) >= FEWEST_COMPARED and all(pair in links for pair in own)
+    }
+    return SlowParts(workers, links, tuple(sorted(cards)), alone)
 
 
 def slow_among(readings: Readings[T], are_messages: bool = False, limit: float = SLOW) -> dict[T, float]:
@@ -96,7 +106,11 @@ def slow_among(readings: Readings[T], are_messages: bool = False, limit: float =
     usual_s = lower_third(middle_s.values())
     fastest_s = limit * lower_third(min(times_s) for times_s in readings.values())
     if are_messages:
-        fastest_s = max(fastest_s, usual_s * (1 + _unrest(readings)))
+        fastest_s = max(
+            fastest_s,
+            usual_s
+            * (1 + median((max(times_s) - min(times_s)) / (median(times_s) or 1.0) for times_s in readings.values())),
+        )
     slow = (one for one in readings if middle_s[one] > limit * usual_s and min(readings[one]) > fastest_s)
     return {one: middle_s[one] / usual_s for one in slow if usual_s > 0}
 
@@ -107,11 +121,6 @@ def lower_third(times_s: Iterable[float]) -> float:
     return ordered[(len(ordered) - 1) // 3]
 
 
-def _unrest(readings: Readings[T]) -> float:
-    """How far apart readings of the same part are, as a part of the middle one: the median of all parts."""
-    return median((max(times_s) - min(times_s)) / (median(times_s) or 1.0) for times_s in readings.values())
-
-
 def _in_most(tests: Sequence[Readings[T]], are_messages: bool) -> dict[T, float]:
     """Those that are slow in most tests, each with its largest factor."""
     factors: dict[T, list[float]] = {}
@@ -119,22 +128,6 @@ def _in_most(tests: Sequence[Readings[T]], are_messages: bool) -> dict[T, float]
         for one, factor in slow_among(test, are_messages).items():
             factors.setdefault(one, []).append(factor)
     return {one: max(factors[one]) for one in sorted(factors, key=str) if 2 * len(factors[one]) > len(tests)}
-
-
-def _kind(pair: Pair, node_of: Mapping[str, str] | None) -> str:
-    is_within = node_of is None or node_of[pair[0]] == node_of[pair[1]]
-    return "within a machine" if is_within else "between machines"
-
-
-def _cards(kinds: Mapping[Pair, str], slow: Mapping[Pair, float]) -> tuple[str, ...]:
-    links_of: dict[tuple[str, str], list[Pair]] = {}
-    for pair, kind in kinds.items():
-        for end in pair:
-            links_of.setdefault((end, kind), []).append(pair)
-    found = {
-        end for (end, _), links in links_of.items() if len(links) >= FEWEST_COMPARED and all(p in slow for p in links)
-    }
-    return tuple(sorted(found))
 
 
 # When a quantity that scatters counts as too large, and when as good again, without going to and fro.
@@ -275,7 +268,6 @@ class Hysteresis:
 Span = tuple[float, float]
 Sums = dict[int, float]  # by iteration
 Cause = Literal["computation", "communication", "unknown"]
-Found = tuple[Cause, Scope, tuple[str, ...]]
 Key = TypeVar("Key", int, str)
 
 EXPLAINS = 0.5  # of an iteration's extra time
@@ -320,7 +312,9 @@ def blame(meetings: Iterable[Meeting], usual: Sequence[Span], slow: Sequence[Spa
         usual: beginnings and ends of usual iterations, in s; none, if all are slow: then nothing is usual.
         slow: those of slow ones.
     """
-    extra_s = _extra_s(usual, slow)
+    usual_s = median(end_s - begin_s for begin_s, end_s in usual) if usual else 0.0
+    slow_s = median(end_s - begin_s for begin_s, end_s in slow) if slow else 0.0
+    extra_s = slow_s - usual_s if usual else slow_s / 10
     whole = [one for one in meetings if len(one.ranks) > 1 and set(one.arrivals_s) == set(one.ranks)]
     if not whole or extra_s <= 0:
         return Blame("unknown", Scope(), ("the ranks of this host have no calls together",) * (not whole), extra_s)
@@ -331,18 +325,20 @@ def blame(meetings: Iterable[Meeting], usual: Sequence[Span], slow: Sequence[Spa
     late_s = _growths(_late_s(whole, spans), before, now)
     slowest = max(transfers_s, key=lambda name: transfers_s[name].extra_s, default=None)
     if slowest is not None and transfers_s[slowest].extra_s >= EXPLAINS * extra_s:
-        found = _slow_transfers(next(one for one in whole if one.name == slowest), transfers_s[slowest])
-    elif max((one.extra_s for one in late_s.values()), default=0.0) >= EXPLAINS * extra_s:
-        found = _slow_ranks(late_s)
-    else:
-        found = _everywhere(bool(transfers_s))
-    return Blame(*found, extra_s)
-
-
-def _extra_s(usual: Sequence[Span], slow: Sequence[Span]) -> float:
-    usual_s = median(end_s - begin_s for begin_s, end_s in usual) if usual else 0.0
-    slow_s = median(end_s - begin_s for begin_s, end_s in slow) if slow else 0.0
-    return slow_s - usual_s if usual else slow_s / 10
+        ranks = next(one for one in whole if one.name == slowest).ranks
+        told = f"transfers between ranks {', '.join(map(str, ranks))} take {transfers_s[slowest]}"
+        is_link = len(ranks) <= 2
+        name = "-".join(map(str, sorted(ranks))) if is_link else slowest
+        return Blame("communication", Scope("link" if is_link else "group", (name,)), (told,), extra_s)
+    latest_s = max((one.extra_s for one in late_s.values()), default=0.0)
+    if latest_s >= EXPLAINS * extra_s:
+        slow_ranks = {rank: growth for rank, growth in late_s.items() if growth.extra_s >= EXPLAINS * latest_s}
+        waits = tuple(f"others wait for rank {rank} {growth}" for rank, growth in slow_ranks.items())
+        return Blame("computation", Scope("worker", tuple(map(str, slow_ranks))), waits, extra_s)
+    if transfers_s:
+        everywhere = "no rank comes late and no transfer takes long: all are slow alike"
+        return Blame("computation", Scope(), (everywhere,), extra_s)
+    return Blame("unknown", Scope(), ("no rank comes late; how long transfers take is not known",), extra_s)
 
 
 def _late_s(meetings: Iterable[Meeting], spans: Sequence[Span]) -> dict[int, Sums]:
@@ -406,26 +402,6 @@ def _growths(sums: Mapping[Key, Sums], before: Sequence[int], now: Sequence[int]
 
 def _median(sums: Sums, places: Sequence[int]) -> float:
     return median(sums.get(place, 0.0) for place in places) if places else 0.0
-
-
-def _slow_transfers(meeting: Meeting, growth: _Growth) -> Found:
-    told = f"transfers between ranks {', '.join(map(str, meeting.ranks))} take {growth}"
-    if len(meeting.ranks) > 2:
-        return ("communication", Scope("group", (meeting.name,)), (told,))
-    return ("communication", Scope("link", ("-".join(map(str, sorted(meeting.ranks))),)), (told,))
-
-
-def _slow_ranks(late_s: Mapping[int, _Growth]) -> Found:
-    least_s = EXPLAINS * max(one.extra_s for one in late_s.values())
-    slow = {rank: growth for rank, growth in late_s.items() if growth.extra_s >= least_s}
-    told = (f"others wait for rank {rank} {growth}" for rank, growth in slow.items())
-    return ("computation", Scope("worker", tuple(map(str, slow))), tuple(told))
-
-
-def _everywhere(are_transfers_known: bool) -> Found:
-    if are_transfers_known:
-        return ("computation", Scope(), ("no rank comes late and no transfer takes long: all are slow alike",))
-    return ("unknown", Scope(), ("no rank comes late; how long transfers take is not known",))
 
 
 REMEMBERED = 4096  # iterations whose place in time is known
@@ -493,8 +469,21 @@ class WatchedJob:
 
     def poll(self) -> tuple[Heard, ...]:
         """Read what is new."""
-        self._look_for_rings()
-        return tuple(self._read())
+        fresh = sorted(set(self._folder.glob("rank*.ring")) - self._paths, key=lambda path: path.stat().st_mtime_ns)
+        for path in fresh:
+            reader = RingReader(path)
+            self._paths.add(path)
+            self._readers[reader.rank] = reader
+        heard: list[Heard] = []
+        if self._leader is None and self._readers:
+            self._leader = _Calls(self._readers[min(self._readers)])
+        if self._leader is not None:
+            heard += self._follow(self._leader)
+            latest = self._readers[self._leader.reader.rank]
+            if latest is not self._leader.reader:  # it was started again: its new calls follow the old ones
+                self._leader, self._periods = _Calls(latest), Periods(self._mode)
+                heard += self._follow(self._leader)
+        return tuple(heard)
 
     def finish(self) -> tuple[Heard, ...]:
         """There will be no more calls: read the rest, and what is not decided is decided; nothing may follow."""
@@ -510,24 +499,6 @@ class WatchedJob:
         """What was found so far in each phase of the job, under the job's name."""
         return {phase: series.findings(name) for phase, series in self._series.items()}
 
-    def _look_for_rings(self) -> None:
-        fresh = sorted(set(self._folder.glob("rank*.ring")) - self._paths, key=lambda path: path.stat().st_mtime_ns)
-        for path in fresh:
-            reader = RingReader(path)
-            self._paths.add(path)
-            self._readers[reader.rank] = reader
-
-    def _read(self) -> Iterator[Heard]:
-        """One rank's calls; if it is started again, its new calls follow the old ones."""
-        if self._leader is None and self._readers:
-            self._leader = _Calls(self._readers[min(self._readers)])
-        if self._leader is not None:
-            yield from self._follow(self._leader)
-            latest = self._readers[self._leader.reader.rank]
-            if latest is not self._leader.reader:
-                self._leader, self._periods = _Calls(latest), Periods(self._mode)
-                yield from self._follow(self._leader)
-
     def _follow(self, leader: "_Calls") -> Iterator[Heard]:
         for call in leader.new():
             self.calls += 1
@@ -535,32 +506,28 @@ class WatchedJob:
 
     def _hear(self, iterations: Sequence[LoggedIteration]) -> Iterator[Heard]:
         for one in iterations:
-            series = self._series_of(one)
+            series = self._series.get(one.phase)
+            if series is None:
+                # One that begins before others shows that these were no iterations.
+                for phase in [phase for phase, other in self._series.items() if other.spans[0][0] >= one.begin_s]:
+                    del self._series[phase]
+                series = self._series[one.phase] = _Series(self._mode, self._shortest)
             series.spans.append((one.begin_s, one.begin_s + one.time_s))
             changes = series.tracker.note(one.time_s)
             news = self._judged(series, changes) if changes else ()
             yield Heard(one.phase, series.tracker.samples - 1, one.time_s, news)
 
-    def _series_of(self, iteration: LoggedIteration) -> "_Series":
-        """That of its phase; one that begins before others shows that these were no iterations."""
-        series = self._series.get(iteration.phase)
-        if series is None:
-            for phase in [phase for phase, one in self._series.items() if one.spans[0][0] >= iteration.begin_s]:
-                del self._series[phase]
-            series = self._series[iteration.phase] = _Series(self._mode, self._shortest)
-        return series
-
     def _judged(self, series: "_Series", changes: Sequence[EpisodeChange]) -> tuple[News, ...]:
-        return tuple(News(change, self._blame(series, change)) for change in changes)
-
-    def _blame(self, series: "_Series", change: EpisodeChange) -> Blame | None:
-        if change.kind in ("confirmed", "level"):
-            usual, slow = series.compared(change.episode)
-            within = (min(span[0] for span in (*usual, *slow)), max(span[1] for span in (*usual, *slow)))
-            found = blame(meetings_of(self._readers.values(), within), usual, slow)
-            series.keep(change.episode.onset, found)
-            return found
-        return None
+        news = []
+        for change in changes:
+            found = None
+            if change.kind in ("confirmed", "level"):
+                usual, slow = series.compared(change.episode)
+                within = (min(span[0] for span in (*usual, *slow)), max(span[1] for span in (*usual, *slow)))
+                found = blame(meetings_of(self._readers.values(), within), usual, slow)
+                series.keep(change.episode.onset, found)
+            news.append(News(change, found))
+        return tuple(news)
 
 
 class _Series:
@@ -591,12 +558,12 @@ class _Series:
 
     def findings(self, name: str) -> FileFindings:
         """What was found, in the words of a document."""
-        events = tuple(self._event(episode) for episode in self.tracker.episodes)
-        return FileFindings(name, KIND, self.tracker.samples, self.tracker.usual_s, events)
-
-    def _event(self, episode: Episode) -> FailSlow:
-        found = self.blames.get(episode.onset)
-        return FailSlow.of(episode, found.cause, found.scope, found.evidence) if found else FailSlow.of(episode)
+        events = []
+        for episode in self.tracker.episodes:
+            found = self.blames.get(episode.onset)
+            told = (found.cause, found.scope, found.evidence) if found else ()
+            events.append(FailSlow.of(episode, *told))
+        return FileFindings(name, KIND, self.tracker.samples, self.tracker.usual_s, tuple(events))
 
 
 class _Calls:
@@ -616,15 +583,12 @@ class _Calls:
             op = str(self.reader.name(entry.op)["op"])
             if op != DONE:
                 dtype = str(self.reader.name(entry.dtype)["dtype"]) + self._place(entry)
-                yield CommunicationCall(
-                    entry.at_ns / 1e9, self.reader.rank, op, self._group(entry, op), entry.bytes, dtype
-                )
-
-    def _group(self, entry: Entry, op: str) -> str:
-        own, other = self.reader.rank, entry.peer
-        if other == NOBODY:
-            return str(self.reader.name(entry.group)["group"])
-        return f"{own}{LINK}{other}" if op == "send" else f"{other}{LINK}{own}"
+                own, other = self.reader.rank, entry.peer
+                if other == NOBODY:
+                    group = str(self.reader.name(entry.group)["group"])
+                else:
+                    group = f"{own}{LINK}{other}" if op == "send" else f"{other}{LINK}{own}"
+                yield CommunicationCall(entry.at_ns / 1e9, self.reader.rank, op, group, entry.bytes, dtype)
 
     def _place(self, entry: Entry) -> str:
         """Which one of some alike it is, as a suffix."""
@@ -657,28 +621,21 @@ def _collect(reader: RingReader, within: Span, meetings: dict[MeetingKey, Meetin
         op = str(reader.name(entry.op)["op"])
         if op == DONE:
             if entry.order in called:
-                _note_end(called[entry.order], reader.rank, entry)
+                called[entry.order].ends_s[reader.rank] = entry.at_ns / 1e9
+                if called[entry.order].is_message:
+                    called[entry.order].waited_s[reader.rank] = entry.bytes / 1e9
         elif begin_ns <= entry.at_ns < end_ns:
-            key, fresh = _meeting(reader, entry, op)
+            described = reader.name(entry.group)
+            key: MeetingKey
+            group, own, other = str(described["group"]), reader.rank, entry.peer
+            if other == NOBODY:
+                key, fresh = (group, entry.order), Meeting(group, tuple(described["ranks"]))
+            else:
+                ends = (own, other) if op == "send" else (other, own)
+                link = f"{min(ends)}-{max(ends)}"
+                key, fresh = (group, *ends, entry.tag, entry.order), Meeting(link, ends, is_message=True)
             meeting = called[entry.number] = meetings.setdefault(key, fresh)
             meeting.arrivals_s[reader.rank] = entry.at_ns / 1e9
-
-
-def _note_end(meeting: Meeting, rank: int, entry: Entry) -> None:
-    meeting.ends_s[rank] = entry.at_ns / 1e9
-    if meeting.is_message:
-        meeting.waited_s[rank] = entry.bytes / 1e9
-
-
-def _meeting(reader: RingReader, entry: Entry, op: str) -> tuple[MeetingKey, Meeting]:
-    """What tells it from others, and an empty one."""
-    described = reader.name(entry.group)
-    group, own, other = str(described["group"]), reader.rank, entry.peer
-    if other == NOBODY:
-        return (group, entry.order), Meeting(group, tuple(described["ranks"]))
-    ends = (own, other) if op == "send" else (other, own)
-    link = f"{min(ends)}-{max(ends)}"
-    return (group, *ends, entry.tag, entry.order), Meeting(link, ends, is_message=True)
 
 
 # What a running job is expected to be like, and how far from that is slow.
@@ -753,7 +710,8 @@ class GroupSums:
 
     def note(self, iteration: int, sums_s: Mapping[Group, float]) -> None:
         """What sums have taken in an iteration, from when the last of a group began it."""
-        more_s = {group: (one - self._planned_s(group)) / _steps(group) for group, one in sums_s.items()}
+        planned_s = {group: max(self._expected.sum_s(group[0], other) for other in group[1:]) for group in sums_s}
+        more_s = {group: (one - planned_s[group]) / ring_steps(len(group)) for group, one in sums_s.items()}
         for group in more_s:
             own = self._groups.pop(group) if group in self._groups else _GroupSum()
             self._groups[group] = own  # the last one seen comes last
@@ -761,7 +719,10 @@ class GroupSums:
             del self._groups[old]
         for group, own in self._groups.items():
             own.note(iteration, more_s.get(group))
-        self._compare(iteration, more_s)
+        bests_s = [self._groups[group].best_s for group in more_s if group in self._groups]
+        middle_s = median(bests_s) if len(bests_s) >= FEWEST else None
+        for group in more_s.keys() & self._groups.keys():
+            self._groups[group].compare(iteration, more_s[group], middle_s, self._expected.least_s)
 
     def excess_s(self, pair: Pair, seen: Collection[Group]) -> float | None:
         """How much longer than usual a step takes of the sum that both ends take part in; None: there is none."""
@@ -787,15 +748,6 @@ class GroupSums:
     def forget(self, worker: str) -> None:
         """Nothing of a worker's groups holds any longer."""
         self._groups = {group: own for group, own in self._groups.items() if worker not in group}
-
-    def _planned_s(self, group: Group) -> float:
-        return max(self._expected.sum_s(group[0], other) for other in group[1:])
-
-    def _compare(self, iteration: int, more_s: Mapping[Group, float]) -> None:
-        bests_s = [self._groups[group].best_s for group in more_s if group in self._groups]
-        middle_s = median(bests_s) if len(bests_s) >= FEWEST else None
-        for group in more_s.keys() & self._groups.keys():
-            self._groups[group].compare(iteration, more_s[group], middle_s, self._expected.least_s)
 
 
 class _GroupSum:
@@ -846,10 +798,6 @@ def group_sums_s(reports: Mapping[str, Measured]) -> dict[Group, float]:
     return found
 
 
-def _steps(group: Group) -> int:
-    return 2 * (len(group) - 1)
-
-
 # What a group's examination shows: which of its links, and which of its workers, are slow.
 #
 # Greyhound, section 4.3: between two iterations the workers of a suspicious group multiply matrices of the same size
@@ -880,32 +828,21 @@ def judged(examined: Mapping[str, Examined], expected: Expected) -> ProbeOutcome
         examined: what each of the group has measured, by names.
         expected: what is usual.
     """
-    delays_s = _delays_s(examined)
-    return ProbeOutcome(frozenset(delays_s), _slow_links(delays_s, expected), _slow_workers(examined, expected))
-
-
-def _delays_s(examined: Mapping[str, Examined]) -> dict[Pair, float]:
-    """What a message of each pair takes one way: half of an exchange; the shortest where there were several."""
-    found: dict[Pair, float] = {}
+    # What a message of each pair takes one way: half of an exchange; the shortest where there were several.
+    delays_s: dict[Pair, float] = {}
     for name, one in examined.items():
         for other, both_ways_s in one.exchanges:
             if other in examined and other != name:
                 pair = pair_of(name, other)
-                found[pair] = min(both_ways_s / 2, found.get(pair, both_ways_s / 2))
-    return found
-
-
-def _slow_links(delays_s: Mapping[Pair, float], expected: Expected) -> dict[Pair, float]:
-    if len(delays_s) < FEWEST:
-        return {}
-    usual_s = lower_third(delay_s - expected.delay_s(*pair) for pair, delay_s in delays_s.items())
-    without_s = {pair: delay_s - usual_s for pair, delay_s in delays_s.items()}
-    return {pair: one for pair, one in without_s.items() if one >= expected.delay_s(*pair) + expected.least_s}
-
-
-def _slow_workers(examined: Mapping[str, Examined], expected: Expected) -> dict[str, float]:
+                delays_s[pair] = min(both_ways_s / 2, delays_s.get(pair, both_ways_s / 2))
     took_s = {name: [one.compute_s / expected.slowdown.get(name, 1.0)] for name, one in examined.items()}
-    return slow_among(took_s, limit=1 + SLOW_PACE)
+    if len(delays_s) < FEWEST:
+        slow_links = {}
+    else:
+        usual_s = lower_third(delay_s - expected.delay_s(*pair) for pair, delay_s in delays_s.items())
+        without_s = {pair: delay_s - usual_s for pair, delay_s in delays_s.items()}
+        slow_links = {pair: one for pair, one in without_s.items() if one >= expected.delay_s(*pair) + expected.least_s}
+    return ProbeOutcome(frozenset(delays_s), slow_links, slow_among(took_s, limit=1 + SLOW_PACE))
 
 
 # Iterations that take longer for no reason that is known: then everybody is a suspect.

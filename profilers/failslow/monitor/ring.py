@@ -88,11 +88,22 @@ class LiveMonitor:
         self._present.add(measured.worker)
         if measured.iteration <= self._judged:
             return None
-        self._take(measured)
-        ripe = self._ripe()
+        reports = self._reports.setdefault(measured.iteration, {})
+        if measured.worker in reports:  # it is being redone
+            reports.clear()
+        reports[measured.worker] = measured
+        there = self._present
+        whole = [n for n, reports in self._reports.items() if len(there) <= len(reports) and there <= reports.keys()]
+        last = max([*whole, max(self._reports) - 2])
+        ripe = [number for number in sorted(self._reports) if number <= last]
         for iteration in ripe:
             self._judge(iteration, self._reports.pop(iteration))
-        return self._changed() if ripe else None
+        found = self._conditions()
+        is_too_early = self._said is None and found == HEALTHY and self._count < GOOD
+        if not ripe or found == self._said or is_too_early:
+            return None
+        self._said = found
+        return found
 
     def forget(self, worker: str) -> None:
         """Whatever is known of a worker and its links holds no longer; the iteration under way will be redone."""
@@ -109,19 +120,6 @@ class LiveMonitor:
         if self._said is not None:
             self._said = self._conditions()  # whoever is told of the worker's end forgets as much
 
-    def _take(self, measured: Measured) -> None:
-        reports = self._reports.setdefault(measured.iteration, {})
-        if measured.worker in reports:  # it is being redone
-            reports.clear()
-        reports[measured.worker] = measured
-
-    def _ripe(self) -> list[int]:
-        """The iterations to be judged now, in order: those up to the last one of which all have told."""
-        there = self._present
-        whole = [n for n, reports in self._reports.items() if len(there) <= len(reports) and there <= reports.keys()]
-        last = max([*whole, max(self._reports) - 2])
-        return [number for number in sorted(self._reports) if number <= last]
-
     def _judge(self, iteration: int, reports: Reports) -> None:
         self._judged = iteration
         self._count += 1
@@ -129,58 +127,6 @@ class LiveMonitor:
         sums_s = group_sums_s(reports)
         self._sums.note(iteration, sums_s)
         self._judge_links(iteration, reports, sums_s.keys())
-        self._judge_workers(iteration, reports)
-        for group in self._suspects:
-            if all(name in reports and reports[name].examined is not None for name in group):
-                self._judge_examined(iteration, group, reports)
-        self._whole.note(reports, self._known())
-        groups = self._sums.suspects(iteration, self._slow_links(), sums_s)
-        self._suspects = tuple(sorted({*groups, *self._whole.suspects(iteration)}))
-
-    def _judge_links(self, iteration: int, reports: Reports, groups: Collection[Group]) -> None:
-        delays_s, sums_s = dict(_delays_s(reports)), dict(_sums_s(reports))
-        self._keep_best(self._best_delay_s, delays_s)
-        self._keep_best(self._best_sum_s, sums_s)
-        bests_s = self._best_delay_s.values()
-        middle_s = median(bests_s) if len(bests_s) >= FEWEST else None
-        pace = max(1.0, median([one.pace for one in reports.values() if one.pace is not None] or [1.0]))
-        self._seen.update((pair, self._seen.get(pair, 0) + 1) for pair in delays_s)
-        for pair in {*self._links, *delays_s, *sums_s}:
-            link = self._links.setdefault(pair, Hysteresis())
-            if pair in delays_s:
-                link.note(iteration, delays_s[pair], self._usual_delay_s(pair, middle_s, pace), self._expected.least_s)
-            elif pair in sums_s:
-                usual_s = max(self._expected.sum_s(*pair), self._best_sum_s.get(pair, 0.0))
-                link.note(iteration, max(0.0, sums_s[pair] - usual_s) / 2, 0.0, self._expected.least_s)
-            elif link.found is not None and (excess_s := self._sums.excess_s(pair, groups)) is not None:
-                # The sum is as slow as the slowest link: one that is less slow cannot be told from it.
-                link.note(iteration, min(link.found, excess_s), 0.0, self._expected.least_s)
-            else:
-                link.pass_by(iteration)
-
-    def _usual_delay_s(self, pair: Pair, middle_s: float | None, pace: float) -> float:
-        """What is expected of a link, or what was seen.
-
-        Args:
-            pair: its ends.
-            middle_s: the best that was seen of the middle link, in s; None: there are too few.
-            pace: how many times as long as planned operations take, 1 at least.
-        """
-        planned_s = self._expected.delay_s(*pair)
-        known_s = [best_s for best_s in (self._best_delay_s.get(pair), middle_s) if best_s is not None]
-        if known_s and self._seen.get(pair, 0) >= SETTLED:
-            known_s.append(pace * (planned_s + MARGIN * self._expected.least_s))
-        return max(planned_s, min(known_s, default=0.0))
-
-    def _keep_best(self, best_s: dict[Pair, float], measured_s: Mapping[Pair, float]) -> None:
-        """Note the best values; what is first measured of a link that has been found slow is not usual for it."""
-        for pair, value_s in measured_s.items():
-            if pair in best_s:
-                best_s[pair] = min(value_s, best_s[pair])
-            elif pair not in self._links or self._links[pair].found is None:
-                best_s[pair] = value_s
-
-    def _judge_workers(self, iteration: int, reports: Reports) -> None:
         planned = self._expected.slowdown
         paces = {name: one.pace / planned.get(name, 1.0) for name, one in reports.items() if one.pace is not None}
         usual = median(paces.values()) if len(paces) >= FEWEST else 0.0
@@ -190,6 +136,55 @@ class LiveMonitor:
                 worker.note(iteration, paces[name] / usual, 1.0, SLOW_PACE)
             else:
                 worker.pass_by(iteration)
+        for group in self._suspects:
+            if all(name in reports and reports[name].examined is not None for name in group):
+                self._judge_examined(iteration, group, reports)
+        workers = (name for name, worker in self._workers.items() if worker.found is not None)
+        self._whole.note(reports, frozenset([*self._slow_links(), *workers, *self._sums.slow]))
+        groups = self._sums.suspects(iteration, self._slow_links(), sums_s)
+        self._suspects = tuple(sorted({*groups, *self._whole.suspects(iteration)}))
+
+    def _judge_links(self, iteration: int, reports: Reports, groups: Collection[Group]) -> None:
+        delays_s, sums_s = dict(_delays_s(reports)), {}
+        for name, one in reports.items():  # how long the sums of groups of two took
+            other = reports.get(one.peers[0]) if len(one.peers) == 1 else None
+            if other is None or other.peers != (name,) or not name < other.worker:
+                continue
+            if one.reduction_s is not None and other.reduction_s is not None:
+                (began_s, ended_s), (also_began_s, also_ended_s) = one.reduction_s, other.reduction_s
+                taken_s = min(ended_s, also_ended_s) - max(began_s, also_began_s)
+                sums_s[name, other.worker] = max(0.0, taken_s)
+        self._keep_best(self._best_delay_s, delays_s)
+        self._keep_best(self._best_sum_s, sums_s)
+        bests_s = self._best_delay_s.values()
+        middle_s = median(bests_s) if len(bests_s) >= FEWEST else None
+        pace = max(1.0, median([one.pace for one in reports.values() if one.pace is not None] or [1.0]))
+        self._seen.update((pair, self._seen.get(pair, 0) + 1) for pair in delays_s)
+        for pair in {*self._links, *delays_s, *sums_s}:
+            link = self._links.setdefault(pair, Hysteresis())
+            if pair in delays_s:
+                # What is expected of a link, or what was seen.
+                planned_s = self._expected.delay_s(*pair)
+                known_s = [best_s for best_s in (self._best_delay_s.get(pair), middle_s) if best_s is not None]
+                if known_s and self._seen.get(pair, 0) >= SETTLED:
+                    known_s.append(pace * (planned_s + MARGIN * self._expected.least_s))
+                link.note(iteration, delays_s[pair], max(planned_s, min(known_s, default=0.0)), self._expected.least_s)
+            elif pair in sums_s:
+                usual_s = max(self._expected.sum_s(*pair), self._best_sum_s.get(pair, 0.0))
+                link.note(iteration, max(0.0, sums_s[pair] - usual_s) / 2, 0.0, self._expected.least_s)
+            elif link.found is not None and (excess_s := self._sums.excess_s(pair, groups)) is not None:
+                # The sum is as slow as the slowest link: one that is less slow cannot be told from it.
+                link.note(iteration, min(link.found, excess_s), 0.0, self._expected.least_s)
+            else:
+                link.pass_by(iteration)
+
+    def _keep_best(self, best_s: dict[Pair, float], measured_s: Mapping[Pair, float]) -> None:
+        """Note the best values; what is first measured of a link that has been found slow is not usual for it."""
+        for pair, value_s in measured_s.items():
+            if pair in best_s:
+                best_s[pair] = min(value_s, best_s[pair])
+            elif pair not in self._links or self._links[pair].found is None:
+                best_s[pair] = value_s
 
     def _judge_examined(self, iteration: int, group: Group, reports: Reports) -> None:
         """Of a link or worker that measures itself all the time, that has the last word in the iterations to come."""
@@ -197,7 +192,12 @@ class LiveMonitor:
             {name: one.examined for name, one in reports.items() if name in group and one.examined}, self._expected
         )
         measured = dict(_delays_s(reports)).keys()
-        for pair in found.tried & {*_used(reports)}:
+        # The pairs that have something to send to each other, or take part in a sum.
+        used = set()
+        for name, one in reports.items():
+            others = {*one.peers, *(to for to, _, _ in one.sent), *(source for source, _, _ in one.arrived)}
+            used |= {pair_of(name, other) for other in others & reports.keys() if other != name}
+        for pair in found.tried & used:
             if pair in found.links or pair not in measured:
                 self._links.setdefault(pair, Hysteresis()).settle(iteration, found.links.get(pair))
         for name, factor in found.workers.items():
@@ -207,19 +207,6 @@ class LiveMonitor:
 
     def _slow_links(self) -> list[Pair]:
         return [pair for pair, link in self._links.items() if link.found is not None]
-
-    def _known(self) -> frozenset[Group | str]:
-        """The links, workers and groups that are slower than usual."""
-        workers = (name for name, worker in self._workers.items() if worker.found is not None)
-        return frozenset([*self._slow_links(), *workers, *self._sums.slow])
-
-    def _changed(self) -> Conditions | None:
-        found = self._conditions()
-        is_too_early = self._said is None and found == HEALTHY and self._count < GOOD
-        if found == self._said or is_too_early:
-            return None
-        self._said = found
-        return found
 
     def _conditions(self) -> Conditions:
         links = ((pair, link.found) for pair, link in self._links.items() if link.found is not None)
@@ -245,24 +232,6 @@ def _delays_s(reports: Reports) -> Iterator[tuple[Pair, float]]:
             if taken_s:
                 found.setdefault(pair_of(name, sender), []).append(median(taken_s))
     return ((pair, max(0.0, sum(ways) / len(ways))) for pair, ways in found.items())
-
-
-def _sums_s(reports: Reports) -> Iterator[tuple[Pair, float]]:
-    """How long the sums of groups of two took."""
-    for name, one in reports.items():
-        other = reports.get(one.peers[0]) if len(one.peers) == 1 else None
-        if other is None or other.peers != (name,) or not name < other.worker:
-            continue
-        if one.reduction_s is not None and other.reduction_s is not None:
-            (began_s, ended_s), (also_began_s, also_ended_s) = one.reduction_s, other.reduction_s
-            yield (name, other.worker), max(0.0, min(ended_s, also_ended_s) - max(began_s, also_began_s))
-
-
-def _used(reports: Reports) -> Iterator[Pair]:
-    """The pairs that have something to send to each other, or take part in a sum."""
-    for name, one in reports.items():
-        others = {*one.peers, *(to for to, _, _ in one.sent), *(source for source, _, _ in one.arrived)}
-        yield from (pair_of(name, other) for other in others & reports.keys() if other != name)
 
 
 def _without(worker: str, known: Mapping[Pair, Known]) -> dict[Pair, Known]:

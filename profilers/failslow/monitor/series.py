@@ -2,19 +2,15 @@
 
 import json
 from collections import deque
-from collections.abc import Callable
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ....schemas.errors import InvalidInputError
 from ..readers.formats import Recognised, parsed_object, unrecognised
-from ..readers.reading import IterationSample, LineReading, Ranks, number_of
+from ..readers.reading import IterationSample, Ranks, number_of
 
 if TYPE_CHECKING:
     from ..calls.comparison import CommunicationCall
-
-
-_R = TypeVar("_R")
 
 
 class Series:
@@ -80,7 +76,20 @@ class Series:
             if is_cut and not self._is_empty:
                 return []
             raise self._placed(error) from None
-        return [] if reading is None else self._at_line(self._take, reading)
+        if reading is None:
+            return []
+        self._is_empty = False
+        if reading.size is not None:
+            if self._size is None:
+                self._size = reading.size
+            reading = reading._replace(time_s=reading.time_s * self._size / reading.size)
+        try:
+            if reading.rank is None:
+                return self._checked([IterationSample(reading.time_s, reading.iteration)])
+            self._ranks = self._ranks or Ranks()
+            return self._checked(self._ranks.note(reading))
+        except InvalidInputError as error:
+            raise self._placed(error) from None
 
     def finish(self) -> list[IterationSample]:
         """The log is over: the iterations that were still held back.
@@ -89,27 +98,20 @@ class Series:
             InvalidInputError: nothing in it tells of any iteration.
         """
         samples = self._ranks.finish() if self._ranks is not None else []
+        if self._is_empty and not self.kind:
+            raise unrecognised(self._source, self.lines)
         if self._is_empty:
-            raise self._empty()
-        samples = self._at_line(self._checked, samples)
-        self._at_line(self._last_check, samples)
+            raise InvalidInputError(
+                f"the log (read as {self.kind}) tells no iteration time",
+                where=self._source,
+                fix="give a log of a job that has done some iterations; --format NAME reads it as another format",
+            )
+        try:
+            self._checked(samples)
+            self._unit.finish()
+        except InvalidInputError as error:
+            raise self._placed(error) from None
         return samples
-
-    def _take(self, reading: LineReading) -> list[IterationSample]:
-        self._is_empty = False
-        reading = self._resized(reading)
-        if reading.rank is None:
-            return self._checked([IterationSample(reading.time_s, reading.iteration)])
-        if self._ranks is None:
-            self._ranks = Ranks()
-        return self._checked(self._ranks.note(reading))
-
-    def _resized(self, reading: LineReading) -> LineReading:
-        if reading.size is None:
-            return reading
-        if self._size is None:
-            self._size = reading.size
-        return reading._replace(time_s=reading.time_s * self._size / reading.size)
 
     def _checked(self, samples: list[IterationSample]) -> list[IterationSample]:
         for sample in samples:
@@ -118,27 +120,8 @@ class Series:
                 self._order.note(sample.iteration)
         return samples
 
-    def _last_check(self, samples: list[IterationSample]) -> list[IterationSample]:
-        self._unit.finish()
-        return samples
-
-    def _at_line(self, take: Callable[[_R], list[IterationSample]], what: _R) -> list[IterationSample]:
-        try:
-            return take(what)
-        except InvalidInputError as error:
-            raise self._placed(error) from None
-
     def _placed(self, error: InvalidInputError) -> InvalidInputError:
         return InvalidInputError(error.what, where=f"{self._source}, line {self.lines}", fix=error.fix)
-
-    def _empty(self) -> InvalidInputError:
-        if not self.kind:
-            return unrecognised(self._source, self.lines)
-        return InvalidInputError(
-            f"the log (read as {self.kind}) tells no iteration time",
-            where=self._source,
-            fix="give a log of a job that has done some iterations; --format NAME reads it as another format",
-        )
 
 
 # A log of communication calls that grows, as a series of iteration times, call by call (`calls/iterations.py`).

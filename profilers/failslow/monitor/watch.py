@@ -1,7 +1,7 @@
 """Watching a log: its iteration times go to a tracker, and what is found is put together with what speaks for it."""
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
@@ -37,37 +37,22 @@ def witness(episode: Episode, samples: Sequence[IterationSample], usual_s: float
         usual_s: what an iteration takes when nothing is slow.
         unit: of times, such as `s` or `s a token`.
     """
-    sentences = [_share_of_slow(samples, usual_s, unit), *_iterations(episode, samples)]
-    rank, sentence = _slowest_rank(samples)
-    scope = Scope() if rank is None else Scope("worker", (rank,))
-    return Witness(scope, tuple(one for one in (*sentences, sentence) if one))
-
-
-def _share_of_slow(samples: Sequence[IterationSample], usual_s: float | None, unit: str) -> str:
-    if usual_s is None or not samples:
-        return ""
-    slow = sum(sample.time_s > SLOW * usual_s for sample in samples)
-    return f"{slow} of {len(samples)} samples above {SLOW:.2f} x the usual {usual_s:.4g} {unit}"
-
-
-def _iterations(episode: Episode, samples: Sequence[IterationSample]) -> list[str]:
-    """Which iterations the samples are of, where that is something else."""
-    if not samples or samples[0].iteration in (None, episode.onset):
-        return []
-    to = "on" if episode.relief is None else f"to {samples[-1].iteration}"
-    return [f"from iteration {samples[0].iteration} {to}"]
-
-
-def _slowest_rank(samples: Sequence[IterationSample]) -> tuple[str | None, str]:
+    sentences = []
+    if usual_s is not None and samples:
+        slow = sum(sample.time_s > SLOW * usual_s for sample in samples)
+        sentences.append(f"{slow} of {len(samples)} samples above {SLOW:.2f} x the usual {usual_s:.4g} {unit}")
+    if samples and samples[0].iteration not in (None, episode.onset):
+        to = "on" if episode.relief is None else f"to {samples[-1].iteration}"
+        sentences.append(f"from iteration {samples[0].iteration} {to}")
     told = [sample for sample in samples if sample.slowest is not None]
     if not told:
-        return None, ""
-    ((rank, count),) = Counter(sample.slowest for sample in told).most_common(1)
+        return Witness(Scope(), tuple(sentences))
+    ((rank, count),) = Counter(str(sample.slowest) for sample in told).most_common(1)
     excess = median(sample.excess for sample in told if sample.slowest == rank)
-    is_apart = count >= OFTEN * len(told) and excess >= APART
-    if not is_apart:
-        return None, "no rank is slower than the others"
-    return rank, f"rank {rank} is the slowest in {count} of {len(told)} samples, {excess:.2f} x the others' median"
+    if count < OFTEN * len(told) or excess < APART:
+        return Witness(Scope(), (*sentences, "no rank is slower than the others"))
+    found = f"rank {rank} is the slowest in {count} of {len(told)} samples, {excess:.2f} x the others' median"
+    return Witness(Scope("worker", (rank,)), (*sentences, found))
 
 
 # So many samples are remembered, to be counted as evidence; an episode may be longer.
@@ -139,12 +124,11 @@ class LogMonitor:
 
     def findings(self, file: str) -> FileFindings:
         """What was found, once the log is over."""
-        found = [
-            self._fail_slow(episode, number)
-            for number, phase in self._phases.items()
-            for episode in phase.episodes
-            if episode.confirmed is not None
-        ]
+        found = []
+        for number, phase in self._phases.items():
+            for episode in (one for one in phase.episodes if one.confirmed is not None):
+                seen = self._witnesses.get(episode.onset) or self._witness(episode, number)
+                found.append(FailSlow.of(episode, scope=seen.scope, evidence=seen.evidence))
         events = tuple(sorted(found, key=lambda event: event.onset))
         return FileFindings(file, self.series.kind, self.samples, self.usual_s, events)
 
@@ -154,17 +138,10 @@ class LogMonitor:
                 self._witnesses[change.episode.onset] = self._witness(change.episode, phase)
         return changes
 
-    def _fail_slow(self, episode: Episode, phase: int) -> FailSlow:
-        witness = self._witnesses.get(episode.onset) or self._witness(episode, phase)
-        return FailSlow.of(episode, scope=witness.scope, evidence=witness.evidence)
-
     def _witness(self, episode: Episode, phase: int) -> Witness:
         unit = "s" if self.series.per == "iteration" else f"s a {self.series.per}"
-        return witness(episode, list(self._span(episode, phase)), self._phases[phase].usual_s, unit)
-
-    def _span(self, episode: Episode, phase: int) -> Iterator[IterationSample]:
-        """The samples of an episode, as far as they are remembered."""
-        first = self.samples - len(self._memory)
+        first = self.samples - len(self._memory)  # that is remembered
         last = self.samples if episode.relief is None else episode.relief
         span = islice(self._memory, max(episode.onset - first, 0), max(last - first, 0))
-        return (sample for sample in span if sample.phase == phase)
+        samples = [sample for sample in span if sample.phase == phase]
+        return witness(episode, samples, self._phases[phase].usual_s, unit)

@@ -50,19 +50,16 @@ class Rows:
         rank = _text(row, "rank")
         iteration = _iteration(row)
         if (_text(row, "tag") or _TRAINING[0]) not in _TRAINING:
-            self._pause(row, rank)
+            end_s = _clock(row)
+            if end_s is not None:
+                before = self._ends.get(rank)
+                self._ends[rank] = (end_s, before[1] if before else None)
             return None
-        time_s = _time_s(row)
+        is_plain = any(_TIME.fullmatch(name) for name in row)
+        time_s = _time_by(_TIME if is_plain else _VAGUE_TIME, row)
         if time_s is None:
             time_s = self._since_the_end_before(row, rank, iteration)
         return None if time_s is None else LineReading(time_s, iteration, rank, _size(row))
-
-    def _pause(self, row: Mapping[str, Any], rank: str | None) -> None:
-        """An evaluation or a checkpoint: the next iteration begins when it ends."""
-        end_s = _clock(row)
-        if end_s is not None:
-            before = self._ends.get(rank)
-            self._ends[rank] = (end_s, before[1] if before else None)
 
     def _since_the_end_before(self, row: Mapping[str, Any], rank: str | None, iteration: int | None) -> float | None:
         end_s = _clock(row)
@@ -94,11 +91,6 @@ def names_a_time(names: Iterable[str]) -> bool:
     return any(name == "t" or _TIME.fullmatch(name) or _VAGUE_TIME.fullmatch(name) for name in names)
 
 
-def _time_s(row: Mapping[str, Any]) -> float | None:
-    is_plain = any(_TIME.fullmatch(name) for name in row)
-    return _time_by(_TIME if is_plain else _VAGUE_TIME, row)
-
-
 def _time_by(pattern: re.Pattern[str], row: Mapping[str, Any]) -> float | None:
     """The time that the names of one kind tell."""
     found: list[tuple[str, float]] = []
@@ -120,8 +112,8 @@ def _time_by(pattern: re.Pattern[str], row: Mapping[str, Any]) -> float | None:
 
 
 def _clock(row: Mapping[str, Any]) -> float | None:
-    value = row.get("t")
-    if value is None or value == "":
+    value = _given(row, "t")
+    if value is None:
         return None
     end_s = number_of(value, "t")
     if not abs(end_s) < float("inf"):
@@ -130,19 +122,18 @@ def _clock(row: Mapping[str, Any]) -> float | None:
 
 
 def _iteration(row: Mapping[str, Any]) -> int | None:
-    for name in _NUMBERS:
-        value = row.get(name)
-        if value is not None and value != "":
-            number = number_of(value, name)
-            if not number.is_integer() or abs(number) >= 1e15:
-                raise InvalidInputError(f"{name} is no whole number: {value}", fix="number the iterations 0, 1, 2, ...")
-            return int(number)
-    return None
+    name = next((name for name in _NUMBERS if _given(row, name) is not None), None)
+    if name is None:
+        return None
+    number = number_of(row[name], name)
+    if not number.is_integer() or abs(number) >= 1e15:
+        raise InvalidInputError(f"{name} is no whole number: {row[name]}", fix="number the iterations 0, 1, 2, ...")
+    return int(number)
 
 
 def _size(row: Mapping[str, Any]) -> float | None:
-    value = row.get("tokens")
-    if value is None or value == "":
+    value = _given(row, "tokens")
+    if value is None:
         return None
     size = number_of(value, "tokens")
     if not 0 < size < float("inf"):
@@ -150,18 +141,24 @@ def _size(row: Mapping[str, Any]) -> float | None:
     return size
 
 
-def _text(row: Mapping[str, Any], name: str) -> str | None:
+def _given(row: Mapping[str, Any], name: str) -> Any:
+    """What a row says under a name; None where that is nothing."""
     value = row.get(name)
-    return None if value is None or value == "" else str(value).strip()
+    return None if value == "" else value
 
 
-class JsonLines:
+def _text(row: Mapping[str, Any], name: str) -> str | None:
+    value = _given(row, name)
+    return None if value is None else str(value).strip()
+
+
+class JsonLines(LineReader):
     """One JSON object a line; of lines with an `event`, those of iterations."""
 
     NAME: ClassVar[str] = "jsonl"
 
     def __init__(self) -> None:
-        self.per, self.is_over = "iteration", False
+        super().__init__()
         self._rows = Rows()
 
     def read(self, line: bytes) -> LineReading | None:
@@ -198,20 +195,24 @@ def parsed_object(line: bytes) -> dict[str, Any]:
     return row
 
 
-class Csv:
+class Csv(LineReader):
     """Comma-separated values (or semicolons, or tabs) under a line of names."""
 
     NAME: ClassVar[str] = "csv"
 
     def __init__(self) -> None:
-        self.per, self.is_over = "iteration", False
+        super().__init__()
         self._names: list[str] = []
         self._header, self._separator = "", ","
         self._rows = Rows()
 
     def read(self, line: bytes) -> LineReading | None:
         """What a row tells; the first line is that of names."""
-        text = _decoded(line)
+        try:
+            text = line.decode("utf-8").strip()
+        except UnicodeDecodeError as error:
+            what = f"not UTF-8 text (byte {error.start} of the line)"
+            raise InvalidInputError(what, fix="write it as UTF-8") from None
         if not text or text.startswith("#"):
             return None
         if not self._names:
@@ -251,20 +252,10 @@ def _cells(text: str, separator: str) -> list[str]:
     return [cell.strip() for cell in cells]
 
 
-def _decoded(line: bytes) -> str:
-    try:
-        return line.decode("utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(f"not UTF-8 text (byte {error.start} of the line)", fix="write it as UTF-8") from None
-
-
-class Numbers:
+class Numbers(LineReader):
     """One number a line: the time of an iteration in s."""
 
     NAME: ClassVar[str] = "numbers"
-
-    def __init__(self) -> None:
-        self.per, self.is_over = "iteration", False
 
     def read(self, line: bytes) -> LineReading | None:
         """The number; empty lines and those that begin with # tell nothing."""
@@ -293,7 +284,7 @@ _RANK = re.compile(rb"\s*(?:\[(?:rank|default)(\d{1,9})\]:|(\d{1,9}):\s)")
 _NUMBER = rb"([-+]?(?:[0-9][0-9.]{0,30}(?:[eE][-+]?[0-9]{1,4})?|nan|NaN|inf))"
 
 
-class Megatron:
+class Megatron(LineReader):
     """Megatron-LM: `iteration 10/ 500 | elapsed time per iteration (ms): 512.3 | ... | global batch size: 64 | ...`.
 
     A line may stand for several iterations, of which it tells the mean. The batch size counts as the iteration's size,
@@ -306,9 +297,6 @@ class Megatron:
     _ITERATION = re.compile(rb"iteration\s+(\d{1,15})\s*/")
     _BATCH = re.compile(rb"global batch size:\s*(\d{1,15})")
 
-    def __init__(self) -> None:
-        self.per, self.is_over = "iteration", False
-
     def read(self, line: bytes) -> LineReading | None:
         """The time of the iterations that a line tells of."""
         if self._MARK not in line:
@@ -317,11 +305,11 @@ class Megatron:
         match = self._TIME.search(line)
         if match is None:
             return None
-        batch = self._BATCH.search(line)
-        return LineReading(_time(match[1], b"ms"), _number(self._ITERATION, line), _rank(line), _logged_size(batch))
+        size = _number(self._BATCH, line)
+        return LineReading(_time(match[1], b"ms"), _number(self._ITERATION, line), _rank(line), size or None)
 
 
-class NanoGpt:
+class NanoGpt(LineReader):
     """nanoGPT and its descendants: `iter 10: loss 3.1415, time 123.45ms, mfu 30.00%`.
 
     The iteration after an evaluation (`step 10: train loss ..., val loss ...`) is left out: its time holds that of the
@@ -333,7 +321,7 @@ class NanoGpt:
     _EVALUATION = re.compile(rb"\bstep\s+(\d{1,15}): train loss ")
 
     def __init__(self) -> None:
-        self.per, self.is_over = "iteration", False
+        super().__init__()
         self._evaluated: int | None = None
 
     def read(self, line: bytes) -> LineReading | None:
@@ -358,7 +346,7 @@ class _TokenWindow(NamedTuple):
     at: datetime | None
 
 
-class TorchTitan:
+class TorchTitan(LineReader):
     """torchtitan: `[titan] 2025-06-20 19:13:39,663 - root - INFO - step: 10  loss: ...  tps: 5,970  ...`.
 
     A line tells the tokens a second since the line before. How many tokens an iteration has is learned from the clock
@@ -372,7 +360,7 @@ class TorchTitan:
     _START = b"Training starts at step"
 
     def __init__(self) -> None:
-        self.per, self.is_over = "iteration", False
+        super().__init__()
         self._windows: dict[str | None, _TokenWindow] = {}
         self._tokens: float | None = None
 
@@ -395,7 +383,12 @@ class TorchTitan:
         rate = number_of(match[3].replace(b",", b""), "tps")
         if rate <= 0:
             raise InvalidInputError(f"tps is {rate:g}: nothing was computed", fix="remove the line")
-        return LineReading(checked_time(self._tokens_of(rate, before, here) / rate, f"tps is {rate:g}"), step, rank)
+        # How many tokens an iteration has, on each of the devices among which tps divides them.
+        if self._tokens is None:
+            passed_s = (here.at - before.at).total_seconds() if here.at and before.at else 0.0
+            self._tokens = rate * passed_s / (here.step - before.step) if passed_s > 0 else 1.0
+            self.per = "iteration" if passed_s > 0 else "token"
+        return LineReading(checked_time(self._tokens / rate, f"tps is {rate:g}"), step, rank)
 
     def _clock(self, line: bytes) -> datetime | None:
         match = self._CLOCK.search(line)
@@ -404,16 +397,8 @@ class TorchTitan:
         except ValueError:
             return None
 
-    def _tokens_of(self, rate: float, before: _TokenWindow, here: _TokenWindow) -> float:
-        """How many tokens an iteration has, on each of the devices among which tps divides them."""
-        if self._tokens is None:
-            passed_s = (here.at - before.at).total_seconds() if here.at and before.at else 0.0
-            self._tokens = rate * passed_s / (here.step - before.step) if passed_s > 0 else 1.0
-            self.per = "iteration" if passed_s > 0 else "token"
-        return self._tokens
 
-
-class MlPerf:
+class MlPerf(LineReader):
     """MLPerf's `:::MLLOG {...}` lines of `tracked_stats`: the time of a training step, or else the throughput.
 
     Which of them the first line tells is read from all: they are not of one kind.
@@ -424,7 +409,7 @@ class MlPerf:
     _TIMES = ("train_step_time", "train_step_timing in s")
 
     def __init__(self) -> None:
-        self.per, self.is_over = "iteration", False
+        super().__init__()
         self._key: str | None = None
 
     def read(self, line: bytes) -> LineReading | None:
@@ -441,27 +426,20 @@ class MlPerf:
         if self._key is None:
             self._key = next((key for key in (*self._TIMES, "throughput") if key in value), None)
             self.per = "sample" if self._key == "throughput" else "iteration"
-        return self._reading(value) if self._key in value else None
-
-    def _reading(self, value: dict[str, Any]) -> LineReading:
-        assert self._key is not None
+        if self._key is None or self._key not in value:
+            return None
         number = number_of(value[self._key], self._key)
-        words = f"{self._key} is {number:g}"
-        if self._key != "throughput":
-            return LineReading(checked_time(number, words))
-        return LineReading(checked_time(1 / number if number else 0.0, words))
+        takes_s = number if self._key != "throughput" else 1 / number if number else 0.0
+        return LineReading(checked_time(takes_s, f"{self._key} is {number:g}"))
 
 
-class DlLogger:
+class DlLogger(LineReader):
     """DLLogger lines of MLPerf's graph network: `DLL 2024-... - Iteration 10 | ... | iteration_time : 12.3 ms`."""
 
     NAME: ClassVar[str] = "dllogger"
     _LINE = re.compile(
         rb"\bDLL\b.*?\bIteration:?\s*(\d{1,15}).*?\biteration_time\s*:\s*" + _NUMBER + rb"\s*(ms|us|s)\b"
     )
-
-    def __init__(self) -> None:
-        self.per, self.is_over = "iteration", False
 
     def read(self, line: bytes) -> LineReading | None:
         """The time of the iteration that a line tells of."""
@@ -485,10 +463,6 @@ def _time(number: bytes, unit: bytes) -> float:
 def _number(pattern: re.Pattern[bytes], line: bytes) -> int | None:
     match = pattern.search(line)
     return int(match[1]) if match else None
-
-
-def _logged_size(match: re.Match[bytes] | None) -> float | None:
-    return float(match[1]) or None if match else None
 
 
 def _rank(line: bytes) -> str | None:
@@ -542,21 +516,17 @@ def _by_first_line(line: bytes) -> LineReader | None:
     text = line.strip()
     if text.startswith(b"{"):
         return JsonLines()
-    if _is_number(text):
+    try:
+        float(text)
+    except ValueError:
+        pass
+    else:
         return Numbers()
     try:
         _, names = header_of(text.decode("utf-8"))
     except (InvalidInputError, UnicodeDecodeError):
         return None
     return Csv() if names_a_time(names) else None
-
-
-def _is_number(text: bytes) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def unrecognised(source: str, lines: int) -> InvalidInputError:

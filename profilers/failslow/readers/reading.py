@@ -3,10 +3,11 @@
 import math
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 from ....schemas.errors import InvalidInputError
 from ....schemas.files import STANDARD_STREAM, opened, source_of, unreadable
@@ -31,7 +32,7 @@ class LineReading(NamedTuple):
     size: float | None = None
 
 
-class LineReader(Protocol):
+class LineReader(ABC):
     """Reads one format, line by line; it may remember what lines before have said.
 
     Attributes:
@@ -41,16 +42,17 @@ class LineReader(Protocol):
     """
 
     NAME: ClassVar[str]
-    per: str
-    is_over: bool
 
+    def __init__(self) -> None:
+        self.per, self.is_over = "iteration", False
+
+    @abstractmethod
     def read(self, line: bytes) -> LineReading | None:
         """What a line tells, None where it tells of no iteration.
 
         Raises:
             InvalidInputError: the line breaks the format; where it stands is for the caller to add.
         """
-        ...
 
 
 def checked_time(value: float, words: str) -> float:
@@ -151,7 +153,10 @@ class Ranks:
         """
         rank = reading.rank
         assert rank is not None
-        iteration = self._number(reading)
+        iteration = reading.iteration
+        if iteration is None:
+            iteration = self._counts.get(rank, 0)
+            self._counts[rank] = iteration + 1
         samples = []
         if iteration <= self._last.get(rank, iteration - 1):
             samples = self.finish()
@@ -171,14 +176,6 @@ class Ranks:
         self._open = {}
         return samples
 
-    def _number(self, reading: LineReading) -> int:
-        if reading.iteration is not None:
-            return reading.iteration
-        assert reading.rank is not None
-        count = self._counts.get(reading.rank, 0)
-        self._counts[reading.rank] = count + 1
-        return count
-
     def _complete(self, is_numbered: bool) -> list[IterationSample]:
         self._is_known = self._is_known or len(self._open) > FIRST
         samples = []
@@ -187,16 +184,12 @@ class Ranks:
             rows = self._open[number]
             if len(rows) < len(self._last) and len(self._open) <= MOST_OPEN:
                 break
-            self._drop_the_gone(number)
+            for rank in [rank for rank, last in self._last.items() if last < number]:
+                del self._last[rank]
             del self._open[number]
             self._done = number
             samples.append(_sample(number if is_numbered else None, rows))
         return samples
-
-    def _drop_the_gone(self, number: int) -> None:
-        """Ranks that have not told of an iteration when its time is over are not waited for."""
-        for rank in [rank for rank, last in self._last.items() if last < number]:
-            del self._last[rank]
 
 
 def _sample(number: int | None, rows: dict[str, float]) -> IterationSample:
@@ -252,7 +245,11 @@ def growing_lines(path: str, wait: Callable[[], bool], say: Callable[[str], None
     Raises:
         InvalidInputError: as for `lines_of`; or the file is compressed.
     """
-    if path == STANDARD_STREAM or _is_special(path):
+    try:
+        is_special = path == STANDARD_STREAM or not stat.S_ISREG(Path(path).stat().st_mode)
+    except OSError:
+        is_special = False
+    if is_special:
         yield from lines_of(path, is_endless=True)
         return
     if path.endswith(".gz"):
@@ -317,14 +314,6 @@ def _is_replaced(stream: BinaryIO, path: str) -> bool:
         return not os.path.samestat(os.fstat(stream.fileno()), Path(path).stat())
     except OSError:
         return False
-
-
-def _is_special(path: str) -> bool:
-    try:
-        mode = Path(path).stat().st_mode
-    except OSError:
-        return False
-    return not stat.S_ISREG(mode)
 
 
 def _checked(data: bytes, source: str, number: int) -> bytes:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from rtk.planners.joint import plan as joint
 from rtk.planners.joint.plan import plan_joint
 from rtk.planners.pipeline import plan_pipeline
-from rtk.planners.recovery.adapting import UNKNOWN_COPYING, WORTH_IT, Adapting
-from rtk.planners.recovery.answers import PolicyName, answers_for
-from rtk.planners.recovery.rerouting import ReroutingPlanner, replan_from
+from rtk.planners.recovery.adapting import UNKNOWN_COPYING, WORTH_IT
+from rtk.planners.recovery.answers import Answers, PolicyName, answers_for
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import AtlasRequest, Technique, opening
+from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.check import check_plan
 from rtk.schemas.conditions import HEALTHY, Conditions, LinkPlace, SlowLink, SlowWorker, pair_of, under_conditions
 from rtk.schemas.documents import digest
@@ -71,11 +71,14 @@ def slow_worker(worker: str, factor: float, level: int = 0) -> Conditions:
     return Conditions(slow_workers=(SlowWorker(worker, factor),), level=level)
 
 
-def adapting(plan: Plan, within: int = 100, host_memory_bytes: float = 0.0) -> Adapting:
+def adapting(plan: Plan, within: int = 100, host_memory_bytes: float = 0.0) -> Answers:
     """What plans for a job that begins with this plan."""
-    found = answers_for(plan, None, None, within, host_memory_bytes)
-    assert isinstance(found, Adapting)
-    return found
+    return answers_for(plan, None, None, within, host_memory_bytes)
+
+
+def rerouting(plan: Plan) -> Answers:
+    """What plans for its failures alone."""
+    return answers_for(plan, PolicyName.SLIPSTREAM, None, 100)
 
 
 def lasts_s(plan: Plan, links: dict[LinkPlace, float], slow: dict[str, float] | None = None) -> float:
@@ -118,7 +121,7 @@ def test_a_delay_beyond_is_adapted_to_and_relief_brings_the_first_plan_back() ->
 )
 def test_what_does_not_matter_changes_nothing(conditions: Conditions) -> None:
     """The plan is the one for the failures alone."""
-    usual = replan_from(WIDE, None, 100)
+    usual = rerouting(WIDE)
     for dead in ((), ("1/1",)):
         crew = crew_of(WIDE, *dead)
         assert adapting(WIDE)(WIDE, crew, conditions) == usual(WIDE, crew, HEALTHY)
@@ -151,7 +154,7 @@ def test_all_at_once() -> None:
     found = replan(WIDE, crew_of(WIDE, dead), conditions)
     assert check_plan(found.plan) == []
     assert [one.name for one in found.plan.workers if one.failed] == [dead]
-    rerouted = replan_from(WIDE, None, 100)(WIDE, crew_of(WIDE, dead), HEALTHY).plan
+    rerouted = rerouting(WIDE)(WIDE, crew_of(WIDE, dead), HEALTHY).plan
     links: dict[LinkPlace, float] = {(0, 1): 0.06}
     known = found.plan.prediction
     assert known is not None
@@ -174,7 +177,7 @@ def test_a_broken_link_of_long_delay_is_taken_for_one_twice_as_long() -> None:
 def test_slow_links_between_pipelines_are_avoided() -> None:
     """A plan that re-routes over such a link is left for one that does not, though a plan cannot say its delay."""
     crew = crew_of(WIDE, "0/1")
-    rerouted = replan_from(WIDE, None, 100)(WIDE, crew, HEALTHY).plan
+    rerouted = rerouting(WIDE)(WIDE, crew, HEALTHY).plan
     senders = {one.name for one in rerouted.live_workers() if one.stage == 1 and " F0." in f" {one.order}"}
     assert senders, "somebody executes micro-batches of pipeline 0 in place of the dead worker"
     one = min(senders)
@@ -278,13 +281,23 @@ def test_a_restart_is_for_what_nothing_else_helps_against(conditions: Conditions
         assert "0/1" in found.restart
 
 
+def test_a_restart_is_weighed_against_the_job_with_nothing_slow_whatever_orders_are_in_force() -> None:
+    """Under joint orders the loss is still what they take beyond the plan that the job began with."""
+    answers = adapting(WIDE)
+    bent = answers(WIDE, crew_of(WIDE), slow_worker("0/1", 8.0))
+    assert bent.plan != WIDE
+    assert answers(bent.plan, crew_after(bent), slow_worker("0/1", 8.0, level=2)).restart
+
+
 def test_what_changing_places_costs() -> None:
     """There and back: by the sizes and the network, where they are known; else some iterations."""
     assert adapting(WIDE).moving_s(0.5) == 2 * UNKNOWN_COPYING * 0.5
     layers = tuple(Layer((LayerCost(0.01, 0.01, 0.01),), state_bytes=size) for size in (100.0, 300.0))
     known = Profile(layers, network=Network(inter_node=Connection(0.0, 1000.0)))
-    common, plan = opening(known, AtlasRequest(Shape(2, 2, 4))), plan_pipeline(known, Shape(2, 2, 4), "1f1b")
-    assert Adapting(ReroutingPlanner(plan, common, 100), 100).moving_s(0.5) == pytest.approx(2 * 0.3)
+    plan = Replanner(opening(known, AtlasRequest(Shape(2, 2, 4))), 0).in_place(frozenset())
+    told = {"state_bytes": [100.0, 300.0]}
+    sized = replace(plan, planner=replace(plan.planner, options=plan.planner.options | told))
+    assert adapting(sized).moving_s(0.5) == pytest.approx(2 * 0.3)
 
 
 def test_two_slow_links_between_peers() -> None:
@@ -325,7 +338,7 @@ def test_without_a_joint_plan_training_goes_on_with_the_best_there_is(monkeypatc
     with pytest.raises(InfeasibleError, match="none for what is slow now: stage 1 cannot hold one"):
         replan(WIDE, crew_of(WIDE), conditions)
     crew = crew_of(WIDE, "2/0")
-    assert replan(WIDE, crew, conditions) == replan_from(WIDE, None, 100)(WIDE, crew, HEALTHY)
+    assert replan(WIDE, crew, conditions) == rerouting(WIDE)(WIDE, crew, HEALTHY)
 
 
 def test_a_stage_that_is_lost_ends_it_whatever_is_slow() -> None:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.cli.coordinating import JobConfig, JobController, events_after
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.recovery.escalation import Escalating, RemedyCosts, parse_mitigate
 from rtk.planners.shape import Shape
+from rtk.running import JobConfig, JobController, events_after
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowWorker
 from rtk.schemas.documents import write_document
 from rtk.schemas.errors import InvalidInputError

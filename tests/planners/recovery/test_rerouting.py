@@ -1,14 +1,16 @@
 """Re-planning for a running job: in place or normalized, on the spot or out of an atlas, and back again."""
 
+import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.recovery.rerouting import ReroutingPlanner, replan_from
+from rtk.planners.recovery.answers import Answers, PolicyName, answers_for
+from rtk.planners.recovery.rerouting import rerouted_from
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream.atlas_folder import AtlasFolder, plan_path
@@ -16,9 +18,11 @@ from rtk.planners.slipstream.cluster import AtlasRequest, opening
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.schemas.atlas import Atlas, Recipe
 from rtk.schemas.check import check_plan
+from rtk.schemas.conditions import HEALTHY
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
-from rtk.schemas.plan import Pipeline, Place, Plan
+from rtk.schemas.plan import Pipeline, Place, Plan, place_of
+from rtk.schemas.protocols import Hand
 
 from ..running_plans import Times, bearable, dead_places, made_by, profile, running_plans, short_search
 
@@ -67,6 +71,41 @@ def _iteration_s(plan: Plan) -> float:
 
 
 THREE_PAIRS = Shape(2, 3, 6)
+Moves = tuple[tuple[Place, Place], ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """An answer: the plan, and who moves, as (his place, the dead one's that he takes over)."""
+
+    plan: Plan
+    moves: Moves
+
+
+class Rerouting:
+    """What `rtk run --policy slipstream` answers while a plan runs."""
+
+    def __init__(self, plan: Plan, atlas: str | None, within: int) -> None:
+        self._plan = plan
+        self.answers: Answers = answers_for(plan, PolicyName.SLIPSTREAM, atlas, within)
+
+    def without(self, failed: frozenset[Place]) -> Found:
+        """When all of these places, and no others, are without a worker."""
+        crew = tuple(
+            Hand(worker.name, None, None)
+            if worker.failed
+            else Hand(worker.name, worker.place, self._plan.stage_of(worker).layers)
+            for worker in self._plan.workers
+            if worker.place not in failed
+        )
+        found = self.answers(self._plan, crew, HEALTHY)
+        moved = ((place_of(name), place) for name, place in found.seats)
+        return Found(found.plan, tuple((old, new) for old, new in moved if old != new))
+
+
+def replan_from(plan: Plan, atlas: str | None, within: int) -> Rerouting:
+    """For a job that runs a plan."""
+    return Rerouting(plan, atlas, within)
 
 
 @given(running_plans(), st.lists(st.sets(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=4), max_size=3))
@@ -121,12 +160,13 @@ def test_moved_workers_leave_their_places_empty(data: st.DataObject) -> None:
     times = data.draw(st.lists(st.tuples(*[st.sampled_from([1.0, 2.0, 3.0])] * 3), min_size=pp, max_size=pp))
     failed = frozenset(data.draw(st.sets(st.tuples(st.integers(0, dp - 1), st.integers(0, pp - 1)), max_size=3)))
     common = _common(times, Shape(pp, dp, data.draw(st.integers(1, 4))))
-    replan = ReroutingPlanner(_whole(common), common, 3)
+    path = Path(tempfile.mkdtemp())
+    replan, still = (replan_from(_whole(common), _atlas(path / f"{n}", common, 0), n) for n in (3, 0))
     if not bearable(failed, pp, dp):
         with pytest.raises(InfeasibleError, match="has lost all its workers"):
             replan.without(failed)
         return
-    found, in_place = replan.without(failed), ReroutingPlanner(_whole(common), common, 0).without(failed)
+    found, in_place = replan.without(failed), still.without(failed)
     movers, taken = {mover for mover, _ in found.moves}, {place for _, place in found.moves}
     assert check_plan(found.plan) == []
     assert dead_places(found.plan) == failed - taken | movers
@@ -255,18 +295,18 @@ def test_warming_up_changes_no_answer(dp: int, failed: frozenset[Place]) -> None
     failed = failed if bearable(failed, 2, dp) else frozenset({(0, 0), (0, 1)})
     plan = made_by("staggered", profile([UNIFORM] * 2), Shape(2, dp, 3), failed)
     warm, cold = replan_from(plan, None, 0), replan_from(plan, None, 0)
-    warm.warm_up()
+    warm.answers.warm_up()
     assert warm.without(failed).plan is plan
     for other in (NOBODY, frozenset({(dp - 1, 1)})):
-        if bearable(other, 2, dp):
+        if bearable(other | failed, 2, dp):
             assert digest(warm.without(other).plan) == digest(cold.without(other).plan)
 
 
 def test_places_that_are_not_there_are_refused() -> None:
     """A worker beyond the grid is an error, not a plan for somebody else."""
-    replan = replan_from(made_by("1f1b", profile([UNIFORM] * 2), Shape(2, 2, 2)), None, 0)
+    pipelines = rerouted_from(made_by("1f1b", profile([UNIFORM] * 2), Shape(2, 2, 2)))
     with pytest.raises(InvalidInputError, match="there is no worker 2/0"):
-        replan.without(frozenset({(2, 0)}))
+        pipelines.plan(frozenset({(2, 0)}))
 
 
 def test_unlike_pipelines_are_refused() -> None:

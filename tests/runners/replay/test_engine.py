@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rtk.runners.replay.engine import Record, refused, replay, report_of, stretches_of, yardstick_of
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Place, Plan
-from rtk.schemas.replay import Checkpointing, Fleet, Moment, Pause, StateChange, TrainingState
+from rtk.schemas.replay import Checkpointing, Fleet, Moment, Pause, StateChange, TrainingState, Transition
 
 KINDS = ("detecting", "planning", "copying", "restarting", "checkpointing")
 
@@ -22,13 +22,13 @@ class Scripted:
     """A policy that answers each moment, told apart by its time, as it was told to."""
 
     first: TrainingState
-    answers: Mapping[float, tuple[StateChange, ...]]
+    answers: Mapping[float, Transition]
 
     def begin(self, fleet: Fleet) -> TrainingState:
         """As told."""
         return self.first
 
-    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
+    def react(self, standing: TrainingState, moment: Moment) -> Transition:
         """As told."""
         return self.answers[moment.time_s]
 
@@ -221,7 +221,7 @@ def test_moments_are_read_as_they_come() -> None:
             time += 10.0
 
     class Idle(Scripted):
-        def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
+        def react(self, standing: TrainingState, moment: Moment) -> Transition:
             return ()
 
     assert replay(Idle(TrainingState("x", 1.0, 1, 1), {}), endless(), 1000.0).microbatches == 1000

@@ -22,7 +22,7 @@ from rtk.runners.replay.engine import (
     stretches_of,
     yardstick_of,
 )
-from rtk.schemas.replay import Fleet, Moment, StateChange, TrainingState
+from rtk.schemas.replay import Fleet, Moment, StateChange, TrainingState, Transition
 
 from .test_engine import ANSWERS, STANDINGS, Scripted, moments_of
 
@@ -32,7 +32,7 @@ FLEETS = tuple(Fleet(tuple(f"n{number}" for number in range(nodes))) for nodes i
 class Restless(Scripted):
     """A policy that goes over to another standing at every moment; none of them ever saves a checkpoint."""
 
-    def answer(self, standing: TrainingState, moment: Moment) -> tuple[StateChange, ...]:
+    def react(self, standing: TrainingState, moment: Moment) -> Transition:
         """So many nodes work."""
         nodes = len(moment.fleet.nodes)
         return (StateChange(TrainingState("x", 1.0, nodes, nodes), "on", interrupts=True),)

@@ -30,6 +30,7 @@ from rtk.runners.resilience.protocol import (
     Suspect,
     Vote,
 )
+from rtk.runners.resilience.worker_rules import Unanswered
 from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
 
 from ...ports import free_port
@@ -210,7 +211,7 @@ def test_a_lost_connection() -> None:
     """A connection that breaks is made again; the worker says so, and what is unanswered again."""
     with running(Toy(size=2)) as server, link(server.address) as joined:
         joined.start()
-        joined._note(Epoch(3, 5, False, 9, "{}", ()))
+        joined._unanswered.hear(Epoch(3, 5, False, 9, "{}", ()))
         joined.send(Ready(3, (0, 1)))
         joined.send(Saved(4, None, "disk full"))
         joined.send(Vote(3, 5, True, (0,)))
@@ -230,13 +231,13 @@ def test_what_is_answered_is_not_said_again() -> None:
         (Epoch(4, 5, False, 9, "{}", ()), {Ready: 1, Vote: 0, Saved: 1}),
         (Publish("x", 4, ()), {Ready: 1, Vote: 1, Saved: 0}),
     ]
-    with link("127.0.0.1:1") as joined:
-        for answer, left in answers:
-            for message in (Ready(3, (0, 1)), Vote(3, 5, True, (0,)), Saved(4, None)):
-                joined.send(message)
-            joined._note(answer)
-            kept = [type(message) for message in joined._kept.values()]
-            assert {kind: kept.count(kind) for kind in (Ready, Vote, Saved)} == left
+    unanswered = Unanswered()
+    for answer, left in answers:
+        for message in (Ready(3, (0, 1)), Vote(3, 5, True, (0,)), Saved(4, None)):
+            unanswered.say(message)
+        unanswered.hear(answer)
+        kept = [type(message) for message in unanswered.messages]
+        assert {kind: kept.count(kind) for kind in left} == left
 
 
 def test_dropped_for_good() -> None:

@@ -1,11 +1,11 @@
-"""A job of toy workers around the real rules: every message in its order, everything else in any order.
+"""A job of toy workers around the real rules, of both sides: every message in its order, everything else in any order.
+
+A toy worker has two threads, as a real one: one reads what the coordinator says, the other trains, as its rules
+(worker_rules.py) want it and when the test's random generator says so. It keeps no tensors but, for each of its layers,
+the list of iterations whose optimizer step it has taken, which all who hold a layer must agree on.
 
 Its training thread may hang while its process lives: then it says where it is when it is asked, or nothing at all. Who
 waits in vain complains at times; whoever complains leaves its epoch, and others miss it.
-
-A toy worker keeps no tensors but, for each of its layers, the list of iterations whose optimizer step it has taken,
-which all who hold a layer must agree on. It obeys the protocol as the torch worker does, and moves when the test's
-random generator says so.
 """
 
 import random
@@ -35,31 +35,48 @@ from rtk.runners.resilience.events import (
 )
 from rtk.runners.resilience.membership import layers_at
 from rtk.runners.resilience.protocol import (
-    Commit,
     Copy,
     End,
     Epoch,
-    Halt,
+    FromWorker,
     Hello,
     Inquiry,
     Job,
     Leaving,
-    Publish,
     Published,
     RankAssignment,
     Ready,
     Refused,
     Returning,
     Saved,
-    Saver,
-    Suspect,
     Vote,
     Whereabouts,
 )
 from rtk.runners.resilience.rules import CoordinatorRules
+from rtk.runners.resilience.worker_rules import (
+    Action,
+    Connect,
+    CopyState,
+    EnterEpoch,
+    ExamineGroups,
+    JointAction,
+    LeaveGroups,
+    Listen,
+    PublishWhole,
+    ReduceGradients,
+    Retire,
+    SavePart,
+    Say,
+    TakeStep,
+    Turn,
+    Unanswered,
+    UndoStep,
+    WorkerRules,
+    plan_of,
+)
 from rtk.schemas.checkpoint import CheckpointFile
 from rtk.schemas.conditions import HEALTHY, Conditions
-from rtk.schemas.documents import digest, parse_document
+from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Layers, Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker, place_of
 from rtk.schemas.protocols import Hand, Replan, Replanned
@@ -183,40 +200,47 @@ class ToyWorker:
     name: str
     connection: int
     is_alive: bool = True
-    inbox: deque[Any] = field(default_factory=deque)
+    inbox: deque[Any] = field(default_factory=deque)  # on the wire
+    heard: deque[Any] = field(default_factory=deque)  # read from it, and not yet taken by the training thread
     outbox: deque[Any] = field(default_factory=deque)
-    epoch: Epoch | None = None
-    plan: Plan | None = None
-    place: Place | None = None
-    rank: int = -1
-    layers: Layers = (0, 0)
+    unanswered: Unanswered = field(default_factory=Unanswered)
     state: dict[int, list[int]] | None = None
-    applied: int = -1
-    kept: dict[int, list[int]] | None = None
-    committed: int = -1
-    is_ready: bool = False
-    is_examined: bool = False
-    in_iteration: int = -1
-    voted: int = -1
-    last: int = 0
+    kept: dict[int, list[int]] = field(default_factory=dict)  # before the last step
+    groups: Epoch | None = None  # the epoch whose groups it is in, or forms
     ended: End | None = None
     refused: bool = False
-    wants_to_leave: bool = False
     hangs: Hang | None = None
-    unread: list[Any] = field(default_factory=list)  # what the training thread was told while it hung
-    has_complained: bool = False  # of others in its epoch, which it has left
+
+    def __post_init__(self) -> None:
+        self.rules = WorkerRules(self.name)
 
     @property
-    def suspects(self) -> list[str]:
-        """With whom, itself included, it is to be examined before the epoch's first iteration; nobody once it was."""
-        if self.epoch is None or self.is_examined:
-            return []
-        own = {rank for group in self.epoch.examine if self.rank in group for rank in group}
-        return [self.epoch.seats[rank].worker for rank in sorted(own)]
+    def epoch(self) -> Epoch | None:
+        """That its training thread is in, or was in last."""
+        return self.rules.epoch
 
     @property
-    def is_staggered(self) -> bool:
-        return self.plan is not None and self.plan.optimizer == "staggered"
+    def plan(self) -> Plan:
+        """That of its epoch."""
+        assert self.epoch is not None
+        return plan_of(self.epoch.plan)
+
+    @property
+    def place(self) -> Place | None:
+        """Its place in that plan, where it has one."""
+        rank = self.rules.rank
+        return None if self.epoch is None or rank is None else place_of(self.epoch.seats[rank].place)
+
+    @property
+    def in_iteration(self) -> int:
+        """Which one it executes, or has voted on last."""
+        action = self.rules.action
+        return action.iteration if isinstance(action, ReduceGradients) else self.rules.voted
+
+    @property
+    def is_called_away(self) -> bool:
+        """Whether something waits to be heard that ends its epoch."""
+        return any(isinstance(message, Turn) for message in self.heard)
 
 
 class ToyCluster:
@@ -265,6 +289,10 @@ class ToyCluster:
         worker.is_alive = False
         worker.outbox.append(None)
 
+    def leave(self, worker: ToyWorker) -> None:
+        """It is asked to go."""
+        self._say(worker, Leaving())
+
     def hang(self, worker: ToyWorker, how: Hang) -> None:
         """Its training thread does nothing any more, and its process lives."""
         worker.hangs = how
@@ -272,24 +300,16 @@ class ToyCluster:
     def go_on(self, worker: ToyWorker) -> None:
         """A training thread that hung does what it was told."""
         worker.hangs = None
-        worker.inbox.extendleft(reversed(worker.unread))
-        worker.unread.clear()
 
     def cut_off(self, worker: ToyWorker) -> None:
         """It was silent for too long, as a process that was stopped; now it is back, and what it was told is lost."""
         self._feed(Lost(self._tick(), worker.connection, "silent"))
-        worker.inbox.clear()
-        worker.outbox.clear()
-        self.connections += 1
-        worker.connection = self.connections
-        returning = Returning(worker.epoch.epoch, worker.committed) if worker.epoch else None
-        worker.outbox.append(self._hello(worker, 0, returning))
+        self._reconnect(worker)
 
     def complain(self, worker: ToyWorker, peer: str | None) -> None:
         """It has waited in vain, or lost touch with somebody who has left; it leaves its epoch."""
-        assert worker.epoch is not None
-        worker.has_complained = True
-        worker.outbox.append(Suspect(worker.epoch.epoch, "connection closed", peer))
+        worker.rules.lose_touch("connection closed", peer)
+        self._carry_on(worker)
 
     def notice(self, conditions: Conditions) -> None:
         """A monitor has found out what is slow."""
@@ -308,32 +328,24 @@ class ToyCluster:
         if self.finished is not None:
             return
         self._feed(Restarted(self._tick()))
-        for worker in self.workers:
-            if worker.is_alive and worker.ended is None and not worker.refused:
-                self._reconnect(worker)
+        for worker in self.live():
+            self._reconnect(worker)
 
     def _reconnect(self, worker: ToyWorker) -> None:
         self.connections += 1
         worker.connection = self.connections
-        returning = Returning(worker.epoch.epoch, worker.committed) if worker.epoch else None
-        worker.outbox.append(self._hello(worker, 0, returning))
-        if worker.epoch and worker.is_ready:
-            worker.outbox.append(Ready(worker.epoch.epoch, worker.layers))
-        if worker.epoch:  # with a staggered optimizer two votes may have been on the wire
-            first = max(worker.epoch.iteration, worker.committed + 1)
-            worker.outbox.extend(self._vote(worker, n) for n in range(first, worker.voted + 1))
-        if worker.wants_to_leave:
-            worker.outbox.append(Leaving())
+        worker.inbox.clear()
+        worker.outbox.clear()
+        worker.outbox.append(self._hello(worker, 0, worker.unanswered.returning))
+        worker.outbox.extend(worker.unanswered.messages)
 
     def live(self) -> list[ToyWorker]:
         return [w for w in self.workers if w.is_alive and w.ended is None and not w.refused]
 
     def step(self) -> bool:
         """One random thing that can happen now happens; False when nothing can."""
-        if self.finished is not None:
-            return False
         actions = self._actions()
-        if not actions or self.rng.randrange(100) < RARE:
+        if self.finished is None and (not actions or self.rng.randrange(100) < RARE):
             actions = [*actions, *self._rare_actions()]
         if not actions:
             return False
@@ -341,9 +353,12 @@ class ToyCluster:
         if kind == "hear":
             self._hear(rest[0])
         elif kind == "tell":
-            self._obey(rest[0], rest[0].inbox.popleft())
+            self._read(rest[0], rest[0].inbox.popleft())
         elif kind == "work":
             self._work(rest[0])
+        elif kind == "come out":
+            rest[0].rules.supersede()
+            self._carry_on(rest[0])
         elif kind == "complain":
             self.complain(*rest)
         elif kind == "watch":
@@ -357,10 +372,13 @@ class ToyCluster:
         return True
 
     def _actions(self) -> list[tuple[Any, ...]]:
-        """What can happen now; timers, where they are slow, after everything else."""
-        actions: list[tuple[Any, ...]] = [("hear", w) for w in self.workers if w.outbox]
-        actions += [("tell", w) for w in self.workers if w.inbox and w.is_alive]
+        """What can happen now; timers, where they are slow, after everything else; at the end all hear of it."""
+        actions: list[tuple[Any, ...]] = [("tell", w) for w in self.live() if w.inbox]
         actions += [("work", w) for w in self.live() if self._can_work(w)]
+        actions += [("come out", w) for w in self.live() if self._can_come_out(w)]
+        if self.finished is not None:
+            return actions
+        actions += [("hear", w) for w in self.workers if w.outbox]
         is_timer = bool(self.to_coordinator) and isinstance(self.to_coordinator[0], Elapsed)
         if self.to_coordinator and not (is_timer and self.timers_are_slow and actions):
             actions.append(("event",))
@@ -370,9 +388,10 @@ class ToyCluster:
         """What takes so long that mostly nothing else can happen: somebody loses patience, or touch, or looks."""
         actions: list[tuple[Any, ...]] = [("watch",)] if self.watch is not None else []
         for worker in self.live() if any(worker.hangs for worker in self.live()) else ():
-            if self._is_waiting(worker):
+            if self._is_waiting(worker) and not worker.hangs:
                 actions.append(("complain", worker, None))
-                actions += [("complain", worker, peer.name) for peer in self._peers(worker) if peer.has_complained]
+                left = (w for w in self.live() if w is not worker and w.epoch == worker.epoch and w.groups is None)
+                actions += [("complain", worker, peer.name) for peer in left]
         return actions
 
     @property
@@ -381,7 +400,8 @@ class ToyCluster:
         asked = (Inquiry, Whereabouts)
         workers = [w for w in self.workers if w.is_alive]
         said = [message for w in workers for message in (*w.outbox, *w.inbox) if not isinstance(message, asked)]
-        return not said and not self.to_coordinator and not any(self._can_work(w) for w in self.live())
+        moves = any(self._can_work(w) or self._can_come_out(w) for w in self.live())
+        return not said and not self.to_coordinator and not moves
 
     # The wires
 
@@ -433,213 +453,158 @@ class ToyCluster:
         self.now_s += 1.0
         return self.now_s
 
-    # What a worker does
+    # What a worker does: the thread that reads
 
-    def _obey(self, worker: ToyWorker, message: Any) -> None:
-        if worker.hangs is not None and not isinstance(message, Inquiry | End):
-            worker.unread.append(message)
-            return
+    def _read(self, worker: ToyWorker, message: Any) -> None:
+        worker.unanswered.hear(message)
         match message:
-            case Inquiry() if worker.hangs != "mute":
-                worker.outbox.append(self._whereabouts(worker, message))
-            case Epoch():
-                self._enter(worker, message)
-            case Commit():
-                self._committed(worker, message)
-            case Halt():
-                self._roll_back(worker, message.iteration, message.skipped)
-                self._save(worker, message.savers, message.iteration)
-            case Publish():
-                path = f"step-{message.iteration}" if message.parts else None
-                worker.outbox.append(Published(message.iteration, path, None if path else "discarded"))
-            case End():
-                worker.ended = message
+            case Inquiry():
+                if worker.hangs != "mute":
+                    worker.outbox.append(self._whereabouts(worker, message))
             case Refused():
                 worker.refused = True
-
-    def _enter(self, worker: ToyWorker, epoch: Epoch) -> None:
-        assert worker.epoch is None or epoch.epoch > worker.epoch.epoch or epoch == worker.epoch
-        self._roll_back(worker, epoch.iteration, epoch.skipped)
-        worker.epoch, worker.last = epoch, epoch.last
-        worker.is_ready = worker.is_examined = worker.has_complained = False
-        worker.in_iteration, worker.voted = epoch.iteration - 1, epoch.iteration - 1
-        worker.rank = next((r for r, seat in enumerate(epoch.seats) if seat.worker == worker.name), -1)
-        if worker.rank < 0:  # there is no place for it at present
-            worker.plan = worker.place = worker.state = None
-            return
-        worker.plan = parse_document(epoch.plan.encode(), Plan, "epoch")
-        worker.place = place_of(epoch.seats[worker.rank].place)
-        live = [(w.pipeline, w.stage) for w in worker.plan.live_workers()]
-        assert worker.place == live[worker.rank]
-        for copy in epoch.copies:
-            # One that has gone over to another stage already, and could not yet say so, has nothing to send.
-            if (
-                copy.source == worker.rank
-                and worker.state is not None
-                and set(range(*copy.layers)) <= set(worker.state)
-            ):
-                assert worker.applied == epoch.iteration - 1, "the source has gone on"
-                self.mail[epoch.epoch, copy] = {layer: list(worker.state[layer]) for layer in range(*copy.layers)}
+            case End() if worker.hangs is not None:
+                worker.ended = End(message.exit_code, "its training thread does not let go")
+            case _:
+                worker.heard.append(message)
 
     def _whereabouts(self, worker: ToyWorker, inquiry: Inquiry) -> Whereabouts:
         """What a thread beside the training thread says."""
-        epoch = worker.epoch.epoch if worker.epoch else 0
-        idle_s = AGES_S if worker.hangs or self.is_quiet else 0.0
-        if worker.hangs == "waiting" or self._is_waiting(worker):
-            doing = "waiting" if worker.is_ready else "joining"
-            idle_s = idle_s if worker.is_ready or worker.hangs else 0.0
-        elif worker.hangs == "computing":
+        doing, is_joining = worker.rules.action.doing, isinstance(worker.rules.action, Connect | CopyState)
+        if worker.hangs == "computing":
             doing = "computing"
-        else:
-            doing = "computing" if self._can_work(worker) else "listening"
-        return Whereabouts(inquiry.number, epoch, doing, "toys", idle_s, ())  # type: ignore[arg-type]
+        elif worker.hangs or self._is_waiting(worker):
+            doing = "joining" if is_joining else "waiting"
+        idle_s = AGES_S if worker.hangs or (self.is_quiet and not is_joining) else 0.0
+        return Whereabouts(inquiry.number, worker.epoch.epoch if worker.epoch else 0, doing, "toys", idle_s, ())
+
+    # The thread that trains
 
     def _is_waiting(self, worker: ToyWorker) -> bool:
         """Whether it waits for other workers, and not for the coordinator."""
-        if worker.epoch is None or worker.place is None or worker.has_complained or worker.hangs:
-            return False
-        is_at_rest = worker.is_ready and worker.voted == worker.in_iteration and worker.applied != worker.in_iteration
-        return not is_at_rest and worker.in_iteration < worker.last and not self._can_work(worker)
+        return isinstance(worker.rules.action, JointAction) and not self._can_work(worker)
 
-    def _peers(self, worker: ToyWorker) -> list[ToyWorker]:
-        """The others that are in its epoch, or have been."""
-        return [w for w in self.live() if w is not worker and w.epoch == worker.epoch]
-
-    def _roll_back(self, worker: ToyWorker, iteration: int, skipped: bool) -> None:
-        """Be as after iteration - 1; a step taken on its own is undone."""
-        if worker.state is None:
-            return
-        goal = iteration - 1
-        if worker.applied > goal or (skipped and worker.applied == goal and worker.kept is not None):
-            assert worker.kept is not None
-            worker.state, worker.kept = worker.kept, None
-        worker.applied = goal
-        worker.committed = goal
-
-    def _peers_entered(self, worker: ToyWorker) -> bool:
-        """Groups can only form while every seat's process lives and enters the same epoch."""
-        assert worker.epoch is not None
-        return all(self._seated(seat, worker.epoch) is not None for seat in worker.epoch.seats)
-
-    def _seated(self, seat: RankAssignment, epoch: Epoch) -> ToyWorker | None:
-        found = [
-            w
-            for w in self.live()
-            if w.name == seat.worker and w.epoch is not None and w.epoch.epoch == epoch.epoch and not w.has_complained
-        ]
-        return found[0] if found else None
+    def _can_come_out(self, worker: ToyWorker) -> bool:
+        """Whether it takes part in something, and has been called away from it."""
+        return isinstance(worker.rules.action, JointAction) and worker.is_called_away and not worker.hangs
 
     def _can_work(self, worker: ToyWorker) -> bool:
-        if worker.place is None or worker.hangs or worker.has_complained:
+        """Whether what it is to do next can be done."""
+        if worker.hangs:
             return False
-        if worker.inbox and isinstance(worker.inbox[-1], Epoch | Halt | End):
-            return False
-        if not worker.is_ready:
-            return self._peers_entered(worker) and self._can_take_state(worker)
-        if worker.suspects:
-            return all(self._is_ready(name, worker.epoch) for name in worker.suspects)
-        if worker.voted > worker.in_iteration:
-            raise AssertionError("voted ahead of work")
-        if worker.voted == worker.in_iteration:  # the next iteration may start
-            done = worker.applied == worker.in_iteration
-            return done and worker.in_iteration + 1 <= worker.last and self._peers_entered(worker)
-        return self._everybody_is_in(worker)
+        match worker.rules.action:
+            case Listen():
+                return bool(worker.heard)
+            case Connect(epoch):  # groups form while every seat's process lives and enters the same epoch
+                return all(self._seated(seat, epoch) is not None for seat in epoch.seats)
+            case CopyState(epoch, rank):  # not where the coordinator did not know that it had gone over to other layers
+                received = [copy for copy in epoch.copies if copy.target == rank]
+                there = {*(worker.state or ()), *(layer for copy in received for layer in range(*copy.layers))}
+                is_complete = epoch.nothing_committed or there >= set(range(*self._layers(worker)))
+                return is_complete and all((epoch.epoch, copy) in self.mail for copy in received)
+            case ExamineGroups(epoch, rank):
+                suspects = {one for group in epoch.examine if rank in group for one in group}
+                return all(self._is_ready(epoch.seats[one], epoch) for one in suspects)
+            case ReduceGradients(iteration):  # all come as far
+                assert worker.groups is not None
+                others = [self._seated(seat, worker.groups) for seat in worker.groups.seats]
+                return all(other is not None and other.in_iteration >= iteration for other in others)
+        return True
 
-    def _is_ready(self, name: str, epoch: Epoch | None) -> bool:
-        """Whether a worker lives and has come so far in an epoch that it can be examined."""
-        return any(w.name == name and w.is_ready and w.epoch == epoch for w in self.live())
+    def _seated(self, seat: RankAssignment, epoch: Epoch) -> ToyWorker | None:
+        return next((w for w in self.live() if w.name == seat.worker and w.groups == epoch), None)
 
-    def _can_take_state(self, worker: ToyWorker) -> bool:
-        """Not where the coordinator does not know yet that it has gone over to other layers."""
-        epoch = worker.epoch
-        assert epoch is not None and worker.plan is not None and worker.place is not None
-        received = [copy for copy in epoch.copies if copy.target == worker.rank]
-        there = {*(worker.state or ()), *(layer for copy in received for layer in range(*copy.layers))}
-        is_complete = epoch.nothing_committed or there >= set(range(*layers_at(worker.plan, worker.place)))
-        return is_complete and all((epoch.epoch, copy) in self.mail for copy in received)
+    def _is_ready(self, seat: RankAssignment, epoch: Epoch) -> bool:
+        """Whether a worker has come so far in an epoch that it can be examined."""
+        other = self._seated(seat, epoch)
+        return other is not None and not isinstance(other.rules.action, Connect | CopyState)
 
-    def _everybody_is_in(self, worker: ToyWorker) -> bool:
-        """Gradients are reduced only when every live worker has come as far as this iteration."""
-        assert worker.epoch is not None
-        others = [self._seated(seat, worker.epoch) for seat in worker.epoch.seats]
-        return all(other is not None and other.in_iteration >= worker.in_iteration for other in others)
+    def _layers(self, worker: ToyWorker) -> Layers:
+        assert worker.place is not None
+        return layers_at(worker.plan, worker.place)
 
     def _work(self, worker: ToyWorker) -> None:
-        assert worker.epoch is not None
-        if not worker.is_ready:
-            self._take_state(worker, worker.epoch)
-            worker.is_ready = True
-            worker.outbox.append(Ready(worker.epoch.epoch, worker.layers))
-        elif worker.suspects:
-            self.examined.append((worker.epoch.epoch, worker.name))
-            worker.is_examined = True
-        elif worker.voted == worker.in_iteration:
-            worker.in_iteration += 1
-        else:
-            worker.voted = worker.in_iteration
-            worker.outbox.append(self._vote(worker, worker.voted))
-            self._step_alone(worker)
+        """Do what comes next, and what follows from it at once."""
+        match worker.rules.action:
+            case Listen():
+                worker.rules.go_on(worker.heard.popleft())
+            case CopyState(epoch):
+                worker.rules.go_on(self._state_taken(worker, epoch))
+            case ExamineGroups(epoch, rank):
+                if any(rank in group for group in epoch.examine):
+                    self.examined.append((epoch.epoch, worker.name))
+                worker.rules.go_on()
+            case ReduceGradients(iteration):
+                worker.rules.go_on(self._reduced(worker, iteration))
+            case _:
+                worker.rules.go_on()
+        self._carry_on(worker)
 
-    def _take_state(self, worker: ToyWorker, epoch: Epoch) -> None:
+    def _carry_on(self, worker: ToyWorker) -> None:
+        """Do all that waits for nobody."""
+        rules = worker.rules
+        while not isinstance(rules.action, JointAction | Listen | Retire):
+            rules.go_on(self._do_at_once(worker, rules.action))
+        if isinstance(rules.action, CopyState):
+            self._send_copies(worker, rules.action)
+        elif isinstance(rules.action, Retire):
+            worker.ended = rules.action.end
+
+    def _do_at_once(self, worker: ToyWorker, action: Action) -> Saved | Published | None:
+        match action:
+            case Say(message):
+                self._say(worker, message)
+            case EnterEpoch(epoch):
+                assert worker.epoch is None or epoch.epoch > worker.epoch.epoch
+                worker.groups = epoch
+            case LeaveGroups():
+                worker.groups = None
+            case UndoStep():
+                worker.state = {layer: list(steps) for layer, steps in worker.kept.items()}
+            case TakeStep(iteration, can_be_undone):
+                assert worker.state is not None
+                if can_be_undone:
+                    worker.kept = {layer: list(steps) for layer, steps in worker.state.items()}
+                for steps in worker.state.values():
+                    steps.append(iteration)
+            case SavePart(_, iteration, layers):
+                is_held = worker.state is not None and set(range(*layers)) <= set(worker.state)
+                part = CheckpointFile(f"layers-{layers[0]}", layers, "0", 1.0)
+                return Saved(iteration, part if is_held else None, None if is_held else "not held")
+            case PublishWhole(publish):
+                path = f"step-{publish.iteration}" if publish.parts else None
+                return Published(publish.iteration, path, None if path else "discarded")
+        return None
+
+    def _say(self, worker: ToyWorker, message: FromWorker) -> None:
+        worker.unanswered.say(message)
+        worker.outbox.append(message)
+
+    def _send_copies(self, worker: ToyWorker, action: CopyState) -> None:
+        for copy in action.epoch.copies:
+            # One that has gone over to another stage already, and could not yet say so, has nothing to send.
+            held = worker.state or {}
+            if copy.source == action.rank and set(range(*copy.layers)) <= set(held):
+                self.mail[action.epoch.epoch, copy] = {layer: list(held[layer]) for layer in range(*copy.layers)}
+
+    def _state_taken(self, worker: ToyWorker, epoch: Epoch) -> Ready:
         """What it has of its layers, and the rest from the mail."""
-        assert worker.plan is not None and worker.place is not None
-        wanted = layers_at(worker.plan, worker.place)
-        own = worker.state or {}
+        wanted = self._layers(worker)
+        own = (worker.state if worker.rules.layers is not None else None) or {}
         if epoch.nothing_committed:
             own = {layer: [] for layer in range(*wanted)}
         for copy in epoch.copies:
-            if copy.target == worker.rank:
+            if copy.target == worker.rules.rank:
                 own |= self.mail[epoch.epoch, copy]
-        if set(own) != set(range(*wanted)):
-            worker.kept = None
-        worker.layers, worker.state = wanted, {layer: own[layer] for layer in range(*wanted)}
-        worker.applied = worker.committed = epoch.iteration - 1
+        worker.state = {layer: own[layer] for layer in range(*wanted)}
+        return Ready(epoch.epoch, wanted)
 
-    def _vote(self, worker: ToyWorker, iteration: int) -> Vote:
-        assert worker.epoch is not None and worker.plan is not None and worker.place is not None
-        plan = worker.plan
-        mine = next(w for w in plan.workers if (w.pipeline, w.stage) == worker.place)
+    def _reduced(self, worker: ToyWorker, iteration: int) -> Vote:
+        plan, place = worker.plan, worker.place
+        assert place is not None and worker.epoch is not None
+        mine = next(w for w in plan.workers if (w.pipeline, w.stage) == place)
         numbers = [plan.microbatch_offset(op.pipeline) + op.microbatch for op in mine.operations() if op.kind == "B"]
-        is_last = worker.place[1] == len(plan.template_of(worker.place[0]).stages) - 1
+        is_last = place[1] == len(plan.template_of(place[0]).stages) - 1
         losses = tuple((n, 0.5) for n in numbers) if is_last else ()
-        finite = not (iteration in self.not_finite and is_last)
-        return Vote(worker.epoch.epoch, iteration, finite, tuple(numbers), losses)
-
-    def _step_alone(self, worker: ToyWorker) -> None:
-        """With a staggered optimizer: step at once if the iteration before is known to be committed."""
-        if not worker.is_staggered or worker.voted != worker.applied + 1 or worker.committed < worker.voted - 1:
-            return
-        assert worker.state is not None and worker.place is not None and worker.plan is not None
-        worker.kept = {layer: list(steps) for layer, steps in worker.state.items()}
-        is_last = worker.place[1] == len(worker.plan.templates[0].stages) - 1
-        if not (is_last and worker.voted in self.not_finite):  # it sees that itself
-            _step(worker.state, worker.voted)
-        worker.applied = worker.voted
-
-    def _committed(self, worker: ToyWorker, commit: Commit) -> None:
-        if worker.epoch is None or commit.epoch != worker.epoch.epoch:
-            return
-        worker.last = commit.last
-        assert worker.state is not None
-        if worker.is_staggered:
-            worker.committed = max(worker.committed, commit.iteration)
-            if not commit.skip:
-                self._step_alone(worker)
-        elif worker.applied < commit.iteration:
-            assert commit.iteration == worker.voted == worker.applied + 1
-            if not commit.skip:
-                _step(worker.state, commit.iteration)
-            worker.applied = worker.committed = commit.iteration
-        self._save(worker, commit.savers, commit.iteration + 1)
-
-    def _save(self, worker: ToyWorker, savers: tuple[Saver, ...], iteration: int) -> None:
-        for saver in savers:
-            if saver.worker == worker.name:
-                is_held = worker.state is not None and set(range(*saver.layers)) <= set(worker.state)
-                part = CheckpointFile(f"layers-{saver.layers[0]}", saver.layers, "0", 1.0)
-                worker.outbox.append(Saved(iteration, part if is_held else None, None if is_held else "not held"))
-
-
-def _step(state: dict[int, list[int]], iteration: int) -> None:
-    for steps in state.values():
-        steps.append(iteration)
+        is_finite = not (iteration in self.not_finite and is_last)
+        return Vote(worker.epoch.epoch, iteration, is_finite, tuple(numbers), losses)

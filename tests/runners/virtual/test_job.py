@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.recovery.rerouting import with_newcomers
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.lower_bound import lower_bound
 from rtk.planners.scheduling.problem import problem_of
@@ -26,6 +25,7 @@ from rtk.schemas.timeline import Span
 from rtk.schemas.trace import Trace, TraceEvent
 
 from ...strategies import hand_plan, plans
+from ..newcomers import with_newcomers
 
 COSTS = SwitchCosts(detection_s=0.0, heartbeat_limit_s=2.0, regroup_s=0.5)
 

@@ -1,1 +1,0 @@
-"""Ways of surviving failures and slow parts, for `rtk replay`: one file a policy."""

@@ -1,0 +1,211 @@
+"""Layouts of pipelines, alike or unlike, and what they take and hold under whatever is slow, without a plan.
+
+Pipelines that run their own micro-batches only do not wait for each other before they sum gradients: each is timed
+alone, and a layout of them takes as long as the slowest, and what follows it. That is remembered by what it depends on,
+so a replay may ask for thousands of layouts (`Pipelines`); the plan of one is made when somebody wants to see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ... import __version__
+from ...schemas.conditions import AS_PLANNED, PlanConditions
+from ...schemas.orders import Schedule
+from ...schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker
+from ...schemas.profile import Connection, HoldsBytes
+from ..batch.groups import Pace
+from ..oobleck.pace import reduced_bytes, stage_ends_s, warm_ups_of
+from ..pipeline import scheduled
+from ..scheduling.lower_bound import lower_bound
+from ..scheduling.problem import ROUNDING, home_problem
+from ..scheduling.retimed import Retimed
+from ..scheduling.sums import Parts, parts_of
+
+if TYPE_CHECKING:
+    pass
+
+
+class PipelineKey(NamedTuple):
+    """A pipeline of a layout: what its orders depend on.
+
+    Attributes:
+        microbatches: that it has.
+        shape: by which its stages are known, hashable; None where all pipelines are alike.
+        planned: what is slow in it as far as its orders are made for that, as if it were number 0.
+    """
+
+    microbatches: int
+    shape: Any = None
+    planned: PlanConditions = AS_PLANNED
+
+
+Layout = tuple[PipelineKey, ...]  # its pipelines, which sum gradients together, by their numbers
+
+
+def spread(microbatches: int, pipelines: int) -> tuple[int, ...]:
+    """Micro-batches of each pipeline, as even as can be, the first ones with one more; at least one each."""
+    least, more = divmod(microbatches, pipelines)
+    return (least + 1,) * more + (least,) * (pipelines - more)
+
+
+def alike(microbatches: Sequence[int]) -> Layout:
+    """The layout of alike pipelines with so many micro-batches each."""
+    return tuple(map(PipelineKey, microbatches))
+
+
+class TemplateLike(Protocol):
+    """A template, of a plan or of a Templates document; what its stages say of all-reduce is not asked for."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """In order."""
+        ...
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Between neighbouring stages."""
+        ...
+
+
+FULL, LONG = 3, 6  # micro-batches a stage at which a pipeline's pace is taken
+
+
+class Pipelines:
+    """Pipelines of some shapes, made ready to say what layouts of them take and hold.
+
+    Args:
+        layers: of the model.
+        connection: that gradients are summed over.
+        shape_of: stages and links of a pipeline, by `PipelineKey.shape`.
+        schedule: of every pipeline.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[HoldsBytes],
+        connection: Connection,
+        shape_of: Callable[[Any], TemplateLike],
+        schedule: Schedule = "1f1b",
+    ) -> None:
+        self._layers, self._connection, self._shape_of, self._schedule = layers, connection, shape_of, schedule
+        self.orders = cache(self._made_orders)
+        self.ends_s = cache(self._stage_ends_s)
+        self.activation_bytes = cache(self._most_held_bytes)
+        self._retimed = cache(self._ready)
+        self._summing = cache(self._parts_summed)
+        self._lasts_s = cache(self._summed_s)
+
+    def seconds(self, layout: Layout, conditions: PlanConditions = AS_PLANNED) -> float:
+        """How long an iteration takes, in s, as `rtk simulate` of the layout's plan under these conditions has it.
+
+        Raises:
+            InfeasibleError: a memory limit does not admit a single micro-batch.
+        """
+        if not conditions:
+            return self._lasts_s(frozenset((key, AS_PLANNED) for key in set(layout)), len(layout))
+        own, sums_s = conditions.by_pipeline(), {}
+        if conditions.links_s:
+            shapes = (self._shape_of(key.shape) for key in layout)
+            held = {(k, i): stage.layers for k, shape in enumerate(shapes) for i, stage in enumerate(shape.stages)}
+            sums_s = conditions.sums_s(held)
+        runs = frozenset((key, own.get(k, AS_PLANNED)) for k, key in enumerate(layout))
+        return self._lasts_s(runs, len(layout), tuple(sums_s.items()))
+
+    def pace(self, shape: Any, conditions: PlanConditions = AS_PLANNED) -> Pace:
+        """The time of a pipeline as a line: exact at `FULL`, and for more wherever its orders are optimal there.
+
+        Args:
+            shape: of the pipeline.
+            conditions: in it, as if it were number 0; its orders are made for them.
+        """
+        stages, factors = self._shape_of(shape).stages, {place[1]: factor for place, factor in conditions.factors}
+        full = PipelineKey(FULL * len(stages), shape, conditions)
+        full_s, bound_s = max(self.ends_s(full, conditions)), self._bound_s(full)
+        each_s = max(stage.work_s * factors.get(i, 1.0) for i, stage in enumerate(stages))
+        if full_s > bound_s * (1 + ROUNDING):
+            long = full._replace(microbatches=LONG * len(stages))
+            each_s = (max(self.ends_s(long, conditions)) - full_s) / (long.microbatches - full.microbatches)
+        return Pace(max(0.0, full_s - full.microbatches * each_s), each_s)
+
+    def alone(self, key: PipelineKey) -> Plan:
+        """A pipeline by itself with nothing slow, without orders, and without what follows its last operation."""
+        shape = self._shape_of(key.shape)
+        stages = tuple(replace(stage, allreduce_s=0.0, optimizer_s=0.0) for stage in shape.stages)
+        return Plan(
+            planner=Planner("pipeline", __version__, {}),
+            templates=(Template("alone", stages, shape.links),),
+            pipelines=(Pipeline("alone", key.microbatches),),
+            optimizer="synchronous",
+            workers=tuple(Worker(0, i, "") for i in range(len(stages))),
+        )
+
+    def _made_orders(self, key: PipelineKey) -> tuple[str, ...]:
+        """Of each stage, written as of pipeline 0."""
+        plan = scheduled(key.planned.under(self.alone(key)), self._schedule)
+        return tuple(worker.order or "" for worker in plan.workers)
+
+    def _bound_s(self, key: PipelineKey) -> float:
+        """What the pipeline alone takes at least under what it is planned for, backwards split."""
+        return lower_bound(home_problem(key.planned.under(self.alone(key)), split=True)).value_s
+
+    def _ready(self, key: PipelineKey) -> Retimed:
+        plan = self.alone(key)
+        workers = (Worker(0, i, order) for i, order in enumerate(self.orders(key)))
+        return Retimed.of(replace(plan, workers=tuple(workers)))
+
+    def _stage_ends_s(self, key: PipelineKey, own: PlanConditions = AS_PLANNED) -> tuple[float, ...]:
+        """When each stage of a pipeline that is number 0 is done, with what is slow in it."""
+        if self._schedule == "1f1b" and not own:
+            shape = self._shape_of(key.shape)
+            return stage_ends_s(shape.stages, shape.links, key.microbatches)
+        return tuple(self._retimed(key).ends_s(own).tolist())
+
+    def _most_held_bytes(self, key: PipelineKey) -> tuple[float, ...]:
+        """The most that a GPU of each stage holds of activations."""
+        if self._schedule != "1f1b":
+            return tuple(self._retimed(key).peaks_bytes().tolist())
+        stages = self._shape_of(key.shape).stages
+        held = zip(warm_ups_of(stages), stages, strict=True)
+        return tuple(min(most, key.microbatches) * stage.activation_bytes for most, stage in held)
+
+    def _summed_s(
+        self,
+        runs: frozenset[tuple[PipelineKey, PlanConditions]],
+        pipelines: int,
+        more_s: tuple[tuple[Layers, float], ...] = (),
+    ) -> float:
+        """What an iteration takes: stages are done, gradients are summed, the last ones first, then all step.
+
+        As docs/semantics.md has it (makespan).
+
+        Args:
+            runs: each kind of pipeline once, and what is slow in it.
+            pipelines: how many there are.
+            more_s: how much longer the all-reduces of stages take, by their layers.
+        """
+        parts, most_bytes, step_s = self._summing(frozenset(key.shape for key, _ in runs))
+        ends_s = [0.0] * len(parts.held)
+        for key, own in runs:
+            for stage, end_s in zip(self._shape_of(key.shape).stages, self.ends_s(key, own), strict=True):
+                number = parts.number[stage.layers]
+                ends_s[number] = max(ends_s[number], end_s)
+        rings_s = [self._connection.ring_s(one, pipelines) for one in most_bytes]
+        for layers, longer_s in more_s:
+            rings_s[parts.number[layers]] += longer_s
+        lasts_s = parts.lasts_s(rings_s)
+        summed_s = (begun_s + last_s for begun_s, last_s in zip(parts.begun_s(lasts_s, ends_s), lasts_s, strict=True))
+        return max(summed_s) + step_s
+
+    def _parts_summed(self, shapes: frozenset[Any]) -> tuple[Parts, list[float], float]:
+        """The parts of these shapes, the most bytes that one GPU of each stage sums, and the longest step."""
+        stages = [stage for shape in shapes for stage in self._shape_of(shape).stages]
+        parts = parts_of(stage.layers for stage in stages)
+        most_bytes = [0.0] * len(parts.held)
+        for stage in stages:
+            number = parts.number[stage.layers]
+            most_bytes[number] = max(most_bytes[number], reduced_bytes(self._layers, stage))
+        return parts, most_bytes, max(stage.optimizer_s for stage in stages)

@@ -1,0 +1,203 @@
+"""A model measured on this machine: by this process, or by several at the same time, one a GPU or a few on a CPU."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median_low
+from typing import TYPE_CHECKING, Any
+
+from ..schemas.errors import RtkError, RuntimeFailedError
+from ..schemas.form import AS_USUAL, ModelForm
+from ..schemas.profile import Connection, Profile
+from ..schemas.protocols import StageFactory
+from ..schemas.remarks import remark
+from .models.load import load_model
+from .models.model import Model
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection as Pipe
+
+    import torch
+
+SLOW = 1.1  # a device whose layers take this many times the median counts as slow
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """What to measure, and how long; None is the default of each.
+
+    Attributes:
+        name: of the model.
+        microbatch_size, sequence_length: None: the model's own.
+        form: which of its modules are layers, in which numbers, with or without checkpointing.
+        degrees: of tensor parallelism.
+        repeats: timed rounds; None: as many as take some seconds.
+        threads: torch threads on a CPU.
+        seed: of all randomness.
+        at_once: processes that measure at the same time; None: one a GPU.
+    """
+
+    name: str
+    microbatch_size: int | None = None
+    sequence_length: int | None = None
+    form: ModelForm = AS_USUAL
+    degrees: tuple[int, ...] = (1,)
+    repeats: int | None = None
+    threads: int = 1
+    seed: int = 0
+    at_once: int | None = None
+
+
+def load(asked: Measuring) -> Model:
+    """The model, on the CPU."""
+    return load_model(asked.name, asked.microbatch_size, asked.sequence_length, asked.seed, asked.form)
+
+
+def measure_here(
+    asked: Measuring,
+    model: Model,
+    make_stage: StageFactory,
+    intra_node: Connection | None,
+    tell: Callable[[int, int], None],
+    number: int = 0,
+) -> Profile:
+    """Measure a loaded model in this process, on the GPU of that number where there are any."""
+    from .measure import measure_profile
+
+    return measure_profile(
+        model,
+        make_stage,
+        degrees=asked.degrees,
+        device=device(number),
+        repeats=asked.repeats,
+        threads=asked.threads,
+        seed=asked.seed,
+        intra_node=intra_node,
+        progress=tell,
+    )
+
+
+def device(number: int) -> "torch.device":
+    """The GPU of that number, counted round and round, which becomes the process's own; else the CPU."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if not gpus:
+        return torch.device("cpu")
+    torch.cuda.set_device(number % gpus)
+    return torch.device("cuda", number % gpus)
+
+
+def measure(asked: Measuring, make_stage: StageFactory, tell: Callable[[int, int], None]) -> Profile:
+    """Measure a model; with several processes, the profile of the one in the middle.
+
+    Args:
+        asked: what.
+        make_stage: makes of one layer what a runner would execute; other processes import it by its name.
+        tell: hears how many rounds are done, and of how many.
+
+    Raises:
+        InvalidInputError: the model, its sizes or the degrees do not go together.
+        InfeasibleError: the model, or a layer of it, does not fit into the memory.
+        RuntimeFailedError: a process failed, or the loopback.
+    """
+    import torch
+
+    from . import links
+
+    count = asked.at_once or max(torch.cuda.device_count(), 1)
+    intra_node = links.measure_loopback()
+    if count == 1:
+        return measure_here(asked, load(asked), make_stage, intra_node, tell)
+    return in_the_middle(measure_at_once(asked, count, make_stage, intra_node, tell))
+
+
+def in_the_middle(profiles: list[Profile]) -> Profile:
+    """The profile whose layers take the median time together; names the devices that take over 10 % more."""
+    # What one micro-batch and one step take at degree 1.
+    degree_one = [[layer.costs[0] for layer in profile.layers] for profile in profiles]
+    totals_s = [sum(one.work_s + one.optimizer_s for one in costs) for costs in degree_one]
+    median_s = median_low(totals_s)
+    for number, found_s in enumerate(totals_s):
+        if found_s > SLOW * median_s:
+            remark(f"device {number} is slow: its layers take {found_s / median_s - 1:+.0%} against the median")
+    return profiles[totals_s.index(median_s)]
+
+
+def measure_at_once(
+    asked: Measuring,
+    count: int,
+    make_stage: StageFactory,
+    intra_node: Connection | None,
+    tell: Callable[[int, int], None],
+) -> list[Profile]:
+    """Start processes that load the model, let them measure together, and give the profile of each in order.
+
+    Raises:
+        RtkError: the first that a process met.
+        RuntimeFailedError: a process ended without a profile.
+    """
+    from multiprocessing import get_context  # late: few measure with several processes
+    from multiprocessing.connection import wait
+
+    context = get_context("spawn")
+    pipes, processes = [], []
+    try:
+        for number in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_measure_one, args=(asked, number, make_stage, intra_node, theirs), daemon=True
+            )
+            process.start()
+            theirs.close()  # so that its end is heard
+            pipes.append(ours)
+            processes.append(process)
+        for number, pipe in enumerate(pipes):
+            _hear(pipe, number)
+        for pipe in pipes:
+            pipe.send("go")
+        profiles: dict[int, Profile] = {}
+        while len(profiles) < count:
+            for ready in wait([pipe for number, pipe in enumerate(pipes) if number not in profiles]):
+                number = pipes.index(ready)  # type: ignore[arg-type]
+                kind, value = _hear(pipes[number], number)
+                if kind == "profile":
+                    profiles[number] = value
+                elif number == 0:
+                    tell(*value)
+        return [profiles[number] for number in range(count)]
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _hear(pipe: "Pipe", number: int) -> tuple[str, Any]:
+    try:
+        kind, value = pipe.recv()
+    except EOFError as error:
+        raise RuntimeFailedError(
+            f"measuring process {number} ended without a profile",
+            where=f"--at-once, process {number}",
+            fix="see what it said above; --at-once 1 measures in one process",
+        ) from error
+    if kind == "error":
+        raise value
+    return kind, value
+
+
+def _measure_one(
+    asked: Measuring, number: int, make_stage: StageFactory, intra_node: Connection | None, pipe: "Pipe"
+) -> None:
+    """One of the processes: tells when it is ready, how far it is, and what it has found."""
+    try:
+        model = load(asked)
+        pipe.send(("ready", None))
+        pipe.recv()
+
+        def tell(done: int, all_: int) -> None:
+            pipe.send(("progress", (done, all_)))
+
+        found = measure_here(asked, model, make_stage, intra_node, tell, number)
+        pipe.send(("profile", found))
+    except RtkError as error:
+        pipe.send(("error", error))

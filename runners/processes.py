@@ -1,0 +1,97 @@
+"""Worker processes on this machine, started and ended together."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from ..schemas.errors import RuntimeFailedError
+
+# How long a worker may take to end by itself, once the job is over, before it is killed.
+GRACE_S = 5.0
+LAUNCHED = "RTK_LAUNCHED"
+
+
+class WorkerProcesses:
+    """`rtk ARGUMENTS` in processes of their own, whose standard output and error are the caller's.
+
+    When this process dies, they notice and end. Use as a context: at its end they are waited for, and then killed.
+
+    Args:
+        keep: descriptors that they inherit, under the same numbers.
+    """
+
+    def __init__(self, keep: Sequence[int] = ()) -> None:
+        self._keep = tuple(keep)
+        self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+
+    def start(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start one more process.
+
+        Args:
+            name: of the worker.
+            arguments: the command line behind `rtk`.
+            environment: what it finds in its environment beside ours.
+        """
+        command = [sys.executable, "-m", "rtk.cli.main", *arguments]
+        variables = {**os.environ, **environment, LAUNCHED: "1"}
+        process = subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, pass_fds=self._keep)
+        self._processes.append((name, process))
+
+    def resume(self, name: str) -> None:
+        """Let a stopped worker go on."""
+        for other, process in self._processes:
+            if other == name and process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+
+    def ended(self) -> tuple[str, int] | None:
+        """A worker that has ended without success, and its exit code, negative for a signal; None while all is well."""
+        found = [(name, process.poll()) for name, process in self._processes]
+        codes = [(name, code) for name, code in found if code]
+        # Invalid input on one worker shows on the others as a broken connection (5): the lower code is the cause.
+        killed = [one for one in codes if one[1] < 0]
+        return killed[0] if killed else min(codes, key=lambda one: one[1], default=None)
+
+    def are_over(self) -> bool:
+        """Whether all have ended."""
+        return all(process.poll() is not None for _, process in self._processes)
+
+    def __enter__(self) -> "WorkerProcesses":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        deadline = time.monotonic() + (GRACE_S if error is None else 0.0)
+        while time.monotonic() < deadline and any(process.poll() is None for _, process in self._processes):
+            time.sleep(0.01)
+        for _, process in self._processes:
+            if process.poll() is None:
+                process.kill()
+        for _, process in self._processes:
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def die_with_launcher() -> None:
+    """In a worker that `WorkerProcesses` started: end with the launcher; elsewhere do nothing."""
+    if LAUNCHED not in os.environ:
+        return
+
+    def watch() -> None:
+        # The launcher holds the other end of our standard input and never writes to it. Python's own stream object
+        # would be locked by this read when the interpreter shuts down.
+        os.read(0, 1)
+        os._exit(RuntimeFailedError.exit_code)
+
+    threading.Thread(target=watch, name="launcher watch", daemon=True).start()
+
+
+def arguments_of(options: Mapping[str, object]) -> list[str]:
+    """Options with their values as a command line has them: of what is True only the name, of None and False nothing;
+    a list is repeated."""
+    given = [(name, one) for name, value in options.items() for one in (value if isinstance(value, tuple) else [value])]
+    named = [[name] if one is True else [name, str(one)] for name, one in given if one is not None and one is not False]
+    return [text for pair in named for text in pair]

@@ -1,0 +1,433 @@
+"""A worker's rules: what its training thread does, one action after the other, without I/O, clock, torch or chance.
+
+They are the other side of the coordinator's (rules.py). In an epoch a worker connects to the others, copies what it
+lacks, and iterates: it reduces gradients, votes, and steps its optimizer once the coordinator has committed the
+iteration. When another epoch is announced it drops what was under way, and enters that at the iteration after the last
+commit. With a staggered optimizer it steps as soon as its own gradients are reduced, provided that the step before is
+committed: one step can be undone, and no more.
+
+The rules ask for one action at a time, and whoever executes it says what came of it. Three do: the worker of a real run
+(runners/torch/resilient.py), stories on the virtual clock (runners/virtual/job.py), and the toy cluster of the tests,
+which lets everything happen in any order. So what is simulated, and what is tested, is what runs.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from ...schemas.documents import parse_document
+from ...schemas.plan import Layers, Plan
+from ...schemas.protocols import Examined
+from .protocol import (
+    Commit,
+    Doing,
+    End,
+    Epoch,
+    FromCoordinator,
+    FromWorker,
+    Halt,
+    Leaving,
+    Publish,
+    Published,
+    Ready,
+    Returning,
+    Saved,
+    Saver,
+    Suspect,
+    Vote,
+)
+
+Turn = Epoch | Halt | End  # what ends an epoch, whatever is under way in it
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something for the training thread to do.
+
+    Attributes:
+        doing: what a worker says of itself meanwhile (`Whereabouts`); it may be known better while the action lasts.
+        what: the same in words.
+    """
+
+    doing: ClassVar[Doing] = "computing"
+    what: ClassVar[str] = "messages"
+
+
+@dataclass(frozen=True, slots=True)
+class JointAction(Action):
+    """One that others take part in: until it is done the epoch may be over, or communication break."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listen(Action):
+    """Take the coordinator's next message, in its order; gives it."""
+
+    doing = "listening"
+    what = "the coordinator"
+
+
+@dataclass(frozen=True, slots=True)
+class Say(Action):
+    """Tell the coordinator something."""
+
+    message: FromWorker
+
+
+@dataclass(frozen=True, slots=True)
+class EnterEpoch(Action):
+    """Drop all that is under way; from now on only what is announced after this epoch interrupts."""
+
+    epoch: Epoch
+
+    doing = "preparing"
+    what = "its stage"
+
+
+@dataclass(frozen=True, slots=True)
+class UndoStep(Action):
+    """Have the state again that was kept before the last step."""
+
+    what = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class TakeStep(Action):
+    """Step the optimizer with the gradients that were reduced last; where it `can_be_undone`, keep the state before."""
+
+    iteration: int
+    can_be_undone: bool
+
+    what = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Connect(JointAction):
+    """Have the stage of a rank's place, if it is another one without its state, and meet the epoch's other workers."""
+
+    epoch: Epoch
+    rank: int
+
+    doing = "joining"
+    what = "connecting"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyState(JointAction):
+    """Send the layers that others lack, and have those of the place, its own ones or others'; gives `Ready`.
+
+    Where nothing is committed, who has no state (`WorkerRules.layers` is None) makes its own.
+    """
+
+    epoch: Epoch
+    rank: int
+
+    doing = "preparing"
+    what = "its state"
+
+
+@dataclass(frozen=True, slots=True)
+class ExamineGroups(JointAction):
+    """Have this rank's part in the examination of suspicious groups; gives `Examined`, None where it is in no group."""
+
+    epoch: Epoch
+    rank: int
+
+    doing = "waiting"
+    what = "the examination"
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceGradients(JointAction):
+    """Execute an iteration but for the optimizer's step; gives the `Vote` on it."""
+
+    iteration: int
+
+    what = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class FlushMessages(JointAction):
+    """Wait until others have what was sent to them; if `but_last`, all but the last iteration's messages."""
+
+    but_last: bool
+
+    doing = "waiting"
+    what = "messages sent"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroups(Action):
+    """Let go of all connections of the epoch."""
+
+    what = "the epoch's end"
+
+
+@dataclass(frozen=True, slots=True)
+class SavePart(Action):
+    """Write some layers' state after so many iterations, as a part of a checkpoint; gives `Saved`."""
+
+    folder: str
+    iteration: int
+    layers: Layers
+
+    doing = "preparing"
+    what = "its part of a checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishWhole(Action):
+    """Make a checkpoint visible whose parts are there, or discard it; gives `Published`."""
+
+    message: Publish
+
+    doing = "preparing"
+    what = "a checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Retire(Action):
+    """The job, or this worker's part in it, is over; nothing comes after it."""
+
+    end: End
+
+
+Acting = Generator[Action, Any, None]
+
+
+class _EpochOverError(Exception):
+    """Something else has been announced."""
+
+
+class _TouchLostError(Exception):
+    """Communication with others broke, with `peer` if that is known."""
+
+    def __init__(self, reason: str, peer: str | None) -> None:
+        super().__init__(reason)
+        self.reason, self.peer = reason, peer
+
+
+@lru_cache(maxsize=8)
+def plan_of(text: str) -> Plan:
+    """The plan of an epoch's message, which is canonical JSON; the same object for all who ask for it."""
+    return parse_document(text.encode(), Plan, "the coordinator's plan")
+
+
+def may_begin(iteration: int, committed: int, is_staggered: bool) -> bool:
+    """Whether all steps before an iteration are final once `committed` is; if staggered, all but the last of them."""
+    return committed >= iteration - 1 - is_staggered
+
+
+class WorkerRules:
+    """What one worker knows of the job, and what it has to do next.
+
+    Args:
+        name: `k/i`, by which it was started.
+
+    Attributes:
+        action: what to do now; then call `go_on`, or of a JointAction that does not come to its end, `supersede` or
+            `lose_touch`.
+        epoch: that it is in; None before the first.
+        rank: its own there; None where there is no place for it.
+        layers: whose state it holds, as of the last step; None where it has none.
+        voted: the last iteration of this epoch that it has voted on.
+        committed: the last one that it knows to be committed.
+        last: the epoch's last one, as far as that is known.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.epoch: Epoch | None = None
+        self.rank: int | None = None
+        self.layers: Layers | None = None
+        self.voted = self.committed = self.last = -1
+        self._reduced: int | None = None  # the iteration voted on whose gradients are there for its step
+        self._undoable: int | None = None  # the iteration whose step can be undone
+        self._is_staggered = False
+        self._turn: Turn | None = None  # heard, and not obeyed yet
+        self._thread = self._live()
+        self.action: Action = next(self._thread)
+
+    def go_on(self, result: Any = None) -> None:
+        """The action is done.
+
+        Args:
+            result: what it gives, as its class says.
+        """
+        self.action = self._thread.send(result)
+
+    def supersede(self) -> None:
+        """The action will not be done, for an epoch, a halt or the end has been announced, and waits to be taken."""
+        assert isinstance(self.action, JointAction)
+        self.action = self._thread.throw(_EpochOverError())
+
+    def lose_touch(self, reason: str, peer: str | None = None) -> None:
+        """The action will not be done, for communication broke: with that worker, if it is known with whom."""
+        assert isinstance(self.action, JointAction)
+        self.action = self._thread.throw(_TouchLostError(reason, peer))
+
+    def _live(self) -> Acting:
+        while not isinstance(turn := (yield from self._next_turn()), End):
+            if isinstance(turn, Epoch):
+                yield from self._live_through(turn)
+            else:
+                yield from self._settle(turn.iteration, turn.skipped)
+                yield from self._save(turn.savers, turn.save, turn.iteration)
+        yield Retire(turn)
+
+    def _next_turn(self) -> Generator[Action, Any, Turn]:
+        """Wait for what comes after this epoch; commits that were on their way still count."""
+        while self._turn is None:
+            yield from self._hear()
+        turn, self._turn = self._turn, None
+        return turn
+
+    def _live_through(self, epoch: Epoch) -> Acting:
+        """Wait for a place, connect, copy, then iterate, vote and commit until the epoch is over."""
+        yield from self._settle(epoch.iteration, epoch.skipped)
+        yield EnterEpoch(epoch)
+        self.epoch, self.last, self.voted = epoch, epoch.last, epoch.iteration - 1
+        self.rank = next((rank for rank, seat in enumerate(epoch.seats) if seat.worker == self.name), None)
+        if self.rank is None:
+            self.layers = None
+            return
+        self._is_staggered = plan_of(epoch.plan).optimizer == "staggered"
+        try:
+            yield Connect(epoch, self.rank)
+            ready: Ready = yield CopyState(epoch, self.rank)
+            if ready.layers != self.layers:  # what was kept is another stage's
+                self.layers, self._undoable = ready.layers, None
+            yield Say(ready)
+            examined: Examined | None = (yield ExamineGroups(epoch, self.rank)) if epoch.examine else None
+            while self.voted < self.last:
+                yield from self._iterate(self.voted + 1, examined)
+                examined = None
+            while self.committed < self.last:
+                yield from self._hear_more()
+            yield FlushMessages(but_last=False)
+            while True:
+                yield from self._hear_more()
+        except _EpochOverError:
+            pass
+        except _TouchLostError as lost:
+            yield Say(Suspect(epoch.epoch, lost.reason, lost.peer))
+        yield LeaveGroups()
+
+    def _iterate(self, iteration: int, examined: Examined | None) -> Acting:
+        """Reduce, vote, and step as soon as that is final, or can be undone."""
+        self._reduced = None
+        vote: Vote = yield ReduceGradients(iteration)
+        self._reduced = self.voted = iteration
+        if vote.measured is not None and examined is not None:
+            vote = replace(vote, measured=replace(vote.measured, examined=examined))
+        yield Say(vote)
+        while not may_begin(iteration + 1, self.committed, self._is_staggered):
+            yield from self._hear_more()
+        if self._is_staggered and vote.is_finite and self._reduced == iteration:
+            self._reduced, self._undoable = None, iteration
+            yield TakeStep(iteration, can_be_undone=True)
+        # Messages of a committed iteration have been taken; those of one that is not need not be yet.
+        yield FlushMessages(but_last=self._is_staggered)
+
+    def _hear_more(self) -> Acting:
+        """Obey the next message of this epoch.
+
+        Raises:
+            _EpochOverError: it is of another one, or an iteration counts without a step that others have taken already.
+        """
+        message = yield from self._hear()
+        if self._turn is not None or (isinstance(message, Commit) and message.skip and self._is_staggered):
+            raise _EpochOverError
+
+    def _hear(self) -> Generator[Action, Any, FromCoordinator]:
+        """Obey the next message, but for what ends the epoch, which is the next turn."""
+        message: FromCoordinator = yield Listen()
+        match message:
+            case Epoch() | Halt() | End():
+                self._turn = message
+            case Commit(number, done) if (
+                self.epoch and number == self.epoch.epoch and self.committed < done <= self.voted
+            ):
+                self.committed, self.last = done, message.last
+                yield from self._be_as_after(done, message.skip)
+                yield from self._save(message.savers, message.save, done + 1)
+            case Publish():
+                published: Published = yield PublishWhole(message)
+                yield Say(published)
+        return message
+
+    def _settle(self, iteration: int, skipped: bool) -> Acting:
+        """Be as before an iteration, whose predecessor is committed; what is under way is worth nothing."""
+        self.committed = iteration - 1
+        yield from self._be_as_after(iteration - 1, skipped)
+        self._reduced = None
+
+    def _be_as_after(self, done: int, skipped: bool) -> Acting:
+        """Have taken the step of the last committed iteration, unless it was skipped, and none after it.
+
+        A step that is missing is one that this worker has voted on: it may hear of the commit late, or, from a
+        coordinator that was restarted, not at all.
+        """
+        if self._undoable is not None and self._undoable > done - skipped:
+            self._undoable = None
+            yield UndoStep()
+        if self._reduced == done:
+            self._reduced = None
+            if not skipped:
+                yield TakeStep(done, can_be_undone=False)
+
+    def _save(self, savers: tuple[Saver, ...], folder: str | None, iteration: int) -> Acting:
+        for saver in savers:
+            if folder is not None and saver.worker == self.name:
+                saved: Saved = yield SavePart(folder, iteration, saver.layers)
+                yield Say(saved)
+
+
+class Unanswered:
+    """What a worker has told a coordinator that may have died since, and tells the next one again.
+
+    That is the latest of each kind, and of each iteration's votes, in the order in which they were said, but for what
+    the coordinator has answered.
+
+    Attributes:
+        returning: what it knows of the job; None before the first epoch.
+    """
+
+    def __init__(self) -> None:
+        self.returning: Returning | None = None
+        self._kept: dict[tuple[type, int], FromWorker] = {}
+
+    @property
+    def messages(self) -> tuple[FromWorker, ...]:
+        """What to say again."""
+        return tuple(self._kept.values())
+
+    def say(self, message: FromWorker) -> None:
+        """A message is said, whether it arrives or not."""
+        if isinstance(message, Ready | Vote | Leaving | Saved | Published):
+            # With a staggered optimizer two votes may be unanswered.
+            key = type(message), message.iteration if isinstance(message, Vote) else 0
+            self._kept.pop(key, None)
+            self._kept[key] = message
+
+    def hear(self, message: FromCoordinator) -> None:
+        """A message has come, obeyed or not."""
+        match message:
+            case Epoch():
+                self.returning = Returning(message.epoch, message.iteration - 1)
+            case Commit():
+                self.returning = Returning(message.epoch, message.iteration)
+        self._kept = {key: kept for key, kept in self._kept.items() if not _answers(message, kept)}
+
+
+def _answers(message: FromCoordinator, kept: FromWorker) -> bool:
+    match message, kept:
+        case Epoch(), Vote():
+            return kept.epoch < message.epoch
+        case Commit(), Ready():
+            return kept.epoch <= message.epoch
+        case Commit(), Vote():
+            return (kept.epoch, kept.iteration) <= (message.epoch, message.iteration)
+        case Publish(), Saved():
+            return kept.iteration <= message.iteration
+    return False

@@ -1,0 +1,70 @@
+"""Groups of options: dataclasses that typer shows one by one, and commands receive whole."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from rtk.cli.console import grouped
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What a library takes."""
+
+    size: int = 3
+    secret: str = "own"
+
+
+@dataclass(frozen=True)
+class Offered(Plain):
+    """What a command offers of it."""
+
+    size: Annotated[int, typer.Option("--size", min=1, help="How large.")] = 3
+
+
+@dataclass(frozen=True)
+class More(Offered):
+    """What another offers beside."""
+
+    word: Annotated[str, typer.Option("--word", help="Which.")] = "none"
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Run a command with two groups between options of its own."""
+    app = typer.Typer()
+
+    @app.command()
+    @grouped
+    def command(
+        name: Annotated[str, typer.Argument()], how: More, last: Annotated[bool, typer.Option("--last")] = False
+    ) -> None:
+        """Says what it was given."""
+        print(name, how, last)
+
+    result = CliRunner().invoke(app, arguments)
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("size", [1, 3, 99])
+def test_a_group_is_received_as_its_dataclass(size: int) -> None:
+    """Options that are given and those that are not come together, as the class that the parameter names."""
+    assert run("a", "--size", str(size), "--last") == (0, f"a More(size={size}, secret='own', word='none') True\n")
+
+
+def test_options_stand_where_the_group_stands() -> None:
+    """The help lists a group's options in the place of its parameter, in the order of its fields."""
+    _, told = run("--help")
+    assert [word for word in told.split() if word in ("--size", "--word", "--last")] == ["--size", "--word", "--last"]
+
+
+def test_what_is_not_annotated_is_no_option() -> None:
+    """Fields that a command does not offer keep their default, and cannot be given."""
+    assert run("a", "--secret", "x")[0] == 2
+
+
+def test_values_are_checked_as_of_any_option() -> None:
+    """What typer refuses of an option it refuses of a group's."""
+    assert run("a", "--size", "0")[0] == 2

@@ -1,0 +1,302 @@
+"""A worker's rules, on their own: whatever it is told and whenever, it steps what counts, once, and votes once."""
+
+import random
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rtk.runners.resilience.protocol import (
+    Commit,
+    End,
+    Epoch,
+    FromCoordinator,
+    FromWorker,
+    Halt,
+    RankAssignment,
+    Ready,
+    Saved,
+    Saver,
+    Suspect,
+    Vote,
+)
+from rtk.runners.resilience.worker_rules import (
+    Action,
+    Connect,
+    CopyState,
+    EnterEpoch,
+    ExamineGroups,
+    FlushMessages,
+    JointAction,
+    LeaveGroups,
+    Listen,
+    ReduceGradients,
+    Retire,
+    SavePart,
+    Say,
+    TakeStep,
+    Turn,
+    UndoStep,
+    WorkerRules,
+)
+from rtk.schemas.documents import canonical
+from rtk.schemas.protocols import Examined, Measured
+
+from .toy_cluster import toy_plan
+
+ITERATIONS = 12
+
+
+def epoch(number: int, iteration: int, staggered: bool = False, skipped: bool = False, seated: bool = True) -> Epoch:
+    """One of a job of two peers, the second of whom is the worker, or the first alone."""
+    plan = canonical(toy_plan(1, 2, 2, staggered)).decode()
+    seats = tuple(RankAssignment(name, name, "store:1") for name in (("0/0", "1/0") if seated else ("0/0",)))
+    return Epoch(number, iteration, skipped, ITERATIONS - 1, plan, seats, nothing_committed=iteration == 0)
+
+
+@dataclass
+class Shell:
+    """Executes what the rules want, in a mind of its own: the iterations whose step is in the state.
+
+    Attributes:
+        said: to the coordinator.
+        did: all actions but those.
+        not_finite: iterations whose gradients are not.
+        reduced: the iteration whose gradients are there.
+    """
+
+    rules: WorkerRules = field(default_factory=lambda: WorkerRules("1/0"))
+    state: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    said: list[FromWorker] = field(default_factory=list)
+    did: list[Action] = field(default_factory=list)
+    not_finite: frozenset[int] = frozenset()
+    reduced: int | None = None
+
+    def do(self, message: FromCoordinator | None = None) -> None:
+        """The action at hand, which may be to take a message."""
+        action = self.rules.action
+        result: object = None
+        if isinstance(action, Say):
+            self.said.append(action.message)
+        else:
+            self.did.append(action)
+        match action:
+            case Listen():
+                result = message
+            case TakeStep(iteration, can_be_undone):
+                assert self.reduced == iteration, "these gradients are not there"
+                self.kept = [*self.state] if can_be_undone else self.kept
+                self.state.append(iteration)
+                self.reduced = None
+            case UndoStep():
+                self.state = [*self.kept]
+            case EnterEpoch():
+                self.reduced = None
+            case CopyState():
+                result = Ready(action.epoch.epoch, (0, 1))
+            case ReduceGradients(iteration):
+                self.reduced = iteration
+                assert self.rules.epoch is not None
+                is_finite = iteration not in self.not_finite
+                result = Vote(self.rules.epoch.epoch, iteration, is_finite, (0, 1), (), measured(iteration))
+            case ExamineGroups():
+                result = Examined(1.0, ())
+            case SavePart(iteration=iteration):
+                result = Saved(iteration, None, f"{self.state}")
+        self.rules.go_on(result)
+
+    def until(self, *kinds: type[Action]) -> None:
+        """Do what comes, up to an action of one of these kinds."""
+        while not isinstance(self.rules.action, kinds):
+            self.do()
+
+    def hear(self, *messages: FromCoordinator) -> None:
+        """Take messages, once the rules listen, and do what is to be done about them at once."""
+        for message in messages:
+            self.until(Listen)
+            self.do(message)
+        self.until(JointAction, Listen, Retire)
+
+    def votes(self) -> list[tuple[int, int]]:
+        """On which iterations of which epochs."""
+        return [(one.epoch, one.iteration) for one in self.said if isinstance(one, Vote)]
+
+
+def measured(iteration: int) -> Measured:
+    return Measured("1/0", iteration, 1.0, (), (), None, (), None, 1.0)
+
+
+class Coordinator:
+    """Says epochs and commits as it may: an iteration is committed only once the worker has voted on it.
+
+    Attributes:
+        mail: what it has said, and the worker not heard.
+        committed: the last iteration that counts.
+    """
+
+    def __init__(self, chance: random.Random, staggered: bool, skipped: frozenset[int]) -> None:
+        self.mail = deque[FromCoordinator]()
+        self.committed = -1
+        self._number = 0
+        self._chance, self._staggered, self._skipped = chance, staggered, skipped
+
+    def announce(self) -> None:
+        """Another epoch, in which there is mostly a place."""
+        self._number += 1
+        skipped = self.committed in self._skipped
+        is_seated = self._chance.random() < 0.9
+        self.mail.append(epoch(self._number, self.committed + 1, self._staggered, skipped, is_seated))
+
+    def may_commit(self, votes: list[tuple[int, int]]) -> bool:
+        """Whether the worker, and with it everybody, has voted on the next iteration."""
+        return (self._number, self.committed + 1) in votes
+
+    def commit(self) -> None:
+        """The next iteration counts; what says so may be lost, and with a new coordinator something later comes."""
+        self.committed += 1
+        skip = self.committed in self._skipped
+        if self._chance.random() < 0.9:
+            self.mail.append(Commit(self._number, self.committed, skip, ITERATIONS - 1))
+        if skip and self._staggered:
+            self.announce()
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    staggered=st.booleans(),
+    not_finite=st.frozensets(st.integers(0, ITERATIONS), max_size=3),
+)
+@settings(max_examples=300, deadline=None)
+def test_what_counts_is_stepped_once_whatever_comes_when(
+    seed: int, staggered: bool, not_finite: frozenset[int]
+) -> None:
+    """Epochs at any moment, commits that come late, or are lost with a coordinator, broken connections: where an epoch
+    is entered exactly what is committed has been stepped, nothing is voted on twice, nor in an epoch that is over."""
+    chance = random.Random(seed)
+    # A peer may find a gradient that is not finite where this worker does not.
+    shell = Shell(not_finite=frozenset(n for n in not_finite if n % 2))
+    coordinator = Coordinator(chance, staggered, not_finite)
+    coordinator.announce()
+    for _ in range(chance.randrange(300)):
+        if chance.random() < 0.03:
+            coordinator.announce()
+        elif coordinator.may_commit(shell.votes()) and chance.random() < 0.5:
+            coordinator.commit()
+        else:
+            move(shell, coordinator.mail, chance)
+        check(shell, staggered, not_finite)
+    coordinator.mail.append(End(0, "enough"))
+    while not isinstance(shell.rules.action, Retire):
+        move(shell, coordinator.mail, chance)
+    entered = [one for one in shell.did if isinstance(one, EnterEpoch) and len(one.epoch.seats) == 2]
+    assert shell.did.count(LeaveGroups()) == len(entered)
+
+
+def move(shell: Shell, mail: deque[FromCoordinator], chance: random.Random) -> None:
+    """One thing that the worker can do."""
+    rules = shell.rules
+    if isinstance(rules.action, Listen):
+        if mail:
+            shell.do(mail.popleft())
+    elif isinstance(rules.action, JointAction) and chance.random() < 0.03:
+        rules.lose_touch("connection closed")
+    elif isinstance(rules.action, JointAction) and any(isinstance(message, Turn) for message in mail):
+        if chance.random() < 0.8:
+            rules.supersede()
+        else:  # it was as good as done
+            shell.do()
+    else:
+        shell.do()
+
+
+def check(shell: Shell, staggered: bool, not_finite: frozenset[int]) -> None:
+    """What holds at any moment."""
+    rules = shell.rules
+    votes = shell.votes()
+    assert votes == sorted(set(votes)), "no vote twice, and none in an epoch of before"
+    running = rules.epoch
+    if running is None:
+        return
+    assert not votes or votes[-1][0] <= running.epoch
+    assert len(shell.state) == len(set(shell.state))
+    if isinstance(rules.action, Connect):
+        assert shell.state == [n for n in range(running.iteration) if n not in not_finite] or rules.layers is None
+    if isinstance(rules.action, ReduceGradients):
+        iteration = rules.action.iteration
+        assert running.iteration <= iteration <= rules.last
+        assert rules.committed >= iteration - 1 - staggered
+    assert rules.committed <= rules.voted
+
+
+def test_a_worker_that_missed_a_commit_catches_up_with_the_next() -> None:
+    """Staggered, two votes may be under way when a coordinator dies: its successor says the later commit only."""
+    shell = Shell()
+    shell.hear(epoch(1, 0, staggered=True))
+    while shell.votes() != [(1, 0), (1, 1)]:
+        shell.do()
+    shell.hear(Commit(1, 1, last=ITERATIONS - 1))
+    assert shell.state == [0, 1]
+    shell.until(ReduceGradients)
+    assert (shell.did[-1], shell.rules.action) == (FlushMessages(but_last=True), ReduceGradients(2))
+
+
+def test_a_commit_of_another_epoch_or_of_nothing_that_was_voted_on_does_not_count() -> None:
+    """Whoever says it."""
+    shell = Shell()
+    shell.hear(epoch(3, 0))
+    shell.until(Listen)
+    shell.hear(Commit(2, 0, last=9), Commit(3, 1, last=9), Commit(4, 0, last=9))
+    assert (shell.state, shell.rules.committed) == ([], -1)
+    shell.hear(Commit(3, 0, last=9), Commit(3, 0, last=9))
+    assert (shell.state, shell.rules.committed) == ([0], 0)
+
+
+def test_the_course_of_an_epoch() -> None:
+    """Wait, connect, copy, examine, iterate, vote, commit; what was examined goes along with the first vote."""
+    shell = Shell()
+    first = epoch(1, 0, seated=False)
+    shell.hear(first)
+    assert (shell.did, shell.rules.layers) == ([Listen(), EnterEpoch(first)], None)
+    shell.did.clear()
+    second = replace(epoch(2, 0), last=1, examine=((0, 1),))
+    shell.hear(second)
+    shell.until(Listen)
+    shell.hear(Commit(2, 0, last=1, save="folder", savers=(Saver("1/0", (0, 1)),)))
+    shell.until(Listen)
+    shell.hear(Commit(2, 1, skip=True, last=1))
+    shell.until(Listen)
+    shell.hear(Halt(2, True, None, (), "over"), End(5, "over"))
+    iterate = [ReduceGradients(0), Listen(), TakeStep(0, False), SavePart("folder", 1, (0, 1)), FlushMessages(False)]
+    assert shell.did == [
+        *(Listen(), EnterEpoch(second), Connect(second, 1), CopyState(second, 1)),
+        *(ExamineGroups(second, 1), *iterate, ReduceGradients(1), Listen(), FlushMessages(False)),
+        *(FlushMessages(False), Listen(), LeaveGroups(), Listen()),
+    ]
+    ready, one, saved, two = shell.said
+    assert (ready, saved) == (Ready(2, (0, 1)), Saved(1, None, "[0]"))
+    assert isinstance(one, Vote) and one.measured and one.measured.examined == Examined(1.0, ())
+    assert isinstance(two, Vote) and two.measured and two.measured.examined is None
+    assert shell.rules.action == Retire(End(5, "over"))
+
+
+def test_who_loses_touch_says_with_whom_and_leaves() -> None:
+    """In any part of an epoch; then it listens, and a commit that still comes for what it voted on counts."""
+    for kind in (Connect, CopyState, ReduceGradients):
+        shell = Shell()
+        shell.hear(epoch(1, 0))
+        shell.until(kind)
+        shell.rules.lose_touch("connection closed", "0/0")
+        shell.until(Listen)
+        assert shell.said[-1] == Suspect(1, "connection closed", "0/0")
+        assert shell.did[-1] == LeaveGroups()
+    shell = Shell()
+    shell.hear(epoch(1, 0, staggered=True))
+    while shell.votes() != [(1, 0), (1, 1)]:
+        shell.do()
+    shell.hear(Commit(1, 0, last=ITERATIONS - 1))
+    assert isinstance(shell.rules.action, FlushMessages)
+    shell.rules.lose_touch("connection closed")
+    shell.hear(Commit(1, 1, last=ITERATIONS - 1))
+    assert shell.state == [0, 1]
