@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from .planners.plain.verbs import plan_topology as plan_topology
     from .probing import probe as probe
     from .probing import profile_links as profile_links
-    from .profilers.analytic.analysis import profile_analytic as profile_analytic
+    from .profilers.analytic.estimate import profile_analytic as profile_analytic
     from .profilers.comparing import compare as _compare
     from .profilers.detecting import detect_files as detect_files
-    from .profilers.failslow.monitor.command import monitor as monitor
+    from .profilers.failslow.monitor.watch import monitor as monitor
     from .profilers.failslow.tracker import track as _track
     from .refining import profile_refine as profile_refine
     from .replaying import replay as replay
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     from .schemas.atlas import Atlas as Atlas
     from .schemas.check import check_plan as _check_plan
     from .schemas.check import check_timeline as check_timeline
+    from .schemas.documents import shipped_schema as _shipped_schema
     from .schemas.errors import RtkError as RtkError
-    from .schemas.jsonschema import shipped_schema as _shipped_schema
     from .schemas.plan import Plan as Plan
     from .schemas.profile import Profile as Profile
-    from .schemas.replay_report import ReplayReport as ReplayReport
-    from .schemas.report import Report as Report
+    from .schemas.replay import ReplayReport as ReplayReport
     from .schemas.site import read_cluster as read_cluster
     from .schemas.templates import Templates as Templates
+    from .schemas.timeline import Report as Report
     from .schemas.timeline import Timeline as Timeline
     from .schemas.trace import Trace as Trace
     from .schemas.trace import TraceEvent as TraceEvent
@@ -91,8 +91,8 @@ _PLACES = {
     "Plan": "schemas.plan",
     "PlanRunner": "runners.torch.runner",
     "Profile": "schemas.profile",
-    "ReplayReport": "schemas.replay_report",
-    "Report": "schemas.report",
+    "ReplayReport": "schemas.replay",
+    "Report": "schemas.timeline",
     "ResilientWorker": "runners.torch.resilient",
     "RtkError": "schemas.errors",
     "Templates": "schemas.templates",
@@ -111,7 +111,7 @@ _PLACES = {
     "export_plan": "runners.torch_csv:to_torch_csv",
     "import_plan": "wiring",
     "inject": "wiring",
-    "monitor": "profilers.failslow.monitor.command",
+    "monitor": "profilers.failslow.monitor.watch",
     "plan_adaptra": "planners.plain.verbs",
     "plan_atlas": "planners.plain.slipstream",
     "plan_batch": "planners.plain.verbs",
@@ -125,7 +125,7 @@ _PLACES = {
     "plan_templates": "planners.plain.verbs",
     "plan_topology": "planners.plain.verbs",
     "probe": "probing",
-    "profile_analytic": "profilers.analytic.analysis",
+    "profile_analytic": "profilers.analytic.estimate",
     "profile_compare": "profilers.comparing:compare",
     "profile_links": "probing",
     "profile_measured": "wiring",
@@ -136,7 +136,7 @@ _PLACES = {
     "replay": "replaying",
     "reproduce": "benchmarks.papers.catalogue",
     "run": "running",
-    "schema": "schemas.jsonschema:shipped_schema",
+    "schema": "schemas.documents:shipped_schema",
     "simulate": "wiring",
     "sweep": "sweeping",
     "trace_convert": "runners.traces.verbs",

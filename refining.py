@@ -57,7 +57,7 @@ class Given:
 def given_timelines(paths: Sequence[str]) -> Iterator[Given]:
     """The timelines: documents, folders of traces, and all single traces as one job, last."""
     from .profilers.annotations import read_annotations
-    from .profilers.failslow.calls.sources import beginning_of
+    from .profilers.failslow.calls.formats import beginning_of
     from .schemas.timeline import Timeline
 
     traces = []

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .schemas.orders import LeanSchedule
     from .schemas.profile import Profile
     from .schemas.protocols import RecoveryPolicy
-    from .schemas.replay_report import ReplayReport
+    from .schemas.replay import ReplayReport
 
 FAULT_FREE = "fault-free"
 MADE_UP = "the made-up trace"
@@ -118,8 +118,7 @@ def replay(
         InvalidInputError: the trace cannot be read, or there is no such policy or cost.
         InfeasibleError: not even a cluster that never fails can train the job, or the machines are too few.
     """
-    from .planners.plain.jobs import AskedJob, job_of
-    from .planners.plain.verbs import known, limits_of
+    from .planners.plain.verbs import AskedJob, job_of, known, limits_of
     from .planners.recovery.catalogue import NAMES, require_name
     from .runners.traces.read import reading_of
     from .schemas.orders import LeanSchedule
@@ -282,7 +281,7 @@ def _worker_nodes(job: TrainingJob, names: Sequence[str]) -> Iterator[tuple[str,
 def _report(question: ReplayRequest, never_fails: RecoveryPolicy, answers: Iterable[Answer]) -> ReplayReport:
     """The report: every answer measured against the cluster that never fails."""
     from .runners.replay.engine import refused, replay, report_of, yardstick_of
-    from .schemas.replay_report import ReplayReport
+    from .schemas.replay import ReplayReport
 
     job, facts = question.job, _Facts(question.job)
     reference = replay(never_fails, facts.watching(_moments(question)), question.until_s)

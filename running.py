@@ -18,8 +18,7 @@ from .planners.recovery.answers import Answers, PolicyName, answers_if_any, reme
 from .planners.recovery.escalation import RemedyCosts, escalating
 from .runners.processes import WorkerProcesses
 from .schemas.documents import canonical
-from .schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
-from .schemas.remarks import remark
+from .schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
 from .wiring import monitor_of
 from .working import COORDINATOR, NOT_BEFORE, SECRET, Training, load_training, tokens_of, training_of
 

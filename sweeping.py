@@ -13,21 +13,19 @@ from pathlib import Path, PurePath
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
-from .planners.plain.jobs import AskedJob, job_of
+from .planners.plain.verbs import AskedJob, job_of
 from .replaying import ReplayRequest, digest_of, replays
 from .runners.traces.formats import Leaving, TraceFormat
 from .runners.traces.generate import recipe_of
 from .runners.traces.read import reading_of
 from .schemas.cluster_file import YamlValue, read_yaml
 from .schemas.documents import canonical_json, read_document, write_document
-from .schemas.errors import InfeasibleError, InvalidInputError, RtkError
+from .schemas.errors import InfeasibleError, InvalidInputError, RtkError, remark
 from .schemas.files import STANDARD_STREAM, write_bytes
 from .schemas.orders import LeanSchedule
 from .schemas.profile import Profile
 from .schemas.quantities import parse_memory_limit, parse_time_s
-from .schemas.remarks import remark
-from .schemas.replay import parse_cost
-from .schemas.replay_report import ReplayReport
+from .schemas.replay import ReplayReport, parse_cost
 from .schemas.site import Site, machines_of
 from .schemas.text import did_you_mean
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from .running import JobConfig, run
 from .schemas.documents import read_document, write_document
-from .schemas.remarks import remark
+from .schemas.errors import remark
 from .wiring import profile_measured
 from .working import Training, available_cores
 

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from .runners.virtual.job import SimulatedRun, SwitchCosts
     from .schemas.cluster import Cluster
     from .schemas.documents import Document
-    from .schemas.form import DataType
     from .schemas.plan import Place, Plan
-    from .schemas.profile import Profile
+    from .schemas.profile import DataType, Profile
     from .schemas.protocols import Monitor
     from .schemas.site import Site
     from .schemas.timeline import Timeline
@@ -87,9 +86,8 @@ def read(path: str | PathLike[str], kind: type[Any] | None = None) -> Any:
     """
     from .planners.slipstream.atlas_folder import read_atlas
     from .schemas.atlas import Atlas
-    from .schemas.documents import parse_document, sniff_format
+    from .schemas.documents import document_kinds, parse_document, sniff_format
     from .schemas.files import read_bytes, source_of
-    from .schemas.jsonschema import document_kinds
     from .schemas.trace import Trace, read_trace
 
     name = str(path)
@@ -168,7 +166,7 @@ def profile_measured(
     """
     from .profilers.measuring import Measuring, measure
     from .runners.torch.stage import TorchStage
-    from .schemas.form import AS_USUAL, ModelForm
+    from .schemas.profile import AS_USUAL, ModelForm
 
     form = ModelForm(cut, dtype or AS_USUAL.dtype, checkpointing)
     asked = Measuring(model, microbatch_size, sequence_length, form, tuple(tp), repeats, threads, seed, at_once)
@@ -379,7 +377,7 @@ def drawing_of(document: Any, names: Sequence[str] | None = None) -> "Drawing":
     from .runners.simulator import Simulation
     from .schemas.check import require_valid
     from .schemas.plan import Plan
-    from .schemas.replay_report import ReplayReport
+    from .schemas.replay import ReplayReport
     from .schemas.templates import Templates
     from .schemas.timeline import Timeline
     from .viz.drawing import drawing_of_replays, drawing_of_templates, drawing_of_timelines, labelled, numbered
@@ -418,7 +416,7 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str]) -> "Drawing":
     from .schemas.documents import parse_document, sniff_format
     from .schemas.files import read_bytes, source_of
     from .schemas.plan import Plan
-    from .schemas.replay_report import ReplayReport
+    from .schemas.replay import ReplayReport
     from .schemas.templates import Templates
     from .schemas.timeline import Timeline
 

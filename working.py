@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .runners.processes import arguments_of, die_with_launcher
 from .schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
-from .schemas.form import AS_USUAL, ModelForm, form_of
+from .schemas.profile import AS_USUAL, ModelForm, form_of
 
 if TYPE_CHECKING:
     from .profilers.models.load import Model
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from .runners.resilience.events import Announcement
     from .runners.resilience.link import CoordinatorLink
     from .runners.resilience.protocol import End, Hello, Returning
-    from .runners.torch.corpus import ByteCorpus
     from .runners.torch.iteration import Task
     from .runners.torch.rendezvous import MeetingPlace
+    from .runners.torch.runner import ByteCorpus
     from .schemas.plan import Plan
 
 
@@ -112,8 +112,7 @@ def load_training(plan: "Plan", training: Training) -> "tuple[Model, ByteCorpus]
         InvalidInputError: they do not fit.
     """
     from .profilers.models.load import load_model
-    from .runners.torch.corpus import ByteCorpus
-    from .runners.torch.runner import check_model
+    from .runners.torch.runner import ByteCorpus, check_model
 
     for t, template in enumerate(plan.templates):
         for i, stage in enumerate(template.stages):

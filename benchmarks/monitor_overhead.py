@@ -27,8 +27,8 @@ from statistics import median
 from typing import Any
 
 from rtk.benchmarks.common import in_turns, spread, write_result
-from rtk.profilers.failslow.monitor.command import POLL_S, environment
 from rtk.profilers.failslow.monitor.job import Heard, WatchedJob
+from rtk.profilers.failslow.monitor.watch import POLL_S, environment
 
 SCRIPT = Path(__file__).parents[1] / "tests" / "profilers" / "training_script.py"
 STRATEGIES = ("ddp", "fsdp", "fsdp1", "gpipe", "1f1b")

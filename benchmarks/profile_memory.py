@@ -28,8 +28,7 @@ from rtk.profilers.measure import measure_profile
 from rtk.profilers.models.load import Model, load_model
 from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.stage import TorchStage
-from rtk.schemas.form import DataType, ModelForm
-from rtk.schemas.profile import held_bytes
+from rtk.schemas.profile import DataType, ModelForm, held_bytes
 
 IN_FLIGHT = (1, 2, 3, 4)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.scheduling import timed
-from rtk.planners.plain.jobs import AskedJob, job_of
+from rtk.planners.plain.verbs import AskedJob, job_of
 from rtk.replaying import Answer, ReplayRequest, ask, parse_policies
 from rtk.runners.traces.read import TraceOptions
 from rtk.schemas.documents import read_document

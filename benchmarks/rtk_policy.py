@@ -26,7 +26,7 @@ from rtk.planners.recovery.catalogue import NAMES, policy
 from rtk.planners.recovery.job import TrainingJob
 from rtk.planners.recovery.rtk import most_microbatches, ways_of
 from rtk.planners.shape import Shape
-from rtk.profilers.analytic.analysis import profile_analytic
+from rtk.profilers.analytic.estimate import profile_analytic
 from rtk.runners.replay.engine import replay
 from rtk.runners.traces.files import Told
 from rtk.runners.traces.generate import FaultScenario, Lasting, Renewal, SlowLinkEpisodes, SlowNodes, generate

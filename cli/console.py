@@ -18,9 +18,8 @@ import typer
 
 from ..runners.processes import arguments_of
 from ..schemas.documents import Document, canonical, canonical_json, write_document
-from ..schemas.errors import InvalidInputError
+from ..schemas.errors import REMARKS, InvalidInputError
 from ..schemas.files import STANDARD_STREAM
-from ..schemas.remarks import REMARKS
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..running import JobController
-from ..schemas.errors import InvalidInputError
-from ..schemas.remarks import remark
+from ..schemas.errors import InvalidInputError, remark
 from ..working import SECRET, secret_of, sizes_of
 from .console import Common, grouped
 from .options import LeadOptions, ProfileOption, read_valid_plan

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..schemas.errors import InvalidInputError
+from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM, source_of, write_bytes
-from ..schemas.remarks import remark
+from ..schemas.quantities import print_time
 from ..schemas.text import counted
-from ..schemas.units import print_time
 from ..viz.style import PICTURE_ENDINGS
 from .console import Common, ends_quietly, grouped, picture_ending, print_document
 

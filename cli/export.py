@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from ..schemas.errors import remark
 from ..schemas.files import STANDARD_STREAM
-from ..schemas.remarks import remark
 from .console import Common, Output, grouped, print_json
 
 NAME = "export"

@@ -4,9 +4,8 @@ from typing import Annotated
 
 import typer
 
-from ..schemas.errors import InvalidInputError
+from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
-from ..schemas.remarks import remark
 from .console import Common, Output, emit, grouped
 from .export import ForeignFormat
 from .options import summary

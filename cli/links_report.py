@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..probing import crowded_hosts
 from ..profilers.failslow.monitor.job import SlowParts
 from ..profilers.link_survey import AllReduceFit, LinkFit, LinkSurvey, PairFit, bandwidth_of
-from ..schemas.remarks import remark
+from ..schemas.errors import remark
 from .console import print_table
 
 if TYPE_CHECKING:

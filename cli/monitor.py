@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import InvalidInputError
+from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import write_bytes
-from ..schemas.remarks import remark
 from ..viz.style import PICTURE_ENDINGS
 from .console import Common, grouped, picture_ending, print_document, print_table
 
 if TYPE_CHECKING:
-    from ..profilers.failslow.monitor.command import WatchedCommand
     from ..profilers.failslow.monitor.job import Heard, News
+    from ..profilers.failslow.monitor.watch import WatchedCommand
     from ..schemas.detection import FailSlow
 
 NAME = "monitor"
@@ -43,7 +42,7 @@ def command(
 
     Calls that are made without torch.distributed's process groups are not seen, nor are the insides of CUDA graphs.
     """
-    from ..profilers.failslow.monitor.command import monitor
+    from ..profilers.failslow.monitor.watch import monitor
     from ..schemas.detection import Detection
     from ..viz.detection import Panel, Thinned, drawn_detection
 

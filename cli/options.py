@@ -11,10 +11,9 @@ from ..planners.recovery.answers import PolicyName
 from ..runners.program import Sending
 from ..running import JobConfig
 from ..schemas.documents import digest, read_document
-from ..schemas.errors import InvalidInputError, LimitReachedError
+from ..schemas.errors import InvalidInputError, LimitReachedError, remark
 from ..schemas.files import source_of
 from ..schemas.quantities import USUAL_TIME_LIMIT_S, parse_memory_limit, parse_number
-from ..schemas.remarks import remark
 from ..working import Training
 from .console import Common, Seed, emit
 

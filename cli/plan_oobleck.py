@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..schemas.checkpoint import print_layers
-from ..schemas.errors import InvalidInputError
+from ..schemas.errors import InvalidInputError, remark
 from ..schemas.fields import MOST_NODES
-from ..schemas.quantities import parse_memory_limit
-from ..schemas.remarks import remark
+from ..schemas.quantities import parse_memory_limit, print_bytes, print_time
 from ..schemas.text import counted, listed
-from ..schemas.units import print_bytes, print_time
 from .console import Common, Output, emit, grouped, print_table
 from .options import ClusterOption, OverlayOption, ProfileFile, parse_places, present, read_valid_plan
 

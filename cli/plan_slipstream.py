@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..schemas.errors import InvalidInputError
-from ..schemas.quantities import parse_memory_limit
-from ..schemas.remarks import remark
+from ..schemas.errors import InvalidInputError, remark
+from ..schemas.quantities import parse_memory_limit, print_bytes, print_time
 from ..schemas.text import counted, listed
-from ..schemas.units import print_bytes, print_time
 from .console import Common, Output, grouped, print_document, progress
 from .options import (
     ClusterOption,

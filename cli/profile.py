@@ -9,13 +9,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..profilers.fitting import DoesNotFitError
 from ..schemas.documents import read_document, write_document
-from ..schemas.errors import InvalidInputError
+from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
-from ..schemas.form import DataType, form_of
-from ..schemas.profile import TIMES, Layer, Profile, held_bytes
-from ..schemas.remarks import remark
+from ..schemas.profile import TIMES, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
 from ..schemas.site import read_cluster, with_gpu
 from .console import Common, Output, Seed, emit, grouped, print_table, progress
 from .probe import links
@@ -181,7 +178,7 @@ def model(
 
 def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profile:
     """A computed profile, without torch."""
-    from ..profilers.analytic.analysis import profile_analytic
+    from ..profilers.analytic.estimate import profile_analytic
 
     cluster, gpu = None, analysis.gpu
     if analysis.cluster is not None:

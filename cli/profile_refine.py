@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..schemas.documents import read_document
-from ..schemas.errors import InvalidInputError
+from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
-from ..schemas.remarks import remark
 from .console import Common, Output, emit, grouped, print_json, print_table
 
 if TYPE_CHECKING:
@@ -186,7 +185,7 @@ def verdict(found: "Comparison") -> str:
 
 
 def _verdict_of_times(found: "Comparison") -> str:
-    from ..schemas.units import print_percent
+    from ..schemas.quantities import print_percent
 
     if found.overall is None:
         return "the profiles have no times in common"
@@ -227,7 +226,7 @@ def _changes_of_times(found: "Comparison", after: "Profile") -> "Iterator[Differ
     """What differs in times: all in all, then layer by layer."""
     from ..profilers.comparing import WHOLE
     from ..schemas.profile import TIMES
-    from ..schemas.units import print_percent
+    from ..schemas.quantities import print_percent
     from ..viz.diff import Difference, becomes
 
     if found.overall is not None and found.overall.differs:
@@ -248,7 +247,7 @@ def _print_times(found: "Comparison", after: "Profile") -> None:
     """The layers whose times differ, and how many times as long as overall; nothing stands where they do not differ."""
     from ..profilers.comparing import WHOLE
     from ..schemas.profile import TIMES
-    from ..schemas.units import print_time
+    from ..schemas.quantities import print_time
 
     operations = (*TIMES, WHOLE)
     rows = []

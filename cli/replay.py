@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..schemas.errors import InvalidInputError
+from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM, opened, source_of, write_bytes
 from ..schemas.orders import LeanSchedule
 from ..schemas.quantities import parse_memory_limit, parse_time_s
-from ..schemas.remarks import remark
 from .console import Common, Seed, emit, grouped, picture_ending, print_table, progress
 from .options import ClusterOption, MemoryLimit, Microbatches, Stages
 from .trace import ReadingOptions
 
 if TYPE_CHECKING:
-    from ..schemas.replay import Costs
-    from ..schemas.replay_report import PolicyReport, ReplayReport
+    from ..schemas.replay import Costs, PolicyReport, ReplayReport
 
 
 NAME = "replay"

@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import InvalidInputError
+from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import write_bytes
-from ..schemas.remarks import remark
 from ..schemas.text import did_you_mean
 from .console import Common, grouped, print_json, print_table, progress
 

@@ -18,8 +18,7 @@ from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from ..schemas.errors import InvalidInputError
-from ..schemas.remarks import remark
+from ..schemas.errors import InvalidInputError, remark
 from ..schemas.text import counted, listed
 
 if TYPE_CHECKING:

@@ -18,6 +18,6 @@ def command(
     common: Common,
 ) -> None:
     """Print the JSON Schema of a file format."""
-    from ..schemas.jsonschema import shipped_schema
+    from ..schemas.documents import shipped_schema
 
     sys.stdout.write(shipped_schema(name).decode())

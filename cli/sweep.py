@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ..schemas.errors import InfeasibleError
-from ..schemas.remarks import remark
+from ..schemas.errors import InfeasibleError, remark
 from .console import Common, grouped, print_json, print_table, progress
 
 NAME = "sweep"

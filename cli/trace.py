@@ -8,11 +8,10 @@ import typer
 
 from ..runners.traces.formats import TraceFormat
 from ..runners.traces.generate import DAY_S, DELAY, EPISODE, FACTOR, SHAPE, SIGMA
-from ..schemas.errors import InvalidInputError
+from ..schemas.errors import InvalidInputError, remark
 from ..schemas.fields import MOST_NODES
 from ..schemas.files import STANDARD_STREAM, source_of
 from ..schemas.quantities import parse_time_s
-from ..schemas.remarks import remark
 from .console import Common, Debug, Output, Quiet, Seed, grouped, print_json, print_table
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ..schemas.errors import InvalidInputError
+from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM, source_of, write_bytes
-from ..schemas.remarks import remark
 from ..viz.style import PICTURE_ENDINGS
 from .console import Common, ends_quietly, grouped, picture_ending, print_json
 

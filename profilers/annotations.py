@@ -32,7 +32,7 @@ from typing import Any, Literal, NamedTuple
 from ..schemas.errors import InvalidInputError
 from ..schemas.timeline import Span, Timeline
 from .failslow.calls.comparison import finite, ranks_of, whole
-from .failslow.calls.sources import odd, read_trace
+from .failslow.calls.formats import odd, read_trace
 
 STEP = "step"
 _ACTION = re.compile(r"PP:(\d{1,5})([FIWB])(\d{1,9})")  # no pipeline has 100,000 stages

@@ -12,9 +12,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from ..schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile, Spread
+from ..schemas.profile import Connection, Device, DoesNotFitError, Layer, LayerCost, Network, Profile, Spread
 from ..schemas.protocols import StageExecutor, StageFactory
-from .fitting import DoesNotFitError
 from .models.model import Loss, Model, tied
 from .models.sharding import check_share, reduction_s, shard_of, share_loss
 from .models.skeleton import title_of

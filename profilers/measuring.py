@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
-from ..schemas.errors import RtkError, RuntimeFailedError
-from ..schemas.form import AS_USUAL, ModelForm
-from ..schemas.profile import Connection, Profile
+from ..schemas.errors import RtkError, RuntimeFailedError, remark
+from ..schemas.profile import AS_USUAL, Connection, ModelForm, Profile
 from ..schemas.protocols import StageFactory
-from ..schemas.remarks import remark
 from .models.load import load_model
 from .models.model import Model
 
@@ -102,10 +100,10 @@ def measure(asked: Measuring, make_stage: StageFactory, tell: Callable[[int, int
     """
     import torch
 
-    from . import links
+    from . import link_survey
 
     count = asked.at_once or max(torch.cuda.device_count(), 1)
-    intra_node = links.measure_loopback()
+    intra_node = link_survey.measure_loopback()
     if count == 1:
         return measure_here(asked, load(asked), make_stage, intra_node, tell)
     return in_the_middle(measure_at_once(asked, count, make_stage, intra_node, tell))

@@ -16,8 +16,7 @@ from ..schemas.documents import digest
 from ..schemas.errors import InvalidInputError
 from ..schemas.orders import print_operation
 from ..schemas.plan import Layers, Plan, Worker
-from ..schemas.report import Report
-from ..schemas.timeline import Span, Timeline, memory_of_workers
+from ..schemas.timeline import Report, Span, Timeline, memory_of_workers
 from .program import (
     AllReduce,
     Compute,

@@ -1,4 +1,16 @@
-"""The errors a user can cause or meet: each says what is wrong, where, and what to do about it."""
+"""The errors a user can cause or meet: each says what is wrong, where, and what to do about it.
+
+And remarks: what a person may want to know beside a result. `rtk` prints them, without it Python's logging decides.
+"""
+
+import logging
+
+REMARKS = logging.getLogger("rtk")
+
+
+def remark(text: str) -> None:
+    """Say a line for people."""
+    REMARKS.info(text)
 
 
 class RtkError(Exception):

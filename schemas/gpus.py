@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .errors import InvalidInputError
-from .form import DataType
-from .profile import Connection
+from .profile import Connection, DataType
 from .text import near
 
 # Copies and sums of large tensors reach 80 to 90 % of a memory's bandwidth (BabelStream on A100 and H100: 85 to 93 %).

@@ -5,8 +5,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from .errors import InfeasibleError, InvalidInputError
-from .remarks import remark
+from .errors import InfeasibleError, InvalidInputError, remark
 from .text import listed
 
 if TYPE_CHECKING:

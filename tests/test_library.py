@@ -15,7 +15,7 @@ import rtk
 from rtk.schemas.display import Displayed
 from rtk.schemas.documents import Document
 from rtk.schemas.profile import Layer, LayerCost, Profile
-from rtk.schemas.replay_report import ReplayReport
+from rtk.schemas.replay import ReplayReport
 
 PROFILE = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(8)))
 NAMES = sorted(rtk._PLACES)

@@ -9,11 +9,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ..schemas.detection import Attribution, FailSlow, FileFindings
+from ..schemas.quantities import print_number, print_time, ticks, time_unit
 from ..schemas.text import counted
-from ..schemas.units import print_number, print_time, ticks, time_unit
 from .painter import PAD, WIDTH, Picture, Sheet, number_axis, painting
-from .placing import DrawnBox, apart, in_lanes, measured, wrapped
-from .style import ALARM, FAINT, INK, page
+from .style import ALARM, FAINT, INK, DrawnBox, apart, in_lanes, measured, page, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

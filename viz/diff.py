@@ -12,8 +12,8 @@ from typing import Any
 from ..schemas.documents import pointer
 from ..schemas.orders import Operation, print_operation
 from ..schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
+from ..schemas.quantities import print_bytes, print_number, print_percent, print_time
 from ..schemas.text import joined
-from ..schemas.units import print_bytes, print_number, print_percent, print_time
 
 Microbatch = tuple[int, int]
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import InvalidInputError
-from ..schemas.replay_report import ReplayReport
+from ..schemas.replay import ReplayReport
 from ..schemas.templates import Templates
 from ..schemas.timeline import Timeline
 from .chrome import chrome_trace
 from .painter import Picture
+from .replay import replay_picture
 from .replay_page import comparison_html, replay_html
-from .replay_pictures import replay_picture
 from .style import PICTURE_ENDINGS, STILL_ENDINGS
 from .templates import templates_html, templates_picture
 from .timeline import timelines_picture

@@ -7,7 +7,7 @@ from typing import Any
 from plotly.graph_objects import Bar as BarTrace
 from plotly.graph_objects import Figure, Scatter
 
-from ..schemas.units import print_bytes, print_time
+from ..schemas.quantities import print_bytes, print_time
 from .scene import Bar, Curve, Labelled, Mark, Row, Scene, lay_out, operation_of, print_peaks, worker_place
 from .style import (
     ALARM,

@@ -7,26 +7,29 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from ..schemas.replay_report import PolicyReport, ReplayReport
+from ..schemas.quantities import print_time
+from ..schemas.replay import PolicyReport, ReplayReport
 from ..schemas.text import listed
-from ..schemas.units import print_time
 from .replay import (
     FAULT_FREE,
     QUESTION,
     assumptions,
     colours_of,
     contestants,
+    draw_bars,
+    draw_overlaid,
+    draw_strips,
     most_amounts,
     print_amount,
     print_memory,
     print_share,
     ranked,
+    replay_part,
     report_facts,
     title_of,
     trace_name,
     verdict,
 )
-from .replay_pictures import draw_bars, draw_overlaid, draw_strips, replay_part
 from .style import page
 
 MOST_ANSWERS = 3

@@ -13,10 +13,9 @@ from itertools import accumulate, pairwise
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.orders import Operation, parse_operation
+from ..schemas.quantities import TimeUnit, print_bytes, print_percent, print_time, time_unit
 from ..schemas.timeline import Span, Timeline, WorkerMemory
-from ..schemas.units import TimeUnit, print_bytes, print_percent, print_time, time_unit
-from .placing import in_lanes
-from .style import LOOKS
+from .style import LOOKS, in_lanes
 
 Labelled = tuple[str, Timeline]
 Points = tuple[tuple[float, float], ...]

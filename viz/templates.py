@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ..schemas.plan import Stage
+from ..schemas.quantities import print_bytes, print_percent, print_time
 from ..schemas.templates import PipelineTemplate, Templates, nodes_of_stages
 from ..schemas.text import counted
-from ..schemas.units import print_bytes, print_percent, print_time
 from .painter import PAD, WIDTH, Picture, Sheet, painting
-from .placing import DrawnBox, measured
-from .style import ALARM, FAINT, GROUND, page, time_colour
+from .style import ALARM, FAINT, GROUND, DrawnBox, measured, page, time_colour
 
 LOWEST_BAR, LINE_GAP, ROW_GAP = 38, 6, 12
 NODE_GAP, NODE_EDGE = 6, 2

@@ -3,10 +3,10 @@ where it has not."""
 
 from rich.text import Text
 
-from ..schemas.replay_report import ReplayReport
+from ..schemas.quantities import print_number, print_time, ticks
+from ..schemas.replay import ReplayReport
 from ..schemas.templates import Templates
 from ..schemas.timeline import Timeline
-from ..schemas.units import print_number, print_time, ticks
 from .replay import PURPOSES, contestants, print_share, report_facts, shares_of, title_of
 from .scene import Bar, Gap, Row, Scene, lay_out
 from .style import INK, LOOKS, time_colour

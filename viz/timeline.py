@@ -5,11 +5,24 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ..schemas.units import print_number, print_time, ticks
+from ..schemas.quantities import print_number, print_time, ticks
 from .painter import LINE, PAD, WIDTH, Picture, Sheet, painting, time_axis
-from .placing import DrawnBox, measured, shortened
 from .scene import Bar, Labelled, Scene, lay_out, print_peaks, with_room
-from .style import ALARM, FAINT, GONE, GROUND, IDLE, LOOKS, LOST_OPACITY, PALE, curve_colour, legend_of
+from .style import (
+    ALARM,
+    FAINT,
+    GONE,
+    GROUND,
+    IDLE,
+    LOOKS,
+    LOST_OPACITY,
+    PALE,
+    DrawnBox,
+    curve_colour,
+    legend_of,
+    measured,
+    shortened,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

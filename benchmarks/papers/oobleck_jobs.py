@@ -17,10 +17,9 @@ from ...profilers.analytic.costs import DecoderShape, MicrobatchShape
 from ...profilers.analytic.estimate import analytic_profile, rates_of
 from ...runners.replay.engine import Record, replay
 from ...schemas.errors import InfeasibleError
-from ...schemas.form import DataType
 from ...schemas.gpus import gpu
 from ...schemas.plan import Place, Plan
-from ...schemas.profile import Connection, Network, Profile
+from ...schemas.profile import Connection, DataType, Network, Profile
 from ...schemas.replay import Checkpointing, Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
 
 # What Oobleck's evaluation prints, and the simplest policy that could have made it: a stall at each failure.

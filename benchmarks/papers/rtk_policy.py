@@ -6,7 +6,7 @@ from ...planners.recovery.catalogue import NAMES, policy
 from ...planners.recovery.job import TrainingJob
 from ...planners.recovery.rtk import most_microbatches
 from ...planners.shape import Shape
-from ...profilers.analytic.analysis import profile_analytic
+from ...profilers.analytic.estimate import profile_analytic
 from ...runners.replay.engine import replay
 from ...schemas.errors import InfeasibleError
 from ...schemas.replay import Moment

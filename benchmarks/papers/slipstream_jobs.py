@@ -19,10 +19,9 @@ from ...planners.scheduling.solve import Effort
 from ...planners.shape import Shape, least_bottleneck_cut
 from ...planners.slipstream.cluster import AtlasRequest, Technique, opening
 from ...planners.slipstream.replanner import Replanner
-from ...profilers.analytic.analysis import profile_analytic
 from ...profilers.analytic.configuration import KnownModel, known_model
 from ...profilers.analytic.costs import MicrobatchShape
-from ...profilers.analytic.estimate import forward_flops
+from ...profilers.analytic.estimate import forward_flops, profile_analytic
 from ...schemas.plan import Prediction
 from ...schemas.profile import Profile
 from .measured import stages_profile

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from ...schemas.plan import Plan
+from ...schemas.quantities import print_bytes, print_percent, print_time
 from ...schemas.text import counted
-from ...schemas.units import print_bytes, print_percent, print_time
-from ..greyhound.words import topology_words
+from ..greyhound.mitigate import topology_words
 from .explain import (
     BindingBound,
     BindingLimit,

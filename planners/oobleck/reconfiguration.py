@@ -3,8 +3,7 @@
 "Oobleck: Resilient Distributed Training of Large Models Using Pipeline Templates", section 5. The paper's steps say the
 sizes of the next pipelines (assignment.py); the fastest set of pipelines for these nodes (instantiation.py), to which
 the paper never goes back, is weighed against them (reconfiguration.py). Nodes are seated so that least is copied
-(assignment.py), from whoever holds a layer (copies.py). The batch is distributed anew; the global batch stays (section
-5.2).
+(assignment.py), from whoever holds a layer. The batch is distributed anew; the global batch stays (section 5.2).
 """
 
 from __future__ import annotations

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, get_args
 
 from ...schemas.atlas import Atlas, AtlasEntry
 from ...schemas.documents import digest
-from ...schemas.errors import InvalidInputError
+from ...schemas.errors import InvalidInputError, remark
 from ...schemas.files import STANDARD_STREAM
 from ...schemas.plan import Place, Plan
 from ...schemas.pools import process_pool
 from ...schemas.profile import Profile
-from ...schemas.remarks import remark
 from ...schemas.site import Site, site_of
 from ...schemas.text import counted
 from ..scheduling.list_schedule import most_in_flight

@@ -31,9 +31,9 @@ from ...schemas.replay import Fleet, Moment, StateChange, TrainingState, Transit
 from ..greyhound.topology import Swap, best_swap
 from ..joint.bound import JointBound
 from ..scheduling.retimed import Retimed
+from .detecting import paced
 from .job import Horizon, Seating, pays, planning, regrouping, seating_of
 from .rerouting import Empty
-from .unheeding import paced
 
 if TYPE_CHECKING:
     from .slipstream import SlipStream

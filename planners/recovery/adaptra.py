@@ -27,10 +27,9 @@ from ..adaptra.plan import plan_adaptra
 from ..scheduling.solve import Effort
 from ..shape import shape_options
 from .checkpoint_restart import CheckpointRestart
+from .detecting import paced
 from .job import TrainingJob, begins_s, finding_s, pipelines_of, planning, seating_of
-from .layout import Layout, PipelineKey, spread
-from .timing import JobPipelines
-from .unheeding import paced
+from .layout import JobPipelines, Layout, PipelineKey, spread
 
 # Orders that take at most so much longer than adapted ones stay.
 KEPT_WITHIN = 0.02

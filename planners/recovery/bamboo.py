@@ -45,12 +45,13 @@ from ..pipeline import scheduled
 from ..scheduling.assemble import with_prediction
 from ..scheduling.retimed import Retimed
 from ..shape import cut_stages, shape_options
-from .copies import Copied, copying_s, require_rate
 from .job import (
+    Copied,
     Seating,
     TrainingJob,
     activation_limit_bytes,
     checkpointing,
+    copying_s,
     failing_over,
     filled,
     gpu_bytes,
@@ -58,6 +59,7 @@ from .job import (
     pays,
     peak_bytes,
     regrouping,
+    require_rate,
     restart,
     seating_of,
     seatless,

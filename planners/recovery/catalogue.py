@@ -11,7 +11,7 @@ from ...schemas.text import did_you_mean
 from .job import TrainingJob
 
 if TYPE_CHECKING:
-    from .unheeding import Ordering
+    from .detecting import Ordering
 
 # Name, file and class: those of the papers and ours, then what they are compared with.
 _CLASSES = {
@@ -52,7 +52,7 @@ def policy(name: str, job: TrainingJob) -> RecoveryPolicy:
 
 
 def _unheeding(found: Ordering) -> RecoveryPolicy:
-    from .unheeding import Unheeding
+    from .detecting import Unheeding
 
     return Unheeding(found)
 

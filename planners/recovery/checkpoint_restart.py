@@ -14,8 +14,7 @@ from .job import (
     restart_or_grow,
     seating_of,
 )
-from .layout import Layout, alike, spread
-from .timing import WholeRows
+from .layout import Layout, WholeRows, alike, spread
 
 
 class CheckpointRestart(WholeRows):

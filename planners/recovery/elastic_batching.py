@@ -6,20 +6,21 @@ So do torchft (replicas that leave and join a quorum at an iteration's end) and 
 from __future__ import annotations
 
 from ...schemas.replay import Fleet, Moment, StateChange, TrainingState, Transition
-from .copies import copying_s, from_peers, require_rate
 from .job import (
     Seating,
+    copying_s,
     failing_over,
+    from_peers,
     pipelines_of,
     regrouping,
+    require_rate,
     restart,
     seating_of,
     seatless,
     total_s,
     whole_rows,
 )
-from .layout import Layout, alike
-from .timing import WholeRows
+from .layout import Layout, WholeRows, alike
 
 
 class ElasticBatching(WholeRows):

@@ -10,10 +10,9 @@ from ...schemas.orders import Schedule
 from ...schemas.plan import Place, Plan
 from ...schemas.replay import Fleet, Moment, TrainingState, Transition
 from .job import TrainingJob, seated, seating_of, seats
-from .layout import alike
+from .layout import JobPipelines, TimeAndMemory, alike
 from .rerouting import ReroutedPipelines
 from .slipstream import GridJob
-from .timing import JobPipelines, TimeAndMemory
 
 Way = tuple[Callable[[], TimeAndMemory], Callable[[], Plan]]
 

@@ -37,21 +37,22 @@ from ..greyhound.topology import Assignment, best_assignment
 from ..scheduling.problem import ROUNDING
 from ..shape import shape_options
 from .checkpoint_restart import CheckpointRestart
-from .copies import Copied, copying_s, require_rate
+from .detecting import paced
 from .job import (
+    Copied,
     TrainingJob,
     begins_s,
+    copying_s,
     finding_s,
     planning,
     regrouping,
+    require_rate,
     saved_and_restarting,
     seating_of,
     seats,
     total_s,
 )
-from .layout import alike, spread
-from .timing import JobPipelines
-from .unheeding import paced
+from .layout import JobPipelines, alike, spread
 
 Nodes = tuple[str, ...]
 

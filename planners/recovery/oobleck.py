@@ -42,16 +42,17 @@ from ..oobleck.reconfiguration import KEPT_OPTIONS, PAYS_WITHIN, Choice, GlobalB
 from ..oobleck.reconfiguration import SurvivingNodes as Crew
 from ..oobleck.templates import largest_size, plan_templates
 from ..scheduling.retimed import Retimed
-from .copies import copying_connection, require_rate
 from .job import (
     RUNNING,
     TrainingJob,
     checkpointing,
+    copying_connection,
     failing_over,
     gpu_bytes,
     loading_s,
     peak_bytes,
     regrouping,
+    require_rate,
     restart,
 )
 from .layout import PipelineKey, Pipelines

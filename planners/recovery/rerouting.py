@@ -24,7 +24,7 @@ from ..slipstream.cluster import alike, grid_of, opening_of
 from ..slipstream.normalization import Relocation, Vector, relocate
 from ..slipstream.replanner import Replanner, Units
 from .job import peak_bytes
-from .timing import TimeAndMemory
+from .layout import TimeAndMemory
 
 Empty = frozenset[Place]  # the places without a worker
 

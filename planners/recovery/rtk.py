@@ -46,12 +46,13 @@ from ..oobleck.plan import OPTION, rest_of, template_among, template_name
 from ..scheduling.assemble import with_prediction
 from ..shape import template_of
 from .adapting import Adapting
-from .copies import copying_s
+from .detecting import paced
 from .job import (
     RUNNING,
     Horizon,
     TrainingJob,
     checkpointing,
+    copying_s,
     failing_over,
     loading_s,
     planning,
@@ -63,7 +64,6 @@ from .job import (
 from .layout import Layout, PipelineKey, Pipelines
 from .oobleck import FAULT_TOLERANCE, Names, Oobleck, OobleckLayout, TemplateJob
 from .slipstream import GridJob, SlipStream
-from .unheeding import paced
 
 # Oobleck's pipelines with zero-bubble orders, whose micro-batches heed what is slow: a way of rtk's own policy.
 #

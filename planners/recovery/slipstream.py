@@ -17,15 +17,17 @@ from ..scheduling.retimed import Retimed
 from ..scheduling.solve import Effort
 from ..slipstream.cluster import AtlasRequest, connection_of, grid_of, opening
 from ..slipstream.normalization import Grid, Relocation
-from .copies import Copied, copying_connection, from_peers, unknown_rate
 from .job import (
     RUNNING,
     CheckpointCosts,
+    Copied,
     Horizon,
     Seating,
     TrainingJob,
+    copying_connection,
     empty_seats,
     failing_over,
+    from_peers,
     packed,
     pays,
     regrouping,
@@ -36,10 +38,11 @@ from .job import (
     seatless,
     seats,
     total_s,
+    unknown_rate,
     without,
 )
+from .layout import require_alike
 from .rerouting import Empty, ReroutedPipelines, rerouted_from
-from .timing import require_alike
 
 
 @dataclass(frozen=True, eq=False)

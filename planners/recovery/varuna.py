@@ -30,8 +30,7 @@ from ...schemas.plan import Place, Plan
 from ...schemas.replay import Fleet, Moment, TrainingState, Transition
 from ..scheduling.retimed import Retimed
 from .job import TrainingJob, checkpointing, loading_s, node_bytes, restart_or_grow, seats, state_bytes
-from .layout import Layout, alike, spread
-from .timing import JobPipelines, TimeAndMemory
+from .layout import JobPipelines, Layout, TimeAndMemory, alike, spread
 
 Cut = tuple[int, int]  # stages, and pipelines of so many
 

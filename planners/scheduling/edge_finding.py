@@ -26,7 +26,7 @@ import numpy as np
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from .forms import Form, pays
-from .memory_bounds import NO_ROOM, Limited, limit_binds, raise_by_memory, stash_room
+from .lower_bound import NO_ROOM, Limited, limit_binds, raise_by_memory, stash_room
 from .one_machine import Route, heads_and_tails, routes_of
 from .problem import BACKWARD, FORWARD, KINDS, WEIGHT, Problem
 

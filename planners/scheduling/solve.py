@@ -12,7 +12,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 from .edge_finding import Refuter
-from .exact import exact_solver
 from .list_schedule import DispatchRules, ListScheduler
 from .local_search import anneal, hold_back, improve_orders, portfolio
 from .lower_bound import lower_bound
@@ -21,6 +20,27 @@ from .retime import value_s
 
 if TYPE_CHECKING:
     from ...schemas.plan import Plan
+
+from importlib.util import find_spec
+
+from .exact_solver import ExactSolver
+
+
+def exact_solver(name: Literal["auto", "heuristic", "milp", "cp-sat"], time_limit_s: float) -> ExactSolver | None:
+    """The solver of a name; "auto" takes CP-SAT where it is installed, else the MILP, if it has time at all.
+
+    Raises:
+        InvalidInputError: the solver is not installed.
+    """
+    if name == "heuristic" or time_limit_s <= 0:
+        return None
+    if name == "cp-sat" or (name == "auto" and find_spec("ortools") is not None):
+        from .cp_sat import CpSatSolver
+
+        return CpSatSolver()
+    from .milp import MilpSolver
+
+    return MilpSolver()
 
 
 SolverName = Literal["auto", "rules", "heuristic", "milp", "cp-sat"]

@@ -403,7 +403,7 @@ def _least_s(each_s: float, jobs: int, workers: int, idle_s: float) -> float:
 #
 # It counts, and forgets which worker does what: the l-th F of a stage is the l-th to start on any of its L live
 # workers. Heads are times before which nothing of that number starts. The pattern is that of
-# planners/scheduling/memory_bounds.py, with L machines instead of one. Counting from 0, with C the activations that all
+# planners/scheduling/lower_bound.py, with L machines instead of one. Counting from 0, with C the activations that all
 # workers of a stage hold together:
 #
 # * **F_l** starts no earlier than F_(l-1); than F_l of the stage before has ended, and its message come; than F_(l-L)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from ...schemas.atlas import Atlas, AtlasEntry, Recipe
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Place, Plan, Prediction, ProofScope, name_of
-from ..break_even import break_even_iterations
 from ..scheduling.assemble import (
     BrokenPlanError,
     bubble_ratio,
@@ -49,6 +49,25 @@ from .rerouting import (
 from .rotation import RotationSchedule
 from .selective_decoupling import decoupled_and_timed, decoupled_where_it_helps
 from .slot_search import SlotSchedule, SlotSearch
+
+
+def break_even_iterations(copying_s: float | None, before_s: float, after_s: float) -> int | None:
+    """After how many iterations copies have paid: None where they never do, or take nobody knows how long.
+
+    Args:
+        copying_s: what the copies take, in s; None where that is not known.
+        before_s, after_s: what an iteration takes without them and with them, in s.
+    """
+    if copying_s is None or after_s >= before_s:
+        return None
+    return ceil(copying_s / (before_s - after_s))
+
+
+def pays_within(iterations: int, copying_s: float | None, before_s: float, after_s: float) -> bool:
+    """Whether copies have paid after so many iterations; the rest as for `break_even_iterations`."""
+    needed = break_even_iterations(copying_s, before_s, after_s)
+    return needed is not None and needed <= iterations
+
 
 Units = frozenset[Place]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from ...schemas.form import DataType
+from ...schemas.profile import DataType
 
 # The shape of a decoder: all that its parameters, FLOPs and bytes follow from.
 

@@ -20,8 +20,7 @@ from torch import nn
 from torch.utils._pytree import MappingKey, SequenceKey, TreeSpec, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from ...schemas.errors import InvalidInputError
-from .factory import describe, matching
-from .model import seeded
+from .model import describe, matching, seeded
 from .skeleton import Reached, Replay, Stop, Stub, Values, skeleton
 
 # What a module's forward pass does with the modules that are to be layers, and around them, on one example.

@@ -10,11 +10,10 @@ import torch
 from torch import nn
 
 from ...schemas.errors import InvalidInputError
-from ...schemas.form import ModelForm
+from ...schemas.profile import ModelForm
 from ...schemas.text import near
 from ..analytic.configuration import read_config, unsupported
 from .cut import cut_module
-from .factory import describe
 from .gpt import language_model_loss
 from .model import (
     DEFAULT_MICROBATCH_SIZE,
@@ -22,6 +21,7 @@ from .model import (
     TORCH_TYPES,
     Model,
     ModelSize,
+    describe,
     loss_in_float32,
     require_memory,
     seeded,

@@ -8,12 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from ...schemas.errors import InvalidInputError
-from ...schemas.form import AS_USUAL, ModelForm
+from ...schemas.profile import AS_USUAL, ModelForm
 from ...schemas.text import did_you_mean
 from ..analytic.configuration import MODELS as COMPUTED
 from ..analytic.configuration import is_config
 from .cut import cut_module, first_tensor
-from .factory import UserModel, describe, load_user_model
 from .gpt import PRESETS, TENSOR_PARALLEL, Preset, gpt_layers, gpt_parameters, language_model_loss
 from .huggingface import load_config
 from .model import (
@@ -22,9 +21,12 @@ from .model import (
     TORCH_TYPES,
     Example,
     ModelSize,
+    UserModel,
     apply,
+    describe,
     free_bytes,
     in_type,
+    load_user_model,
     loss_in_float32,
     require_memory,
     seeded,

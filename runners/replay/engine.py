@@ -15,8 +15,18 @@ from dataclasses import dataclass, field, fields
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.protocols import RecoveryPolicy
-from ...schemas.replay import Checkpointing, Moment, Pause, StateChange, TrainingState, Transition
-from ...schemas.replay_report import GpuHours, PolicyReport, Stretch, WhereTimeWent
+from ...schemas.replay import (
+    Checkpointing,
+    GpuHours,
+    Moment,
+    Pause,
+    PolicyReport,
+    StateChange,
+    Stretch,
+    TrainingState,
+    Transition,
+    WhereTimeWent,
+)
 
 # What a replay was worth: a Record, measured against the cluster that never fails.
 
@@ -107,7 +117,7 @@ def _stretch(span: StateInterval) -> Stretch:
 # many spans, neighbours are merged by the same rule with a smaller share.
 
 
-# 25 times a report's stretches (`report.py`): of those merging moves the beginning by a twelfth of one at most.
+# 25 times a report's stretches: of those merging moves the beginning by a twelfth of one at most.
 MOST_SPANS = 50_000
 
 

@@ -10,14 +10,21 @@ With a staggered optimizer ("SlipStream" (ReCycle) section 3.3) it steps as soon
 and validates afterwards. The paper rolls AdamW back arithmetically, which is not exact in floating point; we keep a
 copy of the state before the step (HeldStage.keep says what memory it takes), so that a roll-back gives the same bits. A
 stage begins no second step before the first is committed, so one copy is enough.
+
+Its training thread is inside torch most of the time, where nothing reaches it. So it notes what it is about to do
+(`Activity`), and a watch beside it counts for how long it has been doing that, and speaks for it while it cannot. The
+watch also ends the process where it would otherwise stay in the way of others: a wait for other workers, in an epoch
+that is over, is woken within milliseconds (`Interruption`); who is still in it after seconds was not (gloo loses a
+wake-up now and then, docs/developing.md), and nothing else will wake it.
 """
 
 import json
 import socket
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import isfinite
 from pathlib import Path
@@ -35,12 +42,15 @@ from ...schemas.protocols import Examined, Measured
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
 from ..checkpoint import discard, prune, publish
-from ..program import Compute, Program, Send, lower
+from ..program import AllReduce, Compute, Instruction, Program, Receive, Send, lower
 from ..resilience.link import CoordinatorLink
+from ..resilience.progress import HUNG, LET_GO_S
 from ..resilience.protocol import (
+    Doing,
     End,
     Epoch,
     FromCoordinator,
+    Halt,
     Inquiry,
     Publish,
     Published,
@@ -72,7 +82,6 @@ from ..resilience.worker_rules import (
     plan_of,
 )
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
-from .activity import Activity, ActivityTimer, Interruption
 from .checkpoint import read_state, take_over, write_part
 from .faults import Injection
 from .held_stage import HeldStage, SpareLayers
@@ -81,6 +90,189 @@ from .plane import Plane, reach, see_everybody
 from .rendezvous import connect, in_thread
 from .stage import boundary_samples, hosted
 from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
+
+# How a worker's main thread, which waits in gloo most of the time, learns that its epoch is over.
+
+
+class Interruption:
+    """Between the thread that hears the coordinator and the one that trains.
+
+    Only groups of an older epoch are woken: a fresh transport must not be interrupted by the very message that it was
+    made for.
+
+    Attributes:
+        end: how the job, or this worker's part in it, has ended; None while it has not.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._epoch = 0
+        self._newest: float = 0
+        self.end: End | None = None
+        self._superseded: Future[None] = Future()
+        self._transport: Transport | None = None
+        self._waking: Future[None] | None = None
+
+    def begin(self, epoch: int) -> "Future[None]":
+        """Training enters an epoch; the future is done as soon as a newer one, or the end, has been announced."""
+        with self._lock:
+            self._epoch, self._superseded, self._transport = epoch, Future(), None
+            if self._newest > epoch:
+                self._superseded.set_result(None)
+            return self._superseded
+
+    def guard(self, transport: Transport) -> None:
+        """Interrupt this transport when its epoch is over, at once if it is already."""
+        with self._lock:
+            self._transport = transport
+            is_over = self._superseded.done()
+        if is_over:
+            transport.interrupt()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the epoch that training is in has been superseded."""
+        return self._superseded.done()
+
+    def announce(self, message: FromCoordinator) -> None:
+        """In the hearing thread, before the message is handed on: wake whoever waits in an older epoch."""
+        number = message.epoch if isinstance(message, Epoch) else float("inf")
+        assert isinstance(message, Epoch | Halt | End)
+        with self._lock:
+            self.end = message if isinstance(message, End) else self.end
+            self._newest = max(self._newest, number)
+            if number <= self._epoch or self._superseded.done():
+                return
+            self._superseded.set_result(None)
+            transport = self._transport
+        if transport is not None:
+            # It takes some 10 ms for each connection; who is woken early need not wait for that to go on.
+            self._waking = in_thread(transport.interrupt, "interrupting")
+
+    def wait(self, limit_s: float) -> None:
+        """Wait until nobody is being woken any more: a thread inside torch must not outlive the interpreter."""
+        if self._waking is not None:
+            wait([self._waking], limit_s)
+
+
+TICK_S = 0.25
+
+
+@dataclass(frozen=True, eq=False)
+class Stay:
+    """A place that the training thread is in; another one each time that it moves.
+
+    Attributes:
+        epoch: as in Whereabouts.
+        doing: as in Whereabouts.
+        what: what it executes, or the words for it.
+        peers: the ranks that it waits for.
+        names: of the epoch's workers, by rank.
+    """
+
+    epoch: int
+    doing: Doing
+    what: Instruction | str
+    peers: Collection[int] = ()
+    names: Sequence[str] = ()
+
+
+class Activity:
+    """What the training thread notes; nothing that takes time, and no lock."""
+
+    def __init__(self) -> None:
+        self.stay = Stay(0, "preparing", "its stage")
+
+    def enter(self, epoch: int, names: Sequence[str]) -> None:
+        """The thread is in an epoch, whose workers are known by rank, and makes its stage ready."""
+        self.stay = Stay(epoch, "preparing", "its stage", (), names)
+
+    def be(self, doing: Doing, what: Instruction | str, peers: Collection[int] = ()) -> None:
+        """The thread is about to do something, for which it may wait for the ranks `peers`."""
+        last = self.stay
+        self.stay = Stay(last.epoch, doing, what, peers, last.names)
+
+    def execute(self, instruction: Instruction) -> None:
+        """The thread is about to execute an instruction of its program."""
+        match instruction:
+            case Receive(_, source):
+                self.be("waiting", instruction, (source,))
+            case AllReduce(parts=parts):
+                self.be("waiting", instruction, sorted({rank for part in parts for rank in part.ranks}))
+            case _:
+                self.be("computing", instruction)
+
+
+class ActivityTimer:
+    """Counts for how long the training thread has been where it is; while this process is stopped no time passes.
+
+    Args:
+        activity: of the training thread.
+        interruption: of its epochs.
+        worker: its name.
+
+    Attributes:
+        on_stuck: called once, with the exit code and the reason for which this process is to end: the thread does not
+            let go of an epoch that is over, or the process has been told to end and it does not heed that.
+    """
+
+    def __init__(self, activity: Activity, interruption: Interruption, worker: str) -> None:
+        self._activity, self._interruption, self._worker = activity, interruption, worker
+        self.on_stuck: Callable[[int, str], None] = lambda exit_code, reason: None
+        self._seen = activity.stay
+        self._idle_s = 0.0
+        self._over_s = 0.0  # for how long it has been there since it was to let go
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._thread.start()
+
+    def answer(self, inquiry: Inquiry) -> Whereabouts:
+        """For the link, in its thread: where the training thread is."""
+        stay = self._activity.stay
+        idle_s = self._idle_s if stay is self._seen else 0.0
+        peers = tuple(name for name in (stay.names[rank] for rank in stay.peers) if name != self._worker)
+        return Whereabouts(inquiry.number, stay.epoch, stay.doing, words_of(stay.what), idle_s, peers)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._is_closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_closed.wait(TICK_S):
+            stay = self._activity.stay
+            is_same, self._seen = stay is self._seen, stay
+            self._idle_s = self._idle_s + TICK_S if is_same else 0.0
+            self._over_s = self._over_s + TICK_S if is_same and self._is_to_let_go(stay) else 0.0
+            if self._over_s >= LET_GO_S:
+                end = self._interruption.end
+                over = "its part in the job" if end else f"epoch {stay.epoch}"
+                self.on_stuck(end.exit_code if end else HUNG, f"its training thread does not let go of {over}")
+                return
+
+    def _is_to_let_go(self, stay: Stay) -> bool:
+        """Whether the thread is where it cannot stay: in a wait of an epoch that is over, or at work at the end."""
+        if self._interruption.end is not None:
+            return stay.doing in ("computing", "waiting", "joining")
+        return self._interruption.is_over and stay.doing in ("waiting", "joining")
+
+
+def words_of(what: Instruction | str) -> str:
+    """An instruction in a few words."""
+    match what:
+        case str():
+            return what
+        case Compute(operation):
+            return f"{operation.kind}{operation.pipeline}.{operation.microbatch}"
+        case Receive(message):
+            return f"{message.kind} {message.pipeline}.{message.microbatch}"
+        case AllReduce():
+            return "all-reduce"
+    return type(what).__name__.lower()
+
 
 CLOSING_S = 5.0  # how long a worker that is done waits for its connections to be closed
 

@@ -29,8 +29,7 @@ from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.plan import Layers, Plan
 from ...schemas.profile import Connection
 from ...schemas.protocols import Monitor, Replan
-from ...schemas.report import Report
-from ...schemas.timeline import Event, Span, Timeline, memory_of_workers
+from ...schemas.timeline import Event, Report, Span, Timeline, memory_of_workers
 from ...schemas.trace import Trace, TraceEvent
 from ..program import Compute, Program, RankPair, Sending, rank_pair
 from ..resilience.events import (

@@ -21,8 +21,7 @@ from rtk.runners.traces.read import TraceOptions, write_events
 from rtk.schemas.documents import canonical, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, RtkError
 from rtk.schemas.profile import Profile
-from rtk.schemas.replay import Costs
-from rtk.schemas.replay_report import ReplayReport
+from rtk.schemas.replay import Costs, ReplayReport
 
 from .shell import rtk, rtk_process
 

@@ -21,7 +21,7 @@ from rtk.replaying import ReplayRequest, replays
 from rtk.runners.replay.executors import executor_of
 from rtk.schemas.documents import canonical, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, RuntimeFailedError
-from rtk.schemas.replay_report import ReplayReport
+from rtk.schemas.replay import ReplayReport
 from rtk.sweeping import read_sweep
 
 from .shell import RTK, rtk, rtk_process

@@ -9,9 +9,8 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.skeleton import Checkpointed
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.form import ModelForm
 from rtk.schemas.plan import Plan
-from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.schemas.profile import Layer, LayerCost, ModelForm, Profile
 from rtk.working import Training, load_training, training_of
 
 WHOLE = """

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.break_even import break_even_iterations, pays_within
+from rtk.planners.slipstream.replanner import break_even_iterations, pays_within
 
 
 @given(st.integers(0, 1000), st.integers(1, 50), st.integers(1, 50))

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from rtk.planners.scheduling.cp_sat import CpSatSolver
 from rtk.planners.scheduling.evaluate import evaluate
-from rtk.planners.scheduling.exact import exact_solver
 from rtk.planners.scheduling.exact_solver import Attempt, Best, ExactSolver, common_unit, instance_of, keeps_limits
 from rtk.planners.scheduling.list_schedule import DispatchRules, Priority, list_schedule
 from rtk.planners.scheduling.lower_bound import lower_bound
 from rtk.planners.scheduling.milp import MilpSolver
 from rtk.planners.scheduling.problem import Problem, codes_of, problem_of, with_orders
 from rtk.planners.scheduling.retime import value_s
+from rtk.planners.scheduling.solve import exact_solver
 from rtk.schemas.check import check_plan
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Link, Plan, Template
@@ -244,7 +244,7 @@ def test_a_missing_cp_sat_is_named_with_the_way_to_get_it() -> None:
         with pytest.raises(InvalidInputError) as caught:
             _attempt(CpSatSolver(), problem)
         assert "rtk[cp-sat]" in (caught.value.fix or "")
-    with patch("rtk.planners.scheduling.exact.find_spec", return_value=None):
+    with patch("rtk.planners.scheduling.solve.find_spec", return_value=None):
         assert isinstance(exact_solver("auto", 1.0), MilpSolver)
 
 

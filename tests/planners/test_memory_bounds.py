@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling import memory_bounds
+from rtk.planners.scheduling import lower_bound
 from rtk.planners.scheduling.evaluate import Evaluation, evaluate
-from rtk.planners.scheduling.memory_bounds import NO_ROOM, Limited, fits, raise_by_memory, stash_room
+from rtk.planners.scheduling.lower_bound import NO_ROOM, Limited, fits, raise_by_memory, stash_room
 from rtk.planners.scheduling.one_machine import HeadsAndTails, heads_and_tails, routes_of
 from rtk.planners.scheduling.problem import Problem, problem_of
 from rtk.schemas.plan import Plan
@@ -95,6 +95,6 @@ def test_machine_code_agrees_bit_for_bit(plan: Plan, period: bool) -> None:
     ends_s = [1.5, *[-np.inf] * (depth - 1)] if period else [0.5] * depth
     known = heads_and_tails(route.chain, route.count, ends_s)
     task = Limited(known, route.chain, [0.25] * depth)
-    interpreted, compiled = (memory_bounds.raised(task, in_machine_code=choice) for choice in (False, True))
+    interpreted, compiled = (lower_bound.raised(task, in_machine_code=choice) for choice in (False, True))
     assert (interpreted.heads_s == compiled.heads_s).all()
     assert (interpreted.tails_s == compiled.tails_s).all()

@@ -9,7 +9,7 @@ from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.profilers.models.load import load_model
 from rtk.profilers.models.skeleton import title_of, with_checkpoints
 from rtk.runners.torch.stage import TorchStage
-from rtk.schemas.form import ModelForm
+from rtk.schemas.profile import ModelForm
 
 
 def dropping() -> list[nn.Module]:

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.calls.formats import findings_of, is_call_file, read_flight_recorder
-from rtk.profilers.failslow.calls.sources import unpickled
+from rtk.profilers.failslow.calls.formats import findings_of, is_call_file, read_flight_recorder, unpickled
 from rtk.schemas.errors import InvalidInputError
 
 ITERATIONS = 12

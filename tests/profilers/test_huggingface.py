@@ -15,7 +15,7 @@ from rtk.profilers.models.model import apply, seeded, tied
 from rtk.profilers.models.skeleton import Checkpointed, title_of
 from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
-from rtk.schemas.form import ModelForm
+from rtk.schemas.profile import ModelForm
 
 transformers = pytest.importorskip("transformers")
 

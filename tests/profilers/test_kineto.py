@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rtk.profilers.failslow.calls import sources
+from rtk.profilers.failslow.calls import formats
 from rtk.profilers.failslow.calls.comparison import CommunicationCall
 from rtk.profilers.failslow.calls.formats import findings_of, is_call_file, read_kineto
 from rtk.schemas.errors import InvalidInputError
@@ -130,8 +130,8 @@ def test_gzip(tmp_path: Path) -> None:
 
 def test_a_value_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before memory is full."""
-    monkeypatch.setattr(sources, "MOST_BYTES", 1000)
-    monkeypatch.setattr(sources, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(formats, "MOST_BYTES", 1000)
+    monkeypatch.setattr(formats, "CHUNK_BYTES", 100)
     path = write(tmp_path / "trace.json", trace([kernel(1.0, **{"In split size": "x" * 3000})]))
     with pytest.raises(InvalidInputError, match="one value is larger"):
         read_kineto(path)

@@ -14,7 +14,7 @@ from rtk.profilers.models.gpt import PRESETS, GptConfig, gpt_layers, gpt_paramet
 from rtk.profilers.models.load import load_model
 from rtk.profilers.models.skeleton import Checkpointed
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
-from rtk.schemas.form import ModelForm, form_of
+from rtk.schemas.profile import ModelForm, form_of
 
 SMALL = GptConfig(blocks=2, width=8, heads=2, vocabulary=11, positions=7)
 

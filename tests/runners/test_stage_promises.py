@@ -12,8 +12,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
-from rtk.runners.torch.linear import DeferredLinear
-from rtk.runners.torch.stage import TorchStage
+from rtk.runners.torch.stage import DeferredLinear, TorchStage
 from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
 
 WIDTH = 6

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from rtk.schemas.documents import canonical_json
-from rtk.schemas.jsonschema import document_kinds, schema_of, shipped_schema
+from rtk.schemas.documents import canonical_json, document_kinds, schema_of, shipped_schema
 
 
 def test_documents_have_their_names() -> None:
@@ -28,7 +27,7 @@ def test_documents_have_their_names() -> None:
 @pytest.mark.parametrize("name", document_kinds())
 @pytest.mark.wheel("schema")
 def test_shipped_schema_equals_the_generated_one(name: str) -> None:
-    """The file beside the code is what the class gives now; `python -m rtk.schemas.jsonschema` rewrites it."""
+    """The file beside the code is what the class gives now; `python -m rtk.schemas.documents` rewrites it."""
     assert shipped_schema(name) == canonical_json(schema_of(document_kinds()[name]))
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.replay_report import ReplayReport
+from rtk.schemas.replay import ReplayReport
 
 from ..viz.replays import policy, report, reports
 

@@ -10,8 +10,7 @@ from rtk.runners.simulator import simulate
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
-from rtk.schemas.report import Report
-from rtk.schemas.timeline import Event, Span, Timeline, WorkerMemory, memory_of_workers
+from rtk.schemas.timeline import Event, Report, Span, Timeline, WorkerMemory, memory_of_workers
 
 from ..strategies import hand_plan, plans
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.schemas.units import print_bytes, print_time, ticks
+from rtk.schemas.quantities import print_bytes, print_time, ticks
 
 
 @pytest.mark.parametrize(

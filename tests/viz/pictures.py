@@ -13,10 +13,9 @@ from matplotlib.transforms import Bbox
 
 from rtk.schemas.detection import FailSlow, FileFindings, Scope
 from rtk.schemas.timeline import Event, Span, Timeline, WorkerMemory
-from rtk.viz.boxes import Boxes
 from rtk.viz.detection import Panel, Thinned, detection_picture
-from rtk.viz.painter import Picture, painting
-from rtk.viz.replay_pictures import replay_picture
+from rtk.viz.painter import Boxes, Picture, painting
+from rtk.viz.replay import replay_picture
 from rtk.viz.timeline import timelines_picture
 
 from .replays import replayed

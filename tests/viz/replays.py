@@ -7,8 +7,20 @@ from hypothesis import strategies as st
 
 from rtk.runners.replay.engine import refused, replay, report_of, yardstick_of
 from rtk.schemas.plan import Place, Plan
-from rtk.schemas.replay import Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
-from rtk.schemas.replay_report import GpuHours, PolicyReport, ReplayReport, Stretch, WhereTimeWent
+from rtk.schemas.replay import (
+    Costs,
+    Fleet,
+    GpuHours,
+    Moment,
+    Pause,
+    PolicyReport,
+    ReplayReport,
+    StateChange,
+    Stretch,
+    TrainingState,
+    Transition,
+    WhereTimeWent,
+)
 
 NODES = tuple(f"n{number}" for number in range(8))
 

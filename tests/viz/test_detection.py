@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.schemas.detection import Attribution, FailSlow, FileFindings
-from rtk.viz.boxes import Boxes
 from rtk.viz.detection import (
     CERTAIN,
     KEPT,
@@ -22,6 +21,7 @@ from rtk.viz.detection import (
     detection_html,
     detection_picture,
 )
+from rtk.viz.painter import Boxes
 
 from .pictures import FOUND, panel, texts, tips
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.viz.painter import PNG_SCALE, WIDTH, Sheet, painting, stepped
-from rtk.viz.placing import apart, in_lanes, measured, shortened, wrapped
-from rtk.viz.style import LOOKS, STILL_ENDINGS
+from rtk.viz.style import LOOKS, STILL_ENDINGS, apart, in_lanes, measured, shortened, wrapped
 
 from .pictures import KINDS, boxes, drawn, overlapping, placed_words, texts
 

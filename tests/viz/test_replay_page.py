@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given, settings
 
-from rtk.schemas.replay_report import GpuHours, ReplayReport, Stretch
+from rtk.schemas.replay import GpuHours, ReplayReport, Stretch
 from rtk.viz.replay import cost_words, print_amount, print_memory, print_span, verdict
 from rtk.viz.replay_page import comparison_html, labels_of, replay_html
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.schemas.replay_report import ReplayReport, Stretch
-from rtk.viz.replay import shares_of
-from rtk.viz.replay_pictures import replay_picture, round_range, zoomed
+from rtk.schemas.replay import ReplayReport, Stretch
+from rtk.viz.replay import replay_picture, round_range, shares_of, zoomed
 from rtk.viz.terminal import terminal_replay
 
 from .pictures import texts

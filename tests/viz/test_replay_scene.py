@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rtk.schemas.replay_report import PolicyReport, ReplayReport, Stretch, WhereTimeWent
+from rtk.schemas.replay import PolicyReport, ReplayReport, Stretch, WhereTimeWent
 from rtk.viz.replay import (
     MOST_STEPS,
     TimeAxis,

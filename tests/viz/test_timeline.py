@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from rtk.schemas.timeline import Timeline
-from rtk.viz.boxes import Boxes
+from rtk.viz.painter import Boxes
 from rtk.viz.timeline import timelines_picture
 
 from .pictures import texts, tips

@@ -3,8 +3,8 @@
 import pytest
 
 from rtk.planners.recovery.catalogue import NAMES, policy
+from rtk.planners.recovery.detecting import Unheeding
 from rtk.planners.recovery.greyhound import Greyhound
-from rtk.planners.recovery.unheeding import Unheeding
 from rtk.schemas.errors import InvalidInputError
 
 from .stories import job

@@ -4,10 +4,11 @@ from math import sqrt
 
 import pytest
 
-from rtk.planners.recovery.copies import copying_s, from_peers
 from rtk.planners.recovery.job import (
     checkpointing,
+    copying_s,
     failing_over,
+    from_peers,
     loading_s,
     node_bytes,
     restarting,
@@ -15,7 +16,7 @@ from rtk.planners.recovery.job import (
     saved_and_restarting,
     state_bytes,
 )
-from rtk.planners.recovery.timing import JobPipelines
+from rtk.planners.recovery.layout import JobPipelines
 from rtk.planners.slipstream.normalization import Grid
 from rtk.schemas.replay import Checkpointing, Costs, Pause
 

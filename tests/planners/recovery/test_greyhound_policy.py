@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from rtk.planners.greyhound.mitigate import STRATEGIES
 from rtk.planners.recovery.checkpoint_restart import CheckpointRestart
+from rtk.planners.recovery.detecting import Unheeding
 from rtk.planners.recovery.greyhound import NOTICED, Greyhound
 from rtk.planners.recovery.job import TrainingJob, total_s
-from rtk.planners.recovery.unheeding import Unheeding
 from rtk.planners.shape import Shape
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.profile import Network

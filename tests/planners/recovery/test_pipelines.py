@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.job import TrainingJob
-from rtk.planners.recovery.layout import alike, spread
-from rtk.planners.recovery.timing import JobPipelines
+from rtk.planners.recovery.layout import JobPipelines, alike, spread
 from rtk.runners.simulator import simulate
 
 from .stories import held_at_most, jobs

@@ -10,12 +10,12 @@ from rtk.planners.greyhound.mitigate import placed
 from rtk.planners.greyhound.topology import best_assignment
 from rtk.planners.recovery.bamboo import Bamboo
 from rtk.planners.recovery.checkpoint_restart import CheckpointRestart
+from rtk.planners.recovery.detecting import Ordering, Unheeding
 from rtk.planners.recovery.elastic_batching import ElasticBatching
 from rtk.planners.recovery.job import TrainingJob
 from rtk.planners.recovery.oobleck import Oobleck, TemplateJob
 from rtk.planners.recovery.slipstream import GridJob, SlipStream
 from rtk.planners.recovery.spares import Spares
-from rtk.planners.recovery.unheeding import Ordering, Unheeding
 from rtk.planners.recovery.varuna import Varuna
 from rtk.planners.scheduling.retimed import Retimed
 from rtk.planners.shape import plan_without_orders

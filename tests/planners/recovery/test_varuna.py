@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.recovery.job import TrainingJob
-from rtk.planners.recovery.layout import alike, spread
-from rtk.planners.recovery.timing import JobPipelines
+from rtk.planners.recovery.layout import JobPipelines, alike, spread
 from rtk.planners.recovery.varuna import Varuna
 from rtk.planners.shape import Shape
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
