@@ -12,6 +12,7 @@ import typer
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM, source_of, write_bytes
+from ..schemas.log_formats import LogFormat
 from ..schemas.remarks import remark
 from ..schemas.text import counted
 from ..schemas.units import print_time
@@ -45,10 +46,7 @@ def command(
         bool, typer.Option("--follow", help="Go on reading as the log (or stdin) grows, until Ctrl-C or its end.")
     ] = False,
     format_name: Annotated[
-        Literal[
-            "csv", "jsonl", "numbers", "megatron", "torchtitan", "nanogpt", "mlperf", "dllogger", "calls", "operations"
-        ]
-        | None,
+        LogFormat | None,
         typer.Option("--format", help="Read the files as this; else it is recognised."),
     ] = None,
     mode: Annotated[
