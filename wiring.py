@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .schemas.errors import InvalidInputError
-from .schemas.text import listed
+from .schemas.text import joined, listed
 
 if TYPE_CHECKING:
     from .planners.plain.verbs import Delays, Factors
@@ -375,31 +375,33 @@ def drawing_of(document: Any, names: Sequence[str] | None = None) -> "Drawing":
         InvalidInputError: it cannot be drawn, or a plan is not valid.
     """
     from .runners.simulator import Simulation
-    from .schemas.check import require_valid
     from .schemas.plan import Plan
-    from .schemas.replay import ReplayReport
-    from .schemas.templates import Templates
     from .schemas.timeline import Timeline
-    from .viz.drawing import drawing_of_replays, drawing_of_templates, drawing_of_timelines, labelled, numbered
+    from .viz.drawing import PAINTERS
 
     documents: list[Any] = list(document) if isinstance(document, list | tuple) else [document]
     names = list(names) if names is not None else [str(number) for number, _ in enumerate(documents, start=1)]
     kinds = {type(one) for one in documents}
-    if kinds == {ReplayReport}:
-        return drawing_of_replays(list(zip(numbered(names), documents, strict=True)))
-    if kinds == {Templates} and len(documents) == 1:
-        return drawing_of_templates(documents[0])
-    if not kinds or not kinds <= {Plan, Timeline, Simulation}:
+    shown = {Timeline if kind in (Plan, Simulation) else kind for kind in kinds}
+    painter = PAINTERS.get(next(iter(shown))) if len(shown) == 1 else None
+    if painter is None or (painter.alone and len(documents) > 1):
         raise InvalidInputError(
             f"{listed(sorted(kind.__name__ for kind in kinds)) or 'nothing'} cannot be drawn",
             fix="draw plans, timelines or simulations, reports of replays, or templates, each kind by itself",
         )
-    timelines = []
-    for one in documents:
-        if isinstance(one, Plan):
-            require_valid(one, "the plan")
-        timelines.append(timeline_of(one) if isinstance(one, Plan) else getattr(one, "timeline", one))
-    return drawing_of_timelines(labelled(timelines, names))
+    return painter.drawing_of([_as_shown(one) for one in documents], names)
+
+
+def _as_shown(document: Any) -> Any:
+    """A plan as the timeline of its simulation, a simulation as its own; anything else as it is."""
+    from .runners.simulator import Simulation
+    from .schemas.check import require_valid
+    from .schemas.plan import Plan
+
+    if isinstance(document, Plan):
+        require_valid(document, "the plan")
+        return timeline_of(document)
+    return document.timeline if isinstance(document, Simulation) else document
 
 
 def drawing_of_files(files: Sequence[str], names: Sequence[str]) -> "Drawing":
@@ -416,24 +418,27 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str]) -> "Drawing":
     from .schemas.documents import parse_document, sniff_format
     from .schemas.files import read_bytes, source_of
     from .schemas.plan import Plan
-    from .schemas.replay import ReplayReport
-    from .schemas.templates import Templates
     from .schemas.timeline import Timeline
+    from .viz.drawing import PAINTERS
 
-    kinds: dict[str | None, Any] = {one.FORMAT: one for one in (Plan, Timeline, Templates, ReplayReport)}
+    drawable: list[Any] = [Plan, *PAINTERS]
+    kinds: dict[str | None, Any] = {one.FORMAT: one for one in drawable}
+    laid_over = {Plan.FORMAT, Timeline.FORMAT}
     data = [(source_of(file), read_bytes(file)) for file in files]
     formats = [sniff_format(one, source) for source, one in data]
-    if Templates.FORMAT in formats and len(files) > 1:
-        raise InvalidInputError(
-            f"{len(files)} files, with pipeline templates among them",
-            where="FILE",
-            fix="only plans and timelines are laid over each other: draw templates by themselves",
-        )
+    for kind, painter in PAINTERS.items():
+        if painter.alone and kind.FORMAT in formats and len(files) > 1:
+            raise InvalidInputError(
+                f"{len(files)} files, with {painter.alone} among them",
+                where="FILE",
+                fix=f"only plans and timelines are laid over each other: draw {painter.noun} by themselves",
+            )
     documents = []
     for (source, one), found in zip(data, formats, strict=True):
-        if found not in kinds or (found == ReplayReport.FORMAT and set(formats) != {ReplayReport.FORMAT}):
+        if found not in kinds or (found not in laid_over and set(formats) != {found}):
+            nouns = joined(("plans", *(painter.noun for painter in PAINTERS.values())))
             raise InvalidInputError(
-                "only plans, timelines, templates and replays can be drawn, and replays not together with others; "
+                f"only {nouns} can be drawn, and replays not together with others; "
                 f"this is {found or 'a file that names no format'}",
                 where=f"{source}, /format",
                 fix="rtk plan makes plans and templates; rtk simulate and rtk run write timelines; rtk replay its "

@@ -12,6 +12,7 @@ import typer
 
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM, source_of, write_bytes
+from ..schemas.log_formats import LogFormat
 from ..schemas.quantities import print_time
 from ..schemas.text import counted
 from ..viz.style import PICTURE_ENDINGS
@@ -44,10 +45,7 @@ def command(
         bool, typer.Option("--follow", help="Go on reading as the log (or stdin) grows, until Ctrl-C or its end.")
     ] = False,
     format_name: Annotated[
-        Literal[
-            "csv", "jsonl", "numbers", "megatron", "torchtitan", "nanogpt", "mlperf", "dllogger", "calls", "operations"
-        ]
-        | None,
+        LogFormat | None,
         typer.Option("--format", help="Read the files as this; else it is recognised."),
     ] = None,
     mode: Annotated[

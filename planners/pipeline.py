@@ -103,13 +103,15 @@ def _with_orders(plan: Plan, orders: Sequence[Sequence[Sequence[Token]]]) -> Pla
 def _orders(one: Plan, schedule: Schedule) -> list[list[Token]]:
     """The order of each stage of a single pipeline."""
     stages, links, microbatches = one.template_of(0).stages, one.links_of(0), one.pipelines[0].microbatches
-    if schedule == "gpipe":
-        return gpipe(stages, links, microbatches)
-    if schedule == "1f1b":
-        return one_forward_one_backward(stages, links, microbatches)
-    problem = home_problem(one, split=True)
-    orders = zero_bubble(problem, lower_bound(problem).value_s)
-    return [[(SPLIT_KINDS[code % KINDS], code // KINDS) for code in order] for order in orders]
+    match schedule:  # each name of `Schedule`: mypy says which one is missing
+        case "gpipe":
+            return gpipe(stages, links, microbatches)
+        case "1f1b":
+            return one_forward_one_backward(stages, links, microbatches)
+        case "zero-bubble":
+            problem = home_problem(one, split=True)
+            orders = zero_bubble(problem, lower_bound(problem).value_s)
+            return [[(SPLIT_KINDS[code % KINDS], code // KINDS) for code in order] for order in orders]
 
 
 # GPipe: all forwards, then all backwards.

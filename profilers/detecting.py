@@ -8,13 +8,12 @@ from typing import Literal, get_args
 
 from ..schemas.detection import Detection, FileFindings
 from ..schemas.files import STANDARD_STREAM, source_of
+from ..schemas.log_formats import LogFormat, SeriesFormat
 from .failslow.monitor.watch import LogMonitor
 from .failslow.readers.reading import IterationSample, Line, lines_of
 from .failslow.tracker import SHORTEST, EpisodeChange, Mode
 
 POLL_S = 0.2
-SeriesFormat = Literal["csv", "jsonl", "numbers", "megatron", "torchtitan", "nanogpt", "mlperf", "dllogger"]
-LogFormat = SeriesFormat | Literal["calls", "operations"]  # a series tells times line by line
 
 
 def detect_files(

@@ -1,13 +1,17 @@
 """The documents tell what the code does."""
 
+import ast
 import re
 import runpy
+from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from rtk.cli.main import app
+from rtk.planners.recovery.catalogue import NAMES
+from rtk.profilers.failslow.readers.formats import READERS
 
 from .cli.shell import Shell
 
@@ -45,6 +49,28 @@ def test_the_library_example_prints_what_the_page_says(
     runpy.run_path(str(ROOT / "docs" / "example_library.py"))
     assert f"```text\n{capsys.readouterr().out}```" in (ROOT / "docs" / "library.md").read_text()
     assert ElementTree.parse(tmp_path / "plan.svg").getroot().tag.endswith("svg")
+
+
+def test_a_policy_whole_is_the_file_without_its_docstrings() -> None:
+    """docs/developing.md shows `Spares` as it is."""
+    source = (ROOT / "planners" / "recovery" / "spares.py").read_text()
+    (spares,) = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    lines, left_out = source.splitlines(), set[int]()
+    documented: list[ast.ClassDef | ast.FunctionDef] = [spares]
+    for node in documented + [part for part in spares.body if isinstance(part, ast.FunctionDef)]:
+        docstring = node.body[0]
+        end = docstring.end_lineno or docstring.lineno
+        left_out |= {*range(docstring.lineno - 1, end + (lines[end] == ""))}  # and the empty line behind it
+    shown = "\n".join(line for at, line in enumerate(lines) if at >= spares.lineno - 1 and at not in left_out)
+    assert f"```python\n{shown}\n```" in (ROOT / "docs" / "developing.md").read_text()
+
+
+@pytest.mark.parametrize(("page", "names"), [("replay.md", NAMES), ("greyhound.md", READERS)])
+def test_a_row_tells_of_every_policy_and_log_format(page: str, names: Iterable[str]) -> None:
+    """No policy is missing from the table of docs/replay.md, no format from that of docs/greyhound.md."""
+    rows = [line for line in (ROOT / "docs" / page).read_text().splitlines() if line.startswith("| ")]
+    told = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    assert set(names) <= told
 
 
 def test_the_links_between_documents_lead_somewhere() -> None:

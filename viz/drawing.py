@@ -1,9 +1,12 @@
-"""What documents show, in each form of a picture: a page, a still picture, a trace, lines for a terminal."""
+"""What documents show, in each form of a picture: a page, a still picture, a trace, lines for a terminal.
+
+`PAINTERS` says who draws which documents.
+"""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.replay import ReplayReport
@@ -38,8 +41,9 @@ class Drawing:
     charts: "Callable[[int], list[Text]]"
 
 
-def drawing_of_timelines(timelines: list[tuple[str, Timeline]]) -> Drawing:
-    """Gantt charts of timelines with their labels: all over each other, in a terminal one each."""
+def _of_timelines(documents: Sequence[Timeline], names: Sequence[str]) -> Drawing:
+    """Gantt charts of timelines: all over each other, in a terminal one each."""
+    timelines = labelled(documents, names)
 
     def html(title: str) -> str:
         from .gantt import gantt_html  # loads plotly
@@ -54,8 +58,9 @@ def drawing_of_timelines(timelines: list[tuple[str, Timeline]]) -> Drawing:
     return Drawing(html, lambda title: timelines_picture(timelines, title), lambda: chrome_trace(timelines), charts)
 
 
-def drawing_of_templates(templates: Templates) -> Drawing:
+def _of_templates(documents: Sequence[Templates], names: Sequence[str]) -> Drawing:
     """Pipeline templates: nodes, and stages in them; in a terminal a paragraph a size."""
+    (templates,) = documents
 
     def charts(width: int) -> "list[Text]":
         from .terminal import terminal_templates
@@ -73,8 +78,9 @@ def drawing_of_templates(templates: Templates) -> Drawing:
     )
 
 
-def drawing_of_replays(reports: list[tuple[str, ReplayReport]]) -> Drawing:
-    """Reports of replays, with their labels: a page to be mailed, of several one that compares them."""
+def _of_replays(documents: Sequence[ReplayReport], names: Sequence[str]) -> Drawing:
+    """Reports of replays: a page to be mailed, of several one that compares them."""
+    reports = list(zip(numbered(names), documents, strict=True))
 
     def html(title: str) -> str:
         if len(reports) == 1:
@@ -101,7 +107,29 @@ def _no_trace(what: str, fix: str) -> dict[str, Any]:
     raise InvalidInputError(what, where="--json, or an output in .json", fix=fix)
 
 
-def labelled(timelines: list[Timeline], names: list[str]) -> list[tuple[str, Timeline]]:
+class Painter(NamedTuple):
+    """Who draws documents of a kind.
+
+    Attributes:
+        noun: what they are called, of several.
+        drawing_of: documents of the kind, with a name for each.
+        alone: what they are called in full, where several cannot be drawn together; empty: they can.
+    """
+
+    noun: str
+    drawing_of: Callable[[Sequence[Any], Sequence[str]], Drawing]
+    alone: str = ""
+
+
+# By kind, in the order in which they are named to people; a plan is drawn as the timeline of its simulation.
+PAINTERS: dict[type[Any], Painter] = {
+    Timeline: Painter("timelines", _of_timelines),
+    Templates: Painter("templates", _of_templates, alone="pipeline templates"),
+    ReplayReport: Painter("replays", _of_replays),
+}
+
+
+def labelled(timelines: Sequence[Timeline], names: Sequence[str]) -> list[tuple[str, Timeline]]:
     """Each timeline with a label of its own: its source, then its name, then a number, as far as needed."""
     labels: list[str] = [timeline.source for timeline in timelines]
     if len(set(labels)) < len(labels):
@@ -109,10 +137,10 @@ def labelled(timelines: list[Timeline], names: list[str]) -> list[tuple[str, Tim
     return list(zip(numbered(labels), timelines, strict=True))
 
 
-def numbered(labels: list[str]) -> list[str]:
+def numbered(labels: Sequence[str]) -> list[str]:
     """The labels, with numbers where some are alike."""
     if len(set(labels)) == len(labels):
-        return labels
+        return list(labels)
     return [f"{label} ({number})" for number, label in enumerate(labels, start=1)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.protocols import RecoveryPolicy
@@ -13,25 +13,38 @@ from .job import TrainingJob
 if TYPE_CHECKING:
     from .detecting import Ordering
 
-# Name, file and class: those of the papers and ours, then what they are compared with.
-_CLASSES = {
-    "slipstream": ("slipstream", "SlipStream"),
-    "oobleck": ("oobleck", "Oobleck"),
-    "adaptra": ("adaptra", "Adaptra"),
-    "greyhound": ("greyhound", "Greyhound"),
-    "rtk": ("rtk", "Rtk"),
-    "bamboo": ("bamboo", "Bamboo"),
-    "varuna": ("varuna", "Varuna"),
-    "elastic-batching": ("elastic_batching", "ElasticBatching"),
-    "checkpoint-restart": ("checkpoint_restart", "CheckpointRestart"),
-    "spares": ("spares", "Spares"),
-    "fault-free": ("fault_free", "FaultFree"),
+
+class _Entry(NamedTuple):
+    """Where a policy stands, and how it is made.
+
+    Attributes:
+        file: in this folder.
+        made: its class.
+        heeds: it knows what is slow, or imagines that nothing is; others do what they do, at the pace that is left.
+        job: the class in its file of what it is told of a job, where it can also run; empty: the job itself.
+    """
+
+    file: str
+    made: str
+    heeds: bool = False
+    job: str = ""
+
+
+# Those of the papers and ours, then what they are compared with.
+_POLICIES = {
+    "slipstream": _Entry("slipstream", "SlipStream", job="GridJob"),
+    "oobleck": _Entry("oobleck", "Oobleck", job="TemplateJob"),
+    "adaptra": _Entry("adaptra", "Adaptra", heeds=True),
+    "greyhound": _Entry("greyhound", "Greyhound", heeds=True),
+    "rtk": _Entry("rtk", "Rtk", heeds=True),
+    "bamboo": _Entry("bamboo", "Bamboo"),
+    "varuna": _Entry("varuna", "Varuna"),
+    "elastic-batching": _Entry("elastic_batching", "ElasticBatching"),
+    "checkpoint-restart": _Entry("checkpoint_restart", "CheckpointRestart"),
+    "spares": _Entry("spares", "Spares"),
+    "fault-free": _Entry("fault_free", "FaultFree", heeds=True),
 }
-NAMES = tuple(_CLASSES)
-# What the policies that can also run are told of a job, instead of the job.
-_JOBS = {"slipstream": "GridJob", "oobleck": "TemplateJob"}
-# Those that know what is slow, or imagine that nothing is; the others do what they do, at the pace that is left.
-_HEEDING = ("adaptra", "greyhound", "rtk", "fault-free")
+NAMES = tuple(_POLICIES)
 
 
 def policy(name: str, job: TrainingJob) -> RecoveryPolicy:
@@ -41,14 +54,15 @@ def policy(name: str, job: TrainingJob) -> RecoveryPolicy:
         InvalidInputError: there is no such policy, or it cannot be asked about this job.
     """
     require_name(name)
-    file, made = _CLASSES[name]
-    module = import_module(f".{file}", __package__)
+    entry = _POLICIES[name]
+    module = import_module(f".{entry.file}", __package__)
+    made = getattr(module, entry.made)
     if name == "rtk":
         from .detecting import Watched
 
-        return Watched(getattr(module, made).replayed(job), job.costs)
-    found = getattr(module, made)(getattr(module, _JOBS[name]).replayed(job) if name in _JOBS else job)
-    return cast("RecoveryPolicy", found) if name in _HEEDING else _unheeding(found)
+        return Watched(made.replayed(job), job.costs)
+    found = made(getattr(module, entry.job).replayed(job) if entry.job else job)
+    return cast("RecoveryPolicy", found) if entry.heeds else _unheeding(found)
 
 
 def _unheeding(found: Ordering) -> RecoveryPolicy:
@@ -59,7 +73,7 @@ def _unheeding(found: Ordering) -> RecoveryPolicy:
 
 def require_name(name: str) -> None:
     """Raise InvalidInputError, with the nearest name, if there is no such policy."""
-    if name in _CLASSES:
+    if name in _POLICIES:
         return
     raise InvalidInputError(
         f"there is no policy {name!r}",

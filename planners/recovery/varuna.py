@@ -161,7 +161,7 @@ class Varuna:
         """Of all layers, and of the longest, in s; and the share that a micro-batch's way there and back takes."""
         degree = self._job.shape.tensor_parallel
         costs = [cost for layer in self._job.profile.layers for cost in layer.costs if cost.tensor_parallel == degree]
-        waits_for_all = self._job.schedule != "zero-bubble"
+        waits_for_all = self._job.schedule in ("gpipe", "1f1b")  # no backward of theirs is split
         shares = [
             1.0 if waits_for_all else (cost.forward_s + cost.backward_input_s) / cost.work_s
             for cost in costs

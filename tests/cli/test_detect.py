@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 import pytest
 
-from rtk.profilers.detecting import SeriesFormat
 from rtk.profilers.failslow.readers.formats import READERS
 from rtk.schemas.detection import Detection
 from rtk.schemas.documents import parse_document
+from rtk.schemas.log_formats import SeriesFormat
 
 from .shell import RTK, rtk
 

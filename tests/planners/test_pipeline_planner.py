@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -16,14 +17,14 @@ from rtk.planners.shape import Shape
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import canonical, digest, parse_document, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
-from rtk.schemas.orders import Schedule
+from rtk.schemas.orders import LeanSchedule, Schedule
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 
 from ..strategies import profiles, shapes
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-SCHEDULES: list[Schedule] = ["gpipe", "1f1b", "zero-bubble"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 any_schedule = pytest.mark.parametrize("schedule", SCHEDULES)
 
 
@@ -72,7 +73,7 @@ def test_memory_limits_are_kept_or_the_plan_is_infeasible(schedule: Schedule, da
         )
     )
     limits = [data.draw(st.sampled_from([0.0, 0.9, 1.0, 2.5, 3.0, 7.5])) for _ in range(pp)]
-    most = microbatches if schedule == "gpipe" else 1
+    most = 1 if schedule in get_args(LeanSchedule) else microbatches
     try:
         plan = plan_pipeline(
             profile, Shape(pp, 2, microbatches, limits, {(None, 0): 0.5} if pp > 1 else None), schedule

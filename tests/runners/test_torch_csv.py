@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -19,7 +19,7 @@ from rtk.planners.shape import Shape
 from rtk.runners.torch_csv import from_torch_csv, not_carried, to_torch_csv
 from rtk.schemas.documents import canonical, parse_document, read_document, write_document
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.orders import Kind, Operation, print_order
+from rtk.schemas.orders import Kind, Operation, Schedule, print_order
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
 from rtk.schemas.profile import Device, Layer, LayerCost, Profile
 
@@ -169,7 +169,7 @@ def test_what_is_left_out_is_named() -> None:
     ]
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+@pytest.mark.parametrize("schedule", get_args(Schedule))
 def test_a_plan_comes_back_as_it_was(schedule: Any) -> None:
     """Exported and imported with the same profile, a plan has the same orders, costs and prediction."""
     plan = plan_pipeline(PROFILE, Shape(4, 3, 5), schedule)

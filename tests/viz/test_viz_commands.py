@@ -3,19 +3,22 @@
 import gzip
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import typer
 
+import rtk
 from rtk.cli import diff, viz
 from rtk.runners.simulator import simulate
 from rtk.schemas.documents import canonical, write_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.viz.drawing import PAINTERS, Drawing, Painter
+from rtk.viz.painter import Sheet
 
 MakePlan = Callable[..., Plan]
 
@@ -112,6 +115,29 @@ def test_standard_input_is_read_once(
     for module in (viz, diff):
         with pytest.raises(InvalidInputError, match="only once"):
             run(capsys, module, "-", "-")
+
+
+def test_a_kind_of_picture_is_an_entry_of_the_painters(
+    capsys: pytest.CaptureFixture[str], files: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who stands in `PAINTERS` is asked by `rtk viz`, by `rtk.draw` and where the errors name what can be drawn."""
+
+    def toy(documents: Sequence[Profile], names: Sequence[str]) -> Drawing:
+        words = f"{names} {len(documents[0].layers)}"
+        return Drawing(lambda title: words, lambda title: Sheet(title).picture(), dict, lambda width: [])
+
+    with pytest.raises(InvalidInputError, match="templates and replays can be drawn"):
+        run(capsys, viz, files.profile)
+    monkeypatch.setitem(PAINTERS, Profile, Painter("profiles", toy, alone="a profile"))
+    for draw in (
+        lambda path: run(capsys, viz, files.profile, "-o", path),
+        lambda path: rtk.draw(rtk.read(files.profile), path),
+    ):
+        draw(str(files.folder / "toy.html"))
+        assert (files.folder / "toy.html").read_text().endswith(" 1")
+        (files.folder / "toy.html").unlink()
+    with pytest.raises(InvalidInputError, match="2 files, with a profile among them"):
+        run(capsys, viz, files.profile, files.after)
 
 
 def test_other_documents_are_refused(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:

@@ -470,10 +470,10 @@ def _rank(line: bytes) -> str | None:
     return (match[1] or match[2]).decode() if match else None
 
 
-READERS: dict[str, type[LineReader]] = {
-    reader.NAME: reader for reader in (Csv, JsonLines, Numbers, Megatron, TorchTitan, NanoGpt, MlPerf, DlLogger)
-}
+# Logs recognise themselves, line by line; rows are known by their first line (`_by_first_line`).
+_ROWS: tuple[type[LineReader], ...] = (Csv, JsonLines, Numbers)
 _LOGS: tuple[type[LineReader], ...] = (Megatron, TorchTitan, NanoGpt, MlPerf, DlLogger)
+READERS: dict[str, type[LineReader]] = {reader.NAME: reader for reader in (*_ROWS, *_LOGS)}
 
 
 class Recognised:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import get_args
 
 import pytest
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from rtk.planners.recovery.job import TrainingJob
 from rtk.planners.shape import Shape
 from rtk.runners.simulator import simulate
-from rtk.schemas.orders import Schedule
+from rtk.schemas.orders import LeanSchedule, Schedule
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile, held_bytes
 from rtk.schemas.protocols import RecoveryPolicy
@@ -17,7 +18,7 @@ from rtk.schemas.replay import Costs, Fleet, Moment, StateChange, TrainingState
 
 # Slow enough that copies count.
 NETWORK = Network(None, Connection(1e-3, 1e3))
-SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "zero-bubble")
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def jobs(draw: st.DrawFn) -> TrainingJob:
     workers = draw(st.sampled_from([n for n in range(1, pp * dp + 1) if _divide(n, pp, dp)]))
     schedule = draw(st.sampled_from(SCHEDULES))
     # Room for a micro-batch in each stage, whatever is cut; GPipe holds all of them.
-    limits = draw(st.sampled_from([None, [20.0 * len(works) / degree]])) if schedule != "gpipe" else None
+    limits = draw(st.sampled_from([None, [20.0 * len(works) / degree]])) if schedule in get_args(LeanSchedule) else None
     shape = Shape(pp, dp, draw(st.integers(1, 5)), limits, tensor_parallel=degree)
     layers = Profile(tuple(layer(work, degree) for work in works), network=NETWORK)
     costs = Costs(mean_time_between_failures_s=draw(st.sampled_from([1.0, 100.0, 1e5])))
