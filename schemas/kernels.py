@@ -3,13 +3,19 @@
 A kernel is a plain function over flat sequences: lists when interpreted (numpy's scalars are slow there), numpy arrays
 when compiled. Both do the same IEEE operations in the same order, so they agree bit for bit. numba is imported when a
 kernel is first compiled, never before: that takes half a second, and a first compilation several; later processes find
-the machine code in numba's cache beside the source (NUMBA_CACHE_DIR moves it).
+the machine code in numba's cache beside the source (NUMBA_CACHE_DIR moves it). Processes that start together compile
+once: one does, the others wait and find what it left.
 """
 
 from __future__ import annotations
 
+import fcntl
 import sys
-from collections.abc import Callable, MutableSequence, Sequence
+import threading
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import wraps
+from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
@@ -67,6 +73,7 @@ def _compile_module(name: str) -> dict[str, Any]:
         twin.__qualname__ = function.__qualname__
         names[function.__name__] = njit(cache=True, error_model="numpy", **LEAN)(twin)
         _make_anew_what_is_foreign(names[function.__name__]._cache)
+        _compile_in_turn(names[function.__name__], f"{name.rpartition('.')[2]}.compiling")
     return names
 
 
@@ -86,3 +93,36 @@ def _make_anew_what_is_foreign(cache: Any) -> None:
             return None
 
     cache.load_overload = load_if_readable
+
+
+_compiling: set[Path] = set()
+_one_thread = threading.RLock()
+
+
+def _compile_in_turn(dispatcher: Any, lock: str) -> None:
+    """Have one process at a time compile a kernel, or find it in the cache; so the second one finds it.
+
+    Args:
+        dispatcher: numba's, of the kernel.
+        lock: the name of a file beside the cache's; all kernels of a module have it.
+    """
+    compile_signature, path = dispatcher.compile, Path(dispatcher._cache.cache_path, lock)
+
+    @wraps(compile_signature)
+    def compile_alone(*asked: Any) -> Any:
+        with _alone(path):
+            return compile_signature(*asked)
+
+    dispatcher.compile = compile_alone
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One thread of one process at a time, which may come here again for what its kernel calls."""
+    with _one_thread, ExitStack() as scope:
+        if path not in _compiling:
+            with suppress(OSError):  # where nothing can be locked each compiles for itself
+                fcntl.flock(scope.enter_context(path.open("w")), fcntl.LOCK_EX)
+            _compiling.add(path)
+            scope.callback(_compiling.remove, path)
+        yield

@@ -3,7 +3,9 @@
 And what tests of several folders share.
 """
 
+import gc
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -27,6 +29,17 @@ settings.load_profile("rtk")
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than there are cores: tests of real processes mostly wait."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is loaded to collect tests stays: looking for garbage in it again and again takes every process seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture

@@ -176,18 +176,24 @@ class PaceState(NamedTuple):
 def _round(costs: PaceCosts, state: PaceState, j: int, microbatches: int) -> None:
     """Round j of a 1F1B iteration: it ends with the backward of micro-batch j at every stage."""
     warm_up, delay_s, free_s, sent_s, back_s = costs.warm_up, costs.delay_s, state.free_s, state.sent_s, state.back_s
+    forward_s, backward_s = costs.forward_s, costs.backward_s
     stages, ring = len(warm_up), warm_up[0]
     for i in range(stages):
-        for n in range(0 if j == 0 else j + warm_up[i] - 1, min(j + warm_up[i], microbatches)):
-            start_s = free_s[i]
+        after = j + warm_up[i]
+        for n in range(0 if j == 0 else after - 1, min(after, microbatches)):
+            start_s, slot = free_s[i], i * ring + n % ring
             if i > 0:
-                start_s = max(start_s, sent_s[(i - 1) * ring + n % ring] + delay_s[i - 1])
-            free_s[i] = sent_s[i * ring + n % ring] = start_s + costs.forward_s[i]
+                there_s = sent_s[slot - ring] + delay_s[i - 1]
+                if there_s > start_s:  # interpreted, calls of max() would take a third of the time
+                    start_s = there_s
+            free_s[i] = sent_s[slot] = start_s + forward_s[i]
     for i in range(stages - 1, -1, -1):
         start_s = free_s[i]
         if i < stages - 1:
-            start_s = max(start_s, back_s[i + 1] + delay_s[i])
-        free_s[i] = back_s[i] = start_s + costs.backward_s[i]
+            there_s = back_s[i + 1] + delay_s[i]
+            if there_s > start_s:
+                start_s = there_s
+        free_s[i] = back_s[i] = start_s + backward_s[i]
 
 
 @kernel
@@ -227,9 +233,13 @@ def _whole_s(costs: PaceCosts, state: PaceState, j: int) -> float:
     stages, ring = len(warm_up), warm_up[0]
     whole_s = 0.0
     for i in range(stages):
-        whole_s = max(whole_s, state.free_s[i] + state.rest_s[i])
+        end_s = state.free_s[i] + state.rest_s[i]
+        if end_s > whole_s:
+            whole_s = end_s
         for n in range(warm_up[min(i + 1, stages - 1)], warm_up[i]):  # sent, and not yet there
-            whole_s = max(whole_s, sent_s[i * ring + (j + n) % ring] + costs.delay_s[i] + next_s[(i + 1) * ring + n])
+            end_s = sent_s[i * ring + (j + n) % ring] + costs.delay_s[i] + next_s[(i + 1) * ring + n]
+            if end_s > whole_s:
+                whole_s = end_s
     return whole_s
 
 

@@ -12,7 +12,8 @@ It compares neighbours: it misses steps below 10 % that add up, ramps, and what 
 """
 
 from collections.abc import Sequence
-from math import exp, log, pi, sqrt
+from math import exp, lgamma, pi, sqrt
+from typing import NamedTuple
 
 from .detector import RELIEVED, SLOW, Detector
 
@@ -27,6 +28,33 @@ LEAST_NOISE = 1e-3
 MOST_WAITING = 16
 
 
+class LengthTerms(NamedTuple):
+    """What the posterior of a run is made of that goes by its length alone.
+
+    Attributes:
+        weight: of the next sample in the mean.
+        spread: of the next sample in the variance.
+        power: of the variance in the next sample's density.
+        scale: of that density.
+    """
+
+    weight: float
+    spread: float
+    power: float
+    scale: float
+
+
+def terms_of(length: int) -> LengthTerms:
+    """Of a run of so many samples: kappa = 0.02 and alpha = 1 of the prior, each sample adds 1 and 1/2."""
+    kappa, alpha = 0.02 + length, 1 + length / 2
+    spread = kappa / (2 * (kappa + 1))
+    scale = exp(lgamma(alpha + 0.5) - lgamma(alpha)) * sqrt(spread / pi)
+    return LengthTerms(1 / (kappa + 1), spread, alpha + 0.5, scale)
+
+
+TERMS = [terms_of(length) for length in range(1024)]  # few runs are longer
+
+
 class RunHypothesis:
     """Samples since a possible change-point, as normal ones of unknown mean and variance.
 
@@ -36,26 +64,14 @@ class RunHypothesis:
     Attributes:
         mass: likewise.
         length: how many samples there are in it.
+        mean: as they tell it.
+        beta: half the sum of their squared distances from it, and the prior's 1.
     """
 
-    __slots__ = ("_alpha", "_beta", "_gamma", "_kappa", "_mean", "length", "mass")
+    __slots__ = ("beta", "length", "mass", "mean")
 
     def __init__(self, mass: float) -> None:
-        self.mass, self.length = mass, 0
-        self._mean, self._kappa, self._alpha, self._beta = 0.0, 0.02, 1.0, 1.0
-        self._gamma = sqrt(pi) / 2  # Gamma(alpha + 1/2) / Gamma(alpha)
-
-    def update(self, z: float) -> float:
-        """Take another sample; gives its density (Student's t) by what the run had led to expect."""
-        kappa, alpha, gamma, away = self._kappa, self._alpha, self._gamma, z - self._mean
-        spread = 2 * self._beta * (kappa + 1) / kappa
-        self._beta += kappa * away * away / (2 * (kappa + 1))
-        self._mean += away / (kappa + 1)
-        self._kappa = kappa + 1
-        self._alpha = alpha + 0.5
-        self._gamma = alpha / gamma
-        self.length += 1
-        return gamma / sqrt(pi * spread) * exp(-(alpha + 0.5) * log(1 + away * away / spread))
+        self.mass, self.length, self.mean, self.beta = mass, 0, 0.0, 1.0
 
 
 class ChangePoints:
@@ -73,11 +89,7 @@ class ChangePoints:
 
     def update(self, y: float) -> int | None:
         """Another sample; gives how many samples ago the change was that is sure now (0: this one), if one is."""
-        z = min(max((y - self.center) / self._noise, -FARTHEST), FARTHEST)
-        total = 0.0
-        for run in reversed(self._runs):
-            run.mass *= run.update(z)
-            total += run.mass
+        total = self._take(min(max((y - self.center) / self._noise, -FARTHEST), FARTHEST))
         if total <= 0.0:  # beyond all that floats can tell: it begins anew
             self._runs = [RunHypothesis(1.0)]
             return 0
@@ -92,11 +104,29 @@ class ChangePoints:
         self._runs = runs
         return self._sure_change()
 
+    def _take(self, z: float) -> float:
+        """Every run takes the sample, and is the likelier the more it had led to expect it; gives all masses together.
+
+        The density is Student's t, written with the beta before and after the sample.
+        """
+        total, terms, known = 0.0, TERMS, len(TERMS)
+        for run in reversed(self._runs):
+            length, beta = run.length, run.beta
+            weight, spread, power, scale = terms[length] if length < known else terms_of(length)
+            away = z - run.mean
+            run.mean += weight * away
+            run.beta = after = beta + spread * away * away
+            run.length = length + 1
+            run.mass = mass = run.mass * scale * (beta / after) ** power / sqrt(beta)
+            total += mass
+        return total
+
     def _sure_change(self) -> int | None:
-        whole = young = 0.0
-        likeliest = self._runs[0]
-        for place, run in enumerate(self._runs):
+        whole = 0.0
+        for run in self._runs:
             whole += run.mass
+        young, likeliest = 0.0, self._runs[0]
+        for place, run in enumerate(self._runs[:SHORT]):
             if run.length < SHORT:
                 young += run.mass
                 if place == 1 or (place > 1 and run.mass > likeliest.mass):

@@ -1,10 +1,14 @@
 """Machine code: loaded when there is enough to do, and never before."""
 
+import fcntl
 import subprocess
 import sys
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 
 from rtk.planners.scheduling.retime import move
-from rtk.schemas.kernels import _make_anew_what_is_foreign, compiled, pays
+from rtk.schemas.kernels import _compile_in_turn, _make_anew_what_is_foreign, compiled, pays
 
 PLANNING = """
 import sys
@@ -67,3 +71,35 @@ def test_what_another_version_left_in_the_cache_is_made_anew() -> None:
     _make_anew_what_is_foreign(cache)
     assert (cache.load_overload("here"), cache.flushed) == ("here", 0)
     assert (cache.load_overload("gone"), cache.flushed) == (None, 1)
+
+
+def test_one_process_at_a_time_compiles_a_module(tmp_path: Path) -> None:
+    """A kernel waits for another process that compiles its module, and not for itself when one calls another."""
+    compiled_kernels: list[str] = []
+
+    def compile_signature(kernel: str) -> None:
+        if kernel == "caller":
+            dispatcher.compile("called")
+        compiled_kernels.append(kernel)
+
+    dispatcher = SimpleNamespace(compile=compile_signature, _cache=SimpleNamespace(cache_path=str(tmp_path)))
+    _compile_in_turn(dispatcher, "module.compiling")
+    with (tmp_path / "module.compiling").open("w") as other:  # a lock of another opening is another process's
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waiting = Thread(target=dispatcher.compile, args=("caller",))
+        waiting.start()
+        waiting.join(0.1)
+        assert compiled_kernels == []
+    waiting.join()
+    assert compiled_kernels == ["called", "caller"]
+
+
+def test_where_nothing_can_be_locked_each_process_compiles(tmp_path: Path) -> None:
+    """A cache's folder that is not there, or has no locks, keeps nobody from compiling."""
+    compiled_kernels: list[str] = []
+    dispatcher = SimpleNamespace(
+        compile=compiled_kernels.append, _cache=SimpleNamespace(cache_path=str(tmp_path / "gone"))
+    )
+    _compile_in_turn(dispatcher, "module.compiling")
+    dispatcher.compile("kernel")
+    assert compiled_kernels == ["kernel"]
