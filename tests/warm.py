@@ -1,7 +1,8 @@
 """Programs in processes of their own that know torch already: forked, where importing it would take three seconds.
 
 The processes are real: each has its identity, streams, folder, environment and exit code, and signals reach it. What
-only an interpreter that starts anew can show, such as how its modules are found, is for `subprocess`.
+only an interpreter that starts anew can show, such as how its modules are found, is for `subprocess`; what its end
+does, for `endings` in `tests/cli/shell.py`.
 """
 
 import atexit
@@ -12,8 +13,8 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -52,10 +53,10 @@ def fork(file: str, *arguments: Any) -> ForkServerProcess:
 class Warm:
     """`python -m MODULE ARGUMENTS` in a process that knows torch already, at the head of a session of its own.
 
-    Workers that `rtk` starts on this machine are its children, as always, and forked from it.
+    Workers that `rtk` or torchrun starts on this machine are its children, as always, and forked from it.
 
     Args:
-        module: `rtk.cli.main`, or another program.
+        module: `rtk.cli.main`, or another program: a module, or a script's path.
         arguments: its command line.
         cwd: its folder.
         env: its environment.
@@ -127,9 +128,10 @@ def _be(
 def _become(module: str, arguments: list[str], environment: Mapping[str, str], keep: Collection[int] = ()) -> None:
     """Be the program with the standard streams that are there, and end as it ends; of other files only `keep` stay
     open."""
+    import torch
+
     from rtk.cli.console import SETTINGS, Settings
     from rtk.cli.main import main
-    from rtk.runners import processes
 
     for number in [int(file.name) for file in Path("/proc/self/fd").iterdir()]:
         if number > 2 and number not in keep:
@@ -137,17 +139,23 @@ def _become(module: str, arguments: list[str], environment: Mapping[str, str], k
                 os.close(number)
     gc.enable()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):  # an agent of torchrun handles them
+        signal.signal(number, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(environment)
+    if threads := environment.get("OMP_NUM_THREADS"):  # which torch reads when it is loaded
+        torch.set_num_threads(int(threads))
     vars(SETTINGS).update(vars(Settings()))
     sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     sys.argv = [module, *arguments]
     code: object = 1
-    with mock.patch.object(processes, "subprocess", SimpleNamespace(Popen=_fork_from_here, PIPE=subprocess.PIPE)):
+    with _forking_workers():
         try:
             if module == main.__module__:  # which knows what it is, and need not be read again
                 main(arguments)
+            elif module.endswith(".py"):
+                runpy.run_path(module, run_name="__main__")
             else:
                 runpy.run_module(module, run_name="__main__", alter_sys=True)
             code = 0
@@ -161,13 +169,25 @@ def _become(module: str, arguments: list[str], environment: Mapping[str, str], k
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
+@contextmanager
+def _forking_workers() -> Iterator[None]:
+    """Whoever launches workers, `rtk` or torchrun, forks them from here."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler as torchrun
+
+    from rtk.runners import processes
+
+    forked = SimpleNamespace(Popen=_fork_from_here, PIPE=subprocess.PIPE)
+    with mock.patch.object(processes, "subprocess", forked), mock.patch.object(torchrun, "Popen", _fork_from_here):
+        yield
+
+
 def _fork_from_here(
-    command: Sequence[str], env: Mapping[str, str], stdin: int, pass_fds: Collection[int]
+    args: Sequence[str], env: Mapping[str, str], pass_fds: Collection[int] = (), **options: Any
 ) -> "subprocess.Popen[bytes]":
-    """What `subprocess.Popen` does for a launcher's `python -m rtk.cli.main ARGUMENTS`, but nothing is loaded anew: the
-    child becomes `rtk` before it would execute the command, and so never does."""
-    become = partial(_become, command[2], list(command[3:]), env, tuple(pass_fds))
-    return subprocess.Popen(command, stdin=stdin, pass_fds=pass_fds, preexec_fn=become)
+    """What `subprocess.Popen` does for a launcher's `python -m MODULE ARGUMENTS` or `python -u SCRIPT ARGUMENTS`, but
+    nothing is loaded anew: the child becomes the program before it would execute the command, and so never does."""
+    become = partial(_become, args[2], list(args[3:]), env, tuple(pass_fds))
+    return subprocess.Popen(args, pass_fds=pass_fds, preexec_fn=become, **options)
 
 
 if __name__ == "worker":

@@ -71,6 +71,54 @@ def rtk_forked(
         return subprocess.CompletedProcess(arguments, code, out.read(), err.read())
 
 
+ENDINGS = """
+import os, sys
+from pathlib import Path
+{load}
+codes = []
+for number, script in enumerate(sys.argv[2:]):
+    if (pid := os.fork()) == 0:
+        with Path(f"{{number}}.err").open("wb") as errors:
+            os.dup2(int(sys.argv[1]), 1)
+            os.dup2(errors.fileno(), 2)
+        exec(script)
+        break
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+else:
+    print(*codes)
+"""
+
+
+def endings(
+    load: str, scripts: Sequence[str], output: int, folder: Path, environment: Mapping[str, str] | None = None
+) -> list[tuple[int, str]]:
+    """Run scripts one after the other, each in a process of its own, and give its exit code and errors.
+
+    One interpreter is started anew, with `load`, and forked for each of them; what becomes of a script's process at its
+    end is up to the interpreter, as in one that was started for it alone.
+
+    Args:
+        load: what all scripts need, executed once.
+        scripts: in Python.
+        output: the descriptor that is their standard output.
+        folder: where they run, and where their errors are kept.
+        environment: beside ours.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", ENDINGS.format(load=load), str(output), *scripts],
+        cwd=folder,
+        env={**_clean_environment(), **(environment or {})},
+        pass_fds=[output],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=True,
+    )
+    codes = [int(code) for code in done.stdout.split()]
+    assert len(codes) == len(scripts), done.stderr
+    return [(code, (folder / f"{number}.err").read_text()) for number, code in enumerate(codes)]
+
+
 class Command:
     """A program that runs beside the test in a process that knows torch already, with its output in files."""
 
@@ -144,15 +192,19 @@ class Shell:
 
     def rtk(self, name: str, *arguments: str, **environment: str) -> Command:
         """Start `rtk`."""
-        return self._begun(Command(self.folder, name, "rtk.cli.main", arguments, environment))
+        return self.program(name, "rtk.cli.main", *arguments, **environment)
 
     def rtk_on(self, cores: Collection[int], name: str, *arguments: str) -> Command:
         """Start `rtk` on these cores only."""
         return self._begun(Command(self.folder, name, "rtk.cli.main", arguments, {}, cores))
 
     def torchrun(self, name: str, *arguments: str, **environment: str) -> Command:
-        """Start an agent of torchrun, whose workers are started anew."""
-        return self._begun(Command(self.folder, name, "torch.distributed.run", arguments, environment))
+        """Start an agent of torchrun."""
+        return self.program(name, "torch.distributed.run", *arguments, **environment)
+
+    def program(self, name: str, module: str, *arguments: str, **environment: str) -> Command:
+        """Start any module, or a script."""
+        return self._begun(Command(self.folder, name, module, arguments, environment))
 
     def _begun(self, command: Command) -> Command:
         self._commands.append(command)

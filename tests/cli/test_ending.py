@@ -1,12 +1,11 @@
 """How a process that trains ends: with its own exit code, whatever its threads are doing."""
 
-import subprocess
-import sys
+from pathlib import Path
 
-import pytest
+from .shell import endings
 
-SCRIPT = """
-import sys, threading, time
+LOAD = """
+import threading, time
 import torch
 from rtk.cli.console import SETTINGS, ends_itself
 
@@ -16,25 +15,26 @@ def compute():
         data @ data
 
 @ends_itself()
-def main():
+def main(way_out):
     SETTINGS.trains = True
     for _ in range(4):
         threading.Thread(target=compute, daemon=True).start()
     time.sleep(0.1)
     print("the last word")
-    {way_out}
-
-main()
+    exec(way_out)
 """
+WAYS_OUT = {  # the exit code, and what is said
+    "sys.exit(5)": (5, ""),
+    "raise KeyError('lost')": (1, "KeyError: 'lost'"),
+    "raise KeyboardInterrupt": (1, "Key"),
+}
 
 
-@pytest.mark.parametrize(
-    ("way_out", "code", "error"),
-    [("sys.exit(5)", 5, ""), ("raise KeyError('lost')", 1, "KeyError: 'lost'"), ("raise KeyboardInterrupt", 1, "Key")],
-)
-def test_threads_inside_torch_abort_nobody(way_out: str, code: int, error: str) -> None:
+def test_threads_inside_torch_abort_nobody(tmp_path: Path) -> None:
     """The interpreter's own end would kill them, and the process with them: 134. All that was said is still read."""
-    script = SCRIPT.format(way_out=way_out)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
-    assert (done.returncode, done.stdout) == (code, "the last word\n"), done.stderr
-    assert error in done.stderr
+    with (tmp_path / "said").open("wb") as said:
+        found = endings(LOAD, [f"main({way_out!r})" for way_out in WAYS_OUT], said.fileno(), tmp_path)
+    for (code, error), (expected, words) in zip(found, WAYS_OUT.values(), strict=True):
+        assert code == expected, error
+        assert words in error
+    assert (tmp_path / "said").read_text() == "the last word\n" * len(WAYS_OUT)

@@ -1,33 +1,57 @@
 """`rtk monitor`: real training commands, unchanged, watched from outside."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .shell import RTK, rtk, rtk_process
+from ..ports import free_port
+from .shell import RTK, Shell, rtk, rtk_process
 
 SCRIPT = str(Path(__file__).parents[1] / "profilers" / "training_script.py")
 ITERATIONS = 60
 SLOW_S = 0.12
 TURNS = 3
 STRATEGIES = ("ddp", "fsdp1", "fsdp", "gpipe")
-OPTIONS = ("--iterations", str(ITERATIONS))
+OPTIONS = ("--iterations", str(ITERATIONS), "--strategy", "ddp", "--others", "20")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT)
 
 
-def _ranks(tmp_path: Path, *options: str) -> list[subprocess.Popen[bytes]]:
-    """Both ranks of the training script, without torchrun and unwatched."""
-    store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(23_000 + os.getpid() % 9_000), "WORLD_SIZE": "2"}
-    command = [sys.executable, SCRIPT, *options, "--out", str(tmp_path)]
-    environments = [{**os.environ, **store, "RANK": str(rank)} for rank in range(2)]
-    return [subprocess.Popen(command, env=one, stderr=subprocess.DEVNULL) for one in environments]
+@dataclass(frozen=True)
+class Watched:
+    """What `rtk monitor` said of the training script, what its document says of the first phase, and what it drew."""
+
+    said: str
+    first: dict[str, Any]
+    picture: str
+
+
+def _monitored(folder: Path, *strategies: str) -> Watched:
+    """The training script under torchrun, watched; with DDP rank 1 is slow for a while. Both ranks tell `folder`."""
+    picture, slow = folder / "picture.html", ("--pause", "0.01", "--slow", f"1:30:50:{SLOW_S}")
+    watching = ("monitor", "--json", "-o", str(picture), "--")
+    done = rtk_process(*watching, *TORCHRUN, *strategies, *slow, "--out", str(folder), *OPTIONS)
+    assert done.returncode == 0, done.stderr
+    return Watched(done.stderr, json.loads(done.stdout)["files"][0], picture.read_text())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the ranks that are watched tell what came out."""
+    return tmp_path_factory.mktemp("watched")
+
+
+@pytest.fixture(scope="module")
+def watched(folder: Path) -> Watched:
+    """All strategies, one after the other."""
+    return _monitored(folder, *STRATEGIES)
 
 
 def _parameters(folder: Path) -> dict[str, str]:
@@ -37,38 +61,29 @@ def _parameters(folder: Path) -> dict[str, str]:
     return told
 
 
-def _monitored(*arguments: str, picture: Path | None = None) -> tuple[str, dict[str, Any]]:
-    """What `rtk monitor` says of the training script, and what its document says of the first phase."""
-    drawn = () if picture is None else ("-o", str(picture))
-    done = rtk_process("monitor", "--json", *drawn, "--", *TORCHRUN, *arguments, *OPTIONS)
-    assert done.returncode == 0, done.stderr
-    return done.stderr, json.loads(done.stdout)["files"][0]
-
-
-def test_unchanged_scripts_are_watched_and_compute_the_same(tmp_path: Path) -> None:
+def test_unchanged_scripts_are_watched_and_compute_the_same(watched: Watched, folder: Path, tmp_path: Path) -> None:
     """DDP, FSDP and pipelining give the same parameters, bit for bit, watched or not; DDP's iterations are found."""
-    watched, plain, picture = tmp_path / "watched", tmp_path / "plain", tmp_path / "picture.html"
-    watched.mkdir()
-    plain.mkdir()
-    unwatched = _ranks(plain, *STRATEGIES, *OPTIONS)
-    _, first = _monitored(*STRATEGIES, "--pause", "0.01", "--strategy", "ddp", "--out", str(watched), picture=picture)
-    assert [one.wait(120) for one in unwatched] == [0, 0]
-    assert _parameters(watched) == _parameters(plain)
-    assert "<svg" in picture.read_text()
-    assert ITERATIONS - 3 <= first["samples"] <= ITERATIONS + 1
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    plain = (*STRATEGIES, *OPTIONS, "--out", str(tmp_path))
+    with Shell(tmp_path) as shell:
+        ranks = [shell.program(f"rank-{rank}", SCRIPT, *plain, RANK=str(rank), **job) for rank in range(2)]
+        assert [rank.ended(120) for rank in ranks] == [0, 0], ranks[0].errors
+    assert _parameters(folder) == _parameters(tmp_path)
+    assert "<svg" in watched.picture
+    assert ITERATIONS - 3 <= watched.first["samples"] <= ITERATIONS + 1
 
 
 @pytest.mark.wheel("monitor")
-def test_slow_rank_of_an_unchanged_script_is_found() -> None:
+def test_slow_rank_of_an_unchanged_script_is_found(watched: Watched, tmp_path: Path) -> None:
     """Which rank is slow, from when on, and that it computes: in one of three turns, for a core may be taken away."""
-    for _ in range(TURNS):
-        said, first = _monitored("ddp", "--pause", "0.01", "--slow", f"1:30:50:{SLOW_S}")
-        found = [event for event in first["events"] if event["scope"] == {"kind": "worker", "names": ["1"]}]
+    turns = chain([watched], (_monitored(tmp_path, "ddp") for _ in range(TURNS - 1)))
+    for turn in turns:
+        found = [event for event in turn.first["events"] if event["scope"] == {"kind": "worker", "names": ["1"]}]
         if [(event["cause"], event["onset"] <= 31) for event in found] == [("computation", True)]:
             break
     else:
-        pytest.fail(f"not found in {TURNS} turns; the last one: {first['events']}")
-    assert "computation, rank 1" in said
+        pytest.fail(f"not found in {TURNS} turns; the last one: {turn.first['events']}")
+    assert "computation, rank 1" in turn.said
 
 
 def test_command_without_torch_is_told_to_have_no_calls() -> None:

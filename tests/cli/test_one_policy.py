@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,9 +23,8 @@ from rtk.schemas.protocols import Monitor
 from rtk.schemas.replay import Moment, TrainingState, Transition
 
 from ..runners.processes import ProcessJob
-from ..runners.test_survival import TRAINING
 from .shell import rtk
-from .test_remedies import Told
+from .test_remedies import TRAINING, Told
 
 SHAPE = Shape(2, 3, 4, [100.0, 100.0])
 LAYER = Layer((LayerCost(0.0005, 0.0005, 0.0005),), parameter_bytes=1.0, state_bytes=1.0, activation_bytes=2.0)
@@ -132,7 +131,7 @@ def test_a_replay_a_simulated_story_and_a_run_decide_the_same(
 
     monkeypatch.setattr(running, "monitor_of", monitor_of)
     how = JobConfig(ITERATIONS, inject=str(folder / "story.jsonl"))
-    with ProcessJob(_plan(), how, replace(TRAINING, paced=True)) as job:
+    with ProcessJob(_plan(), how, TRAINING) as job:
         job.start("2/0", not_before=50)
         assert job.result(120).exit_code == 0
     assert _taken(decisions) == replayed

@@ -1,7 +1,6 @@
 """Jobs of real processes of which something is slow: micro-batches go elsewhere (S2), workers change places (S3), the
 job is saved and starts again on others (S4)."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,13 @@ from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink, SlowWorker
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.plan import Plan
 from rtk.schemas.protocols import Measured, Monitor
+from rtk.working import Training
 
 from ..runners.processes import ProcessJob, single_process
-from ..runners.test_survival import TRAINING, plan_of
+from ..runners.test_survival import plan_of
 
+MODEL = Path(__file__).parents[1] / "runners" / "small_model.py"
+TRAINING = Training(f"{MODEL}:layers", (), 1e-4, 1, 16, threads=1, paced=True, seed=0)
 SLOW = Conditions(slow_workers=(SlowWorker("1/0", 8.0),))
 Findings = dict[int, Conditions]
 
@@ -66,7 +68,7 @@ def test_a_slow_worker_computes_less_until_it_is_well_again(tmp_path: Path, told
         '{"iteration": 6, "kind": "recover", "worker": "1/0"}\n'
     )
     how = JobConfig(iterations, inject=str(tmp_path / "trace.jsonl"), timeline=str(tmp_path / "t.json"))
-    with ProcessJob(plan, how, replace(TRAINING, paced=True)) as job:
+    with ProcessJob(plan, how, TRAINING) as job:
         assert job.result(60).exit_code == 0
     slow, peer = forwards(job, "1/0"), forwards(job, "0/0")
     assert [one + other for one, other in zip(slow, peer, strict=True)] == [8] * iterations
@@ -88,7 +90,7 @@ def test_workers_of_a_slow_link_change_places_and_go_back(tmp_path: Path, told: 
         '{"iteration": 9, "kind": "recover", "link": "0/1-1/1"}\n'
     )
     how = JobConfig(iterations, inject=str(tmp_path / "trace.jsonl"), mitigate="S3=0.05")
-    with ProcessJob(plan, how, replace(TRAINING, paced=True)) as job:
+    with ProcessJob(plan, how, TRAINING) as job:
         assert job.result(60).exit_code == 0
     seats = [one["workers"] for one in job.said if one["event"] == "epoch"]
     home = {worker.name: worker.name for worker in plan.workers}
@@ -108,11 +110,11 @@ def test_a_job_that_is_slow_for_long_is_saved_and_goes_on_with_other_processes(
     """S4: it says because of whom and how to go on, with 5; the rest is not slow, starts again no more, and the losses
     are those of a job that nothing happens to."""
     told.extend([{0: SLOW}, {}])
-    plan, iterations, training = plan_of(1, 3, 1), 8, replace(TRAINING, paced=True)
+    plan, iterations = plan_of(1, 3, 1), 8
     (tmp_path / "trace.jsonl").write_text('{"iteration": 0, "kind": "slow_compute", "worker": "1/0", "factor": 8}\n')
     inject, saved = str(tmp_path / "trace.jsonl"), str(tmp_path / "saved")
     how = JobConfig(iterations, inject=inject, checkpoint=saved, mitigate="S4=0.2")
-    with ProcessJob(plan, how, training) as first:
+    with ProcessJob(plan, how, TRAINING) as first:
         finished = first.result(60)
     assert finished.exit_code == RuntimeFailedError.exit_code
     assert first.conductor.may_go_on
@@ -122,7 +124,7 @@ def test_a_job_that_is_slow_for_long_is_saved_and_goes_on_with_other_processes(
     rest = first.conductor.again()
     assert rest.trace is not None
     assert rest.trace.events == ()
-    with ProcessJob(plan, rest.how, training) as second:
+    with ProcessJob(plan, rest.how, TRAINING) as second:
         assert second.result(60).exit_code == 0
     assert not second.conductor.may_go_on
     assert rest.job.first_iteration == first.conductor.restarts_at

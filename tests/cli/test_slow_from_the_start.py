@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .shell import rtk
+from .shell import rtk, rtk_forked
 
 MODEL = """from torch import nn
 
@@ -43,8 +43,8 @@ def test_live(job: Path) -> None:
     """Real workers with a true delay do the same, and are much faster from then on."""
     asked = ("--model", "m.py:layers", "--paced", "--microbatch-size", "1", "--sequence-length", "8")
     rest = ("--iterations", "14", "--inject", "slow.jsonl", "--metrics", "m.jsonl")
-    done = rtk("run", "plan.json", *asked, *rest, cwd=job)
-    assert done.returncode == 0
+    done = rtk_forked("run", "plan.json", *asked, *rest, cwd=job)
+    assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in (job / "m.jsonl").read_text().splitlines()]
     (found,) = [one for one in told if one["event"] == "slow_link"][:1]
     assert found["link"] == "0/0-0/1"

@@ -28,6 +28,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("strategies", nargs="+", choices=("ddp", "fsdp", "fsdp1", "gpipe", "1f1b"))
     parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--others", type=int, help="iterations of all strategies but that of --strategy")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=16)
@@ -105,9 +106,10 @@ def _layer(width: int) -> nn.Module:
 def _iterations(strategy: str, options: argparse.Namespace, times_s: list[float]) -> Iterator[int]:
     """The numbers of the iterations; notes how long each takes."""
     slow_rank, first, stop, slow_s = (float(part) for part in options.slow.split(":"))
-    for iteration in range(options.iterations):
+    is_the_one = strategy == (options.strategy or strategy)
+    for iteration in range(options.iterations if is_the_one else options.others or options.iterations):
         began_s = time.perf_counter()
-        if strategy == (options.strategy or strategy):
+        if is_the_one:
             is_slow = dist.get_rank() == slow_rank and first <= iteration < stop
             time.sleep(options.pause + is_slow * slow_s)
         yield iteration

@@ -26,8 +26,17 @@ from rtk.working import Training  # noqa: E402
 
 from .processes import ProcessJob, single_process  # noqa: E402
 
-TRAINING = Training("gpt-tiny", (), 1e-4, 1, 16, threads=1, paced=False, seed=0)
+TRAINING = Training("", (), 1e-4, 1, 16, threads=1, paced=True, seed=0)
 STALL_LIMIT_S = 3.0
+# Small, and in double precision; whoever finds a file with the number of its process beside this one hangs.
+MODEL = """from pathlib import Path
+from rtk.benchmarks.hanging_model import Hanging
+from torch import nn
+
+def layers():
+    inner = [nn.Embedding(256, 16), *(nn.Linear(16, 16) for _ in range(8)), nn.Linear(16, 256)]
+    return [Hanging(layer.double(), Path(__file__).parent) for layer in inner]
+"""
 
 
 def wait_for(job: ProcessJob, event: str, since: int, **fields: Any) -> dict[str, Any]:
@@ -39,17 +48,16 @@ def wait_for(job: ProcessJob, event: str, since: int, **fields: Any) -> dict[str
     return job.said[job.wait_for(is_wanted, since=since)]
 
 
-@pytest.mark.checkout  # trains a model of benchmarks/
+@pytest.mark.checkout  # trains with a layer of benchmarks/
 def test_who_hangs_is_given_up_alone_and_its_process_ends(tmp_path: Path) -> None:
     """A worker whose thread does not come back from a layer, and one that is stopped meanwhile and comes back with its
     thread in an old epoch: each alone is given up, and ends with 137; a replacement joins, and no loss differs."""
-    from rtk.benchmarks.hanging_model import SOURCE
-
-    (tmp_path / "model.py").write_text(SOURCE)
+    (tmp_path / "model.py").write_text(MODEL)
     training = replace(TRAINING, model=f"{tmp_path / 'model.py'}:layers")
     layer = Layer((LayerCost(0.002, 0.002, 0.002),))
     plan = plan_pipeline(Profile((layer,) * 10), Shape(2, 2, 2), "1f1b")
-    with ProcessJob(plan, JobConfig(10**6, stall_limit_s=STALL_LIMIT_S), training) as job:
+    how = JobConfig(10**6, stall_limit_s=STALL_LIMIT_S)
+    with ProcessJob(plan, how, training, is_watchful=False) as job:
         job.wait_for_iteration(3)
         first, since = job.processes["1/0"], len(job.said)
         (tmp_path / str(first.pid)).touch()
