@@ -19,8 +19,6 @@ from rtk.schemas.documents import read_document
 from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
 from rtk.schemas.profile import Connection, DoesNotFitError, Profile
 
-from ..warm import forking
-
 TAKES = torch.Size([2, 4]), torch.float32
 
 
@@ -208,10 +206,8 @@ def test_settings_tell_layers_apart() -> None:
     assert likeness_of(first, TAKES, False) != likeness_of(first, TAKES, True), "the last one has the loss"
 
 
-def test_measured_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_in_a_process_of_its_own() -> None:
     """A process measures when it is told to, says how far it is, and hands its profile over."""
-    forked = forking()
-    monkeypatch.setattr("multiprocessing.get_context", lambda method: forked)
     seen: list[tuple[int, int]] = []
     asked = measuring.Measuring("gpt-tiny", 1, 8, repeats=2)
     (profile,) = measuring.measure_at_once(
