@@ -20,7 +20,6 @@ from .runners.processes import WorkerProcesses
 from .schemas.documents import canonical
 from .schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from .schemas.remarks import remark
-from .wiring import monitor_of
 from .working import COORDINATOR, NOT_BEFORE, SECRET, Training, load_training, tokens_of, training_of
 
 if TYPE_CHECKING:
@@ -139,6 +138,7 @@ class JobController:
             is_watchful: whether it looks for what is slow, unless workers without a pace share cores; where a trace
                 slows something down it always does.
         """
+        from .profilers.failslow.monitor.ring import monitor_of
         from .runners.resilience.conditions import Crowding
         from .runners.resilience.rules import CoordinatorRules
         from .runners.resilience.server import Limits, Server, Surroundings
@@ -335,7 +335,7 @@ def _remedies(plan: "Plan", how: JobConfig) -> RemedyCosts:
 
 def _job(plan: "Plan", how: JobConfig, trace: "Trace | None") -> "Job":
     from .runners.resilience.protocol import Job
-    from .runners.virtual.cluster import joins
+    from .schemas.trace import joins
 
     job = Job(
         plan=plan,
@@ -388,7 +388,7 @@ def _trace(plan: "Plan", path: str | None) -> "Trace | None":
     """
     if path is None:
         return None
-    from .runners.virtual.cluster import read_valid_trace
+    from .schemas.trace import read_valid_trace
 
     trace = read_valid_trace(path, plan)
     for index, event in enumerate(trace.events):
@@ -405,7 +405,7 @@ def _events_of(trace: "Trace", hello: "Hello") -> "list[TraceEvent]":
 
     Those of its worker's links are all its own, for they happen to machines, whoever runs there.
     """
-    from .runners.virtual.cluster import link_ends
+    from .schemas.trace import link_ends
 
     mine = [event for event in trace.events if event.worker == hello.worker]
     joins = [0, *(i + 1 for i, event in enumerate(mine) if event.kind == "join"), len(mine) + 1]

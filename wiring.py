@@ -23,46 +23,12 @@ if TYPE_CHECKING:
     from .schemas.cluster import Cluster
     from .schemas.documents import Document
     from .schemas.form import DataType
-    from .schemas.plan import Place, Plan
+    from .schemas.plan import Plan
     from .schemas.profile import Profile
-    from .schemas.protocols import Monitor
-    from .schemas.site import Site
-    from .schemas.timeline import Timeline
     from .schemas.trace import Trace
     from .viz.drawing import Drawing
 
 D = TypeVar("D", bound="Document")
-
-# A message is late by this share of the shortest F and I of a stage, and at least by so many seconds.
-LATE = 0.2
-LATE_S = 0.003
-
-
-def monitor_of(plan: "Plan", is_resumed: bool = False) -> "Monitor":
-    """What finds the slow links and workers of a job.
-
-    A message is late by a share (`LATE`) of the shortest F and I of a stage, for that is what it delays, or by
-    `LATE_S`, which a scheduler or the measurement itself may take.
-
-    Args:
-        plan: that the job starts with.
-        is_resumed: whether the job may have begun under another coordinator.
-    """
-    from .profilers.failslow.monitor.job import Expected
-    from .profilers.failslow.monitor.ring import LiveMonitor
-    from .runners.virtual.cluster import delay_at_home_s
-
-    stages = [plan.stage_of(worker) for worker in plan.workers]
-    shortest_s = min(stage.forward_s + stage.backward_input_s for stage in stages)
-    sum_s = {worker.name: stage.allreduce_s for worker, stage in zip(plan.workers, stages, strict=True)}
-    expected = Expected(
-        least_s=max(LATE_S, LATE * shortest_s),
-        delay_s=lambda one, other: delay_at_home_s(plan, one, other),
-        sum_s=lambda one, other: max(sum_s[one], sum_s[other]),
-        slowdown={worker.name: worker.slowdown for worker in plan.workers if worker.slowdown is not None},
-    )
-    present = [worker.name for worker in plan.live_workers()]
-    return LiveMonitor(list(sum_s), present, expected, is_resumed)
 
 
 @overload
@@ -209,24 +175,6 @@ def import_plan(schedule: str, profile: "Profile", *, dp: int = 1) -> "Plan":
     return replace(made, inputs={**made.inputs, "schedule": hashlib.sha256(data).hexdigest()})
 
 
-def conditioned(
-    plan: "Plan", slow: "Factors | None", link_delay: "Delays | None", site: "Site"
-) -> "tuple[Plan, tuple[Place, ...]]":
-    """A valid plan as it is under slow workers and links, those of the machines included, and who has failed there.
-
-    Raises:
-        InvalidInputError: the plan has no such worker or link.
-        InfeasibleError: the machines are too few.
-    """
-    from .planners.plain.verbs import factors, link_delays
-    from .schemas.conditions import under_conditions
-    from .schemas.plan import name_of
-
-    there = site.troubles_of(plan)
-    slowed = {name_of(place): factor for place, factor in {**there.slow, **factors(slow)}.items()}
-    return under_conditions(plan, slowed, {**there.link_delay_s, **link_delays(link_delay)}), there.failed
-
-
 def simulate(
     plan: "Plan",
     *,
@@ -255,6 +203,7 @@ def simulate(
     Raises:
         InvalidInputError: the plan is not valid, has no such worker or link, or workers have failed on these machines.
     """
+    from .planners.plain.verbs import conditioned
     from .runners import simulator
     from .schemas.check import require_valid
     from .schemas.site import site_of
@@ -309,11 +258,11 @@ def inject(
     Raises:
         InvalidInputError: the plan is not valid, or the trace cannot happen to its workers.
     """
-    from .planners.plain.verbs import known
+    from .planners.plain.verbs import conditioned, known
     from .planners.recovery.answers import PolicyName, answers_for, remedies_of
-    from .runners.virtual.cluster import check_trace
     from .schemas.check import require_valid
     from .schemas.site import site_of
+    from .schemas.trace import check_trace, failing
 
     if policy is not None:
         known(policy, [one.value for one in PolicyName], "--policy")
@@ -325,17 +274,6 @@ def inject(
     answers = answers_for(under, chosen, atlas, normalize_within, host_memory)
     remedies = remedies_of(mitigate, plan, chosen)
     return story_of(under, happens, iterations, answers, remedies, costs, jitter, seed, transport)
-
-
-def failing(plan: "Plan", failed: "Sequence[Place]", then: "Callable[[Plan], Trace | None]") -> "Trace":
-    """What happens: workers fail at the start, all at once, and then whatever is said for the plan that is left."""
-    from .schemas.plan import name_of
-    from .schemas.trace import Trace, TraceEvent
-
-    names = [name_of(place) for place in failed]
-    left = (replace(worker, order=None, failed=True) if worker.name in names else worker for worker in plan.workers)
-    rest = then(replace(plan, workers=tuple(left)))
-    return Trace((*(TraceEvent("fail", time_s=0.0, worker=name) for name in names), *(rest.events if rest else ())))
 
 
 def story_of(
@@ -351,18 +289,11 @@ def story_of(
 ) -> "SimulatedRun":
     """Let a trace happen to a plan, watched by the monitor and answered by the planners of `rtk run`."""
     from .planners.recovery.escalation import escalating
+    from .profilers.failslow.monitor.ring import monitor_of
     from .runners.virtual.job import simulate_story
 
     monitor = escalating(monitor_of(plan), plan, remedies, lambda: answers)
     return simulate_story(plan, trace, iterations, answers, costs, jitter, seed, monitor, transport)
-
-
-def timeline_of(plan: "Plan") -> "Timeline":
-    """A valid plan, simulated: two iterations if its optimizers are staggered, for they overlap."""
-    from .runners.simulator import simulate
-
-    simulation = simulate(plan)
-    return simulation.repeated(2) if plan.optimizer == "staggered" else simulation.timeline
 
 
 def drawing_of(document: Any, names: Sequence[str] | None = None) -> "Drawing":
@@ -376,7 +307,7 @@ def drawing_of(document: Any, names: Sequence[str] | None = None) -> "Drawing":
     Raises:
         InvalidInputError: it cannot be drawn, or a plan is not valid.
     """
-    from .runners.simulator import Simulation
+    from .runners.simulator import Simulation, timeline_of
     from .schemas.check import require_valid
     from .schemas.plan import Plan
     from .schemas.replay_report import ReplayReport
@@ -414,6 +345,7 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str]) -> "Drawing":
     Raises:
         InvalidInputError: a file cannot be read, is of no such kind, or of one that is not drawn with the others.
     """
+    from .runners.simulator import timeline_of
     from .schemas.check import require_valid
     from .schemas.documents import parse_document, sniff_format
     from .schemas.files import read_bytes, source_of

@@ -30,6 +30,7 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName, answers_for
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
+from rtk.profilers.failslow.monitor.ring import monitor_of
 from rtk.runners.program import Sending
 from rtk.runners.simulator import simulate
 from rtk.runners.virtual.job import simulate_story
@@ -42,7 +43,6 @@ from rtk.schemas.protocols import Hand
 from rtk.schemas.timeline import Timeline
 from rtk.schemas.trace import Trace, TraceEvent, print_trace
 from rtk.tests.runners.processes import ProcessJob
-from rtk.wiring import monitor_of
 from rtk.working import Training
 
 OPERATION_S = 0.02

@@ -8,13 +8,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from ...schemas.conditions import LinkPlace, Pair, pair_of
+from ...schemas.conditions import LinkPlace, Pair, pair_of, under_conditions
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import LeanSchedule, Schedule
 from ...schemas.plan import Place, Plan, name_of, parse_place
 from ...schemas.profile import Profile
 from ...schemas.quantities import USUAL_TIME_LIMIT_S
-from ...schemas.site import site_of, site_or_count
+from ...schemas.site import Site, site_of, site_or_count
 from ...schemas.text import did_you_mean, listed
 from ..adaptra.plan import Technique as WarmUps
 from ..adaptra.plan import plan_adaptra as adaptra_of
@@ -115,6 +115,20 @@ def factors(slow: Factors | None) -> dict[Place, float]:
         if not 0 < factor < math.inf:
             raise InvalidInputError(f"{factor!r} is no factor", where="--slow", fix="a factor is finite and above 0")
     return {place(worker, "--slow"): factor for worker, factor in (slow or {}).items()}
+
+
+def conditioned(
+    plan: Plan, slow: Factors | None, link_delay: Delays | None, site: Site
+) -> tuple[Plan, tuple[Place, ...]]:
+    """A valid plan as it is under slow workers and links, those of the machines included, and who has failed there.
+
+    Raises:
+        InvalidInputError: the plan has no such worker or link.
+        InfeasibleError: the machines are too few.
+    """
+    there = site.troubles_of(plan)
+    slowed = {name_of(place): factor for place, factor in {**there.slow, **factors(slow)}.items()}
+    return under_conditions(plan, slowed, {**there.link_delay_s, **link_delays(link_delay)}), there.failed
 
 
 def limits_of(memory_limit: float | Sequence[float] | None) -> Sequence[float] | None:

@@ -7,13 +7,13 @@ import pytest
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
+from rtk.profilers.failslow.monitor.ring import LATE_S, monitor_of
 from rtk.runners.resilience.protocol import Hello
 from rtk.running import JobConfig, JobController, first_beyond
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.protocols import Measured, Monitor
-from rtk.wiring import LATE_S, monitor_of
 
 PROFILE = Profile((Layer((LayerCost(0.02, 0.03, 0.01),)),) * 3)
 PLAN = plan_pipeline(PROFILE, Shape(3, 2, 4, link_delay_s={(None, 0): 0.1, (1, 1): 0.2}), "1f1b")

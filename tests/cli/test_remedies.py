@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rtk import running
+from rtk.profilers.failslow.monitor import ring
 from rtk.running import JobConfig, raise_for
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink, SlowWorker
 from rtk.schemas.errors import RuntimeFailedError
@@ -46,7 +46,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Findings]:
     def monitor_of(plan: Plan, is_resumed: bool = False) -> Monitor:
         return Told(findings.pop(0))
 
-    monkeypatch.setattr(running, "monitor_of", monitor_of)
+    monkeypatch.setattr(ring, "monitor_of", monitor_of)
     return findings
 
 
