@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from .runners.traces.verbs import trace_convert as trace_convert
     from .runners.traces.verbs import trace_generate as trace_generate
     from .runners.traces.verbs import trace_show as trace_show
-    from .running import JobConfig as JobConfig
+    from .runners.training import JobConfig as JobConfig
+    from .runners.training import Training as Training
     from .running import coordinate as coordinate
     from .running import run as run
     from .schemas.atlas import Atlas as Atlas
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
     from .wiring import read as read
     from .wiring import simulate as simulate
     from .wiring import write as write
-    from .working import Training as Training
 
     Coordinator = _Server
     detect = _track
@@ -87,7 +87,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "Atlas": "schemas.atlas",
     "Coordinator": "runners.resilience.server:Server",
-    "JobConfig": "running",
+    "JobConfig": "runners.training",
     "Plan": "schemas.plan",
     "PlanRunner": "runners.torch.runner",
     "Profile": "schemas.profile",
@@ -100,7 +100,7 @@ _PLACES = {
     "Trace": "schemas.trace",
     "TraceEvent": "schemas.trace",
     "TraceOptions": "runners.traces.read",
-    "Training": "working",
+    "Training": "runners.training",
     "check_timeline": "schemas.check",
     "coordinate": "running",
     "detect": "profilers.failslow.tracker:track",

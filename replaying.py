@@ -119,11 +119,12 @@ def replay(
         InfeasibleError: not even a cluster that never fails can train the job, or the machines are too few.
     """
     from .planners.plain.jobs import AskedJob, job_of
-    from .planners.plain.verbs import known, limits_of
+    from .planners.plain.verbs import limits_of
     from .planners.recovery.catalogue import NAMES, require_name
     from .runners.traces.read import reading_of
     from .schemas.orders import LeanSchedule
     from .schemas.site import machines_of
+    from .schemas.text import known
 
     names = tuple(NAMES) if policies is None else tuple(policies)
     for one in names:

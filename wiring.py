@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .schemas.errors import InvalidInputError
-from .schemas.text import listed
+from .schemas.text import known, listed
 
 if TYPE_CHECKING:
     from .planners.plain.verbs import Delays, Factors
@@ -258,7 +258,7 @@ def inject(
     Raises:
         InvalidInputError: the plan is not valid, or the trace cannot happen to its workers.
     """
-    from .planners.plain.verbs import conditioned, known
+    from .planners.plain.verbs import conditioned
     from .planners.recovery.answers import PolicyName, answers_for, remedies_of
     from .schemas.check import require_valid
     from .schemas.site import site_of
@@ -392,7 +392,6 @@ def draw(document: Any, path: str, *, title: str | None = None) -> None:
     Raises:
         InvalidInputError: the document cannot be drawn, or the path's ending names no picture.
     """
-    from .planners.plain.verbs import known
     from .schemas.files import write_bytes
     from .viz.drawing import drawn
     from .viz.style import PICTURE_ENDINGS

@@ -15,7 +15,7 @@ from ...schemas.plan import Place, Plan, name_of, parse_place
 from ...schemas.profile import Profile
 from ...schemas.quantities import USUAL_TIME_LIMIT_S
 from ...schemas.site import Site, site_of, site_or_count
-from ...schemas.text import did_you_mean, listed
+from ...schemas.text import known
 from ..adaptra.plan import Technique as WarmUps
 from ..adaptra.plan import plan_adaptra as adaptra_of
 from ..batch.distribute import Distribution, distribute
@@ -59,14 +59,6 @@ def effort_of(solver: SolverName, time_limit: float | None, seed: int, require_o
             f"'{time_limit}' cannot be read", where="--time-limit", fix="give a finite number of seconds"
         )
     return Effort(solver, time_limit, seed)
-
-
-def known(word: str, words: Sequence[str], option: str) -> None:
-    """Raise InvalidInputError unless a word is one of those that an option takes."""
-    if word not in words:
-        raise InvalidInputError(
-            f"{word!r} is not known", where=option, fix=did_you_mean(word, words, f"take one of {listed(words)}")
-        )
 
 
 def places(workers: Iterable[WorkerName], option: str = "--failed") -> list[Place]:

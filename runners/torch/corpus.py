@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.plan import Plan
 
 
 class ByteCorpus:
@@ -35,6 +36,10 @@ class ByteCorpus:
                 where=", ".join(map(str, paths)),
                 fix="give more text with --data, or a smaller --sequence-length",
             )
+
+    def tokens_of(self, plan: Plan) -> int:
+        """Tokens of one iteration of a plan."""
+        return plan.total_microbatches() * self.microbatch_size * self.sequence_length
 
     def batch(self, iteration: int) -> "ByteBatch":
         """The micro-batches of one iteration."""

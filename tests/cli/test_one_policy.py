@@ -14,7 +14,7 @@ from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import AtlasRequest, opening
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.profilers.failslow.monitor import ring
-from rtk.running import JobConfig
+from rtk.runners.training import JobConfig
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowWorker
 from rtk.schemas.documents import write_document
 from rtk.schemas.plan import Plan

@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("torch")
 
 from rtk.profilers.failslow.monitor import ring
-from rtk.running import JobConfig, raise_for
+from rtk.runners.resilience.controller import raise_for
+from rtk.runners.training import JobConfig
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink, SlowWorker
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.plan import Plan
