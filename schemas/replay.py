@@ -6,12 +6,13 @@ fate, in a running job often a single worker. What a policy answers is a sequenc
 standing into force.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from .conditions import PlanConditions, slow_at
 from .errors import InvalidInputError
+from .orders import LeanSchedule
 from .plan import Place
 from .text import did_you_mean
 
@@ -146,6 +147,18 @@ class StateChange:
 
 
 Transition = tuple[StateChange, ...]  # what is done about an event, in the order in which it is due; nothing: ()
+
+
+@dataclass(frozen=True)
+class AskedJob:
+    """A shape as it is asked for; without pipelines there are as many as the cluster holds."""
+
+    pp: int
+    microbatches: int
+    dp: int | None = None
+    tensor_parallel: int = 1
+    schedule: LeanSchedule = "1f1b"
+    memory_limit_bytes: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,30 +1,14 @@
 """The job of a replay, put together from what options or a sweep's file say."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from ...schemas.cluster import Cluster
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.fields import MOST_NODES
-from ...schemas.orders import LeanSchedule
 from ...schemas.profile import Profile
-from ...schemas.replay import Costs
+from ...schemas.replay import AskedJob, Costs
 from ...schemas.site import Site
 from ...schemas.text import counted
 from ..recovery.job import TrainingJob
 from ..shape import Shape
-
-
-@dataclass(frozen=True)
-class AskedJob:
-    """A shape as it is asked for; without pipelines there are as many as the cluster holds."""
-
-    pp: int
-    microbatches: int
-    dp: int | None = None
-    tensor_parallel: int = 1
-    schedule: LeanSchedule = "1f1b"
-    memory_limit_bytes: Sequence[float] | None = None
 
 
 def job_of(profile: Profile, site: Site, asked: AskedJob, costs: Costs, seed: int) -> TrainingJob:
