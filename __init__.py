@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .profilers.detecting import detect_files as detect_files
     from .profilers.failslow.monitor.command import monitor as monitor
     from .profilers.failslow.tracker import track as _track
-    from .refining import profile_refine as profile_refine
     from .replaying import replay as replay
     from .runners.resilience.server import Server as _Server
     from .runners.torch.resilient import ResilientWorker as ResilientWorker
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from .wiring import import_plan as import_plan
     from .wiring import inject as inject
     from .wiring import profile_measured as profile_measured
+    from .wiring import profile_refine as profile_refine
     from .wiring import read as read
     from .wiring import simulate as simulate
     from .wiring import write as write
@@ -129,7 +129,7 @@ _PLACES = {
     "profile_compare": "profilers.comparing:compare",
     "profile_links": "probing",
     "profile_measured": "wiring",
-    "profile_refine": "refining",
+    "profile_refine": "wiring",
     "quickstart": "whole_flow",
     "read": "wiring",
     "read_cluster": "schemas.site",

@@ -1,8 +1,8 @@
 """What ties wings together: the verbs of the library that need more than one of them.
 
 `rtk/__init__.py` is the library's face; a verb that one wing can do alone stands in that wing. Verbs that are subjects
-of their own tie wings beside this file: `running`, `working`, `replaying`, `sweeping`, `probing`, `refining`,
-`whole_flow`. Nothing else imports two wings but `cli/`, which calls these.
+of their own tie wings beside this file: `running`, `replaying`, `sweeping`, `probing`, `whole_flow`. Nothing else
+imports two wings but `cli/`, which calls these.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,13 +17,14 @@ from .schemas.text import known, listed
 if TYPE_CHECKING:
     from .planners.plain.verbs import Delays, Factors
     from .planners.recovery.escalation import RemedyCosts
+    from .profilers.refine import MeasuredRun, Refinement
     from .runners.program import Sending
     from .runners.simulator import Simulation
     from .runners.virtual.job import SimulatedRun, SwitchCosts
     from .schemas.cluster import Cluster
     from .schemas.documents import Document
     from .schemas.form import DataType
-    from .schemas.plan import Plan
+    from .schemas.plan import Layers, Plan
     from .schemas.profile import Profile
     from .schemas.trace import Trace
     from .viz.drawing import Drawing
@@ -139,6 +140,33 @@ def profile_measured(
     form = ModelForm(cut, dtype or AS_USUAL.dtype, checkpointing)
     asked = Measuring(model, microbatch_size, sequence_length, form, tuple(tp), repeats, threads, seed, at_once)
     return measure(asked, TorchStage, tell)
+
+
+def profile_refine(
+    profile: "Profile", timelines: Sequence[str], plans: "Sequence[Plan]" = ()
+) -> "tuple[Refinement, list[MeasuredRun]]":
+    """Correct a profile's times by what runs measured, stage by stage.
+
+    Args:
+        profile: to be corrected.
+        timelines: files: timelines of `rtk run`, traces of torch's profiler, or folders of such traces; single traces
+            are the ranks of one job.
+        plans: that were run; for others stages are cut as planners cut them.
+
+    Returns:
+        The refinement, with the `profile` as it is now, and what the timelines say.
+
+    Raises:
+        InvalidInputError: a file cannot be read, or is of no such job.
+    """
+    from .planners.shape import cut_stages
+    from .profilers.refine import given_timelines, refine, run_of
+
+    def cut(of: "Profile", count: int) -> "list[Layers]":
+        return [stage.layers for stage in cut_stages(of, count, peers=1).stages]
+
+    runs = [run_of(given, profile, plans, cut) for given in given_timelines(timelines)]
+    return refine(profile, runs), runs
 
 
 def import_plan(schedule: str, profile: "Profile", *, dp: int = 1) -> "Plan":

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..schemas.profile import Connection, Network, ring_steps
+from ..schemas.documents import to_tree
+from ..schemas.profile import Connection, Network, Profile, ring_steps
 from .failslow.monitor.job import slow_among
 
 # Latency and bandwidth out of what messages of several sizes took: the alpha-beta model, t = alpha + bytes * beta.
@@ -71,6 +72,16 @@ class LinkFit:
         """From the least to the most."""
         low, high = self.s_per_byte_range
         return bandwidth_of(high), bandwidth_of(low)
+
+    def tree(self) -> dict[str, Any]:
+        """It as JSON."""
+        return {
+            "latency_s": self.latency_s,
+            "latency_range_s": list(self.latency_range_s),
+            "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
+            "bandwidth_range_bytes_per_s": list(self.bandwidth_range_bytes_per_s),
+            "error": {"median": self.median_error, "worst": self.worst_error},
+        }
 
 
 def bandwidth_of(s_per_byte: float) -> float | None:
@@ -215,6 +226,46 @@ class LinkSurvey:
     def pairs_of(self, within_node: bool) -> list[PairFit]:
         """Those of one kind."""
         return [one for one in self.pairs if one.within_node == within_node]
+
+    def tree(self) -> dict[str, Any]:
+        """All fits as JSON."""
+        return {
+            "pairs": [
+                {
+                    "from": one.ends[0],
+                    "to": one.ends[1],
+                    "within_node": one.within_node,
+                    **one.fit.tree(),
+                    "slow_latency": one.slow_latency,
+                    "slow_bandwidth": one.slow_bandwidth,
+                    "one_way_s": {str(size): time_s for size, time_s in one.usual_s.items()},
+                }
+                for one in self.pairs
+            ],
+            # Latency and bandwidth are those of one step of a ring, so they compare with those of pairs.
+            "allreduce": [
+                {
+                    "ranks": list(one.ranks),
+                    "within_node": one.within_node,
+                    **one.fit.tree(),
+                    "time_s": {str(size): time_s for size, time_s in one.usual_s.items()},
+                    "over_planned": {str(size): ratio for size, ratio in one.over_planned.items()},
+                }
+                for one in self.allreduces
+            ],
+            "intra_node": to_tree(self.network.intra_node),
+            "inter_node": to_tree(self.network.inter_node),
+        }
+
+    def into(self, profile: Profile) -> Profile:
+        """The profile with the paths that were measured; a kind that no pair was of stays as it is."""
+        network, measured = profile.network, self.network
+        changed = replace(
+            network,
+            intra_node=measured.intra_node or network.intra_node,
+            inter_node=measured.inter_node or network.inter_node,
+        )
+        return replace(profile, network=changed)
 
 
 def survey(

@@ -10,11 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from ..schemas.errors import RuntimeFailedError
+from ..schemas.errors import InvalidInputError, RuntimeFailedError
 
 # How long a worker may take to end by itself, once the job is over, before it is killed.
 GRACE_S = 5.0
 LAUNCHED = "RTK_LAUNCHED"
+MEETING = "RTK_PROBE_MEETING"  # a file on which ranks meet that were started without torchrun: nobody listens on a port
 M_ARENA_MAX = -8  # of malloc.h
 
 
@@ -99,6 +100,33 @@ def keep_one_arena() -> None:
     """
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
+def be_rank(command: str) -> None:
+    """Make sure that this process is a rank of a job, which ends with whoever started it.
+
+    Args:
+        command: what the user calls, such as `rtk probe`.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    if "RANK" not in os.environ:
+        raise InvalidInputError(
+            f"{command} runs on every rank of a job, and this process is none",
+            where="RANK",
+            fix=f"start it as `torchrun --nproc-per-node 8 --no-python {command}`, or here with --processes N",
+        )
+    die_with_launcher()
+
+
+def several(ranks: int) -> int:
+    """So many ranks; raises InvalidInputError where it is one, which has no links."""
+    if ranks < 2:
+        raise InvalidInputError(
+            "there are no links in a job of one rank", where="--processes, or torchrun", fix="start two ranks or more"
+        )
+    return ranks
 
 
 def arguments_of(options: Mapping[str, object]) -> list[str]:
