@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .profilers.detecting import detect_files as detect_files
     from .profilers.failslow.monitor.watch import monitor as monitor
     from .profilers.failslow.tracker import track as _track
-    from .refining import profile_refine as profile_refine
     from .replaying import replay as replay
     from .runners.resilience.server import Server as _Server
     from .runners.torch.resilient import ResilientWorker as ResilientWorker
@@ -42,7 +41,8 @@ if TYPE_CHECKING:
     from .runners.traces.verbs import trace_convert as trace_convert
     from .runners.traces.verbs import trace_generate as trace_generate
     from .runners.traces.verbs import trace_show as trace_show
-    from .running import JobConfig as JobConfig
+    from .runners.training import JobConfig as JobConfig
+    from .runners.training import Training as Training
     from .running import coordinate as coordinate
     from .running import run as run
     from .schemas.atlas import Atlas as Atlas
@@ -67,10 +67,10 @@ if TYPE_CHECKING:
     from .wiring import import_plan as import_plan
     from .wiring import inject as inject
     from .wiring import profile_measured as profile_measured
+    from .wiring import profile_refine as profile_refine
     from .wiring import read as read
     from .wiring import simulate as simulate
     from .wiring import write as write
-    from .working import Training as Training
 
     Coordinator = _Server
     detect = _track
@@ -87,7 +87,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "Atlas": "schemas.atlas",
     "Coordinator": "runners.resilience.server:Server",
-    "JobConfig": "running",
+    "JobConfig": "runners.training",
     "Plan": "schemas.plan",
     "PlanRunner": "runners.torch.runner",
     "Profile": "schemas.profile",
@@ -100,7 +100,7 @@ _PLACES = {
     "Trace": "schemas.trace",
     "TraceEvent": "schemas.trace",
     "TraceOptions": "runners.traces.read",
-    "Training": "working",
+    "Training": "runners.training",
     "check_timeline": "schemas.check",
     "coordinate": "running",
     "detect": "profilers.failslow.tracker:track",
@@ -129,7 +129,7 @@ _PLACES = {
     "profile_compare": "profilers.comparing:compare",
     "profile_links": "probing",
     "profile_measured": "wiring",
-    "profile_refine": "refining",
+    "profile_refine": "wiring",
     "quickstart": "whole_flow",
     "read": "wiring",
     "read_cluster": "schemas.site",

@@ -5,52 +5,20 @@ It stands at the root because the runners take the readings, and the profilers j
 
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from .runners.processes import die_with_launcher
-from .schemas.conditions import Pair, pair_of
-from .schemas.documents import to_tree
-from .schemas.errors import InvalidInputError
+from .runners.processes import MEETING, be_rank, several
+from .schemas.conditions import Pair
 
 if TYPE_CHECKING:
     from .profilers.failslow.monitor.job import SlowParts
-    from .profilers.link_survey import LinkFit, LinkSurvey
-    from .runners.torch.probe import Place, ProbeSamples
+    from .profilers.link_survey import LinkSurvey
+    from .runners.torch.probe import Computed, Exchanged, Place, ProbeSamples
     from .schemas.profile import Profile
 
-MEETING = "RTK_PROBE_MEETING"  # a file on which ranks meet that were started without torchrun: nobody listens on a port
 ProbedLinks = Literal["ring", "tree", "all"]
-Computed = dict[str, dict[str, list[float]]]  # by data type, then by worker, in s
-Exchanged = dict[str, dict[Pair, list[float]]]  # by message size, then by link, in s
-
-
-def be_rank(command: str) -> None:
-    """Make sure that this process is a rank of a job, which ends with whoever started it.
-
-    Args:
-        command: what the user calls, such as `rtk probe`.
-
-    Raises:
-        InvalidInputError: it is none.
-    """
-    if "RANK" not in os.environ:
-        raise InvalidInputError(
-            f"{command} runs on every rank of a job, and this process is none",
-            where="RANK",
-            fix=f"start it as `torchrun --nproc-per-node 8 --no-python {command}`, or here with --processes N",
-        )
-    die_with_launcher()
-
-
-def crowded_hosts(places: "Iterable[Place]") -> list[str]:
-    """Machines with more ranks than processor cores, where these compute."""
-    given = list(places)
-    ranks = Counter(one.host for one in given if one.device == "cpu")
-    cores = {one.host: one.cores for one in given}
-    return sorted(host for host, count in ranks.items() if count > cores[host])
 
 
 @dataclass(frozen=True)
@@ -70,8 +38,8 @@ class ProbeFindings:
     pairs: ProbedLinks
     passes: int
     took_s: float
-    compute_s: Computed
-    exchange_s: Exchanged
+    compute_s: "Computed"
+    exchange_s: "Exchanged"
     slow: "SlowParts"
 
     @property
@@ -83,6 +51,8 @@ class ProbeFindings:
     @property
     def crowded(self) -> list[str]:
         """Machines with more ranks than cores."""
+        from .runners.torch.probe import crowded_hosts
+
         return crowded_hosts(one.place for one in self.readings.values())
 
     def tree(self) -> dict[str, Any]:
@@ -134,7 +104,7 @@ def probe(
     """
     from .profilers.failslow.monitor.job import slow_parts
     from .runners import passes as orders
-    from .runners.torch.probe import ProbeWorkload, Trials, meeting, take_readings
+    from .runners.torch.probe import ProbeWorkload, Trials, by_test, meeting, take_readings
 
     be_rank("rtk probe")
     size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -146,15 +116,7 @@ def probe(
         took_s = time.perf_counter() - begin_s
     if int(os.environ["RANK"]) != 0:
         return None
-    compute_s: Computed = {}
-    exchange_s: Exchanged = {}
-    for rank, one in readings.items():
-        for test, times_s in one.compute_s.items():
-            compute_s.setdefault(test, {})[str(rank)] = list(times_s)
-        # Both directions of a link, and passes that it comes in twice, together.
-        for (peer, size_bytes), times in sorted(one.exchange_s.items()):
-            of_size = exchange_s.setdefault(str(size_bytes), {})
-            of_size.setdefault(pair_of(str(rank), str(peer)), []).extend(times)
+    compute_s, exchange_s = by_test(readings)
     slow = slow_parts(compute_s, exchange_s, {str(rank): one.place.host for rank, one in readings.items()})
     return ProbeFindings(readings, pairs, len(passes), took_s, compute_s, exchange_s, slow)
 
@@ -175,40 +137,18 @@ class MeasuredLinks:
 
     def tree(self) -> dict[str, Any]:
         """All of it as JSON."""
+        from .runners.torch.probe import crowded_hosts
+
         return {
             "ranks": [{"rank": rank, "host": one.host, "device": one.device} for rank, one in enumerate(self.places)],
             "pairs_at_once": self.together,
             "crowded": crowded_hosts(self.places),
-            "pairs": [
-                {
-                    "from": one.ends[0],
-                    "to": one.ends[1],
-                    "within_node": one.within_node,
-                    **_fit(one.fit),
-                    "slow_latency": one.slow_latency,
-                    "slow_bandwidth": one.slow_bandwidth,
-                    "one_way_s": {str(size): time_s for size, time_s in one.usual_s.items()},
-                }
-                for one in self.survey.pairs
-            ],
-            # Latency and bandwidth are those of one step of a ring, so they compare with those of pairs.
-            "allreduce": [
-                {
-                    "ranks": list(one.ranks),
-                    "within_node": one.within_node,
-                    **_fit(one.fit),
-                    "time_s": {str(size): time_s for size, time_s in one.usual_s.items()},
-                    "over_planned": {str(size): ratio for size, ratio in one.over_planned.items()},
-                }
-                for one in self.survey.allreduces
-            ],
-            "intra_node": to_tree(self.survey.network.intra_node),
-            "inter_node": to_tree(self.survey.network.inter_node),
+            **self.survey.tree(),
         }
 
     def into(self, profile: "Profile") -> "Profile":
         """The profile with the paths that were measured; a kind that no pair was of stays as it is."""
-        return with_network(profile, self.survey)
+        return self.survey.into(profile)
 
 
 def profile_links(
@@ -251,33 +191,3 @@ def profile_links(
     return MeasuredLinks(
         survey(hosts, readings.exchange_s, readings.allreduce_s, seed), tuple(readings.places), together
     )
-
-
-def several(ranks: int) -> int:
-    """So many ranks; raises InvalidInputError where it is one, which has no links."""
-    if ranks < 2:
-        raise InvalidInputError(
-            "there are no links in a job of one rank", where="--processes, or torchrun", fix="start two ranks or more"
-        )
-    return ranks
-
-
-def with_network(profile: "Profile", found: "LinkSurvey") -> "Profile":
-    """The profile with the paths that were measured; a kind that no pair was of stays as it is."""
-    network, measured = profile.network, found.network
-    changed = replace(
-        network,
-        intra_node=measured.intra_node or network.intra_node,
-        inter_node=measured.inter_node or network.inter_node,
-    )
-    return replace(profile, network=changed)
-
-
-def _fit(fit: "LinkFit") -> dict[str, Any]:
-    return {
-        "latency_s": fit.latency_s,
-        "latency_range_s": list(fit.latency_range_s),
-        "bandwidth_bytes_per_s": fit.bandwidth_bytes_per_s,
-        "bandwidth_range_bytes_per_s": list(fit.bandwidth_range_bytes_per_s),
-        "error": {"median": fit.median_error, "worst": fit.worst_error},
-    }

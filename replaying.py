@@ -118,11 +118,13 @@ def replay(
         InvalidInputError: the trace cannot be read, or there is no such policy or cost.
         InfeasibleError: not even a cluster that never fails can train the job, or the machines are too few.
     """
-    from .planners.plain.verbs import AskedJob, job_of, known, limits_of
+    from .planners.plain.verbs import job_of, limits_of
     from .planners.recovery.catalogue import NAMES, require_name
     from .runners.traces.read import reading_of
     from .schemas.orders import LeanSchedule
+    from .schemas.replay import AskedJob
     from .schemas.site import machines_of
+    from .schemas.text import known
 
     names = tuple(NAMES) if policies is None else tuple(policies)
     for one in names:
@@ -376,23 +378,3 @@ class _Facts:
             self._tally = TraceCounter(moment)
         else:
             self._tally.note(moment)
-
-
-def parse_policies(text: str | None) -> tuple[str, ...]:
-    """The value of `--policies`: names with commas between them; None: all.
-
-    Raises:
-        InvalidInputError: a name is unknown, or stands there twice.
-    """
-    from .planners.recovery.catalogue import NAMES, require_name
-
-    if text is None:
-        return tuple(NAMES)
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    for name in names:
-        require_name(name)
-    doubled = next((name for name in names if names.count(name) > 1), None)
-    if doubled is not None or not names:
-        what = f"{doubled} stands there twice" if doubled else "there are no policies"
-        raise InvalidInputError(what, where="--policies", fix=f"take some of {', '.join(NAMES)}")
-    return names

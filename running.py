@@ -1,432 +1,91 @@
-"""Jobs that survive: `rtk run` and `rtk coordinate`.
+"""Jobs of real processes: `rtk run` and `rtk coordinate`.
 
-It stands at the root because it hands the runners' coordinator the planners' answers and the profilers' monitor.
+It stands at the root because it hands the runners' coordinator the planners' answers and the profilers' monitor, and
+their workers the profilers' models.
 """
 
-import sys
-import tempfile
-import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .planners.recovery.answers import Answers, PolicyName, answers_if_any, remedies_of
-from .planners.recovery.escalation import RemedyCosts, escalating
-from .runners.processes import WorkerProcesses
-from .schemas.documents import canonical
-from .schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
-from .wiring import monitor_of
-from .working import COORDINATOR, NOT_BEFORE, SECRET, Training, load_training, tokens_of, training_of
+from .planners.recovery.answers import PolicyName, answers_if_any, remedies_of
+from .planners.recovery.escalation import escalating
+from .runners.processes import keep_one_arena
+from .runners.training import JobConfig, Training, training_of
+from .schemas.errors import InvalidInputError
+from .schemas.text import known
 
 if TYPE_CHECKING:
-    from .runners.resilience.conditions import Crowding
+    from .profilers.models.load import Model
+    from .runners.resilience.controller import JobController, LocalJob
     from .runners.resilience.events import Announcement
-    from .runners.resilience.journal import Journal
-    from .runners.resilience.protocol import Hello, Job, Welcome
-    from .runners.resilience.server import Finished, Server
-    from .schemas.conditions import Conditions
+    from .runners.resilience.server import Server
+    from .runners.torch.runner import ByteCorpus
+    from .runners.torch.worker import PlainJob
     from .schemas.plan import Plan
-    from .schemas.protocols import Hand, Monitor, Replanned
-    from .schemas.timeline import Timeline
-    from .schemas.trace import Trace, TraceEvent
+    from .schemas.protocols import Answers, Monitor
 
 
-Announcements = Callable[["Announcement"], None]
-
-
-@dataclass(frozen=True)
-class JobConfig:
-    """How a job is led: the options that only its coordinator has."""
-
-    iterations: int = 10
-    policy: PolicyName | None = None
-    atlas: str | None = None
-    normalize_within: int = 100
-    host_memory: float = 0.0
-    mitigate: str | None = None
-    checkpoint: str | None = None
-    checkpoint_every: int = 0
-    resume: str | None = None
-    inject: str | None = None
-    heartbeat_limit_s: float = 2.0
-    stall_limit_s: float | None = None
-    timeline: str | None = None
-    metrics: str | None = None
-
-
-def first_beyond(usual: JobConfig, how: JobConfig) -> str | None:
-    """The first option by which a job would be led otherwise than usual."""
-    unlike = (name for name, value in vars(how).items() if value != getattr(usual, name))
-    return next(("--" + name.removesuffix("_s").replace("_", "-") for name in unlike), None)
-
-
-class JobController:
-    """A job, read and checked, and what its coordinator needs around it.
+class PlannersAdvice:
+    """What planners and profilers know of a job (a `JobAdvice`).
 
     Args:
         plan: valid.
-        how: how to lead it.
-
-    Attributes:
-        has_begun: whether all workers have come, and training has begun.
-        happened: all announcements so far, and when they came, by the clock of `time.perf_counter`.
-        restarts_at: before which iteration the job is to start again on other workers, once it is saved; None: it goes
-            on.
+        how: how the job is led.
 
     Raises:
-        InvalidInputError: the atlas, the checkpoint or the trace is not for this plan, or remedies not for its policy.
+        InvalidInputError: there is no such policy, the atlas is not for this plan, or remedies not for the policy.
     """
 
-    def __init__(self, plan: "Plan", how: JobConfig, trace: "Trace | None" = None) -> None:
-        self.plan, self.how = plan, how
-        self.trace = _trace(plan, how.inject) if trace is None else trace
-        self.job = _job(plan, how, self.trace)
-        self._remedies = _remedies(plan, how)
+    def __init__(self, plan: "Plan", how: JobConfig) -> None:
+        if how.policy is not None:
+            known(how.policy, [*PolicyName], "--policy")
+        self._plan, self._how = plan, how
+        self._policy = None if how.policy is None else PolicyName(how.policy)
+        self._remedies = remedies_of(how.mitigate, plan, self._policy)
+        if self._remedies.restart_s is not None and how.checkpoint is None:
+            raise InvalidInputError(
+                "a job that is not saved cannot start again",
+                where="--mitigate",
+                fix="give --checkpoint, or leave S4 out",
+            )
         if how.atlas is not None or how.policy is not None:
-            _ = self._answers  # refused now or never
-        self._spans: list[tuple[str, str, float, float, int]] = []
-        self._planned: list[Plan] = []
-        self.happened: list[tuple[float, Announcement]] = []
-        self.has_begun = False
-        self.restarts_at: int | None = None
-        self._saved: str | None = None
-        self._is_paced = False
-        self._crowding: Crowding | None = None
+            _ = self.answers  # refused now or never
 
     @cached_property
-    def _answers(self) -> Answers:
+    def answers(self) -> "Answers":
         """Made late: loading the planners takes longer than all that a restarted coordinator has to do at first."""
-        how = self.how
-        return answers_if_any(self.plan, how.policy, how.atlas, how.normalize_within, how.host_memory)
+        how = self._how
+        return answers_if_any(self._plan, self._policy, how.atlas, how.normalize_within, how.host_memory)
 
-    def settings(self) -> dict[str, Any]:
-        """What makes it this job, for the header of its log."""
-        kept = (
-            "iterations",
-            "policy",
-            "atlas",
-            "normalize_within",
-            "host_memory",
-            "mitigate",
-            "checkpoint",
-            "checkpoint_every",
-            "resume",
-            "inject",
-        )
-        return {name: value for name, value in asdict(self.how).items() if name in kept}
+    def monitor(self, is_resumed: bool) -> "Monitor":
+        """What finds out what is slow, and which costly remedies that has been worth."""
+        from .profilers.failslow.monitor.ring import monitor_of
 
-    def server(
-        self,
-        secret: bytes,
-        announce: Announcements,
-        journal: "Journal | None" = None,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        is_watchful: bool = True,
-    ) -> "Server":
-        """A coordinator that listens.
-
-        Args:
-            secret: the job's.
-            announce: hears of everything that happens.
-            journal: its log, or None.
-            host, port: where to listen.
-            is_watchful: whether it looks for what is slow, unless workers without a pace share cores; where a trace
-                slows something down it always does.
-        """
-        from .runners.resilience.conditions import Crowding
-        from .runners.resilience.rules import CoordinatorRules
-        from .runners.resilience.server import Limits, Server, Surroundings
-
-        def note(what: "Announcement") -> None:
-            self._note(what)
-            announce(what)
-
-        slows = self.trace is not None and any(event.kind.startswith("slow") for event in self.trace.events)
-        monitor: Monitor | None = None
-        if is_watchful or slows:
-            plain = monitor_of(self.plan, is_resumed=journal is not None)
-            monitor = escalating(plain, self.plan, self._remedies, lambda: self._answers)
-        self._crowding = None if monitor is None or slows else Crowding(monitor, remark)
-        surroundings = Surroundings(
-            make_plan=self._make_plan,
-            welcome=self._welcome,
-            announce=note,
-            on_spans=self._take_spans,
-            monitor=self._crowding or monitor,
-            log=lambda line: print(line, file=sys.stderr),
-        )
-        limits = Limits(heartbeat_s=self.how.heartbeat_limit_s)
-        return Server(CoordinatorRules(self.job), journal, secret, surroundings, host=host, port=port, limits=limits)
-
-    def warm_up(self) -> None:
-        """Load what planning needs before the first worker dies."""
-        self._answers.warm_up()
-
-    def lead(
-        self,
-        announce: Announcements,
-        secret: bytes,
-        journal: "Journal | None",
-        host: str,
-        port: int,
-        is_ready: Callable[["Server"], None],
-    ) -> None:
-        """Listen, and lead the job until its end.
-
-        Args:
-            announce, secret, journal, host, port: as for `server`.
-            is_ready: is told the coordinator once it listens.
-
-        Raises:
-            RuntimeFailedError: training could not go on.
-        """
-        server = self.server(secret, announce, journal, host, port)
-        is_ready(server)
-        try:
-            finished = server.run()
-        finally:
-            if journal is not None:
-                journal.close()
-        self.write_timeline()
-        raise_for(finished, self)
-
-    def take_over(self, log: str | None, standby: bool) -> "Journal | None":
-        """Load what planning needs, meanwhile open the log, if there is one; a standby waits until it is free.
-
-        Raises:
-            InvalidInputError: the log is of another job, or cannot be written.
-        """
-        from .runners.resilience.journal import take
-        from .schemas.documents import digest
-
-        # A standby has time before its turn; workers may be waiting for anybody else.
-        warming = threading.Thread(target=self.warm_up, name="warm-up", daemon=True)
-        warming.start()
-        if standby:
-            warming.join()
-            remark(f"standing by until the coordinator that has {log} is gone")
-        return None if log is None else take(log, plan=digest(self.plan), job=self.settings(), wait=standby)
+        return escalating(monitor_of(self._plan, is_resumed), self._plan, self._remedies, lambda: self.answers)
 
     @property
-    def may_go_on(self) -> bool:
-        """Whether the job was saved to start again."""
-        return self.restarts_at is not None and self._saved is not None
-
-    def again(self) -> "JobController":
-        """What leads the rest of a job that may go on.
-
-        It starts again no more, and what was injected into the old workers does not happen to the new ones.
-        """
-        assert self.restarts_at is not None
-        how = replace(self.how, inject=None, resume=self._saved, mitigate=self._remedies.without_restart())
-        trace = self.trace and events_after(self.trace, self.restarts_at)
-        next_one = JobController(self.plan, how, trace)
-        next_one._spans, next_one._planned, next_one.happened = self._spans, self._planned, self.happened
-        return next_one
-
-    def write_timeline(self) -> None:
-        """Write what the workers executed, and what happened to them, where that was asked for."""
-        from .schemas.documents import write_document
-
-        if self.how.timeline is not None:
-            write_document(self.how.timeline, self._timeline())
-
-    def _note(self, what: "Announcement") -> None:
-        """Something has happened."""
-        from .runners.resilience.events import CheckpointSaved, JobEnded, JobRestarting, JobStarted
-
-        if not isinstance(what, JobEnded) or not self.may_go_on:
-            self.happened.append((time.perf_counter(), what))
-        match what:
-            case JobStarted():
-                self.has_begun = True
-            case JobRestarting():
-                self.restarts_at = what.iteration
-            case CheckpointSaved() if what.path and not what.error:
-                self._saved = what.path
-
-    def _make_plan(self, plan: "Plan", crew: "tuple[Hand, ...]", conditions: "Conditions") -> "Replanned":
-        found = self._answers(plan, crew, conditions)
-        if self.how.timeline is not None:
-            self._planned.append(found.plan)
-        return found
-
-    def _welcome(self, hello: "Hello") -> "Welcome":
-        from .runners.resilience.protocol import Welcome
-        from .schemas.documents import to_tree
-
-        self._is_paced = bool(hello.job.get("paced"))
-        if self._crowding is not None:
-            self._crowding.arrive(hello)
-        events = tuple(to_tree(event) for event in _events_of(self.trace, hello)) if self.trace else ()
-        return Welcome(1.0, 0.0, "", spans=self.how.timeline is not None, inject=events)
-
-    def _take_spans(self, worker: str, place: str, spans: tuple[tuple[str, float, float, int], ...]) -> None:
-        self._spans.extend((place, *span) for span in spans)
-
-    def _timeline(self) -> "Timeline":
-        from .runners.resilience.events import timeline_events
-        from .schemas.documents import digest
-        from .schemas.timeline import Span, Timeline, memory_of_workers
-
-        origin_s = min((start_s for _, _, start_s, _, _ in self._spans), default=0.0)
-        spans = [Span(p, op, start_s - origin_s, end_s - origin_s, n) for p, op, start_s, end_s, n in self._spans]
-        return Timeline(
-            "measured",
-            tuple(sorted(spans, key=lambda span: (span.start_s, span.worker))),
-            memory_of_workers(self.plan, *self._planned),
-            events=timeline_events((max(0.0, at_s - origin_s), what) for at_s, what in self.happened),
-            plan=digest(self.plan),
-            paced=self._is_paced,
-        )
+    def mitigate_without_restart(self) -> str | None:
+        """What `--mitigate` says of remedies, without that of starting again."""
+        return self._remedies.without_restart()
 
 
-class JobEndedError(RtkError):
-    """A worker has said what is wrong and ended with an exit code, which becomes ours."""
-
-    def __init__(self, exit_code: int, reason: str) -> None:
-        super().__init__(reason)
-        self.exit_code = exit_code
-
-
-def raise_for(finished: "Finished", conductor: JobController) -> None:
-    """Turn an end without success into the error that has its exit code."""
-    if conductor.restarts_at is not None and finished.exit_code:
-        resume = f"--resume {conductor.how.checkpoint}"
-        raise RuntimeFailedError(
-            finished.reason, fix=f"start all commands again on other machines: rtk coordinate … {resume}, a new --log"
-        )
-    if finished.exit_code == RuntimeFailedError.exit_code:
-        raise RuntimeFailedError(finished.reason, fix="start the run again, with --resume where there is a checkpoint")
-    if finished.exit_code:
-        raise JobEndedError(finished.exit_code, finished.reason)
-
-
-def events_after(trace: "Trace", iteration: int) -> "Trace":
-    """What a trace holds for workers that are all new from an iteration on, where nothing is slow, broken or dead."""
-    from .schemas.trace import Trace
-
-    struck: set[str | None] = set()
-    kept = []
-    for event in trace.events:
-        assert event.iteration is not None
-        who = event.worker or event.link
-        is_cure = event.kind in ("recover", "join")
-        if event.iteration >= iteration and (not is_cure or who in struck):
-            struck.add(who)
-            kept.append(event)
-    return Trace(tuple(kept))
-
-
-def _remedies(plan: "Plan", how: JobConfig) -> RemedyCosts:
-    remedies = remedies_of(how.mitigate, plan, how.policy)
-    if remedies.restart_s is not None and how.checkpoint is None:
-        raise InvalidInputError(
-            "a job that is not saved cannot start again", where="--mitigate", fix="give --checkpoint, or leave S4 out"
-        )
-    return remedies
-
-
-def _job(plan: "Plan", how: JobConfig, trace: "Trace | None") -> "Job":
-    from .runners.resilience.protocol import Job
-    from .runners.virtual.cluster import joins
-
-    job = Job(
-        plan=plan,
-        iterations=how.iterations,
-        heartbeat_limit_s=how.heartbeat_limit_s,
-        stall_limit_s=how.stall_limit_s,
-        # Workers may have been started in other folders.
-        checkpoint=None if how.checkpoint is None else str(Path(how.checkpoint).absolute()),
-        checkpoint_every=how.checkpoint_every,
-        newcomers=joins(trace) if trace else 0,
-    )
-    return job if how.resume is None else _resumed(job, how.resume)
-
-
-def _resumed(job: "Job", folder: str) -> "Job":
-    """The job from a checkpoint on.
+def controller_of(plan: "Plan", how: JobConfig) -> "JobController":
+    """What leads a job, with the planners' answers and the profilers' monitor.
 
     Raises:
-        InvalidInputError: there is none, it is of another model, or nothing is left to do.
+        InvalidInputError: something does not fit the plan.
     """
-    from .runners.checkpoint import find, read_manifest, refuse_partial
+    from .runners.resilience.controller import JobController
 
-    path = find(Path(folder))
-    manifest = read_manifest(path)
-    refuse_partial(path, manifest)
-    layers = job.plan.templates[0].stages[-1].layers[1]
-    if manifest.layers != layers:
-        raise InvalidInputError(
-            f"the checkpoint has {manifest.layers} layers, the plan {layers}",
-            where=str(path),
-            fix="plan from a profile of the model that was saved",
-        )
-    if manifest.iteration >= job.iterations:
-        raise InvalidInputError(
-            f"{manifest.iteration} iterations are done already", where=str(path), fix="ask for more with --iterations"
-        )
-    if manifest.total_microbatches != job.plan.total_microbatches():
-        remark(
-            f"the checkpoint's plan had {manifest.total_microbatches} micro-batches an iteration, "
-            f"this one has {job.plan.total_microbatches()}: the data go on from other samples"
-        )
-    return replace(job, first_iteration=manifest.iteration, resume=str(path.resolve()))
-
-
-def _trace(plan: "Plan", path: str | None) -> "Trace | None":
-    """The faults to inject; all of them such as a worker can play on itself.
-
-    Raises:
-        InvalidInputError: an event does not fit the plan, or happens at a time instead of in an iteration.
-    """
-    if path is None:
-        return None
-    from .runners.virtual.cluster import read_valid_trace
-
-    trace = read_valid_trace(path, plan)
-    for index, event in enumerate(trace.events):
-        where = f"{path}, /events/{index}"
-        if event.iteration is None:
-            raise InvalidInputError(
-                "a run injects faults by iteration, not by time", where=where, fix="give the event an `iteration`"
-            )
-    return trace
-
-
-def _events_of(trace: "Trace", hello: "Hello") -> "list[TraceEvent]":
-    """The events that a process plays: those of its worker between its own start, or join, and the next join.
-
-    Those of its worker's links are all its own, for they happen to machines, whoever runs there.
-    """
-    from .runners.virtual.cluster import link_ends
-
-    mine = [event for event in trace.events if event.worker == hello.worker]
-    joins = [0, *(i + 1 for i, event in enumerate(mine) if event.kind == "join"), len(mine) + 1]
-    played: list[TraceEvent] = []
-    for first, stop in pairwise(joins):
-        joined_at = mine[first - 1].iteration if first else 0
-        if joined_at == hello.not_before:
-            played = mine[first : stop - 1]
-            break
-    own = {id(event) for event in played}
-    return [
-        event
-        for event in trace.events
-        if id(event) in own or (event.link is not None and hello.worker in link_ends(event.link))
-    ]
+    return JobController(plan, how, PlannersAdvice)
 
 
 def run(
     plan: "Plan",
     training: Training,
     how: JobConfig,
-    announce: Announcements = lambda what: None,
+    announce: "Callable[[Announcement], None]" = lambda what: None,
 ) -> "list[Announcement]":
     """Execute a plan on processes of this machine, one a live worker, and go on when some die: `rtk run`.
 
@@ -443,14 +102,34 @@ def run(
         InvalidInputError: something does not fit the plan.
         RuntimeFailedError: training could not go on.
     """
-    return LocalJob(plan, training_of(plan, training), how).run(announce)
+    return local_job(plan, training_of(plan, training), how).run(announce)
+
+
+def local_job(plan: "Plan", training: Training, how: JobConfig, options: Sequence[str] = ()) -> "LocalJob":
+    """A job that this process leads, with one process per live worker on this machine.
+
+    What all workers would refuse is refused here, once, before any of them is started.
+
+    Args:
+        plan: valid.
+        training: what all workers train.
+        how: how it is led.
+        options: of the workers' command lines, beside those of the training.
+
+    Raises:
+        InvalidInputError: something does not fit the plan.
+    """
+    from .runners.resilience.controller import LocalJob
+
+    controller, corpus = controller_of(plan, how), load_training(plan, training)[1]
+    return LocalJob(controller, corpus.tokens_of(plan), [*training.arguments(), *options])
 
 
 def coordinate(
     plan: "Plan",
     how: JobConfig,
     secret: bytes,
-    announce: Announcements = lambda what: None,
+    announce: "Callable[[Announcement], None]" = lambda what: None,
     *,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -474,124 +153,76 @@ def coordinate(
         InvalidInputError: something does not fit the plan, or the log is of another job.
         RuntimeFailedError: training could not go on.
     """
-    controller = JobController(plan, how)
+    controller = controller_of(plan, how)
     controller.lead(announce, secret, controller.take_over(log, standby), host, port, is_ready)
 
 
-class LocalJob:
-    """A job that this process leads, with one process per live worker on this machine.
-
-    What all workers would refuse is refused here, once, before any of them is started.
-
-    Args:
-        plan: valid.
-        training: what all workers train.
-        how: how it is led.
-        options: of the workers' command lines, beside those of the training.
-
-    Attributes:
-        tokens: of one iteration.
+def load_training(plan: "Plan", training: Training) -> "tuple[Model, ByteCorpus]":
+    """The model and the data, checked against the plan and each other.
 
     Raises:
-        InvalidInputError: something does not fit the plan.
+        InvalidInputError: they do not fit.
     """
+    from .profilers.models.load import load_model
+    from .runners.torch.runner import ByteCorpus, check_model
 
-    def __init__(self, plan: "Plan", training: Training, how: JobConfig, options: Sequence[str] = ()) -> None:
-        self._controller = JobController(plan, how)
-        self.tokens = tokens_of(plan, load_training(plan, training)[1])
-        self._options = [*training.arguments(), *options]
-
-    def run(self, announce: Announcements) -> "list[Announcement]":
-        """Lead it until its end, and give all that has happened.
-
-        Args:
-            announce: hears of everything that happens, as it happens.
-
-        Raises:
-            RuntimeFailedError: training could not go on.
-        """
-        # The workers read a copy, for the plan may have come through a pipe; it has no name, so that nothing can be
-        # left.
-        with tempfile.TemporaryFile() as copy:
-            copy.write(canonical(self._controller.plan))
-            copy.flush()
-            finished = _lead(self._controller, copy.fileno(), self._options, announce)
-            if self._controller.may_go_on:
-                self._controller = self._controller.again()
-                finished = _lead(self._controller, copy.fileno(), self._options, announce)
-        self._controller.write_timeline()
-        raise_for(finished, self._controller)
-        return [what for _, what in self._controller.happened]
+    for t, template in enumerate(plan.templates):
+        for i, stage in enumerate(template.stages):
+            if stage.tensor_parallel > 1:
+                raise InvalidInputError(
+                    f"a stage of template {template.name} is on {stage.tensor_parallel} GPUs; a worker computes on one",
+                    where=f"/templates/{t}/stages/{i}/tensor_parallel",
+                    fix="plan from a profile with costs at tensor_parallel 1 only",
+                )
+    model = load_model(training.model, training.microbatch_size, training.sequence_length, training.seed, training.form)
+    check_model(plan, model.layers)
+    if model.vocabulary is None or model.vocabulary < 256 or model.sequence_length is None:
+        raise InvalidInputError(
+            "the model does not read bytes: its vocabulary must be 256 or more",
+            where="--model",
+            fix="for other data, use PlanRunner in a script of your own (docs/library.md)",
+        )
+    return model, ByteCorpus(tuple(training.data or ()), model.microbatch_size, model.sequence_length, training.seed)
 
 
-def _lead(conductor: JobController, plan: int, options: list[str], report: Announcements) -> "Finished":
-    """Lead a job, or the rest of it, with processes of its own, which read the plan from a descriptor."""
-    from .runners.resilience.wire import make_secret
-
-    secret = make_secret()
-    with WorkerProcesses(keep=[plan]) as workers:
-        server = conductor.server(secret, _hear(report, conductor, workers))
-        arguments = ["run", f"/dev/fd/{plan}", *options]
-        _start_workers(workers, conductor, arguments, server.address, secret)
-        threading.Thread(target=conductor.warm_up, name="warm-up", daemon=True).start()
-        return _led(server, workers, conductor)
-
-
-def _start_workers(
-    workers: WorkerProcesses, conductor: JobController, arguments: list[str], address: str, secret: bytes
+def work(
+    plan: "Plan",
+    training: Training,
+    name: str,
+    addresses: list[str],
+    secret: bytes,
+    patience_s: float,
+    others: Sequence[str] = (),
 ) -> None:
-    """All live workers, and those that a trace will have join."""
-    names = [worker.name for worker in conductor.plan.live_workers()]
-    events = conductor.trace.events if conductor.trace else ()
-    joins = [(event.worker, event.iteration) for event in events if event.kind == "join"]
-    for index, (name, not_before) in enumerate([*((name, 0) for name in names), *joins]):
-        assert name is not None
-        environment = {
-            COORDINATOR: address,
-            SECRET: secret.decode(),
-            NOT_BEFORE: str(not_before),
-            "LOCAL_RANK": str(index),
-            "LOCAL_WORLD_SIZE": str(len(names)),
-        }
-        workers.start(name, [*arguments, "--worker", name], environment)
+    """Be worker `name` until the coordinator says that the job, or this worker's part in it, is over.
+
+    Args:
+        plan: that the job begins with.
+        training: what to train.
+        name: `k/i`.
+        addresses: of the coordinator, and of standbys.
+        secret: the job's.
+        patience_s: how long to look for a lost coordinator, in s.
+        others: this machine's addresses on other networks than that of the coordinator.
+
+    Raises:
+        InvalidInputError: the model or the data do not fit the plan, an address is not this machine's, or the
+            coordinator refuses this worker.
+        RuntimeFailedError: no coordinator is found for `patience_s`.
+        EndedError: the job failed.
+    """
+    keep_one_arena()
+    from .runners.torch.worker import be_worker
+
+    be_worker(load_training, plan, training, name, addresses, secret, patience_s, others)
 
 
-def _hear(report: Announcements, conductor: JobController, workers: WorkerProcesses) -> Announcements:
-    """Hand everything that happens to the report, but the end of a job that starts again; a trace's `recover` lets a
-    stopped process go on."""
-    from .runners.resilience.events import IterationCommitted, JobEnded
+def plain_job(plan: "Plan", training: Training) -> "PlainJob":
+    """One worker of a job without a coordinator: this process, which torchrun has started.
 
-    events = conductor.trace.events if conductor.trace else ()
-    recovering = [(event.iteration, event.worker) for event in events if event.kind == "recover"]
+    Raises:
+        InvalidInputError: the model or the data do not fit the plan.
+    """
+    from .runners.torch.worker import PlainJob
 
-    def hear(what: "Announcement") -> None:
-        if not isinstance(what, JobEnded) or not conductor.may_go_on:
-            report(what)
-        if isinstance(what, IterationCommitted):
-            for iteration, name in recovering:
-                if iteration == (what.iteration or 0) + 1 and name is not None:
-                    workers.resume(name)
-
-    return hear
-
-
-def _led(server: "Server", workers: WorkerProcesses, conductor: JobController) -> "Finished":
-    """Lead until the end; a worker that ends before the job has begun ends it, with the exit code it had."""
-    is_over = threading.Event()
-
-    def watch() -> None:
-        while not is_over.wait(0.05):
-            ended = workers.ended()
-            if ended is not None and not conductor.has_begun:
-                time.sleep(0.2)  # others that end for the same reason may say so
-                name, code = workers.ended() or ended
-                how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-                server.finish(code if code > 0 else RuntimeFailedError.exit_code, f"worker {name} {how}")
-                return
-
-    watcher = threading.Thread(target=watch, name="watching workers", daemon=True)
-    watcher.start()
-    try:
-        return server.run()
-    finally:
-        is_over.set()
+    return PlainJob(load_training, plan, training)

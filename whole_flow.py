@@ -10,11 +10,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from .running import JobConfig, run
+from .runners.processes import available_cores
+from .runners.training import JobConfig, Training
+from .running import run
 from .schemas.documents import read_document, write_document
 from .schemas.errors import remark
 from .wiring import profile_measured
-from .working import Training, available_cores
 
 if TYPE_CHECKING:
     from .schemas.plan import Plan

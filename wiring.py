@@ -1,8 +1,8 @@
 """What ties wings together: the verbs of the library that need more than one of them.
 
 `rtk/__init__.py` is the library's face; a verb that one wing can do alone stands in that wing. Verbs that are subjects
-of their own tie wings beside this file: `running`, `working`, `replaying`, `sweeping`, `probing`, `refining`,
-`whole_flow`. Nothing else imports two wings but `cli/`, which calls these.
+of their own tie wings beside this file: `running`, `replaying`, `sweeping`, `probing`, `whole_flow`. Nothing else
+imports two wings but `cli/`, which calls these.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,56 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .schemas.errors import InvalidInputError
-from .schemas.text import joined, listed
+from .schemas.text import joined, known, listed
 
 if TYPE_CHECKING:
     from .planners.plain.verbs import Delays, Factors
     from .planners.recovery.escalation import RemedyCosts
+    from .profilers.refine import MeasuredRun, Refinement
     from .runners.program import Sending
     from .runners.simulator import Simulation
     from .runners.virtual.job import SimulatedRun, SwitchCosts
     from .schemas.cluster import Cluster
     from .schemas.documents import Document
-    from .schemas.plan import Place, Plan
+    from .schemas.plan import Layers, Plan
     from .schemas.profile import DataType, Profile
-    from .schemas.protocols import Monitor
-    from .schemas.site import Site
-    from .schemas.timeline import Timeline
     from .schemas.trace import Trace
     from .viz.drawing import Drawing
 
 D = TypeVar("D", bound="Document")
-
-# A message is late by this share of the shortest F and I of a stage, and at least by so many seconds.
-LATE = 0.2
-LATE_S = 0.003
-
-
-def monitor_of(plan: "Plan", is_resumed: bool = False) -> "Monitor":
-    """What finds the slow links and workers of a job.
-
-    A message is late by a share (`LATE`) of the shortest F and I of a stage, for that is what it delays, or by
-    `LATE_S`, which a scheduler or the measurement itself may take.
-
-    Args:
-        plan: that the job starts with.
-        is_resumed: whether the job may have begun under another coordinator.
-    """
-    from .profilers.failslow.monitor.job import Expected
-    from .profilers.failslow.monitor.ring import LiveMonitor
-    from .runners.virtual.cluster import delay_at_home_s
-
-    stages = [plan.stage_of(worker) for worker in plan.workers]
-    shortest_s = min(stage.forward_s + stage.backward_input_s for stage in stages)
-    sum_s = {worker.name: stage.allreduce_s for worker, stage in zip(plan.workers, stages, strict=True)}
-    expected = Expected(
-        least_s=max(LATE_S, LATE * shortest_s),
-        delay_s=lambda one, other: delay_at_home_s(plan, one, other),
-        sum_s=lambda one, other: max(sum_s[one], sum_s[other]),
-        slowdown={worker.name: worker.slowdown for worker in plan.workers if worker.slowdown is not None},
-    )
-    present = [worker.name for worker in plan.live_workers()]
-    return LiveMonitor(list(sum_s), present, expected, is_resumed)
 
 
 @overload
@@ -173,6 +140,33 @@ def profile_measured(
     return measure(asked, TorchStage, tell)
 
 
+def profile_refine(
+    profile: "Profile", timelines: Sequence[str], plans: "Sequence[Plan]" = ()
+) -> "tuple[Refinement, list[MeasuredRun]]":
+    """Correct a profile's times by what runs measured, stage by stage.
+
+    Args:
+        profile: to be corrected.
+        timelines: files: timelines of `rtk run`, traces of torch's profiler, or folders of such traces; single traces
+            are the ranks of one job.
+        plans: that were run; for others stages are cut as planners cut them.
+
+    Returns:
+        The refinement, with the `profile` as it is now, and what the timelines say.
+
+    Raises:
+        InvalidInputError: a file cannot be read, or is of no such job.
+    """
+    from .planners.shape import cut_stages
+    from .profilers.refine import given_timelines, refine, run_of
+
+    def cut(of: "Profile", count: int) -> "list[Layers]":
+        return [stage.layers for stage in cut_stages(of, count, peers=1).stages]
+
+    runs = [run_of(given, profile, plans, cut) for given in given_timelines(timelines)]
+    return refine(profile, runs), runs
+
+
 def import_plan(schedule: str, profile: "Profile", *, dp: int = 1) -> "Plan":
     """Make a plan of orders that torch.distributed.pipelining wrote as CSV, compute only: `rtk import`.
 
@@ -207,24 +201,6 @@ def import_plan(schedule: str, profile: "Profile", *, dp: int = 1) -> "Plan":
     return replace(made, inputs={**made.inputs, "schedule": hashlib.sha256(data).hexdigest()})
 
 
-def conditioned(
-    plan: "Plan", slow: "Factors | None", link_delay: "Delays | None", site: "Site"
-) -> "tuple[Plan, tuple[Place, ...]]":
-    """A valid plan as it is under slow workers and links, those of the machines included, and who has failed there.
-
-    Raises:
-        InvalidInputError: the plan has no such worker or link.
-        InfeasibleError: the machines are too few.
-    """
-    from .planners.plain.verbs import factors, link_delays
-    from .schemas.conditions import under_conditions
-    from .schemas.plan import name_of
-
-    there = site.troubles_of(plan)
-    slowed = {name_of(place): factor for place, factor in {**there.slow, **factors(slow)}.items()}
-    return under_conditions(plan, slowed, {**there.link_delay_s, **link_delays(link_delay)}), there.failed
-
-
 def simulate(
     plan: "Plan",
     *,
@@ -253,6 +229,7 @@ def simulate(
     Raises:
         InvalidInputError: the plan is not valid, has no such worker or link, or workers have failed on these machines.
     """
+    from .planners.plain.verbs import conditioned
     from .runners import simulator
     from .schemas.check import require_valid
     from .schemas.site import site_of
@@ -307,11 +284,11 @@ def inject(
     Raises:
         InvalidInputError: the plan is not valid, or the trace cannot happen to its workers.
     """
-    from .planners.plain.verbs import known
+    from .planners.plain.verbs import conditioned
     from .planners.recovery.answers import PolicyName, answers_for, remedies_of
-    from .runners.virtual.cluster import check_trace
     from .schemas.check import require_valid
     from .schemas.site import site_of
+    from .schemas.trace import check_trace, failing
 
     if policy is not None:
         known(policy, [one.value for one in PolicyName], "--policy")
@@ -323,17 +300,6 @@ def inject(
     answers = answers_for(under, chosen, atlas, normalize_within, host_memory)
     remedies = remedies_of(mitigate, plan, chosen)
     return story_of(under, happens, iterations, answers, remedies, costs, jitter, seed, transport)
-
-
-def failing(plan: "Plan", failed: "Sequence[Place]", then: "Callable[[Plan], Trace | None]") -> "Trace":
-    """What happens: workers fail at the start, all at once, and then whatever is said for the plan that is left."""
-    from .schemas.plan import name_of
-    from .schemas.trace import Trace, TraceEvent
-
-    names = [name_of(place) for place in failed]
-    left = (replace(worker, order=None, failed=True) if worker.name in names else worker for worker in plan.workers)
-    rest = then(replace(plan, workers=tuple(left)))
-    return Trace((*(TraceEvent("fail", time_s=0.0, worker=name) for name in names), *(rest.events if rest else ())))
 
 
 def story_of(
@@ -349,18 +315,11 @@ def story_of(
 ) -> "SimulatedRun":
     """Let a trace happen to a plan, watched by the monitor and answered by the planners of `rtk run`."""
     from .planners.recovery.escalation import escalating
+    from .profilers.failslow.monitor.ring import monitor_of
     from .runners.virtual.job import simulate_story
 
     monitor = escalating(monitor_of(plan), plan, remedies, lambda: answers)
     return simulate_story(plan, trace, iterations, answers, costs, jitter, seed, monitor, transport)
-
-
-def timeline_of(plan: "Plan") -> "Timeline":
-    """A valid plan, simulated: two iterations if its optimizers are staggered, for they overlap."""
-    from .runners.simulator import simulate
-
-    simulation = simulate(plan)
-    return simulation.repeated(2) if plan.optimizer == "staggered" else simulation.timeline
 
 
 def drawing_of(document: Any, names: Sequence[str] | None = None) -> "Drawing":
@@ -394,7 +353,7 @@ def drawing_of(document: Any, names: Sequence[str] | None = None) -> "Drawing":
 
 def _as_shown(document: Any) -> Any:
     """A plan as the timeline of its simulation, a simulation as its own; anything else as it is."""
-    from .runners.simulator import Simulation
+    from .runners.simulator import Simulation, timeline_of
     from .schemas.check import require_valid
     from .schemas.plan import Plan
 
@@ -414,6 +373,7 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str]) -> "Drawing":
     Raises:
         InvalidInputError: a file cannot be read, is of no such kind, or of one that is not drawn with the others.
     """
+    from .runners.simulator import timeline_of
     from .schemas.check import require_valid
     from .schemas.documents import parse_document, sniff_format
     from .schemas.files import read_bytes, source_of
@@ -463,7 +423,6 @@ def draw(document: Any, path: str, *, title: str | None = None) -> None:
     Raises:
         InvalidInputError: the document cannot be drawn, or the path's ending names no picture.
     """
-    from .planners.plain.verbs import known
     from .schemas.files import write_bytes
     from .viz.drawing import drawn
     from .viz.style import PICTURE_ENDINGS

@@ -27,13 +27,12 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.shape import Shape
 from rtk.runners.simulator import simulate
-from rtk.running import JobConfig
+from rtk.runners.training import JobConfig, Training
 from rtk.schemas.conditions import under_conditions
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.trace import Trace, TraceEvent, print_trace
 from rtk.tests.runners.processes import ProcessJob
-from rtk.working import Training
 
 OPERATION_S = 0.02
 LAYERS = 8

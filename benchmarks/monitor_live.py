@@ -24,14 +24,13 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.shape import Shape
 from rtk.runners.resilience.protocol import Vote, encode, from_worker
-from rtk.running import JobConfig
+from rtk.runners.training import JobConfig, Training
 from rtk.schemas.documents import canonical
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.protocols import Measured
 from rtk.tests.runners.processes import ProcessJob, work
 from rtk.tests.warm import fork
-from rtk.working import Training
 
 SMALL = Path(__file__).parent / "small_model.py"
 WARM = 5  # iterations before anything is counted

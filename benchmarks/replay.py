@@ -23,12 +23,13 @@ from typing import Any
 
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.scheduling import timed
-from rtk.planners.plain.verbs import AskedJob, job_of
-from rtk.replaying import Answer, ReplayRequest, ask, parse_policies
+from rtk.planners.plain.verbs import job_of
+from rtk.planners.recovery.catalogue import parse_policies
+from rtk.replaying import Answer, ReplayRequest, ask
 from rtk.runners.traces.read import TraceOptions
 from rtk.schemas.documents import read_document
 from rtk.schemas.profile import Profile
-from rtk.schemas.replay import Costs
+from rtk.schemas.replay import AskedJob, Costs
 from rtk.schemas.site import site_of
 
 RTK = [sys.executable, "-m", "rtk.cli.main"]

@@ -30,10 +30,11 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName, answers_for
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
+from rtk.profilers.failslow.monitor.ring import monitor_of
 from rtk.runners.program import Sending
 from rtk.runners.simulator import simulate
+from rtk.runners.training import JobConfig, Training
 from rtk.runners.virtual.job import simulate_story
-from rtk.running import JobConfig
 from rtk.schemas.conditions import Conditions, SlowLink, under_conditions
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.plan import Plan
@@ -42,8 +43,6 @@ from rtk.schemas.protocols import Hand
 from rtk.schemas.timeline import Timeline
 from rtk.schemas.trace import Trace, TraceEvent, print_trace
 from rtk.tests.runners.processes import ProcessJob
-from rtk.wiring import monitor_of
-from rtk.working import Training
 
 OPERATION_S = 0.02
 TRACE_OPERATION_S = 0.01  # there are many iterations

@@ -34,13 +34,12 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import AtlasRequest, Technique, opening
 from rtk.planners.slipstream.replanner import Replanner
-from rtk.running import JobConfig
+from rtk.runners.training import JobConfig, Training
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.tests.runners.processes import ProcessJob, work
 from rtk.tests.warm import forking
-from rtk.working import Training
 
 LAYERS = 10  # of gpt-tiny
 FOREVER = 10**6
@@ -370,7 +369,7 @@ def plain_worker(plan: bytes, rank: int, port: int, iterations: int, results: An
 
     from rtk.runners.torch.groups import TCPStore
     from rtk.runners.torch.runner import PlanRunner
-    from rtk.working import load_training
+    from rtk.running import load_training
 
     torch.set_num_threads(1)
     read = parse_document(plan, Plan, "the plan")

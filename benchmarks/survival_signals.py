@@ -34,11 +34,10 @@ from rtk.benchmarks.common import write_result
 from rtk.benchmarks.hanging_model import SOURCE
 from rtk.benchmarks.survival import exact, is_event, plan_of
 from rtk.runners.resilience.progress import HUNG
-from rtk.running import JobConfig
+from rtk.runners.training import JobConfig, Training
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.plan import Plan
 from rtk.tests.runners.processes import PATIENCE_S, ProcessJob
-from rtk.working import Training
 
 ITERATIONS = 60
 # That a story may take: ten limits of 10 s for the last who holds a layer, where others use the cores as well.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..running import JobController
+from ..runners.training import SECRET, sizes_of
+from ..running import controller_of
 from ..schemas.errors import InvalidInputError, remark
-from ..working import SECRET, secret_of, sizes_of
 from .console import Common, grouped
 from .options import LeadOptions, ProfileOption, read_valid_plan
 from .run_output import RunFacts, RunReport
@@ -50,7 +50,7 @@ def command(
     if standby and log is None:
         raise InvalidInputError("a standby waits for a log", where="--standby", fix="give --log FILE as well")
     read = read_valid_plan(plan, profile)
-    controller = JobController(read, how)
+    controller = controller_of(read, how)
     (host, port), secret = _listening(listen), _secret(secret_file)
     journal = controller.take_over(log, standby)
     # What the plan tells of the run; only the workers know it for sure.
@@ -79,7 +79,7 @@ def _listening(text: str) -> tuple[str, int]:
 
 def _secret(file: str | None) -> bytes:
     """The job's secret; a file that is not there yet is made, readable for its owner alone."""
-    from ..runners.resilience.wire import make_secret
+    from ..runners.resilience.wire import make_secret, secret_of
 
     if file is not None and not Path(file).exists():
         try:

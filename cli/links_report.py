@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
-from ..probing import crowded_hosts
 from ..profilers.failslow.monitor.job import SlowParts
 from ..profilers.link_survey import AllReduceFit, LinkFit, LinkSurvey, PairFit, bandwidth_of
 from ..schemas.errors import remark
@@ -48,6 +47,8 @@ def print_survey(survey: LinkSurvey, places: "Sequence[Place]") -> None:
     remark("")
     for sentence in _said(survey, kinds):
         remark(sentence)
+    from ..runners.torch.probe import crowded_hosts
+
     for host in crowded_hosts(places):
         remark(f"ranks on {host} share its cores: times include waits for a processor")
 

@@ -9,12 +9,11 @@ import typer
 
 from ..planners.recovery.answers import PolicyName
 from ..runners.program import Sending
-from ..running import JobConfig
+from ..runners.training import JobConfig, Training
 from ..schemas.documents import digest, read_document
 from ..schemas.errors import InvalidInputError, LimitReachedError, remark
 from ..schemas.files import source_of
 from ..schemas.quantities import USUAL_TIME_LIMIT_S, parse_memory_limit, parse_number
-from ..working import Training
 from .console import Common, Seed, emit
 
 if TYPE_CHECKING:

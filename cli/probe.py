@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..probing import MEETING
-from ..runners.processes import WorkerProcesses, arguments_of
+from ..runners.processes import MEETING, WorkerProcesses, arguments_of, several
 from ..schemas.documents import canonical_json, read_document, write_document
 from ..schemas.errors import InvalidInputError, RuntimeFailedError
 from ..schemas.files import STANDARD_STREAM, write_bytes
@@ -174,7 +173,7 @@ def links(
     With --into the output is that profile, whose network.intra_node and inter_node have become the median over pairs;
     otherwise it is all that was measured, which --json prints in both cases.
     """
-    from ..probing import profile_links, several
+    from ..probing import profile_links
     from ..schemas.profile import Profile
     from .links_report import print_survey
 

@@ -52,9 +52,9 @@ def refine(
     give finer factors. Traces are those of torch's profiler in which a pipeline's operations are annotated (PP:0F1), as
     torch's pipelining does (torchtitan), or traces of Megatron with call stacks.
     """
-    from ..refining import profile_refine
     from ..schemas.plan import Plan
     from ..schemas.profile import Profile
+    from ..wiring import profile_refine
 
     if [profile, *timeline, *(plan or ())].count(STANDARD_STREAM) > 1:
         raise InvalidInputError("standard input can be read only once", where="`-`", fix="give one `-`")

@@ -80,7 +80,8 @@ def command(
     would commit if it never failed; "all well" is the throughput with all nodes there, as a share of the same; then
     shares of the job's time: working, on work that was lost, paused, waiting.
     """
-    from ..replaying import parse_policies, replay
+    from ..planners.recovery.catalogue import parse_policies
+    from ..replaying import replay
     from ..schemas.documents import read_document
     from ..schemas.pools import process_pool
     from ..schemas.profile import Profile

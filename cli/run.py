@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..running import JobConfig, LocalJob, first_beyond
+from ..runners.training import COORDINATOR, SECRET, JobConfig, Training, first_beyond, name_of_rank, training_of
+from ..running import local_job, plain_job, work
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM
-from ..working import COORDINATOR, SECRET, PlainJob, Training, name_of_rank, secret_of, training_of, work
 from .console import SETTINGS, Common, grouped
 from .options import InjectOptions, ProfileOption, TrainingOptions, read_valid_plan
 from .run_output import RunFacts, RunReport
@@ -71,6 +71,8 @@ def command(
     read = read_valid_plan(plan, profile)
     training = training_of(read, asked)
     if coordinator:
+        from ..runners.resilience.wire import secret_of
+
         option = first_beyond(JobConfig(), how)
         if option is not None:
             raise InvalidInputError(
@@ -91,13 +93,13 @@ def command(
                 where=option,
                 fix="start `rtk coordinate`, and the workers with --coordinator",
             )
-        job = PlainJob(read, training)
+        job = plain_job(read, training)
         SETTINGS.trains = True
         with _report(read, training, how, job.tokens, common) if job.reports_loss else nullcontext() as report:
             job.run(how.iterations, report.report if report else lambda what: None)
         job.end(how.timeline)
     else:
-        local = LocalJob(read, training, how, ["--debug"] if SETTINGS.debug else [])
+        local = local_job(read, training, how, ["--debug"] if SETTINGS.debug else [])
         with _report(read, training, how, local.tokens, common) as report:
             local.run(report.report)
 

@@ -78,8 +78,9 @@ def command(
     time, what was lost included, over the committed iterations; the command exits with 5 if the job could not go on,
     or was to start again on other workers (--mitigate S4). What an --overlay calls failed fails at the start.
     """
-    from ..runners.virtual.cluster import read_valid_trace
-    from ..wiring import conditioned, failing, story_of
+    from ..planners.plain.verbs import conditioned
+    from ..schemas.trace import failing, read_valid_trace
+    from ..wiring import story_of
 
     read = read_valid_plan(plan, profile)
     site = site_of(cluster, overlay)

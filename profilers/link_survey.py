@@ -3,118 +3,18 @@
 The path within a node, and the one between nodes, is the median over its pairs of the latency and of the bandwidth.
 So a slow pair changes nothing in it; it is named instead, by the rule of `rtk probe` (monitor/job.py): over
 10 % more than usual for its kind, and surely so, by the ranges of all fits.
-
-`measure_loopback` measures latency and bandwidth between two processes of this machine, over gloo as the runner does.
 """
 
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from statistics import median
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
-from torch import distributed
 
-from ..schemas.errors import RuntimeFailedError
-from ..schemas.profile import Connection, Network, ring_steps
+from ..schemas.documents import to_tree
+from ..schemas.profile import Connection, Network, Profile, ring_steps
 from .failslow.monitor.job import slow_among
-
-HOST = "127.0.0.1"
-TIMEOUT = timedelta(seconds=60)
-SMALL_BYTES, LARGE_BYTES = 4, 4 * 2**20
-ROUNDS = {SMALL_BYTES: 200, LARGE_BYTES: 20}
-
-
-def measure_loopback(clock: Callable[[], float] = time.perf_counter) -> Connection:
-    """Measure the path between this process and one started for it, which echoes messages.
-
-    Latency is half the median round trip of a 4-byte message; bandwidth is that of a 4 MiB message less the latency.
-
-    Args:
-        clock: seconds; replaced in tests.
-
-    Returns:
-        The path, to stand as a profile's `network.intra_node`.
-
-    Raises:
-        RuntimeFailedError: the two processes do not reach each other within a minute.
-    """
-    with _failures():
-        store = _store(0, is_master=True)
-        with _echo(store.port):
-            group = _group(store, rank=0)
-            small_s, large_s = (_one_way_s(group, size, clock) for size in (SMALL_BYTES, LARGE_BYTES))
-    transfer_s = max(large_s - small_s, 1e-9)  # a disturbed measurement may not make it negative
-    return Connection(latency_s=small_s, bandwidth_bytes_per_s=LARGE_BYTES / transfer_s)
-
-
-@contextmanager
-def _echo(port: int) -> Iterator[None]:
-    command = [sys.executable, "-m", __name__, str(port)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, OSError) as error:
-        raise RuntimeFailedError(
-            f"the loopback could not be measured: {str(error).splitlines()[0]}",
-            where=f"two processes over {HOST}",
-            fix="check that this machine lets processes connect to each other over its loopback device",
-        ) from error
-
-
-def _one_way_s(group: Any, size: int, clock: Callable[[], float]) -> float:
-    buffer = torch.zeros(size, dtype=torch.uint8)
-    times_s = []
-    for _ in range(ROUNDS[size]):
-        start_s = clock()
-        group.send([buffer], 1, 0).wait()
-        group.recv([buffer], 1, 0).wait()
-        times_s.append((clock() - start_s) / 2)
-    return median(times_s)
-
-
-def _store(port: int, is_master: bool) -> Any:
-    tcp: Any = distributed.TCPStore  # type: ignore[attr-defined]  # torch's stubs do not export it
-    return tcp(HOST, port, is_master=is_master, wait_for_workers=False, timeout=TIMEOUT)
-
-
-def _group(store: Any, rank: int) -> Any:
-    gloo: Any = distributed.ProcessGroupGloo
-    options = gloo._Options()
-    options._threads = 1
-    options._timeout = TIMEOUT
-    options._devices = [gloo.create_device(hostname=HOST)]
-    return gloo(store, rank, 2, options)
-
-
-def _serve(port: int) -> None:
-    """The other process: send back what comes, then end."""
-    group = _group(_store(port, is_master=False), rank=1)
-    for size, rounds in ROUNDS.items():
-        buffer = torch.zeros(size, dtype=torch.uint8)
-        for _ in range(rounds):
-            group.recv([buffer], 0, 0).wait()
-            group.send([buffer], 0, 0).wait()
-
-
-if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
-
 
 # Latency and bandwidth out of what messages of several sizes took: the alpha-beta model, t = alpha + bytes * beta.
 #
@@ -172,6 +72,16 @@ class LinkFit:
         """From the least to the most."""
         low, high = self.s_per_byte_range
         return bandwidth_of(high), bandwidth_of(low)
+
+    def tree(self) -> dict[str, Any]:
+        """It as JSON."""
+        return {
+            "latency_s": self.latency_s,
+            "latency_range_s": list(self.latency_range_s),
+            "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
+            "bandwidth_range_bytes_per_s": list(self.bandwidth_range_bytes_per_s),
+            "error": {"median": self.median_error, "worst": self.worst_error},
+        }
 
 
 def bandwidth_of(s_per_byte: float) -> float | None:
@@ -316,6 +226,46 @@ class LinkSurvey:
     def pairs_of(self, within_node: bool) -> list[PairFit]:
         """Those of one kind."""
         return [one for one in self.pairs if one.within_node == within_node]
+
+    def tree(self) -> dict[str, Any]:
+        """All fits as JSON."""
+        return {
+            "pairs": [
+                {
+                    "from": one.ends[0],
+                    "to": one.ends[1],
+                    "within_node": one.within_node,
+                    **one.fit.tree(),
+                    "slow_latency": one.slow_latency,
+                    "slow_bandwidth": one.slow_bandwidth,
+                    "one_way_s": {str(size): time_s for size, time_s in one.usual_s.items()},
+                }
+                for one in self.pairs
+            ],
+            # Latency and bandwidth are those of one step of a ring, so they compare with those of pairs.
+            "allreduce": [
+                {
+                    "ranks": list(one.ranks),
+                    "within_node": one.within_node,
+                    **one.fit.tree(),
+                    "time_s": {str(size): time_s for size, time_s in one.usual_s.items()},
+                    "over_planned": {str(size): ratio for size, ratio in one.over_planned.items()},
+                }
+                for one in self.allreduces
+            ],
+            "intra_node": to_tree(self.network.intra_node),
+            "inter_node": to_tree(self.network.inter_node),
+        }
+
+    def into(self, profile: Profile) -> Profile:
+        """The profile with the paths that were measured; a kind that no pair was of stays as it is."""
+        network, measured = profile.network, self.network
+        changed = replace(
+            network,
+            intra_node=measured.intra_node or network.intra_node,
+            inter_node=measured.inter_node or network.inter_node,
+        )
+        return replace(profile, network=changed)
 
 
 def survey(

@@ -100,10 +100,10 @@ def measure(asked: Measuring, make_stage: StageFactory, tell: Callable[[int, int
     """
     import torch
 
-    from . import link_survey
+    from . import links
 
     count = asked.at_once or max(torch.cuda.device_count(), 1)
-    intra_node = link_survey.measure_loopback()
+    intra_node = links.measure_loopback()
     if count == 1:
         return measure_here(asked, load(asked), make_stage, intra_node, tell)
     return in_the_middle(measure_at_once(asked, count, make_stage, intra_node, tell))

@@ -295,6 +295,28 @@ class Plan(Displayed):
                 )
 
 
+def delay_at_home_s(plan: Plan, one: str, other: str, origin: int | None = None) -> float:
+    """Seconds that a message takes between two workers while nothing is wrong.
+
+    Args:
+        plan: that the job began with; the workers' names are their places in it.
+        one: a worker.
+        other: another worker.
+        origin: the pipeline of the message's micro-batch, which matters where templates say unlike delays.
+
+    Returns:
+        The delay of the link between them; 0 where there is none.
+    """
+    (k, i), (m, j) = sorted((place_of(one), place_of(other)), key=lambda place: place[1])
+    if j != i + 1:
+        return 0.0
+    if k == m:
+        return plan.links_of(k)[i].delay_s
+    known = [pipeline for pipeline in (origin, k, m) if pipeline is not None and pipeline < len(plan.pipelines)]
+    links = next(links for links in (plan.template_of(pipeline).links for pipeline in known) if i < len(links))
+    return links[i].delay_s
+
+
 def check_shape(stages: tuple[Stage, ...], links: tuple[Link, ...], where: str) -> None:
     """Raise InvalidInputError unless the stages of a template follow each other, with links between neighbours.
 

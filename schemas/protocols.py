@@ -157,6 +157,44 @@ class Monitor(Protocol):
         ...
 
 
+class RemedyScheduler(Protocol):
+    """Knows what it costs to have workers change places."""
+
+    def moving_s(self, usual_s: float) -> float:
+        """That, there and back, in s, where an iteration takes so long; infinite where nobody moves."""
+        ...
+
+
+class Answers(Replan, RemedyScheduler, Protocol):
+    """A planner for a running job, which can be made ready ahead, and knows what it costs to move workers."""
+
+    def warm_up(self) -> None:
+        """Load now what the first answer would have to wait for."""
+        ...
+
+
+class JobAdvice(Protocol):
+    """What planners and profilers know of one job, for its coordinator."""
+
+    @property
+    def answers(self) -> Answers:
+        """What plans anew; it may be made when it is first asked for, which takes a while."""
+        ...
+
+    def monitor(self, is_resumed: bool) -> Monitor:
+        """What finds out what is slow, and which costly remedies that has been worth.
+
+        Args:
+            is_resumed: whether the job may have begun under another coordinator.
+        """
+        ...
+
+    @property
+    def mitigate_without_restart(self) -> str | None:
+        """What `--mitigate` says of remedies, without that of starting again on other workers."""
+        ...
+
+
 class RecoveryPolicy(Protocol):
     """A way of surviving failures and slow parts, for one job: in a replay, and for `RunningPolicy` in a run.
 

@@ -8,7 +8,7 @@ standing into force.
 The report of a replay (`ReplayReport`) says what each policy made of a trace.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,6 +18,7 @@ from .conditions import PlanConditions, slow_at
 from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Index, Name, Ratio, Seconds
+from .orders import LeanSchedule
 from .plan import Place
 from .text import did_you_mean
 
@@ -277,6 +278,18 @@ class StateChange:
 
 
 Transition = tuple[StateChange, ...]  # what is done about an event, in the order in which it is due; nothing: ()
+
+
+@dataclass(frozen=True)
+class AskedJob:
+    """A shape as it is asked for; without pipelines there are as many as the cluster holds."""
+
+    pp: int
+    microbatches: int
+    dp: int | None = None
+    tensor_parallel: int = 1
+    schedule: LeanSchedule = "1f1b"
+    memory_limit_bytes: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """Counts, lists and suggestions in messages, worded alike everywhere."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+
+from .errors import InvalidInputError
 
 MOST_LISTED = 4
 
@@ -57,3 +59,11 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", least: fl
     """`did you mean gpt-tiny?`, or something else where no known word is like it; arguments as for `near`."""
     found = near(word, known, least)
     return f"did you mean {found}?" if found else otherwise
+
+
+def known(word: str, words: Sequence[str], option: str) -> None:
+    """Raise InvalidInputError unless a word is one of those that an option takes."""
+    if word not in words:
+        raise InvalidInputError(
+            f"{word!r} is not known", where=option, fix=did_you_mean(word, words, f"take one of {listed(words)}")
+        )

@@ -4,17 +4,19 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 from .documents import pointer, to_tree, type_adapter, unique_keys
 from .errors import InvalidInputError
 from .fields import STRICT, Factor, Index, Name, Seconds
 from .files import read_bytes, source_of
+from .plan import Place, Plan, name_of, place_of
 
 # `end`: nothing happens; so long the trace goes on.
 EventKind = Literal["fail", "stop", "join", "slow_compute", "slow_link", "recover", "end"]
+DEADLY = ("fail", "stop")
 
 _WORKER = re.compile(r"\d+/\d+")
 _LINK = re.compile(r"\d+/\d+-\d+/\d+")
@@ -204,3 +206,102 @@ def _check_place(event: TraceEvent, where: str) -> None:
 
 def _when(event: TraceEvent) -> float:
     return event.time_s if event.time_s is not None else float(event.iteration or 0)
+
+
+# A trace of what happens to the workers of a plan.
+
+
+def joins(trace: Trace) -> int:
+    """How many replacements wait from the start for their iteration."""
+    return sum(event.kind == "join" and event.iteration is not None for event in trace.events)
+
+
+def link_ends(link: str) -> Sequence[str]:
+    """The two workers of a link `k/i-k/j`."""
+    return link.split("-")
+
+
+def read_valid_trace(path: str, plan: Plan) -> Trace:
+    """Read a trace and refuse it where it cannot happen to the plan's workers."""
+    trace = read_trace(path)
+    try:
+        check_trace(plan, trace)
+    except InvalidInputError as error:
+        raise InvalidInputError(error.what, where=f"{source_of(path)}, {error.where}", fix=error.fix) from None
+    return trace
+
+
+def check_trace(plan: Plan, trace: Trace) -> None:
+    """Refuse a trace that cannot happen to a plan's workers.
+
+    Raises:
+        InvalidInputError: an event names nobody that the plan has, or happens to one who is dead, or the like; `where`
+            is `/events/N`, counted from 0.
+    """
+    gone: dict[str, TraceEvent | None] = {worker.name: None for worker in plan.workers if worker.failed}
+    for number, event in enumerate(trace.events):
+        where = f"/events/{number}"
+        _check_place_in(plan, event, where)
+        if event.worker is not None:
+            _check_life(event, gone, where)
+
+
+def _check_place_in(plan: Plan, event: TraceEvent, where: str) -> None:
+    """The event's place exists, and is of the event's kind."""
+    names = [worker.name for worker in plan.workers]
+    wanted = {"slow_link": ("link",), "recover": ("worker", "link"), "fail": ("worker", "link")}.get(
+        event.kind, ("worker",)
+    )
+    place = next(name for name in ("node", "worker", "link") if getattr(event, name) is not None)
+    if place == "node":
+        raise InvalidInputError(
+            "a plan does not say which workers run on a node",
+            where=f"{where}/node",
+            fix="give an event for each of its workers, as worker k/i",
+        )
+    if place not in wanted:
+        raise InvalidInputError(
+            f"{event.kind} does not happen to a {place}", where=f"{where}/{place}", fix=f"name a {wanted[0]}"
+        )
+    ends = [event.worker] if event.worker is not None else link_ends(event.link or "")
+    for name in ends:
+        if name not in names:
+            raise InvalidInputError(
+                f"the plan has no worker {name}", where=f"{where}/{place}", fix=f"workers run from 0/0 to {names[-1]}"
+            )
+    if place == "link" and (ends[0] == ends[1] or abs(place_of(ends[0])[1] - place_of(ends[1])[1]) > 1):
+        raise InvalidInputError(
+            f"there is no link {event.link}", where=f"{where}/link", fix="name workers of neighbouring stages, or peers"
+        )
+
+
+def _check_life(event: TraceEvent, gone: dict[str, TraceEvent | None], where: str) -> None:
+    """The worker lives, or is gone, as the event needs it; `gone` says by what, and is kept."""
+    name = event.worker
+    assert name is not None
+    by = gone.get(name)
+    is_stopped = by is not None and by.kind == "stop"
+    if event.kind == "join" and name not in gone:
+        raise InvalidInputError(
+            f"worker {name} lives, nobody can join in its place", where=where, fix="let it fail or stop earlier"
+        )
+    if event.kind != "join" and name in gone and not (event.kind == "recover" and is_stopped):
+        raise InvalidInputError(f"worker {name} is gone by then", where=where, fix="let it join again before")
+    if name in gone and by is not None and event.iteration is not None and event.iteration == by.iteration:
+        raise InvalidInputError(
+            f"worker {name} is gone only in the midst of iteration {event.iteration}",
+            where=f"{where}/iteration",
+            fix="let it come back in a later one",
+        )
+    if event.kind in DEADLY:
+        gone[name] = event
+    else:
+        gone.pop(name, None)
+
+
+def failing(plan: Plan, failed: Sequence[Place], then: Callable[[Plan], Trace | None]) -> Trace:
+    """What happens: workers fail at the start, all at once, and then whatever is said for the plan that is left."""
+    names = [name_of(place) for place in failed]
+    left = (replace(worker, order=None, failed=True) if worker.name in names else worker for worker in plan.workers)
+    rest = then(replace(plan, workers=tuple(left)))
+    return Trace((*(TraceEvent("fail", time_s=0.0, worker=name) for name in names), *(rest.events if rest else ())))

@@ -14,7 +14,7 @@ from ...schemas.plan import Place, Plan
 from ...schemas.pools import process_pool
 from ...schemas.profile import Profile
 from ...schemas.site import Site, site_of
-from ...schemas.text import counted
+from ...schemas.text import counted, known
 from ..scheduling.list_schedule import most_in_flight
 from ..scheduling.solve import Effort, SolverName, with_own_proof
 from ..shape import Shape
@@ -22,7 +22,7 @@ from ..slipstream.atlas_folder import AtlasFolder, of_atlas, read_atlas, stored_
 from ..slipstream.cluster import AtlasRequest, Technique, alike, grid_of, opening
 from ..slipstream.normalization import Cost
 from ..slipstream.replanner import Replanner
-from .verbs import Delays, Factors, WorkerName, effort_of, factors, known, limits_of, link_delays, places
+from .verbs import Delays, Factors, WorkerName, effort_of, factors, limits_of, link_delays, places
 
 if TYPE_CHECKING:
     from ...schemas.cluster import Cluster

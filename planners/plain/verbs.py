@@ -8,14 +8,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from ...schemas.conditions import LinkPlace, Pair, pair_of
+from ...schemas.conditions import LinkPlace, Pair, pair_of, under_conditions
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import LeanSchedule, Schedule
 from ...schemas.plan import Place, Plan, name_of, parse_place
 from ...schemas.profile import Profile
 from ...schemas.quantities import USUAL_TIME_LIMIT_S
-from ...schemas.site import site_of, site_or_count
-from ...schemas.text import did_you_mean, listed
+from ...schemas.site import Site, site_of, site_or_count
+from ...schemas.text import known
 from ..adaptra.plan import Technique as WarmUps
 from ..adaptra.plan import plan_adaptra as adaptra_of
 from ..batch.distribute import Distribution, distribute
@@ -36,27 +36,13 @@ if TYPE_CHECKING:
     from ...schemas.cluster import Cluster
     from ...schemas.templates import Templates
 
-from dataclasses import dataclass
 
 from ...schemas.cluster import Cluster
 from ...schemas.errors import InfeasibleError
 from ...schemas.fields import MOST_NODES
-from ...schemas.replay import Costs
-from ...schemas.site import Site
+from ...schemas.replay import AskedJob, Costs
 from ...schemas.text import counted
 from ..recovery.job import TrainingJob
-
-
-@dataclass(frozen=True)
-class AskedJob:
-    """A shape as it is asked for; without pipelines there are as many as the cluster holds."""
-
-    pp: int
-    microbatches: int
-    dp: int | None = None
-    tensor_parallel: int = 1
-    schedule: LeanSchedule = "1f1b"
-    memory_limit_bytes: Sequence[float] | None = None
 
 
 def job_of(profile: Profile, site: Site, asked: AskedJob, costs: Costs, seed: int) -> TrainingJob:
@@ -119,14 +105,6 @@ def effort_of(solver: SolverName, time_limit: float | None, seed: int, require_o
     return Effort(solver, time_limit, seed)
 
 
-def known(word: str, words: Sequence[str], option: str) -> None:
-    """Raise InvalidInputError unless a word is one of those that an option takes."""
-    if word not in words:
-        raise InvalidInputError(
-            f"{word!r} is not known", where=option, fix=did_you_mean(word, words, f"take one of {listed(words)}")
-        )
-
-
 def places(workers: Iterable[WorkerName], option: str = "--failed") -> list[Place]:
     """Workers as places.
 
@@ -173,6 +151,20 @@ def factors(slow: Factors | None) -> dict[Place, float]:
         if not 0 < factor < math.inf:
             raise InvalidInputError(f"{factor!r} is no factor", where="--slow", fix="a factor is finite and above 0")
     return {place(worker, "--slow"): factor for worker, factor in (slow or {}).items()}
+
+
+def conditioned(
+    plan: Plan, slow: Factors | None, link_delay: Delays | None, site: Site
+) -> tuple[Plan, tuple[Place, ...]]:
+    """A valid plan as it is under slow workers and links, those of the machines included, and who has failed there.
+
+    Raises:
+        InvalidInputError: the plan has no such worker or link.
+        InfeasibleError: the machines are too few.
+    """
+    there = site.troubles_of(plan)
+    slowed = {name_of(place): factor for place, factor in {**there.slow, **factors(slow)}.items()}
+    return under_conditions(plan, slowed, {**there.link_delay_s, **link_delays(link_delay)}), there.failed
 
 
 def limits_of(memory_limit: float | Sequence[float] | None) -> Sequence[float] | None:

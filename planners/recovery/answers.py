@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.plan import name_of
-from ...schemas.protocols import Replan, Replanned
+from ...schemas.protocols import Answers, Replanned
 from ...schemas.replay import Fleet, Moment
-from .escalation import RemedyCosts, RemedyScheduler, parse_mitigate
+from .escalation import RemedyCosts, parse_mitigate
 
 if TYPE_CHECKING:
     from ...schemas.conditions import Conditions
@@ -30,14 +30,6 @@ class PolicyName(StrEnum):
     JOINT = "joint"
     SLIPSTREAM = "slipstream"
     OOBLECK = "oobleck"
-
-
-class Answers(Replan, RemedyScheduler, Protocol):
-    """A planner for a running job, which can be made ready ahead, and knows what it costs to move workers."""
-
-    def warm_up(self) -> None:
-        """Load now what the first answer would have to wait for."""
-        ...
 
 
 class PolicyAnswers:

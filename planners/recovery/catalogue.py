@@ -80,3 +80,21 @@ def require_name(name: str) -> None:
         where="--policies",
         fix=did_you_mean(name, NAMES, f"take some of {', '.join(NAMES)}"),
     )
+
+
+def parse_policies(text: str | None) -> tuple[str, ...]:
+    """The value of `--policies`: names with commas between them; None: all.
+
+    Raises:
+        InvalidInputError: a name is unknown, or stands there twice.
+    """
+    if text is None:
+        return tuple(NAMES)
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        require_name(name)
+    doubled = next((name for name in names if names.count(name) > 1), None)
+    if doubled is not None or not names:
+        what = f"{doubled} stands there twice" if doubled else "there are no policies"
+        raise InvalidInputError(what, where="--policies", fix=f"take some of {', '.join(NAMES)}")
+    return names

@@ -18,11 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from statistics import median
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ...schemas.conditions import HEALTHY, Conditions
 from ...schemas.errors import InvalidInputError
-from ...schemas.protocols import Measured, Monitor
+from ...schemas.protocols import Measured, Monitor, RemedyScheduler
 
 if TYPE_CHECKING:
     from ...schemas.plan import Plan
@@ -33,14 +33,6 @@ RECENT = 20
 SLOW = 1.1
 
 Costs = Callable[[float], tuple[float, ...]]
-
-
-class RemedyScheduler(Protocol):
-    """Knows what it costs to have workers change places."""
-
-    def moving_s(self, usual_s: float) -> float:
-        """That, there and back, in s, where an iteration takes so long; infinite where nobody moves."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...schemas.errors import InvalidInputError
+from ..training import SECRET
 from .protocol import STRANGER_BYTES, Challenge, encode
 
 
@@ -309,6 +310,24 @@ def read_secret(file: str | Path) -> bytes:
             f"a secret of {len(secret)} bytes is too easy to guess",
             where=str(file),
             fix="make one with: (umask 077; openssl rand -hex 32 > FILE)",
+        )
+    return secret
+
+
+def secret_of(file: str | None) -> bytes:
+    """The job's secret: from a file, else from the environment.
+
+    Raises:
+        InvalidInputError: there is none, or it is too short.
+    """
+    if file is not None:
+        return read_secret(file)
+    secret = os.environ.get(SECRET, "").strip().encode()
+    if len(secret) < SHORTEST_BYTES:
+        raise InvalidInputError(
+            f"the job's secret is missing, or shorter than {SHORTEST_BYTES} bytes",
+            where=f"--secret-file or {SECRET}",
+            fix="give a file; `rtk coordinate` makes one where there is none, and its workers need the same",
         )
     return secret
 

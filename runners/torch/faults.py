@@ -10,8 +10,7 @@ import torch
 
 from ...schemas.errors import RuntimeFailedError
 from ...schemas.profile import ring_steps
-from ...schemas.trace import TraceEvent
-from ..virtual.cluster import link_ends
+from ...schemas.trace import TraceEvent, link_ends
 from .transport import LostTouchError, Transport
 
 DEADLY = {"fail": signal.SIGKILL, "stop": signal.SIGSTOP}

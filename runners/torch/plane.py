@@ -6,9 +6,9 @@ from functools import partial
 
 import torch
 
+from ...schemas.plan import delay_at_home_s
 from ..program import Program, RankPair, Receive, Send, Sending, delegated_pairs, sends_of
 from ..resilience.protocol import Epoch
-from ..virtual.cluster import delay_at_home_s
 from .delegates import STALL_S, Delegates
 from .detours import Detours
 from .faults import DelayedTransport, Injection

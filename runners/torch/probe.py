@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch import distributed
 
+from ...schemas.conditions import Pair, pair_of
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ..passes import Pass, groups_by_host
 from .transport import PROBE_TAG, Sample, Transport
@@ -50,6 +52,10 @@ class Trials:
     sizes_bytes: tuple[int, ...] = ()
     side: int | None = None
     repeat: int = 3
+
+
+Computed = dict[str, dict[str, list[float]]]  # by data type, then by worker, in s
+Exchanged = dict[str, dict[Pair, list[float]]]  # by message size, then by link, in s
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +187,20 @@ def take_readings(
     return dict(enumerate(gathered(ProbeSamples(place_on(bench.device), compute_s, exchange_s), control)))
 
 
+def by_test(readings: Mapping[int, ProbeSamples]) -> tuple[Computed, Exchanged]:
+    """What ranks have measured, by test, and then by worker or link."""
+    compute_s: Computed = {}
+    exchange_s: Exchanged = {}
+    for rank, one in readings.items():
+        for test, times_s in one.compute_s.items():
+            compute_s.setdefault(test, {})[str(rank)] = list(times_s)
+        # Both directions of a link, and passes that it comes in twice, together.
+        for (peer, size_bytes), times in sorted(one.exchange_s.items()):
+            of_size = exchange_s.setdefault(str(size_bytes), {})
+            of_size.setdefault(pair_of(str(rank), str(peer)), []).extend(times)
+    return compute_s, exchange_s
+
+
 def gathered(own: Any, control: Any) -> list[Any]:
     """What each rank has, in their order; all call it, over the group `control`."""
     everyone: list[Any] = [None] * distributed.get_world_size()
@@ -256,6 +276,14 @@ def place_on(device: torch.device) -> Place:
     """Where this rank is; RTK_HOST names its machine where the machine's own name does not tell it from others."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return Place(os.environ.get("RTK_HOST") or socket.gethostname(), name, len(os.sched_getaffinity(0)))
+
+
+def crowded_hosts(places: Iterable[Place]) -> list[str]:
+    """Machines with more ranks than processor cores, where these compute."""
+    given = list(places)
+    ranks = Counter(one.host for one in given if one.device == "cpu")
+    cores = {one.host: one.cores for one in given}
+    return sorted(host for host, count in ranks.items() if count > cores[host])
 
 
 # Tiny messages over slow links that the plan sends nothing over: a recovery must be seen there as well.

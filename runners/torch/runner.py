@@ -66,6 +66,10 @@ class ByteCorpus:
                 fix="give more text with --data, or a smaller --sequence-length",
             )
 
+    def tokens_of(self, plan: Plan) -> int:
+        """Tokens of one iteration of a plan."""
+        return plan.total_microbatches() * self.microbatch_size * self.sequence_length
+
     def batch(self, iteration: int) -> "ByteBatch":
         """The micro-batches of one iteration."""
         return ByteBatch(self, iteration)

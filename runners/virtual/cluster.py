@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from ...schemas.conditions import Pair, pair_of
-from ...schemas.errors import InvalidInputError
-from ...schemas.files import source_of
-from ...schemas.plan import Plan, place_of
+from ...schemas.plan import Plan, delay_at_home_s
 from ...schemas.profile import ring_steps
 from ...schemas.protocols import Examined, Measured
-from ...schemas.trace import Trace, TraceEvent, read_trace
+from ...schemas.trace import DEADLY, Trace, TraceEvent, link_ends
 from ..passes import passes_of
 from ..program import (
     AllReduce,
@@ -34,8 +32,6 @@ from ..resilience.conditions import Detour
 from ..resilience.protocol import FromCoordinator
 from ..resilience.worker_rules import WorkerRules, plan_of
 from ..simulator import Execution
-
-DEADLY = ("fail", "stop")
 
 
 @dataclass(eq=False)
@@ -149,94 +145,6 @@ def _wakes_in_time(process: Process, event: TraceEvent, heartbeat_limit_s: float
     return True
 
 
-def joins(trace: Trace) -> int:
-    """How many replacements wait from the start for their iteration."""
-    return sum(event.kind == "join" and event.iteration is not None for event in trace.events)
-
-
-def link_ends(link: str) -> Sequence[str]:
-    """The two workers of a link `k/i-k/j`."""
-    return link.split("-")
-
-
-def read_valid_trace(path: str, plan: Plan) -> Trace:
-    """Read a trace and refuse it where it cannot happen to the plan's workers."""
-    trace = read_trace(path)
-    try:
-        check_trace(plan, trace)
-    except InvalidInputError as error:
-        raise InvalidInputError(error.what, where=f"{source_of(path)}, {error.where}", fix=error.fix) from None
-    return trace
-
-
-def check_trace(plan: Plan, trace: Trace) -> None:
-    """Refuse a trace that cannot happen to a plan's workers.
-
-    Raises:
-        InvalidInputError: an event names nobody that the plan has, or happens to one who is dead, or the like; `where`
-            is `/events/N`, counted from 0.
-    """
-    gone: dict[str, TraceEvent | None] = {worker.name: None for worker in plan.workers if worker.failed}
-    for number, event in enumerate(trace.events):
-        where = f"/events/{number}"
-        _check_place(plan, event, where)
-        if event.worker is not None:
-            _check_life(event, gone, where)
-
-
-def _check_place(plan: Plan, event: TraceEvent, where: str) -> None:
-    """The event's place exists, and is of the event's kind."""
-    names = [worker.name for worker in plan.workers]
-    wanted = {"slow_link": ("link",), "recover": ("worker", "link"), "fail": ("worker", "link")}.get(
-        event.kind, ("worker",)
-    )
-    place = next(name for name in ("node", "worker", "link") if getattr(event, name) is not None)
-    if place == "node":
-        raise InvalidInputError(
-            "a plan does not say which workers run on a node",
-            where=f"{where}/node",
-            fix="give an event for each of its workers, as worker k/i",
-        )
-    if place not in wanted:
-        raise InvalidInputError(
-            f"{event.kind} does not happen to a {place}", where=f"{where}/{place}", fix=f"name a {wanted[0]}"
-        )
-    ends = [event.worker] if event.worker is not None else link_ends(event.link or "")
-    for name in ends:
-        if name not in names:
-            raise InvalidInputError(
-                f"the plan has no worker {name}", where=f"{where}/{place}", fix=f"workers run from 0/0 to {names[-1]}"
-            )
-    if place == "link" and (ends[0] == ends[1] or abs(place_of(ends[0])[1] - place_of(ends[1])[1]) > 1):
-        raise InvalidInputError(
-            f"there is no link {event.link}", where=f"{where}/link", fix="name workers of neighbouring stages, or peers"
-        )
-
-
-def _check_life(event: TraceEvent, gone: dict[str, TraceEvent | None], where: str) -> None:
-    """The worker lives, or is gone, as the event needs it; `gone` says by what, and is kept."""
-    name = event.worker
-    assert name is not None
-    by = gone.get(name)
-    is_stopped = by is not None and by.kind == "stop"
-    if event.kind == "join" and name not in gone:
-        raise InvalidInputError(
-            f"worker {name} lives, nobody can join in its place", where=where, fix="let it fail or stop earlier"
-        )
-    if event.kind != "join" and name in gone and not (event.kind == "recover" and is_stopped):
-        raise InvalidInputError(f"worker {name} is gone by then", where=where, fix="let it join again before")
-    if name in gone and by is not None and event.iteration is not None and event.iteration == by.iteration:
-        raise InvalidInputError(
-            f"worker {name} is gone only in the midst of iteration {event.iteration}",
-            where=f"{where}/iteration",
-            fix="let it come back in a later one",
-        )
-    if event.kind in DEADLY:
-        gone[name] = event
-    else:
-        gone.pop(name, None)
-
-
 # The machines of an imitated job: how fast its workers are and how far apart, whatever plan they run.
 #
 # What a message takes between two workers belongs to them, by the names with which they were started, and not to the
@@ -247,28 +155,6 @@ def _check_life(event: TraceEvent, gone: dict[str, TraceEvent | None], where: st
 
 Sample = tuple[int, int, int, Message]  # from whom, to whom, its number among those
 Faults = tuple[tuple[Pair, float, float], ...]  # two workers, factor on their delay, and seconds that it has more
-
-
-def delay_at_home_s(plan: Plan, one: str, other: str, origin: int | None = None) -> float:
-    """Seconds that a message takes between two workers while nothing is wrong.
-
-    Args:
-        plan: that the job began with; the workers' names are their places in it.
-        one: a worker.
-        other: another worker.
-        origin: the pipeline of the message's micro-batch, which matters where templates say unlike delays.
-
-    Returns:
-        The delay of the link between them; 0 where there is none.
-    """
-    (k, i), (m, j) = sorted((place_of(one), place_of(other)), key=lambda place: place[1])
-    if j != i + 1:
-        return 0.0
-    if k == m:
-        return plan.links_of(k)[i].delay_s
-    known = [pipeline for pipeline in (origin, k, m) if pipeline is not None and pipeline < len(plan.pipelines)]
-    links = next(links for links in (plan.template_of(pipeline).links for pipeline in known) if i < len(links))
-    return links[i].delay_s
 
 
 def broken_links(events: Iterable[TraceEvent]) -> frozenset[Pair]:

@@ -30,7 +30,7 @@ from ...schemas.plan import Layers, Plan
 from ...schemas.profile import Connection
 from ...schemas.protocols import Monitor, Replan
 from ...schemas.timeline import Event, Report, Span, Timeline, memory_of_workers
-from ...schemas.trace import Trace, TraceEvent
+from ...schemas.trace import DEADLY, Trace, TraceEvent, check_trace, joins, link_ends
 from ..program import Compute, Program, RankPair, Sending, rank_pair
 from ..resilience.events import (
     Announce,
@@ -80,17 +80,13 @@ from ..resilience.worker_rules import (
 )
 from ..simulator import Cuts, Execution, Pauses, execute, is_computed, simulate
 from .cluster import (
-    DEADLY,
     EpochConditions,
     Process,
     TimedProgram,
     VirtualMachines,
     broken_links,
     cast_of,
-    check_trace,
     has_come,
-    joins,
-    link_ends,
     measured,
     pause,
     slow_links,

@@ -7,13 +7,15 @@ import pytest
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
+from rtk.profilers.failslow.monitor.ring import LATE_S, monitor_of
+from rtk.runners.resilience.controller import JobController
 from rtk.runners.resilience.protocol import Hello
-from rtk.running import JobConfig, JobController, first_beyond
+from rtk.runners.training import JobConfig, first_beyond
+from rtk.running import controller_of
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.protocols import Measured, Monitor
-from rtk.wiring import LATE_S, monitor_of
 
 PROFILE = Profile((Layer((LayerCost(0.02, 0.03, 0.01),)),) * 3)
 PLAN = plan_pipeline(PROFILE, Shape(3, 2, 4, link_delay_s={(None, 0): 0.1, (1, 1): 0.2}), "1f1b")
@@ -65,7 +67,7 @@ def test_a_coordinator_that_takes_over_says_what_it_finds() -> None:
 def conductor(tmp_path: Path, lines: str, plan: Plan = PLAN) -> JobController:
     """What leads a job to which this happens."""
     (tmp_path / "trace.jsonl").write_text(lines)
-    return JobController(plan, JobConfig(iterations=9, inject=str(tmp_path / "trace.jsonl")))
+    return controller_of(plan, JobConfig(iterations=9, inject=str(tmp_path / "trace.jsonl")))
 
 
 def played(made: JobController, worker: str, not_before: int = 0) -> list[tuple[object, object]]:
@@ -96,6 +98,6 @@ def test_both_ends_of_a_link_play_its_events(tmp_path: Path) -> None:
 
 def test_host_memory_is_the_coordinators_and_the_jobs() -> None:
     """It stands in the log's header, and a worker that names it is told so."""
-    made = JobController(PLAN, JobConfig(iterations=1, host_memory=5.0))
+    made = controller_of(PLAN, JobConfig(iterations=1, host_memory=5.0))
     assert made.settings()["host_memory"] == 5.0
     assert first_beyond(JobConfig(iterations=1), made.how) == "--host-memory"

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from rtk.runners.torch.runner import PlanRunner
+from rtk.runners.training import Training, training_of
+from rtk.running import load_training
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
-from rtk.working import Training, load_training, training_of
 
 from ..ports import free_port
 from ..runners.ranks import run_ranks

@@ -9,12 +9,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rtk import running
 from rtk.planners.recovery.rtk import Rtk
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import AtlasRequest, opening
 from rtk.planners.slipstream.replanner import Replanner
-from rtk.running import JobConfig
+from rtk.profilers.failslow.monitor import ring
+from rtk.runners.training import JobConfig
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowWorker
 from rtk.schemas.documents import write_document
 from rtk.schemas.plan import Plan
@@ -129,7 +129,7 @@ def test_a_replay_a_simulated_story_and_a_run_decide_the_same(
     def monitor_of(plan: Plan, is_resumed: bool = False) -> Monitor:
         return Told({6: slow, 30: HEALTHY})
 
-    monkeypatch.setattr(running, "monitor_of", monitor_of)
+    monkeypatch.setattr(ring, "monitor_of", monitor_of)
     how = JobConfig(ITERATIONS, inject=str(folder / "story.jsonl"))
     with ProcessJob(_plan(), how, TRAINING) as job:
         job.start("2/0", not_before=50)

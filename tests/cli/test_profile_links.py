@@ -7,7 +7,6 @@ import pytest
 from rtk.cli import probe
 from rtk.cli.links_report import print_survey
 from rtk.cli.probe import parse_sizes
-from rtk.probing import with_network
 from rtk.profilers.link_survey import LinkSurvey, survey
 from rtk.runners.torch.probe import Place
 from rtk.schemas.documents import read_document
@@ -94,8 +93,8 @@ def test_what_was_not_measured_stays_in_the_profile(measured: str) -> None:
     """A profile's path of a kind that no pair was of is kept, and so is all else."""
     old, new = Connection(1.0, 2.0), Connection(3.0, 4.0)
     profile = read_document(PROFILE, Profile)
-    before = with_network(profile, LinkSurvey((), (), Network(old, old)))
-    after = with_network(before, LinkSurvey((), (), Network(**{measured: new})))
+    before = LinkSurvey((), (), Network(old, old)).into(profile)
+    after = LinkSurvey((), (), Network(**{measured: new})).into(before)
     assert after.network == Network(**{"intra_node": old, "inter_node": old, measured: new})
     assert after.layers == profile.layers
 

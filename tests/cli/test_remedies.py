@@ -7,13 +7,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rtk import running
-from rtk.running import JobConfig, raise_for
+from rtk.profilers.failslow.monitor import ring
+from rtk.runners.resilience.controller import raise_for
+from rtk.runners.training import JobConfig, Training
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink, SlowWorker
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.plan import Plan
 from rtk.schemas.protocols import Measured, Monitor
-from rtk.working import Training
 
 from ..runners.processes import ProcessJob, single_process
 from ..runners.test_survival import plan_of
@@ -48,7 +48,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Findings]:
     def monitor_of(plan: Plan, is_resumed: bool = False) -> Monitor:
         return Told(findings.pop(0))
 
-    monkeypatch.setattr(running, "monitor_of", monitor_of)
+    monkeypatch.setattr(ring, "monitor_of", monitor_of)
     return findings
 
 

@@ -8,10 +8,11 @@ import torch
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.skeleton import Checkpointed
+from rtk.runners.training import Training, training_of
+from rtk.running import load_training
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, ModelForm, Profile
-from rtk.working import Training, load_training, training_of
 
 WHOLE = """
 from torch import nn

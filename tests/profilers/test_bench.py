@@ -11,7 +11,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from rtk.cli import profile as profile_verb
-from rtk.profilers import link_survey, measuring
+from rtk.profilers import links, measuring
 from rtk.profilers.measure import GPU_WARM_UP, EventStopwatch, WarmUp, likeness_of, measure_profile
 from rtk.profilers.models.load import Model
 from rtk.runners.torch.stage import TorchStage
@@ -103,7 +103,7 @@ def leave_when_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_command_keeps_what_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`rtk profile -o p.json` writes the layers that fit to p.partial.json, and says so in its error."""
     leave_when_measured_anew(monkeypatch)
-    monkeypatch.setattr(link_survey, "measure_loopback", lambda: Connection(1e-4, 1e9))
+    monkeypatch.setattr(links, "measure_loopback", lambda: Connection(1e-4, 1e9))
     monkeypatch.setattr(measuring, "load", lambda asked: crowd([0, 9]))
     result = CliRunner().invoke(profile_verb.app, ["x", "-o", str(tmp_path / "p.json"), "--repeats", "1"])
     assert isinstance(result.exception, DoesNotFitError)

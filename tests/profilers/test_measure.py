@@ -14,8 +14,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from rtk.cli import profile as profile_command
-from rtk.profilers import link_survey
-from rtk.profilers.link_survey import measure_loopback
+from rtk.profilers import links
+from rtk.profilers.links import measure_loopback
 from rtk.profilers.measure import FEWEST_ROUNDS, MOST_ROUNDS, measure_profile
 from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
 from rtk.profilers.models.load import Model, load_model
@@ -213,8 +213,8 @@ def test_loopback() -> None:
 
 def test_loopback_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the other process never comes, the measurement ends in time, with an error that says what failed."""
-    monkeypatch.setattr(link_survey, "TIMEOUT", timedelta(seconds=1))
-    monkeypatch.setattr(link_survey, "_echo", lambda port: nullcontext())
+    monkeypatch.setattr(links, "TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr(links, "_echo", lambda port: nullcontext())
     with pytest.raises(RuntimeFailedError, match="loopback"):
         measure_loopback()
 
@@ -222,7 +222,7 @@ def test_loopback_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
     """The command alone, with a loopback that needs no second process."""
-    monkeypatch.setattr(link_survey, "measure_loopback", lambda: Connection(1e-4, 1e9))
+    monkeypatch.setattr(links, "measure_loopback", lambda: Connection(1e-4, 1e9))
     return profile_command.app
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from rtk.runners.resilience.events import Announcement
-from rtk.running import JobConfig, JobController
+from rtk.runners.training import JobConfig, Training
+from rtk.running import controller_of, load_training
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import RtkError
 from rtk.schemas.plan import Plan
-from rtk.working import Training, load_training
 
 if __name__ != "worker":
     from ..warm import fork
@@ -44,8 +44,8 @@ def single_process(plan: Plan, training: Training, iterations: int) -> list[floa
 
 def work(plan: bytes, training: Training, name: str, addresses: list[str], secret: bytes, not_before: int) -> None:
     """A worker's process: what `rtk run --coordinator` does."""
-    from rtk.working import NOT_BEFORE
-    from rtk.working import work as be_worker
+    from rtk.runners.training import NOT_BEFORE
+    from rtk.running import work as be_worker
 
     os.environ[NOT_BEFORE] = str(not_before)
     try:
@@ -71,7 +71,7 @@ class ProcessJob:
         self, plan: Plan, how: JobConfig, training: Training, host: str = "127.0.0.1", is_watchful: bool | None = None
     ) -> None:
         self.plan, self.training = plan, training
-        self.conductor = JobController(plan, how)
+        self.conductor = controller_of(plan, how)
         self.said: list[dict[str, Any]] = []
         self.secret = b"a secret for one test only"
         self._changed = threading.Condition()

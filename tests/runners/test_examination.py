@@ -18,30 +18,28 @@ torch = pytest.importorskip("torch")
 from rtk.planners.pipeline import plan_pipeline  # noqa: E402
 from rtk.planners.recovery.answers import PolicyName  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
+from rtk.profilers.failslow.monitor.ring import monitor_of  # noqa: E402
 from rtk.runners import passes  # noqa: E402
 from rtk.runners.program import Sending  # noqa: E402
 from rtk.runners.torch.faults import DelayedTransport, slowest_links  # noqa: E402
 from rtk.runners.torch.resilient import examine  # noqa: E402
+from rtk.runners.training import JobConfig, Training  # noqa: E402
 from rtk.runners.virtual.cluster import (  # noqa: E402
     COMPUTE_S,
     ROUNDS,
     EpochConditions,
     VirtualMachines,
-    delay_at_home_s,
     exchanges_of,
     pause,
 )
 from rtk.runners.virtual.job import SwitchCosts, simulate_story  # noqa: E402
-from rtk.running import JobConfig  # noqa: E402
 from rtk.schemas.conditions import Conditions, pair_of, under_conditions  # noqa: E402
 from rtk.schemas.documents import canonical  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
-from rtk.schemas.plan import Plan  # noqa: E402
+from rtk.schemas.plan import Plan, delay_at_home_s  # noqa: E402
 from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
 from rtk.schemas.protocols import Examined, Hand, Replanned  # noqa: E402
 from rtk.schemas.trace import Trace, TraceEvent, print_trace  # noqa: E402
-from rtk.wiring import monitor_of  # noqa: E402
-from rtk.working import Training  # noqa: E402
 
 from .processes import ProcessJob  # noqa: E402
 from .test_detours import world  # noqa: E402

@@ -19,10 +19,9 @@ from rtk.runners.resilience.progress import HUNG  # noqa: E402
 from rtk.runners.resilience.protocol import End, Epoch, Inquiry  # noqa: E402
 from rtk.runners.torch import resilient  # noqa: E402
 from rtk.runners.torch.resilient import Activity, ActivityTimer, Interruption  # noqa: E402
-from rtk.running import JobConfig  # noqa: E402
+from rtk.runners.training import JobConfig, Training  # noqa: E402
 from rtk.schemas.orders import Operation  # noqa: E402
 from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
-from rtk.working import Training  # noqa: E402
 
 from .processes import ProcessJob, single_process  # noqa: E402
 

@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 
 from rtk.cli.main import main
-from rtk.probing import MEETING
+from rtk.runners.processes import MEETING
 from rtk.runners.torch import probe
 from rtk.runners.torch.probe import LinkReadings, LinkTrials, ProbeWorkload
 from rtk.schemas.documents import read_document, write_document

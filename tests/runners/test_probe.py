@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rtk.cli.main import main
-from rtk.probing import MEETING
 from rtk.profilers.failslow.monitor.job import slow_parts
 from rtk.runners.passes import ring_passes
+from rtk.runners.processes import MEETING
 from rtk.runners.torch import probe
 from rtk.runners.torch.probe import ProbeSamples, ProbeWorkload, Product, Trials, meeting, take_readings
 

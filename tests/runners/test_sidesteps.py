@@ -22,12 +22,11 @@ from rtk.runners.torch.gloo import (  # noqa: E402
 )
 from rtk.runners.torch.rendezvous import MeetingPlace, meet  # noqa: E402
 from rtk.runners.torch.transport import LostTouchError  # noqa: E402
-from rtk.running import JobConfig  # noqa: E402
+from rtk.runners.training import JobConfig, Training  # noqa: E402
+from rtk.running import work as be_worker  # noqa: E402
 from rtk.schemas.documents import canonical, parse_document  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 from rtk.schemas.plan import Plan  # noqa: E402
-from rtk.working import Training  # noqa: E402
-from rtk.working import work as be_worker  # noqa: E402
 
 if __name__ != "worker":  # which knows no package of tests
     from ..warm import fork

@@ -19,10 +19,9 @@ from rtk.planners.pipeline import plan_pipeline  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners.checkpoint import read_manifest  # noqa: E402
 from rtk.runners.torch.gloo import CONNECT_LIMIT  # noqa: E402
-from rtk.running import JobConfig  # noqa: E402
+from rtk.runners.training import JobConfig, Training  # noqa: E402
 from rtk.schemas.plan import Plan  # noqa: E402
 from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
-from rtk.working import Training  # noqa: E402
 
 from .processes import ProcessJob, single_process  # noqa: E402
 

@@ -28,6 +28,7 @@ from statistics import median
 from typing import TypeVar
 
 from ....schemas.conditions import HEALTHY, Conditions, Pair, SlowLink, SlowWorker, pair_of
+from ....schemas.plan import Plan, delay_at_home_s
 from ....schemas.protocols import Measured
 from .job import (
     FEWEST,
@@ -44,6 +45,9 @@ from .job import (
 )
 
 SETTLED = 5  # measurements after which the best one is no chance of a beginning
+# A message is late by this share of the shortest F and I of a stage, and at least by so many seconds.
+LATE = 0.2
+LATE_S = 0.003
 MARGIN = 3  # of what makes a message late; by so much a plan may be wrong about all links
 DIGITS_S = 6
 DIGITS = 2
@@ -236,3 +240,26 @@ def _delays_s(reports: Reports) -> Iterator[tuple[Pair, float]]:
 
 def _without(worker: str, known: Mapping[Pair, Known]) -> dict[Pair, Known]:
     return {pair: value for pair, value in known.items() if worker not in pair}
+
+
+def monitor_of(plan: Plan, is_resumed: bool = False) -> LiveMonitor:
+    """What finds the slow links and workers of a job.
+
+    A message is late by a share (`LATE`) of the shortest F and I of a stage, for that is what it delays, or by
+    `LATE_S`, which a scheduler or the measurement itself may take.
+
+    Args:
+        plan: that the job starts with.
+        is_resumed: whether the job may have begun under another coordinator.
+    """
+    stages = [plan.stage_of(worker) for worker in plan.workers]
+    shortest_s = min(stage.forward_s + stage.backward_input_s for stage in stages)
+    sum_s = {worker.name: stage.allreduce_s for worker, stage in zip(plan.workers, stages, strict=True)}
+    expected = Expected(
+        least_s=max(LATE_S, LATE * shortest_s),
+        delay_s=lambda one, other: delay_at_home_s(plan, one, other),
+        sum_s=lambda one, other: max(sum_s[one], sum_s[other]),
+        slowdown={worker.name: worker.slowdown for worker in plan.workers if worker.slowdown is not None},
+    )
+    present = [worker.name for worker in plan.live_workers()]
+    return LiveMonitor(list(sum_s), present, expected, is_resumed)

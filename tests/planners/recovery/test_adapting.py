@@ -12,7 +12,7 @@ from rtk.planners.joint import plan as joint
 from rtk.planners.joint.plan import plan_joint
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.adapting import UNKNOWN_COPYING, WORTH_IT
-from rtk.planners.recovery.answers import Answers, PolicyName, answers_for
+from rtk.planners.recovery.answers import PolicyName, answers_for
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
@@ -25,7 +25,7 @@ from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.orders import Operation
 from rtk.schemas.plan import Place, Plan, name_of
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
-from rtk.schemas.protocols import Hand, Replanned
+from rtk.schemas.protocols import Answers, Hand, Replanned
 
 from ..running_plans import made_by, profile, running_plans, short_search
 

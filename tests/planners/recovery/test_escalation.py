@@ -13,7 +13,9 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.recovery.escalation import Escalating, RemedyCosts, parse_mitigate
 from rtk.planners.shape import Shape
-from rtk.running import JobConfig, JobController, events_after
+from rtk.runners.resilience.controller import events_after
+from rtk.runners.training import JobConfig
+from rtk.running import controller_of
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowWorker
 from rtk.schemas.documents import write_document
 from rtk.schemas.errors import InvalidInputError
@@ -165,7 +167,7 @@ def test_remedies_that_the_job_cannot_have() -> None:
     """A restart needs checkpoints, and only one policy heeds what is slow."""
     for how in (JobConfig(9, mitigate="S4=1"), JobConfig(9, policy=PolicyName.SLIPSTREAM, mitigate="S3=1")):
         with pytest.raises(InvalidInputError) as caught:
-            JobController(PLAN, how)
+            controller_of(PLAN, how)
         assert caught.value.where == "--mitigate"
 
 

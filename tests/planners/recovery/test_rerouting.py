@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.planners.recovery.answers import Answers, PolicyName, answers_for
+from rtk.planners.recovery.answers import PolicyName, answers_for
 from rtk.planners.recovery.rerouting import rerouted_from
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
@@ -22,7 +22,7 @@ from rtk.schemas.conditions import HEALTHY
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Pipeline, Place, Plan, place_of
-from rtk.schemas.protocols import Hand
+from rtk.schemas.protocols import Answers, Hand
 
 from ..running_plans import Times, bearable, dead_places, made_by, profile, running_plans, short_search
 

@@ -15,14 +15,14 @@ from rtk.planners.scheduling.lower_bound import lower_bound
 from rtk.planners.scheduling.problem import problem_of
 from rtk.runners.program import lower
 from rtk.runners.simulator import execute, simulate
-from rtk.runners.virtual.cluster import cast_of, check_trace
+from rtk.runners.virtual.cluster import cast_of
 from rtk.runners.virtual.job import SimulatedRun, SwitchCosts, simulate_story
 from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker, name_of, place_of
 from rtk.schemas.protocols import Hand, Replanned
 from rtk.schemas.timeline import Span
-from rtk.schemas.trace import Trace, TraceEvent
+from rtk.schemas.trace import Trace, TraceEvent, check_trace
 
 from ...strategies import hand_plan, plans
 from ..newcomers import with_newcomers

@@ -15,17 +15,15 @@ from rtk.runners.virtual.cluster import (
     EpochConditions,
     TimedProgram,
     VirtualMachines,
-    check_trace,
-    delay_at_home_s,
     measured,
 )
 from rtk.runners.virtual.job import SimulatedRun, SwitchCosts, simulate_story
 from rtk.schemas.conditions import HEALTHY, Conditions, Pair, SlowLink, SlowWorker, pair_of, under_conditions
 from rtk.schemas.documents import canonical
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
-from rtk.schemas.plan import Plan
+from rtk.schemas.plan import Plan, delay_at_home_s
 from rtk.schemas.protocols import Hand, Measured, Replanned
-from rtk.schemas.trace import EventKind, Trace, TraceEvent
+from rtk.schemas.trace import EventKind, Trace, TraceEvent, check_trace
 
 from ...strategies import hand_plan, plans
 

@@ -1,0 +1,264 @@
+"""A sweep: replays of many combinations, a report each in a folder, and what all of them say together."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from statistics import fmean, quantiles
+from typing import Any, Generic, Protocol, TypeVar
+
+from ...schemas.documents import canonical_json, read_document, write_document
+from ...schemas.errors import InfeasibleError, InvalidInputError, remark
+from ...schemas.files import write_bytes
+from ...schemas.replay import ReplayReport
+from .executors import executor_of
+
+LONGEST_NAME = 80  # of a report's file, before the digest
+
+Q = TypeVar("Q")
+Asked = TypeVar("Asked", contravariant=True)
+
+
+class Replays(Protocol[Asked]):
+    """Asks many questions at once."""
+
+    def __call__(
+        self, questions: Sequence[Asked], executor: Executor | None = None
+    ) -> Iterator[tuple[int, ReplayReport | InfeasibleError]]:
+        """Replay in this process, or in those of an executor; yields a question's number and its report, as they come,
+        or why nobody could train its job."""
+        ...
+
+
+@dataclass(frozen=True)
+class Combination(Generic[Q]):
+    """One of each list.
+
+    Attributes:
+        axes: what was taken from which list, as it stands in the file.
+        question: what is asked.
+        digest: of all that the answer depends on.
+        shape: of the job, in a word.
+    """
+
+    axes: Mapping[str, str]
+    question: Q
+    digest: str
+    shape: str
+
+    @property
+    def name(self) -> str:
+        """Of its report's file: for people, and unlike any other's."""
+        seed = self.axes.get("seed")
+        parts = [_stem(self.axes["profile"]), self.shape, _stem(self.axes["trace"])]
+        parts += [] if seed is None else [f"seed{seed}"]
+        slug = re.sub(r"[^A-Za-z0-9_]+", "-", "-".join(parts))[:LONGEST_NAME]
+        return f"{slug}-{self.digest[:16]}.json"
+
+
+def run_sweep(
+    combinations: Sequence[Combination[Q]],
+    replays: Replays[Q],
+    output: str,
+    jobs: int,
+    executor: str,
+    tell: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Replay combinations whose reports are not there yet, and say what all have in common.
+
+    Args:
+        combinations: each once.
+        replays: asks many questions, in this process or in an executor's, and gives the reports as they are finished.
+        output: the folder of a report a combination; those that are there already, of the same inputs, are not made
+            again.
+        jobs: processes, which share the combinations.
+        executor: who replays: "process", "dask:ADDRESS", "ray" or "ray:ADDRESS".
+        tell: hears how many replays are finished, and of how many.
+
+    Returns:
+        What all have in common, as `summary.json` in the folder says it: see `summary_of`.
+
+    Raises:
+        InvalidInputError: a trace cannot be read, the folder cannot be made, or there is no such executor.
+        RuntimeFailedError: a cluster's scheduler does not answer, or a process has ended by itself.
+    """
+    folder = SweepFolder(output)
+    outcomes = folder.finished(combinations)
+    missing = [number for number in range(len(combinations)) if number not in outcomes]
+    if outcomes:
+        remark(f"{len(outcomes)} of {len(combinations)} reports are there already")
+    tell(len(outcomes), len(combinations))
+    try:
+        if missing:
+            with executor_of(executor, min(jobs, len(missing))) as pool:
+                for index, found in replays([combinations[number].question for number in missing], pool):
+                    number = missing[index]
+                    if isinstance(found, InfeasibleError):
+                        outcomes[number] = SweepOutcome({}, {}, found.what)
+                    else:
+                        outcomes[number] = folder.keep(combinations[number], found)
+                    tell(len(outcomes), len(combinations))
+    except KeyboardInterrupt:
+        remark("what is finished is kept: the same command goes on from there")
+        raise
+    summary = summary_of([(one, outcomes[number]) for number, one in enumerate(combinations)])
+    folder.summarize(summary)
+    return summary
+
+
+def _stem(name: str) -> str:
+    return PurePath(name).name.partition(".")[0]
+
+
+# The folder of a sweep: a report a combination, and a summary of all.
+#
+# A report is there whole or not at all, and says by a digest what it answers: run again, a sweep makes what is missing.
+
+
+SUMMARY_FILE = "summary.json"
+
+
+@dataclass(frozen=True)
+class SweepOutcome:
+    """What came of a combination.
+
+    Attributes:
+        goodput: by policy; 0 where it cannot train this job.
+        refusals: why some cannot.
+        impossible: why not even the cluster that never fails can; None where it can.
+    """
+
+    goodput: dict[str, float]
+    refusals: dict[str, str]
+    impossible: str | None = None
+
+
+def outcome_of(report: ReplayReport) -> SweepOutcome:
+    """What a report says of each policy."""
+    return SweepOutcome(
+        {one.policy: one.goodput for one in report.policies},
+        {one.policy: one.refusal for one in report.policies if one.refusal is not None},
+    )
+
+
+class SweepFolder:
+    """Reports, each under its combination's name.
+
+    Args:
+        path: the folder; it may be there already, the folder that it stands in must be.
+
+    Raises:
+        InvalidInputError: the folder cannot be made.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        try:
+            self._path.mkdir(exist_ok=True)
+        except OSError as error:
+            what = f"cannot make the folder: {error.strerror or error}"
+            raise InvalidInputError(what, where=path, fix="check the path and its permissions") from error
+
+    def finished(self, combinations: Iterable[Combination[Any]]) -> dict[int, SweepOutcome]:
+        """The outcomes that are there, by the combinations' numbers; damaged reports and those of others are not."""
+        found = ((number, self._read(one)) for number, one in enumerate(combinations))
+        return {number: outcome for number, outcome in found if outcome is not None}
+
+    def keep(self, combination: Combination[Any], report: ReplayReport) -> SweepOutcome:
+        """Write a report; what is written when this returns outlives this process."""
+        write_document(str(self._path / combination.name), report)
+        return outcome_of(report)
+
+    def summarize(self, summary: dict[str, Any]) -> None:
+        """Write what all reports say together."""
+        write_bytes(str(self._path / SUMMARY_FILE), canonical_json(summary))
+
+    def _read(self, combination: Combination[Any]) -> SweepOutcome | None:
+        path = self._path / combination.name
+        if not path.exists():
+            return None
+        try:
+            report = read_document(str(path), ReplayReport)
+        except InvalidInputError:
+            return None
+        return outcome_of(report) if report.inputs.get("question") == combination.digest else None
+
+
+# What hundreds of replays say together: per policy, and for each value of what was varied.
+
+
+FAULT_FREE = "fault-free"
+SEED = "seed"  # repeats a replay; its values mean nothing
+LEVEL = 1e-9  # goodputs that differ by less are alike
+
+Swept = Sequence[tuple[Combination[Any], SweepOutcome]]
+
+
+def summary_of(swept: Swept) -> dict[str, Any]:
+    """The whole as JSON.
+
+    `policies`: over all replays the mean, quartiles, least and most goodput of each, the share of replays in which it
+    is the best (several may be) of those that do fail, and in how many it cannot train the job, which counts as no
+    goodput. `axes`: for each value of what was varied, the mean goodputs. `replays`: each one's file, what was taken
+    from which list, and goodputs. `impossible`: those that not even a cluster that never fails can train.
+    """
+    possible = [(one, outcome) for one, outcome in swept if outcome.impossible is None]
+    outcomes = [outcome for _, outcome in possible]
+    return {
+        "replays": [
+            {"file": one.name, "axes": dict(one.axes), "goodput": outcome.goodput} for one, outcome in possible
+        ],
+        "impossible": [
+            {"axes": dict(one.axes), "why": outcome.impossible}
+            for one, outcome in swept
+            if outcome.impossible is not None
+        ],
+        "policies": {name: _policy(name, outcomes) for name in _names(outcomes)},
+        "axes": {
+            axis: {
+                value: means_of([outcome for one, outcome in possible if one.axes.get(axis) == value])
+                for value in dict.fromkeys(one.axes[axis] for one, _ in possible if axis in one.axes)
+            }
+            for axis in _varied(possible)
+        },
+    }
+
+
+def _policy(name: str, outcomes: Sequence[SweepOutcome]) -> dict[str, Any]:
+    goodputs = [outcome.goodput[name] for outcome in outcomes]
+    lower, median, upper = quantiles(goodputs, n=4, method="inclusive") if len(goodputs) > 1 else goodputs * 3
+    return {
+        "mean": fmean(goodputs),
+        "lower_quartile": lower,
+        "median": median,
+        "upper_quartile": upper,
+        "min": min(goodputs),
+        "max": max(goodputs),
+        "best_share": fmean(name in _best(outcome) for outcome in outcomes),
+        "refusals": sum(name in outcome.refusals for outcome in outcomes),
+    }
+
+
+def _best(outcome: SweepOutcome) -> set[str]:
+    """The best policies of a replay, apart from the cluster that never fails, to which nothing compares."""
+    rivals = {name: goodput for name, goodput in outcome.goodput.items() if name != FAULT_FREE}
+    most = max(rivals.values(), default=0.0)
+    return {name for name, goodput in rivals.items() if 0 < goodput >= most - LEVEL}
+
+
+def _varied(possible: Swept) -> list[str]:
+    """What has more than one value, in the file's order."""
+    axes = dict.fromkeys(axis for one, _ in possible for axis in one.axes)
+    return [
+        axis for axis in axes if axis != SEED and len({one.axes[axis] for one, _ in possible if axis in one.axes}) > 1
+    ]
+
+
+def means_of(outcomes: Sequence[SweepOutcome]) -> dict[str, float]:
+    """The mean goodput of each policy."""
+    return {name: fmean(outcome.goodput[name] for outcome in outcomes) for name in _names(outcomes)}
+
+
+def _names(outcomes: Sequence[SweepOutcome]) -> Iterable[str]:
+    return outcomes[0].goodput if outcomes else ()

@@ -1,0 +1,268 @@
+"""One process of a job: a worker that a coordinator tells what to do, or one of a plain job under torchrun."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from ...schemas.documents import digest, write_document
+from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
+from ...schemas.plan import Plan
+from ..processes import die_with_launcher
+from ..resilience.conditions import cores_here
+from ..resilience.events import Announcement, IterationCommitted, JobEnded, JobStarted
+from ..resilience.link import CoordinatorLink
+from ..resilience.protocol import End, Failed, Hello, Leaving, Returning
+from ..resilience.wire import parse_address
+from ..training import NOT_BEFORE, Training
+from .iteration import Task
+from .rendezvous import MeetingPlace
+from .resilient import ResilientWorker
+from .runner import ByteCorpus, PlanRunner
+from .stage import Loss
+
+LAST_WORDS_S = 1.0
+
+
+class TrainedModel(Protocol):
+    """What of a model is trained."""
+
+    @property
+    def layers(self) -> Sequence[nn.Module]:
+        """All of them, in order."""
+        ...
+
+    @property
+    def loss(self) -> Loss:
+        """Maps (output, target) of a micro-batch to a scalar, a mean."""
+        ...
+
+
+Loader = Callable[[Plan, Training], tuple[TrainedModel, ByteCorpus]]  # what a training of a plan is of, checked
+
+
+class EndedError(RtkError):
+    """The job ended without success; whoever coordinates has said why."""
+
+    def __init__(self, end: End) -> None:
+        super().__init__(f"the coordinator has ended the job: {end.reason}")
+        self.exit_code = end.exit_code
+
+
+def be_worker(
+    load: Loader,
+    plan: Plan,
+    training: Training,
+    name: str,
+    addresses: list[str],
+    secret: bytes,
+    patience_s: float,
+    others: Sequence[str] = (),
+) -> None:
+    """Be worker `name` until the coordinator says that the job, or this worker's part in it, is over.
+
+    Args:
+        load: the model and the data.
+        plan: that the job begins with.
+        training: what to train.
+        name: `k/i`.
+        addresses: of the coordinator, and of standbys.
+        secret: the job's.
+        patience_s: how long to look for a lost coordinator, in s.
+        others: this machine's addresses on other networks than that of the coordinator.
+
+    Raises:
+        InvalidInputError: the model or the data do not fit the plan, an address is not this machine's, or the
+            coordinator refuses this worker.
+        RuntimeFailedError: no coordinator is found for `patience_s`.
+        EndedError: the job failed.
+    """
+    die_with_launcher()
+    torch.set_num_threads(training.threads)
+    hostname = _own_address(addresses[0])
+    model, corpus = load(plan, training)
+    task = Task(
+        name=name,
+        plan=plan,
+        make_layers=lambda: load(plan, training)[0].layers,
+        loss=model.loss,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
+        batch=corpus.batch,
+        settings=training.settings(),
+        secret=secret,
+        device=_device(),
+        hostname=hostname,
+        others=tuple(others),
+        paced=training.paced,
+        seed=training.seed,
+        transport=training.transport,
+    )
+    meeting, besides = MeetingPlace(secret, hostname), _places_besides(secret, others)
+    worker = ResilientWorker(task)
+    hello = _hello_of(task, meeting.address, tuple(place.address for place in besides))
+    link = CoordinatorLink(
+        addresses, secret, hello, patience_s=patience_s, on_interrupt=worker.announce, on_inquiry=worker.answer
+    )
+    welcome = link.start()
+    _leave_when_told(link)
+    try:
+        end = worker.run(link, welcome, partial(_end_at_once, link))
+    except InvalidInputError as error:
+        link.send(Failed(error.exit_code, str(error)))
+        raise
+    finally:
+        link.close()
+        for place in (meeting, *besides):
+            place.close()
+    if end.exit_code:
+        raise EndedError(end)
+
+
+def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str, Returning | None], Hello]:
+    """What the worker says to each coordinator first; `store` and `others`: where its meeting places are."""
+    plan_digest, cores = digest(task.plan), cores_here()
+
+    def hello(proof: str, returning: Returning | None) -> Hello:
+        return Hello(
+            proof=proof,
+            worker=task.name,
+            store=store,
+            plan=plan_digest,
+            job=task.settings,
+            pid=os.getpid(),
+            not_before=0 if returning else int(os.environ.get(NOT_BEFORE, "0")),
+            returning=returning,
+            others=others,
+            cores=cores,
+        )
+
+    return hello
+
+
+def _end_at_once(link: CoordinatorLink, exit_code: int, reason: str) -> None:
+    """End this process, whose main thread nothing wakes any more, and let the coordinator know why.
+
+    The kernel closes what is open; exit functions would wait for that thread.
+    """
+    print(f"error: {reason}; this worker ends itself", file=sys.stderr, flush=True)
+    telling = threading.Thread(target=link.send, args=(Failed(exit_code, reason),), daemon=True)
+    telling.start()
+    telling.join(LAST_WORDS_S)  # a coordinator that is stopped does not take them
+    os._exit(exit_code)
+
+
+def _places_besides(secret: bytes, addresses: Sequence[str]) -> list[MeetingPlace]:
+    """Where other workers find this one on other networks."""
+    try:
+        return [MeetingPlace(secret, address) for address in addresses]
+    except RuntimeFailedError as error:
+        raise InvalidInputError(error.what, where="--interface", fix=error.fix) from None
+
+
+def _own_address(coordinator: str) -> str:
+    """The address of this machine on the way to the coordinator: other workers reach it there as well."""
+    host, port = parse_address(coordinator, where="--coordinator")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing; only chooses the interface
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise InvalidInputError(
+            f"there is no way to the coordinator: {error.strerror or error}", where=coordinator, fix="check the address"
+        ) from None
+
+
+def _leave_when_told(link: CoordinatorLink) -> None:
+    """On SIGTERM, as spot instances give it before they go: finish the iteration and leave."""
+
+    def leave(*_: object) -> None:
+        # In a thread: the interrupted code may hold the lock that sending takes.
+        threading.Thread(target=link.send, args=(Leaving(),), daemon=True).start()
+        print("asked to leave: will do so after this iteration", file=sys.stderr)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+def _device() -> str:
+    """Where this worker computes: its GPU, of those that there are, else the CPU."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+
+
+# A worker of a plain run.
+
+
+class PlainJob:
+    """One worker of a job without a coordinator, which ends when one of its workers fails: a process of torchrun's.
+
+    Args:
+        load: the model and the data.
+        plan: valid.
+        training: what is trained.
+
+    Attributes:
+        tokens: of one iteration.
+        reports_loss: whether this is the worker that tells what happens.
+
+    Raises:
+        InvalidInputError: the model or the data do not fit the plan.
+    """
+
+    def __init__(self, load: Loader, plan: Plan, training: Training) -> None:
+        torch.set_num_threads(training.threads)
+        model, corpus = load(plan, training)
+        self._runner = PlanRunner(
+            plan,
+            model.layers,
+            model.loss,
+            lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
+            device=_device(),
+            paced=training.paced,
+            seed=training.seed,
+            transport=training.transport,
+        )
+        self._batch = corpus.batch
+        self.tokens, self.reports_loss = corpus.tokens_of(plan), self._runner.reports_loss()
+
+    def run(self, iterations: int, announce: Callable[[Announcement], None]) -> None:
+        """Run all iterations, and say what each gave; it lasts from the end of the one before it.
+
+        Args:
+            iterations: how many.
+            announce: hears of it, where this worker reports.
+        """
+        if not self.reports_loss:
+            for iteration in range(iterations):
+                self._runner.step(self._batch(iteration))
+            return
+        live = len(self._runner.plan.live_workers())
+        announce(JobStarted(epoch=0, live_workers=live, iterations=iterations, iteration=0))
+        times_s, last_end_s = [], None
+        for iteration in range(iterations):
+            result = self._runner.step(self._batch(iteration))
+            times_s.append(result.end_s - (result.start_s if last_end_s is None else last_end_s))
+            last_end_s = result.end_s
+            announce(
+                IterationCommitted(
+                    epoch=0, iteration=iteration, loss=result.loss, iteration_time_s=times_s[-1], live_workers=live
+                )
+            )
+        done = "all iterations are done"
+        announce(JobEnded(epoch=0, exit_code=0, reason=done, iterations=iterations, iteration_time_s=median(times_s)))
+
+    def end(self, timeline: str | None) -> None:
+        """Write what all workers executed, where that is asked for, and leave the group."""
+        measured = None if timeline is None else self._runner.timeline()
+        if timeline is not None and measured is not None:
+            write_document(timeline, measured)
+        self._runner.close()
