@@ -32,7 +32,7 @@ from .search import Situation, crossing, in_slots, joint_schedule, named_pairs, 
 NAME = "joint"
 RULES, HEURISTIC = Effort("rules"), Effort("heuristic")
 # Of a running plan, orders that are so close to the bound are good enough: workers, and replays, wait for them.
-ENOUGH = 0.005
+ENOUGH = 0.003
 
 
 def plan_joint(
