@@ -60,7 +60,10 @@ class JointBound:
     @cached_property
     def value_s(self) -> float:
         """No routing and no orders have a smaller makespan, or period, in s."""
-        return max(_filled_s(times, self._jobs) for times in self._times) + self._step_s
+        found_s = 0.0
+        for times in self._times:
+            found_s = _filled_s(times, self._jobs, found_s)
+        return found_s + self._step_s
 
     def of_loads_s(self, loads: Ints) -> float:
         """No routing in which each worker executes so many micro-batches, and no orders, have a smaller one, in s."""
@@ -115,20 +118,31 @@ def _arguments(costs: PipelineCosts, first_s: Floats, tail_s: Floats, last_s: Fl
     return _AffineTimes(np.stack(fixed, axis=-1).swapaxes(0, 1), np.stack(each, axis=-1).swapaxes(0, 1))
 
 
-def _filled_s(times: _AffineTimes, jobs: int) -> float:
-    """The least time within which the workers of every stage can execute all jobs, by these arguments, in s."""
+def _filled_s(times: _AffineTimes, jobs: int, least_s: float) -> float:
+    """The least time within which the workers of every stage can execute all jobs, by these arguments, in s.
+
+    Args:
+        times: the arguments.
+        jobs: of all pipelines.
+        least_s: what other arguments say; given back where these say no more.
+    """
     live = np.asarray(np.isfinite(times.each_s).all(axis=-1))
     fixed_s, each_s = np.where(live[..., None], times.fixed_s, np.inf), np.where(live[..., None], times.each_s, 1.0)
-    pace_s = np.where(each_s > 0, each_s, 1.0)
+    is_work = each_s > 0
+    pace_s = np.where(is_work, each_s, 1.0)
+
+    def is_enough(limit_s: float) -> bool:
+        spare_s = limit_s - fixed_s
+        some = np.where(is_work, spare_s / pace_s + COUNTING, np.where(spare_s >= 0, jobs, 0.0)).min(axis=-1)
+        taken = np.minimum(np.maximum(np.floor(some), 0), jobs)  # `clip` would take as long as all of this
+        return bool((taken.sum(axis=-1) >= jobs).all())
+
+    if least_s > 0 and is_enough(least_s):
+        return least_s
     low_s, high_s = 0.0, float((fixed_s + jobs * each_s).max(axis=-1).min(axis=-1).max())
     for _ in range(HALVINGS):
         middle_s = (low_s + high_s) / 2
-        spare_s = middle_s - fixed_s
-        some = np.where(each_s > 0, spare_s / pace_s + COUNTING, np.where(spare_s >= 0, jobs, 0.0)).min(axis=-1)
-        if (np.clip(np.floor(some), 0, jobs).sum(axis=-1) >= jobs).all():
-            high_s = middle_s
-        else:
-            low_s = middle_s
+        low_s, high_s = (low_s, middle_s) if is_enough(middle_s) else (middle_s, high_s)
     return low_s
 
 

@@ -31,6 +31,8 @@ from .search import Situation, crossing, in_slots, joint_schedule, named_pairs, 
 
 NAME = "joint"
 RULES, HEURISTIC = Effort("rules"), Effort("heuristic")
+# Of a running plan, orders that are so close to the bound are good enough: workers, and replays, wait for them.
+ENOUGH = 0.003
 
 
 def plan_joint(
@@ -78,17 +80,21 @@ def plan_joint(
     workers = (
         Worker(*place, failed=True) if place in failed else Worker(*place, "", slow.get(place)) for place in places
     )
-    return _planned(replace(plan, workers=tuple(workers)), (), effort, split=technique != "adaptive")
+    plan = replace(plan, workers=tuple(workers))
+    return _planned(plan, Situation(plan, split=technique != "adaptive"), (), effort)
 
 
-def replan_joint(plan: Plan, avoid: Collection[tuple[Place, Place]] = ()) -> Plan:
+def replan_joint(plan: Plan, avoid: Collection[tuple[Place, Place]] = (), situation: Situation | None = None) -> Plan:
     """The plan anew, for its failed workers, slow-downs and links: in milliseconds, by rules only.
+
+    What the joint routings leave open to the bound by no more than `ENOUGH` is left.
 
     Args:
         plan: of alike pipelines; its orders do not matter, but that backwards are split only if they are in any, or by
             a technique that splits them. Its optimizer is kept: what runs cannot change it.
         avoid: pairs of places at neighbouring stages of different pipelines whose hop should carry nothing, for a plan
             cannot say that it is slow.
+        situation: of the plan, where somebody has asked about it already.
 
     Returns:
         A checked plan, as `plan_joint` gives it. `avoided_jobs` in its options says how many micro-batches cross pairs
@@ -112,7 +118,8 @@ def replan_joint(plan: Plan, avoid: Collection[tuple[Place, Place]] = ()) -> Pla
                 where="the pairs to avoid",
                 fix="name workers of neighbouring stages",
             )
-    return _planned(replace(plan, planner=planner), found, RULES, opening.split)
+    situation = situation or Situation(plan, opening.split)
+    return _planned(replace(plan, planner=planner), situation, found, RULES, ENOUGH)
 
 
 def warm_up(plan: Plan) -> None:
@@ -129,10 +136,11 @@ def warm_up(plan: Plan) -> None:
         single.made()
 
 
-def _planned(plan: Plan, avoid: Collection[tuple[Place, Place]], effort: Effort, split: bool) -> Plan:
+def _planned(
+    plan: Plan, situation: Situation, avoid: Collection[tuple[Place, Place]], effort: Effort, gap: float = 0.0
+) -> Plan:
     """The plan with orders, and what was decided in its options."""
-    situation = Situation(plan, split)
-    found = joint_schedule(situation, named_pairs(situation.home, avoid), effort)
+    found = joint_schedule(situation, named_pairs(situation.home, avoid), effort, gap)
     workers, counts = situation.plan.workers, found.problem.job_counts.tolist()
     warmup, depth = [warmup_of(order) for order in found.orders], len(situation.stages)
     unused = situation.slow & (crossing(found.problem, situation.slow) == 0)

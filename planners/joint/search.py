@@ -8,7 +8,8 @@
    SlipStream's slots (slipstream/slots.py) at stages whose workers are equal, and with all micro-batches in turns, for
    peers in step wait less for each other; and one without the swaps.
 5. What each single technique does is tried as well (search.py), unless its loads alone prove it worse: so a
-   joint plan is never worse than any of them.
+   joint plan is never worse than any of them. For a running plan, which workers and replays wait for, neither this nor
+   the next step is taken where the gap that is left is small: they hardly ever find anything there.
 6. Where a gap is left still, micro-batches go from peers that end late to peers that end early (bound.py).
 
 That is nearly all there is to gain, in milliseconds. If there is time, the techniques that have a search of their own
@@ -73,6 +74,11 @@ class Situation:
     def home(self) -> Problem:
         """Every worker runs its own micro-batches, failed ones too."""
         return home_problem(self.plan, split=self.split)
+
+    @cached_property
+    def bound(self) -> JointBound:
+        """What no routing undercuts."""
+        return JointBound(self.home)
 
     @cached_property
     def usual(self) -> Problem:
@@ -375,13 +381,14 @@ class Joint(Proven):
         return (self.avoided_jobs, self.value_s) < (other.avoided_jobs, other.value_s * (1 - ROUNDING))
 
 
-def joint_schedule(situation: Situation, avoid: Flags, effort: Effort) -> Joint:
+def joint_schedule(situation: Situation, avoid: Flags, effort: Effort, gap: float = 0.0) -> Joint:
     """The best schedule that is found for all that is wrong.
 
     Args:
         situation: of the pipelines; each stage has a live worker.
         avoid: further pairs of workers that shall carry nothing (`bypass.named_pairs`).
         effort: "rules" tries rules only, the single techniques' among them, in milliseconds.
+        gap: the joint routings' best schedule is taken if it is by no more than this share above the bound.
 
     Raises:
         InfeasibleError: a memory limit does not admit a single micro-batch.
@@ -389,6 +396,8 @@ def joint_schedule(situation: Situation, avoid: Flags, effort: Effort) -> Joint:
     """
     search = _JointSearch(situation, avoid)
     search.try_joint()
+    if not search.best.avoided_jobs and search.best.value_s <= search.best.bound_s * (1 + gap):
+        return search.best
     search.try_singles(single_techniques(situation))
     search.try_shifts()
     if effort.solver != "rules":
@@ -411,7 +420,7 @@ class _JointSearch:
 
     def __post_init__(self) -> None:
         home = self.situation.home
-        self._bound, self._starts = JointBound(home), dict[str, Joint]()
+        self._bound, self._starts = self.situation.bound, dict[str, Joint]()
         self.best = Joint("", home, [], np.zeros(0), home.jobs * home.executor.shape[1], np.inf, self._bound.value_s)
 
     def try_joint(self) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, cast
 
 from ...schemas.conditions import AS_PLANNED, PlacePair, PlanConditions, are_neighbours, are_peers, slow_at
@@ -29,13 +29,13 @@ from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan, Stage, name_of, place_of
 from ...schemas.replay import Fleet, Moment, StateChange, TrainingState, Transition
 from ..greyhound.topology import Swap, best_swap
-from ..joint.bound import JointBound
 from ..scheduling.retimed import Retimed
 from .detecting import paced
 from .job import Horizon, Seating, pays, planning, regrouping, seating_of
 from .rerouting import Empty
 
 if TYPE_CHECKING:
+    from ..joint.search import Situation
     from .slipstream import SlipStream
 
 WORTH_IT = 0.02
@@ -91,6 +91,7 @@ class Adapting:
         self._pace_s = cache(self._paced_s)
         self._joint = cache(self._joint_plan)
         self._bound_s = cache(self._least_s)
+        self._situation = lru_cache(maxsize=1)(self._situation_of)  # who asks for its bound asks for its plan next
 
     def begin(self, fleet: Fleet) -> TrainingState:
         """As SlipStream, slow parts included; what is slow already is answered from the next moment on."""
@@ -380,14 +381,17 @@ class Adapting:
     def _joint_plan(self, empty: Empty, slowness: PlanConditions) -> Plan:
         from ..joint.plan import replan_joint  # late: most jobs never ask
 
-        return replan_joint(self._troubled(empty, slowness), _avoided(slowness))
+        situation = self._situation(empty, slowness)
+        return replan_joint(situation.plan, _avoided(slowness), situation)
 
     def _least_s(self, empty: Empty, slowness: PlanConditions) -> float:
         """What no orders undercut, in s."""
+        return self._situation(empty, slowness).bound.value_s
+
+    def _situation_of(self, empty: Empty, slowness: PlanConditions) -> Situation:
         from ..joint.search import Situation
 
-        split = self._pipelines.common.split
-        return JointBound(Situation(self._troubled(empty, slowness), split).home).value_s
+        return Situation(self._troubled(empty, slowness), self._pipelines.common.split)
 
     def _troubled(self, empty: Empty, slowness: PlanConditions) -> Plan:
         """The plan for the failures under what is slow, with the host's memory on top of its workers'."""

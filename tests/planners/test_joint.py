@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.joint.plan import plan_joint, replan_joint, warm_up
+from rtk.planners.joint.plan import ENOUGH, plan_joint, replan_joint, warm_up
 from rtk.planners.joint.search import single_techniques
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.scheduling.problem import problem_of
@@ -68,11 +68,11 @@ def test_any_troubles_give_a_valid_plan_that_lasts_as_long_as_it_promises(plan: 
 @settings(max_examples=20)
 @given(troubled_plans())
 def test_a_joint_plan_is_no_worse_than_any_single_technique(plan: Plan) -> None:
-    """Nor than all of them one after the other."""
+    """Nor than all of them one after the other, by more than what a running plan leaves."""
     promise, found = _promise(replan_joint(plan)), situation(plan)
     for single in single_techniques(found):
         single_s = value_s(*single.made())
-        assert promise.iteration_time_s <= single_s * (1 + ROUNDING), single.name
+        assert promise.iteration_time_s <= single_s * (1 + ENOUGH), single.name
 
 
 @settings(max_examples=15)
@@ -102,7 +102,7 @@ def test_only_what_is_wrong_decides(plan: Plan) -> None:
 @settings(max_examples=6)
 @given(troubled_plans(max_pp=3, max_dp=2, max_microbatches=2), st.integers(0, 3))
 def test_a_search_is_no_worse_than_the_rules(plan: Plan, seed: int) -> None:
-    """`plan_joint` plans for the same as `replan_joint`, and its search loses nothing."""
+    """`plan_joint` plans for the same as `replan_joint`, which loses at most `ENOUGH`, and its search nothing."""
     stages = plan.templates[0].stages
     times = [(stage.forward_s, stage.backward_input_s, stage.backward_weight_s) for stage in stages]
     delays: dict[LinkPlace, float] = {
@@ -114,7 +114,10 @@ def test_a_search_is_no_worse_than_the_rules(plan: Plan, seed: int) -> None:
     found = plan_joint(profile(times), shape, failed, slow, Effort("heuristic", seed=seed))
     rules = plan_joint(profile(times), shape, failed, slow, RULES)
     assert _promise(found).iteration_time_s <= _promise(rules).iteration_time_s * (1 + ROUNDING)
-    assert replan_joint(found).workers == rules.workers
+    again = _promise(replan_joint(found))
+    assert again.lower_bound_s == pytest.approx(_promise(rules).lower_bound_s, rel=ROUNDING)
+    assert _promise(rules).iteration_time_s <= again.iteration_time_s * (1 + ROUNDING)
+    assert again.iteration_time_s <= _promise(rules).iteration_time_s * (1 + ENOUGH)
     assert {worker.name for worker in found.workers if worker.failed} == set(found.planner.options["failed"])
 
 

@@ -330,7 +330,7 @@ def test_host_memory_is_for_adapted_plans() -> None:
 def test_without_a_joint_plan_training_goes_on_with_the_best_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where somebody is gone that is the re-routed plan; where nobody is, the running one, and the reason is said."""
 
-    def infeasible(plan: Plan, avoid: object = ()) -> Plan:
+    def infeasible(plan: Plan, avoid: object, situation: object) -> Plan:
         raise InfeasibleError("stage 1 cannot hold one")
 
     monkeypatch.setattr(joint, "replan_joint", infeasible)
