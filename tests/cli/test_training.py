@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import cast
 import pytest
 import torch
 
+from rtk import working
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.skeleton import Checkpointed
 from rtk.runners.resilience.events import Announcement, IterationCommitted, JobEnded, JobStarted
 from rtk.runners.resilience.link import CoordinatorLink
 from rtk.runners.resilience.protocol import Failed, Leaving, Returning
+from rtk.running import JobConfig, JobController
 from rtk.schemas.documents import digest, read_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.form import ModelForm
@@ -34,6 +37,7 @@ from rtk.working import (
     _task,
     load_training,
     training_of,
+    work,
 )
 
 from ..runners.processes import single_process
@@ -177,3 +181,24 @@ def test_worker_whose_thread_sleeps_for_ever_ends_with_a_word(
     assert sent == [Failed(5, "it hangs")]
     assert ended == [5]
     assert capsys.readouterr().err == "error: it hangs; this worker ends itself\n"
+
+
+def test_worker_of_a_job_trains_until_it_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds its coordinator, gives the losses of one process, and leaves."""
+    (tmp_path / "mine.py").write_text(WHOLE)
+    whole = plan(1, cut="steps.*")
+    training = training_of(whole, Training(f"{tmp_path}/mine.py:Whole", learning_rate=0.1))
+    monkeypatch.setattr(working, "die_with_launcher", lambda: None)
+    monkeypatch.setattr(working, "_leave_when_told", lambda link: None)
+    losses: list[float] = []
+
+    def note(what: Announcement) -> None:
+        if isinstance(what, IterationCommitted) and what.loss is not None:
+            losses.append(what.loss)
+
+    server = JobController(whole, JobConfig(3)).server(b"a secret for one test only", note, is_watchful=False)
+    leading = threading.Thread(target=server.run, daemon=True)
+    leading.start()
+    work(whole, training, "0/0", [server.address], b"a secret for one test only", 10.0)
+    leading.join(10)
+    assert losses == pytest.approx(single_process(whole, training, 3))
