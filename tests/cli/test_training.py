@@ -12,6 +12,7 @@ from typing import cast
 
 import pytest
 import torch
+from torch._C._distributed_c10d import HashStore
 
 from rtk import working
 from rtk.planners.pipeline import plan_pipeline
@@ -105,7 +106,7 @@ def test_plain_worker_trains_and_tells_of_each_iteration(tmp_path: Path, monkeyp
     (tmp_path / "mine.py").write_text(WHOLE)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.setattr("rtk.runners.torch.runner._environment_store", torch.distributed.HashStore)
+    monkeypatch.setattr("rtk.runners.torch.runner._environment_store", HashStore)
     whole = plan(1, cut="steps.*")
     training = training_of(whole, Training(f"{tmp_path}/mine.py:Whole", learning_rate=0.1))
     job, said = PlainJob(whole, training), list[Announcement]()

@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -77,17 +76,15 @@ def test_signals_of_others_are_passed_on() -> None:
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
-def test_slow_rank_is_told_of_and_drawn(tmp_path: Path) -> None:
-    """While it runs, each change is a line; at the end there are a table, a picture, and the command's code."""
-    picture = tmp_path / "found.svg"
-    done = rtk("monitor", "-o", str(picture), "--", *calling(5, SLOW))
+def test_slow_rank_is_told_of() -> None:
+    """While it runs, each change is a line; at the end there is a table of what was slow, and the command's code."""
+    done = rtk("monitor", "--", *calling(5, SLOW))
     assert done.returncode == 5
     assert "iterations, usually 2000.00 ms each, 1 slow" in done.stderr
     told = [line for line in done.stderr.splitlines() if "slower since 40" in line]
     assert "(provisional)" in told[0]
     assert "(confirmed): computation, rank 1 (others wait for rank 1" in told[1]
     assert "as usual again since 60" in done.stderr
-    assert "<svg" in picture.read_text()
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     monkeypatch.setattr(dist, "Work", FakeWork)
     monkeypatch.setattr(FakeWork, "wait", FakeWork.wait)  # the recorder wraps it; this takes the wrapper off
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)  # type: ignore[no-untyped-call]
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     yield dist
     dist.destroy_process_group()
 
@@ -198,7 +198,8 @@ def test_what_cannot_be_noted_ends_the_noting(
 
 def test_noting_begins_once_and_ends_with_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second start makes no second ring; a forked child notes nothing, and the interpreter's end waits."""
-    forked, ending = [], []
+    forked: list[object] = []
+    ending: list[object] = []
     monkeypatch.setattr(recorder, "_running", [])
     monkeypatch.setattr(os, "register_at_fork", lambda *, after_in_child: forked.append(after_in_child))
     monkeypatch.setattr(atexit, "register", ending.append)

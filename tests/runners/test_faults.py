@@ -27,7 +27,7 @@ def test_deadly_faults_strike_amid_their_iteration(
     struck: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda *told: struck.append(told))
     own = Injection([TraceEvent(kind, iteration=1, worker="0/0")])  # type: ignore[arg-type]
-    at = []
+    at: list[tuple[int, int]] = []
     for iteration in range(3):
         own.begin(iteration, 6)
         for operation in range(6):

@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 @contextmanager
 def among(rank: int) -> Iterator[torch.device]:
     """Be one of three ranks, of which the others answer at once."""
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=RANKS)  # type: ignore[no-untyped-call]
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=RANKS)
     try:
         yield CPU
     finally:
@@ -34,7 +34,7 @@ def among(rank: int) -> Iterator[torch.device]:
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one has measured, all have; groups are made without anybody else."""
-    monkeypatch.setattr(probe.distributed, "new_group", lambda *_, **__: torch.distributed.group.WORLD)
+    monkeypatch.setattr(torch.distributed, "new_group", lambda *_, **__: torch.distributed.group.WORLD)
     monkeypatch.setattr(probe, "gathered", lambda own, control: [own] * RANKS)
 
 

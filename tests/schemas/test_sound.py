@@ -77,8 +77,13 @@ def test_machine_code_times_valid_plans_to_the_last_bit(plan: Plan) -> None:
     assert run.peaks.tolist() == check._peak_memory(cells.table).tolist()
 
 
-SOUND = {"0/0": "F0 F1 I0 W0 B1", "0/1": "F0 B0 F1 I1 F1.0 B1.0 W1", "1/0": "F0 B0 F1 B1", "1/1": "F1 B1"}
-CHANGES = {
+SOUND: dict[str, str | None] = {
+    "0/0": "F0 F1 I0 W0 B1",
+    "0/1": "F0 B0 F1 I1 F1.0 B1.0 W1",
+    "1/0": "F0 B0 F1 B1",
+    "1/1": "F1 B1",
+}
+CHANGES: dict[str, dict[str, str | None]] = {
     "nothing": {},
     "an F is missing": {"0/0": "F0 I0 W0 B1"},
     "an F comes twice": {"0/0": "F0 F1 F1 I0 W0 B1"},
