@@ -1,13 +1,19 @@
 """Groups of options: dataclasses that typer shows one by one, and commands receive whole."""
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from rtk.cli.console import grouped
+from rtk.cli.options import own_proof
+from rtk.planners.scheduling.assemble import with_prediction
+from rtk.planners.scheduling.solve import OPTION
+from rtk.schemas.plan import Planner
+
+from ..strategies import hand_plan
 
 
 @dataclass(frozen=True)
@@ -68,3 +74,21 @@ def test_what_is_not_annotated_is_no_option() -> None:
 def test_values_are_checked_as_of_any_option() -> None:
     """What typer refuses of an option it refuses of a group's."""
     assert run("a", "--size", "0")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ({"is_asked": False}, "milp was not asked for a proof of its own: 4 operations, no time is left"),
+        ({"is_asked": True, "proof": "optimal"}, "milp proves it itself: no orders of this routing take less"),
+        ({"is_asked": True, "proof": "bound", "lower_bound_s": 2.5}, "milp itself proves no more than 2.5 s"),
+        ({"is_asked": True, "proof": "none"}, "milp itself proves nothing; the bound is the planner's"),
+    ],
+)
+def test_proof_of_the_solver_itself_is_told(own: dict[str, Any], told: str) -> None:
+    """Whether it was asked, and what it has proven by itself; of a plan that asked none, nothing is said."""
+    plan = with_prediction(hand_plan({"0/0": "F0 B0", "0/1": "F0 B0"}, 1))
+    assert list(own_proof(plan)) == []
+    option = {"solver": "milp", "operations": 4, **own}
+    (line,) = own_proof(replace(plan, planner=Planner("by hand", "1", {OPTION: option})))
+    assert line.startswith(told)

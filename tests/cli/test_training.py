@@ -1,18 +1,37 @@
 """What a run trains: what follows from the plan, and what the model must be."""
 
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
+from torch._C._distributed_c10d import HashStore
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.skeleton import Checkpointed
-from rtk.runners.training import Training, training_of
-from rtk.running import load_training
+from rtk.runners.resilience.events import Announcement, IterationCommitted, JobEnded, JobStarted
+from rtk.runners.resilience.link import CoordinatorLink
+from rtk.runners.resilience.protocol import Failed, Leaving, Returning
+from rtk.runners.torch import worker as workers
+from rtk.runners.torch.iteration import Task
+from rtk.runners.torch.worker import _end_at_once, _hello_of, _leave_when_told
+from rtk.runners.training import NOT_BEFORE, JobConfig, Training, training_of
+from rtk.running import controller_of, load_training, plain_job, work
+from rtk.schemas.documents import digest, read_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, ModelForm, Profile
+from rtk.schemas.timeline import Timeline
+
+from ..runners.processes import single_process
 
 WHOLE = """
 from torch import nn
@@ -70,3 +89,117 @@ def test_unknown_forms_are_refused() -> None:
     """A plan that asks for a type that there is not is refused."""
     with pytest.raises(InvalidInputError, match="'fp8' is no type"):
         training_of(plan(2, dtype="fp8"), Training("gpt-tiny", microbatch_size=2))
+
+
+def test_plain_worker_trains_and_tells_of_each_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of its own is a whole job: the losses of one process, said as they come, and a timeline at the end."""
+    (tmp_path / "mine.py").write_text(WHOLE)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setattr("rtk.runners.torch.runner._environment_store", HashStore)
+    whole = plan(1, cut="steps.*")
+    training = training_of(whole, Training(f"{tmp_path}/mine.py:Whole", learning_rate=0.1))
+    job, said = plain_job(whole, training), list[Announcement]()
+    job.run(3, said.append)
+    job.end(str(tmp_path / "timeline.json"))
+    begun, *done, ended = said
+    assert begun == JobStarted(epoch=0, live_workers=1, iterations=3, iteration=0)
+    assert isinstance(ended, JobEnded)
+    assert ended.iterations == 3
+    losses = [one.loss for one in done if isinstance(one, IterationCommitted)]
+    assert losses == pytest.approx(single_process(whole, training, 3))
+    assert job.tokens == 2 * 3 * 9
+    timeline = read_document(str(tmp_path / "timeline.json"), Timeline)
+    assert {span.iteration for span in timeline.spans} == {0, 1, 2}
+    silent = plain_job(whole, training)
+    silent.reports_loss = False
+    silent.run(1, said.append)
+    silent.end(None)
+    assert said[-1] is ended
+
+
+def test_models_that_read_no_bytes_are_refused(tmp_path: Path) -> None:
+    """Data of ours are bytes: a model with fewer words is refused before anything runs."""
+    (tmp_path / "mine.py").write_text(WHOLE.replace("256", "16"))
+    told = plan(1, cut="steps.*")
+    with pytest.raises(InvalidInputError, match="vocabulary must be 256 or more"):
+        load_training(told, training_of(told, Training(f"{tmp_path}/mine.py:Whole")))
+
+
+def test_stages_on_several_gpus_are_refused() -> None:
+    """A worker computes on one GPU; the error names the stage that wants more."""
+    told = plan(2)
+    (template,) = told.templates
+    wide = replace(template, stages=(template.stages[0], replace(template.stages[1], tensor_parallel=2)))
+    with pytest.raises(InvalidInputError, match="on 2 GPUs") as raised:
+        load_training(replace(told, templates=(wide,)), Training("gpt-tiny", microbatch_size=2))
+    assert raised.value.where == "/templates/0/stages/1/tensor_parallel"
+
+
+def test_worker_introduces_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hello names place, plan, settings and process; only one that has been there is not held back."""
+    (tmp_path / "mine.py").write_text(WHOLE)
+    told = plan(1, cut="steps.*")
+    training = training_of(told, Training(f"{tmp_path}/mine.py:Whole"))
+    model, corpus = load_training(told, training)
+    task = Task(
+        name="0/0",
+        plan=told,
+        make_layers=lambda: model.layers,
+        loss=model.loss,
+        optimizer=torch.optim.SGD,
+        batch=corpus.batch,
+        settings=training.settings(),
+        secret=b"secret",
+    )
+    monkeypatch.setenv(NOT_BEFORE, "7")
+    hello = _hello_of(task, "10.0.0.1:5", ("10.0.0.2:6",))
+    first, again = hello("proof", None), hello("proof", Returning(epoch=1, committed=2))
+    assert (first.worker, first.store, first.others, first.pid) == ("0/0", "10.0.0.1:5", ("10.0.0.2:6",), os.getpid())
+    assert (first.plan, first.job) == (digest(told), training.settings())
+    assert (first.not_before, again.not_before) == (7, 0)
+
+
+def test_worker_that_is_to_go_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On SIGTERM a worker tells its coordinator that it leaves, and goes on with its iteration."""
+    handlers: dict[int, Callable[..., None]] = {}
+    sent: Queue[object] = Queue()
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    _leave_when_told(cast(CoordinatorLink, SimpleNamespace(send=sent.put)))
+    handlers[signal.SIGTERM](signal.SIGTERM, None)
+    assert sent.get(timeout=5) == Leaving()
+    assert "asked to leave" in capsys.readouterr().err
+
+
+def test_worker_whose_thread_sleeps_for_ever_ends_with_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It tells the coordinator why, as far as that listens, and its process ends with the code."""
+    sent: list[object] = []
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    _end_at_once(cast(CoordinatorLink, SimpleNamespace(send=sent.append)), 5, "it hangs")
+    assert sent == [Failed(5, "it hangs")]
+    assert ended == [5]
+    assert capsys.readouterr().err == "error: it hangs; this worker ends itself\n"
+
+
+def test_worker_of_a_job_trains_until_it_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds its coordinator, gives the losses of one process, and leaves."""
+    (tmp_path / "mine.py").write_text(WHOLE)
+    whole = plan(1, cut="steps.*")
+    training = training_of(whole, Training(f"{tmp_path}/mine.py:Whole", learning_rate=0.1))
+    monkeypatch.setattr(workers, "die_with_launcher", lambda: None)
+    monkeypatch.setattr(workers, "_leave_when_told", lambda link: None)
+    losses: list[float] = []
+
+    def note(what: Announcement) -> None:
+        if isinstance(what, IterationCommitted) and what.loss is not None:
+            losses.append(what.loss)
+
+    server = controller_of(whole, JobConfig(3)).server(b"a secret for one test only", note, is_watchful=False)
+    leading = threading.Thread(target=server.run, daemon=True)
+    leading.start()
+    work(whole, training, "0/0", [server.address], b"a secret for one test only", 10.0)
+    leading.join(10)
+    assert losses == pytest.approx(single_process(whole, training, 3))

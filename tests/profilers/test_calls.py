@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -178,6 +178,8 @@ LINES: list[tuple[Callable[[list[dict[str, Any]]], list[dict[str, Any]]], str]] 
     (lambda lines: [*lines[:50], {**lines[50], "t": 1.7e18}, *lines[51:]], "another unit"),
     (lambda lines: [*lines[:50], {**lines[50], "t": "now"}, *lines[51:]], "'t' is 'now' instead of a number"),
     (lambda lines: [*lines[:50], {**lines[50], "op": 3}, *lines[51:]], "no operation"),
+    (lambda lines: [*lines[:50], {**lines[50], "group": [0]}, *lines[51:]], "a group that is no name"),
+    (lambda lines: [*lines[:50], cast(Any, [7]), *lines[51:]], "no JSON object"),
     (lambda lines: lines[:80], "no period found in 80 calls"),
     (lambda lines: [{**line, "bytes": place} for place, line in enumerate(lines)], "no period found"),
 ]
@@ -193,6 +195,15 @@ def test_bad_call_logs(
         findings_of([path])
     assert refused.value.where is not None
     assert str(path) in refused.value.where
+
+
+def test_what_is_not_said_of_calls_is_not_missed(tmp_path: Path) -> None:
+    """Empty lines, and fields that are null, change nothing."""
+    lines = rows(written(SLOW))
+    plain, path = write(tmp_path / "plain.jsonl", lines), tmp_path / "calls.jsonl"
+    path.write_text("\n\n".join(json.dumps({**line, "dur_us": None}) for line in lines) + "\n")
+    expected = findings_of([write(plain, [{**line, "dur_us": -1.0} for line in lines])])
+    assert findings_of([path])[0].events == expected[0].events
 
 
 def test_damaged_call_logs(tmp_path: Path) -> None:

@@ -1,12 +1,18 @@
 """Who makes iterations slow, told from when ranks come to the calls that they make together."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import count
+from pathlib import Path
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.monitor.job import Meeting, Span, blame
+from rtk.profilers.failslow.monitor.job import Heard, Meeting, Span, WatchedJob, blame, meetings_of
+from rtk.profilers.shim.recorder import DONE
+from rtk.profilers.shim.ring import NOBODY, RingReader, Writer
+from rtk.schemas.detection import FailSlow
 
 USUAL, SLOW = 12, 10
 JITTER = 0.02
@@ -14,7 +20,16 @@ JITTER = 0.02
 Job = tuple[list[Meeting], list[Span]]
 
 
-def _sums(ranks: int, parts: int, is_blocking: bool, slowed: Mapping[int, float], transfer: float, seed: int) -> Job:
+def _sums(
+    ranks: int,
+    parts: int,
+    is_blocking: bool,
+    slowed: Mapping[int, float],
+    transfer: float,
+    seed: int,
+    usual: int = USUAL,
+    slow: int = SLOW,
+) -> Job:
     """A job that sums several parts an iteration, waiting for each or only for the last; some iterations are slow.
 
     Args:
@@ -24,10 +39,11 @@ def _sums(ranks: int, parts: int, is_blocking: bool, slowed: Mapping[int, float]
         slowed: ranks that compute so many times as long.
         transfer: how many times as long transfers take.
         seed: of the jitter.
+        usual, slow: how many iterations are usual, and how many after them slow.
     """
     random, now_s, meetings, spans = Random(seed), [0.0] * ranks, [], []
-    for iteration in range(USUAL + SLOW):
-        is_slow = iteration >= USUAL
+    for iteration in range(usual + slow):
+        is_slow = iteration >= usual
         begin_s, free_s = max(now_s), max(now_s)
         for _ in range(parts):
             for rank in range(ranks):
@@ -136,3 +152,97 @@ def test_without_calls_together_nobody_is_blamed() -> None:
     found = blame(alone, [(0.0, 1.0), (1.0, 2.0)], [(2.0, 4.0)])
     assert found.cause == "unknown"
     assert found.evidence == ("the ranks of this host have no calls together",)
+
+
+BUCKET_BYTES = 1 << 20
+
+
+def _write(folder: Path, meetings: Sequence[Meeting], parts: int = 1) -> None:
+    """Rings of all ranks, with their calls and ends at the times of a job that sums several parts an iteration."""
+    ranks = sorted({rank for meeting in meetings for rank in meeting.ranks})
+    writers = {rank: Writer(str(folder), rank) for rank in ranks}
+    orders: dict[tuple[object, ...], count[int]] = {}
+    for number, meeting in enumerate(meetings):
+        # The sender of a message is who called without standing waiting for it.
+        sender = next((rank for rank in meeting.ranks if rank not in meeting.ends_s), NOBODY)
+        for rank, arrival_s in meeting.arrivals_s.items():
+            writer = writers[rank]
+            op = ("send" if rank == sender else "recv") if meeting.is_message else "all_reduce"
+            peer = next(other for other in meeting.ranks if other != rank) if meeting.is_message else NOBODY
+            tag = 0 if meeting.is_message else 1 + number % parts
+            order = next(orders.setdefault((rank, op, peer), count()))
+            names = (
+                writer.place_of(op, op=op),
+                writer.place_of("group", group="0", ranks=ranks),
+                writer.place_of("dtype", dtype="float32"),
+            )
+            call = writer.write(int(arrival_s * 1e9), BUCKET_BYTES, order, tag, peer, *names)
+            if rank in meeting.ends_s:
+                waited_ns = int(meeting.waited_s.get(rank, 0.0) * 1e9)
+                done = writer.place_of(DONE, op=DONE)
+                writer.write(int(meeting.ends_s[rank] * 1e9), waited_ns, call, 0, NOBODY, done)
+
+
+def _found(watch: WatchedJob, heard: Sequence[Heard]) -> list[FailSlow]:
+    """What was found in the only phase of a job, of whose iterations each was heard of once."""
+    (told,) = watch.findings("job").values()
+    assert sorted({one.place for one in heard}) == list(range(told.samples))
+    return list(told.events)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(
+    ("slowed", "transfer", "cause", "kind", "names"),
+    [
+        ({1: 2.0}, 1.0, "computation", "worker", ("1",)),
+        ({}, 4.0, "communication", "group", ("0",)),
+        ({}, 1.0, None, None, None),
+    ],
+)
+def test_watched_ranks_are_judged_by_their_rings(
+    parts: int,
+    slowed: Mapping[int, float],
+    transfer: float,
+    cause: str | None,
+    kind: str | None,
+    names: tuple[str, ...] | None,
+    tmp_path: Path,
+) -> None:
+    """Buckets that only their places tell apart make one iteration, and who makes it slow is named."""
+    meetings, _ = _sums(3, parts, True, slowed, transfer, seed=1, usual=40, slow=20)
+    _write(tmp_path, meetings, parts)
+    watch = WatchedJob(tmp_path)
+    heard = [*watch.poll(), *watch.finish()]
+    assert (watch.ranks, watch.period, watch.calls) == ((0, 1, 2), parts, len(meetings))
+    found = [(one.cause, one.scope.kind, one.scope.names) for one in _found(watch, heard)]
+    assert found == ([] if cause is None else [(cause, kind, names)])
+
+
+def test_rank_that_starts_again_is_followed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ring of a rank's next process takes the place of the one before, and its iterations count as well."""
+    meetings, _ = _sums(2, 2, True, {}, 1.0, seed=2)
+    _write(tmp_path, meetings, 2)
+    watch = WatchedJob(tmp_path)
+    watch.poll()
+    assert watch.calls == len(meetings)
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    _write(tmp_path, meetings, 2)
+    watch.finish()
+    assert watch.calls == 2 * len(meetings)
+    assert watch.ranks == (0, 1)
+
+
+def test_ends_of_a_message_meet(tmp_path: Path) -> None:
+    """What sender and receiver wrote of a pipeline's messages are its meetings again, with who stood waiting."""
+    meetings, spans = _pipeline(3, 2, {}, (0, 0.5), seed=3)
+    _write(tmp_path, meetings)
+    within = spans[0][0], spans[-1][1] + 1.0
+    read = meetings_of([RingReader(path) for path in tmp_path.glob("*.ring")], within)
+    assert len(read) == len(meetings)
+    # What begins at the same time has no order of its own.
+    in_order = [sorted(each, key=lambda one: (one.name, *one.ends_s.values())) for each in (read, meetings)]
+    for one, written in zip(*in_order, strict=True):
+        assert (one.name, sorted(one.ranks), one.is_message) == (written.name, list(written.ranks), True)
+        assert one.arrivals_s == pytest.approx(written.arrivals_s, abs=1e-8)
+        assert one.ends_s == pytest.approx(written.ends_s, abs=1e-8)
+        assert one.waited_s == pytest.approx(written.waited_s, abs=1e-8)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.monitor.series import Series
+from rtk.profilers.failslow.monitor.series import CallSeries, Series
 from rtk.profilers.failslow.monitor.watch import LogMonitor
 from rtk.profilers.failslow.readers.formats import READERS
 from rtk.profilers.failslow.readers.reading import (
@@ -493,3 +493,36 @@ def test_a_rotated_file_is_read_to_its_end_and_the_new_one_from_its_beginning(tm
     )
     assert lines == [b"1\n", b"2\n", b"3\n", b"4\n", b"5\n", b"6\n", b"7\n", b"8\n"]
     assert ["replaced" in one for one in said] == [True, False]
+
+
+def test_growing_log_of_calls_follows_its_first_rank() -> None:
+    """Iterations of the rank that comes first; empty lines, other ranks, and a last line without end say nothing."""
+    series = CallSeries("calls")
+    samples = []
+    for number in range(90):
+        for rank in (1, 0):
+            row = {"t": float(number), "op": "all_reduce", "bytes": 8 * (number % 3), "rank": rank}
+            samples += series.read(json.dumps(row).encode())
+        samples += series.read(b"\n")
+    assert series.read(b'{"t": 7', is_cut=True) == []
+    samples += series.finish()
+    assert {one.time_s for one in samples} == {3.0}
+    assert len(samples) == 29
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ("{", "JSON"),
+        ('{"t": 1}', "the call has no operation"),
+        ('{"t": 1e999, "op": "send"}', "the clock t is inf"),
+        ('{"t": 1, "op": "send", "rank": 0.5}', "rank is no whole number: 0.5"),
+    ],
+)
+def test_line_of_a_growing_log_that_is_no_call_is_refused(row: str, what: str) -> None:
+    """With its place, and what is wrong with it."""
+    series = CallSeries("calls")
+    series.read(b'{"t": 0, "op": "send"}')
+    with pytest.raises(InvalidInputError, match=what) as caught:
+        series.read(row.encode())
+    assert caught.value.where == "calls, line 2"

@@ -1,6 +1,7 @@
 """Orders: the strict text form of a worker's operations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from unittest.mock import patch
 
@@ -21,7 +22,25 @@ from rtk.schemas.orders import (
     print_order,
 )
 
+# Orders are read at once by numpy, by machine code, or by what that is compiled from.
+WAYS = ["numpy", "machine code", "its source"]
 OPERATIONS = st.builds(Operation, st.sampled_from(["F", "I", "W", "B"]), st.integers(0, 12), st.integers(0, 10**9 - 1))
+
+
+def _interpreted(kernel: Callable[..., int]) -> Callable[..., int]:
+    """A kernel as it stands in the source: it reads lists."""
+    return lambda *arguments: kernel(*(one.tolist() for one in arguments[:3]), *arguments[3:])
+
+
+@contextmanager
+def _read_by(way: str) -> Iterator[None]:
+    """Orders are read in this way, however short."""
+    with patch.object(orders_module, "pays", lambda *_: way != "numpy"):
+        if way == "its source":
+            with patch.object(orders_module, "compiled", _interpreted):
+                yield
+        else:
+            yield
 
 
 @given(st.lists(OPERATIONS), st.integers(0, 12))
@@ -43,11 +62,11 @@ def test_accepted_text_is_canonical(text: str) -> None:
     assert print_order(operations, 9999) == text.replace("9999.", "")
 
 
-@given(st.lists(st.tuples(st.lists(OPERATIONS, max_size=8), st.integers(0, 12)), max_size=5), st.booleans())
-def test_columns_hold_what_the_orders_hold(orders: list[tuple[list[Operation], int]], by_machine_code: bool) -> None:
+@given(st.lists(st.tuples(st.lists(OPERATIONS, max_size=8), st.integers(0, 12)), max_size=5), st.sampled_from(WAYS))
+def test_columns_hold_what_the_orders_hold(orders: list[tuple[list[Operation], int]], way: str) -> None:
     """Many orders read at once, empty ones among them, hold the operations that they hold one by one."""
     texts, pipelines = [print_order(*order) for order in orders], [pipeline for _, pipeline in orders]
-    with patch.object(orders_module, "pays", lambda *_: by_machine_code):
+    with _read_by(way):
         counts, *columns = parse_columns(texts, pipelines)
     found = [Operation(KINDS[kind], k, j) for kind, k, j in zip(*(column.tolist() for column in columns), strict=True)]
     parsed = [parse_order(text, pipeline) for text, pipeline in zip(texts, pipelines, strict=True)]
@@ -64,15 +83,18 @@ def _refusal(parse: Callable[[], object]) -> tuple[str, str | None] | None:
     return None
 
 
-@given(st.lists(st.text(alphabet="FIWB01239. x٣\n", max_size=7), max_size=4), st.booleans())
-@example(["F0", "F1.0 W0123"], True)
-@example(["F0 ", "F0"], True)
-@example(["", " ", "F0"], True)
-@example(["F1234567890"], True)
-def test_columns_refuse_what_orders_refuse(texts: list[str], by_machine_code: bool) -> None:
+@given(st.lists(st.text(alphabet="FIWB01239. x٣\n", max_size=7), max_size=4), st.sampled_from(WAYS))
+@example(["F0", "F1.0 W0123"], "machine code")
+@example(["F1.0 W0123"], "its source")
+@example(["F0 ", "F0"], "machine code")
+@example(["F0 ", "F0"], "its source")
+@example(["", " ", "F0"], "machine code")
+@example(["F1234567890"], "machine code")
+@example(["F1234567890"], "its source")
+def test_columns_refuse_what_orders_refuse(texts: list[str], way: str) -> None:
     """Orders read at once are refused as the first of them that is refused alone, in the same words."""
     alone = [_refusal(partial(parse_order, text, 0)) for text in texts]
-    with patch.object(orders_module, "pays", lambda *_: by_machine_code):
+    with _read_by(way):
         together = _refusal(partial(parse_columns, texts, [0] * len(texts)))
     assert together == next((refusal for refusal in alone if refusal), None)
 

@@ -5,14 +5,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.schemas import check, orders
+from rtk.schemas import check, orders, sound
 from rtk.schemas.check import check_plan, deadlock_free_times
 from rtk.schemas.plan import Plan
 
-from ..strategies import any_plans
+from ..strategies import any_plans, hand_plan
 
 
 @contextmanager
@@ -74,3 +75,38 @@ def test_machine_code_times_valid_plans_to_the_last_bit(plan: Plan) -> None:
     assert run.start_s.tolist() == start_s.tolist()
     assert run.end_s.tolist() == end_s.tolist()
     assert run.peaks.tolist() == check._peak_memory(cells.table).tolist()
+
+
+SOUND: dict[str, str | None] = {
+    "0/0": "F0 F1 I0 W0 B1",
+    "0/1": "F0 B0 F1 I1 F1.0 B1.0 W1",
+    "1/0": "F0 B0 F1 B1",
+    "1/1": "F1 B1",
+}
+CHANGES: dict[str, dict[str, str | None]] = {
+    "nothing": {},
+    "an F is missing": {"0/0": "F0 I0 W0 B1"},
+    "an F comes twice": {"0/0": "F0 F1 F1 I0 W0 B1"},
+    "a micro-batch that there is not": {"1/1": "F1 B1 F7"},
+    "a pipeline that there is not": {"1/1": "F1 B1 F5.0"},
+    "a B before its F": {"1/1": "B1 F1"},
+    "a W before its I": {"0/0": "F0 F1 W0 I0 B1"},
+    "a W is missing": {"0/0": "F0 F1 I0 B1"},
+    "an I with another worker's F": {"0/1": "F0 B0 F1 I1 F1.0 W1", "1/1": "F1 B1 B0"},
+    "a deadlock": {"0/0": "F0 I0 W0 F1 B1", "0/1": "F1 B1 F0 B0 F1.0 B1.0"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_source_of_the_machine_code_judges_as_numpy_does(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interpreted, the two passes refuse what has problems, and time what has none as numpy does."""
+    monkeypatch.setattr(sound, "compiled", lambda function: function)
+    plan = replace(hand_plan(SOUND | CHANGES[change], 2), prediction=None)
+    cells = check._number_cells(check._tabulate(plan))
+    run = check._run(cells)
+    assert (run is None) == (check_plan(plan) != []) == (change != "nothing")
+    if run is not None:
+        start_s, end_s = deadlock_free_times(plan)
+        assert run.start_s.tolist() == start_s.tolist()
+        assert run.end_s.tolist() == end_s.tolist()
+        assert run.peaks.tolist() == check._peak_memory(cells.table).tolist()
