@@ -9,7 +9,7 @@ from typing import Any
 if __name__ != "worker":
     from ..warm import fork
 
-CASES = 120
+CASES = 80
 
 
 def wrong_cases(group: str) -> list[Any]:
