@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from . import __version__
-from .runners.traces.generate import FaultScenario
+from .runners.traces.verbs import FaultScenario
 from .schemas.documents import canonical_json, digest, to_tree
 from .schemas.errors import InfeasibleError, InvalidInputError, RtkError
 from .schemas.plan import name_of
@@ -330,8 +330,8 @@ def _report(question: ReplayRequest, never_fails: RecoveryPolicy, answers: Itera
 
 def _moments(question: ReplayRequest) -> Iterator[Moment]:
     from .runners.traces.files import Told
-    from .runners.traces.generate import generate
     from .runners.traces.read import moments, read_moments
+    from .runners.traces.verbs import generate
 
     if isinstance(question.trace, str):
         return read_moments(question.trace, question.reading)

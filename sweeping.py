@@ -11,15 +11,15 @@ from .planners.recovery.catalogue import NAMES, require_name
 from .replaying import ReplayRequest, digest_of, replays
 from .runners.replay.sweep import Combination, run_sweep
 from .runners.traces.formats import Leaving, TraceFormat
-from .runners.traces.generate import recipe_of
 from .runners.traces.read import reading_of
+from .runners.traces.verbs import recipe_of
 from .schemas.site import Site
 from .schemas.sweep_file import SweepWords, SweptTrace, placed, read_sweep_file
 
 if TYPE_CHECKING:
     from .planners.recovery.job import TrainingJob
-    from .runners.traces.generate import FaultScenario
     from .runners.traces.read import TraceOptions
+    from .runners.traces.verbs import FaultScenario
 
 
 def sweep(

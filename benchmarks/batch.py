@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from rtk.benchmarks.common import write_result
 from rtk.planners.batch.distribute import Distribution, Objective, distribute
-from rtk.planners.batch.exact import Range, nearest
-from rtk.planners.batch.groups import Pace
+from rtk.planners.batch.exact import Pace, Range, nearest
 from rtk.schemas.errors import InfeasibleError, LimitReachedError
 
 OBJECTIVES: tuple[Objective, ...] = ("min-max", "variance")

@@ -14,7 +14,7 @@ from typing import Any
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.scheduling import timed
 from rtk.planners.batch.distribute import distribute
-from rtk.planners.batch.groups import Pace
+from rtk.planners.batch.exact import Pace
 from rtk.planners.oobleck.instantiation import fastest_sizes, fewest_pipelines, instantiate
 from rtk.planners.oobleck.pace import Ending, ending_of, paces_of
 from rtk.planners.oobleck.plan import plan_of

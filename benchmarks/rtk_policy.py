@@ -29,8 +29,8 @@ from rtk.planners.shape import Shape
 from rtk.profilers.analytic.estimate import profile_analytic
 from rtk.runners.replay.engine import replay
 from rtk.runners.traces.files import Told
-from rtk.runners.traces.generate import FaultScenario, Lasting, Renewal, SlowLinkEpisodes, SlowNodes, generate
 from rtk.runners.traces.read import TraceOptions, moments, read_moments
+from rtk.runners.traces.verbs import FaultScenario, Lasting, Renewal, SlowLinkEpisodes, SlowNodes, generate
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.profile import Profile
 from rtk.schemas.replay import Fleet, Moment

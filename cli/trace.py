@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..runners.traces.formats import TraceFormat
-from ..runners.traces.generate import DAY_S, DELAY, EPISODE, FACTOR, SHAPE, SIGMA
+from ..runners.traces.verbs import DAY_S, DELAY, EPISODE, FACTOR, SHAPE, SIGMA
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.fields import MOST_NODES
 from ..schemas.files import STANDARD_STREAM, source_of

@@ -19,7 +19,7 @@ settings.register_profile(
     "rtk",
     derandomize=True,
     deadline=None,
-    max_examples=30,
+    max_examples=24,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

@@ -8,7 +8,7 @@ from random import Random
 from statistics import mean
 
 from ...planners.batch.distribute import distribute
-from ...planners.batch.groups import Pace
+from ...planners.batch.exact import Pace
 from ...planners.greyhound.mitigate import plan_topology
 from ...planners.shape import Shape
 from ...profilers.failslow.calls.comparison import CommunicationCall

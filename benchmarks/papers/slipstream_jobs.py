@@ -12,7 +12,7 @@ from random import Random
 from statistics import mean
 
 from ...planners.batch.distribute import distribute
-from ...planners.batch.groups import Pace
+from ...planners.batch.exact import Pace
 from ...planners.oobleck.assignment import Sizes, reinstantiate
 from ...planners.pipeline import plan_pipeline
 from ...planners.scheduling.solve import Effort

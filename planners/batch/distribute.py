@@ -13,8 +13,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from ...schemas.errors import InfeasibleError, InvalidInputError, LimitReachedError
-from .exact import Range, least_variance, min_max, nearest, shared_min_max, shared_variance
-from .groups import Groups, Pace
+from .exact import Groups, Pace, Range, least_variance, min_max, nearest, shared_min_max, shared_variance
 
 SOLVERS = {"min-max": "highs", "variance": "scip_direct"}
 # Pyomo reads a solver's log from a pipe in a thread, which SCIP does not let run: 64 KiB of log stop both for ever.

@@ -15,7 +15,7 @@ from ...schemas.conditions import Pair
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel, pays
 from ...schemas.plan import Place, Plan
 from ...schemas.profile import ring_steps
-from ..batch.groups import Pace
+from ..batch.exact import Pace
 from ..oobleck.pace import warm_ups_of
 from ..scheduling.forms import Form
 

@@ -19,9 +19,8 @@ from ...schemas.profile import Profile
 from ..adaptra.plan import warmup_of
 from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.list_schedule import sweep
-from ..scheduling.retime import retime
+from ..scheduling.retime import objective, retime
 from ..scheduling.solve import Effort
-from ..scheduling.tables import objective
 from ..shape import Shape, plan_without_orders, shape_options
 from ..slipstream.cluster import Technique, opening_of, optimizer_of
 from ..slipstream.normalization import Grid

@@ -28,8 +28,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from ...schemas.errors import InfeasibleError
 from ...schemas.templates import PipelineTemplate, Templates
 from ..batch.distribute import distribute
-from ..batch.exact import Range, nearest
-from ..batch.groups import Pace, Times
+from ..batch.exact import Pace, Range, Times, nearest
 from .pace import Ending, ending_of, paces_of
 
 if TYPE_CHECKING:

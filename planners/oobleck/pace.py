@@ -27,7 +27,7 @@ from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from ...schemas.plan import Link, Stage
 from ...schemas.profile import Connection, HoldsBytes, held_bytes
 from ...schemas.templates import PipelineTemplate, Templates
-from ..batch.groups import Pace
+from ..batch.exact import Pace
 from ..scheduling.forms import Form, pays
 from ..scheduling.list_schedule import most_in_flight
 

@@ -19,7 +19,7 @@ from ...schemas.plan import Place, Plan
 from ...schemas.profile import Connection
 from ...schemas.templates import Templates
 from ..batch.distribute import Distribution, Objective, Solver, distribute
-from ..batch.groups import Pace
+from ..batch.exact import Pace
 from ..scheduling.problem import ROUNDING
 from .assignment import (
     CrewNode,

@@ -21,7 +21,7 @@ from ..adaptra.plan import plan_adaptra as adaptra_of
 from ..batch.distribute import Distribution, distribute
 from ..batch.distribute import Objective as BatchObjective
 from ..batch.distribute import Solver as BatchSolver
-from ..batch.groups import Pace
+from ..batch.exact import Pace
 from ..greyhound.mitigate import Switching, plan_switches
 from ..greyhound.mitigate import plan_topology as topology_of
 from ..joint.plan import plan_joint as joint_of

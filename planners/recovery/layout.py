@@ -17,13 +17,12 @@ from ...schemas.conditions import AS_PLANNED, PlanConditions
 from ...schemas.orders import Schedule
 from ...schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker
 from ...schemas.profile import Connection, HoldsBytes
-from ..batch.groups import Pace
+from ..batch.exact import Pace
 from ..oobleck.pace import reduced_bytes, stage_ends_s, warm_ups_of
 from ..pipeline import scheduled
 from ..scheduling.lower_bound import lower_bound
-from ..scheduling.problem import ROUNDING, home_problem
+from ..scheduling.problem import ROUNDING, Parts, home_problem, parts_of
 from ..scheduling.retimed import Retimed
-from ..scheduling.sums import Parts, parts_of
 
 if TYPE_CHECKING:
     pass

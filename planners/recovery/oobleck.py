@@ -34,7 +34,7 @@ from ...schemas.plan import Place, Plan, name_of, place_of
 from ...schemas.profile import Connection
 from ...schemas.replay import Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
 from ...schemas.templates import PipelineTemplate, Templates, nodes_of_stages
-from ..batch.groups import Pace
+from ..batch.exact import Pace
 from ..oobleck.assignment import CrewNode, Range, crew_of, node_shapes, require_all_layers
 from ..oobleck.pace import connection_of, paces_of
 from ..oobleck.plan import ordered_of, plan_of, templates_of

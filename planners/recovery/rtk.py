@@ -40,7 +40,7 @@ from ...schemas.protocols import RecoveryPolicy, RunningPolicy
 from ...schemas.replay import Checkpointing, Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
 from ...schemas.templates import Templates
 from ..batch.distribute import distribute
-from ..batch.groups import Pace
+from ..batch.exact import Pace
 from ..oobleck.pace import connection_of
 from ..oobleck.plan import OPTION, rest_of, template_among, template_name
 from ..scheduling.assemble import with_prediction

@@ -13,7 +13,7 @@ from itertools import pairwise
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Operation
 from ...schemas.plan import Layers, Plan, Worker
-from .sums import Parts, parts_of
+from .problem import Parts, parts_of
 
 # Sums of the same times in another order differ by less than this, relatively.
 ROUNDING = 1e-12

@@ -14,7 +14,7 @@ from ...schemas.errors import InfeasibleError
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from ...schemas.plan import Stage
 from .problem import KINDS, Orders, Problem
-from .tables import Tables
+from .retime import Tables
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

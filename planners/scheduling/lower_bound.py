@@ -6,7 +6,7 @@ can end. Whatever the schedule, the worker runs these operations one at a time, 
 best one-machine schedule of (r_j, p_j, q_j), with pre-emption. The makespan bound is the largest over all workers.
 
 What follows a worker's last operation are the sums of gradients of its layers, part by part, the last layers first
-(scheduling/sums.py). A part's sum begins no earlier than each holder's end, and no earlier than the sum of the part
+(problem.py). A part's sum begins no earlier than each holder's end, and no earlier than the sum of the part
 behind has ended if somebody holds both; it takes what it takes. So the makespan has all of a worker's own parts in its
 tails, one after the other. And since somebody holds both of two neighbouring parts of a component, the sums of all
 parts ahead wait for them in turn; they are in the tails too.

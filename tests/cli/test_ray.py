@@ -18,7 +18,7 @@ psutil = pytest.importorskip("psutil")
 
 TASKS = """
 import os
-from rtk.runners.replay.executors import executor_of
+from rtk.runners.replay.sweep import executor_of
 from rtk.schemas.errors import RuntimeFailedError
 
 def fail():

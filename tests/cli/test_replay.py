@@ -16,8 +16,8 @@ from rtk.planners.recovery.catalogue import NAMES
 from rtk.planners.recovery.job import TrainingJob
 from rtk.planners.shape import Shape
 from rtk.replaying import ReplayRequest, ask
-from rtk.runners.traces.generate import FaultScenario, Lasting, Racks, Renewal, SlowLinkEpisodes, generate
 from rtk.runners.traces.read import TraceOptions, write_events
+from rtk.runners.traces.verbs import FaultScenario, Lasting, Racks, Renewal, SlowLinkEpisodes, generate
 from rtk.schemas.documents import canonical, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, RtkError
 from rtk.schemas.profile import Profile

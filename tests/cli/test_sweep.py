@@ -18,7 +18,7 @@ import pytest
 
 from rtk import replaying
 from rtk.replaying import ReplayRequest, replays
-from rtk.runners.replay.executors import executor_of
+from rtk.runners.replay.sweep import executor_of
 from rtk.schemas.documents import canonical, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, RuntimeFailedError
 from rtk.schemas.replay import ReplayReport

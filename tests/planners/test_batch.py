@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rtk.planners.batch.distribute import Distribution, Objective, distribute
-from rtk.planners.batch.exact import Range, nearest
-from rtk.planners.batch.groups import Pace
+from rtk.planners.batch.exact import Pace, Range, nearest
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, LimitReachedError
 
 from ..cli.shell import rtk

@@ -6,7 +6,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling import tables
+from rtk.planners.scheduling import retime
 from rtk.planners.scheduling.list_schedule import DispatchRules, ListScheduler
 from rtk.planners.scheduling.local_search import hold_back, portfolio
 from rtk.planners.scheduling.lower_bound import lower_bound
@@ -36,10 +36,10 @@ def test_orders_are_valid_however_far_workers_are_held_back(case: tuple[Cluster,
     keep what a worker waits for from ever coming."""
     cluster, by = case
     problem = round_robin(cluster.home)
-    with patch.object(tables, "pays", lambda *_: False):
+    with patch.object(retime, "pays", lambda *_: False):
         scheduler = ListScheduler(problem)
         found_s = scheduler.run(by)
-    with patch.object(tables, "pays", lambda *_: True):
+    with patch.object(retime, "pays", lambda *_: True):
         assert ListScheduler(problem).run(by) == found_s
     if found_s < float("inf"):
         orders = scheduler.orders()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.batch.distribute import distribute
-from rtk.planners.batch.groups import Pace
+from rtk.planners.batch.exact import Pace
 from rtk.planners.oobleck.instantiation import (
     Knapsack,
     fastest_sizes,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling import tables
+from rtk.planners.scheduling import retime
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.list_schedule import DispatchRules, ListScheduler, Priority, list_schedule
 from rtk.planners.scheduling.problem import Problem, codes_of, problem_of, with_orders
@@ -94,7 +94,7 @@ def test_machine_code_equals_plain_python_bit_for_bit(case: tuple[Plan, Dispatch
     problem = problem_of(plan)
     found = []
     for machine_code in (False, True):
-        with patch.object(tables, "pays", lambda *_, answer=machine_code: answer):
+        with patch.object(retime, "pays", lambda *_, answer=machine_code: answer):
             scheduler = ListScheduler(problem)
             promised = scheduler.run(rules)
             found.append((promised, scheduler.orders(), value_s(problem, codes_of(plan, problem))))

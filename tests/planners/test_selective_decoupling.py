@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling import tables
+from rtk.planners.scheduling import retime
 from rtk.planners.scheduling.evaluate import Evaluation, evaluate
 from rtk.planners.scheduling.list_schedule import ListScheduler
 from rtk.planners.scheduling.problem import BACKWARD, KINDS, WEIGHT, Orders, Problem, codes_of, problem_of, with_orders
@@ -154,7 +154,7 @@ def test_machine_code_equals_plain_python(case: tuple[Plan, Problem, Orders]) ->
     found = []
     for machine_code in (False, True):
         with (
-            patch.object(tables, "pays", lambda *_, answer=machine_code: answer),
+            patch.object(retime, "pays", lambda *_, answer=machine_code: answer),
             patch.object(selective_decoupling, "pays", lambda *_, answer=machine_code: answer),
         ):
             joined, codes = decoupled_where_it_helps(problem, orders)

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.profilers.failslow.monitor.job import Heard, Meeting, Span, WatchedJob, blame, meetings_of
-from rtk.profilers.shim.recorder import DONE
-from rtk.profilers.shim.ring import NOBODY, RingReader, Writer
+from rtk.profilers.shim.recorder import DONE, NOBODY, RingReader, Writer
 from rtk.schemas.detection import FailSlow
 
 USUAL, SLOW = 12, 10

@@ -16,8 +16,7 @@ import pytest
 
 from rtk.profilers.shim import entrance, hook, recorder
 from rtk.profilers.shim.hook import RINGS
-from rtk.profilers.shim.recorder import DONE, MOST_AWAITED, WHATS, Recorder, listen
-from rtk.profilers.shim.ring import NOBODY, RingReader, Writer
+from rtk.profilers.shim.recorder import DONE, MOST_AWAITED, NOBODY, WHATS, Recorder, RingReader, Writer, listen
 
 ENTRANCE = entrance.__path__[0]
 

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.profilers.shim.ring import FIRST_AT, NOBODY, RECORD, Entry, RingReader, Writer
+from rtk.profilers.shim.recorder import FIRST_AT, NOBODY, RECORD, Entry, RingReader, Writer
 
 
 def _write(writer: Writer, count: int, since: int) -> list[Entry]:

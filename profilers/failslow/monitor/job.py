@@ -17,8 +17,7 @@ from ....schemas.conditions import Pair, pair_of
 from ....schemas.detection import Episode, FailSlow, FileFindings, Scope
 from ....schemas.profile import ring_steps
 from ....schemas.protocols import Examined, Measured
-from ...shim.recorder import DONE
-from ...shim.ring import NOBODY, Entry, RingReader
+from ...shim.recorder import DONE, NOBODY, Entry, RingReader
 from ..calls.comparison import LINK, CommunicationCall
 from ..calls.iterations import LoggedIteration, Periods
 from ..tracker import SHORTEST, EpisodeChange, Mode, Tracker

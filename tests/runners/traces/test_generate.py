@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.random import default_rng
 
 from rtk.runners.traces.files import told
-from rtk.runners.traces.generate import (
+from rtk.runners.traces.read import moments
+from rtk.runners.traces.verbs import (
     Distribution,
     FaultScenario,
     Lasting,
@@ -20,7 +21,6 @@ from rtk.runners.traces.generate import (
     SlowNodes,
     generate,
 )
-from rtk.runners.traces.read import moments
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.trace import TraceEvent, print_event
 
