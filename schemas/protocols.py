@@ -1,4 +1,4 @@
-"""The small Protocols by which the wings meet without importing each other; `cli/` wires them."""
+"""The small Protocols by which the wings meet without importing each other; the root ties them."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ from .shell import rtk
 CALLS = f"""
 import os, sys
 sys.path.insert(0, {shim.__path__[0]!r})
-from ring import Writer
+from recorder import Writer
 writers = [Writer(os.environ[{RINGS!r}], rank) for rank in range(2)]
 times = [float(part) for part in sys.argv[2:]]
 clocks = [0.0, 0.0]
