@@ -202,7 +202,8 @@ def test_one_agent_a_worker_replaces_a_dead_worker_alone(shell: Shell) -> None:
     assert [command.ended() for command in (leader, *agents)] == [0, 0, 0], agents[1].errors
     assert sorted(committed(leader)) == list(range(40))
     lives = [event["live_workers"] for event in leader.named("epoch")]
-    assert lives == [2, 1, 2]
+    # A replacement that is quick comes before the survivor has a plan of its own.
+    assert lives in ([2, 1, 2], [2, 2])
     (saved,) = leader.named("checkpoint")
     assert saved["path"] == str(shell.folder / "saved" / "step-00000040")
     (join,) = leader.named("join")
