@@ -194,22 +194,9 @@ def work(
     patience_s: float,
     others: Sequence[str] = (),
 ) -> None:
-    """Be worker `name` until the coordinator says that the job, or this worker's part in it, is over.
+    """Be worker `name` of a job that trains a model of the profilers'.
 
-    Args:
-        plan: that the job begins with.
-        training: what to train.
-        name: `k/i`.
-        addresses: of the coordinator, and of standbys.
-        secret: the job's.
-        patience_s: how long to look for a lost coordinator, in s.
-        others: this machine's addresses on other networks than that of the coordinator.
-
-    Raises:
-        InvalidInputError: the model or the data do not fit the plan, an address is not this machine's, or the
-            coordinator refuses this worker.
-        RuntimeFailedError: no coordinator is found for `patience_s`.
-        EndedError: the job failed.
+    What is asked and raised: as for `be_worker` (runners/torch/worker.py), which gets `load_training` as its `load`.
     """
     keep_one_arena()
     from .runners.torch.worker import be_worker

@@ -57,7 +57,7 @@ def read_bytes(path: str) -> bytes:
 def opened(path: str, *, is_endless: bool = False, is_packed: bool = False) -> Iterator[BufferedReader]:
     """Open a file for one reading: the one way in for whatever rtk reads of other people.
 
-    What ends in `.gz`, or begins as gzip does, is unpacked. No more is read than the bound of `streams.py` admits. A
+    What ends in `.gz`, or begins as gzip does, is unpacked. No more is read than `BOUND` admits. A
     pipe that nobody writes to is waited for.
 
     Args:

@@ -147,6 +147,19 @@ def test_imports_inside_the_package_are_relative() -> None:
     assert [_name(path) for path in SOURCES if absolute.search(path.read_text())] == []
 
 
+def test_files_that_are_named_are_there() -> None:
+    """A `file.py` that a page or a docstring names in backticks stands in the project: moved, it is named anew."""
+    examples = {"NAME.py", "m.py", "schedules.py"}  # of users', of torch's and of Megatron's
+    there = {path.name for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+    pages = [*SOURCES, ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    named = {
+        (_name(path), name)
+        for path in pages
+        for name in re.findall(r"`(?:[\w/]+/)?(\w+\.py)`", path.read_text(encoding="utf-8"))
+    }
+    assert sorted(one for one in named if one[1] not in there | examples) == []
+
+
 def test_inits_are_empty() -> None:
     """`__init__.py` files hold a docstring only; the root's is the library's face (tests/test_library.py)."""
     for path in SOURCES:

@@ -2,7 +2,7 @@
 
 The pipelines are chosen by `instantiation.py`; each runs 1F1B, as in the paper. Layers are summed over all pipelines
 with a ring all-reduce. The plan holds all templates, also those that no pipeline uses now, and in its options the rest
-of the document, so that a running plan knows what it may change to (`standing.py`).
+of the document, so that a running plan knows what it may change to (`recovery/oobleck.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What is slow and has been found: in a replay, what the monitor of a running job does for it.
 
 Nobody can heed what nobody knows yet. A slow node or link is found after so many iterations as the job's costs say, and
-so is that it is well again. These are iterations as they are from then on: slow ones take longer to tell.
+so is that it is well again. These are iterations as they are from then on: slow ones take longer to tell. And what slow
+nodes and links make of a policy that never notices them (`Unheeding`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Unheeding:
     """Around another policy: it does what that does, in the time that slow parts leave it.
 
     The other policy is asked about the fleet as it is, but sees its standings as if nothing were slow. Orders stay;
-    what takes how long under slow parts is `timing.py`'s.
+    what takes how long under slow parts is `Retimed`'s.
 
     Args:
         policy: for failures.

@@ -238,10 +238,10 @@ class JobEndedError(RtkError):
         self.exit_code = exit_code
 
 
-def raise_for(finished: Finished, conductor: JobController) -> None:
+def raise_for(finished: Finished, controller: JobController) -> None:
     """Turn an end without success into the error that has its exit code."""
-    if conductor.restarts_at is not None and finished.exit_code:
-        resume = f"--resume {conductor.how.checkpoint}"
+    if controller.restarts_at is not None and finished.exit_code:
+        resume = f"--resume {controller.how.checkpoint}"
         raise RuntimeFailedError(
             finished.reason, fix=f"start all commands again on other machines: rtk coordinate … {resume}, a new --log"
         )
@@ -387,23 +387,23 @@ class LocalJob:
         return [what for _, what in self._controller.happened]
 
 
-def _lead(conductor: JobController, plan: int, options: list[str], report: Announcements) -> Finished:
+def _lead(controller: JobController, plan: int, options: list[str], report: Announcements) -> Finished:
     """Lead a job, or the rest of it, with processes of its own, which read the plan from a descriptor."""
     secret = make_secret()
     with WorkerProcesses(keep=[plan]) as workers:
-        server = conductor.server(secret, _hear(report, conductor, workers))
+        server = controller.server(secret, _hear(report, controller, workers))
         arguments = ["run", f"/dev/fd/{plan}", *options]
-        _start_workers(workers, conductor, arguments, server.address, secret)
-        threading.Thread(target=conductor.warm_up, name="warm-up", daemon=True).start()
-        return _led(server, workers, conductor)
+        _start_workers(workers, controller, arguments, server.address, secret)
+        threading.Thread(target=controller.warm_up, name="warm-up", daemon=True).start()
+        return _led(server, workers, controller)
 
 
 def _start_workers(
-    workers: WorkerProcesses, conductor: JobController, arguments: list[str], address: str, secret: bytes
+    workers: WorkerProcesses, controller: JobController, arguments: list[str], address: str, secret: bytes
 ) -> None:
     """All live workers, and those that a trace will have join."""
-    names = [worker.name for worker in conductor.plan.live_workers()]
-    events = conductor.trace.events if conductor.trace else ()
+    names = [worker.name for worker in controller.plan.live_workers()]
+    events = controller.trace.events if controller.trace else ()
     newcomers = [(event.worker, event.iteration) for event in events if event.kind == "join"]
     for index, (name, not_before) in enumerate([*((name, 0) for name in names), *newcomers]):
         assert name is not None
@@ -417,14 +417,14 @@ def _start_workers(
         workers.start(name, [*arguments, "--worker", name], environment)
 
 
-def _hear(report: Announcements, conductor: JobController, workers: WorkerProcesses) -> Announcements:
+def _hear(report: Announcements, controller: JobController, workers: WorkerProcesses) -> Announcements:
     """Hand everything that happens to the report, but the end of a job that starts again; a trace's `recover` lets a
     stopped process go on."""
-    events = conductor.trace.events if conductor.trace else ()
+    events = controller.trace.events if controller.trace else ()
     recovering = [(event.iteration, event.worker) for event in events if event.kind == "recover"]
 
     def hear(what: Announcement) -> None:
-        if not isinstance(what, JobEnded) or not conductor.may_go_on:
+        if not isinstance(what, JobEnded) or not controller.may_go_on:
             report(what)
         if isinstance(what, IterationCommitted):
             for iteration, name in recovering:
@@ -434,14 +434,14 @@ def _hear(report: Announcements, conductor: JobController, workers: WorkerProces
     return hear
 
 
-def _led(server: Server, workers: WorkerProcesses, conductor: JobController) -> Finished:
+def _led(server: Server, workers: WorkerProcesses, controller: JobController) -> Finished:
     """Lead until the end; a worker that ends before the job has begun ends it, with the exit code it had."""
     is_over = threading.Event()
 
     def watch() -> None:
         while not is_over.wait(0.05):
             ended = workers.ended()
-            if ended is not None and not conductor.has_begun:
+            if ended is not None and not controller.has_begun:
                 time.sleep(0.2)  # others that end for the same reason may say so
                 name, code = workers.ended() or ended
                 how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"

@@ -4,6 +4,8 @@ Our own interpreter rather than torch.distributed.pipelining's, which ties one s
 to every rank, so that neither a re-routed plan nor pipelines of unlike stages can be said. Receives are posted ahead of
 need, sends are waited for only at the end of the iteration, and the loss is divided by the global number of
 micro-batches, so that the sum over a layer's holders is the gradient of the mean whoever executed what.
+
+Its data are bytes of text files, chosen by (iteration, global micro-batch) and never by rank (`ByteCorpus`).
 """
 
 import json
