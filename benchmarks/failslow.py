@@ -5,7 +5,7 @@
   BOCD with verification as published, and the two modes of `rtk detect`.
 * cost: microseconds of CPU a sample.
 * labelled: TCPD and NAB (`failslow_labelled.py`; their folder is `--data`), beside ruptures and river, which
-  `pip install 'rtk[peers]'` brings.
+  `pip install 'rtk-train[peers]'` brings.
 
 A job is missed if one of its events is, falsely alarmed if an alarm stands where nothing is, right otherwise. The
 paper's tables divide by the right ones and twice the errors; both rates are given. `--quick` takes one seed.
@@ -78,7 +78,7 @@ def section_labelled(quick: bool, data: Path) -> dict[str, Any]:
     try:
         return {"ours": ours, **_peers(tcpd, nab, quick)}
     except ModuleNotFoundError as error:
-        return {"ours": ours, "peers": f"left out: there is no {error.name}; pip install 'rtk[peers]'"}
+        return {"ours": ours, "peers": f"left out: there is no {error.name}; pip install 'rtk-train[peers]'"}
 
 
 def _peers(tcpd: Sequence[Changing], nab: Sequence[Anomalous], quick: bool) -> dict[str, Any]:

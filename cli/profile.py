@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..schemas.documents import read_document, write_document
-from ..schemas.errors import InvalidInputError, remark
+from ..schemas.errors import InvalidInputError, installing, remark
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.profile import TIMES, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
 from ..schemas.site import read_cluster, with_gpu
@@ -213,7 +213,7 @@ def _measured(name: str, form: FormOptions, how: MeasureOptions, seed: int, outp
     from ..wiring import profile_measured
 
     if find_spec("torch") is None:
-        raise InvalidInputError("measuring a model needs torch", fix="install it: pip install 'rtk[torch]'")
+        raise InvalidInputError("measuring a model needs torch", fix=installing("torch"))
     given = form.given()
     try:
         with progress() as bar:

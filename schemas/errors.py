@@ -13,6 +13,11 @@ def remark(text: str) -> None:
     REMARKS.info(text)
 
 
+def installing(extra: str) -> str:
+    """The command that installs an extra. `rtk` on the Python index is another library: ours is `rtk-train`."""
+    return f"pip install 'rtk-train[{extra}]'"
+
+
 class RtkError(Exception):
     """An error with one line of what, one of where and one of what to do.
 

@@ -12,7 +12,7 @@ from itertools import accumulate
 from math import isfinite
 from typing import Any, Literal
 
-from ...schemas.errors import InfeasibleError, InvalidInputError, LimitReachedError
+from ...schemas.errors import InfeasibleError, InvalidInputError, LimitReachedError, installing
 from .exact import Groups, Pace, Range, least_variance, min_max, nearest, shared_min_max, shared_variance
 
 SOLVERS = {"min-max": "highs", "variance": "scip_direct"}
@@ -42,8 +42,9 @@ def solve_in_pyomo(
         try:
             import pyscipopt  # noqa: F401
         except ImportError as error:
-            fix = "pip install 'rtk[scip]'"
-            raise InvalidInputError("SCIP, for the variance, is not installed", where="--solver", fix=fix) from error
+            raise InvalidInputError(
+                "SCIP, for the variance, is not installed", where="--solver", fix=installing("scip")
+            ) from error
     model = _model(groups, units, objective, least, most)
     # Solve the model to a proven optimum and load it.
     from pyomo.contrib.solver.common.factory import SolverFactory

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from time import monotonic
 from typing import Any, Literal
 
-from ...schemas.errors import InvalidInputError
+from ...schemas.errors import InvalidInputError, installing
 from .exact_solver import Attempt, Best, Instance, instance_of, run_until_interrupted
 from .problem import BACKWARD, FORWARD, KINDS, WEIGHT, Orders, Problem
 
@@ -50,8 +50,7 @@ def _version() -> str:
     try:
         from ortools.sat.python import cp_model  # noqa: F401
     except ImportError as error:
-        fix = "pip install 'rtk[cp-sat]'"
-        raise InvalidInputError("CP-SAT is not installed", where="--solver", fix=fix) from error
+        raise InvalidInputError("CP-SAT is not installed", where="--solver", fix=installing("cp-sat")) from error
     return ".".join(version("ortools").split(".")[:2])
 
 

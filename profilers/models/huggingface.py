@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...schemas.errors import InvalidInputError
+from ...schemas.errors import InvalidInputError, installing
 from ...schemas.profile import ModelForm
 from ...schemas.text import near
 from ..analytic.configuration import read_config, unsupported
@@ -80,7 +80,7 @@ def load_config(
 def _offline() -> Iterator[None]:
     """Import transformers so that it asks nobody for anything, and make it say errors only."""
     if find_spec("transformers") is None:
-        raise InvalidInputError("a Hugging Face config needs transformers", fix="install it: pip install 'rtk[hf]'")
+        raise InvalidInputError("a Hugging Face config needs transformers", fix=installing("hf"))
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when it is imported first
     from transformers.utils import logging as transformers_logging
 

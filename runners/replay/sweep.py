@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Generic, Protocol, TypeVar
 
 from ...schemas.documents import canonical_json, read_document, write_document
-from ...schemas.errors import InfeasibleError, InvalidInputError, RuntimeFailedError, remark
+from ...schemas.errors import InfeasibleError, InvalidInputError, RuntimeFailedError, installing, remark
 from ...schemas.files import write_bytes
 from ...schemas.pools import process_pool, uninterrupted
 from ...schemas.replay import ReplayReport
@@ -138,7 +138,7 @@ def _imported(package: str, extra: str) -> Any:
         raise InvalidInputError(
             f"the package {package} is not installed",
             where=f"--executor {extra}",
-            fix=f"pip install 'rtk[{extra}]', here and on the machines of the cluster",
+            fix=f"{installing(extra)}, here and on the machines of the cluster",
         ) from error
 
 

@@ -295,7 +295,7 @@ def test_an_extra_that_is_missing_is_named(folder: Path, package: str, monkeypat
     executor = {"dask": "dask:tcp://127.0.0.1:1", "ray": "ray"}[extra]
     monkeypatch.setitem(sys.modules, package, None)
     done = rtk("sweep", "spec.yaml", "-o", "out", "--executor", executor, cwd=folder)
-    assert (done.returncode, f"do: pip install 'rtk[{extra}]'" in done.stderr) == (2, True)
+    assert (done.returncode, f"do: pip install 'rtk-train[{extra}]'" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("executor", ["threads", "dask", "dask:", "ray:", "process:2"])

@@ -307,7 +307,7 @@ def test_without_scip_the_variance_says_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "pyscipopt", None)
     with pytest.raises(InvalidInputError, match="SCIP") as caught:
         distribute(COUNTEREXAMPLE, 39, objective="variance", solver="pyomo")
-    assert caught.value.fix == "pip install 'rtk[scip]'"
+    assert caught.value.fix == "pip install 'rtk-train[scip]'"
 
 
 def test_the_command_says_who_gets_what(tmp_path: Path) -> None:

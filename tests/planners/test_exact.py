@@ -243,7 +243,7 @@ def test_a_missing_cp_sat_is_named_with_the_way_to_get_it() -> None:
     with patch.dict(sys.modules, {"ortools": None, "ortools.sat": None, "ortools.sat.python": None}):
         with pytest.raises(InvalidInputError) as caught:
             _attempt(CpSatSolver(), problem)
-        assert "rtk[cp-sat]" in (caught.value.fix or "")
+        assert "rtk-train[cp-sat]" in (caught.value.fix or "")
     with patch("rtk.planners.scheduling.solve.find_spec", return_value=None):
         assert isinstance(exact_solver("auto", 1.0), MilpSolver)
 

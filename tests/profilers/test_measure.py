@@ -254,7 +254,7 @@ def test_command_without_torch(app: typer.Typer, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(profile_command, "find_spec", lambda name: None)
     result = CliRunner().invoke(app, ["gpt-tiny"])
     assert isinstance(result.exception, InvalidInputError)
-    assert "rtk[torch]" in str(result.exception)
+    assert "rtk-train[torch]" in str(result.exception)
 
 
 def test_preset_is_measured_as_it_runs() -> None:

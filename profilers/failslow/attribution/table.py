@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ....schemas.errors import InvalidInputError
+from ....schemas.errors import InvalidInputError, installing
 from ....schemas.files import BOUND, opened
 
 PARQUET_MAGIC = b"PAR1"
@@ -106,7 +106,7 @@ def _read_parquet(path: Path) -> Raw:
         raise InvalidInputError(
             "reading Parquet needs pyarrow, which is not installed",
             where=str(path),
-            fix='pip install "rtk[parquet]", or give the table as CSV',
+            fix=f"{installing('parquet')}, or give the table as CSV",
         ) from None
     try:
         file = parquet.ParquetFile(path)
