@@ -9,6 +9,7 @@ import numpy as np
 from ..schemas.columns import WORKER, TimelineColumns, columns_of, worker_place
 from ..schemas.orders import KINDS
 from ..schemas.quantities import print_percent, print_time
+from ..schemas.text import counted
 from ..schemas.timeline import Timeline, WorkerMemory
 
 Drawable = Timeline | TimelineColumns
@@ -264,3 +265,37 @@ def facts_of(label: str, timeline: Drawable) -> str:
         each_s = (ends_s[-1] - ends_s[0]) / (len(ends_s) - 1)
         pace = f"{len(ends_s)} iterations in {print_time(makespan_s)}, iteration time {print_time(each_s)}"
     return f"{source} · {pace} · bubbles {print_percent(max(bubbles, 0.0))}{paced}"
+
+
+# Schedules as the field writes them.
+_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe"}
+
+
+def title_of(timelines: Sequence[LabelledColumns]) -> str:
+    """Model, schedule and shape, as far as they are known, such as `llama3-70b · 1F1B · 8 pipelines of 16 stages`."""
+    known = [columns for _, columns in timelines]
+    models = dict.fromkeys(one.model for one in known if one.model)
+    schedules = dict.fromkeys(_SCHEDULES.get(one.schedule, one.schedule) for one in known if one.schedule)
+    shapes = dict.fromkeys(_shape_of(one) for one in known)
+    parts = [" and ".join(models), " and ".join(schedules), " and ".join(filter(None, shapes))]
+    return " · ".join(filter(None, parts)) or "no operations"
+
+
+def _shape_of(columns: TimelineColumns) -> str:
+    """How many pipelines of how many stages there are, and how many micro-batches an iteration has."""
+    if not len(columns):
+        return ""
+    pipelines, stages = np.unique(columns.places[:, 0], return_counts=True)
+    computed = columns.is_computed
+    owned = np.unique(np.stack((columns.pipeline[computed], columns.microbatch[computed]), axis=1), axis=0)
+    _, microbatches = np.unique(owned[:, 0], return_counts=True)
+    shape = f"{counted(len(pipelines), 'pipeline')} of {_from_to(stages, 'stage')}"
+    if not len(microbatches):
+        return shape
+    return f"{shape} · {_from_to(microbatches, 'micro-batch', 'es')}{' each' if len(pipelines) > 1 else ''}"
+
+
+def _from_to(counts: "np.ndarray[tuple[int], np.dtype[np.int64]]", noun: str, plural: str = "s") -> str:
+    """`4 stages`, or `3 to 5 stages` where they are not all the same."""
+    least, most = int(counts.min()), int(counts.max())
+    return counted(most, noun, plural) if least == most else f"{least} to {counted(most, noun, plural)}"

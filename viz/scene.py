@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from ..schemas.columns import columns_of, timeline_from, worker_place
+from ..schemas.columns import TimelineColumns, columns_of, timeline_from, worker_place
 from ..schemas.errors import InvalidInputError
 from ..schemas.orders import Operation, parse_operation
 from ..schemas.quantities import TimeUnit, print_bytes, print_time, time_unit
@@ -73,7 +73,7 @@ def label_of(span: Span) -> str:
 class Row:
     """A worker in one timeline, up to `end_s`; `top` is where it begins, in row heights from the top of the chart.
 
-    A row that is not `busy` has no spans: its worker failed, or the plan gives it no work.
+    A row that is not `busy` has no spans; its `note` says that its worker failed, or that the plan gives it no work.
     """
 
     worker: str
@@ -82,6 +82,7 @@ class Row:
     top: float
     end_s: float
     busy: bool
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,18 +253,23 @@ def rows_of(timelines: Sequence[LabelledColumns]) -> tuple[Row, ...]:
     for worker in workers_of(timeline for _, timeline in timelines):
         if rows and worker_place(worker)[0] != worker_place(rows[-1].worker)[0]:
             top += PIPELINE_GAP
-        for index, (label, timeline) in enumerate(timelines):
+        for index, (label, columns) in enumerate(timelines):
             name = f"{worker} {label}" if shared else worker
             is_busy = worker in busy[index]
-            if not is_busy:
-                # A timeline that says what its workers hold names those that live; so do its events.
-                live = {memory.worker for memory in timeline.workers}
-                has_failed = any(event.worker == worker and event.kind == "failure" for event in timeline.events)
-                name += " (failed)" if has_failed or (live and worker not in live) else " (no work)"
-            rows.append(Row(worker, index, name, top, ends_s[index], is_busy))
+            note = "" if is_busy else _idle_note(worker, columns)
+            shown = f"{name} ({note})" if note else name
+            rows.append(Row(worker, index, shown, top, ends_s[index], is_busy, note))
             top += 1
         top += WORKER_GAP if shared else 0
     return tuple(rows)
+
+
+def _idle_note(worker: str, columns: TimelineColumns) -> str:
+    """Why a worker has no spans."""
+    # A timeline that says what its workers hold names those that live; so do its events.
+    live = {memory.worker for memory in columns.workers}
+    has_failed = any(event.worker == worker and event.kind == "failure" for event in columns.events)
+    return "failed" if has_failed or (live and worker not in live) else "no work"
 
 
 def _bars(timelines: Sequence[LabelledColumns], rows: tuple[Row, ...]) -> tuple[Bar, ...]:
