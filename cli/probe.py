@@ -65,9 +65,6 @@ def _environment(rank: int, processes: int, folder: str) -> dict[str, str]:
     }
 
 
-NAME = "probe"
-SUMMARY = "Test all workers and links of a job, and name the slow ones."
-
 MEGABYTE = 1_000_000
 
 
@@ -109,7 +106,7 @@ def command(
             "--pairs": pairs,
             "--output": output,
         }
-        start_here(processes, [NAME, *arguments_of(options | {"--exit-code": exit_code}), *common.arguments()])
+        start_here(processes, ["probe", *arguments_of(options | {"--exit-code": exit_code}), *common.arguments()])
         return
     found = run_probe(pairs, sizes_bytes=sizes_bytes, gemm=gemm, repeat=repeat)
     if found is None:
