@@ -65,9 +65,6 @@ def _environment(rank: int, processes: int, folder: str) -> dict[str, str]:
     }
 
 
-NAME = "probe"
-SUMMARY = "Test all workers and links of a job, and name the slow ones."
-
 # A test of bandwidth: less tells the latency only, and is a number of MB whose unit was forgotten.
 SMALLEST_BYTES, LARGEST_BYTES = 1000, 10**11
 
@@ -114,7 +111,7 @@ def command(
             "--pairs": pairs,
             "--output": output,
         }
-        start_here(processes, [NAME, *arguments_of(options | {"--exit-code": exit_code}), *common.arguments()])
+        start_here(processes, ["probe", *arguments_of(options | {"--exit-code": exit_code}), *common.arguments()])
         return
     found = run_probe(pairs, sizes_bytes=sizes_bytes, gemm=gemm, repeat=repeat)
     if found is None:

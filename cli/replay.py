@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ..schemas.replay import Costs, PolicyReport, ReplayReport
 
 
-NAME = "replay"
-SUMMARY = "Replay a failure trace under each policy: goodput, and where the time went."
 SHARES = ("goodput", "all well", "working", "lost", "paused", "waiting")
 HEADINGS = ("policy", *SHARES, "GPU-h lost", "cost", "memory")  # within 100 columns, of a year too
 

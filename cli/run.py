@@ -18,9 +18,6 @@ from .run_output import RunFacts, RunReport
 if TYPE_CHECKING:
     from ..schemas.plan import Plan
 
-NAME = "run"
-SUMMARY = "Execute a plan on real processes, and go on when some die."
-
 
 @grouped
 def command(

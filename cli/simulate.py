@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from ..schemas.plan import Plan
     from ..schemas.timeline import Timeline
 
-NAME = "simulate"
-SUMMARY = "Execute a plan on a virtual clock."
-
 
 @grouped
 def command(
