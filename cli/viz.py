@@ -18,9 +18,6 @@ from .console import Common, ends_quietly, grouped, picture_ending, print_json
 if TYPE_CHECKING:
     from ..schemas.columns import Selection
 
-NAME = "viz"
-SUMMARY = "Draw plans, timelines, pipeline templates and replays."
-
 ENDINGS = (*PICTURE_ENDINGS, ".json")
 FIX = f"end it in {', '.join(ENDINGS)}, or these and .gz; --json prints the trace, --terminal a chart"
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from ..schemas.columns import WORKER, TimelineColumns, columns_of, worker_place
 from ..schemas.orders import KINDS
+from ..schemas.plan import Layers
 from ..schemas.quantities import print_percent, print_time
-from ..schemas.text import counted
+from ..schemas.text import counted, listed
 from ..schemas.timeline import Timeline, WorkerMemory
 
 Drawable = Timeline | TimelineColumns
@@ -267,6 +268,7 @@ def facts_of(label: str, timeline: Drawable) -> str:
     return f"{source} · {pace} · bubbles {print_percent(max(bubbles, 0.0))}{paced}"
 
 
+MOST_STAGES = 24  # whose layers are said
 # Schedules as the field writes them.
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe"}
 
@@ -299,3 +301,23 @@ def _from_to(counts: "np.ndarray[tuple[int], np.dtype[np.int64]]", noun: str, pl
     """`4 stages`, or `3 to 5 stages` where they are not all the same."""
     least, most = int(counts.min()), int(counts.max())
     return counted(most, noun, plural) if least == most else f"{least} to {counted(most, noun, plural)}"
+
+
+def layers_of(timelines: Sequence[LabelledColumns]) -> str:
+    """Which layers the stages hold, in a line, of pipelines that are cut alike once; empty where nobody knows."""
+    found: dict[tuple[Layers, ...], list[int]] = {}
+    for _, columns in timelines:
+        of_pipeline: dict[int, dict[int, Layers]] = {}
+        for worker, layers in columns.layers.items():
+            pipeline, stage = worker_place(worker)
+            of_pipeline.setdefault(pipeline, {})[stage] = layers
+        for pipeline, stages in of_pipeline.items():
+            found.setdefault(tuple(stages[stage] for stage in sorted(stages)), []).append(pipeline)
+        if found:
+            break
+    said = []
+    for cut, pipelines in found.items():
+        of = f" of pipeline{'' if len(pipelines) == 1 else 's'} {listed(map(str, pipelines))}" if len(found) > 1 else ""
+        parts = [f"{first}" if stop == first + 1 else f"{first}-{stop - 1}" for first, stop in cut]
+        said.append(f"layers of the stages{of}: {listed(parts, MOST_STAGES)}")
+    return listed(said, 3, "; ")

@@ -193,7 +193,7 @@ window.rtk.ready = (async () => {
 
   function measure() {
     pen.font = `12px ${FONT}`;
-    let longest = 30;
+    let longest = 52;  // "time (ms)"
     for (const item of items) if (item.type === "row") longest = Math.max(longest, pen.measureText(rowLabel(item)).width);
     left = Math.min(longest, 240) + 16;
     const band = items.find((item) => item.type === "band"), widest = "999.9 GiB";
