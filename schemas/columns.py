@@ -94,7 +94,8 @@ class TimelineColumns:
     @cached_property
     def is_rerouted(self) -> "Flags":
         """Whether each span works on a micro-batch of another pipeline than its worker's."""
-        return self.is_computed & (self.pipeline != self.places[self.worker, 0])
+        found: Flags = self.is_computed & (self.pipeline != self.places[self.worker, 0])
+        return found
 
     @cached_property
     def first_start_s(self) -> float:

@@ -35,20 +35,20 @@ class Drawing:
     """What files show, in each of its forms; each is made when it is asked for.
 
     Attributes:
-        title: what they are; empty: nothing better than their files' names.
         html: a page, by its title.
         picture: a still picture, by its title.
         trace: the pieces of a Chrome trace's text; an error where there is none.
         charts: text for a terminal of so many columns.
         plotly: a page with plotly in it, by its title; None: there is none.
+        title: what they are; empty: nothing better than their files' names.
     """
 
-    title: str
     html: Callable[[str], str]
     picture: Callable[[str], Picture]
     trace: Callable[[], Iterator[str]]
     charts: "Callable[[int], list[Text]]"
     plotly: Callable[[str], str] | None = None
+    title: str = ""
 
 
 def _of_timelines(documents: Sequence[Drawable], names: Sequence[str]) -> Drawing:
@@ -66,12 +66,12 @@ def _of_timelines(documents: Sequence[Drawable], names: Sequence[str]) -> Drawin
         return plotly_html(timelines, title)
 
     return Drawing(
-        title_of(timelines),
         lambda title: gantt_html(timelines, title),
         lambda title: timelines_picture(timelines, title),
         lambda: trace_pieces(timelines),
         charts,
         plotly,
+        title_of(timelines),
     )
 
 
@@ -85,7 +85,6 @@ def _of_templates(documents: Sequence[Templates], names: Sequence[str]) -> Drawi
         return [terminal_templates(templates, width)]
 
     return Drawing(
-        "",
         lambda title: templates_html(templates, title),
         lambda title: templates_picture(templates, title),
         lambda: _no_trace(
@@ -111,7 +110,6 @@ def _of_replays(documents: Sequence[ReplayReport], names: Sequence[str]) -> Draw
         return [terminal_replay(report, width) for _, report in reports]
 
     return Drawing(
-        "",
         html,
         lambda title: replay_picture(reports),
         lambda: _no_trace(

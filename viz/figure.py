@@ -7,10 +7,11 @@ from typing import Any
 from plotly.graph_objects import Bar as BarTrace
 from plotly.graph_objects import Figure, Scatter
 
+from ..schemas.columns import worker_place
 from ..schemas.quantities import print_bytes, print_time
 from .facts import Labelled, Mark
 from .gantt import GUIDE
-from .scene import Bar, Curve, Row, Scene, lay_out, operation_of, print_peaks, worker_place
+from .scene import Bar, Curve, Row, Scene, lay_out, operation_of, print_peaks
 from .style import (
     ALARM,
     FAINT,
