@@ -208,7 +208,7 @@ def test_a_plan_without_the_proof_asked_for_is_written_and_ends_with_4(folder: P
     open_ = rtk(*ADAPTRA, "--technique", "initial", "--require-optimal", "--json", "-o", "open.json", cwd=folder)
     assert open_.returncode == 4
     assert json.loads(open_.stdout)["prediction"]["proof"] == "bound"
-    assert "error: 0.44 s is not proven optimal: the bound is 0.41 s" in open_.stderr
+    assert "error: 440 ms is not proven optimal: the bound is 410 ms" in open_.stderr
     assert (folder / "open.json").exists()
 
 
