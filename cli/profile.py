@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..schemas.documents import read_document, write_document
-from ..schemas.errors import InvalidInputError, installing, remark
+from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.profile import TIMES, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
 from ..schemas.site import read_cluster, with_gpu
@@ -212,8 +211,6 @@ def _measured(name: str, form: FormOptions, how: MeasureOptions, seed: int, outp
     """The profile; what fits is written beside `output` where not all does."""
     from ..wiring import profile_measured
 
-    if find_spec("torch") is None:
-        raise InvalidInputError("measuring a model needs torch", fix=installing("torch"))
     given = form.given()
     try:
         with progress() as bar:

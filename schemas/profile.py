@@ -59,6 +59,22 @@ PASSES = {"F": "forward_s", "I": "backward_input_s", "W": "backward_weight_s"}
 TIMES = {**PASSES, "step": "optimizer_s"}
 
 
+# With fewer readings, a spread says nothing.
+FEWEST_FOR_A_SPREAD = 4
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half the width of the middle half of two or more values; in their unit.
+
+    Quartiles are those of what the values are a sample of (`exclusive`): within the values, the middle half of a few is
+    narrower than that of many, and comparing.py would take noise for a difference.
+    """
+    from statistics import quantiles
+
+    lower, _, upper = quantiles(values, n=4)
+    return (upper - lower) / 2
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """How far the readings behind measured times lie apart: half the width of their middle half, for each time."""
