@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from ..schemas.documents import read_document, write_document
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
-from ..schemas.profile import TIMES, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
+from ..schemas.profile import TIMES, UNTIE, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
 from ..schemas.site import read_cluster, with_gpu
 from .console import Common, Output, Seed, emit, grouped, print_table, progress
 from .probe import links
@@ -167,6 +167,12 @@ def model(
     if common.quiet:
         return
     print_layers(profile)
+    for place, layer in enumerate(profile.layers):
+        if layer.tied_to is not None:
+            remark(
+                f"layers {layer.tied_to} and {place} share a matrix (tied weights): `rtk run` cannot train them in "
+                f"different stages yet; to run them, {UNTIE}"
+            )
     recomputed_bytes = profile.model.get("recomputed_bytes")
     if recomputed_bytes:
         remark(
