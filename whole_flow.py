@@ -14,7 +14,7 @@ from .runners.processes import available_cores
 from .runners.training import JobConfig, Training
 from .running import run
 from .schemas.documents import read_document, write_document
-from .schemas.errors import remark
+from .schemas.errors import remark, require_package
 from .wiring import profile_measured
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def quickstart(
     from .runners.simulator import simulate
     from .schemas.timeline import Timeline
 
+    require_package("torch")
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     files = {name: str(place / name) for name in ("profile.json", "plan.json", "simulated.json", "measured.json")}

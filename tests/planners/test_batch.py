@@ -305,7 +305,7 @@ def test_no_proof_in_time_is_an_error() -> None:
 def test_without_scip_the_variance_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """SCIP is an extra."""
     monkeypatch.setitem(sys.modules, "pyscipopt", None)
-    with pytest.raises(InvalidInputError, match="SCIP") as caught:
+    with pytest.raises(InvalidInputError, match="pyscipopt is not installed") as caught:
         distribute(COUNTEREXAMPLE, 39, objective="variance", solver="pyomo")
     assert caught.value.fix == "pip install 'rtk-train[scip]'"
 
