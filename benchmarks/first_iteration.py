@@ -1,6 +1,6 @@
-"""How long `rtk run` of 4 workers takes from the command to its first iteration: `python benchmarks/first_iteration.py`.
+"""How long `rtk run` of 4 workers takes from the command to its first iteration.
 
-`-o FILE` keeps the result. Wall-clock seconds, medians of RUNS runs, until all workers are there and until the first
+`python benchmarks/first_iteration.py -o FILE` keeps the result. Wall-clock seconds, medians of RUNS runs, until all workers are there and until the first
 iteration is committed, and the processor time of everything until the end of the job's two iterations.
 """
 
@@ -25,7 +25,7 @@ def first_iteration(command: list[str]) -> dict[str, float]:
     """Seconds from the start of a run to what it says, and its processor time."""
     before_s = _used_s()
     begun_s = time.perf_counter()
-    took = {}
+    took: dict[str, float] = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as run:
         assert run.stdout is not None
         for line in run.stdout:

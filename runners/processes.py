@@ -35,7 +35,7 @@ class WorkerProcesses:
 
     def __init__(self, nursery: "Nursery", keep: Sequence[int] = ()) -> None:
         self._nursery, self._keep = nursery, tuple(keep)
-        self._processes: "list[tuple[str, Forked]]" = []
+        self._processes: list[tuple[str, Forked]] = []
         self._leashes: list[int] = []  # the other ends of their standard inputs
 
     def start(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:

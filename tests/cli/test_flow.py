@@ -15,7 +15,7 @@ from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.timeline import Timeline
 
-from .shell import RTK, Command, Done, Shell, workers_of, rtk, rtk_forked, rtk_process, wait_for
+from .shell import RTK, Command, Done, Shell, rtk, rtk_forked, rtk_process, wait_for, workers_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FACTORY = """
