@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from .schemas.plan import Plan
     from .schemas.protocols import Answers, Monitor
 
+# What a worker loads before its first iteration; AdamW loads torch's compiler, whether anybody compiles or not.
+OF_WORKERS = ("rtk.cli.main", "rtk.runners.torch.worker", "rtk.profilers.models.load", "torch._dynamo")
+
 
 class PlannersAdvice:
     """What planners and profilers know of a job (a `JobAdvice`).
@@ -120,13 +123,19 @@ def local_job(plan: "Plan", training: Training, how: JobConfig, options: Sequenc
         InvalidInputError: something does not fit the plan.
     """
     from .profilers.models.names import require_model
+    from .runners.nursery import Nursery
+    from .runners.resilience.controller import LocalJob
 
     require_model(training.model)  # before torch is imported, which takes seconds
     require_package("torch")
-    from .runners.resilience.controller import LocalJob
 
-    controller, corpus = controller_of(plan, how), load_training(plan, training)[1]
-    return LocalJob(controller, corpus.tokens_of(plan), [*training.arguments(), *options])
+    nursery = Nursery(OF_WORKERS)  # it loads torch while we do
+    try:
+        controller, corpus = controller_of(plan, how), load_training(plan, training)[1]
+        return LocalJob(controller, corpus.tokens_of(plan), [*training.arguments(), *options], nursery)
+    except BaseException:
+        nursery.close()
+        raise
 
 
 def coordinate(
