@@ -13,9 +13,6 @@ from .console import Common, Seed, grouped, print_json, print_table, progress
 if TYPE_CHECKING:
     from ..whole_flow import QuickstartResult
 
-NAME = "quickstart"
-SUMMARY = "See a training survive a killed worker, on this machine, in a minute."
-
 
 @grouped
 def command(
