@@ -25,7 +25,7 @@ SUMMARIES = {
     "export": "Write a plan for another runtime.",
     "import": "Make a plan of what another runtime wrote.",
     "schema": "Print the JSON Schema of a file format.",
-    "quickstart": "The whole flow on this machine, in a minute.",
+    "quickstart": "See a training survive a killed worker, on this machine, in a minute.",
     "plan": "Make a plan from a profile.",
     "profile": "What a model costs on a machine, measured or computed.",
     "trace": "Traces of failures and slow-downs: convert, make up, and look at them.",
