@@ -13,7 +13,7 @@ SUMMARY = "Print the JSON Schema of a file format."
 
 @grouped
 def command(
-    name: Annotated[str, typer.Argument(help="atlas, checkpoint, plan, profile, report, timeline or trace.")],
+    name: Annotated[str, typer.Argument(help="atlas, checkpoint, job, plan, profile, report, timeline or trace.")],
     *,
     common: Common,
 ) -> None:
