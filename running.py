@@ -163,8 +163,7 @@ def load_training(plan: "Plan", training: Training) -> "tuple[Model, ByteCorpus]
     Raises:
         InvalidInputError: they do not fit.
     """
-    from .profilers.models.load import load_model
-    from .runners.torch.runner import ByteCorpus, check_model
+    from .profilers.models.names import require_model
 
     for t, template in enumerate(plan.templates):
         for i, stage in enumerate(template.stages):
@@ -174,6 +173,10 @@ def load_training(plan: "Plan", training: Training) -> "tuple[Model, ByteCorpus]
                     where=f"/templates/{t}/stages/{i}/tensor_parallel",
                     fix="plan from a profile with costs at tensor_parallel 1 only",
                 )
+    require_model(training.model)  # before torch is imported, which takes seconds
+    from .profilers.models.load import load_model
+    from .runners.torch.runner import ByteCorpus, check_model
+
     model = load_model(training.model, training.microbatch_size, training.sequence_length, training.seed, training.form)
     check_model(plan, model.layers)
     if model.vocabulary is None or model.vocabulary < 256 or model.sequence_length is None:

@@ -131,6 +131,9 @@ def profile_measured(
         InfeasibleError: the model, or a layer of it, does not fit into the memory.
         RuntimeFailedError: a process failed, or the loopback.
     """
+    from .profilers.models.names import require_model
+
+    require_model(model)  # before torch is imported, which takes seconds
     from .profilers.measuring import Measuring, measure
     from .runners.torch.stage import TorchStage
     from .schemas.profile import AS_USUAL, ModelForm

@@ -2,7 +2,8 @@
 
 from torch import nn
 
-from rtk.profilers.models.gpt import PRESETS, gpt_layers
+from rtk.profilers.models.gpt import gpt_layers
+from rtk.profilers.models.presets import PRESETS
 
 
 def layers() -> list[nn.Module]:

@@ -28,7 +28,8 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from rtk.benchmarks.common import in_turns, spread, write_result
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
+from rtk.profilers.models.gpt import gpt_layers, language_model_loss
+from rtk.profilers.models.presets import GptConfig
 from rtk.runners.torch.groups import PrefixStore, Store
 from rtk.runners.torch.runner import PlanRunner
 from rtk.schemas.plan import Plan

@@ -20,6 +20,7 @@ from ..runners.processes import arguments_of
 from ..schemas.documents import Document, canonical, canonical_json, write_document
 from ..schemas.errors import REMARKS, InvalidInputError
 from ..schemas.files import STANDARD_STREAM
+from ..schemas.quantities import Quantity
 from .job import settle
 
 if TYPE_CHECKING:
@@ -69,6 +70,22 @@ class Common:
     def arguments(self) -> list[str]:
         """The same on the command line of another process."""
         return arguments_of({"--json": self.as_json, "--quiet": self.quiet, "--debug": self.debug})
+
+
+def quantity(kind: Quantity, option: str, words: str, least: float = 0.0) -> Any:
+    """An option that is a quantity, with a unit or in its base unit: one name in all help pages, one way to read it.
+
+    Args:
+        kind: of quantity.
+        option: its name.
+        words: the help.
+        least: what it may be at the least.
+    """
+
+    def parse(value: str | float) -> float:
+        return kind.parse(value, option, least=least) if isinstance(value, str) else value  # else it is the default
+
+    return typer.Option(option, parser=parse, metavar=kind.name, help=words)
 
 
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all randomness.")]

@@ -17,8 +17,6 @@ from .run_output import RunFacts, RunReport
 if TYPE_CHECKING:
     from ..runners.resilience.server import Server
 
-NAME = "coordinate"
-SUMMARY = "Lead a run whose workers are started elsewhere."
 INTERRUPTED = 130
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ..profilers.failslow.tracker import EpisodeChange
     from ..schemas.detection import FailSlow, FileFindings
 
-NAME = "detect"
-SUMMARY = "Find what is slow in logs of iteration times, of calls, and in traces."
 
 FIX = f"end it in {', '.join(PICTURE_ENDINGS)}, or these and .gz; --json prints the findings"
 

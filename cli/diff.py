@@ -9,9 +9,6 @@ from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM
 from .console import Common, grouped, print_json
 
-NAME = "diff"
-SUMMARY = "Say what changed from one plan to another."
-
 
 @grouped
 def command(

@@ -7,9 +7,6 @@ import typer
 
 from .console import Common, grouped, print_json
 
-NAME = "explain"
-SUMMARY = "Say why a plan takes so long, and what would help most."
-
 
 @grouped
 def command(

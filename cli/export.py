@@ -8,10 +8,6 @@ from ..schemas.errors import remark
 from ..schemas.files import STANDARD_STREAM
 from .console import Common, Output, grouped, print_json
 
-NAME = "export"
-SUMMARY = "Write a plan for another runtime."
-
-
 ForeignFormat = Literal["torch-csv"]  # what other runtimes read
 
 

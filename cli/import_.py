@@ -10,9 +10,6 @@ from .console import Common, Output, emit, grouped
 from .export import ForeignFormat
 from .options import summary
 
-NAME = "import"
-SUMMARY = "Make a plan of what another runtime wrote."
-
 
 @grouped
 def command(

@@ -14,8 +14,6 @@ from ..schemas.job_file import FILE_NAME, job_text
 from ..schemas.site import read_cluster
 from .console import Common, grouped, print_json
 
-NAME = "init"
-SUMMARY = "Write a job's file, rtk.toml, which the other commands read."
 HERE = "here"
 WORKERS_HERE = 4
 NEXT = """next:

@@ -16,8 +16,9 @@ import typer
 
 from ..runners.processes import LAUNCHED
 from ..schemas.errors import InvalidInputError, RtkError, remark
-from ..schemas.job_file import FILE_NAME, JobFile, JobKey, JobValue, find_job_file, key_of, read_job_file
+from ..schemas.job_file import COMMANDS, FILE_NAME, JobFile, JobKey, JobValue, find_job_file, key_of, read_job_file
 from ..schemas.text import joined
+from .commands import load
 
 
 class JobSource:
@@ -103,34 +104,44 @@ class JobDefaults:
     """What click asks for defaults: first for a command's own, by its name, then for its parameters'.
 
     Args:
-        command: of click's.
-        name: such as `plan pipeline`; empty for `rtk` itself.
+        command: such as `plan pipeline`; empty for `rtk` itself.
         source: where the values are.
     """
 
-    def __init__(self, command: Any, name: str, source: JobSource) -> None:
-        self._command, self._name, self.source = command, name, source
+    def __init__(self, command: str, source: JobSource) -> None:
+        self._command, self.source = command, source
 
     def get(self, name: str) -> "JobDefaults | FromJob | None":
         """The defaults of a command in this group, or one of a parameter; None where there is none."""
-        commands = getattr(self._command, "commands", {})
-        if name in commands:
-            return JobDefaults(commands[name], f"{self._name} {name}".lstrip(), self.source)
-        found = self.own.get(name)
+        inner = f"{self._command} {name}".strip()
+        if any(f"{command} ".startswith(f"{inner} ") for command in COMMANDS):
+            return JobDefaults(inner, self.source)
+        if self._command not in COMMANDS or self.source.path is None:
+            return None
+        found = self._own.get(name)
         try:
             return None if found is None or found.value() is None else found
         except InvalidInputError:
             return found  # raises where the value is needed, and not where help is
 
     @cached_property
-    def own(self) -> dict[str, FromJob]:
+    def _own(self) -> dict[str, FromJob]:
         """What a job's file can say of this command, by its parameters' names."""
         return {
-            parameter.name: FromJob(self._name, parameter, key, self.source)
-            for parameter in self._command.params
+            parameter.name: FromJob(self._command, parameter, key, self.source)
+            for parameter in command_of(self._command).params
             for option in names_of(parameter)
-            if (key := key_of(self._name, option))
+            if (key := key_of(self._command, option))
         }
+
+
+def command_of(name: str) -> Any:
+    """The command of a name such as `plan pipeline`."""
+    first, *inner = name.split()
+    command = load(first)
+    for word in inner:
+        command = command.commands[word]
+    return command
 
 
 def names_of(parameter: Any) -> list[str]:
@@ -141,17 +152,14 @@ def names_of(parameter: Any) -> list[str]:
 
 def take_defaults(context: typer.Context, named: str | None, is_off: bool) -> None:
     """Have all commands below this context take from the job's file what their command lines leave open."""
-    context.default_map = cast(Any, JobDefaults(context.command, "", JobSource(named, is_off)))
+    context.default_map = cast(Any, JobDefaults("", JobSource(named, is_off)))
     TAKEN.clear()
 
 
 def gives(defaults: Any, command: str, parameter: str) -> bool:
-    """Whether a job's file gives a parameter of a command in a group, whose `default_map` is asked."""
-    return (
-        isinstance(defaults, JobDefaults)
-        and (inner := defaults.get(command)) is not None
-        and inner.get(parameter) is not None
-    )
+    """Whether a job's file gives a parameter of a command in a group, whose `default_map` this is."""
+    inner = defaults.get(command) if isinstance(defaults, JobDefaults) else None
+    return isinstance(inner, JobDefaults) and inner.get(parameter) is not None
 
 
 def source_of(context: typer.Context) -> JobSource:

@@ -12,30 +12,7 @@ from .. import __version__
 from ..schemas.errors import BugError, InvalidInputError, RtkError, RuntimeFailedError
 from ..schemas.files import BOUND
 from ..schemas.quantities import parse_bytes
-from . import (
-    config,
-    coordinate,
-    detect,
-    diff,
-    explain,
-    export,
-    import_,
-    init,
-    monitor,
-    plan,
-    probe,
-    profile,
-    quickstart,
-    replay,
-    reproduce,
-    run,
-    schema,
-    simulate,
-    sweep,
-    trace,
-    verify,
-    viz,
-)
+from .commands import Commands
 from .console import SETTINGS, ends_itself, forget_output, reader_has_gone
 from .job import blaming_the_file, take_defaults
 
@@ -43,37 +20,13 @@ CANNOT_HOLD = (ENOSPC, EDQUOT, EFBIG, EIO)  # what a full or broken disk says
 
 app = typer.Typer(
     name="rtk",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich's markdown for the help would double the start-up time
     help="Plan, simulate and run large-model training that keeps going when workers fail or slow down.",
 )
-app.add_typer(plan.app, name="plan")
-app.add_typer(profile.app, name="profile")
-app.add_typer(trace.app, name="trace")
-app.add_typer(config.app, name="config")
-for command in (
-    init,
-    simulate,
-    run,
-    detect,
-    monitor,
-    probe,
-    coordinate,
-    replay,
-    sweep,
-    reproduce,
-    verify,
-    explain,
-    viz,
-    diff,
-    export,
-    import_,
-    schema,
-    quickstart,
-):
-    app.command(command.NAME, short_help=command.SUMMARY)(command.command)
 
 
 def _print_version(value: bool) -> None:

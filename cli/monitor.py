@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ..profilers.failslow.monitor.watch import WatchedCommand
     from ..schemas.detection import FailSlow
 
-NAME = "monitor"
-SUMMARY = "Watch any torch training command, unchanged, for fail-slows."
 FIX = f"end it in {', '.join(PICTURE_ENDINGS)}, or these and .gz"
 
 

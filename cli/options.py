@@ -1,4 +1,4 @@
-"""Reading the small languages of option values: `I=SECONDS`, `k/i=FACTOR`, `N[,N…]`."""
+"""Reading the small languages of option values: `I=DURATION`, `k/i=FACTOR`, `SIZE[,SIZE…]`."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,8 +13,17 @@ from ..runners.training import JobConfig, Training
 from ..schemas.documents import digest, read_document
 from ..schemas.errors import InvalidInputError, LimitReachedError, remark
 from ..schemas.files import source_of
-from ..schemas.quantities import USUAL_TIME_LIMIT_S, parse_memory_limit, parse_number
-from .console import Common, Seed, emit
+from ..schemas.quantities import (
+    DURATION,
+    SIZE,
+    USUAL_TIME_LIMIT_S,
+    parse_memory_limit,
+    parse_number,
+    parse_time_s,
+    print_percent,
+    print_time,
+)
+from .console import Common, Seed, emit, quantity
 
 if TYPE_CHECKING:
     from ..planners.scheduling.solve import Effort
@@ -36,11 +45,10 @@ class EffortOptions:
     ] = "auto"
     time_limit: Annotated[
         float | None,
-        typer.Option(
+        quantity(
+            DURATION,
             "--time-limit",
-            min=0,
-            metavar="SECONDS",
-            help=f"Of exact solvers, in all. {USUAL_TIME_LIMIT_S:g} if a solver or a proof is asked for, else 0.",
+            f"Of exact solvers, in all. {USUAL_TIME_LIMIT_S:g} s if a solver or a proof is asked for, else 0.",
         ),
     ] = None
     require_optimal: Annotated[
@@ -66,7 +74,7 @@ class EffortOptions:
 
 LinkDelays = Annotated[
     list[str] | None,
-    typer.Option("--link-delay", metavar="[K/]I=SECONDS", help="Delay of link I, in pipeline K only. Repeatable."),
+    typer.Option("--link-delay", metavar="[K/]I=DURATION", help="Delay of link I, in pipeline K only. Repeatable."),
 ]
 Slow = Annotated[
     list[str] | None,
@@ -74,7 +82,9 @@ Slow = Annotated[
 ]
 MemoryLimit = Annotated[
     str | None,
-    typer.Option("--memory-limit", metavar="BYTES[,BYTES…]", help="Activation bytes of a worker: one, or one a stage."),
+    typer.Option(
+        "--memory-limit", metavar="SIZE[,SIZE…]", help="For a worker's activations: one limit, or one a stage."
+    ),
 ]
 
 
@@ -94,20 +104,17 @@ OverlayOption = Annotated[
 
 
 def parse_link_delays(values: Sequence[str] | None) -> "dict[LinkPlace, float]":
-    """`0=0.02` is link 0 of every pipeline, `1/0=0.02` that of pipeline 1; seconds, 0 or more."""
+    """`0=20ms` is link 0 of every pipeline, `1/0=20ms` that of pipeline 1; 0 or more."""
     delays: dict[LinkPlace, float] = {}
     for value in values or ():
         match = re.fullmatch(r"(?:(\d+)/)?(\d+)=(.+)", value)
         if match is None:
-            raise _wrong("--link-delay", value, "write I=SECONDS or K/I=SECONDS, such as 0=0.02")
-        pipeline, link, seconds = match.groups()
-        number = parse_number("--link-delay", seconds, "a delay is in seconds, without a unit: 0=0.02")
-        if number < 0:
-            raise _wrong("--link-delay", value, "a delay is 0 or more")
+            raise _wrong("--link-delay", value, "write I=DURATION or K/I=DURATION, such as 0=20ms")
+        pipeline, link, delay = match.groups()
         place = (None if pipeline is None else int(pipeline), int(link))
         if place in delays:
             raise _wrong("--link-delay", value, "give each link once")
-        delays[place] = number
+        delays[place] = parse_time_s(delay, f"--link-delay {value}")
     return delays
 
 
@@ -232,8 +239,8 @@ def demand_proof(prediction: "Prediction | None", of: str = "") -> None:
     assert prediction is not None
     if prediction.proof != "optimal":
         raise LimitReachedError(
-            f"{of}{prediction.iteration_time_s:.6g} s is not proven optimal: "
-            f"the bound is {prediction.lower_bound_s:.6g} s",
+            f"{of}{print_time(prediction.iteration_time_s)} is not proven optimal: "
+            f"the bound is {print_time(prediction.lower_bound_s)}",
             where="--require-optimal",
             fix="the plan is written all the same; for a proof raise --time-limit, or name another --solver",
         )
@@ -268,14 +275,16 @@ def summary(made: "Plan") -> str:
     prediction = made.prediction
     assert prediction is not None
     return (
-        f"iteration {prediction.iteration_time_s:.6g} s ({quality(prediction)}), "
-        f"bubbles {prediction.bubble_ratio:.1%}, {len(made.live_workers())} workers"
+        f"iteration {print_time(prediction.iteration_time_s)} ({quality(prediction)}), "
+        f"bubbles {print_percent(prediction.bubble_ratio)}, {len(made.live_workers())} workers"
     )
 
 
 def quality(prediction: "Prediction") -> str:
     """How good a plan is proven to be."""
-    proven = "optimal" if prediction.proof == "optimal" else f"at most {prediction.gap:.2%} above the optimum"
+    proven = (
+        "optimal" if prediction.proof == "optimal" else f"at most {print_percent(prediction.gap)} above the optimum"
+    )
     return proven + SCOPES[prediction.proof_scope]
 
 
@@ -293,8 +302,8 @@ def own_proof(made: "Plan") -> Iterator[str]:
     elif own["proof"] == "optimal":
         yield f"{own['solver']} proves it itself: no orders of this routing take less"
     else:
-        proven = f"no more than {own['lower_bound_s']:.6g} s" if own["proof"] == "bound" else "nothing"
-        bound = f"the bound is the planner's, {made.prediction.lower_bound_s:.6g} s"
+        proven = f"no more than {print_time(own['lower_bound_s'])}" if own["proof"] == "bound" else "nothing"
+        bound = f"the bound is the planner's, {print_time(made.prediction.lower_bound_s)}"
         yield f"{own['solver']} itself proves {proven}; {bound}"
 
 
@@ -361,18 +370,17 @@ class AnswerOptions(JobConfig):
     ] = 100
     host_memory: Annotated[
         float,
-        typer.Option(
+        quantity(
+            SIZE,
             "--host-memory",
-            min=0,
-            help="Bytes of activations that a worker may hold beyond its memory limit, on the host, under an adapted "
-            "plan.",
+            "Activations that a worker may hold beyond its memory limit, on the host, under an adapted plan.",
         ),
     ] = 0.0
     mitigate: Annotated[
         str | None,
         typer.Option(
             "--mitigate",
-            metavar="S3=SECONDS,S4=SECONDS",
+            metavar="S3=DURATION,S4=DURATION",
             help="What costly remedies for slow workers and links cost, each taken once being slow has cost as much: "
             "S3, workers change places (by default the copies' time, there and back); S4, the job is saved and starts "
             "again on other workers (never, unless given).",
@@ -395,15 +403,15 @@ class LeadOptions(AnswerOptions):
         str | None, typer.Option("--resume", help="Go on from this checkpoint, or the newest one in this folder.")
     ] = None
     heartbeat_limit_s: Annotated[
-        float, typer.Option("--heartbeat-limit", min=0.1, help="Seconds of silence after which a worker is lost.")
+        float, quantity(DURATION, "--heartbeat-limit", "Silence after which a worker is lost.", least=0.1)
     ] = 2.0
     stall_limit_s: Annotated[
         float | None,
-        typer.Option(
+        quantity(
+            DURATION,
             "--stall-limit",
-            min=0.5,
-            help="Seconds without a commit after which all are asked who holds them up; else 5 iterations, at least "
-            "10 s.",
+            "Time without a commit after which all are asked who holds them up; else 5 iterations, at least 10 s.",
+            least=0.5,
         ),
     ] = None
     timeline: Annotated[str | None, typer.Option("--timeline", help="Write the measured timeline here.")] = None

@@ -33,8 +33,8 @@ from typing import Any
 from ..schemas.documents import canonical_json
 from ..schemas.errors import remark
 from ..schemas.files import STANDARD_STREAM, write_bytes
-from ..schemas.quantities import USUAL_TIME_LIMIT_S
-from .console import print_json
+from ..schemas.quantities import DURATION, SHARE, USUAL_TIME_LIMIT_S, Quantity, parse_time_s, print_number, print_time
+from .console import print_json, quantity
 
 WORDS = {
     "S2": "uneven micro-batches",
@@ -48,17 +48,21 @@ def mitigate(
     costs: Annotated[
         str,
         typer.Option(
-            "--costs", metavar="S2,S3,S4", help="Seconds that each strategy takes: 5,60,1200, or some: S3=60,S4=1200."
+            "--costs",
+            metavar="[S2=]DURATION,…",
+            help="What S2, S3 and S4 take: 5s,1min,20min, or some of them: S3=1min,S4=20min.",
         ),
     ],
     left: Annotated[
         str | None,
         typer.Option(
-            "--left", metavar="S2,S3,S4", help="Share of the slow-down left under each: 0.6,0.2,0, or some: S2=0.6."
+            "--left",
+            metavar="[S2=]SHARE,…",
+            help="Of the slow-down, what is left under S2, S3 and S4: 60%,20%,0, or some of them: S2=60%.",
         ),
     ] = None,
     revert_cost: Annotated[
-        float, typer.Option("--revert-cost", metavar="SECONDS", help="To undo S3 on relief; added to its cost.")
+        float, quantity(DURATION, "--revert-cost", "What undoing S3 on relief takes; added to its cost.")
     ] = 0.0,
     output: Output = "-",
     *,
@@ -72,8 +76,8 @@ def mitigate(
     """
     from ..planners.plain.verbs import plan_mitigate
 
-    shares = _numbers("--left", left) if left else None
-    found = plan_mitigate(_numbers("--costs", costs), left=shares, revert_cost=revert_cost)
+    shares = _of_strategies(SHARE, "--left", left) if left else None
+    found = plan_mitigate(_of_strategies(DURATION, "--costs", costs), left=shares, revert_cost=revert_cost)
     tree = asdict(found)
     if output != STANDARD_STREAM:
         write_bytes(output, canonical_json(tree))
@@ -82,14 +86,16 @@ def mitigate(
     elif output == STANDARD_STREAM:
         print("S1  at once           nothing: it may pass")
         for one in found.switches:
-            print(f"{one.strategy}  {f'{one.after_s:g} s lost':<16}  {WORDS[one.strategy]}")
+            print(f"{one.strategy}  {f'{print_time(one.after_s)} lost':<16}  {WORDS[one.strategy]}")
         for other in found.dropped:
             print(f"{other.strategy}  never             {other.why}")
-        print(f"never more than {found.ratio:.4g} times the loss of one who knows when it ends (proven, and tight)")
+        print(
+            f"never more than {print_number(found.ratio)} times the loss of one who knows when it ends (proven, tight)"
+        )
 
 
-def _numbers(option: str, value: str) -> dict[str, float]:
-    """`5,60,1200` are those of S2, S3 and S4; `S3=60,S4=1200` name them."""
+def _of_strategies(kind: Quantity, option: str, value: str) -> dict[str, float]:
+    """`5s,1min,20min` are those of S2, S3 and S4; `S3=1min,S4=20min` name them."""
     from ..planners.greyhound.mitigate import STRATEGIES
 
     parts = value.split(",")
@@ -101,14 +107,10 @@ def _numbers(option: str, value: str) -> dict[str, float]:
         for match, part, name in zip(named, parts, [*STRATEGIES, *parts], strict=False)
     ]
     if len({name for name, _ in pairs}) < len(pairs) or (any(named) and not all(named)):
-        raise InvalidInputError(f"{value!r} cannot be read", where=option, fix="name none, or each once: S3=60,S4=1200")
-    found = {}
-    for name, text in pairs:
-        try:
-            found[name] = float(text)
-        except ValueError:
-            raise InvalidInputError(f"{text!r} is not a number", where=option, fix="write it without a unit") from None
-    return found
+        raise InvalidInputError(
+            f"{value!r} cannot be read", where=option, fix="name none, or each once: S3=1min,S4=20min"
+        )
+    return {name: kind.parse(text, option) for name, text in pairs}
 
 
 # `rtk plan batch`: micro-batches for pipelines of unlike speed.
@@ -117,7 +119,7 @@ def _numbers(option: str, value: str) -> dict[str, float]:
 @grouped
 def batch(
     times: Annotated[
-        str, typer.Option("--times", metavar="T0,T1,…", help="Seconds that a micro-batch takes, of each pipeline.")
+        str, typer.Option("--times", metavar="DURATION,…", help="What a micro-batch takes, in each pipeline.")
     ],
     microbatches: Annotated[int, typer.Option("--microbatches", min=1, help="Micro-batches of all pipelines.")],
     multiple_of: Annotated[
@@ -137,9 +139,7 @@ def batch(
     at_most: Annotated[
         str | None, typer.Option("--at-most", metavar="N[,N…]", help="Micro-batches: one, or one a pipeline.")
     ] = None,
-    time_limit: Annotated[
-        float, typer.Option("--time-limit", min=0, metavar="SECONDS", help="Of pyomo's solvers.")
-    ] = USUAL_TIME_LIMIT_S,
+    time_limit: Annotated[float, quantity(DURATION, "--time-limit", "Of pyomo's solvers.")] = USUAL_TIME_LIMIT_S,
     output: Output = "-",
     *,
     common: Common,
@@ -150,13 +150,7 @@ def batch(
     """
     from ..planners.plain.verbs import plan_batch
 
-    times_s: list[float] = []
-    for index, text in enumerate(times.split(",")):
-        try:
-            times_s.append(float(text))
-        except ValueError:
-            what = f"the time of pipeline {index}, {text!r}, is not a number"
-            raise InvalidInputError(what, where="--times", fix="give seconds, without a unit: 7,3.5,2") from None
+    times_s = [parse_time_s(text, f"--times, pipeline {index}") for index, text in enumerate(times.split(","))]
     found = plan_batch(
         times_s,
         microbatches=microbatches,
@@ -172,7 +166,7 @@ def batch(
         "slowest_s": found.slowest_s,
         "objective": found.objective,
     }
-    line = f"slowest {found.slowest_s:.6g} s ({found.objective})"
+    line = f"slowest {print_time(found.slowest_s)} ({found.objective})"
     if output != STANDARD_STREAM:
         write_bytes(output, canonical_json(tree))
     if common.as_json:
@@ -209,8 +203,8 @@ def topology(
         list[str] | None,
         typer.Option(
             "--slow-link",
-            metavar="k/i-k/j=SECONDS",
-            help="A message between these two workers takes SECONDS, wherever they sit. Repeatable.",
+            metavar="k/i-k/j=DURATION",
+            help="What a message between these two workers takes, wherever they sit. Repeatable.",
         ),
     ] = None,
     schedule: Annotated[LeanSchedule, typer.Option("--schedule", help="The order of operations.")] = "1f1b",
@@ -242,7 +236,7 @@ def topology(
 
 
 def _parse_slow_links(values: Sequence[str] | None) -> "dict[Pair, float]":
-    """`0/1-1/1=0.05`: a message between workers 0/1 and 1/1 takes 50 ms; above 0."""
+    """`0/1-1/1=50ms`: a message between workers 0/1 and 1/1 takes 50 ms; above 0."""
     from ..schemas.conditions import pair_of
     from ..schemas.plan import name_of
 
@@ -250,18 +244,12 @@ def _parse_slow_links(values: Sequence[str] | None) -> "dict[Pair, float]":
     for value in values or ():
         match = ONE_LINK.fullmatch(value)
         if match is None:
-            raise _wrong(value, "write k/i-k/j=SECONDS, such as 0/1-1/1=0.05")
+            raise _wrong(value, "write k/i-k/j=DURATION, such as 0/1-1/1=50ms")
         one, other = (name_of(place) for place in parse_places(match.groups()[:2], "--slow-link"))
         pair = pair_of(one, other)
-        try:
-            delay_s = float(match[3])
-        except ValueError:
-            raise _wrong(value, "a delay is in seconds, without a unit: 0/1-1/1=0.05") from None
-        if not 0 < delay_s < float("inf"):
-            raise _wrong(value, "a delay is finite and above 0")
         if one == other or pair in links:
             raise _wrong(value, "a link has two ends; give each link once, whichever way")
-        links[pair] = delay_s
+        links[pair] = DURATION.parse_above_zero(match[3], f"--slow-link {value}")
     return links
 
 

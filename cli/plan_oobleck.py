@@ -107,7 +107,7 @@ def templates(
         str | None,
         typer.Option(
             "--memory-limit",
-            metavar="BYTES",
+            metavar="SIZE",
             help="Memory of a GPU, for parameters and state, too; the profile's device has it if not given.",
         ),
     ] = None,
@@ -160,8 +160,8 @@ def _row(template: "PipelineTemplate") -> tuple[str, ...]:
         str(len(degrees)),
         str(low) if low == high else f"{low} to {high}",
         str(template.microbatches),
-        f"{template.iteration_time_s:.6g} s",
-        f"{slowest}: {times_s[slowest]:.6g} s",
+        print_time(template.iteration_time_s),
+        f"{slowest}: {print_time(times_s[slowest])}",
     )
 
 
@@ -221,10 +221,10 @@ def _change(running: "Plan", found: "Reconfiguration") -> str:
     assert found.plan.prediction is not None
     before = "a time that the running plan does not say"
     if running.prediction is not None:
-        before = f"{running.prediction.iteration_time_s:.6g} s"
+        before = print_time(running.prediction.iteration_time_s)
     return (
         f"{', '.join(found.steps) or 'nothing'}: {_pipelines(running)} become {_pipelines(found.plan)}; "
-        f"iteration {before} before, {found.plan.prediction.iteration_time_s:.6g} s after"
+        f"iteration {before} before, {print_time(found.plan.prediction.iteration_time_s)} after"
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..schemas.errors import InvalidInputError, remark
-from ..schemas.quantities import parse_memory_limit, print_bytes, print_time
+from ..schemas.quantities import parse_memory_limit, print_bytes, print_percent, print_time
 from ..schemas.text import counted, listed
 from .console import Common, Output, grouped, print_document, progress
 from .options import (
@@ -55,8 +55,8 @@ def slipstream(
         str | None,
         typer.Option(
             "--max-failures",
-            metavar="F[%]",
-            help="An atlas: plans for 0 to F failures, or up to that share of all. DP - 1 if none is given.",
+            metavar="COUNT|SHARE",
+            help="An atlas: plans for 0 to so many failures, or up to that share of all (25%). DP - 1 if not given.",
         ),
     ] = None,
     from_atlas: Annotated[
@@ -170,7 +170,11 @@ def _moves(said: dict[str, Any], is_moved: bool) -> str:
     if not is_moved and after_s >= before_s:
         return "no other places for the failures would be better"
     names = [f"{copy['worker']} becomes {copy['becomes']}" for copy in said["copies"]]
-    other = f"normalized, not in place ({before_s:.6g} s)" if is_moved else f"in place; normalized {after_s:.6g} s"
+    other = (
+        f"normalized, not in place ({print_time(before_s)})"
+        if is_moved
+        else f"in place; normalized {print_time(after_s)}"
+    )
     return f"{other}: {listed(names)}; {_worth(said, before_s > after_s)}"
 
 
@@ -189,16 +193,16 @@ def _worth(said: dict[str, Any], is_better: bool) -> str:
 def _atlas_summary(atlas: "Atlas") -> str:
     first, last = atlas.plans[0].prediction, atlas.plans[-1].prediction
     if first is last:
-        return f"a plan for 0 failures: iteration {first.iteration_time_s:.6g} s ({_proofs(atlas)})"
+        return f"a plan for 0 failures: iteration {print_time(first.iteration_time_s)} ({_proofs(atlas)})"
     return (
-        f"plans for 0 to {atlas.most_failures} failures: iteration {first.iteration_time_s:.6g} s to "
-        f"{last.iteration_time_s:.6g} s ({_proofs(atlas)})"
+        f"plans for 0 to {atlas.most_failures} failures: iteration {print_time(first.iteration_time_s)} to "
+        f"{print_time(last.iteration_time_s)} ({_proofs(atlas)})"
     )
 
 
 def _proofs(atlas: "Atlas") -> str:
     """How good an atlas's plans are, in words."""
-    largest = f"at most {max(entry.prediction.gap for entry in atlas.plans):.2%} above the optimum"
+    largest = f"at most {print_percent(max(entry.prediction.gap for entry in atlas.plans))} above the optimum"
     proven = sum(entry.prediction.proof == "optimal" for entry in atlas.plans)
     others = len(atlas.plans) - proven
     if not others:

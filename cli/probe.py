@@ -65,17 +65,19 @@ def _environment(rank: int, processes: int, folder: str) -> dict[str, str]:
     }
 
 
-NAME = "probe"
-SUMMARY = "Test all workers and links of a job, and name the slow ones."
-
-MEGABYTE = 1_000_000
+# A test of bandwidth: less tells the latency only, and is a number of MB whose unit was forgotten.
+SMALLEST_BYTES, LARGEST_BYTES = 1000, 10**11
 
 
 @grouped
 def command(
     sizes: Annotated[
         str | None,
-        typer.Option("--sizes", metavar="MB[,MB…]", help="Of the messages; else 16,32,64 on GPUs and 1,2,4 on CPUs."),
+        typer.Option(
+            "--sizes",
+            metavar="SIZE[,SIZE…]",
+            help="Of the messages; else 16MB,32MB,64MB on GPUs and 1MB,2MB,4MB on CPUs.",
+        ),
     ] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, max=1000, help="Readings of each test.")] = 3,
     gemm: Annotated[
@@ -109,7 +111,7 @@ def command(
             "--pairs": pairs,
             "--output": output,
         }
-        start_here(processes, [NAME, *arguments_of(options | {"--exit-code": exit_code}), *common.arguments()])
+        start_here(processes, ["probe", *arguments_of(options | {"--exit-code": exit_code}), *common.arguments()])
         return
     found = run_probe(pairs, sizes_bytes=sizes_bytes, gemm=gemm, repeat=repeat)
     if found is None:
@@ -125,20 +127,16 @@ def command(
 
 
 def _bytes_of(sizes: str | None) -> tuple[int, ...]:
-    """`16,32,64` in MB."""
-    try:
-        found = tuple(int(float(size) * MEGABYTE) for size in sizes.split(",")) if sizes is not None else ()
-    except (ValueError, OverflowError):
-        found = (0,)
-    if not all(0 < size <= 10**6 * MEGABYTE for size in found):
-        raise InvalidInputError(f"`{sizes}` are no sizes", where="--sizes", fix="give MB, such as 16,32,64")
+    """`16MB,32MB` as bytes."""
+    found = () if sizes is None else tuple(int(parse_bytes(size, "--sizes")) for size in sizes.split(","))
+    if found and not SMALLEST_BYTES <= min(found) <= max(found) <= LARGEST_BYTES:
+        raise InvalidInputError(
+            f"`{sizes}`: messages of a test have 1 kB to 100 GB", where="--sizes", fix="write 16MB,32MB,64MB, say"
+        )
     return found
 
 
 # `rtk profile links`: latency and bandwidth between the ranks of a job, of messages and of all-reduces.
-
-
-LARGEST_BYTES = 10**11
 
 
 @grouped
@@ -147,7 +145,7 @@ def links(
         str | None,
         typer.Option(
             "--sizes",
-            metavar="SIZE,SIZE…",
+            metavar="SIZE[,SIZE…]",
             help="Of messages and of sums, such as 4B,64KiB,16MB; else 1 KiB to 64 MiB on GPUs, 4 B to 16 MiB on CPUs.",
         ),
     ] = None,

@@ -13,8 +13,9 @@ from ..schemas.documents import read_document, write_document
 from ..schemas.errors import InvalidInputError, installing, remark
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.profile import TIMES, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
+from ..schemas.quantities import SHARE
 from ..schemas.site import read_cluster, with_gpu
-from .console import Common, Output, Seed, emit, grouped, print_table, progress
+from .console import Common, Output, Seed, emit, grouped, print_table, progress, quantity
 from .job import gives
 from .probe import links
 from .profile_refine import compare, refine
@@ -115,10 +116,10 @@ class AnalysisOptions:
     gpu: Annotated[str | None, typer.Option("--gpu", help="With --analytic: its name, such as h100-sxm.")] = None
     efficiency: Annotated[
         float | None,
-        typer.Option(
+        quantity(
+            SHARE,
             "--efficiency",
-            metavar="SHARE",
-            help="With --analytic: of the peak, what matrix products reach; what their sizes allow if not given.",
+            "With --analytic: of the peak, what matrix products reach; what their sizes allow if not given.",
         ),
     ] = None
     calibrate: Annotated[

@@ -8,9 +8,6 @@ import typer
 
 from .console import Common, Seed, grouped, print_json, progress
 
-NAME = "quickstart"
-SUMMARY = "The whole flow on this machine, in a minute."
-
 
 @grouped
 def command(

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ..schemas.replay import Costs, PolicyReport, ReplayReport
 
 
-NAME = "replay"
-SUMMARY = "Replay a failure trace under each policy: goodput, and where the time went."
 SHARES = ("goodput", "all well", "working", "lost", "paused", "waiting")
 HEADINGS = ("policy", *SHARES, "GPU-h lost", "cost", "memory")  # within 100 columns, of a year too
 
@@ -54,11 +52,11 @@ def command(
     memory_limit: MemoryLimit = None,
     cost: Annotated[
         list[str] | None,
-        typer.Option("--cost", metavar="NAME=NUMBER", help="What a change costs, such as restart_s=600. Repeatable."),
+        typer.Option("--cost", metavar="NAME=VALUE", help="What a change costs, such as restart_s=10min. Repeatable."),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", help="End there, such as 12h or 30d. Default: the last event."),
+        typer.Option("--until", metavar="DURATION", help="End there, such as 12h or 30d. Default: the last event."),
     ] = None,
     *,
     reading: ReadingOptions,
@@ -185,7 +183,7 @@ def parse_costs(values: Iterable[str] | None) -> "Costs":
         name, equals, text = value.partition("=")
         if not equals or name in given:
             what = f"{name} stands there twice" if equals else f"{value!r} cannot be read"
-            raise InvalidInputError(what, where="--cost", fix="write NAME=NUMBER, each once, such as restart_s=600")
+            raise InvalidInputError(what, where="--cost", fix="write NAME=VALUE, each once, such as restart_s=10min")
         given[name] = parse_cost(name, text, "--cost")
     return Costs(**given)
 

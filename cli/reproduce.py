@@ -12,8 +12,6 @@ from .console import Common, grouped, print_json, print_table, progress
 if TYPE_CHECKING:
     pass
 
-NAME = "reproduce"
-SUMMARY = "Make the papers' tables and figures again, theirs beside ours."
 
 LIST, ALL = "list", "all"
 

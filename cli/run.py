@@ -10,15 +10,13 @@ from ..runners.training import COORDINATOR, SECRET, JobConfig, Training, first_b
 from ..running import local_job, plain_job, work
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM
-from .console import SETTINGS, Common, grouped
+from ..schemas.quantities import DURATION
+from .console import SETTINGS, Common, grouped, quantity
 from .options import InjectOptions, ProfileOption, TrainingOptions, read_valid_plan
 from .run_output import RunFacts, RunReport
 
 if TYPE_CHECKING:
     from ..schemas.plan import Plan
-
-NAME = "run"
-SUMMARY = "Execute a plan on real processes, and go on when some die."
 
 
 @grouped
@@ -45,7 +43,7 @@ def command(
         str | None, typer.Option("--secret-file", help=f"The job's secret; else {SECRET} holds it.")
     ] = None,
     patience: Annotated[
-        float, typer.Option("--patience", min=0, help="Seconds that a worker looks for a lost coordinator.")
+        float, quantity(DURATION, "--patience", "How long a worker looks for a lost coordinator.")
     ] = 60.0,
     profile: ProfileOption = None,
     *,

@@ -7,9 +7,6 @@ import typer
 
 from .console import Common, grouped
 
-NAME = "schema"
-SUMMARY = "Print the JSON Schema of a file format."
-
 
 @grouped
 def command(

@@ -8,8 +8,9 @@ import typer
 from ..planners.recovery.answers import answers_for, remedies_of
 from ..runners.program import Sending
 from ..schemas.errors import RuntimeFailedError
+from ..schemas.quantities import DURATION, print_bytes, print_change, print_number, print_percent, print_time, time_unit
 from ..schemas.site import Site, site_of
-from .console import Common, Seed, grouped, print_document, print_table
+from .console import Common, Seed, grouped, print_document, print_table, quantity
 from .options import (
     AnswerOptions,
     ClusterOption,
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from ..runners.virtual.job import SimulatedRun, SwitchCosts
     from ..schemas.plan import Plan
     from ..schemas.timeline import Timeline
-
-NAME = "simulate"
-SUMMARY = "Execute a plan on a virtual clock."
 
 
 @grouped
@@ -56,15 +54,15 @@ def command(
     how: AnswerOptions,
     heartbeat_limit: Annotated[
         float,
-        typer.Option("--heartbeat-limit", min=0.1, help="Seconds of silence after which a stopped worker is lost."),
+        quantity(DURATION, "--heartbeat-limit", "Silence after which a stopped worker is lost.", least=0.1),
     ] = 2.0,
     regroup: Annotated[
         float,
-        typer.Option(
+        quantity(
+            DURATION,
             "--regroup",
-            min=0,
-            help="Seconds from a failure's detection to the next operation, as measured with gloo on one machine; "
-            "copies come on top, if --profile says their sizes and speed.",
+            "Time from a failure's detection to the next operation, as measured with gloo on one machine; copies come "
+            "on top, if --profile says their sizes and speed.",
         ),
     ] = 0.05,
     timeline: Annotated[str | None, typer.Option("--timeline", help="Write the timeline to this file.")] = None,
@@ -120,18 +118,18 @@ def _simulate(
         print_table(
             ("", ""),
             [
-                ("iteration", f"{report.iteration_time_s:.6g} s"),
-                ("makespan", f"{report.makespan_s:.6g} s"),
-                ("period", f"{report.period_s:.6g} s"),
-                ("lower bound", f"{report.lower_bound_s:.6g} s"),
-                ("bubbles", f"{report.bubble_ratio:.2%}"),
-                ("micro-batches a second", f"{report.microbatches_per_s:.6g}"),
-                ("peak activations of a worker", f"{max(report.peak_memory_bytes):.6g} bytes"),
+                ("iteration", print_time(report.iteration_time_s)),
+                ("makespan", print_time(report.makespan_s)),
+                ("period", print_time(report.period_s)),
+                ("lower bound", print_time(report.lower_bound_s)),
+                ("bubbles", print_percent(report.bubble_ratio)),
+                ("micro-batches a second", print_number(report.microbatches_per_s)),
+                ("peak activations of a worker", print_bytes(max(report.peak_memory_bytes))),
             ],
         )
         if read.prediction and read.prediction.iteration_time_s:
             change = report.iteration_time_s / read.prediction.iteration_time_s - 1
-            print(f"{change:+.2%} against the plan's prediction")
+            print(f"{print_change(change)} against the plan's prediction")
 
 
 def _costs(plan: "Plan", profile: str | None, site: Site, heartbeat_limit_s: float, regroup_s: float) -> "SwitchCosts":
@@ -174,23 +172,24 @@ def _tell(story: "SimulatedRun", iterations: int, jitter: float, timeline: str |
         print_document(story.report(0.0 if jitter else min(map(_bound_s, unlike.values()))))
     else:
         rows = [
-            (f"{event.time_s:.6g} s", " ".join(part for part in (event.kind, event.worker) if part), event.message)
+            (event.time_s, " ".join(part for part in (event.kind, event.worker) if part), event.message)
             for event in story.timeline.events
         ]
         lost = [
-            (f"{at_s:.6g} s", "recovered", f"iteration {one.iteration} done, {one.lost_s:.6g} s lost")
+            (at_s, "recovered", f"iteration {one.iteration} done, {print_time(one.lost_s)} lost")
             for at_s, one in story.announced
             if isinstance(one, Recovered)
         ]
-        for at, what, words in sorted([*rows, *lost], key=lambda row: float(row[0].split()[0])):
-            print(f"{at:>12}  {what:<18}  {words}")
+        unit = time_unit(story.total_s)
+        for at_s, what, words in sorted([*rows, *lost], key=lambda row: row[0]):
+            print(f"{print_time(at_s, unit):>12}  {what:<18}  {words}")
         print_table(
             ("", ""),
             [
                 ("committed iterations", f"{len(story.committed_s)}"),
-                ("total time", f"{story.total_s:.6g} s"),
-                ("time lost", f"{story.lost_s:.6g} s"),
-                ("iteration, in the mean", f"{story.iteration_time_s:.6g} s"),
+                ("total time", print_time(story.total_s)),
+                ("time lost", print_time(story.lost_s)),
+                ("iteration, in the mean", print_time(story.iteration_time_s)),
             ],
         )
     if story.exit_code:

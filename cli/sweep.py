@@ -7,8 +7,6 @@ import typer
 from ..schemas.errors import InfeasibleError, remark
 from .console import Common, grouped, print_json, print_table, progress
 
-NAME = "sweep"
-SUMMARY = "Replay every combination of models, jobs, clusters, traces and costs."
 HEADINGS = ("policy", "mean", "25 %", "median", "75 %", "least", "most", "best in", "cannot train")
 KEYS = ("mean", "lower_quartile", "median", "upper_quartile", "min", "max", "best_share")  # of the columns
 

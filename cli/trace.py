@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..runners.traces.formats import TraceFormat
-from ..runners.traces.verbs import DAY_S, DELAY, EPISODE, FACTOR, SHAPE, SIGMA
+from ..runners.traces.verbs import DELAY, EPISODE, FACTOR, SHAPE, SIGMA
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.fields import MOST_NODES
 from ..schemas.files import STANDARD_STREAM, source_of
-from ..schemas.quantities import parse_time_s
-from .console import Common, Debug, Output, Quiet, Seed, grouped, print_json, print_table
+from ..schemas.quantities import DAYS, parse_time_s, print_time
+from .console import Common, Debug, Output, Quiet, Seed, grouped, print_json, print_table, quantity
 
 if TYPE_CHECKING:
     from ..runners.traces.read import TraceOptions
@@ -26,10 +26,11 @@ class FaultOptions:
     """What is to happen."""
 
     mtbf: Annotated[
-        str | None, typer.Option("--mtbf", metavar="TIME", help="Of one node, from repaired to failed, such as 30d.")
+        str | None,
+        typer.Option("--mtbf", metavar="DURATION", help="Of one node, from repaired to failed, such as 30d."),
     ] = None
     repair: Annotated[
-        str | None, typer.Option("--repair", metavar="TIME", help="Mean time until a node is back, such as 4h.")
+        str | None, typer.Option("--repair", metavar="DURATION", help="Mean time until a node is back, such as 4h.")
     ] = None
     distribution: Annotated[
         Literal["exponential", "weibull"],
@@ -49,14 +50,15 @@ class FaultOptions:
     rack_size: Annotated[int | None, typer.Option("--rack-size", min=1, help="So many nodes also fail together.")] = (
         None
     )
-    rack_mtbf: Annotated[str | None, typer.Option("--rack-mtbf", metavar="TIME", help="Of a rack.")] = None
+    rack_mtbf: Annotated[str | None, typer.Option("--rack-mtbf", metavar="DURATION", help="Of a rack.")] = None
     rack_repair: Annotated[
-        str | None, typer.Option("--rack-repair", metavar="TIME", help="Mean time until a rack is back; else --repair.")
+        str | None,
+        typer.Option("--rack-repair", metavar="DURATION", help="Mean time until a rack is back; else --repair."),
     ] = None
     slow_every: Annotated[
-        str | None, typer.Option("--slow-every", metavar="TIME", help="Mean time between slow episodes of a node.")
+        str | None, typer.Option("--slow-every", metavar="DURATION", help="Mean time between slow episodes of a node.")
     ] = None
-    slow_lasts: Annotated[str, typer.Option("--slow-lasts", metavar="TIME", help="Their mean time.")] = EPISODE
+    slow_lasts: Annotated[str, typer.Option("--slow-lasts", metavar="DURATION", help="Their mean time.")] = EPISODE
     slow_factor: Annotated[float, typer.Option("--slow-factor", help="Operations then take so many times as long.")] = (
         FACTOR
     )
@@ -64,22 +66,22 @@ class FaultOptions:
         str | None,
         typer.Option(
             "--slow-link-every",
-            metavar="TIME",
+            metavar="DURATION",
             help="Mean time between slow episodes of a link between neighbouring nodes.",
         ),
     ] = None
-    slow_link_lasts: Annotated[str, typer.Option("--slow-link-lasts", metavar="TIME", help="Their mean time.")] = (
+    slow_link_lasts: Annotated[str, typer.Option("--slow-link-lasts", metavar="DURATION", help="Their mean time.")] = (
         EPISODE
     )
     slow_link_delay: Annotated[
-        str, typer.Option("--slow-link-delay", metavar="TIME", help="What a message then takes in all.")
+        str, typer.Option("--slow-link-delay", metavar="DURATION", help="What a message then takes in all.")
     ] = DELAY
 
 
 @grouped
 def generate(
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=MOST_NODES, help="How many, called node1, node2, ….")],
-    days: Annotated[float, typer.Option("--days", help="How long the trace is.")],
+    days: Annotated[float, quantity(DAYS, "--days", "How long the trace is.")],
     faults: FaultOptions,
     output: Output = STANDARD_STREAM,
     seed: Seed = 0,
@@ -155,12 +157,12 @@ class TimingOptions(ReadingOptions):
     """The same, with what a job would tell of its times."""
 
     iteration_time: Annotated[
-        str | None, typer.Option("--iteration-time", metavar="TIME", help="For events by iteration, such as 2s.")
+        str | None, typer.Option("--iteration-time", metavar="DURATION", help="For events by iteration, such as 2s.")
     ] = None
     link_time: Annotated[
         str | None,
         typer.Option(
-            "--link-time", metavar="TIME", help="What a message between nodes takes, for links slow by a factor."
+            "--link-time", metavar="DURATION", help="What a message between nodes takes, for links slow by a factor."
         ),
     ] = None
     seed: Seed = 0
@@ -226,23 +228,16 @@ def show(
     mean_s = found.mean_time_between_failures_s
     kinds = ", ".join(f"{number} {kind}" for kind, number in found.events.items())
     rows = [
-        ("lasts", _duration(found.lasts_s)),
+        ("lasts", print_time(found.lasts_s)),
         ("nodes at the start", str(found.nodes_at_start)),
         ("fewest, most", f"{found.nodes_min}, {found.nodes_max}"),
         ("on average over time", f"{found.nodes_mean:.1f}"),
         ("events", kinds),
         ("failures (moments with losses)", str(found.failures)),
-        ("mean time between them", "-" if mean_s is None else _duration(mean_s)),
-        ("longest time without", _duration(found.longest_without_loss_s)),
+        ("mean time between them", "-" if mean_s is None else print_time(mean_s)),
+        ("longest time without", print_time(found.longest_without_loss_s)),
         ("nodes lost, different ones", f"{found.nodes_lost}, {found.distinct_nodes_lost}"),
         ("most lost at once", str(found.most_lost_at_once)),
         ("most slow at once", str(found.most_slow_at_once)),
     ]
     print_table(("", Path(source_of(file)).name), rows, left=2)
-
-
-def _duration(time_s: float) -> str:
-    """A time in the largest unit of which it has two or more."""
-    units = (("d", DAY_S), ("h", 3600.0), ("min", 60.0))
-    name, unit_s = next(((name, unit_s) for name, unit_s in units if time_s >= 2 * unit_s), ("s", 1.0))
-    return f"{time_s / unit_s:.2f} {name}"

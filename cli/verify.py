@@ -11,9 +11,6 @@ from .options import ProfileOption, check_profile, quality
 if TYPE_CHECKING:
     pass
 
-NAME = "verify"
-SUMMARY = "Check a plan, independently of its planner."
-
 
 @grouped
 def command(

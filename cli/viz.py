@@ -11,9 +11,6 @@ from ..schemas.files import STANDARD_STREAM, source_of, write_bytes
 from ..viz.style import PICTURE_ENDINGS
 from .console import Common, ends_quietly, grouped, picture_ending, print_json
 
-NAME = "viz"
-SUMMARY = "Draw plans, timelines, pipeline templates and replays."
-
 ENDINGS = (*PICTURE_ENDINGS, ".json")
 FIX = f"end it in {', '.join(ENDINGS)}, or these and .gz; --json prints the trace, --terminal a chart"
 

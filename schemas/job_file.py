@@ -161,6 +161,8 @@ KEYS = (
            _at("--metrics", *_LED), is_path=True, only=_LEADING),
 )  # fmt: skip
 
+COMMANDS = frozenset(command for key in KEYS for command in key.options)
+
 # Options of the same commands that say what one call is about, not what the job is; a test names those that are left.
 WITHOUT_KEY = frozenset({
     "--link-delay", "--slow", "--slow-link", "--failed", "--failures", "--max-failures", "--failure-unit", "--from",

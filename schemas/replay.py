@@ -20,6 +20,7 @@ from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Index, Name, Ratio, Seconds
 from .orders import LeanSchedule
 from .plan import Place
+from .quantities import parse_number, parse_speed, parse_time_s
 from .text import did_you_mean
 
 Microbatches = Annotated[int, Ge(0), Lt(10**15)]  # of a year; every float up to there is a whole number
@@ -338,7 +339,7 @@ MOST = 1e15  # of a cost: `Seconds` of schemas/fields.py, and far above what any
 
 
 def parse_cost(name: str, text: str, where: str) -> float:
-    """What one thing costs.
+    """What one thing costs: `restart_s` takes a duration, `copy_bytes_per_s` a rate, others a plain number.
 
     Raises:
         InvalidInputError: there is no such cost, or it is no number of 0 or more.
@@ -347,14 +348,20 @@ def parse_cost(name: str, text: str, where: str) -> float:
     if name not in kinds:
         fix = did_you_mean(name, kinds, f"costs are {', '.join(kinds)}")
         raise InvalidInputError(f"there is no cost {name!r}", where=where, fix=fix)
-    is_whole, is_rate = kinds[name] is int, name.endswith("_bytes_per_s")
-    most = float("inf") if is_rate else MOST
+    if name.endswith("_bytes_per_s"):
+        return parse_speed(text, where)
+    number = parse_time_s(text, where) if name.endswith("_s") else _plain_cost(text, where, kinds[name] is int)
+    if number >= MOST:
+        raise InvalidInputError(f"{text!r} is too much", where=where, fix=f"give less than {MOST:g}")
+    return number
+
+
+def _plain_cost(text: str, where: str, is_whole: bool) -> float:
+    kind, fix = "whole number" if is_whole else "number", "write a plain number, such as 10"
     try:
-        number = int(text) if is_whole else float(text)
+        number = int(text) if is_whole else parse_number(where, text, fix)
     except ValueError:
         number = -1
-    if not 0 <= number < most or (is_rate and not number):
-        kind = "above 0" if is_rate else f"from 0 to below {MOST:g}" if number >= MOST else "of 0 or more"
-        what = f"{text!r} is no {'whole ' * is_whole}number {kind}"
-        raise InvalidInputError(what, where=where, fix=f"write a plain number, such as 10: {name} says its unit")
+    if number < 0:
+        raise InvalidInputError(f"{text!r} is no {kind} of 0 or more", where=where, fix=fix)
     return number

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rtk.cli.main import app
+from rtk.cli.commands import SUMMARIES
 from rtk.planners.recovery.catalogue import NAMES
 from rtk.profilers.failslow.readers.formats import READERS
 
@@ -29,8 +29,7 @@ def test_the_command_reference_is_up_to_date() -> None:
 def test_the_reference_names_every_command() -> None:
     """No command is missing from the generated reference."""
     module = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
-    names = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
-    assert names == {command.split()[0] for command in module["COMMANDS"]}
+    assert set(SUMMARIES) == {command.split()[0] for command in module["COMMANDS"]}
 
 
 def test_the_library_page_shows_the_examples_whole() -> None:

@@ -59,38 +59,51 @@ def test_wings_never_meet() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _modules_after(arguments: list[str]) -> set[str]:
-    """The top-level modules that are loaded once `rtk` has run with these arguments."""
+def _modules_after(arguments: list[str], exit_code: int = 0) -> set[str]:
+    """The top-level modules that are loaded once `rtk` has run with these arguments, and ended with this code."""
     script = """
 import json, sys
 from rtk.cli.main import main
 try:
     main(json.loads(sys.argv[1]))
 except SystemExit as end:
-    if end.code: raise
+    if (end.code or 0) != int(sys.argv[2]): raise
 sys.stderr.write("\\nMODULES " + json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
-    command = [sys.executable, "-c", script, json.dumps(arguments)]
+    command = [sys.executable, "-c", script, json.dumps(arguments), str(exit_code)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stderr.rpartition("MODULES ")[2]))
 
 
+LIGHT = {"torch", "numpy", "scipy", "numba", "rich", "plotly", "matplotlib", "transformers"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "heavy"),
     [
-        (["--help"], {"torch", "numpy", "pydantic", "plotly", "matplotlib"}),
-        (["--version"], {"torch", "numpy", "pydantic", "plotly", "matplotlib"}),
-        (
-            ["plan", "pipeline", "--help"],
-            {"torch", "numpy", "plotly", "matplotlib"},
-        ),  # typer takes pydantic for parameters
-        (["run", "--help"], {"torch", "numpy", "plotly", "matplotlib"}),
+        (["--help"], LIGHT | {"pydantic"}),
+        (["--version"], LIGHT | {"pydantic"}),
+        (["plan", "pipeline", "--help"], LIGHT),  # typer takes pydantic for parameters
+        (["run", "--help"], LIGHT),
     ],
 )
 def test_help_loads_nothing_heavy(arguments: list[str], heavy: set[str]) -> None:
     """`rtk --help` loads no torch, numpy, pydantic or painter, the help of a command none of rtk's heavy wings."""
     assert _modules_after(arguments) & heavy == set()
+
+
+@pytest.mark.parametrize("name", ["gpt-tinny", "meta-llama/Llama-3-8B", "nowhere.py:make", "nowhere/config.json"])
+@pytest.mark.parametrize(
+    ("command", "needed"),
+    [
+        (["profile"], {"rich"}),  # for the progress bar
+        (["run", str(ROOT / "tests" / "golden" / "plan-two-stages.json"), "--model"], {"numpy"}),  # to check the plan
+    ],
+)
+def test_a_wrong_model_name_loads_nothing_heavy(command: list[str], needed: set[str], name: str) -> None:
+    """A model that is not there is told without torch or transformers: in half a second."""
+    assert _modules_after([*command, name], exit_code=2) & LIGHT - needed == set()
 
 
 def test_planning_loads_neither_torch_nor_painters(tmp_path: Path) -> None:

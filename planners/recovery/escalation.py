@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from ...schemas.conditions import HEALTHY, Conditions
 from ...schemas.errors import InvalidInputError
 from ...schemas.protocols import Measured, Monitor, RemedyScheduler
+from ...schemas.quantities import parse_time_s
 
 if TYPE_CHECKING:
     from ...schemas.plan import Plan
@@ -61,21 +62,21 @@ class RemedyCosts:
 
 
 def parse_mitigate(text: str | None) -> RemedyCosts:
-    """`S3=20,S4=600`: the costs in s; one of them or both.
+    """`S3=20s,S4=10min`: the costs; one of them or both.
 
     Raises:
         InvalidInputError: it is something else, or the first is no less than the second.
     """
     found: dict[str, float] = {}
     for part in text.split(",") if text is not None else ():
-        match = re.fullmatch(r"S([34])=(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)", part.strip())
+        match = re.fullmatch(r"S([34])=(.+)", part.strip())
         if match is None or match[1] in found:
             raise InvalidInputError(
                 f"{text!r} does not say what remedies cost",
                 where="--mitigate",
-                fix="write S3=SECONDS, S4=SECONDS or both",
+                fix="write S3=DURATION, S4=DURATION or both, such as S3=20s,S4=10min",
             )
-        found[match[1]] = float(match[2])
+        found[match[1]] = parse_time_s(match[2], "--mitigate")
     if len(found) == 2 and found["3"] >= found["4"]:
         raise InvalidInputError(
             "S3 costs no less than S4, which helps more", where="--mitigate", fix="leave S3 to be estimated, or S4 out"

@@ -6,7 +6,8 @@ none. What says nothing of shapes (token numbers, rope_scaling, initial deviatio
 """
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,23 @@ def known_model(name: str) -> KnownModel:
             where="--analytic",
             fix="measure it, without --analytic, or give a config.json",
         )
-    known = f"known are {', '.join(MODELS)}, and a config.json's path"
-    raise InvalidInputError(f"there is no model {name!r}", fix=f"{did_you_mean(name, MODELS)} {known}".lstrip())
+    raise no_such_model(name, MODELS)
+
+
+def no_such_model(name: str, models: Collection[str], *others: str) -> InvalidInputError:
+    """The error for a name that is no model's.
+
+    Args:
+        name: as it was given.
+        models: those with names.
+        others: what else may be given, beside a config.json.
+    """
+    if HUB_NAME.fullmatch(name):
+        fix = "nothing is downloaded: download the model's config.json yourself, and give its folder"
+        return InvalidInputError(f"there is no model and no folder {name!r}", fix=fix)
+    *given, last = *models, *others, "a Hugging Face config.json or its folder"
+    known = f"the models are {', '.join(given)}, or {last}"
+    return InvalidInputError(f"there is no model {name!r}", fix=f"{did_you_mean(name, models)} {known}".lstrip())
 
 
 def _gpt(blocks: int, width: int, heads: int, vocabulary: int, positions: int, is_tied: bool) -> DecoderShape:
@@ -160,11 +176,7 @@ def shape_of(values: Mapping[str, Any], where: str) -> DecoderShape:
     """
     kind = values.get("model_type")
     if kind not in FAMILIES:
-        raise InvalidInputError(
-            f"the architecture {kind!r} is not supported",
-            where=f"{where}, /model_type",
-            fix=f"{did_you_mean(str(kind), FAMILIES)} known are {', '.join(FAMILIES)}".lstrip(),
-        )
+        raise unsupported(str(kind), where, "/model_type", str(kind))
     shape = FAMILIES[kind](Keys(values, where))
     if shape.heads % shape.key_value_heads:
         raise Keys(values, where).error(
@@ -358,6 +370,9 @@ def _check_divides(keys: Keys, divisor_key: str, divisor: int, key: str, value: 
 # Imports no torch: `rtk profile --analytic` reads by it, too.
 
 
+# A model_type this much like another's name is a slip of the pen; mamba is no llama.
+MISSPELT = 0.7
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # of a model on the Hugging Face hub
 MODEL_FAMILIES = ("gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "olmo2", "mixtral")
 
 
@@ -400,10 +415,19 @@ def read_config(name: str) -> tuple[dict[str, Any], str]:
     return told, file
 
 
-def unsupported(what: str, file: str, place: str, near: str | None = None) -> InvalidInputError:
-    """The error for a config that says something sensible which rtk cannot make."""
+def unsupported(what: str, file: str, place: str, kind: str = "") -> InvalidInputError:
+    """The error for a config that says something sensible which rtk cannot make or compute.
+
+    Args:
+        what: it is.
+        file: the config's.
+        place: in it.
+        kind: the model_type, where that may be misspelt.
+    """
+    families = [*MODEL_FAMILIES, *(family for family in FAMILIES if family not in MODEL_FAMILIES)]
+    known = f"rtk measures {', '.join(MODEL_FAMILIES)} and decoders like them, and computes {', '.join(FAMILIES)}"
     return InvalidInputError(
         f"unsupported architecture: {what}",
         where=f"{file}, {place}",
-        fix=f"did you mean {near}?" if near else f"families that are known to work: {', '.join(MODEL_FAMILIES)}",
+        fix=f"{did_you_mean(kind, families, least=MISSPELT)} {known} (--analytic)".lstrip(),
     )

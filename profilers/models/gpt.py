@@ -1,11 +1,10 @@
 """A small GPT: decoder-only, pre-norm, with learned positions, as a list of layers that can be cut anywhere."""
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .presets import GptConfig
 from .sharding import TensorParallelPlan
 
 EMBEDDING_DEVIATION = 0.02  # of the initial vectors, as in GPT-2; linear layers start as torch makes them
@@ -17,25 +16,6 @@ TENSOR_PARALLEL: TensorParallelPlan = {
     "mlp_out": "rowwise",
     "logits": "vocabulary",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class GptConfig:
-    """The shape of a GPT.
-
-    Args:
-        blocks: number of transformer blocks; with the embedding and the head there are two layers more.
-        width: size of the residual stream.
-        heads: attention heads; must divide the width.
-        vocabulary: number of distinct tokens.
-        positions: the longest sequence.
-    """
-
-    blocks: int
-    width: int
-    heads: int
-    vocabulary: int
-    positions: int
 
 
 class Embedding(nn.Module):
@@ -109,43 +89,6 @@ def gpt_layers(config: GptConfig) -> list[nn.Module]:
     return [Embedding(config), *(Block(config) for _ in range(config.blocks)), Head(config)]
 
 
-def gpt_parameters(config: GptConfig) -> int:
-    """The number of parameters `gpt_layers` will make, without making them."""
-    d = config.width
-    block = 12 * d * d + 13 * d  # four linear layers with biases: 12 d^2 + 9 d; two norms: 4 d
-    return config.blocks * block + (2 * config.vocabulary + config.positions) * d + 2 * d
-
-
 def language_model_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Mean cross entropy of logits (batch, sequence, vocabulary) against the next tokens (batch, sequence)."""
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
-
-
-# The models that rtk knows by name: shapes as data, and the sizes they are measured at by default.
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A GPT's shape, with the micro-batch size and sequence length it is measured at unless others are asked for."""
-
-    config: GptConfig
-    microbatch_size: int
-    sequence_length: int
-
-
-def _gpt3(blocks: int, width: int, heads: int, microbatch_size: int) -> Preset:
-    return Preset(GptConfig(blocks, width, heads, vocabulary=50257, positions=2048), microbatch_size, 2048)
-
-
-# gpt-tiny reads bytes, and is sized so that F, I and W of a block take some milliseconds each on one CPU core; its
-# eight equal blocks cut well into 1, 2, 4 or 8 stages. The GPT-3 sizes and their micro-batches are those of the
-# SlipStream (section 7) and Oobleck (table 1) papers. SlipStream names its 3.35B model by its size alone: 28 x 3072
-# is the shape that gives it, and heads of 128 are our choice.
-PRESETS: dict[str, Preset] = {
-    "gpt-tiny": Preset(GptConfig(8, 128, 4, vocabulary=256, positions=512), microbatch_size=4, sequence_length=128),
-    "gpt-small": Preset(GptConfig(12, 768, 12, vocabulary=50257, positions=1024), 1, 128),
-    "gpt3-medium": _gpt3(24, 1024, 16, microbatch_size=8),
-    "gpt3-2.7b": _gpt3(32, 2560, 32, microbatch_size=2),
-    "gpt3-3.35b": _gpt3(28, 3072, 24, microbatch_size=1),
-    "gpt3-6.7b": _gpt3(32, 4096, 32, microbatch_size=1),
-}

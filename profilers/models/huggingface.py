@@ -11,7 +11,7 @@ from torch import nn
 
 from ...schemas.errors import InvalidInputError, installing
 from ...schemas.profile import ModelForm
-from ...schemas.text import near
+from ...schemas.text import joined
 from ..analytic.configuration import read_config, unsupported
 from .cut import cut_module
 from .gpt import language_model_loss
@@ -48,8 +48,6 @@ def load_config(
         InfeasibleError: the model does not fit into this machine's free memory; nothing has been allocated.
     """
     told, file = read_config(name)
-    if "auto_map" in told:
-        raise unsupported(f"{told['model_type']} brings code of its own, which rtk does not execute", file, "/auto_map")
     with _offline():
         config = _config(told, file)
         width, vocabulary = config.hidden_size, config.vocab_size
@@ -101,7 +99,7 @@ def _config(told: dict[str, Any], file: str) -> Any:
     kind = told["model_type"]
     if kind not in CAUSAL or kind not in CONFIG_MAPPING:
         what = f"{kind} is no causal language model that transformers knows"
-        raise unsupported(what, file, "/model_type", near(kind, CAUSAL))
+        raise unsupported(what, file, "/model_type", kind)
     # How a checkpoint's numbers are packed does not matter to random ones.
     plain = {name: value for name, value in told.items() if name not in ("quantization_config", "torch_dtype", "dtype")}
     try:
@@ -113,10 +111,11 @@ def _config(told: dict[str, Any], file: str) -> Any:
         raise InvalidInputError(f"the config is not valid: {_reason(error)}", where=where) from error
     if config.is_encoder_decoder or config.get_text_config() is not config:
         raise unsupported(f"{kind} is no plain decoder", file, "/model_type")
+    lacking = [size for size in SIZES if not hasattr(config, size)]
+    if lacking:
+        raise unsupported(f"a config of {kind} has no {joined(lacking)}", file, "/model_type")
     for size in SIZES:
         key = config.attribute_map.get(size, size)
-        if not hasattr(config, size):
-            raise unsupported(f"a config of {kind} has no {size}", file, "/model_type")
         if not {key, size} & told.keys():
             raise InvalidInputError(f"the config does not say {key}", where=f"{file}, /{key}", fix=f"add {key}")
         value = getattr(config, size)

@@ -9,11 +9,9 @@ from torch import nn
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.profile import AS_USUAL, ModelForm
-from ...schemas.text import did_you_mean
-from ..analytic.configuration import MODELS as COMPUTED
 from ..analytic.configuration import is_config
 from .cut import cut_module, first_tensor
-from .gpt import PRESETS, TENSOR_PARALLEL, Preset, gpt_layers, gpt_parameters, language_model_loss
+from .gpt import TENSOR_PARALLEL, gpt_layers, language_model_loss
 from .huggingface import load_config
 from .model import (
     DEFAULT_MICROBATCH_SIZE,
@@ -33,6 +31,8 @@ from .model import (
     token_example,
 )
 from .model import Model as Model
+from .names import require_model
+from .presets import PRESETS, Preset, gpt_parameters
 from .skeleton import with_checkpoints
 
 
@@ -61,6 +61,7 @@ def load_model(
         InvalidInputError: the name or a size means nothing, the model cannot be cut, or the user's file does not work.
         InfeasibleError: the model does not fit into this machine's free memory; nothing has been allocated.
     """
+    require_model(name)
     for value, option in ((microbatch_size, "--microbatch-size"), (sequence_length, "--sequence-length")):
         if value is not None and value < 1:
             raise InvalidInputError(f"{value} is no size", where=option, fix="give a whole number of at least 1")
@@ -68,15 +69,7 @@ def load_model(
         return _load_preset(name, PRESETS[name], microbatch_size, sequence_length, seed, form)
     if is_config(name):
         return load_config(name, microbatch_size, sequence_length, seed, form)
-    if ":" in name or name.endswith(".py"):
-        return load_file(name, microbatch_size, sequence_length, seed, form)
-    if name in COMPUTED:
-        raise InvalidInputError(
-            f"{name} is known by its shape only",
-            fix="compute its profile: --analytic --gpu NAME; or give a config.json",
-        )
-    known = f"{', '.join(PRESETS)}, file.py:factory, or a Hugging Face config.json"
-    raise InvalidInputError(f"there is no model {name!r}", fix=did_you_mean(name, PRESETS, f"the models are {known}"))
+    return load_file(name, microbatch_size, sequence_length, seed, form)
 
 
 def _load_preset(

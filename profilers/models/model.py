@@ -16,6 +16,7 @@ from torch import nn
 
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.profile import AS_USUAL, DataType, ModelForm
+from .names import require_file
 from .sharding import Cut, TensorParallelPlan
 from .skeleton import title_of
 
@@ -47,10 +48,8 @@ def load_user_model(name: str, is_cut: bool) -> UserModel:
     Raises:
         InvalidInputError: the file or the factory is missing or raises, or what it returns is no list of layers.
     """
-    path, _, factory_name = name.rpartition(":")
-    if not path or not factory_name:
-        raise InvalidInputError(f"{name} names no factory", fix="write file.py:factory, with the function's name")
-    module = _import_file(Path(path))
+    file, factory_name = require_file(name)
+    module, path = _import_file(file), str(file)
     factory = _callable(module, factory_name)
     if factory is None:
         raise InvalidInputError(
@@ -81,8 +80,6 @@ def describe(error: Exception) -> str:
 
 
 def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise InvalidInputError("there is no such file", where=str(path), fix="check the path; write file.py:factory")
     spec = importlib.util.spec_from_file_location(f"rtk_model_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise InvalidInputError("the file is no Python source", where=str(path), fix="give a file that ends in .py")

@@ -19,8 +19,9 @@ from rtk.profilers.analytic.estimate import (
     rates_of,
 )
 from rtk.profilers.measure import measure_profile
-from rtk.profilers.models.gpt import PRESETS, GptConfig, gpt_layers, gpt_parameters
+from rtk.profilers.models.gpt import gpt_layers
 from rtk.profilers.models.load import load_model
+from rtk.profilers.models.presets import PRESETS, GptConfig, gpt_parameters
 from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.gpus import GPUS, gpu

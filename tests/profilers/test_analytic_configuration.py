@@ -111,7 +111,7 @@ def test_folder_with_a_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "llama4"}, r"'llama4' is not supported(.|\n)*did you mean llama\? known are gpt2"),
+        ({"model_type": "llama4"}, r"unsupported architecture: llama4\n(.|\n)*did you mean llama\? "),
         ({"hidden_size": None}, r"has no hidden_size\nat: c\.json, /hidden_size"),
         ({"hidden_size": 0}, r"hidden_size is 0, and must be a whole number(.|\n)*/hidden_size"),
         ({"vocab_size": "many"}, r"vocab_size is 'many'"),

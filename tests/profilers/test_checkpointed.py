@@ -5,8 +5,9 @@ import copy
 import torch
 from torch import nn
 
-from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
+from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.load import load_model
+from rtk.profilers.models.presets import GptConfig
 from rtk.profilers.models.skeleton import title_of, with_checkpoints
 from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.profile import ModelForm

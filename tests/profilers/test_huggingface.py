@@ -161,5 +161,5 @@ def test_bad_places(tmp_path: Path) -> None:
 def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where transformers is not installed the error says what to install."""
     monkeypatch.setattr(huggingface, "find_spec", lambda name: None)
-    with pytest.raises(InvalidInputError, match=r"pip install 'rtk\[hf\]'"):
+    with pytest.raises(InvalidInputError, match=r"pip install 'rtk-train\[hf\]'"):
         load_model(write(tmp_path, LLAMA))

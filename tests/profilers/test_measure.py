@@ -17,8 +17,9 @@ from rtk.cli import profile as profile_command
 from rtk.profilers import links
 from rtk.profilers.links import measure_loopback
 from rtk.profilers.measure import FEWEST_ROUNDS, MOST_ROUNDS, measure_profile
-from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
+from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.load import Model, load_model
+from rtk.profilers.models.presets import GptConfig
 from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.documents import read_document
 from rtk.schemas.errors import InvalidInputError, RuntimeFailedError

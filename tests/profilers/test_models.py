@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from rtk.profilers.models import load, model
-from rtk.profilers.models.gpt import PRESETS, GptConfig, gpt_layers, gpt_parameters, language_model_loss
+from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.load import load_model
+from rtk.profilers.models.presets import PRESETS, GptConfig, gpt_parameters
 from rtk.profilers.models.skeleton import Checkpointed
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.profile import ModelForm, form_of

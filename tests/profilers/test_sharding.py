@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from rtk.profilers.models.gpt import TENSOR_PARALLEL, Block, Embedding, GptConfig, Head, language_model_loss
+from rtk.profilers.models.gpt import TENSOR_PARALLEL, Block, Embedding, Head, language_model_loss
 from rtk.profilers.models.load import load_model
+from rtk.profilers.models.presets import GptConfig
 from rtk.profilers.models.sharding import (
     TensorParallelPlan,
     VocabularyShare,

@@ -13,7 +13,8 @@ from torch import nn
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
+from rtk.profilers.models.gpt import gpt_layers, language_model_loss
+from rtk.profilers.models.presets import GptConfig
 from rtk.runners.resilience.events import Announcement
 from rtk.runners.resilience.link import CoordinatorLink
 from rtk.runners.resilience.protocol import Hello, Job, Returning

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
+from rtk.profilers.models.gpt import gpt_layers, language_model_loss
+from rtk.profilers.models.presets import GptConfig
 from rtk.runners.program import Sending
 from rtk.runners.torch import delegates
 from rtk.runners.torch.delegates import MOST_DELEGATES, Delegates

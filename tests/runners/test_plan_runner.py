@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
+from rtk.profilers.models.gpt import gpt_layers, language_model_loss
+from rtk.profilers.models.presets import GptConfig
 from rtk.runners.torch.runner import PlanRunner
 from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.check import check_timeline, require_valid

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from rtk.profilers.models.gpt import GptConfig, gpt_layers
+from rtk.profilers.models.gpt import gpt_layers
+from rtk.profilers.models.presets import GptConfig
 from rtk.runners.torch.stage import Boundary, boundary_samples
 from rtk.schemas.errors import InvalidInputError
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
+from rtk.profilers.models.gpt import gpt_layers, language_model_loss
+from rtk.profilers.models.presets import GptConfig
 from rtk.runners.torch.stage import TorchStage
 
 WIDTH = 6

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from rtk.profilers.models.gpt import GptConfig, gpt_layers, language_model_loss
+from rtk.profilers.models.gpt import gpt_layers, language_model_loss
+from rtk.profilers.models.presets import GptConfig
 from rtk.runners.torch.stage import DeferredLinear, TorchStage
 from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
 

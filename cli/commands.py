@@ -1,0 +1,65 @@
+"""The commands: each is imported when it is called, so that `rtk --help` and a mistyped name need none of them."""
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+# What `rtk --help` says of each. The module beside this one that has the name, with `_` behind it where the name is a
+# word of Python, defines either `command`, a function, or `app`, a group of commands.
+SUMMARIES = {
+    "init": "Write a job's file, rtk.toml, which the other commands read.",
+    "simulate": "Execute a plan on a virtual clock.",
+    "run": "Execute a plan on real processes, and go on when some die.",
+    "detect": "Find what is slow in logs of iteration times, of calls, and in traces.",
+    "monitor": "Watch any torch training command, unchanged, for fail-slows.",
+    "probe": "Test all workers and links of a job, and name the slow ones.",
+    "coordinate": "Lead a run whose workers are started elsewhere.",
+    "replay": "Replay a failure trace under each policy: goodput, and where the time went.",
+    "sweep": "Replay every combination of models, jobs, clusters, traces and costs.",
+    "reproduce": "Make the papers' tables and figures again, theirs beside ours.",
+    "verify": "Check a plan, independently of its planner.",
+    "explain": "Say why a plan takes so long, and what would help most.",
+    "viz": "Draw plans, timelines, pipeline templates and replays.",
+    "diff": "Say what changed from one plan to another.",
+    "export": "Write a plan for another runtime.",
+    "import": "Make a plan of what another runtime wrote.",
+    "schema": "Print the JSON Schema of a file format.",
+    "quickstart": "The whole flow on this machine, in a minute.",
+    "plan": "Make a plan from a profile.",
+    "profile": "What a model costs on a machine, measured or computed.",
+    "config": "What a job's file says, and where values come from.",
+    "trace": "Traces of failures and slow-downs: convert, make up, and look at them.",
+}
+MODULES = {"import": "import_"}
+
+
+@cache
+def load(name: str) -> Any:
+    """The command of a name, with its options; a group has its commands in `commands`."""
+    module = import_module(f".{MODULES.get(name, name)}", __package__)
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    if hasattr(module, "app"):
+        alone.add_typer(module.app, name=name)
+        return typer.main.get_group(alone).commands[name]
+    alone.command(name)(module.command)
+    return typer.main.get_command(alone)
+
+
+class Named(TyperCommand):
+    """A command of which only the name and the summary are known until it is called."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """That of the command itself, which takes over from here."""
+        return load(self.name or "").make_context(info_name, args, parent, **extra)
+
+
+class Commands(TyperGroup):
+    """All commands, by name."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        for name, summary in SUMMARIES.items():
+            self.add_command(Named(name, short_help=summary))

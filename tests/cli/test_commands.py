@@ -1,0 +1,29 @@
+"""Commands are found by their names, and imported when they are called."""
+
+import pytest
+
+from rtk.cli.commands import MODULES, SUMMARIES, load
+
+from .shell import rtk
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_every_command_of_the_list_is_there(name: str) -> None:
+    """What `rtk --help` names can be loaded, under that name, and says more of itself than the list does."""
+    command = load(name)
+    assert command.name == name
+    assert command.help
+
+
+def test_the_list_is_that_of_the_help() -> None:
+    """`rtk --help` names every command with its summary, in one order; a module's other name is nobody's business."""
+    said = " ".join(rtk("--help").stdout.split())
+    assert [said.index(f" {name} {summary}") for name, summary in SUMMARIES.items()]
+    assert not any(f" {module} " in said for module in MODULES.values())
+
+
+def test_a_command_says_who_it_is() -> None:
+    """Usage and errors name the command as it was called, groups and their verbs included."""
+    assert " import [OPTIONS]" in rtk("import", "--help").stdout
+    assert " plan pipeline [OPTIONS]" in rtk("plan", "pipeline", "--help").stdout
+    assert "Did you mean 'plan'" in rtk("pln").stderr
