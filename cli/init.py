@@ -67,7 +67,7 @@ class JobQuestions:
         microbatches = self.microbatches or ask("Micro-batches of each pipeline", 4 * pp)
         data = self.data or ask("Text files to train on (with commas; empty: Python's own library)", "").split(",")
         iterations = self.iterations or ask("Iterations", 10)
-        return {
+        values = {
             "model.name": model,
             "model.profile": "profile.json",
             "cluster.cluster": None if cluster == HERE else cluster,
@@ -79,6 +79,7 @@ class JobQuestions:
             "training.iterations": iterations,
             "training.paced": cluster == HERE and pp * dp > available_cores(),
         }
+        return {key: value for key, value in values.items() if value}
 
 
 @grouped
@@ -102,7 +103,7 @@ def command(
     values = questions.answered(is_asking=not yes)
     write_bytes(output, job_text(values).encode())
     if common.as_json:
-        print_json({"file": output, "values": {key: value for key, value in values.items() if value}})
+        print_json({"file": output, "values": values})
     remark(f"wrote {output}")
     remark(NEXT.format(path=output))
 

@@ -10,15 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 from ..runners.processes import LAUNCHED
 from ..schemas.errors import InvalidInputError, RtkError, remark
-from ..schemas.job_file import COMMANDS, FILE_NAME, JobFile, JobKey, JobValue, find_job_file, key_of, read_job_file
 from ..schemas.text import joined
 from .commands import load
+
+if TYPE_CHECKING:
+    from ..schemas.job_file import JobFile, JobKey, JobValue
 
 
 class JobSource:
@@ -39,16 +41,20 @@ class JobSource:
             return None
         if self._named is not None:
             return self._named
+        from ..schemas.job_file import find_job_file
+
         found = find_job_file(Path.cwd())
         return None if found is None else os.path.relpath(found)
 
     @cached_property
-    def file(self) -> JobFile | None:
+    def file(self) -> "JobFile | None":
         """What it says; None where there is none.
 
         Raises:
             InvalidInputError: it is wrong.
         """
+        from ..schemas.job_file import read_job_file
+
         return None if self.path is None else read_job_file(self.path)
 
 
@@ -58,15 +64,15 @@ class FromJob:
 
     command: str
     parameter: Any
-    key: JobKey
+    key: "JobKey"
     source: JobSource
 
-    def value(self) -> JobValue | None:
+    def value(self) -> "JobValue | None":
         """The value, None where the file does not say it; raises as `JobSource.file`."""
         file = self.source.file
         return None if file is None else file.values.get(self.key)
 
-    def __call__(self) -> JobValue | None:
+    def __call__(self) -> "JobValue | None":
         """Note that the value is taken.
 
         Raises:
@@ -113,6 +119,8 @@ class JobDefaults:
 
     def get(self, name: str) -> "JobDefaults | FromJob | None":
         """The defaults of a command in this group, or one of a parameter; None where there is none."""
+        from ..schemas.job_file import COMMANDS
+
         inner = f"{self._command} {name}".strip()
         if any(f"{command} ".startswith(f"{inner} ") for command in COMMANDS):
             return JobDefaults(inner, self.source)
@@ -127,6 +135,8 @@ class JobDefaults:
     @cached_property
     def _own(self) -> dict[str, FromJob]:
         """What a job's file can say of this command, by its parameters' names."""
+        from ..schemas.job_file import key_of
+
         return {
             parameter.name: FromJob(self._command, parameter, key, self.source)
             for parameter in command_of(self._command).params
@@ -186,7 +196,7 @@ def settle(given: dict[str, Any]) -> dict[str, Any]:
     return settled
 
 
-def shown(value: JobValue | None) -> str:
+def shown(value: "JobValue | None") -> str:
     """A value for people."""
     return (
         "yes"
@@ -219,6 +229,8 @@ def homes_of(command: str, parameters: Iterable[Any]) -> str:
         command: such as `plan pipeline`.
         parameters: of click's.
     """
+    from ..schemas.job_file import FILE_NAME, key_of
+
     found = [key_of(command, option) for one in parameters for option in names_of(one)]
     tables: dict[str, list[str]] = {}
     for key in filter(None, found):

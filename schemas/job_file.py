@@ -241,12 +241,12 @@ def read_job_file(path: str) -> JobFile:
 
 def _no_toml(said: str, path: str) -> InvalidInputError:
     """`Invalid value (at line 3, column 6)` is a place of ours."""
-    match = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", said)
-    where = path if match is None else f"{path}, line {match[2]} column {match[3]}"
+    match = re.fullmatch(r"(.*) \(at (?:(end) of document|line (\d+), column (\d+))\)", said)
+    place = "" if match is None else ", at its end" if match[2] else f", line {match[3]} column {match[4]}"
     return InvalidInputError(
         f"the file is not valid TOML: {match[1] if match else said}",
-        where=where,
-        fix='correct it; texts stand in quotes, as in name = "gpt-tiny"',
+        where=f"{path}{place}",
+        fix='correct it; texts stand in quotes, as in name = "gpt-tiny", and each key and table once',
     )
 
 
@@ -379,11 +379,8 @@ def job_text(values: Mapping[str, object]) -> str:
     for table, about in TABLES.items():
         lines += ["", f"[{table}]  # {about}"]
         keys = [key for key in KEYS if key.table == table]
-        told = [(key, values.get(key.place)) for key in keys]
-        lines += [
-            f"{key.name} = {json.dumps(value, ensure_ascii=False)}  # {key.about}" for key, value in told if value
-        ]
-        lines += [f"# {key.name} = {key.example}  # {key.about}" for key, value in told if not value]
+        lines += [f"{key.name} = {_shown(values[key.place])}  # {key.about}" for key in keys if key.place in values]
+        lines += [f"# {key.name} = {key.example}  # {key.about}" for key in keys if key.place not in values]
     return "\n".join(lines) + "\n"
 
 
