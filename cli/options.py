@@ -355,7 +355,10 @@ class TrainingOptions(Training):
     ] = None
     threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads of each worker.")] = 1
     paced: Annotated[
-        bool, typer.Option("--paced", help="Let every operation last what the plan says: more workers than cores.")
+        bool,
+        typer.Option(
+            "--paced/--no-paced", help="Let every operation last what the plan says: more workers than cores."
+        ),
     ] = False
     transport: Annotated[
         Sending,

@@ -143,7 +143,7 @@ def _refuse_beside_from(context: typer.Context) -> None:
     """Raise InvalidInputError if an option was given, if only with its default, that the atlas was made with."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
-        if option.name not in BESIDE_FROM and source is not None and source.name != "DEFAULT":
+        if option.name not in BESIDE_FROM and source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT"):
             raise InvalidInputError(
                 "the atlas was made with a value of its own", where=option.opts[0], fix="leave it out beside --from"
             )
