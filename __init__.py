@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     verify = _check_plan
     words_of_diff = _as_words
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Where each name is, and what it is called there if that is not the same.
 _PLACES = {

@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from .schemas.errors import InvalidInputError
+from .schemas.errors import InvalidInputError, require_package
 from .schemas.text import joined, known, listed
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ def profile_measured(
     from .profilers.models.names import require_model
 
     require_model(model)  # before torch is imported, which takes seconds
+    require_package("torch")
     from .profilers.measuring import Measuring, measure
     from .runners.torch.stage import TorchStage
     from .schemas.profile import AS_USUAL, ModelForm
