@@ -62,7 +62,7 @@ def test_the_ending_chooses_the_picture(
     assert run(capsys, viz, files.after, "-o", output) == (0, "")
     data = Path(output).read_bytes()
     data = gzip.decompress(data) if ending.endswith(".gz") else data
-    assert data.startswith(start) and (b"F1.2" in data or ending in (".png", ".pdf"))
+    assert data.startswith(start) and (b"F1.2" in data or ending in (".html", ".png", ".pdf"))
 
 
 def test_plan_and_timeline_draw_the_same(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
@@ -124,7 +124,7 @@ def test_a_kind_of_picture_is_an_entry_of_the_painters(
 
     def toy(documents: Sequence[Profile], names: Sequence[str]) -> Drawing:
         words = f"{names} {len(documents[0].layers)}"
-        return Drawing(lambda title: words, lambda title: Sheet(title).picture(), dict, lambda width: [])
+        return Drawing(lambda title: words, lambda title: Sheet(title).picture(), lambda: iter(()), lambda width: [])
 
     with pytest.raises(InvalidInputError, match="templates and replays can be drawn"):
         run(capsys, viz, files.profile)
