@@ -438,15 +438,22 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str], part: "Selectio
 
 def _refuse_folder(path: str) -> None:
     """Raise InvalidInputError for a folder: of an atlas one plan can be drawn."""
-    from .planners.slipstream.atlas_folder import PLANS
+    from .planners.slipstream.atlas_folder import ATLAS, PLANS
 
-    if Path(path).is_dir():
-        plans = sorted(str(one) for one in Path(path, PLANS).glob("*.json.gz"))
+    if not Path(path).is_dir():
+        return
+    if not Path(path, ATLAS).exists():
         raise InvalidInputError(
-            "this is an atlas, a folder of plans" if plans else "this is a folder",
-            where=path,
-            fix=f"draw one of its plans, such as rtk viz {plans[0]}" if plans else "give files",
+            "this is a folder", where=path, fix="give files: plans, timelines, templates or replays"
         )
+    plans = sorted(str(one) for one in Path(path, PLANS).glob("*.json.gz"))
+    raise InvalidInputError(
+        "this is an atlas, a folder of plans",
+        where=path,
+        fix=f"draw one of its plans: rtk viz {plans[0]}"
+        if plans
+        else f"take a plan out of it and draw that: rtk plan slipstream --from {path} --failed K/I -o plan.json",
+    )
 
 
 def figure(document: Any) -> "Figure":

@@ -116,6 +116,8 @@ def _legend(scene: Scene, width: int) -> list[Text]:
         if lines[-1] and len(lines[-1]) + len(entry) > width:
             lines.append(Text())
         lines[-1].append_text(entry)
+    for line in lines:
+        line.rstrip()
     return lines
 
 
