@@ -6,7 +6,6 @@ Needs playwright and chromium. Wall-clock seconds; medians of three, of the trac
 """
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -34,6 +33,12 @@ SHAPES: dict[str, tuple[int, int, int, Schedule]] = {
     "large": (64, 32, 256, "1f1b"),
 }
 LARGE, UNLIKE = "large", "large, all pipelines unlike"
+LAUNCHER = """
+import resource, subprocess, sys, time
+begin = time.perf_counter()
+subprocess.run(sys.argv[1:], check=True)
+print(time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+"""
 # Zooms from the whole into a hundredth of it and out again for two seconds, once a frame.
 ZOOMING = """async () => {
   const whole = rtk.state().until_s, times = [];
@@ -71,12 +76,10 @@ def plans() -> Iterator[tuple[str, Plan]]:
 
 def measured(*command: str) -> tuple[float, int]:
     """Wall-clock seconds of a command, and the most memory that it held, in bytes."""
-    start_s = time.perf_counter()
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"{' '.join(command)} failed")
-    return time.perf_counter() - start_s, used.ru_maxrss * 1024
+    # From a process of its own: a child begins with the memory of the process that starts it.
+    found = subprocess.run([sys.executable, "-c", LAUNCHER, *command], check=True, capture_output=True, text=True)
+    seconds, size = found.stdout.split()
+    return float(seconds), int(size)
 
 
 def written(plan: str, picture: Path, runs: int) -> dict[str, Any]:
