@@ -27,7 +27,7 @@ SUMMARIES = {
     "export": "Write a plan for another runtime.",
     "import": "Make a plan of what another runtime wrote.",
     "schema": "Print the JSON Schema of a file format.",
-    "quickstart": "The whole flow on this machine, in a minute.",
+    "quickstart": "See a training survive a killed worker, on this machine, in a minute.",
     "plan": "Make a plan from a profile.",
     "profile": "What a model costs on a machine, measured or computed.",
     "config": "What a job's file says, and where values come from.",

@@ -9,7 +9,7 @@ from errno import EDQUOT, EFBIG, EIO, ENOSPC
 import typer
 
 from .. import __version__
-from ..schemas.errors import BugError, InvalidInputError, RtkError, RuntimeFailedError
+from ..schemas.errors import EXTRAS, BugError, InvalidInputError, RtkError, RuntimeFailedError, not_installed
 from ..schemas.files import BOUND
 from ..schemas.quantities import parse_bytes
 from .commands import Commands
@@ -82,6 +82,9 @@ def _told(error: Exception) -> RtkError:
     """What is said of an error, and the exit code: never 1, which is a finding's."""
     if isinstance(error, RtkError):
         return error
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package in EXTRAS:
+        return not_installed(package)
     if isinstance(error, MemoryError):
         return RuntimeFailedError("there is not enough memory", fix="ask for less at once, or take a larger machine")
     if isinstance(error, OSError) and error.errno in CANNOT_HOLD and error.filename is None:

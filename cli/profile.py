@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -10,9 +9,9 @@ import typer
 from typer.core import TyperGroup
 
 from ..schemas.documents import read_document, write_document
-from ..schemas.errors import InvalidInputError, installing, remark
+from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
-from ..schemas.profile import TIMES, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
+from ..schemas.profile import TIMES, UNTIE, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
 from ..schemas.quantities import SHARE
 from ..schemas.site import read_cluster, with_gpu
 from .console import Common, Output, Seed, emit, grouped, print_table, progress, quantity
@@ -177,6 +176,12 @@ def model(
     if common.quiet:
         return
     print_layers(profile)
+    for place, layer in enumerate(profile.layers):
+        if layer.tied_to is not None:
+            remark(
+                f"layers {layer.tied_to} and {place} share a matrix (tied weights): `rtk run` cannot train them in "
+                f"different stages yet; to run them, {UNTIE}"
+            )
     recomputed_bytes = profile.model.get("recomputed_bytes")
     if recomputed_bytes:
         remark(
@@ -221,8 +226,6 @@ def _measured(name: str, form: FormOptions, how: MeasureOptions, seed: int, outp
     """The profile; what fits is written beside `output` where not all does."""
     from ..wiring import profile_measured
 
-    if find_spec("torch") is None:
-        raise InvalidInputError("measuring a model needs torch", fix=installing("torch"))
     given = form.given()
     try:
         with progress() as bar:
