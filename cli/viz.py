@@ -9,7 +9,7 @@ import typer
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM, source_of, write_bytes
 from ..viz.style import PICTURE_ENDINGS
-from .console import Common, ends_quietly, grouped, picture_ending, print_json
+from .console import Common, Writes, ends_quietly, grouped, picture_ending, print_json
 
 NAME = "viz"
 SUMMARY = "Draw plans, timelines, pipeline templates and replays."
@@ -34,6 +34,7 @@ def command(
             "-o",
             help=f"A picture ({', '.join(PICTURE_ENDINGS)}) or Chrome/Perfetto trace (.json); .gz compresses.",
         ),
+        Writes(),
     ] = None,
     terminal: Annotated[
         bool, typer.Option("--terminal", help="Draw in the terminal: the default without --output and --json.")
