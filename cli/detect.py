@@ -16,7 +16,7 @@ from ..schemas.log_formats import LogFormat
 from ..schemas.quantities import print_time
 from ..schemas.text import counted
 from ..viz.style import PICTURE_ENDINGS
-from .console import Common, ends_quietly, grouped, picture_ending, print_document
+from .console import Common, Writes, ends_quietly, grouped, picture_ending, print_document
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -57,7 +57,9 @@ def command(
         ),
     ] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help=f"A picture ({', '.join(PICTURE_ENDINGS)}); .gz compresses.")
+        str | None,
+        typer.Option("--output", "-o", help=f"A picture ({', '.join(PICTURE_ENDINGS)}); .gz compresses."),
+        Writes(),
     ] = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if anything is slow.")] = False,
     *,

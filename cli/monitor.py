@@ -11,7 +11,7 @@ import typer
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import write_bytes
 from ..viz.style import PICTURE_ENDINGS
-from .console import Common, grouped, picture_ending, print_document, print_table
+from .console import Common, Writes, grouped, picture_ending, print_document, print_table
 
 if TYPE_CHECKING:
     from ..profilers.failslow.monitor.job import Heard, News
@@ -28,6 +28,7 @@ def command(
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", help=f"Draw what was found ({', '.join(PICTURE_ENDINGS)}); .gz compresses."),
+        Writes(),
     ] = None,
     *,
     common: Common,

@@ -120,7 +120,7 @@ def test_both_modes_find_what_is_plain(log: Path, mode: str) -> None:
         (["empty.log"], "the file is empty"),
         (["nan.txt"], "nan.txt, line 2"),
         (["train.log", "-o", "out.jpg"], "names no picture"),
-        (["train.log", "-o", "no/out.svg"], "cannot write"),
+        (["train.log", "-o", "no/out.svg"], "nothing can be written into the folder no\nat: --output no/out.svg"),
         (["-", "-"], "only once"),
         (["train.log", "-", "--follow"], "2 files to be followed"),
         (["train.log", "--follow", "--format", "operations"], "whole files"),

@@ -186,9 +186,9 @@ def test_outputs_are_looked_at_before_the_work(tmp_path: Path) -> None:
         (("-o", "none/report.json"), "nothing can be written into the folder none\nat: --output none/report.json"),
         (("--html", "none/page.html"), "nothing can be written into the folder none\nat: --html none/page.html"),
         (("-o", ""), "a file without a name\nat: --output\ndo: check"),
-        (("-o", "./log.csv"), "this is the file of --trace\nat: --output ./log.csv\ndo: write to another one"),
-        (("-o", PROFILE), "this is the file of --profile"),
-        (("-o", "x.html", "--html", "x.html"), "this is the file of --output\nat: --html x.html"),
+        (("-o", "./log.csv"), "--trace is the same file\nat: --output ./log.csv\ndo: write to another file"),
+        (("-o", PROFILE), "--profile is the same file"),
+        (("-o", "x.html", "--html", "x.html"), "--output is the same file\nat: --html x.html"),
     ):
         done = rtk(*given, *more, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
