@@ -76,9 +76,10 @@ def command(
     """Replay a failure trace under each policy: goodput, and where the time went.
 
     Node n of the trace's first nodes holds the n-th workers in (pipeline, stage) order, as torchrun would start them;
-    nodes beyond the job's are spares. Without --cluster a node is one worker. Goodput is a share of what the cluster
-    would commit if it never failed; "all well" is the throughput with all nodes there, as a share of the same; then
-    shares of the job's time: working, on work that was lost, paused, waiting.
+    nodes beyond the job's are spares, which are paid for. Without --cluster a node is one worker. Goodput is a share of
+    what the job's nodes would train with --schedule if none ever failed; a policy exceeds 100 % with a better schedule,
+    or on spares. "all well" is the throughput with all nodes there, as a share of the same; then shares of the job's
+    time: working, on work that was lost, paused, waiting.
     """
     from ..planners.recovery.catalogue import parse_policies
     from ..replaying import replay
@@ -198,3 +199,5 @@ def _tell(report: "ReplayReport", output: str | None, html: str | None, as_json:
     for one in report.policies:
         if one.refusal is not None:
             remark(f"{one.policy} cannot train: {one.refusal}")
+    for line in report.remarks:
+        remark(line)
