@@ -5,14 +5,19 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
+from typing import Any
 
 import pytest
 import yaml
+from click import Context
+from typer.main import get_command
 
+from rtk.cli.main import app
 from rtk.schemas.documents import shipped_schema
 
 from .pages import BLOCK, ROOT, commands, run_page
@@ -126,6 +131,26 @@ def test_notebooks_are_kept_without_output() -> None:
     for notebook in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
         for cell in json.loads(notebook.read_text())["cells"]:
             assert not cell.get("outputs") and cell.get("execution_count") is None
+
+
+@built
+def test_every_option_has_an_address(site: Path) -> None:
+    """`cli.html#rtk-run--checkpoint` leads to that option, and so for each that the help names."""
+    shown = (site / "cli.html").read_text()
+    wanted = set(_options(get_command(app), "rtk"))
+    assert {"rtk-run--checkpoint", "rtk-plan-slipstream--failed", "rtk--version", "rtk-replay--output"} <= wanted
+    assert [anchor for anchor in sorted(wanted) if f'id="{anchor}"' not in shown] == []
+
+
+def _options(command: Any, name: str) -> Iterator[str]:
+    """The addresses of the options of a command and of its commands."""
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and not parameter.hidden:
+            yield from (f"{name}{one}" for one in parameter.opts if one.startswith("--"))
+    if hasattr(command, "list_commands"):
+        context = Context(command)
+        for verb in command.list_commands(context):
+            yield from _options(command.get_command(context, verb), f"{name}-{verb}")
 
 
 @built

@@ -13,6 +13,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 import rtk
 
@@ -36,6 +37,35 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Give every option in the reference of commands an anchor of its own: cli.html#rtk-run--checkpoint."""
+    return anchored(html) if page.file.src_uri == "cli.md" else html
+
+
+def anchored(html: str) -> str:
+    """The reference of commands, as HTML, with each option that begins a line of a help text as a link to itself."""
+    sections = re.split(r'(?=<h2 id=")', html)
+    return "".join(_anchored(section) for section in sections)
+
+
+def _anchored(section: str) -> str:
+    command = re.match(r'<h2 id="([\w-]+)"', section)
+    if command is None:
+        return section
+    seen: set[str] = set()
+
+    def link(found: re.Match[str]) -> str:
+        indent, names = found.groups()
+        anchors = [f"{command[1]}{name}" for name in re.findall(r"--[a-z][\w-]*", names)]
+        new = [anchor for anchor in anchors if anchor not in seen]
+        seen.update(new)
+        ids = "".join(f'<span id="{anchor}"></span>' for anchor in new)
+        return f'{indent}{ids}<a href="#{anchors[0]}">{names}</a>'
+
+    # An option begins a line of the help: `  --pp`, `  -o, --output`, in a frame or without one.
+    return re.sub(r"^([ │*]+)((?:-\w, +)?--[a-z][\w-]*(?:, --[a-z][\w-]*)*)", link, section, flags=re.MULTILINE)
 
 
 def beside(name: str) -> str:
