@@ -4,7 +4,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ import typer
 
 from ..runners.processes import MEETING, WorkerProcesses, arguments_of, several
 from ..schemas.documents import canonical_json, read_document, write_document
-from ..schemas.errors import InvalidInputError, RuntimeFailedError
+from ..schemas.errors import InvalidInputError, RuntimeFailedError, require_package
 from ..schemas.files import STANDARD_STREAM, write_bytes
 from ..schemas.quantities import parse_bytes
 from .console import Common, Output, Seed, grouped, print_json, progress
@@ -21,6 +21,7 @@ from .console import Common, Output, Seed, grouped, print_json, progress
 
 
 LOOK_EVERY_S = 0.05
+THREADS = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # which torch reads when it is loaded
 
 Processes = Annotated[
     int | None, typer.Option("--processes", min=1, max=256, help="Start so many ranks here, without torchrun.")
@@ -35,9 +36,17 @@ def start_here(processes: int, arguments: Sequence[str]) -> None:
         arguments: the command line of each, behind `rtk`.
 
     Raises:
+        InvalidInputError: torch is not installed.
         RuntimeFailedError: a rank was killed; what it said is otherwise all there is to say.
     """
-    with tempfile.TemporaryDirectory() as folder, WorkerProcesses() as workers:
+    require_package("torch")  # told once, and not by every rank
+    from ..runners.nursery import Nursery  # only here
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(Nursery(["rtk.cli.main", "rtk.runners.torch.probe"], THREADS)) as nursery,
+        WorkerProcesses(nursery) as workers,
+    ):
         for rank in range(processes):
             workers.start(str(rank), arguments, _environment(rank, processes, folder))
         while not workers.are_over() and workers.ended() is None:
@@ -60,7 +69,7 @@ def _environment(rank: int, processes: int, folder: str) -> dict[str, str]:
         "WORLD_SIZE": str(processes),
         "LOCAL_WORLD_SIZE": str(processes),
         "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        **THREADS,
         MEETING: str(Path(folder) / "meeting"),
     }
 

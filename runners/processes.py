@@ -3,34 +3,40 @@
 import ctypes
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from ..schemas.errors import InvalidInputError, RuntimeFailedError
+
+if TYPE_CHECKING:
+    from .nursery import Forked, Nursery
 
 # How long a worker may take to end by itself, once the job is over, before it is killed.
 GRACE_S = 5.0
 LAUNCHED = "RTK_LAUNCHED"
 MEETING = "RTK_PROBE_MEETING"  # a file on which ranks meet that were started without torchrun: nobody listens on a port
+PROGRAM = "rtk.cli.main:main"  # what they are
 M_ARENA_MAX = -8  # of malloc.h
 
 
 class WorkerProcesses:
     """`rtk ARGUMENTS` in processes of their own, whose standard output and error are the caller's.
 
-    When this process dies, they notice and end. Use as a context: at its end they are waited for, and then killed.
+    When this process dies, they notice and end; Ctrl-C is for this process alone. Use as a context: at its end they are
+    waited for, and then killed.
 
     Args:
+        nursery: that forks them.
         keep: descriptors that they inherit, under the same numbers.
     """
 
-    def __init__(self, keep: Sequence[int] = ()) -> None:
-        self._keep = tuple(keep)
-        self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+    def __init__(self, nursery: "Nursery", keep: Sequence[int] = ()) -> None:
+        self._nursery, self._keep = nursery, tuple(keep)
+        self._processes: list[tuple[str, Forked]] = []
+        self._leashes: list[int] = []  # the other ends of their standard inputs
 
     def start(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start one more process.
@@ -39,16 +45,23 @@ class WorkerProcesses:
             name: of the worker.
             arguments: the command line behind `rtk`.
             environment: what it finds in its environment beside ours.
+
+        Raises:
+            RuntimeFailedError: it cannot be started.
         """
-        command = [sys.executable, "-m", "rtk.cli.main", *arguments]
         variables = {**os.environ, **environment, LAUNCHED: "1"}
-        process = subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, pass_fds=self._keep)
-        self._processes.append((name, process))
+        end, leash = os.pipe()
+        self._leashes.append(leash)
+        kept = {number: number for number in (1, 2, *self._keep) if _is_open(number)}
+        try:
+            self._processes.append((name, self._nursery.fork(PROGRAM, arguments, variables, {0: end, **kept})))
+        finally:
+            os.close(end)
 
     def resume(self, name: str) -> None:
         """Let a stopped worker go on."""
         for other, process in self._processes:
-            if other == name and process.poll() is None:
+            if other == name:
                 process.send_signal(signal.SIGCONT)
 
     def ended(self) -> tuple[str, int] | None:
@@ -67,16 +80,25 @@ class WorkerProcesses:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        deadline = time.monotonic() + (GRACE_S if error is None else 0.0)
-        while time.monotonic() < deadline and any(process.poll() is None for _, process in self._processes):
+        self._wait(GRACE_S if error is None else 0.0)
+        for _, process in self._processes:
+            process.send_signal(signal.SIGKILL)
+        self._wait(GRACE_S)
+        for leash in self._leashes:
+            os.close(leash)
+
+    def _wait(self, limit_s: float) -> None:
+        deadline_s = time.monotonic() + limit_s
+        while not self.are_over() and time.monotonic() < deadline_s:
             time.sleep(0.01)
-        for _, process in self._processes:
-            if process.poll() is None:
-                process.kill()
-        for _, process in self._processes:
-            process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def die_with_launcher() -> None:

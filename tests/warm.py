@@ -171,13 +171,13 @@ def _become(module: str, arguments: list[str], environment: Mapping[str, str], k
 
 @contextmanager
 def _forking_workers() -> Iterator[None]:
-    """Whoever launches workers, `rtk` or torchrun, forks them from here."""
+    """Whoever launches workers forks them from here: torchrun, and the nursery of `rtk`'s."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler as torchrun
 
-    from rtk.runners import processes
+    from rtk.runners import nursery
 
-    forked = SimpleNamespace(Popen=_fork_from_here, PIPE=subprocess.PIPE)
-    with mock.patch.object(processes, "subprocess", forked), mock.patch.object(torchrun, "Popen", _fork_from_here):
+    forked = SimpleNamespace(Popen=_fork_from_here, DEVNULL=subprocess.DEVNULL)
+    with mock.patch.object(nursery, "subprocess", forked), mock.patch.object(torchrun, "Popen", _fork_from_here):
         yield
 
 

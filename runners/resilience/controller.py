@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,7 @@ from ...schemas.protocols import Hand, JobAdvice, Replanned
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ...schemas.trace import Trace, TraceEvent, joins, link_ends, read_valid_trace
 from ..checkpoint import find, read_manifest, refuse_partial
+from ..nursery import Nursery
 from ..processes import WorkerProcesses
 from ..training import COORDINATOR, NOT_BEFORE, SECRET, JobConfig
 from .conditions import Crowding
@@ -356,13 +358,15 @@ class LocalJob:
         controller: of the job.
         tokens: of one iteration.
         arguments: the workers' command line behind the plan.
+        nursery: forks them, and is closed at the end.
 
     Attributes:
         tokens: of one iteration.
     """
 
-    def __init__(self, controller: JobController, tokens: int, arguments: Sequence[str]) -> None:
+    def __init__(self, controller: JobController, tokens: int, arguments: Sequence[str], nursery: Nursery) -> None:
         self._controller, self.tokens, self._arguments = controller, tokens, list(arguments)
+        self._nursery = nursery
 
     def run(self, announce: Announcements) -> list[Announcement]:
         """Lead it until its end, and give all that has happened.
@@ -375,27 +379,26 @@ class LocalJob:
         """
         # The workers read a copy, for the plan may have come through a pipe; it has no name, so that nothing can be
         # left.
-        with tempfile.TemporaryFile() as copy:
+        with closing(self._nursery), tempfile.TemporaryFile() as copy:
             copy.write(canonical(self._controller.plan))
             copy.flush()
-            finished = _lead(self._controller, copy.fileno(), self._arguments, announce)
+            finished = self._lead(copy.fileno(), announce)
             if self._controller.may_go_on:
                 self._controller = self._controller.again()
-                finished = _lead(self._controller, copy.fileno(), self._arguments, announce)
+                finished = self._lead(copy.fileno(), announce)
         self._controller.write_timeline()
         raise_for(finished, self._controller)
         return [what for _, what in self._controller.happened]
 
-
-def _lead(controller: JobController, plan: int, options: list[str], report: Announcements) -> Finished:
-    """Lead a job, or the rest of it, with processes of its own, which read the plan from a descriptor."""
-    secret = make_secret()
-    with WorkerProcesses(keep=[plan]) as workers:
-        server = controller.server(secret, _hear(report, controller, workers))
-        arguments = ["run", f"/dev/fd/{plan}", *options]
-        _start_workers(workers, controller, arguments, server.address, secret)
-        threading.Thread(target=controller.warm_up, name="warm-up", daemon=True).start()
-        return _led(server, workers, controller)
+    def _lead(self, plan: int, report: Announcements) -> Finished:
+        """Lead the job, or the rest of it, with processes of its own, which read the plan from a descriptor."""
+        controller, secret = self._controller, make_secret()
+        with WorkerProcesses(self._nursery, keep=[plan]) as workers:
+            server = controller.server(secret, _hear(report, controller, workers))
+            arguments = ["run", f"/dev/fd/{plan}", *self._arguments]
+            _start_workers(workers, controller, arguments, server.address, secret)
+            threading.Thread(target=controller.warm_up, name="warm-up", daemon=True).start()
+            return _led(server, workers, controller)
 
 
 def _start_workers(

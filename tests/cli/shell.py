@@ -225,6 +225,11 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def workers_of(pid: int) -> list[int]:
+    """The workers of an `rtk run`, which its nursery has forked, in the order of their start."""
+    return sorted(worker for nursery in children(pid) for worker in children(nursery))
+
+
 class _Stream(io.TextIOWrapper):
     """A standard stream that is no terminal, and keeps what is written to it, as text or as bytes."""
 

@@ -18,7 +18,7 @@ from rtk.schemas.profile import Layer, LayerCost, Profile
 
 from ..ports import free_port
 from ..runners.ranks import run_ranks
-from .shell import RTK, Command, Shell, children, rtk, wait_for
+from .shell import RTK, Command, Shell, children, rtk, wait_for, workers_of
 
 FACTORY = """
 from torch import nn
@@ -159,7 +159,7 @@ def test_a_run_that_is_killed_leaves_nothing(shell: Shell, tmp_path: Path) -> No
     work = ("run", "two-pipelines.json", *TRAINED, "--iterations", "100000", "--json")
     run = shell.rtk("run", *work, TMPDIR=str(tmp_path))
     wait_for(lambda: run.named("iteration"), f"training begins; {run.errors}")
-    workers = children(run.pid)
+    workers = workers_of(run.pid)
     assert len(workers) == 2
     run.kill()
     wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), "the workers end")

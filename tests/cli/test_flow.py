@@ -15,7 +15,7 @@ from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.timeline import Timeline
 
-from .shell import RTK, Command, Done, Shell, children, rtk, rtk_forked, rtk_process, wait_for
+from .shell import RTK, Command, Done, Shell, rtk, rtk_forked, rtk_process, wait_for, workers_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FACTORY = """
@@ -105,7 +105,7 @@ def test_run_under_torchrun_loses_the_same(folder: Path, run_of_two: Done) -> No
 def test_a_stage_without_workers_ends_the_run_with_5(folder: Path) -> None:
     """When a stage's last worker is killed the others end too, no process stays, and the exit code is 5."""
     with _running(folder, until="iteration") as run:  # before the first commit all know every layer
-        workers = sorted(children(run.pid))
+        workers = workers_of(run.pid)
         os.kill(workers[1], signal.SIGKILL)
         assert run.ended() == 5
     assert [event["event"] for event in run.events()][-2:] == ["failure", "end"]
@@ -117,7 +117,7 @@ def test_a_stage_without_workers_ends_the_run_with_5(folder: Path) -> None:
 def test_a_worker_that_dies_before_the_start_ends_the_run_with_5(folder: Path) -> None:
     """Nobody waits for a worker that will not come: the run says which one is missing, and no process stays."""
     with _running(folder, until="") as run:
-        workers = wait_for(lambda: len(found := sorted(children(run.pid))) == 2 and found, "two workers are there")
+        workers = wait_for(lambda: len(found := workers_of(run.pid)) == 2 and found, "two workers are there")
         os.kill(workers[0], signal.SIGKILL)
         assert run.ended() == 5
     assert "error: worker 0/0 was ended by signal 9" in run.errors
@@ -128,7 +128,7 @@ def test_a_worker_that_dies_before_the_start_ends_the_run_with_5(folder: Path) -
 def test_workers_end_with_their_launcher(folder: Path) -> None:
     """When the launcher itself is killed, its workers notice and end."""
     with _running(folder) as run:
-        workers = children(run.pid)
+        workers = workers_of(run.pid)
         run.kill()
     assert _gone(workers)
 
@@ -136,7 +136,7 @@ def test_workers_end_with_their_launcher(folder: Path) -> None:
 def test_an_interrupted_run_exits_with_130(folder: Path) -> None:
     """Ctrl-C, which a terminal sends to all processes, ends a run with 130 and without noise; no process stays."""
     with _running(folder) as run:
-        workers = children(run.pid)
+        workers = workers_of(run.pid)
         os.killpg(run.pid, signal.SIGINT)
         assert run.ended() == 130
     assert "Traceback" not in run.errors
@@ -208,7 +208,7 @@ def test_a_plan_without_the_proof_asked_for_is_written_and_ends_with_4(folder: P
     open_ = rtk(*ADAPTRA, "--technique", "initial", "--require-optimal", "--json", "-o", "open.json", cwd=folder)
     assert open_.returncode == 4
     assert json.loads(open_.stdout)["prediction"]["proof"] == "bound"
-    assert "error: 0.44 s is not proven optimal: the bound is 0.41 s" in open_.stderr
+    assert "error: 440 ms is not proven optimal: the bound is 410 ms" in open_.stderr
     assert (folder / "open.json").exists()
 
 
