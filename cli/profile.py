@@ -7,7 +7,6 @@ from itertools import groupby
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from ..schemas.documents import read_document, write_document
 from ..schemas.errors import InvalidInputError, installing, remark
@@ -17,11 +16,12 @@ from ..schemas.site import read_cluster, with_gpu
 from .console import Common, Output, Seed, emit, grouped, print_table, progress
 from .probe import links
 from .profile_refine import compare, refine
+from .verbs import VerbGroup
 
 # A group of commands that is a command itself: what names none of them goes to the one that stands for all.
 
 
-class DefaultVerb(TyperGroup):
+class DefaultVerb(VerbGroup):
     """A group whose first command gets all arguments that do not begin with the name of one.
 
     So `rtk profile MODEL` measures a model, and `rtk profile compare A B` does something else.

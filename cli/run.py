@@ -10,7 +10,7 @@ from ..runners.training import COORDINATOR, SECRET, JobConfig, Training, first_b
 from ..running import local_job, plain_job, work
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM
-from .console import SETTINGS, Common, grouped
+from .console import SETTINGS, Common, CommonOfEvents, grouped
 from .options import InjectOptions, ProfileOption, TrainingOptions, read_valid_plan
 from .run_output import RunFacts, RunReport
 
@@ -49,7 +49,7 @@ def command(
     ] = 60.0,
     profile: ProfileOption = None,
     *,
-    common: Common,
+    common: CommonOfEvents,
 ) -> None:
     """Execute a plan on real processes.
 

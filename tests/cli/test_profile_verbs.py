@@ -156,7 +156,7 @@ def test_what_cannot_refine_is_refused(folder: Path) -> None:
     assert "of another plan" in refused(folder, "--timeline", "timeline.json", "--plan", "other.json")
     two = ("--plan", "other.json", "--plan", "plan.json")
     assert "0 of the plans have the timeline's 5 stages" in refused(folder, "--timeline", "deep.json", *two)
-    assert "an rtk.timeline is needed here" in refused(folder, "--timeline", "profile.json")
+    assert "a timeline is needed here" in refused(folder, "--timeline", "profile.json")
     (folder / "empty").mkdir()
     assert "holds no traces" in refused(folder, "--timeline", "empty")
     (folder / "trace.json").write_text('{"traceEvents": []}')
