@@ -22,6 +22,7 @@ from ..runners.processes import arguments_of
 from ..schemas.documents import Document, canonical, canonical_json, write_document
 from ..schemas.errors import REMARKS, InvalidInputError, RtkError
 from ..schemas.files import STANDARD_STREAM
+from .completion import completed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +36,7 @@ class Settings:
     Attributes:
         trains: a worker of a job: threads of it may be inside torch, whatever ends it (`ends_itself`).
         as_json: standard output is for JSON; known before the line is read, for errors in it.
-        has_answered: the one JSON document is printed.
+        has_answered: the one JSON document is printed, or the last event.
         command: `plan pipeline`.
     """
 
@@ -132,6 +133,8 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
             given[name] = kind(**{option: given.pop(option) for option in options})
         return command(**given)
 
+    module = command.__module__.rpartition(".")[2]
+    shown = [completed(parameter, module) for parameter in shown]
     gathering.__signature__ = Signature(shown)  # type: ignore[attr-defined]
     gathering.__annotations__ = {option.name: option.annotation for option in shown}
     return gathering
@@ -190,11 +193,16 @@ def print_document(document: Document) -> None:
 
 
 def print_error_json(error: RtkError, exit_code: int) -> None:
-    """The error as JSON on standard output: as an event, or as the one document unless there was one already."""
+    """The error as JSON on standard output: as an event, or as the one document.
+
+    Nothing where the document is printed already, or the event that tells of the end.
+    """
     told = {"what": error.what, "where": error.where, "fix": error.fix, "exit_code": exit_code}
+    if SETTINGS.has_answered:
+        return
     if SETTINGS.command in TELL_EVENTS:
         print(json.dumps({"event": "error", "error": told, "unix_time_s": time.time()}, sort_keys=True), flush=True)
-    elif not SETTINGS.has_answered:
+    else:
         print_json({"error": told})
 
 

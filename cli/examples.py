@@ -123,7 +123,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "trace generate": (
         "rtk trace generate --nodes 28 --days 30 --mtbf 30d --repair 4h -o faults.json",
-        "rtk trace generate --nodes 28 --days 7 --mtbf 60d --slow-every 5d -o slow-days.json",
+        "rtk trace generate --nodes 28 --days 7 --mtbf 60d --repair 4h --slow-every 5d -o slow-days.json",
     ),
     "trace convert": ("rtk trace convert spot.csv -o spot.json",),
     "trace show": (
@@ -176,6 +176,7 @@ PARSED = (
     "rtk profile gpt-tiny",
     "rtk profile net.py",
     "rtk profile links",
+    "rtk profile refine",
     "rtk run ",
     "rtk coordinate",
     "rtk monitor",

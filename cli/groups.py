@@ -49,7 +49,7 @@ PANELS = {
                       "--rack-size", "--rack-mtbf", "--rack-repair"),
     "Slow nodes and links": ("--slow-every", "--slow-lasts", "--slow-factor", "--slow-link-every", "--slow-link-lasts",
                              "--slow-link-delay"),
-    "Reading the trace": ("--format", "--leaving", "--slow-faults", "--iteration-time", "--link-time", "--until",
+    "Reading the trace": ("--trace-format", "--leaving", "--slow-faults", "--iteration-time", "--link-time", "--until",
                           "replay --nodes", "trace convert --nodes", "trace show --nodes", "replay --cost"),
     "Reading the logs": ("detect --format", "--follow", "--mode", "--shortest"),
     "Solver": ("--solver", "--time-limit", "--require-optimal", "--jobs", "--seed", "--executor"),

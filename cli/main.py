@@ -1,5 +1,6 @@
 """The `rtk` command: its verbs, and the exit codes that errors end in."""
 
+import os
 import sys
 import traceback
 import warnings
@@ -14,11 +15,13 @@ from ..schemas.errors import BugError, InvalidInputError, RtkError, RuntimeFaile
 from ..schemas.files import BOUND
 from ..schemas.quantities import parse_bytes
 from . import (
+    completion,
     coordinate,
     detect,
     diff,
     explain,
     export,
+    help_,
     import_,
     monitor,
     plan,
@@ -72,6 +75,8 @@ for command in (
     import_,
     schema,
     quickstart,
+    help_,
+    completion,
 ):
     app.command(command.NAME, short_help=command.SUMMARY)(command.command)
 dress(app)
@@ -146,6 +151,8 @@ def _told(error: Exception) -> RtkError:
 
 def _run(arguments: list[str] | None) -> None:
     """Run one command, and see all of its output written."""
+    if completion.VARIABLE in os.environ:
+        completion.start_completing()
     try:
         app(arguments, prog_name="rtk")
     except SystemExit as end:

@@ -27,6 +27,12 @@ class DefaultVerb(VerbGroup):
     So `rtk profile MODEL` measures a model, and `rtk profile compare A B` does something else.
     """
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """The commands, and what may be the first argument of the first one."""
+        first = next(iter(self.commands.values()))
+        argument: Any = next(param for param in first.params if param.param_type_name == "argument")
+        return [*super().shell_complete(ctx, incomplete), *argument.shell_complete(ctx, incomplete)]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the first command's name before arguments that name none."""
         verbs = list(self.commands)

@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from .console import SETTINGS
 from .examples import EXAMPLES
 from .groups import COMMANDS, ENOUGH, PANELS, panel_of
+from .help_ import TOPICS
 from .parameters import choices_of, is_option, metavar, name_of, range_of, usage_of
 from .usage import lacking, stray_word, usage_error
 
@@ -96,7 +97,12 @@ class VerbGroup(TyperGroup):
         """The commands in their sections, then the options."""
         named = sections(self.commands).items()
         rows = {title: [(name, summary(self.commands[name])) for name in names] for title, names in named}
-        write_sections(formatter, rows | {"Options": [_row(param) for param in self.get_params(ctx)]})
+        rows["Options"] = [_row(param) for param in self.get_params(ctx)]
+        if ctx.parent is None:
+            rows["Topics"] = [
+                (f"help {topic}", f"{meaning[0].upper()}{meaning[1:]}.") for topic, meaning in TOPICS.items()
+            ]
+        write_sections(formatter, rows)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """The examples."""

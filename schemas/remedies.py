@@ -128,9 +128,7 @@ def folder_error(path: str) -> InvalidInputError | None:
 def _of_folder(path: str, kind: str) -> str:
     if kind == "rtk.checkpoint":
         return f"go on from it: rtk run PLAN --resume {path}"
-    plans = sorted(file.name for file in (Path(path) / "plans").glob("*.json.gz"))
-    one = f"give one of its plans, such as {path}/plans/{plans[-1]}, or " if plans else ""
-    return f"{one}take a plan from it: rtk plan slipstream --from {path} --failures 1 -o plan.json"
+    return f"take a plan from it: rtk plan slipstream --from {path} --failures 1 -o plan.json"
 
 
 def home_of(key: str, place: tuple[str | int, ...], schema: Mapping[str, Any]) -> str | None:
