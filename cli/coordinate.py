@@ -10,7 +10,7 @@ import typer
 from ..runners.training import SECRET, sizes_of
 from ..running import controller_of
 from ..schemas.errors import InvalidInputError, remark
-from .console import Common, grouped
+from .console import CommonOfEvents, grouped
 from .options import LeadOptions, ProfileOption, read_valid_plan
 from .run_output import RunFacts, RunReport
 
@@ -38,7 +38,7 @@ def command(
     *,
     how: LeadOptions,
     profile: ProfileOption = None,
-    common: Common,
+    common: CommonOfEvents,
 ) -> None:
     """Lead a run: who is alive, which plan they execute, and which iterations count.
 

@@ -11,7 +11,7 @@ from ..running import local_job, plain_job, work
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.quantities import DURATION
-from .console import SETTINGS, Common, grouped, quantity
+from .console import SETTINGS, Common, CommonOfEvents, grouped, quantity
 from .options import InjectOptions, ProfileOption, TrainingOptions, read_valid_plan
 from .run_output import RunFacts, RunReport
 
@@ -47,7 +47,7 @@ def command(
     ] = 60.0,
     profile: ProfileOption = None,
     *,
-    common: Common,
+    common: CommonOfEvents,
 ) -> None:
     """Execute a plan on real processes.
 

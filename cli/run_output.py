@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.text import counted, listed
+from .console import SETTINGS
 
 if TYPE_CHECKING:
     from ..runners.resilience.events import (
@@ -416,6 +417,7 @@ class RunReport:
             self._metrics.write(line)
         if self._as_json:
             print(line, flush=True)
+            SETTINGS.has_answered |= said["event"] == "end"
         elif self._view is not None and said["event"] != "end":
             self._view.update(is_urgent=said["event"] != "iteration")
         elif words is not None and not self._quiet:
