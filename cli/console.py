@@ -33,11 +33,13 @@ class Settings:
 
     Attributes:
         trains: a worker of a job: threads of it may be inside torch, whatever ends it (`ends_itself`).
+        arguments: the command line behind `rtk`.
     """
 
     quiet: bool = False
     debug: bool = False
     trains: bool = False
+    arguments: tuple[str, ...] = ()
 
 
 SETTINGS = Settings()

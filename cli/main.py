@@ -54,6 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     0 done, 1 a finding, 2 bad input, 3 infeasible, 4 not proven optimal, 5 a failed run, 70 a bug of rtk, 130
     interrupted.
     """
+    SETTINGS.arguments = tuple(sys.argv[1:] if arguments is None else arguments)
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     try:
         _run(arguments)

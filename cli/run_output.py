@@ -7,19 +7,24 @@ coordinator; what is not known of a run is left out.
 import json
 import math
 import os
+import shlex
 import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import typer
+
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.text import counted, listed
+from .console import SETTINGS
 
 if TYPE_CHECKING:
     from ..runners.resilience.events import (
@@ -448,6 +453,33 @@ class RunReport:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def saying_how_to_go_on(folder: str | None) -> Iterator[None]:
+    """A job that was stopped as asked ends with 130, and says by which command it goes on.
+
+    Args:
+        folder: for checkpoints; None: there are none.
+    """
+    from ..runners.resilience.controller import JobStoppedError  # late: `--help` needs none of it
+
+    try:
+        yield
+    except JobStoppedError as stopped:
+        is_saved = folder is not None and stopped.checkpoint is not None
+        remark(f"resume with: {_again(str(folder))}" if is_saved else f"nothing was saved: {stopped.fix}")
+        raise typer.Exit(stopped.exit_code) from None
+
+
+def _again(folder: str) -> str:
+    """The command line that goes on from the newest checkpoint in a folder."""
+    given = list(SETTINGS.arguments)
+    if "--resume" in given:
+        at = given.index("--resume")
+        del given[at : at + 2]
+    kept = [one for one in given if not one.startswith("--resume=")]
+    return shlex.join(["rtk", *kept, "--resume", folder])
 
 
 def wants_live_view() -> bool:

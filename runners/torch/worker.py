@@ -16,10 +16,11 @@ from torch import nn
 from ...schemas.documents import digest, write_document
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from ...schemas.plan import Plan
-from ..processes import die_with_launcher
+from ..processes import LAUNCHED, die_with_launcher
 from ..resilience.conditions import cores_here
 from ..resilience.events import Announcement, IterationCommitted, JobEnded, JobStarted
 from ..resilience.link import CoordinatorLink
+from ..resilience.progress import INTERRUPTED
 from ..resilience.protocol import End, Failed, Hello, Leaving, Returning
 from ..resilience.wire import parse_address
 from ..training import NOT_BEFORE, Training
@@ -122,6 +123,10 @@ def be_worker(
         link.close()
         for place in (meeting, *besides):
             place.close()
+    if (
+        end.exit_code == INTERRUPTED and LAUNCHED in os.environ
+    ):  # whoever has asked for it is told once, by the launcher
+        sys.exit(INTERRUPTED)
     if end.exit_code:
         raise EndedError(end)
 
