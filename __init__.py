@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from .viz.diff import diff_plans as _diff_plans
     from .whole_flow import quickstart as quickstart
     from .wiring import draw as draw
+    from .wiring import figure as figure
     from .wiring import import_plan as import_plan
     from .wiring import inject as inject
     from .wiring import profile_measured as profile_measured
@@ -81,7 +82,7 @@ if TYPE_CHECKING:
     verify = _check_plan
     words_of_diff = _as_words
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Where each name is, and what it is called there if that is not the same.
 _PLACES = {
@@ -109,6 +110,7 @@ _PLACES = {
     "draw": "wiring",
     "explain": "planners.explain.explain",
     "export_plan": "runners.torch_csv:to_torch_csv",
+    "figure": "wiring",
     "import_plan": "wiring",
     "inject": "wiring",
     "monitor": "profilers.failslow.monitor.watch",

@@ -12,7 +12,7 @@ from .planners.recovery.answers import PolicyName, answers_if_any, remedies_of
 from .planners.recovery.escalation import escalating
 from .runners.processes import keep_one_arena
 from .runners.training import JobConfig, Training, training_of
-from .schemas.errors import InvalidInputError
+from .schemas.errors import InvalidInputError, require_package
 from .schemas.text import known
 
 if TYPE_CHECKING:
@@ -122,8 +122,12 @@ def local_job(plan: "Plan", training: Training, how: JobConfig, options: Sequenc
     Raises:
         InvalidInputError: something does not fit the plan.
     """
+    from .profilers.models.names import require_model
     from .runners.nursery import Nursery
     from .runners.resilience.controller import LocalJob
+
+    require_model(training.model)  # before torch is imported, which takes seconds
+    require_package("torch")
 
     nursery = Nursery(OF_WORKERS)  # it loads torch while we do
     try:
@@ -172,7 +176,8 @@ def load_training(plan: "Plan", training: Training) -> "tuple[Model, ByteCorpus]
     Raises:
         InvalidInputError: they do not fit.
     """
-    from .profilers.models.names import require_model
+    from .profilers.models.load import load_model
+    from .runners.torch.runner import ByteCorpus, check_model
 
     for t, template in enumerate(plan.templates):
         for i, stage in enumerate(template.stages):
@@ -182,10 +187,6 @@ def load_training(plan: "Plan", training: Training) -> "tuple[Model, ByteCorpus]
                     where=f"/templates/{t}/stages/{i}/tensor_parallel",
                     fix="plan from a profile with costs at tensor_parallel 1 only",
                 )
-    require_model(training.model)  # before torch is imported, which takes seconds
-    from .profilers.models.load import load_model
-    from .runners.torch.runner import ByteCorpus, check_model
-
     model = load_model(training.model, training.microbatch_size, training.sequence_length, training.seed, training.form)
     check_model(plan, model.layers)
     if model.vocabulary is None or model.vocabulary < 256 or model.sequence_length is None:

@@ -11,10 +11,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from .schemas.errors import InvalidInputError
+from .schemas.errors import InvalidInputError, require_package
 from .schemas.text import joined, known, listed
 
 if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
     from .planners.plain.verbs import Delays, Factors
     from .planners.recovery.escalation import RemedyCosts
     from .profilers.refine import MeasuredRun, Refinement
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from .runners.simulator import Simulation
     from .runners.virtual.job import SimulatedRun, SwitchCosts
     from .schemas.cluster import Cluster
+    from .schemas.columns import Selection
     from .schemas.documents import Document
     from .schemas.plan import Layers, Plan
     from .schemas.profile import DataType, Profile
@@ -134,6 +137,7 @@ def profile_measured(
     from .profilers.models.names import require_model
 
     require_model(model)  # before torch is imported, which takes seconds
+    require_package("torch")
     from .profilers.measuring import Measuring, measure
     from .runners.torch.stage import TorchStage
     from .schemas.profile import AS_USUAL, ModelForm
@@ -337,6 +341,7 @@ def drawing_of(document: Any, names: Sequence[str] | None = None) -> "Drawing":
         InvalidInputError: it cannot be drawn, or a plan is not valid.
     """
     from .runners.simulator import Simulation
+    from .schemas.columns import TimelineColumns
     from .schemas.plan import Plan
     from .schemas.timeline import Timeline
     from .viz.drawing import PAINTERS
@@ -344,7 +349,7 @@ def drawing_of(document: Any, names: Sequence[str] | None = None) -> "Drawing":
     documents: list[Any] = list(document) if isinstance(document, list | tuple) else [document]
     names = list(names) if names is not None else [str(number) for number, _ in enumerate(documents, start=1)]
     kinds = {type(one) for one in documents}
-    shown = {Timeline if kind in (Plan, Simulation) else kind for kind in kinds}
+    shown = {Timeline if kind in (Plan, Simulation, TimelineColumns) else kind for kind in kinds}
     painter = PAINTERS.get(next(iter(shown))) if len(shown) == 1 else None
     if painter is None or (painter.alone and len(documents) > 1):
         raise InvalidInputError(
@@ -356,34 +361,40 @@ def drawing_of(document: Any, names: Sequence[str] | None = None) -> "Drawing":
 
 def _as_shown(document: Any) -> Any:
     """A plan as the timeline of its simulation, a simulation as its own; anything else as it is."""
-    from .runners.simulator import Simulation, timeline_of
+    from .runners.simulator import Simulation
+    from .runners.undisturbed import columns_of_plan
     from .schemas.check import require_valid
     from .schemas.plan import Plan
 
     if isinstance(document, Plan):
         require_valid(document, "the plan")
-        return timeline_of(document)
+        return columns_of_plan(document)
     return document.timeline if isinstance(document, Simulation) else document
 
 
-def drawing_of_files(files: Sequence[str], names: Sequence[str]) -> "Drawing":
+def drawing_of_files(files: Sequence[str], names: Sequence[str], part: "Selection | None" = None) -> "Drawing":
     """What files show, as `drawing_of` has it; a plan is simulated.
 
     Args:
         files: plans and timelines, or reports of replays, or one of templates.
         names: of the files, for labels.
+        part: what of plans and timelines is drawn; None: all.
 
     Raises:
-        InvalidInputError: a file cannot be read, is of no such kind, or of one that is not drawn with the others.
+        InvalidInputError: a file cannot be read, is of no such kind, or of one that is not drawn with the others; or
+            nothing of it is in that part.
     """
-    from .runners.simulator import timeline_of
+    from .runners.undisturbed import columns_of_plan
     from .schemas.check import require_valid
+    from .schemas.columns import ALL, columns_of, select
     from .schemas.documents import parse_document, sniff_format
     from .schemas.files import read_bytes, source_of
     from .schemas.plan import Plan
     from .schemas.timeline import Timeline
     from .viz.drawing import PAINTERS
 
+    for file in files:
+        _refuse_folder(file)
     drawable: list[Any] = [Plan, *PAINTERS]
     kinds: dict[str | None, Any] = {one.FORMAT: one for one in drawable}
     laid_over = {Plan.FORMAT, Timeline.FORMAT}
@@ -410,9 +421,55 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str]) -> "Drawing":
         document = parse_document(one, kinds[found], source)
         if isinstance(document, Plan):
             require_valid(document, source)
-            document = timeline_of(document)
+            document = columns_of_plan(document)
         documents.append(document)
-    return drawing_of(documents, names)
+    if part is None or part == ALL:
+        return drawing_of(documents, names)
+    if not set(formats) <= laid_over:
+        raise InvalidInputError(
+            "only of plans and timelines a part can be drawn",
+            where="--pipelines, --workers, --from, --until, --iterations",
+            fix="leave them out",
+        )
+    from .viz.facts import title_of
+
+    whole = title_of([("", columns_of(one)) for one in documents])
+    return replace(drawing_of([select(one, part) for one in documents], names), title=whole)
+
+
+def _refuse_folder(path: str) -> None:
+    """Raise InvalidInputError for a folder: of an atlas one plan can be drawn."""
+    from .planners.slipstream.atlas_folder import PLANS
+
+    if Path(path).is_dir():
+        plans = sorted(str(one) for one in Path(path, PLANS).glob("*.json.gz"))
+        raise InvalidInputError(
+            "this is an atlas, a folder of plans" if plans else "this is a folder",
+            where=path,
+            fix=f"draw one of its plans, such as rtk viz {plans[0]}" if plans else "give files",
+        )
+
+
+def figure(document: Any) -> "Figure":
+    """A plan or a timeline as a plotly figure, which notebooks show and let you change.
+
+    Args:
+        document: a plan, which is simulated; a timeline; a simulation; or a list, which are laid over each other.
+
+    Raises:
+        InvalidInputError: it is none of these, or a plan is not valid.
+    """
+    from .schemas.columns import TimelineColumns
+    from .schemas.timeline import Timeline
+    from .viz.drawing import labelled
+    from .viz.facts import title_of
+    from .viz.figure import figure_of
+
+    shown = [_as_shown(one) for one in (document if isinstance(document, list | tuple) else [document])]
+    if not all(isinstance(one, Timeline | TimelineColumns) for one in shown):
+        raise InvalidInputError("only plans and timelines are figures", fix="draw other documents: rtk.draw")
+    timelines = labelled(shown, [str(number) for number, _ in enumerate(shown, start=1)])
+    return figure_of(timelines, title_of(timelines))
 
 
 def draw(document: Any, path: str, *, title: str | None = None) -> None:
@@ -421,18 +478,21 @@ def draw(document: Any, path: str, *, title: str | None = None) -> None:
     Args:
         document: see `drawing_of`.
         path: of the picture: .html, .svg, .png or .pdf; or .json, a Chrome trace; each also with .gz.
-        title: of the picture; None: the file's name.
+        title: of the picture; None: what the document is, or else the file's name.
 
     Raises:
         InvalidInputError: the document cannot be drawn, or the path's ending names no picture.
     """
-    from .schemas.files import write_bytes
+    from .schemas.files import written
     from .viz.drawing import drawn
     from .viz.style import PICTURE_ENDINGS
 
     bare = Path(path.removesuffix(".gz"))
     known(bare.suffix, (*PICTURE_ENDINGS, ".json"), "--output")
-    write_bytes(path, drawn(drawing_of(document), bare.stem if title is None else title, bare.suffix))
+    drawing = drawing_of(document)
+    pieces = drawn(drawing, title or drawing.title or bare.stem, bare.suffix)
+    with written(path) as stream:
+        stream.writelines(pieces)
 
 
 def svg_of(document: Any) -> str:

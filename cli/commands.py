@@ -1,5 +1,6 @@
 """The commands: each is imported when it is called, so that `rtk --help` and a mistyped name need none of them."""
 
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -9,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 # What `rtk --help` says of each. The module beside this one that has the name, with `_` behind it where the name is a
 # word of Python, defines either `command`, a function, or `app`, a group of commands.
 SUMMARIES = {
+    "init": "Write a job's file, rtk.toml, which the other commands read.",
     "simulate": "Execute a plan on a virtual clock.",
     "run": "Execute a plan on real processes, and go on when some die.",
     "detect": "Find what is slow in logs of iteration times, of calls, and in traces.",
@@ -25,14 +27,16 @@ SUMMARIES = {
     "export": "Write a plan for another runtime.",
     "import": "Make a plan of what another runtime wrote.",
     "schema": "Print the JSON Schema of a file format.",
-    "quickstart": "The whole flow on this machine, in a minute.",
+    "quickstart": "See a training survive a killed worker, on this machine, in a minute.",
     "plan": "Make a plan from a profile.",
     "profile": "What a model costs on a machine, measured or computed.",
+    "config": "What a job's file says, and where values come from.",
     "trace": "Traces of failures and slow-downs: convert, make up, and look at them.",
 }
 MODULES = {"import": "import_"}
 
 
+@cache
 def load(name: str) -> Any:
     """The command of a name, with its options; a group has its commands in `commands`."""
     module = import_module(f".{MODULES.get(name, name)}", __package__)

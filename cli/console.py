@@ -21,6 +21,7 @@ from ..schemas.documents import Document, canonical, canonical_json, write_docum
 from ..schemas.errors import REMARKS, InvalidInputError
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.quantities import Quantity
+from .job import settle
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -130,6 +131,7 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
 
     @wraps(command)
     def gathering(**given: Any) -> Result:
+        given = settle(given)
         for name, (kind, options) in groups.items():
             given[name] = kind(**{option: given.pop(option) for option in options})
         return command(**given)

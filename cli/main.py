@@ -9,11 +9,12 @@ from errno import EDQUOT, EFBIG, EIO, ENOSPC
 import typer
 
 from .. import __version__
-from ..schemas.errors import BugError, InvalidInputError, RtkError, RuntimeFailedError
+from ..schemas.errors import EXTRAS, BugError, InvalidInputError, RtkError, RuntimeFailedError, not_installed
 from ..schemas.files import BOUND
 from ..schemas.quantities import parse_bytes
 from .commands import Commands
 from .console import SETTINGS, ends_itself, forget_output, reader_has_gone
+from .job import blaming_the_file, take_defaults
 
 CANNOT_HOLD = (ENOSPC, EDQUOT, EFBIG, EIO)  # what a full or broken disk says
 
@@ -41,10 +42,19 @@ def options(
     max_input: str = typer.Option(
         "1GiB", "--max-input", metavar="SIZE", help="Read no more of a file, unpacked; before the command's name."
     ),
+    job: str | None = typer.Option(
+        None,
+        "--config",
+        envvar="RTK_CONFIG",
+        metavar="FILE",
+        help="The job's file; by default rtk.toml here, or further up in the repository. Before the command's name.",
+    ),
+    no_job: bool = typer.Option(False, "--no-config", help="Read no job's file; before the command's name."),
 ) -> None:
     """Plan, simulate and run large-model training that keeps going when workers fail or slow down."""
     usual_bytes, BOUND.most_bytes = BOUND.most_bytes, parse_bytes(max_input, "--max-input")
     context.call_on_close(lambda: setattr(BOUND, "most_bytes", usual_bytes))  # it is this command's, not the process's
+    take_defaults(context, job, no_job)
 
 
 @ends_itself()
@@ -73,6 +83,9 @@ def _told(error: Exception) -> RtkError:
     """What is said of an error, and the exit code: never 1, which is a finding's."""
     if isinstance(error, RtkError):
         return error
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package in EXTRAS:
+        return not_installed(package)
     if isinstance(error, MemoryError):
         return RuntimeFailedError("there is not enough memory", fix="ask for less at once, or take a larger machine")
     if isinstance(error, OSError) and error.errno in CANNOT_HOLD and error.filename is None:
@@ -88,7 +101,8 @@ def _told(error: Exception) -> RtkError:
 def _run(arguments: list[str] | None) -> None:
     """Run one command, and see all of its output written."""
     try:
-        app(arguments)
+        with blaming_the_file():
+            app(arguments)
     except SystemExit as end:
         # Where a reader has gone typer ends with 1, which is a finding's, and after Ctrl-C without a word.
         why = end.__context__.__cause__ if isinstance(end.__context__, typer.Exit) else end.__context__

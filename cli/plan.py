@@ -224,15 +224,16 @@ def topology(
     from ..schemas.profile import Profile
 
     given, links = shape.given(), _parse_slow_links(slow_link)
+    read = read_document(profile, Profile)
     made = plan_topology(
-        read_document(profile, Profile),
+        read,
         **given,
         slow=parse_slow_places(slow),
         slow_link=links,
         schedule=schedule,
         seed=seed,
     )
-    present(made, output, common, topology_words(made))
+    present(made, output, common, topology_words(made), layers=read.layers)
 
 
 def _parse_slow_links(values: Sequence[str] | None) -> "dict[Pair, float]":
@@ -284,8 +285,9 @@ def joint(
     from ..schemas.profile import Profile
 
     given = shape.given()
+    read = read_document(profile, Profile)
     made = plan_joint(
-        read_document(profile, Profile),
+        read,
         **given,
         failed=parse_places(failed, "--failed"),
         technique=technique,
@@ -294,7 +296,7 @@ def joint(
     )
     bypassed = listed(made.planner.options["bypassed_links"])
     lines = [f"slow links that carry nothing: {bypassed}"] if bypassed else []
-    present(made, output, common, lines, effort.require_optimal)
+    present(made, output, common, lines, effort.require_optimal, read.layers)
 
 
 app = typer.Typer(no_args_is_help=True, help="Make a plan from a profile.")
@@ -321,7 +323,8 @@ def pipeline(
     from ..schemas.profile import Profile
 
     given = shape.given()
-    present(plan_pipeline(read_document(profile, Profile), **given, schedule=schedule), output, common)
+    read = read_document(profile, Profile)
+    present(plan_pipeline(read, **given, schedule=schedule), output, common, layers=read.layers)
 
 
 @app.command("adaptra")
@@ -349,10 +352,11 @@ def adaptra(
     from ..schemas.profile import Profile
 
     given = {**effort.given(), **shape.given()}
-    made = plan_adaptra(read_document(profile, Profile), **given, technique=technique)
+    read = read_document(profile, Profile)
+    made = plan_adaptra(read, **given, technique=technique)
     cascading = listed(cascading_links(made), between="; ")
     lines = [f"delays beyond what the warm-ups absorb: {cascading}"] if cascading else []
-    present(made, output, common, lines, effort.require_optimal)
+    present(made, output, common, lines, effort.require_optimal, read.layers)
 
 
 app.command("slipstream")(slipstream)

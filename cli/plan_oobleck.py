@@ -49,8 +49,9 @@ def oobleck(
     from ..schemas.documents import read_document
     from ..schemas.templates import Templates
 
+    read = read_document(templates, Templates)
     made = plan_oobleck(
-        read_document(templates, Templates),
+        read,
         nodes,
         global_batch,
         microbatch_size,
@@ -58,7 +59,7 @@ def oobleck(
         objective,
         solver,
     )
-    present(made, output, common, [pipelines_of(made)])
+    present(made, output, common, [pipelines_of(made)], layers=read.layers)
 
 
 def pipelines_of(made: "Plan") -> str:

@@ -102,7 +102,7 @@ def slipstream(
         made = plan_from_atlas(
             from_atlas, failed=places, failures=failures, profile=of, cluster=cluster, overlay=overlay
         )
-        present(made, output, common, _advice(made), effort.require_optimal)
+        present(made, output, common, _advice(made), effort.require_optimal, () if of is None else of.layers)
         return
     if profile is None or pp is None or dp is None or microbatches is None:
         needed = {"PROFILE": profile, "--pp": pp, "--dp": dp, "--microbatches": microbatches}
@@ -111,7 +111,8 @@ def slipstream(
     site, unit = site_of(cluster, overlay), parse_block(failure_unit, "--failure-unit")
     shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), parse_link_delays(link_delay))
     asked = AtlasRequest(shape, technique, unit, effort.effort(), cost, parse_slow_places(slow))
-    atlas, dead = opened(read_document(profile, Profile), asked, site)
+    read = read_document(profile, Profile)
+    atlas, dead = opened(read, asked, site)
     units = units_of(atlas, places, dead)
     if units or failures is not None:
         if max_failures is not None:
@@ -121,7 +122,7 @@ def slipstream(
                 fix="leave it out for one plan, or --failed and --failures for an atlas",
             )
         made = rerouted(atlas, units, failures, asked.effort)
-        present(made, output, common, _advice(made), effort.require_optimal)
+        present(made, output, common, _advice(made), effort.require_optimal, read.layers)
         return
     with progress() as bar:
         task = bar.add_task("plans", total=None)
@@ -142,7 +143,7 @@ def _refuse_beside_from(context: typer.Context) -> None:
     """Raise InvalidInputError if an option was given, if only with its default, that the atlas was made with."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
-        if option.name not in BESIDE_FROM and source is not None and source.name != "DEFAULT":
+        if option.name not in BESIDE_FROM and source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT"):
             raise InvalidInputError(
                 "the atlas was made with a value of its own", where=option.opts[0], fix="leave it out beside --from"
             )

@@ -12,7 +12,7 @@ import typer
 
 from ..runners.processes import MEETING, WorkerProcesses, arguments_of, several
 from ..schemas.documents import canonical_json, read_document, write_document
-from ..schemas.errors import InvalidInputError, RuntimeFailedError
+from ..schemas.errors import InvalidInputError, RuntimeFailedError, require_package
 from ..schemas.files import STANDARD_STREAM, write_bytes
 from ..schemas.quantities import parse_bytes
 from .console import Common, Output, Seed, grouped, print_json, progress
@@ -36,8 +36,10 @@ def start_here(processes: int, arguments: Sequence[str]) -> None:
         arguments: the command line of each, behind `rtk`.
 
     Raises:
+        InvalidInputError: torch is not installed.
         RuntimeFailedError: a rank was killed; what it said is otherwise all there is to say.
     """
+    require_package("torch")  # told once, and not by every rank
     from ..runners.nursery import Nursery  # only here
 
     with (

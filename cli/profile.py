@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -10,12 +9,13 @@ import typer
 from typer.core import TyperGroup
 
 from ..schemas.documents import read_document, write_document
-from ..schemas.errors import InvalidInputError, installing, remark
+from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
-from ..schemas.profile import TIMES, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
+from ..schemas.profile import TIMES, UNTIE, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
 from ..schemas.quantities import SHARE
 from ..schemas.site import read_cluster, with_gpu
 from .console import Common, Output, Seed, emit, grouped, print_table, progress, quantity
+from .job import gives
 from .probe import links
 from .profile_refine import compare, refine
 
@@ -25,12 +25,15 @@ from .profile_refine import compare, refine
 class DefaultVerb(TyperGroup):
     """A group whose first command gets all arguments that do not begin with the name of one.
 
-    So `rtk profile MODEL` measures a model, and `rtk profile compare A B` does something else.
+    So `rtk profile MODEL` measures a model, and `rtk profile compare A B` does something else. Without arguments it
+    shows its help, unless a job's file says which model.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the first command's name before arguments that name none."""
         verbs = list(self.commands)
+        if not args and gives(ctx.default_map, verbs[0], "name"):
+            args = verbs[:1]
         if args and args[0] not in verbs and args[0] not in ctx.help_option_names:
             args = [verbs[0], *args]
         return super().parse_args(ctx, args)
@@ -69,7 +72,10 @@ class FormOptions:
         ),
     ] = None
     checkpointing: Annotated[
-        bool, typer.Option("--checkpointing", help="Blocks keep their input only, and compute the rest again.")
+        bool,
+        typer.Option(
+            "--checkpointing/--no-checkpointing", help="Blocks keep their input only, and compute the rest again."
+        ),
     ] = False
     tp: Annotated[str, typer.Option("--tp", help="Tensor-parallel degrees to measure, such as 1,2,4.")] = "1"
 
@@ -103,7 +109,8 @@ class AnalysisOptions:
     """For which GPU a model is computed instead."""
 
     analytic: Annotated[
-        bool, typer.Option("--analytic", help="Compute instead of measuring, for a GPU that need not be here.")
+        bool,
+        typer.Option("--analytic/--no-analytic", help="Compute instead of measuring, for a GPU that need not be here."),
     ] = False
     gpu: Annotated[str | None, typer.Option("--gpu", help="With --analytic: its name, such as h100-sxm.")] = None
     efficiency: Annotated[
@@ -169,6 +176,12 @@ def model(
     if common.quiet:
         return
     print_layers(profile)
+    for place, layer in enumerate(profile.layers):
+        if layer.tied_to is not None:
+            remark(
+                f"layers {layer.tied_to} and {place} share a matrix (tied weights): `rtk run` cannot train them in "
+                f"different stages yet; to run them, {UNTIE}"
+            )
     recomputed_bytes = profile.model.get("recomputed_bytes")
     if recomputed_bytes:
         remark(
@@ -213,8 +226,6 @@ def _measured(name: str, form: FormOptions, how: MeasureOptions, seed: int, outp
     """The profile; what fits is written beside `output` where not all does."""
     from ..wiring import profile_measured
 
-    if find_spec("torch") is None:
-        raise InvalidInputError("measuring a model needs torch", fix=installing("torch"))
     given = form.given()
     try:
         with progress() as bar:

@@ -146,7 +146,8 @@ def compare(
 
     Sizes and settings are compared exactly. Of times the overall ratio is said first (the machine), then the layers and
     operations that differ from it by more than their noise: 2.5 times both profiles' spreads, at least 2 %; 5 % where a
-    profile says no spread. Numbers of the network differ from 25 % on.
+    profile says no spread. With a noise above 25 % times are too noisy to tell, and count as no difference: measure
+    again with more --repeats, or on a quieter machine. Numbers of the network differ from 25 % on.
     """
     from ..profilers.comparing import compare as comparison_of
     from ..schemas.profile import Profile
@@ -177,6 +178,8 @@ def compare(
 def verdict(found: "Comparison") -> str:
     """What changed, in a line: whether the machine did, or layers, or what is counted."""
     times = _verdict_of_times(found)
+    if not found and found.overall is not None and found.overall.is_unclear:
+        return times
     if not found:
         return f"no difference: {times}"
     if not found.facts:
@@ -192,11 +195,15 @@ def _verdict_of_times(found: "Comparison") -> str:
     noise = f"noise {print_percent(found.overall.noise)}"
     as_long, agree = f"{found.overall.ratio:.3f} times as long", f"overall {found.overall.ratio:.3f}, {noise}"
     layers = len({one.layers for one in found.differing})
+    if not layers and found.overall.is_unclear:
+        return f"the times are too noisy to tell: overall {found.overall.ratio:.2f} x, {noise}"
     if not layers:
         alike = f"times are {as_long} in all layers alike ({noise})"
         return alike if found.overall.differs else f"times agree within their noise ({agree})"
     everyone = _count(len({one.layers for one in found.times}), "layer", "layers")
     others = f"the others are {as_long} ({noise})" if found.overall.differs else f"the others agree ({agree})"
+    if found.overall.is_unclear:
+        others = f"the others are too noisy to tell (overall {found.overall.ratio:.2f} x, {noise})"
     return f"the times of {layers} of {everyone} differ, {others}"
 
 
@@ -268,7 +275,15 @@ def _tree(found: "Comparison", changes: dict[str, Any]) -> dict[str, Any]:
     """The comparison as JSON: what `rtk diff` says of its changes, and how times compare."""
     from dataclasses import asdict
 
-    overall = None if found.overall is None else {**asdict(found.overall), "differs": found.overall.differs}
+    overall = (
+        None
+        if found.overall is None
+        else {
+            **asdict(found.overall),
+            "differs": found.overall.differs,
+            "too_noisy": found.overall.is_unclear,
+        }
+    )
     times = [{**asdict(one), "differs": one.differs} for one in found.times]
     return {**changes, "verdict": verdict(found), "overall": overall, "times": times}
 

@@ -10,7 +10,7 @@ from .console import Common, grouped
 
 @grouped
 def command(
-    name: Annotated[str, typer.Argument(help="atlas, checkpoint, plan, profile, report, timeline or trace.")],
+    name: Annotated[str, typer.Argument(help="atlas, checkpoint, job, plan, profile, report, timeline or trace.")],
     *,
     common: Common,
 ) -> None:

@@ -12,6 +12,8 @@ two profiles of the same thing differ nowhere (a test counts), and a tenth shows
 profile says no spread the noise is UNKNOWN. What is smaller than RESOLUTION_S is below a clock's reading, and no
 difference.
 
+Where the noise is over TOO_NOISY, that nothing differs says nothing: a change of a quarter would not show.
+
 A network has no spread in a profile: its numbers differ where one is more than 1 + NETWORK times the other.
 """
 
@@ -29,6 +31,7 @@ from ..schemas.profile import PASSES, TIMES, Layer, LayerCost, Profile, Spread
 WIDTH = 2.5
 FLOOR = 0.02
 UNKNOWN = 0.05
+TOO_NOISY = 0.25
 RESOLUTION_S = 1e-6
 NETWORK = 0.25
 WHOLE = "F+I+W"
@@ -95,6 +98,11 @@ class Overall:
     def differs(self) -> bool:
         """Whether times as a whole differ by more than their noise."""
         return _is_beyond(self.ratio, self.noise)
+
+    @property
+    def is_unclear(self) -> bool:
+        """Whether the noise is so large that times as a whole neither differ nor agree."""
+        return self.noise > TOO_NOISY and not self.differs
 
 
 @dataclass(frozen=True, slots=True)

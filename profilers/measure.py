@@ -6,13 +6,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from statistics import median, quantiles
+from statistics import median
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
-from ..schemas.profile import Connection, Device, DoesNotFitError, Layer, LayerCost, Network, Profile, Spread
+from ..schemas.profile import (
+    FEWEST_FOR_A_SPREAD,
+    Connection,
+    Device,
+    DoesNotFitError,
+    Layer,
+    LayerCost,
+    Network,
+    Profile,
+    Spread,
+    half_width,
+)
 from ..schemas.protocols import StageExecutor, StageFactory
 from .models.model import Loss, Model, tied
 from .models.sharding import check_share, reduction_s, shard_of, share_loss
@@ -693,17 +704,3 @@ def _settings(module: nn.Module) -> Likeness:
 
 
 # How far the readings behind a time lie apart, reckoned alike wherever a profile says a `spread`.
-
-
-# With fewer readings, a spread says nothing.
-FEWEST_FOR_A_SPREAD = 4
-
-
-def half_width(values: Sequence[float]) -> float:
-    """Half the width of the middle half of two or more values; in their unit.
-
-    Quartiles are those of what the values are a sample of (`exclusive`): within the values, the middle half of a few is
-    narrower than that of many, and comparing.py would take noise for a difference.
-    """
-    lower, _, upper = quantiles(values, n=4)
-    return (upper - lower) / 2

@@ -24,11 +24,10 @@ from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM, source_of
 from ..schemas.orders import check_order_text
 from ..schemas.plan import Layers, Plan
-from ..schemas.profile import TIMES, Device, Layer, LayerCost, Profile, Spread
+from ..schemas.profile import FEWEST_FOR_A_SPREAD, TIMES, Device, Layer, LayerCost, Profile, Spread, half_width
 from ..schemas.timeline import Timeline
 from .annotations import read_annotations
 from .failslow.calls.formats import beginning_of
-from .measure import FEWEST_FOR_A_SPREAD, half_width
 
 # What a measured Timeline says of each stage: how long its operations take, and which workers are slow.
 

@@ -121,7 +121,7 @@ def lower(plan: Plan) -> Program:
     everyone = plan.optimizer == "synchronous"
     instructions = tuple(
         (*_exchanges(plan, worker, executor, rank), reduction, Step(everyone, plan.stage_of(worker).optimizer_s))
-        for worker, reduction in zip(workers, _reductions(plan, workers), strict=True)
+        for worker, reduction in zip(workers, reductions(plan, workers), strict=True)
     )
     return Program(plan, workers, instructions)
 
@@ -171,7 +171,7 @@ def _message(operation: Operation, worker: Worker, other: Worker) -> Message:
     return Message(kind, operation.pipeline, operation.microbatch, min(worker.stage, other.stage))
 
 
-def _reductions(plan: Plan, workers: Sequence[Worker]) -> Iterator[AllReduce]:
+def reductions(plan: Plan, workers: Sequence[Worker]) -> Iterator[AllReduce]:
     """The all-reduce of each rank."""
     stages = [plan.stage_of(worker) for worker in workers]
     runs = _runs_of_layers(stages)

@@ -5,7 +5,7 @@ say; workers may be slow (their plan's `slowdown`) and operations may jitter.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import combinations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..schemas.documents import digest
 from ..schemas.errors import InvalidInputError
 from ..schemas.orders import print_operation
-from ..schemas.plan import Layers, Plan, Worker
+from ..schemas.plan import Layers, Plan, Stage, Worker
 from ..schemas.timeline import Report, Span, Timeline, memory_of_workers
 from .program import (
     AllReduce,
@@ -413,24 +413,44 @@ def _summary(plan: Plan, clock: _Clock, options: dict[str, float]) -> Simulation
 
 
 def _makespan_and_period(clock: _Clock) -> tuple[float, float]:
-    """What an iteration takes whose sums begin when the operations are over, whatever sends hold workers up."""
+    """What the operations of an execution give."""
     spans = [[span for span in machine.spans if is_computed(span)] for machine in clock.machines]
-    begun_s = [own[-1].end_s if own else 0.0 for own in spans]
-    sums_s = [0.0] * len(spans)
-    sums = (one for machine in clock.machines for one in machine.instructions if isinstance(one, AllReduce))
+    return pace_of(
+        [clock.plan.stage_of(machine.worker) for machine in clock.machines],
+        [one for machine in clock.machines for one in machine.instructions if isinstance(one, AllReduce)],
+        [own[0].start_s if own else math.inf for own in spans],
+        [own[-1].end_s if own else 0.0 for own in spans],
+    )
+
+
+def pace_of(
+    stages: Sequence[Stage], sums: Sequence[AllReduce], first_s: Sequence[float], ended_s: Sequence[float]
+) -> tuple[float, float]:
+    """What an iteration takes whose sums begin when the operations are over, whatever sends hold workers up.
+
+    Args:
+        stages: what each rank holds.
+        sums: the all-reduce of each.
+        first_s: when the first operation of each begins; infinite where it has none.
+        ended_s: when the last one ends; 0 where it has none.
+
+    Returns:
+        The makespan, and the period of a staggered optimizer, in s.
+    """
+    begun_s = list(ended_s)
+    sums_s = [0.0] * len(begun_s)
     parts = {part for one in sums for part in one.parts}
     for part in sorted(parts, key=lambda one: one.layers, reverse=True):
         start_s = max(begun_s[rank] + sums_s[rank] for rank in part.ranks)
         for rank in part.ranks:
             begun_s[rank], sums_s[rank] = start_s, part.duration_s
-    stages = [clock.plan.stage_of(machine.worker) for machine in clock.machines]
     makespan_s = max(map(add, begun_s, sums_s), default=0.0) + max((stage.optimizer_s for stage in stages), default=0.0)
     alike: dict[Layers, list[int]] = {}
     for rank, stage in enumerate(stages):
         alike.setdefault(stage.layers, []).append(rank)
     windows_s = (
         begun_s[ranks[0]]
-        - min((spans[rank][0].start_s for rank in ranks if spans[rank]), default=math.inf)
+        - min(first_s[rank] for rank in ranks)
         + sums_s[ranks[0]]
         + max(stages[rank].optimizer_s for rank in ranks)
         for ranks in alike.values()

@@ -203,7 +203,19 @@ def check_plan(plan: Plan) -> list[Violation]:
 def deadlock_free_times(plan: Plan) -> tuple[Floats, Floats]:
     """Start and end of every operation of a valid plan, in worker order: what `check_plan` judged by."""
     table = _tabulate(plan)
+    return _times_in_waves(table, _number_cells(table))
+
+
+def timed_operations(plan: Plan) -> tuple[Columns, Floats, Floats]:
+    """The operations of a valid plan as columns, in worker order, with start and end of each in s."""
+    table = _tabulate(plan)
     cells = _number_cells(table)
+    run = _run(cells) if pays(follow, len(table.kind), NUMPY_OPERATIONS) else None
+    start_s, end_s = _times_in_waves(table, cells) if run is None else (run.start_s, run.end_s)
+    return Columns(table.counts, table.kind, table.pipeline, table.microbatch), start_s, end_s
+
+
+def _times_in_waves(table: _OrderColumns, cells: _Cells) -> tuple[Floats, Floats]:
     forward, backward, _ = _rows_by_cell(cells)
     times = _propagate(table, *_messages(cells, forward, backward))
     assert isinstance(times, _RowTimes), "the plan deadlocks"

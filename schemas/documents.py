@@ -328,13 +328,18 @@ def schema_of(kind: "type[Document]") -> dict[str, Any]:
 
 
 def shipped_schema(name: str) -> bytes:
-    """The bytes of a shipped schema, by its short name such as `plan`.
+    """The bytes of a shipped schema, by its short name such as `plan`; `job` is that of `rtk.toml`.
 
     Raises:
         InvalidInputError: there is none of that name.
     """
+    if name == "job":
+        from .job_file import job_schema
+
+        return canonical_json(job_schema())
     if name not in document_kinds():
-        raise InvalidInputError(f"there is no schema {name!r}", fix=f"the schemas are {', '.join(document_kinds())}")
+        names = sorted([*document_kinds(), "job"])
+        raise InvalidInputError(f"there is no schema {name!r}", fix=f"the schemas are {', '.join(names)}")
     return files("rtk.schemas").joinpath(f"{name}.schema.json").read_bytes()
 
 

@@ -4,6 +4,7 @@ And remarks: what a person may want to know beside a result. `rtk` prints them, 
 """
 
 import logging
+from importlib.util import find_spec
 
 REMARKS = logging.getLogger("rtk")
 
@@ -16,6 +17,19 @@ def remark(text: str) -> None:
 def installing(extra: str) -> str:
     """The command that installs an extra. `rtk` on the Python index is another library: ours is `rtk-train`."""
     return f"pip install 'rtk-train[{extra}]'"
+
+
+# Which extra brings a package that most of rtk works without.
+EXTRAS = {
+    "torch": "torch",
+    "safetensors": "torch",
+    "transformers": "hf",
+    "pyarrow": "parquet",
+    "ortools": "cp-sat",
+    "pyscipopt": "scip",
+    "distributed": "dask",
+    "ray": "ray",
+}
 
 
 class RtkError(Exception):
@@ -48,6 +62,22 @@ class InvalidInputError(RtkError):
     """Wrong usage, or a file that does not say what its format demands (exit code 2)."""
 
     exit_code = 2
+
+
+def not_installed(package: str, where: str | None = None) -> InvalidInputError:
+    """The error of a command that needs one of the packages of `EXTRAS`.
+
+    Args:
+        package: its name.
+        where: the option that asks for it.
+    """
+    return InvalidInputError(f"{package} is not installed", where=where, fix=installing(EXTRAS[package]))
+
+
+def require_package(package: str, where: str | None = None) -> None:
+    """Raise `not_installed` if a package is not here; it is not imported. Arguments as for `not_installed`."""
+    if find_spec(package) is None:
+        raise not_installed(package, where)
 
 
 class InfeasibleError(RtkError):

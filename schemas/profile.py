@@ -59,6 +59,22 @@ PASSES = {"F": "forward_s", "I": "backward_input_s", "W": "backward_weight_s"}
 TIMES = {**PASSES, "step": "optimizer_s"}
 
 
+# With fewer readings, a spread says nothing.
+FEWEST_FOR_A_SPREAD = 4
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half the width of the middle half of two or more values; in their unit.
+
+    Quartiles are those of what the values are a sample of (`exclusive`): within the values, the middle half of a few is
+    narrower than that of many, and comparing.py would take noise for a difference.
+    """
+    from statistics import quantiles
+
+    lower, _, upper = quantiles(values, n=4)
+    return (upper - lower) / 2
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """How far the readings behind measured times lie apart: half the width of their middle half, for each time."""
@@ -165,6 +181,17 @@ def held_bytes(layers: "Sequence[HoldsBytes]", first: int, stop: int) -> tuple[f
     """The parameters and the state of a stage of layers [first, stop) of a model, in bytes."""
     added = [added_bytes(layer, first) for layer in layers[first:stop]]
     return sum(parameter_bytes for parameter_bytes, _ in added), sum(state_bytes for _, state_bytes in added)
+
+
+# How two layers that share a matrix can be trained all the same.
+UNTIE = 'untie them and profile again (in a config.json: "tie_word_embeddings": false), or take one stage: --pp 1'
+
+
+def ties_across(layers: "Sequence[HoldsBytes]", stages: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The pairs of layers that share a matrix, the earlier one first, and that stages [first, stop) keep apart."""
+    first_of = {place: first for first, stop in stages for place in range(first, stop)}
+    ties = [(one.tied_to, place) for place, one in enumerate(layers) if one.tied_to is not None]
+    return [(earlier, later) for earlier, later in ties if first_of.get(earlier) != first_of.get(later)]
 
 
 def ring_steps(ranks: int) -> int:

@@ -42,7 +42,7 @@ def time_unit(seconds: float) -> TimeUnit:
 
 
 # Longer than any axis: in a sentence or a table who reads hours counts them in hours.
-_LONG = (TimeUnit("d", 1 / 86_400), 172_800.0), (TimeUnit("h", 1 / 3600), 7200.0), (TimeUnit("min", 1 / 60), 600.0)
+_LONG = (TimeUnit("d", 1 / 86_400), 172_800.0), (TimeUnit("h", 1 / 3600), 7200.0), (TimeUnit("min", 1 / 60), 120.0)
 
 
 def print_time(seconds: float, unit: TimeUnit | None = None) -> str:

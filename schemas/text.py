@@ -19,6 +19,11 @@ def counted(count: int, noun: str, plural: str = "s") -> str:
     return f"{count} {noun}{'' if count == 1 else plural}"
 
 
+def with_article(noun: str) -> str:
+    """`a tuple`, `an int`, `an Embedding`."""
+    return f"{'an' if noun[:1].lower() in set('aeiou') else 'a'} {noun}"
+
+
 def listed(names: Iterable[str], most: int = MOST_LISTED, between: str = ", ") -> str:
     """`0/1, 1/2`; of many only the first few, and how many more there are: `0/0, 0/1, 0/2, 0/3 and 5 more`.
 

@@ -1,29 +1,34 @@
-"""Chrome trace JSON, for chrome://tracing, Perfetto (ui.perfetto.dev) and the analysers that read torch's traces."""
+"""Chrome trace JSON, for chrome://tracing, Perfetto (ui.perfetto.dev) and the analysers that read torch's traces.
 
+Traces are written piece by piece, as text: one of millions of operations takes little more memory than its columns.
+"""
+
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..schemas.timeline import Span, Timeline
-from .scene import (
-    Labelled,
-    aligned,
-    is_rerouted,
-    kind_of,
-    memory_curves,
-    operation_of,
-    worker_place,
-    workers_of,
-)
+import numpy as np
+
+from ..schemas.columns import TimelineColumns, columns_of, worker_place
+from ..schemas.orders import KINDS
+from .facts import Labelled, curves_of, workers_of
 from .style import LOOKS
 
 Record = dict[str, Any]
 
 COMPUTE, COMMUNICATION = 0, 1
 STREAMS = {COMPUTE: "compute", COMMUNICATION: "communication"}
+PIECE = 20_000  # spans that are turned into text at once
 
 
 def chrome_trace(timelines: Sequence[Labelled]) -> dict[str, Any]:
-    """Turn timelines into one trace in the Trace Event Format.
+    """What `trace_pieces` writes, as values."""
+    tree: dict[str, Any] = json.loads("".join(trace_pieces(timelines)))
+    return tree
+
+
+def trace_pieces(timelines: Sequence[Labelled]) -> Iterator[str]:
+    """Turn timelines into one trace in the Trace Event Format, as pieces of its text.
 
     A worker is a process, a stream a thread, an operation a complete event (`X`); arrows (`s`, `f`) lead from an
     operation to the one on the next worker that waits for it; memory is a counter (`C`), events are instants (`i`).
@@ -34,27 +39,40 @@ def chrome_trace(timelines: Sequence[Labelled]) -> dict[str, Any]:
             of their own, whose names begin with the labels.
     """
     several = len(timelines) > 1
-    records: list[Record] = []
+    whole = [(label, columns_of(timeline)) for label, timeline in timelines]
+    sources = [
+        {"label": label, "source": columns.source, "paced": columns.paced, "plan": columns.plan}
+        for label, columns in whole
+    ]
+    # In the order of sorted keys.
+    yield f'{{"displayTimeUnit":"ms","otherData":{_text({"timelines": sources})},"traceEvents":['
+    written = 0
     first_pid = 1  # 0 is the idle process in Perfetto
-    for label, timeline in timelines:
-        workers = workers_of([timeline])
+    for label, columns in whole:
+        workers = workers_of([columns])
         pids = {worker: first_pid + index for index, worker in enumerate(workers)}
         first_pid += len(workers)
-        shown = aligned(timeline) if several else timeline
-        records += _names(pids, f"{label}: " if several else "")
-        records += [_operation(span, pids[span.worker]) for span in shown.spans]
-        records += _arrows(shown, pids, len(records))
-        records += [
-            {"ph": "C", "name": "memory", "pid": pids[worker], "ts": _us(time_s), "args": {"bytes": size}}
-            for worker, points in memory_curves(shown).items()
-            for time_s, size in points
-        ]
-        records += _instants(shown, pids)
-    sources = [
-        {"label": label, "source": timeline.source, "paced": timeline.paced, "plan": timeline.plan}
-        for label, timeline in timelines
-    ]
-    return {"traceEvents": records, "displayTimeUnit": "ms", "otherData": {"timelines": sources}}
+        shown = columns.aligned() if several else columns
+        for record in _records(shown, pids, f"{label}: " if several else "", written):
+            yield f",{record}" if written else record
+            written += 1
+    yield "]}"
+
+
+def _records(shown: TimelineColumns, pids: dict[str, int], prefix: str, written: int) -> Iterator[str]:
+    names = [_text(record) for record in _names(pids, prefix)]
+    yield from names
+    yield from _operations(shown, pids)
+    yield from _arrows(shown, pids, written + len(names) + len(shown))
+    for worker, points in curves_of(shown):
+        pid = pids[worker]
+        for time_s, size in points:
+            yield f'{{"args":{{"bytes":{size}}},"name":"memory","ph":"C","pid":{pid},"ts":{time_s * 1e6}}}'
+    yield from map(_text, _instants(shown, pids))
+
+
+def _text(tree: Any) -> str:
+    return json.dumps(tree, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 def _names(pids: dict[str, int], prefix: str) -> Iterator[Record]:
@@ -66,49 +84,74 @@ def _names(pids: dict[str, int], prefix: str) -> Iterator[Record]:
             yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _operation(span: Span, pid: int) -> Record:
-    kind = kind_of(span)
-    operation = operation_of(span.worker, span.op)
-    arguments: Record = {"iteration": span.iteration}
-    if operation is not None:
-        arguments["microbatch"] = f"{operation.pipeline}.{operation.microbatch}"
-        arguments["rerouted"] = is_rerouted(span)
-    return {
-        "ph": "X",
-        "name": span.op,
-        "cat": LOOKS[kind].words,
-        "pid": pid,
-        "tid": COMMUNICATION if kind_of(span) == "allreduce" else COMPUTE,
-        "ts": _us(span.start_s),
-        "dur": _us(span.end_s - span.start_s),
-        "args": arguments,
-    }
+def _operations(shown: TimelineColumns, pids: dict[str, int]) -> Iterator[str]:
+    """A complete event for each span."""
+    pid_of = [pids[name] for name in shown.names]
+    own_of = [worker_place(name)[0] for name in shown.names]
+    for part in np.array_split(np.arange(len(shown)), len(shown) // PIECE + 1):
+        fields = (shown.worker, shown.kind, shown.pipeline, shown.microbatch, shown.iteration)
+        times_us = (shown.start_s[part] * 1e6).tolist(), ((shown.end_s[part] - shown.start_s[part]) * 1e6).tolist()
+        rows = zip(*(one[part].tolist() for one in fields), *times_us, strict=True)
+        for worker, kind, pipeline, microbatch, iteration, start_us, takes_us in rows:
+            tid = COMPUTE
+            if kind < len(KINDS):
+                letter = KINDS[kind]
+                cat = LOOKS[letter].words
+                rerouted = pipeline != own_of[worker]
+                name = f'"{letter}{pipeline}.{microbatch}"' if rerouted else f'"{letter}{microbatch}"'
+                said = f',"microbatch":"{pipeline}.{microbatch}","rerouted":{"true" if rerouted else "false"}'
+            else:
+                op, said = shown.others[kind - len(KINDS)], ""
+                name = _text(op)
+                cat = LOOKS[op if op in ("allreduce", "step") else "other"].words
+                tid = COMMUNICATION if op == "allreduce" else COMPUTE
+            yield (
+                f'{{"args":{{"iteration":{iteration}{said}}},"cat":"{cat}","dur":{takes_us},"name":{name},'
+                f'"ph":"X","pid":{pid_of[worker]},"tid":{tid},"ts":{start_us}}}'
+            )
 
 
-def _arrows(timeline: Timeline, pids: dict[str, int], first_id: int) -> Iterator[Record]:
+def _arrows(shown: TimelineColumns, pids: dict[str, int], number: int) -> Iterator[str]:
     """Messages: activations from F at stage i to F at stage i+1, gradients from I or B at stage i+1 to stage i."""
-    holders: dict[tuple[str, int, tuple[int, int, int]], Span] = {}
-    for span in timeline.spans:
-        operation = operation_of(span.worker, span.op)
-        if operation is not None and operation.kind != "W":
-            direction = "forward" if operation.kind == "F" else "backward"
-            microbatch = (span.iteration, operation.pipeline, operation.microbatch)
-            holders[direction, worker_place(span.worker)[1], microbatch] = span
-    number = first_id
-    for (direction, stage, microbatch), receiver in holders.items():
-        sender = holders.get((direction, stage - 1 if direction == "forward" else stage + 1, microbatch))
-        if sender is None:
-            continue
-        common = {"name": "message", "cat": "message", "id": number, "tid": COMPUTE}
+    receivers, senders = _messages(shown)
+    pid_of = np.array([pids[name] for name in shown.names], dtype=np.int64)
+    for part in np.array_split(np.arange(len(receivers)), len(receivers) // PIECE + 1):
+        sender, receiver = senders[part], receivers[part]
         # Half-way: viewers tie an arrow to the slice around its time, and at an end another slice may begin.
-        sent_us = _us((sender.start_s + sender.end_s) / 2)
-        yield {**common, "ph": "s", "pid": pids[sender.worker], "ts": sent_us}
-        yield {**common, "ph": "f", "bp": "e", "pid": pids[receiver.worker], "ts": _us(receiver.start_s)}
-        number += 1
+        sent_us = (shown.start_s[sender] + shown.end_s[sender]) / 2 * 1e6
+        received_us = shown.start_s[receiver] * 1e6
+        ends = pid_of[shown.worker[sender]], sent_us, pid_of[shown.worker[receiver]], received_us
+        for from_pid, from_us, to_pid, to_us in zip(*(one.tolist() for one in ends), strict=True):
+            common = f'"cat":"message","id":{number},"name":"message"'
+            yield f'{{{common},"ph":"s","pid":{from_pid},"tid":{COMPUTE},"ts":{from_us}}}'
+            yield f'{{"bp":"e",{common},"ph":"f","pid":{to_pid},"tid":{COMPUTE},"ts":{to_us}}}'
+            number += 1
 
 
-def _instants(timeline: Timeline, pids: dict[str, int]) -> Iterator[Record]:
-    for event in timeline.events:
+def _messages(shown: TimelineColumns) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
+    """The spans that wait for a message, and for each the one that sends it; of what was done twice the last one."""
+    rows = np.flatnonzero(shown.is_computed & (shown.kind != KINDS.index("W")))
+    is_forward = shown.kind[rows] == KINDS.index("F")
+    stage = shown.places[shown.worker[rows], 1]
+    # One number for direction, iteration, micro-batch and stage, with a free place beside the outermost stages.
+    key = is_forward.astype(np.int64)
+    for column in (shown.iteration, shown.pipeline, shown.microbatch):
+        values, place = np.unique(column[rows], return_inverse=True)
+        key = key * max(len(values), 1) + place
+    depth = int(stage.max(initial=0)) + 3
+    key = key * depth + stage + 1
+    keys, first = np.unique(key, return_index=True)
+    _, from_behind = np.unique(key[::-1], return_index=True)
+    last = len(key) - 1 - from_behind
+    order = np.argsort(first)
+    from_key = keys[order] + np.where(is_forward[first[order]], -1, 1)
+    at = np.searchsorted(keys, from_key).clip(max=max(len(keys) - 1, 0))
+    found = keys[at] == from_key if len(keys) else np.zeros(0, dtype=bool)
+    return rows[last[order][found]], rows[last[at[found]]]
+
+
+def _instants(shown: TimelineColumns, pids: dict[str, int]) -> Iterator[Record]:
+    for event in shown.events:
         known = event.worker in pids
         yield {
             "ph": "i",
@@ -117,10 +160,6 @@ def _instants(timeline: Timeline, pids: dict[str, int]) -> Iterator[Record]:
             "s": "p" if known else "g",
             "pid": pids[event.worker] if event.worker in pids else min(pids.values(), default=1),
             "tid": COMPUTE,
-            "ts": _us(event.time_s),
+            "ts": event.time_s * 1e6,
             "args": {"message": event.message},
         }
-
-
-def _us(seconds: float) -> float:
-    return seconds * 1e6

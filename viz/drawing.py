@@ -3,16 +3,19 @@
 `PAINTERS` says who draws which documents.
 """
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..schemas.columns import columns_of
 from ..schemas.errors import InvalidInputError
 from ..schemas.replay import ReplayReport
 from ..schemas.templates import Templates
 from ..schemas.timeline import Timeline
-from .chrome import chrome_trace
+from .chrome import trace_pieces
+from .facts import Drawable, LabelledColumns, title_of
+from .gantt import gantt_html
 from .painter import Picture
 from .replay import replay_picture
 from .replay_page import comparison_html, replay_html
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
+RECORDS = 5_000  # of a trace that are written at once
+
+
 @dataclass(frozen=True)
 class Drawing:
     """What files show, in each of its forms; each is made when it is asked for.
@@ -31,31 +37,42 @@ class Drawing:
     Attributes:
         html: a page, by its title.
         picture: a still picture, by its title.
-        trace: a Chrome trace; an error where there is none.
+        trace: the pieces of a Chrome trace's text; an error where there is none.
         charts: text for a terminal of so many columns.
+        plotly: a page with plotly in it, by its title; None: there is none.
+        title: what they are; empty: nothing better than their files' names.
     """
 
     html: Callable[[str], str]
     picture: Callable[[str], Picture]
-    trace: Callable[[], dict[str, Any]]
+    trace: Callable[[], Iterator[str]]
     charts: "Callable[[int], list[Text]]"
+    plotly: Callable[[str], str] | None = None
+    title: str = ""
 
 
-def _of_timelines(documents: Sequence[Timeline], names: Sequence[str]) -> Drawing:
+def _of_timelines(documents: Sequence[Drawable], names: Sequence[str]) -> Drawing:
     """Gantt charts of timelines: all over each other, in a terminal one each."""
     timelines = labelled(documents, names)
-
-    def html(title: str) -> str:
-        from .gantt import gantt_html  # loads plotly
-
-        return gantt_html(timelines, title)
 
     def charts(width: int) -> "list[Text]":
         from .terminal import terminal_gantt
 
         return [terminal_gantt(timeline, width, label) for label, timeline in timelines]
 
-    return Drawing(html, lambda title: timelines_picture(timelines, title), lambda: chrome_trace(timelines), charts)
+    def plotly(title: str) -> str:
+        from .figure import plotly_html  # loads plotly
+
+        return plotly_html(timelines, title)
+
+    return Drawing(
+        lambda title: gantt_html(timelines, title),
+        lambda title: timelines_picture(timelines, title),
+        lambda: trace_pieces(timelines),
+        charts,
+        plotly,
+        title_of(timelines),
+    )
 
 
 def _of_templates(documents: Sequence[Templates], names: Sequence[str]) -> Drawing:
@@ -103,7 +120,7 @@ def _of_replays(documents: Sequence[ReplayReport], names: Sequence[str]) -> Draw
     )
 
 
-def _no_trace(what: str, fix: str) -> dict[str, Any]:
+def _no_trace(what: str, fix: str) -> Iterator[str]:
     raise InvalidInputError(what, where="--json, or an output in .json", fix=fix)
 
 
@@ -129,12 +146,12 @@ PAINTERS: dict[type[Any], Painter] = {
 }
 
 
-def labelled(timelines: Sequence[Timeline], names: Sequence[str]) -> list[tuple[str, Timeline]]:
+def labelled(timelines: Sequence[Drawable], names: Sequence[str]) -> list[LabelledColumns]:
     """Each timeline with a label of its own: its source, then its name, then a number, as far as needed."""
     labels: list[str] = [timeline.source for timeline in timelines]
     if len(set(labels)) < len(labels):
         labels = [f"{label} {name}" for label, name in zip(labels, names, strict=True)]
-    return list(zip(numbered(labels), timelines, strict=True))
+    return list(zip(numbered(labels), map(columns_of, timelines), strict=True))
 
 
 def numbered(labels: Sequence[str]) -> list[str]:
@@ -144,18 +161,33 @@ def numbered(labels: Sequence[str]) -> list[str]:
     return [f"{label} ({number})" for number, label in enumerate(labels, start=1)]
 
 
-def drawn(drawing: Drawing, title: str, ending: str) -> bytes:
-    """The bytes of a picture's file.
+def drawn(drawing: Drawing, title: str, ending: str, by_plotly: bool = False) -> Iterator[bytes]:
+    """A picture's file, piece by piece.
 
     Args:
         drawing: what to draw.
         title: of the picture.
         ending: of the file's name: `.html`, `.svg`, `.png`, `.pdf`, or `.json` for a Chrome trace.
+        by_plotly: make a page with plotly in it.
+
+    Raises:
+        InvalidInputError: there is no such picture of it.
     """
+    if by_plotly and (ending != ".html" or drawing.plotly is None):
+        raise InvalidInputError(
+            "plotly draws pages of plans and timelines only", where="--plotly", fix="leave it out, or end -o in .html"
+        )
+    if by_plotly and drawing.plotly is not None:
+        return iter((drawing.plotly(title).encode(),))
     if ending == ".html":
-        return drawing.html(title).encode()
+        return iter((drawing.html(title).encode(),))
     if ending in STILL_ENDINGS:
-        return drawing.picture(title).data(ending)
-    # Traces are long and read by programs: without the indentation of documents.
-    text = json.dumps(drawing.trace(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return f"{text}\n".encode()
+        return iter((drawing.picture(title).data(ending),))
+    return _in_blocks(drawing.trace())
+
+
+def _in_blocks(pieces: Iterator[str]) -> Iterator[bytes]:
+    """Text in pieces that are worth writing, with a newline at the end."""
+    while block := "".join(islice(pieces, RECORDS)):
+        yield block.encode()
+    yield b"\n"

@@ -6,7 +6,7 @@ from rich.text import Text
 from ..schemas.quantities import print_number, print_time, ticks
 from ..schemas.replay import ReplayReport
 from ..schemas.templates import Templates
-from ..schemas.timeline import Timeline
+from .facts import Drawable
 from .replay import PURPOSES, contestants, print_share, report_facts, shares_of, title_of
 from .scene import Bar, Gap, Row, Scene, lay_out
 from .style import INK, LOOKS, time_colour
@@ -23,7 +23,7 @@ _CHARACTERS = dict(zip(PURPOSES, "█▒×dpcrk·", strict=True))  # noqa: RUF00
 Cell = tuple[str, str]
 
 
-def terminal_gantt(timeline: Timeline, width: int, label: str = "") -> Text:
+def terminal_gantt(timeline: Drawable, width: int, label: str = "") -> Text:
     """Draw a timeline in lines of text.
 
     Each operation begins with its letter and, where it fits, its micro-batch; lines fill it up to its end, another line

@@ -6,8 +6,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..schemas.quantities import print_number, print_time, ticks
+from .facts import Labelled
 from .painter import LINE, PAD, WIDTH, Picture, Sheet, painting, time_axis
-from .scene import Bar, Labelled, Scene, lay_out, print_peaks, with_room
+from .scene import Bar, Scene, lay_out, print_peaks, with_room
 from .style import (
     ALARM,
     FAINT,

@@ -12,7 +12,7 @@ from itertools import accumulate
 from math import isfinite
 from typing import Any, Literal
 
-from ...schemas.errors import InfeasibleError, InvalidInputError, LimitReachedError, installing
+from ...schemas.errors import InfeasibleError, InvalidInputError, LimitReachedError, require_package
 from .exact import Groups, Pace, Range, least_variance, min_max, nearest, shared_min_max, shared_variance
 
 SOLVERS = {"min-max": "highs", "variance": "scip_direct"}
@@ -39,12 +39,7 @@ def solve_in_pyomo(
     if not isfinite(time_limit_s):
         raise InvalidInputError(f"{time_limit_s:g} s is no limit", where="--time-limit", fix="give a finite number")
     if objective == "variance":
-        try:
-            import pyscipopt  # noqa: F401
-        except ImportError as error:
-            raise InvalidInputError(
-                "SCIP, for the variance, is not installed", where="--solver", fix=installing("scip")
-            ) from error
+        require_package("pyscipopt", "--objective variance")
     model = _model(groups, units, objective, least, most)
     # Solve the model to a proven optimum and load it.
     from pyomo.contrib.solver.common.factory import SolverFactory

@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils._pytree import MappingKey, SequenceKey, TreeSpec, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.text import with_article
 from .model import describe, matching, seeded
 from .skeleton import Reached, Replay, Stop, Stub, Values, skeleton
 
@@ -96,7 +97,7 @@ def first_tensor(value: Any) -> torch.Tensor:
     if isinstance(value, tuple | list) or hasattr(value, "to_tuple"):
         found = value[0] if len(value) else None
     if not isinstance(found, torch.Tensor):
-        raise TypeError(f"it gives a {type(found).__name__}, and must give one tensor")
+        raise TypeError(f"it gives {with_article(type(found).__name__)}, and must give one tensor")
     return found
 
 

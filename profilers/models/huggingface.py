@@ -3,13 +3,12 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import nn
 
-from ...schemas.errors import InvalidInputError, installing
+from ...schemas.errors import InvalidInputError, require_package
 from ...schemas.profile import ModelForm
 from ...schemas.text import joined
 from ..analytic.configuration import read_config, unsupported
@@ -77,8 +76,7 @@ def load_config(
 @contextmanager
 def _offline() -> Iterator[None]:
     """Import transformers so that it asks nobody for anything, and make it say errors only."""
-    if find_spec("transformers") is None:
-        raise InvalidInputError("a Hugging Face config needs transformers", fix=installing("hf"))
+    require_package("transformers", "a Hugging Face config.json")
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when it is imported first
     from transformers.utils import logging as transformers_logging
 

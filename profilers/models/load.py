@@ -9,6 +9,7 @@ from torch import nn
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.profile import AS_USUAL, ModelForm
+from ...schemas.text import with_article
 from ..analytic.configuration import is_config
 from .cut import cut_module, first_tensor
 from .gpt import TENSOR_PARALLEL, gpt_layers, language_model_loss
@@ -22,8 +23,10 @@ from .model import (
     UserModel,
     apply,
     describe,
+    failed_in_file,
     free_bytes,
     in_type,
+    line_in_file,
     load_user_model,
     loss_in_float32,
     require_memory,
@@ -164,7 +167,7 @@ def _example(
     if isinstance(first, nn.Linear):
         sequence = () if sequence_length is None else (sequence_length,)
         return _vector_example(name, user.modules, (microbatch_size, *sequence, first.in_features))
-    found = "no layer has parameters" if first is None else f"the first is a {type(first).__name__}"
+    found = "no layer has parameters" if first is None else f"the first is {with_article(type(first).__name__)}"
     raise InvalidInputError(
         f"what the model reads cannot be told from its layers: {found}",
         where=name,
@@ -213,8 +216,8 @@ def _default_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def _does_not_work(name: str, error: Exception) -> InvalidInputError:
-    return InvalidInputError(
-        f"the model does not work on an example: {describe(error)}",
-        where=name,
-        fix="define example(microbatch_size, sequence_length) and loss(output, target) in the file to suit it",
-    )
+    path, what = name.rpartition(":")[0], "the model does not work on an example"
+    fix = "define example(microbatch_size, sequence_length) and loss(output, target) in the file to suit it"
+    if line_in_file(error, path) is None:
+        return InvalidInputError(f"{what}: {describe(error)}", where=name, fix=fix)
+    return failed_in_file(what, error, path, f"correct the file, or {fix}")

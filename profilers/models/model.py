@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch import nn
 
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.profile import AS_USUAL, DataType, ModelForm
+from ...schemas.text import with_article
 from .names import require_file
 from .sharding import Cut, TensorParallelPlan
 from .skeleton import title_of
@@ -57,11 +59,11 @@ def load_user_model(name: str, is_cut: bool) -> UserModel:
         )
     try:
         made = factory()
-    except Exception as error:
-        raise InvalidInputError(f"{factory_name} failed: {describe(error)}", where=path) from error
+    except (Exception, SystemExit) as error:
+        raise failed_in_file(f"{factory_name} failed", error, path) from error
     if is_cut and not isinstance(made, nn.Module):
         raise InvalidInputError(
-            f"the factory returned a {type(made).__name__}, and only modules can be cut by name",
+            f"the factory returned {with_article(type(made).__name__)}, and only modules can be cut by name",
             where=name,
             fix="return the nn.Module, or leave --cut away",
         )
@@ -73,9 +75,33 @@ def load_user_model(name: str, is_cut: bool) -> UserModel:
     )
 
 
-def describe(error: Exception) -> str:
+def failed_in_file(what: str, error: BaseException, path: str, fix: str = "correct the file") -> InvalidInputError:
+    """The error for an exception that a user's file has raised, with the last line of that file that was executed.
+
+    Args:
+        what: has failed.
+        error: the exception.
+        path: of the file.
+        fix: what to do about it.
+    """
+    where = line_in_file(error, path) or path
+    return InvalidInputError(f"{what}: {describe(error)}", where=where, fix=f"{fix}; --debug shows the whole traceback")
+
+
+def line_in_file(error: BaseException, path: str) -> str | None:
+    """`net.py:7, in make`: where in a file an exception, or else what it came from, was raised; None: not in it."""
+    file = Path(path).resolve()
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).resolve() == file:
+        return f"{path}:{error.lineno}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if Path(frame.filename).resolve() == file:
+            return f"{path}:{frame.lineno}" + (f", in {frame.name}" if frame.name != "<module>" else "")
+    return None if error.__cause__ is None else line_in_file(error.__cause__, path)
+
+
+def describe(error: BaseException) -> str:
     """An exception of the user's code in one line: its kind and its message's first line."""
-    lines = str(error).strip().splitlines()
+    lines = str(error.msg if isinstance(error, SyntaxError) else error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
@@ -87,8 +113,8 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise InvalidInputError(f"the file cannot be imported: {describe(error)}", where=str(path)) from error
+    except (Exception, SystemExit) as error:
+        raise failed_in_file("the file cannot be imported", error, str(path)) from error
     return module
 
 
@@ -105,7 +131,7 @@ def _layers(made: Any, name: str) -> list[nn.Module]:
     if isinstance(made, nn.Module) and (patterns := candidates(made)):
         fix += f"; or cut the module: --cut {patterns}"
     raise InvalidInputError(
-        f"the factory returned a {type(made).__name__} that is no sequence of layers", where=name, fix=fix
+        f"the factory returned {with_article(type(made).__name__)} that is no sequence of layers", where=name, fix=fix
     )
 
 
@@ -231,7 +257,9 @@ def apply(layers: Iterable[nn.Module], value: torch.Tensor) -> torch.Tensor:
             taken = f"layer {place}, {title_of(layer)}, does not take {tuple(value.shape)}"
             raise RuntimeError(f"{taken}: {describe(error)}") from error
         if not isinstance(given, torch.Tensor):
-            raise TypeError(f"{title_of(layer)} returns a {type(given).__name__}, and must return one tensor")
+            raise TypeError(
+                f"{title_of(layer)} returns {with_article(type(given).__name__)}, and must return one tensor"
+            )
         value = given
     return value
 

@@ -20,6 +20,7 @@ from torch.utils._pytree import TreeSpec
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.profile import Connection
+from ...schemas.text import with_article
 from .skeleton import Checkpointed, Stub
 
 Cut = Literal["colwise", "rowwise", "vocabulary"]
@@ -222,7 +223,7 @@ def _cuts(layer: nn.Module, plan: TensorParallelPlan | None) -> dict[str, Cut]:
         if cut is not None and not isinstance(module, Stub):
             if cut not in _dimensions(module):
                 raise InvalidInputError(
-                    f"{_called(name, module)} is a {type(module).__name__}, which cannot be cut {cut}",
+                    f"{_called(name, module)} is {with_article(type(module).__name__)}, which cannot be cut {cut}",
                     where="the tensor-parallel plan",
                     fix="linear layers are cut colwise, rowwise or by vocabulary, embeddings by vocabulary",
                 )

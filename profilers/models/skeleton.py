@@ -157,6 +157,8 @@ def skeleton(module: nn.Module, instead: dict[nn.Module, nn.Module], kept: Colle
 class PromptLinear(nn.Linear):
     """A linear layer whose weight gradient is computed at once: runners put off that of `nn.Linear` only."""
 
+    title = "Linear"  # what it was, and is to its user
+
 
 class Checkpointed(nn.Module):
     """A layer whose forward pass is repeated when its backward pass begins, and whose weight gradients come with it.

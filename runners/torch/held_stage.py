@@ -12,6 +12,7 @@ from torch import nn
 
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
+from ...schemas.text import with_article
 from .stage import FlatGradients, Loss, TorchStage
 from .staging import HostStaging
 
@@ -294,7 +295,7 @@ def _as_tensor(entry: Any) -> torch.Tensor:
     if isinstance(entry, int | float):
         return torch.tensor(entry, dtype=torch.float64)
     raise InvalidInputError(
-        f"the optimizer keeps a {type(entry).__name__}, which cannot be handed over",
+        f"the optimizer keeps {with_article(type(entry).__name__)}, which cannot be handed over",
         fix="use an optimizer whose state is tensors and numbers, such as AdamW",
     )
 

@@ -25,6 +25,7 @@ from ...schemas.check import require_valid
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Plan, Worker
+from ...schemas.profile import UNTIE
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Send, Sending, lower
 from .delegates import Delegates
@@ -326,16 +327,18 @@ def check_model(plan: Plan, layers: Sequence[nn.Module]) -> None:
                 where=where,
                 fix="plan from a profile of this model",
             )
-        owner: dict[int, int] = {}
+        owner: dict[nn.Parameter, tuple[int, int]] = {}  # the stage and the layer that have it first
         for index, stage in enumerate(template.stages):
-            for parameter in {id(p) for layer in layers[slice(*stage.layers)] for p in layer.parameters()}:
-                if owner.setdefault(parameter, index) != index:
-                    raise InvalidInputError(
-                        f"stages {owner[parameter]} and {index} share a parameter (tied weights)",
-                        where=where,
-                        fix='untie the weights (in a config.json "tie_word_embeddings": false), or plan so that '
-                        "both layers are in one stage",
-                    )
+            for place in range(*stage.layers):
+                for parameter in layers[place].parameters():
+                    first, earlier = owner.setdefault(parameter, (index, place))
+                    if first != index:
+                        raise InvalidInputError(
+                            f"layers {earlier} and {place} share a matrix (tied weights), and are in stages {first} "
+                            f"and {index}: that cannot be trained yet",
+                            where=where,
+                            fix=UNTIE,
+                        )
 
 
 def _environment_store() -> Store:

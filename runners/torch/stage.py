@@ -27,6 +27,7 @@ from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.orders import Operation
 from ...schemas.plan import Layers
 from ...schemas.plan import Stage as PlannedStage
+from ...schemas.text import with_article
 from .staging import HostStaging, Pending
 
 
@@ -83,6 +84,7 @@ class GradientStore:
 class DeferredLinear(nn.Linear):
     """An `nn.Linear` that queues its weight gradient in `store` while the store collects."""
 
+    title = "Linear"  # what it was, and is to its user
     store: GradientStore
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -308,7 +310,7 @@ class TorchStage:
             value = layer(value)
             if not isinstance(value, torch.Tensor):
                 raise InvalidInputError(
-                    f"a layer's output is a {type(value).__name__}, not one tensor",
+                    f"a layer's output is {with_article(type(value).__name__)}, not one tensor",
                     where=f"layer {index} of the stage, {type(layer).__name__}",
                     fix="wrap the layer in a module that maps one tensor to one tensor",
                 )
@@ -389,7 +391,7 @@ def _output(index: int, layer: nn.Module, inputs: Boundary) -> torch.Tensor:
         output = _run(layer, inputs, torch.device("cpu") if some is None else some.device)
     if not isinstance(output, torch.Tensor):
         raise InvalidInputError(
-            f"a layer's output is a {type(output).__name__}, not one tensor",
+            f"a layer's output is {with_article(type(output).__name__)}, not one tensor",
             where=f"layer {index} of the model, {type(layer).__name__}",
             fix="wrap the layer in a module that maps one tensor to one tensor",
         )

@@ -60,11 +60,11 @@ def test_slow_workers_get_less(folder: Path) -> None:
         (("--slow", "4/0=2"), 2, "there is no worker 4/0"),
         (("--slow", "0/0=0.5"), 2, "which is quicker"),
         (("--slow-link", "0/0-0/9=1"), 2, "there is no worker 0/9"),
-        (("--slow-link", "0/0-0/1=0"), 2, "above 0"),
-        (("--slow-link", "0/0-0/1=1s"), 2, "without a unit"),
+        (("--slow-link", "0/0-0/1=0"), 2, "more than 0"),
+        (("--slow-link", "0/0-0/1=1GB"), 2, "no unit here"),
         (("--slow-link", "0/0-0/0=1"), 2, "two ends"),
         (("--slow-link", "0/0-0/1=1", "--slow-link", "0/1-0/0=2"), 2, "give each link once"),
-        (("--slow-link", "0/0=1"), 2, "write k/i-k/j=SECONDS"),
+        (("--slow-link", "0/0=1"), 2, "write k/i-k/j=DURATION"),
     ],
 )
 def test_what_cannot_be_planned(arguments: tuple[str, ...], code: int, says: str, folder: Path) -> None:
@@ -81,8 +81,8 @@ def test_switches(folder: Path) -> None:
     assert found == json.loads((folder / "m.json").read_text())
     assert [(one["strategy"], one["after_s"]) for one in found["switches"]] == [("S2", 5), ("S3", 60), ("S4", 1200)]
     assert round(found["ratio"], 3) == 2.083
-    table = rtk("plan", "mitigate", "--costs", "S4=1200,S3=60", "--left", "S3=1", "--revert-cost", "9").stdout
-    assert "S4  1200 s lost" in table
+    table = rtk("plan", "mitigate", "--costs", "S4=20min,S3=60", "--left", "S3=100%", "--revert-cost", "9s").stdout
+    assert "S4  20 min lost" in table
     assert "S3  never" in table
     assert "never more than 2 times the loss" in table
 
@@ -90,14 +90,14 @@ def test_switches(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--costs", "5,x"), "'x' is not a number"),
+        (("--costs", "5,x"), "'x' cannot be read"),
         (("--costs", "5,0,7"), "S3 costs 0 s"),
         (("--costs", "1,2,3,4"), "4 numbers for 3 strategies"),
         (("--costs", "S2=1,2"), "name none"),
         (("--costs", "S2=1,S2=2"), "each once"),
         (("--costs", "S1=1"), "there is no strategy S1"),
         (("--costs", "5", "--left", "S3=0.5"), "S3 has no cost"),
-        (("--costs", "5", "--revert-cost", "-1"), "to revert"),
+        (("--costs", "5", "--revert-cost", "-1"), "'-1' is too little"),
     ],
 )
 def test_costs_that_are_none(arguments: tuple[str, ...], says: str) -> None:

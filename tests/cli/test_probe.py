@@ -16,9 +16,9 @@ def test_probe_tells_who_must_start_it() -> None:
     assert "--processes" in done.stderr
 
 
-@pytest.mark.parametrize("sizes", ["", "0", "-1", "many", "1,,2", "nan", "inf", "1e99"])
+@pytest.mark.parametrize("sizes", ["", "0", "-1", "many", "1,,2", "nan", "inf", "1e99", "16"])
 def test_sizes_that_are_none_are_refused(sizes: str) -> None:
-    """Message sizes are megabytes above 0."""
+    """Messages have 1 kB or more: 16 is no number of MB."""
     done = rtk("probe", "--processes", "2", "--sizes", sizes)
     assert (done.returncode, "--sizes" in done.stderr) == (2, True)
 
@@ -27,7 +27,7 @@ def test_sizes_that_are_none_are_refused(sizes: str) -> None:
 def test_probe_starts_ranks_here(tmp_path: Path) -> None:
     """With --processes all ranks are processes of this machine, and one document tells of all."""
     file = tmp_path / "probe.json"
-    options = ("--sizes", "0.01,0.02", "--gemm", "8", "--repeat", "1", "--pairs", "all", "--json", "-o", str(file))
+    options = ("--sizes", "10kB,20000", "--gemm", "8", "--repeat", "1", "--pairs", "all", "--json", "-o", str(file))
     done = rtk_forked("probe", "--processes", "2", *options)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

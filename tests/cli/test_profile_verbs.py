@@ -182,6 +182,28 @@ def test_profiles_alike_differ_in_nothing(tmp_path: Path) -> None:
     assert json.loads(compared(tmp_path, after, "--json")[1])["equal"]
 
 
+@pytest.mark.parametrize("ratio", [1.0, 1.5, 1.96, 0.6])
+def test_a_factor_of_two_within_the_noise_is_no_agreement(tmp_path: Path, ratio: float) -> None:
+    """With a noise above 25 % times are too noisy to tell, which is neither agreement nor, for CI, a difference."""
+    before, after = profile_of(TIMES_S, 0.3), profile_of([ratio * time_s for time_s in TIMES_S], 0.3)
+    code, words = compared(tmp_path, after, "--exit-code", before=before)
+    assert (code, words) == (0, f"the times are too noisy to tell: overall {ratio:.2f} x, noise 106.1 %\n")
+    tree = json.loads(compared(tmp_path, after, "--json", before=before)[1])
+    assert tree["equal"]
+    assert tree["overall"]["too_noisy"]
+
+
+def test_a_difference_beyond_a_large_noise_is_one(tmp_path: Path) -> None:
+    """Sizes, and factors that exceed even a large noise, are told as ever; the other layers are too noisy to tell."""
+    before = profile_of(TIMES_S, 0.3)
+    code, words = compared(tmp_path, profile_of([3 * time_s for time_s in TIMES_S], 0.3), "--exit-code", before=before)
+    assert (code, words) == (1, "times are 3.000 times as long in all layers alike (noise 106.1 %)\n")
+    times_s = [time_s * (9 if n == 0 else 1) for n, time_s in enumerate(TIMES_S)]
+    code, words = compared(tmp_path, profile_of(times_s, 0.3), "--exit-code", before=before)
+    assert code == 1
+    assert words.startswith("the times of 1 of 4 layers differ, the others are too noisy to tell (overall 1.00 x,")
+
+
 def test_the_machine_is_told_from_the_model(tmp_path: Path) -> None:
     """First whether all became slower, then which layers did beside that; 1 is for --exit-code only."""
     slower = profile_of([1.5 * time_s for time_s in TIMES_S], 0.01)

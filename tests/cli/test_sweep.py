@@ -331,7 +331,7 @@ def test_jobs_that_cannot_be_are_counted(folder: Path) -> None:
         ("{pp: 4,", "{", "the key 'pp' is missing\nat: spec.yaml, line 4, /jobs/0"),
         ("{pp: 4,", "{pp: 4, schedule: 1f2b,", "did you mean 1f1b?"),
         ("mtbf: 1d", "mtfb: 1d", "unknown key 'mtfb'\nat: spec.yaml, line 8, /traces/1/generate/mtfb"),
-        ("mtbf: 1d", "mtbf: 1", "'1' has no unit\nat: spec.yaml, line 8, /traces/1/generate/mtbf"),
+        ("mtbf: 1d", "mtbf: 1 day", "'day' in '1 day' is no unit here\nat: spec.yaml, line 8, /traces/1/generate/mtbf"),
         (", repair: 1h", "", "at: spec.yaml, line 8, /traces/1/generate\ndo: add it, such as repair 4h"),
         ("duration: 2d, ", "", "the key 'duration' is missing\nat: spec.yaml, line 8, /traces/1/generate"),
         ("duration: 2d", "duration: 0d", "a trace cannot last 0 s\nat: spec.yaml, line 8, /traces/1/generate"),

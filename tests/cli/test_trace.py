@@ -87,7 +87,7 @@ def test_show_tells_a_trace_in_numbers() -> None:
         (("show", "-"), "", "the trace is empty\nat: standard input\ndo:"),
         (("show", "-", "--trace-format", "counts-s"), "0,4\n1,-1\n", "the count -1 is below zero\nat: standard input"),
         (("convert", "-"), "0,4\n", "do: say --trace-format counts-ms, counts-s or counts-h"),
-        (("show", "-", "--iteration-time", "2"), "", "'2' has no unit\nat: --iteration-time"),
+        (("show", "-", "--iteration-time", "2GB"), "", "'GB' in '2GB' is no unit here\nat: --iteration-time"),
         (
             ("generate", "--nodes", "2", "--days", "1", "--mtbf", "1d"),
             "",

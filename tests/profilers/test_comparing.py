@@ -10,8 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.profilers.comparing import WHOLE, compare
-from rtk.profilers.measure import half_width
-from rtk.schemas.profile import PASSES, TIMES, Connection, Device, Layer, LayerCost, Network, Profile, Spread
+from rtk.schemas.profile import (
+    PASSES,
+    TIMES,
+    Connection,
+    Device,
+    Layer,
+    LayerCost,
+    Network,
+    Profile,
+    Spread,
+    half_width,
+)
 
 Times = Sequence[Sequence[float]]  # of layers and operations
 TRUE = [[3e-3, 4e-3, 2e-3, 1e-3]] * 12

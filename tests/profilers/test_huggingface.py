@@ -14,6 +14,7 @@ from rtk.profilers.models.load import load_model
 from rtk.profilers.models.model import apply, seeded, tied
 from rtk.profilers.models.skeleton import Checkpointed, title_of
 from rtk.runners.torch.stage import TorchStage
+from rtk.schemas import errors
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.profile import ModelForm
 
@@ -160,6 +161,6 @@ def test_bad_places(tmp_path: Path) -> None:
 
 def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where transformers is not installed the error says what to install."""
-    monkeypatch.setattr(huggingface, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
     with pytest.raises(InvalidInputError, match=r"pip install 'rtk-train\[hf\]'"):
         load_model(write(tmp_path, LLAMA))

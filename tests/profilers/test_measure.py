@@ -22,7 +22,7 @@ from rtk.profilers.models.load import Model, load_model
 from rtk.profilers.models.presets import GptConfig
 from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.documents import read_document
-from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
+from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.profile import Connection, ModelForm, Profile
 
 WIDTH, TOKENS = 8, 12
@@ -248,14 +248,6 @@ def test_command_prints_one_document(app: typer.Typer, tmp_path: Path, options: 
     result = CliRunner().invoke(app, [*arguments, *options])
     assert json.loads(result.stdout)["format"] == "rtk.profile"
     assert result.stderr == ""
-
-
-def test_command_without_torch(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where torch is not installed the error says what to install."""
-    monkeypatch.setattr(profile_command, "find_spec", lambda name: None)
-    result = CliRunner().invoke(app, ["gpt-tiny"])
-    assert isinstance(result.exception, InvalidInputError)
-    assert "rtk-train[torch]" in str(result.exception)
 
 
 def test_preset_is_measured_as_it_runs() -> None:

@@ -251,7 +251,7 @@ def test_bad_names(name: str, message: str) -> None:
         ("def factory(): raise ValueError('not today')", "factory failed: ValueError: not today"),
         ("def factory(): raise ValueError", "factory failed: ValueError"),
         ("def factory(width): pass", "factory failed: TypeError"),
-        ("def factory(): return 3", "returned a int"),
+        ("def factory(): return 3", "returned an int"),
         ("def factory(): return []", "with at least one layer"),
         ("def factory(): return [3]", "returned a list"),
         ("from torch import nn\ndef factory(): return nn.Linear(2, 2)", "returned a Linear"),
@@ -284,6 +284,52 @@ def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message) as raised:
         load_model(name, 2, None, 0)
     assert "mine.py" in str(raised.value)
+
+
+FAILING = """import json
+from torch import nn
+
+def deep(key):
+    return {}[key]
+
+def factory():
+    return deep("width")
+
+def chained():
+    try:
+        json.loads("{")
+    except ValueError as error:
+        raise RuntimeError("bad") from error
+
+class Odd(nn.Linear):
+    def forward(self, x):
+        return deep(x)
+
+def layers():
+    return [nn.Linear(2, 2), Odd(2, 2)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "factory", "line"),
+    [
+        (FAILING, "factory", "5, in deep"),
+        (FAILING, "chained", "14, in chained"),
+        (FAILING, "layers", "5, in deep"),
+        ("import json\ndef factory(:\n", "factory", "2"),
+        ("import json\n\nimport no_such_module_anywhere\n", "factory", "3"),
+        ("import sys\nsys.exit('bye')\n", "factory", "2"),
+        ("import json\njson.loads('{')\n", "factory", "2"),
+    ],
+)
+def test_an_error_in_a_users_file_names_its_line(tmp_path: Path, text: str, factory: str, line: str) -> None:
+    """What a user's file raises, in itself or in what it calls, is placed at the file's last line, with a remedy."""
+    file = write(tmp_path, text)
+    with pytest.raises(InvalidInputError) as raised:
+        load_model(f"{file}:{factory}", 2, None, 0)
+    assert raised.value.where == f"{file}:{line}"
+    assert (raised.value.fix or "").startswith("correct the file")
+    assert "--debug" in (raised.value.fix or "")
 
 
 @pytest.mark.parametrize(("microbatch_size", "sequence_length"), [(0, None), (-1, None), (None, 0), (None, 513)])

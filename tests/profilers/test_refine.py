@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.profilers.measure import half_width
 from rtk.profilers.refine import MeasuredRun, WorkerHolding, contradictions, refine
 from rtk.runners.simulator import simulate
 from rtk.schemas.documents import canonical, digest, parse_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
-from rtk.schemas.profile import TIMES, Layer, LayerCost, Profile, Spread
+from rtk.schemas.profile import TIMES, Layer, LayerCost, Profile, Spread, half_width
 from rtk.schemas.timeline import Span, Timeline, WorkerMemory
 
 SECONDS = st.floats(1e-4, 1.0)

@@ -307,7 +307,7 @@ def test_weights_tied_across_stages_of_any_template_are_refused() -> None:
     layers = model()
     layers[2].register_parameter("tied", next(layers[3].parameters()))
     plan = unlike((3, 1), (2, 1))
-    with pytest.raises(InvalidInputError, match="share a parameter") as caught:
+    with pytest.raises(InvalidInputError, match="share a matrix") as caught:
         PlanRunner(plan, layers, language_model_loss, torch.optim.AdamW, rank=0, world_size=5)
     assert caught.value.where == "/templates/1/stages"
 
@@ -317,5 +317,5 @@ def test_weights_tied_across_stages_are_refused() -> None:
     layers = model()
     layers[5].get_submodule("logits").weight = layers[0].get_submodule("token").weight
     plan = plan_pipeline(profile(), Shape(2, 1, 2), "1f1b")
-    with pytest.raises(InvalidInputError, match="share a parameter"):
+    with pytest.raises(InvalidInputError, match="share a matrix"):
         PlanRunner(plan, layers, language_model_loss, torch.optim.AdamW, rank=0, world_size=2)

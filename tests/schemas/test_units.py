@@ -9,7 +9,15 @@ from rtk.schemas.quantities import print_bytes, print_time, ticks
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (90, "90 s"), (1.23456, "1.235 s"), (0.0123, "12.3 ms"), (4.2e-5, "42 µs"), (12345.6, "12346 s")],
+    [
+        (0, "0 s"),
+        (90, "90 s"),
+        (1.23456, "1.235 s"),
+        (0.0123, "12.3 ms"),
+        (4.2e-5, "42 µs"),
+        (12345.6, "3.429 h"),
+        (150, "2.5 min"),
+    ],
 )
 def test_times_choose_their_unit(seconds: float, text: str) -> None:
     """A time is printed in the largest unit in which it is at least one, with four digits."""

@@ -3,9 +3,10 @@
 import pytest
 
 from rtk.schemas.timeline import Event, Span, Timeline, WorkerMemory
+from rtk.viz.facts import MARK_CHARACTERS, MOST_SAID, memory_curves
 from rtk.viz.gantt import gantt_html
 from rtk.viz.painter import Boxes
-from rtk.viz.scene import FEW_MARKS, MARK_CHARACTERS, MARK_LINES, MOST_SAID, lay_out, memory_curves
+from rtk.viz.scene import FEW_MARKS, MARK_LINES, lay_out
 from rtk.viz.terminal import terminal_gantt
 from rtk.viz.timeline import timelines_picture
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rtk.runners.simulator import simulate
 from rtk.schemas.plan import Plan
 from rtk.schemas.timeline import Timeline
-from rtk.viz.scene import memory_curves, peak_bytes
+from rtk.viz.facts import memory_curves, peak_bytes
 
 MakePlan = Callable[..., Plan]
 

@@ -6,7 +6,8 @@ import pytest
 
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.timeline import Event, Span, Timeline
-from rtk.viz.scene import facts_of, lay_out
+from rtk.viz.facts import facts_of
+from rtk.viz.scene import lay_out
 
 
 def iterations(small: Timeline, count: int) -> Timeline:

@@ -27,6 +27,7 @@ from typing import Any, Literal, TypeAlias
 from ....schemas.detection import Scope
 from ....schemas.errors import InvalidInputError
 from ....schemas.fields import MOST_WORKERS
+from ....schemas.text import with_article
 from ..readers.reading import lines_of
 
 # One communication call of one rank: what every reader of call logs gives and what a shim notes of a live job.
@@ -251,7 +252,7 @@ def whole(value: Any) -> int:
 def text_of(value: Any) -> str:
     """A name that a file says; a list or a mapping in its place is a TypeError."""
     if not isinstance(value, str | int):
-        raise TypeError(f"a text where it has a {type(value).__name__}")
+        raise TypeError(f"a text where it has {with_article(type(value).__name__)}")
     return str(value)
 
 

@@ -1,0 +1,283 @@
+"""Timelines as columns: for millions of operations, and for cutting parts out of any.
+
+A `TimelineColumns` says the same as a `Timeline`, with an array for each field of its spans in place of an object for
+each span. Pictures are drawn from columns; `columns_of` and `timeline_from` lead from the one to the other.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from .errors import InvalidInputError
+from .orders import KINDS, parse_operation, print_operation
+from .plan import Layers
+from .quantities import print_time
+from .timeline import Event, Span, Timeline, WorkerMemory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+
+WORKER = re.compile(r"([0-9]+)/([0-9]+)")
+
+
+@cache
+def worker_place(worker: str) -> tuple[int, int]:
+    """Pipeline and stage of a worker `k/i`.
+
+    Raises:
+        InvalidInputError: the name is of another form.
+    """
+    match = WORKER.fullmatch(worker)
+    if match is None:
+        raise InvalidInputError(f"{worker!r} is no worker", fix="name workers k/i: the pipeline and the stage")
+    return int(match[1]), int(match[2])
+
+
+@dataclass(frozen=True)
+class TimelineColumns:
+    """A timeline whose spans are columns of equal length n, in the timeline's order.
+
+    Attributes:
+        source, workers, events, plan, paced: as a `Timeline` has them.
+        names: the workers that have spans.
+        others: what spans do that are of no micro-batch: `allreduce`, `step`, or whatever else was recorded.
+        worker: each span's place in `names`.
+        kind: its place in KINDS, or behind these in `others`.
+        pipeline, microbatch: what it works on; its worker's pipeline and 0 where it is of no micro-batch.
+        start_s, end_s: from when until when, in s.
+        iteration: its iteration.
+        model, schedule: what the plan says of them; None where nobody knows.
+        layers: [first, stop) of the layers that each worker holds, where the plan says them.
+        is_cut: whether 0 is where a part was cut out, and not the first span's start.
+    """
+
+    source: Literal["simulated", "measured"]
+    names: tuple[str, ...]
+    others: tuple[str, ...]
+    worker: "Ints"
+    kind: "Ints"
+    pipeline: "Ints"
+    microbatch: "Ints"
+    start_s: "Floats"
+    end_s: "Floats"
+    iteration: "Ints"
+    workers: tuple[WorkerMemory, ...] = ()
+    events: tuple[Event, ...] = ()
+    plan: str | None = None
+    paced: bool = False
+    model: str | None = None
+    schedule: str | None = None
+    layers: Mapping[str, Layers] = field(default_factory=dict)
+    is_cut: bool = False
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @cached_property
+    def places(self) -> "Ints":
+        """Pipeline and stage of each of `names`; array of names x 2."""
+        return np.array([worker_place(name) for name in self.names], dtype=np.int64).reshape(-1, 2)
+
+    @cached_property
+    def is_computed(self) -> "Flags":
+        """Whether each span is an operation on a micro-batch."""
+        return self.kind < len(KINDS)
+
+    @cached_property
+    def is_rerouted(self) -> "Flags":
+        """Whether each span works on a micro-batch of another pipeline than its worker's."""
+        found: Flags = self.is_computed & (self.pipeline != self.places[self.worker, 0])
+        return found
+
+    @cached_property
+    def first_start_s(self) -> float:
+        """What is 0 in pictures: the first span's start, or where the part was cut out."""
+        return 0.0 if self.is_cut else float(self.start_s.min(initial=np.inf)) if len(self) else 0.0
+
+    def op(self, row: int) -> str:
+        """What the n-th span does, as a Span says it."""
+        kind = int(self.kind[row])
+        if kind >= len(KINDS):
+            return self.others[kind - len(KINDS)]
+        own = int(self.places[self.worker[row], 0])
+        return _token(kind, int(self.pipeline[row]), int(self.microbatch[row]), own)
+
+    def taken(self, rows: "Flags | Ints", shift_s: float = 0.0) -> "TimelineColumns":
+        """Only some of the spans, each `shift_s` earlier."""
+        part = {name: getattr(self, name)[rows] for name in ("worker", "kind", "pipeline", "microbatch", "iteration")}
+        start_s, end_s = self.start_s[rows], self.end_s[rows]
+        if shift_s:
+            start_s, end_s = start_s - shift_s, end_s - shift_s
+        return replace(self, start_s=start_s, end_s=end_s, **part)
+
+    def aligned(self) -> "TimelineColumns":
+        """The same with its first span at 0."""
+        shift_s = self.first_start_s
+        if shift_s == 0:
+            return self
+        events = tuple(replace(event, time_s=event.time_s - shift_s) for event in self.events)
+        return replace(self.taken(slice(None), shift_s), events=events)  # type: ignore[arg-type]
+
+
+@cache
+def _token(kind: int, pipeline: int, microbatch: int, own: int) -> str:
+    return print_operation((KINDS[kind], pipeline, microbatch), own)  # type: ignore[arg-type]
+
+
+def columns_of(timeline: Timeline | TimelineColumns) -> TimelineColumns:
+    """A timeline as columns.
+
+    Raises:
+        InvalidInputError: a worker's name is none.
+    """
+    if isinstance(timeline, TimelineColumns):
+        return timeline
+    names: dict[str, int] = {}
+    others: dict[str, int] = {}
+    known: dict[tuple[str, str], tuple[int, int, int, int]] = {}
+    rows = []
+    for span in timeline.spans:
+        key = span.worker, span.op
+        if key not in known:
+            known[key] = _read(span, names, others)
+        rows.append((*known[key], span.iteration))
+    worker, kind, pipeline, microbatch, iteration = np.array(rows, dtype=np.int64).reshape(-1, 5).T
+    return TimelineColumns(
+        timeline.source, tuple(names), tuple(others), worker, kind, pipeline, microbatch,
+        np.array([span.start_s for span in timeline.spans], dtype=np.float64),
+        np.array([span.end_s for span in timeline.spans], dtype=np.float64),
+        iteration, timeline.workers, timeline.events, timeline.plan, timeline.paced,
+    )  # fmt: skip
+
+
+def _read(span: Span, names: dict[str, int], others: dict[str, int]) -> tuple[int, int, int, int]:
+    """Worker, kind, pipeline and micro-batch of a span, as numbers."""
+    worker = names.setdefault(span.worker, len(names))
+    own = worker_place(span.worker)[0]
+    try:
+        kind, pipeline, microbatch = parse_operation(span.op, own)
+    except InvalidInputError:
+        return worker, len(KINDS) + others.setdefault(span.op, len(others)), own, 0
+    return worker, KINDS.index(kind), pipeline, microbatch
+
+
+def timeline_from(columns: TimelineColumns) -> Timeline:
+    """Columns as a timeline, with an object for each span."""
+    fields = (columns.worker, columns.start_s, columns.end_s, columns.iteration)
+    spans = tuple(
+        Span(columns.names[worker], columns.op(row), start_s, end_s, iteration)
+        for row, (worker, start_s, end_s, iteration) in enumerate(zip(*(one.tolist() for one in fields), strict=True))
+    )
+    return Timeline(columns.source, spans, columns.workers, columns.events, columns.plan, columns.paced)
+
+
+# Cutting a part out.
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A part of a timeline; None: all of it.
+
+    Attributes:
+        pipelines: these only.
+        workers: these only, by their names.
+        from_s, until_s: operations between these times, in s from the first operation on, or, of chosen iterations,
+            from their first one on; what is cut through is shown as far as it lies between.
+        iterations: the first and the last.
+    """
+
+    pipelines: frozenset[int] | None = None
+    workers: frozenset[str] | None = None
+    from_s: float | None = None
+    until_s: float | None = None
+    iterations: tuple[int, int] | None = None
+
+
+ALL = Selection()
+
+
+def select(timeline: Timeline | TimelineColumns, part: Selection) -> TimelineColumns:
+    """Cut a part out of a timeline.
+
+    A timeline of one iteration, as a simulation is, is that iteration whatever its number: so it can be laid over any
+    iteration of a run. A part that is cut out by iterations or times begins at 0.
+
+    Raises:
+        InvalidInputError: there is nothing in that part.
+    """
+    columns = columns_of(timeline)
+    if part == ALL:
+        return columns
+    whole = _iterations_of(columns, part)
+    if part.from_s is not None or part.until_s is not None:
+        whole = _between(whole.aligned(), part.from_s or 0.0, np.inf if part.until_s is None else part.until_s)
+    kept = _workers_of(whole, part)
+    if len(columns) and not len(kept):
+        what = "nothing happens in the part that is to be drawn"
+        raise InvalidInputError(what, where=_options(part), fix=_has(columns))
+    return kept
+
+
+def _iterations_of(columns: TimelineColumns, part: Selection) -> TimelineColumns:
+    if part.iterations is None or not len(columns) or columns.iteration.min() == columns.iteration.max():
+        return columns
+    first, last = part.iterations
+    kept = columns.taken((columns.iteration >= first) & (columns.iteration <= last))
+    begin_s, end_s = (kept.start_s.min(), kept.end_s.max()) if len(kept) else (0.0, 0.0)
+    events = tuple(event for event in columns.events if begin_s <= event.time_s <= end_s)
+    return replace(kept, events=events).aligned()
+
+
+def _between(columns: TimelineColumns, from_s: float, until_s: float) -> TimelineColumns:
+    kept = columns.taken((columns.end_s > from_s) & (columns.start_s < until_s))
+    start_s, end_s = kept.start_s.clip(from_s, until_s) - from_s, kept.end_s.clip(from_s, until_s) - from_s
+    events = tuple(
+        replace(event, time_s=event.time_s - from_s) for event in columns.events if from_s <= event.time_s <= until_s
+    )
+    return replace(kept, start_s=start_s, end_s=end_s, events=events, is_cut=True)
+
+
+def _workers_of(columns: TimelineColumns, part: Selection) -> TimelineColumns:
+    def wanted(name: str) -> bool:
+        pipelines, workers = part.pipelines, part.workers
+        return (pipelines is None or worker_place(name)[0] in pipelines) and (workers is None or name in workers)
+
+    if part.pipelines is None and part.workers is None:
+        return columns
+    mine = np.array([wanted(name) for name in columns.names], dtype=bool)
+    shown = columns.taken(mine[columns.worker]) if len(columns) else columns
+    return replace(
+        shown,
+        workers=tuple(memory for memory in columns.workers if wanted(memory.worker)),
+        events=tuple(
+            event
+            for event in columns.events
+            if event.worker is None or not WORKER.fullmatch(event.worker) or wanted(event.worker)
+        ),
+        is_cut=columns.is_cut or bool(columns.first_start_s == 0),
+    )
+
+
+def _options(part: Selection) -> str:
+    """The options that say a part."""
+    said = {
+        "--pipelines": part.pipelines, "--workers": part.workers, "--from": part.from_s, "--until": part.until_s,
+        "--iterations": part.iterations,
+    }  # fmt: skip
+    return ", ".join(option for option, value in said.items() if value is not None)
+
+
+def _has(columns: TimelineColumns) -> str:
+    first, last = int(columns.iteration.min()), int(columns.iteration.max())
+    iterations = f"iteration {first}" if first == last else f"iterations {first} to {last}"
+    lasts = print_time(float(columns.end_s.max() - columns.first_start_s))
+    workers = f"{len(columns.names)} workers, {columns.names[0]} to {columns.names[-1]}"
+    return f"choose among {workers}, and {iterations} in {lasts}"

@@ -1,0 +1,323 @@
+"""What timelines say before they are drawn: who works, who is not there, what was in vain, what happened when."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from ..schemas.columns import WORKER, TimelineColumns, columns_of, worker_place
+from ..schemas.orders import KINDS
+from ..schemas.plan import Layers
+from ..schemas.quantities import print_percent, print_time
+from ..schemas.text import counted, listed
+from ..schemas.timeline import Timeline, WorkerMemory
+
+Drawable = Timeline | TimelineColumns
+Labelled = tuple[str, Drawable]
+LabelledColumns = tuple[str, TimelineColumns]
+Points = tuple[tuple[float, float], ...]
+
+MARK_CHARACTERS = 60
+MOST_SAID = 12  # events of one moment
+# What follows from other events of the moment, and is said after them.
+_CONSEQUENCES = frozenset({"copy", "wait", "leave"})
+# The events after which a worker is not there, until it computes again, and what is said of it.
+GONE_AFTER = {"failure": "failed", "fail": "failed", "stop": "stopped", "leave": "left"}
+NO_PLACE = "not in the plan"
+
+
+def workers_of(timelines: Iterable[Drawable]) -> list[str]:
+    """All workers that the timelines name, in (pipeline, stage) order.
+
+    A worker whose micro-batches were re-routed is named by them, even if it has failed and has no spans of its own.
+    """
+    found: set[str] = set()
+    for columns in map(columns_of, timelines):
+        found.update(memory.worker for memory in columns.workers)
+        found.update(event.worker for event in columns.events if event.worker and WORKER.fullmatch(event.worker))
+        found.update(columns.names[number] for number in np.unique(columns.worker))
+        rerouted = columns.is_rerouted
+        owners = np.unique(
+            np.stack((columns.pipeline[rerouted], columns.places[columns.worker[rerouted], 1]), axis=1), axis=0
+        )
+        found.update(f"{pipeline}/{stage}" for pipeline, stage in owners.tolist())
+    return sorted(found, key=worker_place)
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """A worker is not there: since when, until when, and why."""
+
+    worker: str
+    start_s: float
+    end_s: float
+    words: str
+
+
+def absences(timeline: Drawable) -> tuple[Absence, ...]:
+    """The absences of workers that compute at some time.
+
+    From its failure a worker is not there until it computes again, or to the end. In an epoch in which it does nothing
+    at all, the plan has no such worker: pipelines may have other numbers of stages then.
+    """
+    columns = columns_of(timeline)
+    if not columns.events or not len(columns):
+        return ()
+    begin_s, end_s = float(columns.start_s.min()), float(columns.end_s.max())
+    order = np.lexsort((columns.start_s, columns.worker))
+    starts_s = np.split(columns.start_s[order], np.cumsum(np.bincount(columns.worker, minlength=len(columns.names))))
+    own_starts = {name: own_s.tolist() for name, own_s in zip(columns.names, starts_s, strict=False) if len(own_s)}
+    found = []
+    for worker in sorted(own_starts, key=worker_place):
+        own_s = own_starts[worker]
+        gone = []
+        back_s = 0.0
+        for event in sorted(columns.events, key=lambda event: event.time_s):
+            if event.worker != worker or event.kind not in GONE_AFTER or event.time_s < back_s:
+                continue
+            back_s = next((start_s for start_s in own_s if start_s >= event.time_s), end_s)
+            if back_s > event.time_s:
+                gone.append(Absence(worker, event.time_s, back_s, GONE_AFTER[event.kind]))
+        found += [*gone, *_without_place(columns, worker, own_s, (begin_s, end_s), gone)]
+    return tuple(found)
+
+
+def _without_place(
+    columns: TimelineColumns, worker: str, starts_s: list[float], extent_s: tuple[float, float], gone: list[Absence]
+) -> list[Absence]:
+    """The epochs in which a worker begins nothing, but for those that other absences tell of."""
+    begin_s, end_s = extent_s
+    epochs_s = sorted({event.time_s for event in columns.events if event.kind == "epoch"})
+    bounds_s = [begin_s, *(time_s for time_s in epochs_s if begin_s < time_s < end_s), end_s]
+    missing: list[Absence] = []
+    for first_s, last_s in pairwise(bounds_s):
+        works = any(first_s <= start_s < last_s for start_s in starts_s)
+        told = any(absence.start_s < last_s and first_s < absence.end_s for absence in gone)
+        if works or told:
+            continue
+        if missing and missing[-1].end_s == first_s:
+            first_s = missing.pop().start_s
+        missing.append(Absence(worker, first_s, last_s, NO_PLACE))
+    return missing
+
+
+def lost_of(columns: TimelineColumns) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Whether each span was done in vain: an epoch broke its iteration off, which was executed again."""
+    lost = np.zeros(len(columns), dtype=bool)
+    # Steps may follow the commit with which an epoch ends.
+    computed_s, iterations = columns.start_s[columns.is_computed], columns.iteration[columns.is_computed]
+    for event in columns.events:
+        later = iterations[computed_s >= event.time_s] if event.kind == "epoch" else iterations[:0]
+        if len(later):
+            lost |= (columns.start_s < event.time_s) & (columns.iteration >= later.min())
+    return lost
+
+
+def memory_curves(timeline: Drawable) -> dict[str, Points]:
+    """The activation memory of each worker as steps, all of `curves_of`."""
+    return dict(curves_of(columns_of(timeline)))
+
+
+def curves_of(columns: TimelineColumns) -> Iterator[tuple[str, Points]]:
+    """The activation memory of each worker as steps, one worker after the other.
+
+    F adds activation_bytes when it starts; I leaves weight_stash_bytes when it ends; W or B frees the rest when it
+    ends. A new epoch drops what was under way.
+
+    Args:
+        columns: its `workers` say the sizes; a worker without sizes gets no curve.
+
+    Returns:
+        For each worker the points (time_s, bytes held from then on), in time order. Of several points at one time
+        each was true for a moment, so the largest value of all is the worker's peak.
+    """
+    numbers = {name: number for number, name in enumerate(columns.names)}
+    order = np.lexsort((columns.end_s, columns.start_s, columns.worker))
+    rows = np.split(order, np.cumsum(np.bincount(columns.worker, minlength=len(columns.names))))
+    for memory in columns.workers:
+        if memory.activation_bytes > 0:
+            own = rows[numbers[memory.worker]] if memory.worker in numbers else order[:0]
+            yield memory.worker, _steps(columns, own, memory)
+
+
+def peak_bytes(points: Points) -> float:
+    """The largest value of a curve."""
+    return max((size for _, size in points), default=0.0)
+
+
+def _steps(columns: TimelineColumns, rows: "np.ndarray[tuple[int], np.dtype[np.int64]]", sizes: WorkerMemory) -> Points:
+    # Counting micro-batches instead of summing bytes keeps the curve exact: it ends at zero, not at a rounding error.
+    whole: set[tuple[int, int, int]] = set()
+    stashed: set[tuple[int, int, int]] = set()
+    own = columns.taken(rows[columns.is_computed[rows]])
+    # F changes it at its start, the others at their end; a new epoch drops whatever was under way.
+    times_s = np.where(own.kind == 0, own.start_s, own.end_s).tolist()
+    microbatches = zip(own.iteration.tolist(), own.pipeline.tolist(), own.microbatch.tolist(), strict=True)
+    changes = [(event.time_s, "drop", (-1, -1, -1)) for event in columns.events if event.kind == "epoch"]
+    changes += zip(times_s, [KINDS[kind] for kind in own.kind.tolist()], microbatches, strict=True)
+    points = []
+    # Stable: of an end and a start at one time the earlier span's end stays first.
+    for time_s, kind, microbatch in sorted(changes, key=lambda change: change[0]):
+        if kind == "drop":
+            whole.clear()
+            stashed.clear()
+        was_whole = microbatch in whole
+        whole.discard(microbatch)
+        stashed.discard(microbatch)
+        if kind == "F":
+            whole.add(microbatch)
+        elif kind == "I" and was_whole:
+            stashed.add(microbatch)
+        points.append((time_s, len(whole) * sizes.activation_bytes + len(stashed) * sizes.weight_stash_bytes))
+    return tuple(points)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Events of a moment, or the beginning of an iteration.
+
+    Attributes:
+        parts: what happened, one after the other.
+        level: the line, counted upwards, that has room for the words; None where there is none.
+        is_late: the words stand left of the mark, for right of it the chart ends.
+    """
+
+    time_s: float
+    parts: tuple[str, ...]
+    is_event: bool
+    level: int | None = None
+    is_late: bool = False
+
+    @property
+    def words(self) -> str:
+        """All of it in a line."""
+        return "; ".join(self.said)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The parts; of very many the first, and how many more there are."""
+        more = len(self.parts) - MOST_SAID
+        return (*self.parts[:MOST_SAID], f"and {more} more") if more > 0 else self.parts
+
+    @property
+    def short(self) -> str:
+        """As much as fits beside the mark."""
+        return self.words if len(self.words) <= MARK_CHARACTERS else self.words[: MARK_CHARACTERS - 1] + "…"
+
+
+def marks_of(timelines: Sequence[LabelledColumns], until_s: float | None = None) -> tuple[Mark, ...]:
+    """Events of all timelines, and of a single one the beginnings of its iterations; none after `until_s`."""
+    marks = []
+    for label, columns in timelines:
+        # Sorting is stable: only what follows from other events of a moment moves behind them.
+        for event in sorted(columns.events, key=lambda event: (event.time_s, event.kind in _CONSEQUENCES)):
+            where = f" {event.worker}" if event.worker else ""
+            what = f"{event.kind}{where}" + (f": {event.message}" if event.message else "")
+            if event.time_s < 0:
+                what += f" ({print_time(-event.time_s)} before the first operation)"
+            said = f"{label}: {what}" if len(timelines) > 1 else what
+            marks.append(Mark(max(event.time_s, 0), (said,), is_event=True))
+    if len(timelines) == 1:
+        numbers, starts_s, _ = _iterations(timelines[0][1])
+        begun = zip(numbers, starts_s, strict=True) if len(numbers) > 1 else ()
+        marks += [Mark(start_s, (f"iteration {number}",), is_event=False) for number, start_s in begun]
+    merged: list[Mark] = []  # events of one moment are one mark: a failure and the epoch that it leads to
+    for mark in sorted(marks, key=lambda mark: (mark.time_s, not mark.is_event)):
+        last = merged[-1] if merged else None
+        if until_s is not None and mark.time_s > until_s:
+            break
+        if last is not None and last.is_event and mark.is_event and last.time_s == mark.time_s:
+            merged[-1] = replace(last, parts=(*last.parts, *mark.parts))
+        else:
+            merged.append(mark)
+    return tuple(merged)
+
+
+def _iterations(columns: TimelineColumns) -> tuple[list[int], list[float], list[float]]:
+    """The iterations in ascending order, with the first start and the last end of each."""
+    numbers, place = np.unique(columns.iteration, return_inverse=True)
+    starts_s, ends_s = np.full(len(numbers), np.inf), np.full(len(numbers), -np.inf)
+    np.minimum.at(starts_s, place, columns.start_s)
+    np.maximum.at(ends_s, place, columns.end_s)
+    return numbers.tolist(), starts_s.tolist(), ends_s.tolist()
+
+
+def facts_of(label: str, timeline: Drawable) -> str:
+    """A timeline in one line: where it came from, how long it takes, and its bubbles.
+
+    Bubbles are the share of time without computation, while workers are there.
+    """
+    columns = columns_of(timeline)
+    source = label if columns.source in label else f"{label}, {columns.source}"
+    if not len(columns):
+        return f"{source} · no operations"
+    makespan_s = float(columns.end_s.max()) - columns.first_start_s
+    workers = {*columns.names, *(sizes.worker for sizes in columns.workers)}
+    # One after the other, as a loop would: numpy's own order of summing gives other last digits.
+    busy_s = float(np.add.accumulate((columns.end_s - columns.start_s)[columns.is_computed])[-1:].sum())
+    there_s = len(workers) * makespan_s - sum(absence.end_s - absence.start_s for absence in absences(columns))
+    bubbles = 1 - busy_s / there_s if there_s > 0 else 0.0
+    paced = " · paced (operations stretched to the plan's durations)" if columns.paced else ""
+    numbers, _, ends_s = _iterations(columns)
+    if len(numbers) == 1:
+        pace = f"makespan {print_time(makespan_s)} (one iteration)"
+    else:
+        each_s = (ends_s[-1] - ends_s[0]) / (len(ends_s) - 1)
+        pace = f"{len(ends_s)} iterations in {print_time(makespan_s)}, iteration time {print_time(each_s)}"
+    return f"{source} · {pace} · bubbles {print_percent(max(bubbles, 0.0))}{paced}"
+
+
+MOST_STAGES = 24  # whose layers are said
+# Schedules as the field writes them.
+_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe"}
+
+
+def title_of(timelines: Sequence[LabelledColumns]) -> str:
+    """Model, schedule and shape, as far as they are known, such as `llama3-70b · 1F1B · 8 pipelines of 16 stages`."""
+    known = [columns for _, columns in timelines]
+    models = dict.fromkeys(one.model for one in known if one.model)
+    schedules = dict.fromkeys(_SCHEDULES.get(one.schedule, one.schedule) for one in known if one.schedule)
+    shapes = dict.fromkeys(_shape_of(one) for one in known)
+    parts = [" and ".join(models), " and ".join(schedules), " and ".join(filter(None, shapes))]
+    return " · ".join(filter(None, parts)) or "no operations"
+
+
+def _shape_of(columns: TimelineColumns) -> str:
+    """How many pipelines of how many stages there are, and how many micro-batches an iteration has."""
+    if not len(columns):
+        return ""
+    pipelines, stages = np.unique(columns.places[:, 0], return_counts=True)
+    computed = columns.is_computed
+    owned = np.unique(np.stack((columns.pipeline[computed], columns.microbatch[computed]), axis=1), axis=0)
+    _, microbatches = np.unique(owned[:, 0], return_counts=True)
+    shape = f"{counted(len(pipelines), 'pipeline')} of {_from_to(stages, 'stage')}"
+    if not len(microbatches):
+        return shape
+    return f"{shape} · {_from_to(microbatches, 'micro-batch', 'es')}{' each' if len(pipelines) > 1 else ''}"
+
+
+def _from_to(counts: "np.ndarray[tuple[int], np.dtype[np.int64]]", noun: str, plural: str = "s") -> str:
+    """`4 stages`, or `3 to 5 stages` where they are not all the same."""
+    least, most = int(counts.min()), int(counts.max())
+    return counted(most, noun, plural) if least == most else f"{least} to {counted(most, noun, plural)}"
+
+
+def layers_of(timelines: Sequence[LabelledColumns]) -> str:
+    """Which layers the stages hold, in a line, of pipelines that are cut alike once; empty where nobody knows."""
+    found: dict[tuple[Layers, ...], list[int]] = {}
+    for _, columns in timelines:
+        of_pipeline: dict[int, dict[int, Layers]] = {}
+        for worker, layers in columns.layers.items():
+            pipeline, stage = worker_place(worker)
+            of_pipeline.setdefault(pipeline, {})[stage] = layers
+        for pipeline, stages in of_pipeline.items():
+            found.setdefault(tuple(stages[stage] for stage in sorted(stages)), []).append(pipeline)
+        if found:
+            break
+    said = []
+    for cut, pipelines in found.items():
+        of = f" of pipeline{'' if len(pipelines) == 1 else 's'} {listed(map(str, pipelines))}" if len(found) > 1 else ""
+        parts = [f"{first}" if stop == first + 1 else f"{first}-{stop - 1}" for first, stop in cut]
+        said.append(f"layers of the stages{of}: {listed(parts, MOST_STAGES)}")
+    return listed(said, 3, "; ")
