@@ -179,7 +179,7 @@ class JobEnded(Announcement):
     Attributes:
         exit_code, reason: how, and why.
         iterations: that were committed.
-        iteration_time_s: their median.
+        iteration_time_s: the job's (schemas/timeline.py: `iteration_time_s`).
         epochs: that it took.
     """
 
