@@ -42,6 +42,7 @@ class Settings:
         as_json: standard output is for JSON; known before the line is read, for errors in it.
         has_answered: the one JSON document is printed, or the last event.
         command: `plan pipeline`.
+        arguments: the command line behind `rtk`.
     """
 
     quiet: bool = False
@@ -51,6 +52,7 @@ class Settings:
     as_json: bool = False
     has_answered: bool = False
     command: str = ""
+    arguments: tuple[str, ...] = ()
 
 
 SETTINGS = Settings()

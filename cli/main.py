@@ -73,6 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
     interrupted.
     """
     line = sys.argv[1:] if arguments is None else arguments
+    SETTINGS.arguments = tuple(line)
     SETTINGS.as_json, SETTINGS.has_answered, SETTINGS.command = wants_json(line), False, ""
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     try:
