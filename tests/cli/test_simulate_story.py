@@ -99,3 +99,9 @@ def test_direct_sends(folder: Path) -> None:
     told = ("simulate", "zb.json", "--link-delay", "0=0.05", "--json")
     direct, usual = (rtk(*told, *more, cwd=folder) for more in (("--transport", "direct"), ()))
     assert json.loads(direct.stdout)["iteration_time_s"] > json.loads(usual.stdout)["iteration_time_s"]
+
+
+def test_the_first_line_says_something(folder: Path) -> None:
+    """`rtk simulate` begins with the iteration's time, and not with an empty line of headings."""
+    first, *_ = rtk("simulate", "plan.json", cwd=folder).stdout.splitlines()
+    assert first.split()[0] == "iteration"
