@@ -17,7 +17,7 @@ SUMMARIES = {
     "coordinate": "Lead a run whose workers are started elsewhere.",
     "replay": "Replay a failure trace under each policy: goodput, and where the time went.",
     "sweep": "Replay every combination of models, jobs, clusters, traces and costs.",
-    "reproduce": "Make the papers' tables and figures again, theirs beside ours.",
+    "reproduce": "Reproduce the papers' tables and figures, beside the published ones.",
     "verify": "Check a plan, independently of its planner.",
     "explain": "Say why a plan takes so long, and what would help most.",
     "viz": "Draw plans, timelines, pipeline templates and replays.",
@@ -28,7 +28,7 @@ SUMMARIES = {
     "quickstart": "The whole flow on this machine, in a minute.",
     "plan": "Make a plan from a profile.",
     "profile": "What a model costs on a machine, measured or computed.",
-    "trace": "Traces of failures and slow-downs: convert, make up, and look at them.",
+    "trace": "Traces of failures and slow-downs: convert, generate and summarize them.",
 }
 MODULES = {"import": "import_"}
 

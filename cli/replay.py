@@ -28,7 +28,7 @@ HEADINGS = ("policy", *SHARES, "GPU-h lost", "cost", "memory")  # within 100 col
 
 @grouped
 def command(
-    profile: Annotated[str, typer.Option("--profile", help="The profile of the model.")],
+    profile: Annotated[str, typer.Option("--profile", help="The model's profile.")],
     trace: Annotated[
         str,
         typer.Option(
@@ -41,33 +41,33 @@ def command(
         int | None, typer.Option("--dp", min=1, help="Pipelines. Default: as many as the cluster's nodes hold.")
     ] = None,
     policies: Annotated[
-        str | None, typer.Option("--policies", metavar="NAME,…", help="Which, with commas between them. Default: all.")
+        str | None, typer.Option("--policies", metavar="NAME,…", help="Recovery policies to replay. Default: all.")
     ] = None,
     cluster: ClusterOption = None,
-    tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", min=1, help="GPUs of a worker.")] = 1,
+    tensor_parallel: Annotated[
+        int, typer.Option("--tensor-parallel", min=1, help="Tensor-parallel degree: GPUs of a worker.")
+    ] = 1,
     schedule: Annotated[
         LeanSchedule,
-        typer.Option("--schedule", help="Of pipelines whose policy has no schedule of its own."),
+        typer.Option("--schedule", help="Pipeline schedule, for policies that do not bring their own."),
     ] = "1f1b",
     memory_limit: MemoryLimit = None,
     cost: Annotated[
         list[str] | None,
-        typer.Option("--cost", metavar="NAME=NUMBER", help="What a change costs, such as restart_s=600. Repeatable."),
+        typer.Option("--cost", metavar="NAME=NUMBER", help="Cost of a change, such as restart_s=600. Repeatable."),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", help="End there, such as 12h or 30d. Default: the last event."),
+        typer.Option("--until", metavar="TIME", help="End of the replay, such as 12h or 30d. Default: the last event."),
     ] = None,
     *,
     reading: ReadingOptions,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes, which share the policies.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes that share the policies.")] = 1,
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", help="Where to write the report; `-` is standard output, .gz compresses."),
     ] = None,
-    html: Annotated[
-        str | None, typer.Option("--html", help="Where to write a page with pictures, to be mailed.")
-    ] = None,
+    html: Annotated[str | None, typer.Option("--html", help="Where to write an HTML page with the results.")] = None,
     seed: Seed = 0,
     common: Common,
 ) -> None:
