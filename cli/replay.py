@@ -75,9 +75,9 @@ def command(
 
     Node n of the trace's first nodes holds the n-th workers in (pipeline, stage) order, as torchrun would start them;
     nodes beyond the job's are spares, which are paid for. Without --cluster a node is one worker. Goodput is a share of
-    what the job's nodes would train with --schedule if none ever failed; a policy exceeds 100 % with a better schedule,
-    or on spares. "all well" is the throughput with all nodes there, as a share of the same; then shares of the job's
-    time: working, on work that was lost, paused, waiting.
+    what the job's nodes would train, with the fastest plan for the job's shape, if none ever failed; a policy exceeds
+    100 % with other pipelines, stages or orders. "all well" is the throughput with all nodes there, as a share of the
+    same; then shares of the job's time: working, on work that was lost, paused, waiting.
     """
     from ..planners.recovery.catalogue import parse_policies
     from ..replaying import replay
