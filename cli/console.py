@@ -320,7 +320,7 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], to_stderr
     """Print a table.
 
     Args:
-        columns: the headings.
+        columns: the headings; where all are empty there is no line of them.
         rows: the cells, as text.
         to_stderr: where standard output belongs to a document.
         left: so many columns are left-aligned, the others are right-aligned.
@@ -328,7 +328,8 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], to_stderr
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    columns = list(columns)
+    table = Table(box=None, pad_edge=False, show_header=any(columns))
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < left else "right")
     for row in rows:

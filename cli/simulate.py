@@ -7,9 +7,10 @@ import typer
 
 from ..planners.recovery.answers import answers_for, remedies_of
 from ..runners.program import Sending
-from ..schemas.errors import RuntimeFailedError
+from ..schemas.errors import RuntimeFailedError, remark
 from ..schemas.quantities import DURATION, print_bytes, print_change, print_number, print_percent, print_time, time_unit
 from ..schemas.site import Site, site_of
+from ..schemas.text import counted
 from .console import Common, Seed, grouped, print_document, print_table, quantity
 from .options import (
     TIMELINE,
@@ -93,6 +94,12 @@ def command(
     answers = answers_for(conditions, how.policy, how.atlas, how.normalize_within, how.host_memory)
     remedies = remedies_of(how.mitigate, read, how.policy)
     trace = failing(conditions, failed, lambda left: None if inject is None else read_valid_trace(inject, left))
+    late = sum(event.iteration is not None and event.iteration >= iterations for event in trace.events)
+    if late:
+        remark(
+            f"warning: {counted(late, 'event')} of {inject} would come after the last iteration, {iterations - 1} "
+            "counted from 0, and will not happen: give more --iterations"
+        )
     story = story_of(conditions, trace, iterations, answers, remedies, costs, jitter, seed, transport)
     _tell(story, iterations, jitter, timeline, common.as_json)
 
