@@ -1,0 +1,57 @@
+"""docs/tour.md runs from top to bottom, walk by walk, in an empty folder with the files of examples/."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .walking import ROOT, TOUR, WALKS, lines, take
+
+pytestmark = pytest.mark.checkout
+
+ELSEWHERE = {"1", "2", "7"}  # those that take long have files of their own, so that they run beside each other
+
+
+@pytest.mark.parametrize("walk", sorted(WALKS.keys() - ELSEWHERE))
+def test_a_walk_runs_as_it_stands(walk: str, tmp_path: Path) -> None:
+    """Planning and deciding: every line ends well, writes what it says, and shows what the tour says."""
+    take(walk, tmp_path)
+
+
+def test_the_tour_begins_with_the_files_and_goes_through_all_commands() -> None:
+    """Its first line copies the examples; each command of rtk has a line, but `quickstart`, a tour of its own."""
+    from rtk.cli.commands import SUMMARIES
+
+    first, *others = lines(TOUR)
+    assert first.text == "cp -r ../rtk/examples/. ."
+    used = {re.split(r"\brtk ", line.text)[1].split()[0] for line in others if "rtk " in line.text}
+    assert used == SUMMARIES.keys() - {"quickstart"}
+
+
+def test_the_tour_uses_every_example() -> None:
+    """No file lies in examples/ that no line of the tour names; its README names all."""
+    told = "\n".join(line.text for line in lines(TOUR))
+    readme = (ROOT / "examples" / "README.md").read_text()
+    for path in (ROOT / "examples").rglob("*"):
+        name = path.relative_to(ROOT / "examples").as_posix()
+        if path.is_file() and "__pycache__" not in name and name not in ("README.md", "LICENSE-spot"):
+            assert name in told, name
+            assert f"]({name})" in readme, name
+
+
+def test_no_name_means_two_files() -> None:
+    """All walks may be taken in one folder: a file that two of them write is written by the same command."""
+    writers: dict[str, set[str]] = {}
+    for line in lines(TOUR):
+        for name in line.outputs:
+            writers.setdefault(name, set()).add(line.text)
+    assert {name: by for name, by in writers.items() if len(by) > 1} == {}
+    assert {(ROOT / "examples" / name).exists() for name in writers} == {False}
+
+
+def test_the_commands_of_the_readme_are_run() -> None:
+    """Each command line of the README is in the tour, or is one that CI and the quickstart's tests run."""
+    toured = {line.text for line in lines(TOUR)}
+    elsewhere = re.compile(r"git clone |python3 -m venv .*\.venv/bin/(rtk quickstart|pytest .*)$|.*rtk quickstart")
+    readme = lines((ROOT / "README.md").read_text())
+    assert [line.text for line in readme if line.text not in toured and not elsewhere.match(line.text)] == []
