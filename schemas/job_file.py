@@ -149,7 +149,7 @@ KEYS = (
            _at("--transport", "run", "simulate")),
     JobKey("training", "checkpoint", _TEXT, '"checkpoints"', "Save checkpoints in this folder.",
            _at("--checkpoint", *_LED), is_path=True, only=_LEADING),
-    JobKey("training", "checkpoint_every", _COUNT, "100", "Iterations between checkpoints; 0: only at the end.",
+    JobKey("training", "checkpoint_every", _NUMBER, "100", "How often: so many iterations, or a time as in \"10min\".",
            _at("--checkpoint-every", *_LED), only=_LEADING),
     JobKey("training", "heartbeat_limit", _NUMBER, '"2s"', "Silence after which a worker is lost.",
            _at("--heartbeat-limit", *_STORIES), only=_LEADING),
@@ -168,7 +168,7 @@ WITHOUT_KEY = frozenset({
     "--link-delay", "--slow", "--slow-link", "--failed", "--failures", "--max-failures", "--failure-unit", "--from",
     "--solver", "--time-limit", "--require-optimal", "--jobs", "--inject", "--resume", "--worker", "--coordinator",
     "--interface", "--secret-file", "--patience", "--listen", "--log", "--standby", "--jitter", "--regroup",
-    "--json", "--quiet", "--debug",
+    "--json", "--quiet", "--debug", "--force",
 })  # fmt: skip
 
 JobValue = str | bool | tuple[str, ...]
