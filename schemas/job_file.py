@@ -19,6 +19,7 @@ from .text import listed, near
 
 FILE_NAME = "rtk.toml"
 MOST_BYTES = 1 << 18  # nobody writes so much by hand
+MOST = 10**15  # of a whole number
 TABLES = {
     "model": "what is trained, and its profile",
     "cluster": "the machines",
@@ -234,7 +235,7 @@ def read_job_file(path: str) -> JobFile:
         tree = tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=path) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
         raise _no_toml(str(error), path) from None
     return _checked(tree, path, _lines_of(text))
 
@@ -323,9 +324,8 @@ def _texts(key: JobKey, value: object, where: str) -> JobValue:
     if key.kind is _FLAG and isinstance(value, bool):
         return value
     if not items or not all(_fits(key.kind, one) for one in items):
-        cut = _shown(value)[:60]
         raise InvalidInputError(
-            f"{key.name} is {key.kind}, not {cut}", where=where, fix=f"write {key.name} = {key.example}, say"
+            f"{key.name} is {key.kind}, not {_cut(value)}", where=where, fix=f"write {key.name} = {key.example}, say"
         )
     texts = tuple(str(one) for one in items)
     return texts if key.kind is _TEXTS else ",".join(texts)
@@ -333,8 +333,17 @@ def _texts(key: JobKey, value: object, where: str) -> JobValue:
 
 def _fits(kind: ValueKind, value: object) -> bool:
     """Whether a value, or an item of a list, is of a kind; true and false are numbers to Python only."""
+    if isinstance(value, int) and abs(value) > MOST:
+        return False
     taken: dict[ValueKind, tuple[type, ...]] = {_COUNT: (int,), _NUMBER: (int, float, str), _LIST: (int, float, str)}
     return isinstance(value, taken.get(kind, (str,))) and not isinstance(value, bool)
+
+
+def _cut(value: object) -> str:
+    try:
+        return _shown(value)[:60]
+    except ValueError:  # Python prints no number of thousands of digits
+        return "so large a number"
 
 
 def _shown(value: object) -> str:

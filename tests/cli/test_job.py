@@ -371,6 +371,17 @@ def test_a_profile_is_planned_simulated_and_run_beside_a_file(folder: Path) -> N
     assert beside.stderr.count("from rtk.toml: ") == 1
 
 
+def test_the_model_of_the_file_is_profiled(folder: Path) -> None:
+    """`rtk profile` alone takes the file's model; where no file names one it prints its help."""
+    (folder / "some.toml").write_text("model.name = 'gpt-tinyy'\n")
+    done = rtk("--config", "some.toml", "profile", cwd=folder)
+    assert (done.returncode, "gpt-tinyy" in done.stderr) == (2, True)
+    (folder / "some.toml").write_text("shape.pp = 2\n")
+    help_page = rtk("--config", "some.toml", "profile", cwd=folder)
+    assert "Usage: " in help_page.stdout + help_page.stderr
+    assert rtk("profile", cwd=folder).stdout == help_page.stdout
+
+
 def test_help_shows_what_the_file_says(folder: Path) -> None:
     """As the default; a wrong file does not keep anybody from reading help."""
     (folder / "some.toml").write_text("shape.pp = 7\n")
