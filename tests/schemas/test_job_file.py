@@ -118,10 +118,10 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, what: str, 
     assert fix in (told.fix or "")
 
 
-PIECES = st.sampled_from(
-    ["[shape]", "[[shape]]", "[model", "pp", "shape", "=", ".", "2", "'x'", '"', '"""', "{", "}", "[", "]", ",", "\n", "#",
-     " ", "1e999", "nan", "2024-01-01", "true", "\x00", "ü", "data", "9" * 20]
-)  # fmt: skip
+PIECES = st.sampled_from([
+    "[shape]", "[[shape]]", "[model", "pp", "shape", "=", ".", "2", "'x'", '"', '"""', "{", "}", "[", "]", ",", "\n", " ",
+    "#", "1e999", "nan", "2024-01-01", "true", "\x00", "ü", "data", "9" * 20,
+])  # fmt: skip
 
 
 @given(st.one_of(st.lists(PIECES, max_size=12).map("".join), st.text(max_size=60)))
