@@ -382,6 +382,14 @@ def test_the_model_of_the_file_is_profiled(folder: Path) -> None:
     assert rtk("profile", cwd=folder).stdout == help_page.stdout
 
 
+def test_what_is_missing_may_stand_in_the_file(folder: Path) -> None:
+    """The error for a line without required options says which keys would do."""
+    done = rtk("plan", "pipeline", "p.json", cwd=folder)
+    assert done.returncode == 2
+    assert ", or pp and microbatches in [shape] of rtk.toml; " in done.stderr
+    assert "rtk.toml" not in rtk("verify", cwd=folder).stderr
+
+
 def test_help_shows_what_the_file_says(folder: Path) -> None:
     """As the default; a wrong file does not keep anybody from reading help."""
     (folder / "some.toml").write_text("shape.pp = 7\n")

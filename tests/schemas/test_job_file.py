@@ -119,8 +119,8 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, what: str, 
 
 
 PIECES = st.sampled_from([
-    "[shape]", "[[shape]]", "[model", "pp", "shape", "=", ".", "2", "'x'", '"', '"""', "{", "}", "[", "]", ",", "\n", " ",
-    "#", "1e999", "nan", "2024-01-01", "true", "\x00", "ü", "data", "9" * 20,
+    "[shape]", "[[shape]]", "[model", "pp", "shape", "=", ".", "2", "'x'", '"', '"""', "{", "}", "[", "]", ",", "\n",
+    " ", "#", "1e999", "nan", "2024-01-01", "true", "\x00", "ü", "data", "9" * 20,
 ])  # fmt: skip
 
 
