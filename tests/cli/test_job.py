@@ -390,14 +390,12 @@ def test_what_is_missing_may_stand_in_the_file(folder: Path) -> None:
     assert "rtk.toml" not in rtk("verify", cwd=folder).stderr
 
 
-def test_help_shows_what_the_file_says(folder: Path) -> None:
-    """As the default; a wrong file does not keep anybody from reading help."""
-    (folder / "some.toml").write_text("shape.pp = 7\n")
-    assert "default: 7" in " ".join(
-        rtk("--config", "some.toml", "plan", "pipeline", "--help", cwd=folder).stdout.split()
-    )
-    (folder / "some.toml").write_text("shape.pp = 'x'\n")
-    assert rtk("--config", "some.toml", "plan", "pipeline", "--help", cwd=folder).returncode == 0
+def test_a_wrong_file_keeps_nobody_from_help(folder: Path) -> None:
+    """Help is the same in every folder."""
+    (folder / "bad.toml").write_text("shape.pp = 'x'\n")
+    page = rtk("--config", "bad.toml", "plan", "pipeline", "--help", cwd=folder)
+    assert page.returncode == 0
+    assert page.stdout == rtk("plan", "pipeline", "--help", cwd=folder).stdout
 
 
 def test_commands_without_keys_look_for_no_file() -> None:
