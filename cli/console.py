@@ -6,20 +6,22 @@ import os
 import select
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, get_annotations, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from ..runners.processes import arguments_of
 from ..schemas.documents import Document, canonical, canonical_json, write_document
 from ..schemas.errors import REMARKS, InvalidInputError
 from ..schemas.files import STANDARD_STREAM
+from ..schemas.overwriting import guarded, refused, require_kind
 from ..schemas.quantities import Quantity
 from .job import settle
 
@@ -38,6 +40,7 @@ class Settings:
 
     quiet: bool = False
     debug: bool = False
+    force: bool = False
     trains: bool = False
 
 
@@ -55,21 +58,43 @@ def _set_debug(value: bool) -> bool:
     return value
 
 
+def _set_force(value: bool) -> bool:
+    SETTINGS.force = value
+    return value
+
+
 Quiet = Annotated[bool, typer.Option("--quiet", callback=_set_quiet, help="No progress and no remarks.")]
 Debug = Annotated[bool, typer.Option("--debug", callback=_set_debug, help="Show a traceback when something fails.")]
+Force = Annotated[
+    bool,
+    typer.Option("--force", callback=_set_force, help="Overwrite also what is read, and files of another kind."),
+]
 
 
 @dataclass(frozen=True)
 class Common:
-    """The options that all commands have; `SETTINGS` holds the last two for all others."""
+    """The options that all commands have, `force` those that write; `SETTINGS` holds the last three for all others."""
 
     as_json: Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on standard output.")] = False
     quiet: Quiet = False
     debug: Debug = False
+    force: Force = False
 
     def arguments(self) -> list[str]:
         """The same on the command line of another process."""
-        return arguments_of({"--json": self.as_json, "--quiet": self.quiet, "--debug": self.debug})
+        given = {"--json": self.as_json, "--quiet": self.quiet, "--debug": self.debug, "--force": self.force}
+        return arguments_of(given)
+
+
+@dataclass(frozen=True)
+class Writes:
+    """Marks an option that names a file which the command writes.
+
+    Attributes:
+        kind: of file, as `kind_of` says it, where it is known before; else it is compared when it is written.
+    """
+
+    kind: str | None = None
 
 
 def quantity(kind: Quantity, option: str, words: str, least: float = 0.0) -> Any:
@@ -89,7 +114,9 @@ def quantity(kind: Quantity, option: str, words: str, least: float = 0.0) -> Any
 
 
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all randomness.")]
-Output = Annotated[str, typer.Option("--output", "-o", help="Where to write; `-` is standard output, .gz compresses.")]
+Output = Annotated[
+    str, typer.Option("--output", "-o", help="Where to write; `-` is standard output, .gz compresses."), Writes()
+]
 
 
 class _Printing(logging.Handler):
@@ -113,7 +140,8 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
     """A command to which typer gives options one by one, and which receives groups of them as dataclasses.
 
     A parameter whose type is a dataclass stands for those fields of it that are annotated with an option: they take its
-    place, in their order.
+    place, in their order. A command that writes files has --force; without it files are refused that it must not
+    overwrite, or cannot write, before it begins.
     """
     shown: list[Parameter] = []
     groups: dict[str, tuple[type, list[str]]] = {}
@@ -127,16 +155,77 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
         else:
             shown.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=kind))
 
+    outputs = {one.name: writes for one in shown if (writes := _marked(one.annotation, Writes)) is not None}
+    if not outputs:
+        shown = [one for one in shown if one.name != "force"]
+
     @wraps(command)
     def gathering(**given: Any) -> Result:
         given = settle(given)
+        with guarded(not SETTINGS.force):
+            if not SETTINGS.force:
+                require_outputs(shown, outputs, given)
+            return called(given)
+
+    def called(given: dict[str, Any]) -> Result:
         for name, (kind, options) in groups.items():
-            given[name] = kind(**{option: given.pop(option) for option in options})
+            given[name] = kind(**{option: given.pop(option) for option in options if option in given})
         return command(**given)
 
     gathering.__signature__ = Signature(shown)  # type: ignore[attr-defined]
     gathering.__annotations__ = {option.name: option.annotation for option in shown}
     return gathering
+
+
+def _marked(annotation: Any, kind: type[Result]) -> Result | None:
+    """What of a kind an option is annotated with; the last one goes first."""
+    return next((one for one in reversed(get_args(annotation)) if isinstance(one, kind)), None)
+
+
+def require_outputs(options: Iterable[Parameter], outputs: Mapping[str, Writes], given: Mapping[str, Any]) -> None:
+    """Refuse at once files that could not be written after all the work, or that would take another file's place.
+
+    Args:
+        options: of the command.
+        outputs: those that name files which it writes.
+        given: the values of all.
+
+    Raises:
+        InvalidInputError: a folder is missing or closed, an output is one of the inputs, or the same as another output,
+            or a file of another kind.
+    """
+    called = {one.name: _flag_of(one) for one in options}
+    values = ((name, value if isinstance(value, list | tuple) else [value]) for name, value in given.items())
+    taken = {os.path.realpath(one): called[name] for name, several in values if name not in outputs
+             for one in several if isinstance(one, str) and one and Path(one).is_file()}  # fmt: skip
+    for name, writes in outputs.items():
+        path = given[name]
+        if path is None or path == STANDARD_STREAM or (path and Path(path).exists() and not Path(path).is_file()):
+            continue  # what is no file, such as /dev/null or an atlas, is written to as it is
+        where, folder = f"{called[name]} {path}".strip(), Path(path).parent
+        if not path or not folder.is_dir() or not os.access(folder, os.W_OK):
+            what = f"nothing can be written into the folder {folder}" if path else "a file without a name"
+            raise InvalidInputError(what, where=where, fix="check the path and its permissions")
+        same = next((option for one, option in taken.items() if _is_same(one, path)), None)
+        if same is not None:
+            raise refused(where, f"{same} is the same file")
+        taken[os.path.realpath(path)] = called[name]
+        require_kind(path, writes.kind, where)
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two names lead to the same file, also one that is still to be written."""
+    if Path(one).exists() and Path(other).exists():
+        return Path(one).samefile(other)
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _flag_of(option: Parameter) -> str:
+    """What a parameter is called on the command line."""
+    marked = _marked(option.annotation, OptionInfo)
+    # Where typer's option is an annotation, its first name stands in the place of the default.
+    names = () if marked is None else (marked.default, *(marked.param_decls or ()))
+    return next((one for one in names if isinstance(one, str) and one.startswith("--")), option.name.upper())
 
 
 def _options_of(group: type) -> Iterator[Parameter]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -16,7 +17,7 @@ from ..schemas.log_formats import LogFormat
 from ..schemas.quantities import print_time
 from ..schemas.text import counted
 from ..viz.style import PICTURE_ENDINGS
-from .console import Common, ends_quietly, grouped, picture_ending, print_document
+from .console import Common, Writes, ends_quietly, grouped, picture_ending, print_document
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -57,7 +58,9 @@ def command(
         ),
     ] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help=f"A picture ({', '.join(PICTURE_ENDINGS)}); .gz compresses.")
+        str | None,
+        typer.Option("--output", "-o", help=f"A picture ({', '.join(PICTURE_ENDINGS)}); .gz compresses."),
+        Writes(),
     ] = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if anything is slow.")] = False,
     *,
@@ -73,7 +76,7 @@ def command(
     whole files of it are compared rank by rank.
     """
     from ..profilers.detecting import LogReader, detect_files
-    from ..profilers.failslow.tracker import SHORTEST
+    from ..profilers.failslow.tracker import SHORTEST, fewest_samples
     from ..schemas.detection import Detection
     from ..viz.detection import Panel, Thinned, drawn_detection
 
@@ -110,7 +113,7 @@ def command(
     if common.as_json:
         print_document(found)
     else:
-        print_findings(found.files)
+        print_findings(found.files, fewest_samples(mode, shortest or SHORTEST))
     if exit_code and any(one.events for one in found.files):
         raise typer.Exit(1)
 
@@ -169,24 +172,39 @@ class _Interrupts:
 UNWRAPPED = 10_000  # columns, where no terminal says how many there are
 
 
-def print_findings(findings: "Sequence[FileFindings]") -> None:
-    """A paragraph a file: what it is, and a table of what was slow in it."""
+def print_findings(findings: "Sequence[FileFindings]", fewest: int) -> None:
+    """A paragraph a file: what it is, a table of what was slow in it, and what speaks for that.
+
+    Args:
+        findings: of each file.
+        fewest: so many samples it takes to find anything.
+    """
     from rich.console import Console
 
-    from ..viz.detection import words_of_attribution
+    from ..viz.detection import nothing_slow, words_of_attribution
 
-    console = ends_quietly(Console(highlight=False, width=None if sys.stdout.isatty() else UNWRAPPED))
+    console = ends_quietly(Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else UNWRAPPED))
     for index, one in enumerate(findings):
         if index:
             console.print()
-        usual = "too few to know what is usual" if one.usual_s is None else f"usually {print_time(one.usual_s)}"
-        slow = counted(len(one.events), "fail-slow") if one.events else "nothing slow"
-        parts = [f"{source_of(one.file)}: {one.kind}", counted(one.samples, "sample"), usual, slow]
+        parts = [f"{source_of(one.file)}: {one.kind}", counted(one.samples, "sample")]
+        if one.usual_s is not None:
+            parts.append(f"usually {print_time(one.usual_s)}")
+        parts.append(counted(len(one.events), "fail-slow") if one.events else nothing_slow(one, fewest))
         if one.attribution is not None:
             parts.append(words_of_attribution(one.attribution))
-        console.print(", ".join(parts), markup=False)
+        console.print(", ".join(parts))
         if one.events:
             console.print(_table(one.events))
+            for event in one.events:
+                for line in _evidence(event, console.width):
+                    console.print(line)
+
+
+def _evidence(event: "FailSlow", width: int) -> list[str]:
+    """What speaks for a fail-slow, in lines of a terminal."""
+    said = f"since {event.places['onset']}: {'; '.join(event.evidence)}"
+    return wrap(said, width, subsequent_indent="  ") if event.evidence else []
 
 
 def words_of(change: "EpisodeChange", watch: "LogMonitor", source: str) -> str:
@@ -218,23 +236,21 @@ def words_of(change: "EpisodeChange", watch: "LogMonitor", source: str) -> str:
 
 def _place(place: int, watch: "LogMonitor") -> str:
     iteration = watch.iteration_of(place)
-    return f"sample {place}" if iteration in (None, place) else f"sample {place} (iteration {iteration})"
+    return f"sample {place}" if iteration is None else f"iteration {iteration}"
 
 
 def _table(events: "Sequence[FailSlow]") -> "Table":
+    """A row an event; the first column says whether places are the log's own iterations."""
     from rich.table import Table
     from rich.text import Text
 
+    from ..viz.detection import COLUMNS, cells_of
+
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("onset", "suspected", "confirmed", "relief", "severity"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("cause", no_wrap=True)
-    for name in ("scope", "evidence"):
-        table.add_column(name, overflow="fold")
+    unit = "iteration" if all(event.iterations for event in events) else "sample"
+    for number, name in enumerate(COLUMNS):
+        is_place = number < len(COLUMNS) - 2
+        table.add_column(f"{name} {unit}" if number == 0 else name, justify="right" if is_place else "left")
     for event in events:
-        places = (event.onset, event.provisional, event.confirmed, event.relief)
-        cells = ["-" if place is None else str(place) for place in places]
-        scope = " ".join([event.scope.kind, ", ".join(event.scope.names)]).strip()
-        texts = (*cells, f"{event.severity:.2f} x", event.cause, scope, "; ".join(event.evidence))
-        table.add_row(*map(Text, texts))
+        table.add_row(*map(Text, cells_of(event)))
     return table

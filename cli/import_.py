@@ -6,9 +6,9 @@ import typer
 
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
-from .console import Common, Output, emit, grouped
+from .console import Common, emit, grouped
 from .export import ForeignFormat
-from .options import summary
+from .options import PlanOutput, summary
 
 
 @grouped
@@ -17,7 +17,7 @@ def command(
     form: Annotated[ForeignFormat, typer.Option("--from", help="The form they are in.")],
     profile: Annotated[str, typer.Option("--profile", help="The profile that gives costs and stages; `-` likewise.")],
     dp: Annotated[int, typer.Option("--dp", min=1, help="Pipelines, all with these orders.")] = 1,
-    output: Output = "-",
+    output: PlanOutput = "-",
     *,
     common: Common,
 ) -> None:

@@ -84,8 +84,9 @@ class FromJob:
             try:
                 self.parameter.get_runtime_param().coerce(value, param=self.parameter, ctx=None)
             except typer.BadParameter as error:
+                words = f"{error.message[:1].lower()}{error.message[1:]}".removeprefix("value error, ")
                 raise InvalidInputError(
-                    f"{self.key.name}: {error.message[:1].lower()}{error.message[1:]}",
+                    f"{self.key.name}: {words}",
                     where=self.where(),
                     fix=f"correct it there, or give rtk {self.command} {names_of(self.parameter)[0]}",
                 ) from None

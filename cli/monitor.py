@@ -4,19 +4,19 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from shlex import join
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..schemas.errors import InvalidInputError, remark
+from ..schemas.errors import remark
 from ..schemas.files import write_bytes
+from ..schemas.text import counted
 from ..viz.style import PICTURE_ENDINGS
-from .console import Common, grouped, picture_ending, print_document, print_table
+from .console import Common, Writes, grouped, picture_ending, print_document, print_table
 
 if TYPE_CHECKING:
     from ..profilers.failslow.monitor.job import Heard, News
     from ..profilers.failslow.monitor.watch import WatchedCommand
-    from ..schemas.detection import FailSlow
 
 FIX = f"end it in {', '.join(PICTURE_ENDINGS)}, or these and .gz"
 
@@ -24,10 +24,13 @@ FIX = f"end it in {', '.join(PICTURE_ENDINGS)}, or these and .gz"
 @grouped
 def command(
     watched: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The training command, after `--`.")],
-    mode: Annotated[str, typer.Option("--mode", help="robust, or paper for the published methods.")] = "robust",
+    mode: Annotated[
+        Literal["robust", "paper"], typer.Option("--mode", help="robust, or paper for the published methods.")
+    ] = "robust",
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", help=f"Draw what was found ({', '.join(PICTURE_ENDINGS)}); .gz compresses."),
+        Writes(),
     ] = None,
     *,
     common: Common,
@@ -41,11 +44,10 @@ def command(
     Calls that are made without torch.distributed's process groups are not seen, nor are the insides of CUDA graphs.
     """
     from ..profilers.failslow.monitor.watch import monitor
+    from ..profilers.failslow.tracker import fewest_samples
     from ..schemas.detection import Detection
-    from ..viz.detection import Panel, Thinned, drawn_detection
+    from ..viz.detection import COLUMNS, Panel, Thinned, cells_of, drawn_detection, nothing_slow
 
-    if mode not in ("robust", "paper"):
-        raise InvalidInputError(f"there is no mode {mode!r}", where="--mode", fix="robust or paper")
     ending = None if output is None else picture_ending(output, PICTURE_ENDINGS, FIX)
     curves: defaultdict[int, Thinned] = defaultdict(Thinned)
 
@@ -55,9 +57,7 @@ def command(
             for news in one.news:
                 remark(f"rtk monitor: iteration {one.place}: {_words(news)}")
 
-    found = monitor(
-        watched, mode="paper" if mode == "paper" else "robust", stdout=sys.stderr if common.as_json else None, tell=tell
-    )
+    found = monitor(watched, mode=mode, stdout=sys.stderr if common.as_json else None, tell=tell)
     if not found.findings:
         remark(f"rtk monitor: {_why_nothing(found)}")
     if common.as_json:
@@ -65,10 +65,10 @@ def command(
     else:
         for one in found.findings.values():
             usual = "" if one.usual_s is None else f", usually {one.usual_s * 1000:.2f} ms each"
-            remark(f"rtk monitor: {one.samples} iterations{usual}, {len(one.events)} slow")
+            slow = counted(len(one.events), "fail-slow") if one.events else nothing_slow(one, fewest_samples(mode))
+            remark(f"rtk monitor: {counted(one.samples, 'iteration')}{usual}, {slow}")
             if one.events:
-                columns = ("slow since", "suspected", "confirmed", "relieved", "times usual", "cause", "where")
-                print_table(columns, [_row(event) for event in one.events], to_stderr=True)
+                print_table(COLUMNS, map(cells_of, one.events), to_stderr=True)
     if output is not None and ending is not None:
         panels = [Panel(one, curves[phase].points()) for phase, one in found.findings.items()]
         write_bytes(output, drawn_detection(panels, join(watched), ending))
@@ -96,12 +96,4 @@ def _words(news: "News") -> str:
             return f"as usual again since {episode.relief}"
     if found is None:
         return f"{slower} ({news.change.kind})"
-    kind = "rank" if found.scope.kind == "worker" else found.scope.kind
-    who = f"{kind} {', '.join(found.scope.names)}".strip()
-    return f"{slower} ({news.change.kind}): {found.cause}, {who} ({'; '.join(found.evidence)})"
-
-
-def _row(event: "FailSlow") -> list[str]:
-    places = (event.onset, event.provisional, event.confirmed, event.relief)
-    where = f"{event.scope.kind} {', '.join(event.scope.names)}".strip()
-    return [*("-" if place is None else str(place) for place in places), f"{event.severity:.2f}", event.cause, where]
+    return f"{slower} ({news.change.kind}): {found.cause}, {found.scope.words} ({'; '.join(found.evidence)})"

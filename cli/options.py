@@ -24,7 +24,7 @@ from ..schemas.quantities import (
     print_time,
 )
 from ..schemas.text import listed
-from .console import Common, Seed, emit, quantity
+from .console import Common, Output, Seed, Writes, emit, quantity
 
 if TYPE_CHECKING:
     from ..planners.scheduling.solve import Effort
@@ -89,6 +89,9 @@ MemoryLimit = Annotated[
     ),
 ]
 
+
+TIMELINE = Writes("an rtk.timeline")
+PlanOutput = Annotated[Output, Writes("an rtk.plan")]
 
 ClusterOption = Annotated[
     str | None,
@@ -442,10 +445,12 @@ class LeadOptions(AnswerOptions):
             least=0.5,
         ),
     ] = None
-    timeline: Annotated[str | None, typer.Option("--timeline", help="Write the measured timeline here.")] = None
-    metrics: Annotated[str | None, typer.Option("--metrics", help="Append what happens to this JSON-lines file.")] = (
+    timeline: Annotated[str | None, typer.Option("--timeline", help="Write the measured timeline here."), TIMELINE] = (
         None
     )
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", help="Append what happens to this JSON-lines file."), Writes("JSON lines")
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from .console import Common, Output, Seed, grouped
 from .options import (
     ConditionOptions,
     EffortOptions,
+    PlanOutput,
     ProfileFile,
     ShapeOptions,
     Slow,
@@ -209,7 +210,7 @@ def topology(
     ] = None,
     schedule: Annotated[LeanSchedule, typer.Option("--schedule", help="The order of operations.")] = "1f1b",
     seed: Seed = 0,
-    output: Output = "-",
+    output: PlanOutput = "-",
     *,
     common: Common,
 ) -> None:
@@ -272,7 +273,7 @@ def joint(
     slow: Slow = None,
     *,
     effort: EffortOptions,
-    output: Output = "-",
+    output: PlanOutput = "-",
     common: Common,
 ) -> None:
     """Plan for dead workers, slow workers and slow links at once.
@@ -313,7 +314,7 @@ def pipeline(
     profile: ProfileFile,
     shape: ConditionOptions,
     schedule: Annotated[Schedule, typer.Option("--schedule", help="The order of operations.")] = "1f1b",
-    output: Output = "-",
+    output: PlanOutput = "-",
     *,
     common: Common,
 ) -> None:
@@ -338,7 +339,7 @@ def adaptra(
     ] = "best",
     *,
     effort: EffortOptions,
-    output: Output = "-",
+    output: PlanOutput = "-",
     common: Common,
 ) -> None:
     """Plan warm-ups that absorb slow links.

@@ -10,7 +10,7 @@ from ..schemas.fields import MOST_NODES
 from ..schemas.quantities import parse_memory_limit, print_bytes, print_time
 from ..schemas.text import counted, listed
 from .console import Common, Output, emit, grouped, print_table
-from .options import ClusterOption, OverlayOption, ProfileFile, parse_places, present, read_valid_plan
+from .options import ClusterOption, OverlayOption, PlanOutput, ProfileFile, parse_places, present, read_valid_plan
 
 if TYPE_CHECKING:
     from ..planners.oobleck.reconfiguration import Reconfiguration
@@ -37,7 +37,7 @@ def oobleck(
     solver: Annotated[
         Literal["exact", "pyomo"], typer.Option("--solver", help="Of the micro-batches' distribution.")
     ] = "exact",
-    output: Output = "-",
+    output: PlanOutput = "-",
     *,
     common: Common,
 ) -> None:
@@ -201,7 +201,7 @@ def reconfigure(
             help="Take new pipelines if their copies pay within so many iterations; 0: change no more than must be.",
         ),
     ] = 100,
-    output: Output = "-",
+    output: PlanOutput = "-",
     *,
     common: Common,
 ) -> None:

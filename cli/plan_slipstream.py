@@ -8,13 +8,14 @@ import typer
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.quantities import parse_memory_limit, print_bytes, print_percent, print_time
 from ..schemas.text import counted, listed
-from .console import Common, Output, grouped, print_document, progress
+from .console import Common, grouped, print_document, progress
 from .options import (
     ClusterOption,
     EffortOptions,
     LinkDelays,
     MemoryLimit,
     OverlayOption,
+    PlanOutput,
     Slow,
     TechniqueOption,
     demand_proof,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 # All that a plan from an atlas does not take from there.
 BESIDE_FROM = {"profile", "from_atlas", "failed", "failures", "cluster", "overlay", "require_optimal", "jobs", "output",
-               "as_json", "quiet", "debug"}  # fmt: skip
+               "as_json", "quiet", "debug", "force"}  # fmt: skip
 
 
 @grouped
@@ -79,7 +80,7 @@ def slipstream(
     *,
     effort: EffortOptions,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes that make an atlas.")] = 1,
-    output: Output = "-",
+    output: PlanOutput = "-",
     common: Common,
 ) -> None:
     """Plan for dead workers: their micro-batches run on their peers, in the bubbles.

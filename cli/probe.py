@@ -15,7 +15,7 @@ from ..schemas.documents import canonical_json, read_document, write_document
 from ..schemas.errors import InvalidInputError, RuntimeFailedError, require_package
 from ..schemas.files import STANDARD_STREAM, write_bytes
 from ..schemas.quantities import parse_bytes
-from .console import Common, Output, Seed, grouped, print_json, progress
+from .console import Common, Output, Seed, Writes, grouped, print_json, progress
 
 # What commands share that run on every rank of a job: under torchrun, or as processes that they start here.
 
@@ -99,7 +99,9 @@ def command(
     ] = "ring",
     processes: Processes = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if something is slow.")] = False,
-    output: Annotated[str | None, typer.Option("--output", "-o", help="Also write what --json prints to here.")] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="Also write what --json prints to here."), Writes()
+    ] = None,
     *,
     common: Common,
 ) -> None:

@@ -14,7 +14,7 @@ from ..schemas.files import STANDARD_STREAM
 from ..schemas.profile import TIMES, UNTIE, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
 from ..schemas.quantities import SHARE
 from ..schemas.site import read_cluster, with_gpu
-from .console import Common, Output, Seed, emit, grouped, print_table, progress, quantity
+from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, quantity
 from .job import gives
 from .probe import links
 from .profile_refine import compare, refine
@@ -143,7 +143,7 @@ def model(
     name: Annotated[
         str, typer.Argument(metavar="MODEL", help="A preset, file.py:factory, or a Hugging Face config.json.")
     ],
-    output: Output = STANDARD_STREAM,
+    output: Annotated[Output, Writes("an rtk.profile")] = STANDARD_STREAM,
     *,
     form: FormOptions,
     how: MeasureOptions,

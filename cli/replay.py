@@ -1,8 +1,7 @@
 """`rtk replay`: which way of surviving failures is worth it, for one job and one trace."""
 
-import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +13,7 @@ from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM, opened, source_of, write_bytes
 from ..schemas.orders import LeanSchedule
 from ..schemas.quantities import parse_memory_limit, parse_time_s
-from .console import Common, Seed, emit, grouped, picture_ending, print_table, progress
+from .console import Common, Seed, Writes, emit, grouped, picture_ending, print_table, progress
 from .options import ClusterOption, MemoryLimit, Microbatches, Stages
 from .trace import ReadingOptions
 
@@ -64,9 +63,12 @@ def command(
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", help="Where to write the report; `-` is standard output, .gz compresses."),
+        Writes("an rtk.replay"),
     ] = None,
     html: Annotated[
-        str | None, typer.Option("--html", help="Where to write a page with pictures, to be mailed.")
+        str | None,
+        typer.Option("--html", help="Where to write a page with pictures, to be mailed."),
+        Writes("a web page"),
     ] = None,
     seed: Seed = 0,
     common: Common,
@@ -74,9 +76,10 @@ def command(
     """Replay a failure trace under each policy: goodput, and where the time went.
 
     Node n of the trace's first nodes holds the n-th workers in (pipeline, stage) order, as torchrun would start them;
-    nodes beyond the job's are spares. Without --cluster a node is one worker. Goodput is a share of what the cluster
-    would commit if it never failed; "all well" is the throughput with all nodes there, as a share of the same; then
-    shares of the job's time: working, on work that was lost, paused, waiting.
+    nodes beyond the job's are spares, which are paid for. Without --cluster a node is one worker. Goodput is a share of
+    what the job's nodes would train with --schedule if none ever failed; a policy exceeds 100 % with a better schedule,
+    or on spares. "all well" is the throughput with all nodes there, as a share of the same; then shares of the job's
+    time: working, on work that was lost, paused, waiting.
     """
     from ..planners.recovery.catalogue import parse_policies
     from ..replaying import replay
@@ -86,7 +89,6 @@ def command(
 
     if html is not None:
         picture_ending(html, (".html",), "end it in .html", "--html")
-    require_places({"--output": output, "--html": html}, {"--profile": profile, "--trace": trace})
     names, until_s = parse_policies(policies), None if until is None else parse_time_s(until, "--until")
     limits, costs, count = parse_memory_limit(memory_limit), parse_costs(cost), len(names)
     read, processes = read_document(profile, Profile), min(jobs, count)
@@ -112,35 +114,6 @@ def command(
             watch=lambda answers: bar.track(answers, count, description="policies"),
         )
     _tell(report, output, html, common.as_json)
-
-
-def require_places(outputs: Mapping[str, str | None], inputs: Mapping[str, str]) -> None:
-    """Refuse at once outputs that could not be written after all the work, or that would take another file's place.
-
-    Args:
-        outputs: by option; None is not asked for.
-        inputs: by option.
-
-    Raises:
-        InvalidInputError: a folder is missing or closed, or an output is one of the inputs, or the same as another.
-    """
-    taken = {os.path.realpath(path): option for option, path in inputs.items() if path != STANDARD_STREAM}
-    for option, path in outputs.items():
-        if path is None or path == STANDARD_STREAM:
-            continue
-        folder, place = Path(path).parent, os.path.realpath(path)
-        if not path or not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise InvalidInputError(
-                f"nothing can be written into the folder {folder}" if path else "a file without a name",
-                where=f"{option} {path}".strip(),
-                fix="check the path and its permissions",
-            )
-        if place in taken:
-            raise InvalidInputError(
-                f"this is the file of {taken[place]}", where=f"{option} {path}", fix="write to another one"
-            )
-        if Path(path).is_file() or not Path(path).exists():
-            taken[place] = option  # a device, such as /dev/null, may be written to twice
 
 
 def row_of(one: "PolicyReport", fault_free_s: float, most: tuple[float, float]) -> Sequence[str]:
@@ -226,3 +199,5 @@ def _tell(report: "ReplayReport", output: str | None, html: str | None, as_json:
     for one in report.policies:
         if one.refusal is not None:
             remark(f"{one.policy} cannot train: {one.refusal}")
+    for line in report.remarks:
+        remark(line)

@@ -7,7 +7,7 @@ import typer
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import write_bytes
 from ..schemas.text import did_you_mean
-from .console import Common, grouped, print_json, print_table, progress
+from .console import Common, Writes, grouped, print_json, print_table, progress
 
 if TYPE_CHECKING:
     pass
@@ -23,7 +23,7 @@ def command(
         typer.Argument(metavar="[NAME...]", help=f"Tables and figures; `{LIST}` lists them, `{ALL}` is all of them."),
     ] = None,
     markdown: Annotated[
-        str | None, typer.Option("--markdown", help="Write a page instead of tables; `-` is standard output.")
+        str | None, typer.Option("--markdown", help="Write a page instead of tables; `-` is standard output."), Writes()
     ] = None,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 1 if anything that is judged does not hold.")

@@ -12,6 +12,7 @@ from ..schemas.quantities import DURATION, print_bytes, print_change, print_numb
 from ..schemas.site import Site, site_of
 from .console import Common, Seed, grouped, print_document, print_table, quantity
 from .options import (
+    TIMELINE,
     AnswerOptions,
     ClusterOption,
     LinkDelays,
@@ -65,7 +66,9 @@ def command(
             "on top, if --profile says their sizes and speed.",
         ),
     ] = 0.05,
-    timeline: Annotated[str | None, typer.Option("--timeline", help="Write the timeline to this file.")] = None,
+    timeline: Annotated[
+        str | None, typer.Option("--timeline", help="Write the timeline to this file."), TIMELINE
+    ] = None,
     profile: ProfileOption = None,
     common: Common,
 ) -> None:

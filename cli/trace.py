@@ -12,7 +12,7 @@ from ..schemas.errors import InvalidInputError, remark
 from ..schemas.fields import MOST_NODES
 from ..schemas.files import STANDARD_STREAM, source_of
 from ..schemas.quantities import DAYS, parse_time_s, print_time
-from .console import Common, Debug, Output, Quiet, Seed, grouped, print_json, print_table, quantity
+from .console import Common, Debug, Force, Output, Quiet, Seed, grouped, print_json, print_table, quantity
 
 if TYPE_CHECKING:
     from ..runners.traces.read import TraceOptions
@@ -87,6 +87,7 @@ def generate(
     seed: Seed = 0,
     quiet: Quiet = False,
     debug: Debug = False,
+    force: Force = False,
 ) -> None:
     """Make up a trace: nodes that fail and are repaired, racks that fail as a whole, slow nodes and slow links.
 
@@ -192,6 +193,7 @@ def convert(
     timing: TimingOptions,
     quiet: Quiet = False,
     debug: Debug = False,
+    force: Force = False,
 ) -> None:
     """Write a trace as rtk's own: JSON lines, or CSV where the name ends in .csv.
 

@@ -13,7 +13,7 @@ from ..schemas.files import STANDARD_STREAM, source_of, written
 from ..schemas.plan import name_of, parse_place
 from ..schemas.quantities import parse_time_s
 from ..viz.style import PICTURE_ENDINGS
-from .console import Common, ends_quietly, grouped, picture_ending, print_json
+from .console import Common, Writes, ends_quietly, grouped, picture_ending, print_json
 
 if TYPE_CHECKING:
     from ..schemas.columns import Selection
@@ -38,6 +38,7 @@ def command(
             "-o",
             help=f"A picture ({', '.join(PICTURE_ENDINGS)}) or Chrome/Perfetto trace (.json); .gz compresses.",
         ),
+        Writes(),
     ] = None,
     terminal: Annotated[
         bool, typer.Option("--terminal", help="Draw in the terminal: the default without --output and --json.")

@@ -47,7 +47,7 @@ class TimelineColumns:
 
     Attributes:
         source, workers, events, plan, paced: as a `Timeline` has them.
-        names: the workers that have spans.
+        names: the workers that may have spans.
         others: what spans do that are of no micro-batch: `allreduce`, `step`, or whatever else was recorded.
         worker: each span's place in `names`.
         kind: its place in KINDS, or behind these in `others`.
@@ -85,6 +85,11 @@ class TimelineColumns:
     def places(self) -> "Ints":
         """Pipeline and stage of each of `names`; array of names x 2."""
         return np.array([worker_place(name) for name in self.names], dtype=np.int64).reshape(-1, 2)
+
+    @cached_property
+    def busy(self) -> frozenset[str]:
+        """The workers that have spans; `names` may hold others too, where a part was taken."""
+        return frozenset(self.names[number] for number in np.flatnonzero(np.bincount(self.worker)))
 
     @cached_property
     def is_computed(self) -> "Flags":

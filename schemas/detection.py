@@ -28,6 +28,9 @@ class Episode:
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
+PLACES = ("onset", "provisional", "confirmed", "relief")  # the samples of an episode, in order
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """Where something is slow: names of workers or ranks, of groups, of links `a-b`, of stages; none for a job."""
@@ -37,10 +40,22 @@ class Scope:
 
     __pydantic_config__: ClassVar[Any] = STRICT
 
+    @property
+    def words(self) -> str:
+        """`rank 3`, `worker 1/0`, `link 0-1`, `job`: who has a number only is a rank."""
+        names = [name.removeprefix("rank ") for name in self.names]
+        is_rank = self.kind == "worker" and all(name.isdecimal() for name in names)
+        return f"{'rank' if is_rank else self.kind} {', '.join(names)}".strip()
+
 
 @dataclass(frozen=True, slots=True)
 class FailSlow:
-    """An episode, what it comes from, and what speaks for that, in sentences."""
+    """An episode, what it comes from, and what speaks for that, in sentences.
+
+    Attributes:
+        iterations: the log's own numbers of those samples, by their names here; None where the log does not number
+            iterations, or too long ago.
+    """
 
     onset: Index
     provisional: Index | None
@@ -50,9 +65,16 @@ class FailSlow:
     cause: Literal["computation", "communication", "unknown"] = "unknown"
     scope: Scope = Scope()
     evidence: tuple[str, ...] = ()
+    iterations: dict[str, int] | None = None
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"evidence"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"evidence", "iterations"})
     __pydantic_config__: ClassVar[Any] = STRICT
+
+    @property
+    def places(self) -> dict[str, int]:
+        """When what happened, as far as it has: in the log's own iterations where it numbers them, else in samples."""
+        samples = {name: getattr(self, name) for name in PLACES}
+        return self.iterations or {name: place for name, place in samples.items() if place is not None}
 
     @classmethod
     def of(
@@ -61,6 +83,7 @@ class FailSlow:
         cause: Literal["computation", "communication", "unknown"] = "unknown",
         scope: Scope = Scope(),
         evidence: tuple[str, ...] = (),
+        iterations: dict[str, int] | None = None,
     ) -> "FailSlow":
         """An episode with what is known of it."""
         return cls(
@@ -72,6 +95,7 @@ class FailSlow:
             cause,
             scope,
             evidence,
+            iterations,
         )
 
 

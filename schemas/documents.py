@@ -126,9 +126,9 @@ def digest(document: Document) -> str:
     return hashlib.sha256(canonical(document)).hexdigest()
 
 
-def write_document(path: str, document: Document) -> None:
-    """Write a document's canonical bytes to a file (gzip by `.gz`) or to standard output (`-`)."""
-    write_bytes(path, canonical(document))
+def write_document(path: str, document: Document, *, in_own_folder: bool = False) -> None:
+    """Write a document's canonical bytes to a file (gzip by `.gz`) or to standard output (`-`), as `written` does."""
+    write_bytes(path, canonical(document), in_own_folder=in_own_folder)
 
 
 def to_tree(value: Any, key: str = "") -> Any:

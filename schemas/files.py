@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from .errors import InvalidInputError
+from .overwriting import OVERWRITING
 
 STANDARD_STREAM = "-"
 GZIP_MAGIC = b"\x1f\x8b"
@@ -77,6 +78,7 @@ def opened(path: str, *, is_endless: bool = False, is_packed: bool = False) -> I
     except OSError as error:
         raise unreadable(path, error) from error
     with stream:
+        OVERWRITING.note(stream.fileno(), path)
         yield bounded(stream, path, is_gzip=is_gzip, is_endless=is_endless)
 
 
@@ -272,14 +274,14 @@ class JsonStream:
         return InvalidInputError(what, where=where, fix=self._fix)
 
 
-def write_bytes(path: str, data: bytes) -> None:
-    """Write bytes; what `path` may be, and the errors, as for `written`."""
-    with written(path) as stream:
+def write_bytes(path: str, data: bytes, *, in_own_folder: bool = False) -> None:
+    """Write bytes; what `path` and `in_own_folder` may be, and the errors, as for `written`."""
+    with written(path, in_own_folder=in_own_folder) as stream:
         stream.write(data)
 
 
 @contextmanager
-def written(path: str) -> Iterator[BinaryIO]:
+def written(path: str, *, in_own_folder: bool = False) -> Iterator[BinaryIO]:
     """A new file under a temporary name, which takes the path's place once it is whole: no reader sees half a file.
 
     Pipes and devices, such as /dev/stdout and /dev/null, cannot be renamed over: they are written straight away.
@@ -287,9 +289,10 @@ def written(path: str) -> Iterator[BinaryIO]:
     Args:
         path: where to; compressed when it ends in `.gz`, with no time stamp in it, so equal data are equal bytes;
             `-` is standard output.
+        in_own_folder: the file belongs to a folder that is all rtk's, such as an atlas: it may take the place of any.
 
     Raises:
-        InvalidInputError: the place cannot be written.
+        InvalidInputError: the place cannot be written, or what is there must not be overwritten (`overwriting.py`).
     """
     if path == STANDARD_STREAM:
         yield cast(BinaryIO, sys.stdout.buffer)
@@ -297,7 +300,9 @@ def written(path: str) -> Iterator[BinaryIO]:
         return
     target = Path(path)
     try:
-        with target.open("wb") if target.exists() and not target.is_file() else _renamed(target) as stream:
+        with (
+            target.open("wb") if target.exists() and not target.is_file() else _renamed(target, in_own_folder) as stream
+        ):
             if path.endswith(".gz"):
                 with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
                     yield cast(BinaryIO, packed)
@@ -311,11 +316,13 @@ def written(path: str) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _renamed(target: Path) -> Iterator[BinaryIO]:
+def _renamed(target: Path, may_overwrite: bool) -> Iterator[BinaryIO]:
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream
+        if not may_overwrite:
+            OVERWRITING.require_allowed(target, Path(temporary))
         mask = os.umask(0)
         os.umask(mask)
         Path(temporary).chmod(0o666 & ~mask)

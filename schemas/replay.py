@@ -147,7 +147,31 @@ class ReplayReport(Displayed):
     def validate(self) -> None:
         """Nothing here can contradict itself that a reader would trip over."""
 
+    @property
+    def spares(self) -> int:
+        """The most nodes of the trace for which the job has no place; they are there, and paid for, all the same."""
+        there, used = self.trace.get("nodes_max"), self.job.get("nodes")
+        return max(there - used, 0) if isinstance(there, int) and isinstance(used, int) else 0
 
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader could be puzzled by: most nodes idle, and goodputs above 100 %."""
+        found = []
+        if self.spares:
+            found.append(
+                f"the trace has {self.trace['nodes_max']} nodes, the job uses {self.job['nodes']}: the others are "
+                "counted as paid spares; to use them take more pipelines (--dp), or replay a trace of fewer nodes"
+            )
+        if any(one.goodput > 1 for one in self.policies if one.refusal is None):
+            found.append(f"goodput is above 100 % {ABOVE}")
+        return found
+
+
+# Why a goodput can be above 1.
+ABOVE = (
+    "where a policy trains more than the job's own nodes and schedule would without any failure: on spare nodes, or "
+    "with a better schedule"
+)
 NodePair = tuple[str, str]  # two nodes in ascending order; one named twice stands for the paths inside it
 
 # What training pauses for. `lost` and `working` are not among them: the clock finds those.

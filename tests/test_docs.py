@@ -64,9 +64,9 @@ def test_a_policy_whole_is_the_file_without_its_docstrings() -> None:
     assert f"```python\n{shown}\n```" in (ROOT / "docs" / "developing.md").read_text()
 
 
-@pytest.mark.parametrize(("page", "names"), [("replay.md", NAMES), ("greyhound.md", READERS)])
+@pytest.mark.parametrize(("page", "names"), [("replay.md", NAMES), ("detect.md", READERS)])
 def test_a_row_tells_of_every_policy_and_log_format(page: str, names: Iterable[str]) -> None:
-    """No policy is missing from the table of docs/replay.md, no format from that of docs/greyhound.md."""
+    """No policy is missing from the table of docs/replay.md, no format from that of docs/detect.md."""
     rows = [line for line in (ROOT / "docs" / page).read_text().splitlines() if line.startswith("| ")]
     told = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
     assert set(names) <= told

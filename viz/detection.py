@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ..schemas.detection import Attribution, FailSlow, FileFindings
+from ..schemas.detection import PLACES, Attribution, FailSlow, FileFindings, Scope
 from ..schemas.quantities import print_number, print_time, ticks, time_unit
 from ..schemas.text import counted
 from .painter import PAD, WIDTH, Picture, Sheet, number_axis, painting
@@ -333,7 +333,7 @@ def _labels(found: FileFindings) -> list[tuple[FailSlow, float, int]]:
 def _severity(event: FailSlow) -> str:
     names = event.scope.names
     shown = ", ".join(names[:2]) + (", ..." if len(names) > 2 else "")
-    return f"{event.severity:.2f} x" + (f", {event.scope.kind} {shown}" if names else "")
+    return f"{event.severity:.2f} x" + (f", {Scope(event.scope.kind, (shown,)).words}" if names else "")
 
 
 def _told(events: Sequence[FailSlow]) -> list[tuple[str, str]]:
@@ -350,11 +350,35 @@ def _told(events: Sequence[FailSlow]) -> list[tuple[str, str]]:
 
 
 def _places(event: FailSlow) -> str:
-    places = (("suspected", event.provisional), ("confirmed", event.confirmed), ("relief", event.relief))
+    """In samples, as the axis counts."""
+    places = (("suspected", event.provisional), ("confirmed", event.confirmed), ("over", event.relief))
     said = [f"slow since sample {event.onset}", *(f"{word} {place}" for word, place in places if place is not None)]
     return ", ".join(said if event.relief is not None else [*said, "not over"])
 
 
 def _blame(event: FailSlow) -> str:
-    where = event.scope.kind + (f" {', '.join(event.scope.names)}" if event.scope.names else "")
-    return f"{where}, {'cause unknown' if event.cause == 'unknown' else event.cause}"
+    return f"{event.scope.words}, {'cause unknown' if event.cause == 'unknown' else event.cause}"
+
+
+# The same as a table for a terminal.
+
+
+COLUMNS = ("since", "suspected", "confirmed", "until", "slow-down", "cause", "where")
+
+
+def cells_of(event: FailSlow) -> list[str]:
+    """A fail-slow's row of such a table; `-` is not yet, or was found in hindsight."""
+    places = [str(event.places.get(name, "-")) for name in PLACES]
+    return [*places, f"{event.severity:.2f} x", event.cause, event.scope.words]
+
+
+def nothing_slow(found: FileFindings, fewest: int) -> str:
+    """What is said where nothing was found slow.
+
+    Args:
+        found: in a log.
+        fewest: so many samples it takes to find anything.
+    """
+    if found.attribution is None and found.samples < fewest:
+        return f"too few to tell whether anything is slow ({fewest} are needed)"
+    return "nothing slow"

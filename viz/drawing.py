@@ -13,18 +13,13 @@ from ..schemas.errors import InvalidInputError
 from ..schemas.replay import ReplayReport
 from ..schemas.templates import Templates
 from ..schemas.timeline import Timeline
-from .chrome import trace_pieces
 from .facts import Drawable, LabelledColumns, title_of
-from .gantt import gantt_html
-from .painter import Picture
-from .replay import replay_picture
-from .replay_page import comparison_html, replay_html
 from .style import PICTURE_ENDINGS, STILL_ENDINGS
-from .templates import templates_html, templates_picture
-from .timeline import timelines_picture
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+    from .painter import Picture
 
 
 RECORDS = 5_000  # of a trace that are written at once
@@ -44,7 +39,7 @@ class Drawing:
     """
 
     html: Callable[[str], str]
-    picture: Callable[[str], Picture]
+    picture: "Callable[[str], Picture]"
     trace: Callable[[], Iterator[str]]
     charts: "Callable[[int], list[Text]]"
     plotly: Callable[[str], str] | None = None
@@ -53,7 +48,15 @@ class Drawing:
 
 def _of_timelines(documents: Sequence[Drawable], names: Sequence[str]) -> Drawing:
     """Gantt charts of timelines: all over each other, in a terminal one each."""
+    from .chrome import trace_pieces
+    from .gantt import gantt_html
+
     timelines = labelled(documents, names)
+
+    def picture(title: str) -> "Picture":
+        from .timeline import timelines_picture  # loads matplotlib
+
+        return timelines_picture(timelines, title)
 
     def charts(width: int) -> "list[Text]":
         from .terminal import terminal_gantt
@@ -67,7 +70,7 @@ def _of_timelines(documents: Sequence[Drawable], names: Sequence[str]) -> Drawin
 
     return Drawing(
         lambda title: gantt_html(timelines, title),
-        lambda title: timelines_picture(timelines, title),
+        picture,
         lambda: trace_pieces(timelines),
         charts,
         plotly,
@@ -77,6 +80,8 @@ def _of_timelines(documents: Sequence[Drawable], names: Sequence[str]) -> Drawin
 
 def _of_templates(documents: Sequence[Templates], names: Sequence[str]) -> Drawing:
     """Pipeline templates: nodes, and stages in them; in a terminal a paragraph a size."""
+    from .templates import templates_html, templates_picture
+
     (templates,) = documents
 
     def charts(width: int) -> "list[Text]":
@@ -97,6 +102,9 @@ def _of_templates(documents: Sequence[Templates], names: Sequence[str]) -> Drawi
 
 def _of_replays(documents: Sequence[ReplayReport], names: Sequence[str]) -> Drawing:
     """Reports of replays: a page to be mailed, of several one that compares them."""
+    from .replay import replay_picture
+    from .replay_page import comparison_html, replay_html
+
     reports = list(zip(numbered(names), documents, strict=True))
 
     def html(title: str) -> str:

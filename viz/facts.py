@@ -36,7 +36,7 @@ def workers_of(timelines: Iterable[Drawable]) -> list[str]:
     for columns in map(columns_of, timelines):
         found.update(memory.worker for memory in columns.workers)
         found.update(event.worker for event in columns.events if event.worker and WORKER.fullmatch(event.worker))
-        found.update(columns.names[number] for number in np.unique(columns.worker))
+        found.update(columns.busy)
         rerouted = columns.is_rerouted
         owners = np.unique(
             np.stack((columns.pipeline[rerouted], columns.places[columns.worker[rerouted], 1]), axis=1), axis=0
@@ -236,6 +236,8 @@ def marks_of(timelines: Sequence[LabelledColumns], until_s: float | None = None)
 
 def _iterations(columns: TimelineColumns) -> tuple[list[int], list[float], list[float]]:
     """The iterations in ascending order, with the first start and the last end of each."""
+    if len(columns) and columns.iteration.min() == columns.iteration.max():
+        return [int(columns.iteration[0])], [float(columns.start_s.min())], [float(columns.end_s.max())]
     numbers, place = np.unique(columns.iteration, return_inverse=True)
     starts_s, ends_s = np.full(len(numbers), np.inf), np.full(len(numbers), -np.inf)
     np.minimum.at(starts_s, place, columns.start_s)
@@ -253,7 +255,7 @@ def facts_of(label: str, timeline: Drawable) -> str:
     if not len(columns):
         return f"{source} · no operations"
     makespan_s = float(columns.end_s.max()) - columns.first_start_s
-    workers = {*columns.names, *(sizes.worker for sizes in columns.workers)}
+    workers = {*columns.busy, *(sizes.worker for sizes in columns.workers)}
     # One after the other, as a loop would: numpy's own order of summing gives other last digits.
     busy_s = float(np.add.accumulate((columns.end_s - columns.start_s)[columns.is_computed])[-1:].sum())
     there_s = len(workers) * makespan_s - sum(absence.end_s - absence.start_s for absence in absences(columns))
@@ -289,8 +291,9 @@ def _shape_of(columns: TimelineColumns) -> str:
         return ""
     pipelines, stages = np.unique(columns.places[:, 0], return_counts=True)
     computed = columns.is_computed
-    owned = np.unique(np.stack((columns.pipeline[computed], columns.microbatch[computed]), axis=1), axis=0)
-    _, microbatches = np.unique(owned[:, 0], return_counts=True)
+    numbers = columns.microbatch[computed]
+    owned = np.unique(columns.pipeline[computed] * (numbers.max(initial=0) + 1) + numbers)
+    _, microbatches = np.unique(owned // (numbers.max(initial=0) + 1), return_counts=True)
     shape = f"{counted(len(pipelines), 'pipeline')} of {_from_to(stages, 'stage')}"
     if not len(microbatches):
         return shape

@@ -9,7 +9,7 @@ window.rtk.ready = (async () => {
   const { head, tracks, kind, flags, microbatch, pipeline, iteration, start, end, latest } = data;
   const tick = head.tick_s, kinds = head.kinds, several = head.labels.length > 1;
   const REROUTED = 1, LOST = 2, FONT = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif";
-  const AXIS = 30, MARK_LINE = 15, MARK_LINES = 4, BAND = 34, HEAD = 22, SNAP = 3, PAD = 10;
+  const AXIS = 30, MARK_LINE = 15, MARK_LINES = 3, BAND = 34, HEAD = 22, SNAP = 3, PAD = 10;
   const fullEnd = head.end_s || 1;
   const state = {
     from: 0, until: fullEnd, hidden: new Set(), query: null, unfolded: new Set(), drawn: new Map(), rows: null, fit: false,
@@ -89,10 +89,11 @@ window.rtk.ready = (async () => {
     for (let i = 0; i < numbers.length; i++) {
       let j = i;
       while (numbers[j + 1] === numbers[j] + 1) j++;
-      parts.push(j > i + 1 ? `${numbers[i]} to ${numbers[j]}` : numbers.slice(i, j + 1).join(", "));
+      parts.push(j > i + 1 ? `${numbers[i]} to ${numbers[j]}` : numbers[i]);
+      if (j === i + 1) parts.push(numbers[j]);
       i = j;
     }
-    return parts.join(", ");
+    return parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}` : parts[0];
   }
   const isComputed = (i) => kind[i] < 4;
   const ownerOf = (i, own) => (flags[i] & REROUTED ? pipeline.get(i) : own);
@@ -156,13 +157,14 @@ window.rtk.ready = (async () => {
         items.push({ type: "head", y, height: HEAD, ...one });
         y += HEAD;
       }
-      let before = null;
+      let before = null, leads = false;
       for (const row of one.group.rows) {
         if (state.rows && !state.rows(k, row.stage)) continue;
         if (several && before !== null && row.stage !== before) y += rowHeight * 0.25;
         before = row.stage;
         const worker = `${k}/${row.stage}`;
-        const item = { type: "row", y, height: rowHeight, pipeline: k, row, worker, track: tracks[row.track] };
+        const item = { type: "row", y, height: rowHeight, pipeline: k, row, worker, track: tracks[row.track], leads: !leads };
+        leads = true;
         places.set(`${row.timeline} ${worker}`, item);
         items.push(item);
         y += rowHeight;
@@ -193,7 +195,7 @@ window.rtk.ready = (async () => {
 
   function measure() {
     pen.font = `12px ${FONT}`;
-    let longest = 52;  // "time (ms)"
+    let longest = 64;  // "time (ms)"
     for (const item of items) if (item.type === "row") longest = Math.max(longest, pen.measureText(rowLabel(item)).width);
     left = Math.min(longest, 240) + 16;
     const band = items.find((item) => item.type === "band"), widest = "999.9 GiB";
@@ -386,7 +388,6 @@ window.rtk.ready = (async () => {
     return b > a ? [a, b - a] : [a, 0];
   }
   function drawLabel(text, y, high, colour = theme.ink) {
-    if (high < 8) return;
     pen.font = `${Math.min(12, high - 1)}px ${FONT}`;
     pen.textAlign = "right";
     pen.fillStyle = colour;
@@ -395,7 +396,8 @@ window.rtk.ready = (async () => {
 
   function drawRow(item, y, ratio) {
     const high = Math.max(item.height * 0.86, 1), up = y + (item.height - high) / 2, { row, track } = item;
-    drawLabel(rowLabel(item), y, item.height, row.note ? theme.faint : theme.ink);
+    if (item.height >= 8) drawLabel(rowLabel(item), y, item.height, row.note ? theme.faint : theme.ink);
+    else if (item.leads) drawLabel(`${item.pipeline}/…`, y, 12);  // of rows too low for words the pipelines are named
     if (row.spans) {
       const [x, length] = clipTime(0, row.end_s);
       pen.fillStyle = theme.idle;

@@ -271,6 +271,7 @@ def report_facts(report: ReplayReport) -> list[str]:
     return [
         f"Job: {', '.join([_told(job, 'model', 'a model'), *of_job])}",
         f"Trace: {', '.join([trace_name(report), *of_trace])}",
+        *(f"Note: {one}." for one in report.remarks),
     ]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from ..schemas.quantities import print_time
-from ..schemas.replay import PolicyReport, ReplayReport
+from ..schemas.replay import ABOVE, PolicyReport, ReplayReport
 from ..schemas.text import listed
 from .replay import (
     FAULT_FREE,
@@ -62,8 +62,8 @@ svg { display: block; max-width: 100%; height: auto; }
 </style>"""
 
 _GUIDE = (
-    ("Goodput", "micro-batches that counted in the end, beside those of the same cluster if it never failed and never "
-     "paused. It can exceed what nodes are there for: a policy may have a better schedule than that cluster."),
+    ("Goodput", "micro-batches that counted in the end, as a share of those that the job's nodes would have trained if "
+     f"none had ever failed or paused. It is above 100 % {ABOVE}."),
     ("Time", "dark green: so long would the fault-free cluster have taken for the same; pale green: the rest of the "
      "time at work, in which iterations took longer because nodes were missing or slow. The rest is not training."),
     ("GPU-hours", "present: of GPUs that were there; useful: that the fault-free cluster would have taken for the same "

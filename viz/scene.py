@@ -245,7 +245,7 @@ def _first_that_fit(timelines: list[LabelledColumns], max_bars: int) -> tuple[li
 
 def rows_of(timelines: Sequence[LabelledColumns]) -> tuple[Row, ...]:
     """One row for each worker and timeline, with a gap between workers that share, and between pipelines."""
-    busy = [{columns.names[number] for number in np.unique(columns.worker)} for _, columns in timelines]
+    busy = [columns.busy for _, columns in timelines]
     ends_s = [float(columns.end_s.max(initial=0.0)) for _, columns in timelines]
     shared = len(timelines) > 1
     rows: list[Row] = []

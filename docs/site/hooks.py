@@ -13,6 +13,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 import rtk
 
@@ -25,7 +26,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = {
         "reference/python.md": python_page(),
         "reference/formats.md": formats_page(),
-        "changelog.md": (DOCS.parent / "CHANGELOG.md").read_text(),
+        "changelog.md": beside("CHANGELOG.md"),
+        "contributing.md": beside("CONTRIBUTING.md"),
     }
     for notebook in sorted((DOCS / "notebooks").glob("*.ipynb")):
         text, pictures = executed(notebook)
@@ -35,6 +37,40 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Give every option in the reference of commands an anchor of its own: cli.html#rtk-run--checkpoint."""
+    return anchored(html) if page.file.src_uri == "cli.md" else html
+
+
+def anchored(html: str) -> str:
+    """The reference of commands, as HTML, with each option that begins a line of a help text as a link to itself."""
+    sections = re.split(r'(?=<h2 id=")', html)
+    return "".join(_anchored(section) for section in sections)
+
+
+def _anchored(section: str) -> str:
+    command = re.match(r'<h2 id="([\w-]+)"', section)
+    if command is None:
+        return section
+    seen: set[str] = set()
+
+    def link(found: re.Match[str]) -> str:
+        indent, names = found.groups()
+        anchors = [f"{command[1]}{name}" for name in re.findall(r"--[a-z][\w-]*", names)]
+        new = [anchor for anchor in anchors if anchor not in seen]
+        seen.update(new)
+        ids = "".join(f'<span id="{anchor}"></span>' for anchor in new)
+        return f'{indent}{ids}<a href="#{anchors[0]}">{names}</a>'
+
+    # An option begins a line of the help: `  --pp`, `  -o, --output`, in a frame or without one.
+    return re.sub(r"^([ │*]+)((?:-\w, +)?--[a-z][\w-]*(?:, --[a-z][\w-]*)*)", link, section, flags=re.MULTILINE)
+
+
+def beside(name: str) -> str:
+    """A page at the repository's root, with its links as they are from docs/."""
+    return (DOCS.parent / name).read_text().replace("](docs/", "](")
 
 
 def executed(notebook: Path) -> tuple[str, dict[str, bytes]]:
@@ -50,7 +86,8 @@ def executed(notebook: Path) -> tuple[str, dict[str, bytes]]:
     cells = nbformat.read(notebook, as_version=4)
     ExecutePreprocessor(timeout=120, kernel_name="python3").preprocess(cells, {"metadata": {"path": notebook.parent}})
     text, resources = MarkdownExporter().from_notebook_node(cells, {"unique_key": notebook.stem})
-    note = f'!!! note "A notebook"\n    This page is [{notebook.name}]({notebook.name}), executed when the site was built.\n'
+    link = f"[{notebook.name}]({notebook.name})"
+    note = f'!!! note "A notebook"\n    This page is {link}, executed when the site was built.\n'
     title, _, rest = text.partition("\n")
     return f"{title}\n\n{note}\n{rest}", dict(resources.get("outputs", {}))
 
@@ -65,9 +102,7 @@ def python_page() -> str:
 
 
 def _documented(name: str, what: Any) -> Iterator[str]:
-    signature = str(inspect.signature(what)) if callable(what) else ""
-    # Whole modules' paths and the defaults' addresses in memory help nobody.
-    signature = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", re.sub(r" at 0x[0-9a-f]+", "", signature)).replace("'", "")
+    signature = _plain(str(inspect.signature(what))) if callable(what) else ""
     kind = "class " if inspect.isclass(what) else ""
     yield from (f"## `{name}` {{ #{name} }}", "", "```python", f"{kind}{_wrapped(name + signature)}", "```", "")
     doc = inspect.getdoc(what) or ""
@@ -77,6 +112,15 @@ def _documented(name: str, what: Any) -> Iterator[str]:
             yield from (f"**{heading[:-1]}**", "", *_items(inspect.cleandoc(body)), "")
         else:
             yield from (paragraph, "")
+
+
+def _plain(signature: str) -> str:
+    """A signature without modules' paths, without addresses in memory, and without the bounds of numbers."""
+    signature = re.sub(r"\b(?:[a-z_0-9]+\.)+(?=[A-Z])", "", re.sub(r" at 0x[0-9a-f]+", "", signature))
+    bounds = r"Annotated\[((?:[^,\[\]]|\[[^\[\]]*\])+)(?:, \w+\([^)]*\))+\]"
+    while (shorter := re.sub(bounds, r"\1", signature)) != signature:
+        signature = shorter
+    return signature
 
 
 def _wrapped(call: str) -> str:
@@ -94,8 +138,8 @@ def _wrapped(call: str) -> str:
 def _items(text: str) -> Iterator[str]:
     """`name: what` and its continuation lines as a list."""
     for line in text.splitlines():
-        found = re.match(r"(\*{0,2}\w+)( \(.*?\))?: (.*)", line)
-        yield f"* `{found[1]}`: {found[3]}" if found else f"  {line.strip()}"
+        found = re.match(r"(\*{0,2}\w+(?:, \w+)*): (.*)", line)
+        yield f"* `{found[1]}`: {found[2]}" if found else f"  {line.strip()}"
 
 
 def formats_page() -> str:

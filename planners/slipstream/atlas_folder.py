@@ -104,7 +104,7 @@ class AtlasFolder:
             target.parent.mkdir(exist_ok=True)
         except OSError as error:
             raise _unwritable(target.parent, error) from error
-        write_document(str(target), plan)
+        write_document(str(target), plan, in_own_folder=True)
 
     def finish(self, atlas: Atlas) -> None:
         """Write `atlas.json`, and only then remove the journal and what kills have left half-written.
@@ -113,7 +113,7 @@ class AtlasFolder:
             InvalidInputError: the atlas contradicts itself, or the folder cannot be written.
         """
         atlas.validate()
-        write_document(str(self.path / ATLAS), atlas)
+        write_document(str(self.path / ATLAS), atlas, in_own_folder=True)
         try:
             # The journal goes for good, so what replaces it must be on the disk.
             with (self.path / ATLAS).open("rb") as stream:

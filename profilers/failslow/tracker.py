@@ -223,6 +223,11 @@ class Tracker:
         return self._story.tell(self._detector.finish()) + self._story.dismiss()
 
 
+def fewest_samples(mode: Mode = "robust", shortest: int = SHORTEST) -> int:
+    """So many samples a series must have before any fail-slow in it can be confirmed; arguments as for `track`."""
+    return 25 if mode == "paper" else 11 + max(shortest, 5)
+
+
 def track(times_s: Sequence[float], mode: Mode = "robust", shortest: int = SHORTEST) -> tuple[Episode, ...]:
     """All episodes of a whole series: what a `Tracker` finds.
 

@@ -313,12 +313,12 @@ class SweepFolder:
 
     def keep(self, combination: Combination[Any], report: ReplayReport) -> SweepOutcome:
         """Write a report; what is written when this returns outlives this process."""
-        write_document(str(self._path / combination.name), report)
+        write_document(str(self._path / combination.name), report, in_own_folder=True)
         return outcome_of(report)
 
     def summarize(self, summary: dict[str, Any]) -> None:
         """Write what all reports say together."""
-        write_bytes(str(self._path / SUMMARY_FILE), canonical_json(summary))
+        write_bytes(str(self._path / SUMMARY_FILE), canonical_json(summary), in_own_folder=True)
 
     def _read(self, combination: Combination[Any]) -> SweepOutcome | None:
         path = self._path / combination.name

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from rtk.profilers.failslow.readers.formats import READERS
-from rtk.schemas.detection import Detection
+from rtk.schemas.detection import PLACES, Detection
 from rtk.schemas.documents import parse_document
 from rtk.schemas.log_formats import SeriesFormat
 
@@ -60,6 +60,29 @@ def test_a_fail_slow_in_a_log_is_a_document_and_a_table(log: Path) -> None:
     assert event["evidence"][1] == "from iteration 1510 to 2100"
     table = rtk("detect", str(log)).stdout
     assert "megatron, 300 samples, usually" in table and "1.50 x" in table and "60 of 60 samples" in table
+
+
+def test_a_table_is_in_the_logs_own_iterations_and_80_columns(log: Path) -> None:
+    """Places are iterations where the log numbers them, else samples; the evidence stands below, in whole lines."""
+    (event,) = document(rtk("detect", str(log), "--json").stdout)["files"][0]["events"]
+    assert event["iterations"] == {name: 10 * event[name] + 10 for name in PLACES}
+    _, head, row, evidence = rtk("detect", str(log)).stdout.splitlines()
+    assert head.split() == ["since", "iteration", "suspected", "confirmed", "until", "slow-down", "cause", "where"]
+    assert row.split() == ["1510", "1530", str(event["iterations"]["confirmed"]), "2110", "1.50", "x", "unknown", "job"]
+    assert len(head.rstrip()) <= 80 and len(row.rstrip()) <= 80
+    assert evidence.startswith("since 1510: 60 of 60 samples above 1.10 x the usual ")
+    plain = rtk("detect", "-", stdin="".join(f"{time_s}\n" for time_s in times_s())).stdout.splitlines()
+    assert plain[1].startswith("since sample")
+    assert plain[2].split()[0] == "150"
+
+
+@pytest.mark.parametrize("count", [1, 5, 20])
+def test_too_few_samples_tell_nothing(count: int) -> None:
+    """Where no fail-slow could have been found, none is ruled out: the line says how many samples are needed."""
+    said = rtk("detect", "-", stdin=megatron(times_s()[:count])).stdout
+    assert "too few to tell whether anything is slow (21 are needed)" in said
+    assert "nothing slow" not in said
+    assert "nothing slow" in rtk("detect", "-", stdin=megatron(times_s()[:21])).stdout
 
 
 def test_exit_code_says_whether_anything_is_slow(log: Path, tmp_path: Path) -> None:
@@ -120,7 +143,7 @@ def test_both_modes_find_what_is_plain(log: Path, mode: str) -> None:
         (["empty.log"], "the file is empty"),
         (["nan.txt"], "nan.txt, line 2"),
         (["train.log", "-o", "out.jpg"], "names no picture"),
-        (["train.log", "-o", "no/out.svg"], "cannot write"),
+        (["train.log", "-o", "no/out.svg"], "nothing can be written into the folder no\nat: --output no/out.svg"),
         (["-", "-"], "only once"),
         (["train.log", "-", "--follow"], "2 files to be followed"),
         (["train.log", "--follow", "--format", "operations"], "whole files"),
@@ -145,7 +168,7 @@ def test_standard_input_is_followed_to_its_end() -> None:
     assert json.loads(done.stdout) == json.loads(rtk("detect", "-", "--json", stdin=text).stdout)
     kinds = [line.split(": ")[1].split(":")[0] for line in done.stderr.splitlines()]
     assert kinds == ["suspicion", "confirmed", "relief"]
-    assert "sample 150 (iteration 1510)" in done.stderr
+    assert "since iteration 1510" in done.stderr
     assert rtk("detect", "-", "--follow", stdin=text).stdout.startswith(done.stderr)
     assert rtk("detect", "-", "--follow", "--json", "--quiet", stdin=text).stderr == ""
 
@@ -202,4 +225,4 @@ def test_the_lines_of_rtk_run_are_followed_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"event": "end"}]))
     done = rtk("detect", "--follow", str(path))
-    assert done.returncode == 0 and "relief: as usual again since sample 210" in done.stdout
+    assert done.returncode == 0 and "relief: as usual again since iteration 210" in done.stdout

@@ -27,17 +27,17 @@ def test_it_tells_who_must_start_it() -> None:
 
 
 def test_sizes_have_units() -> None:
-    """Sizes are told apart by their units, decimal or binary, come in rising order, and each once."""
+    """Sizes have units, decimal or binary, or are bytes; they come in rising order, and each once."""
     assert parse_sizes(None) == ()
-    assert parse_sizes("16MB, 4B,64KiB,1.5KB,1500B") == (4, 1500, 65536, 16_000_000)
+    assert parse_sizes("16MB, 4,64KiB,1.5KB,1500B") == (4, 1500, 65536, 16_000_000)
 
 
 @pytest.mark.parametrize(
     "sizes",
-    ["", "1,4,16", "0B,1kB", "-1B,1kB", "many", "4B,,1kB", "nanB,1kB", "1e3B,1B", "0.5B,1kB", "999GB,1B", "4B,64kb"],
+    ["", "0B,1kB", "-1B,1kB", "many", "4B,,1kB", "nanB,1kB", "0.5B,1kB", "999GB,1B", "4B,64kb"],
 )
 def test_sizes_that_are_none_are_refused(sizes: str) -> None:
-    """What is no size of a message, with its unit as written everywhere, is refused."""
+    """What is no size of a message, as it is written everywhere, is refused."""
     with pytest.raises(InvalidInputError) as caught:
         parse_sizes(sizes)
     assert (caught.value.where, caught.value.fix is not None) == ("--sizes", True)

@@ -18,10 +18,11 @@ from rtk.planners.shape import Shape
 from rtk.replaying import ReplayRequest, ask
 from rtk.runners.traces.read import TraceOptions, write_events
 from rtk.runners.traces.verbs import FaultScenario, Lasting, Racks, Renewal, SlowLinkEpisodes, generate
-from rtk.schemas.documents import canonical, read_document
+from rtk.schemas.documents import canonical, parse_document, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, RtkError
 from rtk.schemas.profile import Profile
 from rtk.schemas.replay import Costs, ReplayReport
+from rtk.viz.replay_page import replay_html
 
 from .shell import rtk, rtk_process
 
@@ -186,9 +187,9 @@ def test_outputs_are_looked_at_before_the_work(tmp_path: Path) -> None:
         (("-o", "none/report.json"), "nothing can be written into the folder none\nat: --output none/report.json"),
         (("--html", "none/page.html"), "nothing can be written into the folder none\nat: --html none/page.html"),
         (("-o", ""), "a file without a name\nat: --output\ndo: check"),
-        (("-o", "./log.csv"), "this is the file of --trace\nat: --output ./log.csv\ndo: write to another one"),
-        (("-o", PROFILE), "this is the file of --profile"),
-        (("-o", "x.html", "--html", "x.html"), "this is the file of --output\nat: --html x.html"),
+        (("-o", "./log.csv"), "--trace is the same file\nat: --output ./log.csv\ndo: write to another file"),
+        (("-o", PROFILE), "--profile is the same file"),
+        (("-o", "x.html", "--html", "x.html"), "--output is the same file\nat: --html x.html"),
     ):
         done = rtk(*given, *more, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
@@ -260,3 +261,25 @@ def test_errors_come_back_from_other_processes(kind: type[RtkError]) -> None:
     """An error that was pickled says the same, and ends a command with the same code."""
     error = pickle.loads(pickle.dumps(kind("what", where="file, line 3", fix="mend it")))
     assert (str(error), error.exit_code) == ("what\nat: file, line 3\ndo: mend it", kind.exit_code)
+
+
+def test_a_trace_of_more_nodes_than_the_job_uses_is_remarked(tmp_path: Path) -> None:
+    """Nodes that the job has no place for are told as paid spares, with a remedy: on the terminal and on the page."""
+    joins = "".join(f"0,add,n{number}\n" for number in range(40)) + "3600000,remove,n39\n"
+    done = rtk(*JOB, "--dp", "2", "--trace", "-", *BASELINES, "--html", "page.html", stdin=joins, cwd=tmp_path)
+    note = "the trace has 40 nodes, the job uses 8: the others are counted as paid spares"
+    assert done.returncode == 0
+    assert f"{note}; to use them take more pipelines (--dp), or replay a trace of fewer nodes\n" in done.stderr
+    assert f"Note: {note}" in (tmp_path / "page.html").read_text()
+    assert "spares" not in rtk(*JOB, "--dp", "2", "--trace", "-", *BASELINES, stdin=SPOT).stderr
+
+
+@pytest.mark.parametrize(("goodput", "is_told"), [(1.016, True), (1.0, False), (0.7, False)])
+def test_a_goodput_above_one_is_explained(goodput: float, is_told: bool) -> None:
+    """Where a policy exceeds 100 % the report says what that is, and how it can be exceeded; else nothing."""
+    found = parse_document(json.dumps(told("--dp", "2", *BASELINES)).encode(), ReplayReport, "told")
+    first, *others = found.policies
+    report = replace(found, policies=(replace(first, goodput=goodput), *others))
+    words = "goodput is above 100 % where a policy trains more than the job's own nodes and schedule would"
+    assert [line.startswith(words) for line in report.remarks] == [True] * is_told
+    assert ("Note: goodput is above 100 %" in replay_html(report)) == is_told

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.profilers.failslow.tracker import SHORTEST, EpisodeChange, Mode, Tracker, track
+from rtk.profilers.failslow.tracker import SHORTEST, EpisodeChange, Mode, Tracker, fewest_samples, track
 from rtk.schemas.detection import Episode
 from rtk.schemas.errors import InvalidInputError
 
@@ -243,3 +243,12 @@ def test_generated_jobs_are_judged_right() -> None:
             assert any(onset < event.end and relief > event.onset for onset, relief in found), job.kind
         for onset, relief in found:
             assert any(onset < event.end and relief > event.begun for event in job.events), job.kind
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 40), st.floats(1.2, 5.0), st.sampled_from(MODES), st.integers(3, 20), st.integers(0, 99))
+def test_too_short_a_series_confirms_nothing(usual: int, factor: float, mode: Mode, shortest: int, seed: int) -> None:
+    """Below `fewest_samples` no fail-slow is confirmed, wherever it begins and however slow it is."""
+    count = fewest_samples(mode, shortest) - 1
+    times_s = noisy([(min(usual, count), 1.0), (max(count - usual, 0), factor)], seed)
+    assert all(one.confirmed is None for one in track(times_s, mode, shortest))

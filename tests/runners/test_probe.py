@@ -75,7 +75,7 @@ def be_command(rank: int, size: int, folder: str, slow_rank: int) -> None:
         return usual(trials, made, lambda: bench.now_s)
 
     probe.take_readings = timed  # type: ignore[assignment]
-    options = ["--sizes", "0.005", "--gemm", "8", "--repeat", "2", "--exit-code", "--quiet"]
+    options = ["--sizes", "5kB", "--gemm", "8", "--repeat", "2", "--exit-code", "--quiet"]
     with Path(folder, f"{rank}.out").open("w") as out:
         os.dup2(out.fileno(), 1)
         main(["probe", *options, "-o", str(Path(folder, f"{rank}.json"))])

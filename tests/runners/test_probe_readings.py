@@ -89,7 +89,7 @@ def test_links_and_sums_are_timed_at_every_size() -> None:
 @pytest.mark.parametrize("as_json", [False, True])
 def test_rank_0_alone_tells_of_a_probe(as_json: bool, asked: Callable[..., Done]) -> None:
     """It says what products and messages took, in a table or as JSON; the others say nothing."""
-    options = ["--sizes", "0.005", "--gemm", "8", "--repeat", "2", *(["--json"] if as_json else [])]
+    options = ["--sizes", "5kB", "--gemm", "8", "--repeat", "2", *(["--json"] if as_json else [])]
     first, second = asked(0, "probe", *options), asked(1, "probe", *options)
     assert (first.returncode, second.returncode, second.stdout) == (0, 0, "")
     if as_json:

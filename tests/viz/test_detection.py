@@ -5,10 +5,11 @@ from dataclasses import replace
 from statistics import median
 from xml.etree import ElementTree
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.schemas.detection import Attribution, FailSlow, FileFindings
+from rtk.schemas.detection import Attribution, FailSlow, FileFindings, Scope
 from rtk.viz.detection import (
     CERTAIN,
     KEPT,
@@ -18,6 +19,7 @@ from rtk.viz.detection import (
     UNNOTICED,
     Panel,
     Thinned,
+    cells_of,
     detection_html,
     detection_picture,
 )
@@ -33,7 +35,7 @@ def test_everything_that_was_found_is_said() -> None:
         found
     )
     assert "megatron · 300 samples · usually 500 ms · 2 fail-slows" in found
-    words = "1.52 x · slow since sample 100, suspected 102, confirmed 111, relief 160 · link 1-2, communication"
+    words = "1.52 x · slow since sample 100, suspected 102, confirmed 111, over 160 · link 1-2, communication"
     assert words in found
     assert "2.50 x · slow since sample 200, confirmed 250, not over · job, cause unknown" in found
 
@@ -91,3 +93,22 @@ def test_thinning_keeps_every_value_in_a_stretch(count: int, seed: int) -> None:
         assert point.first == place and (point.low, point.high) == (min(own), max(own))
         assert point.count > KEPT or point.middle == median(own)
         place += point.count
+
+
+@pytest.mark.parametrize(
+    ("scope", "words"),
+    [
+        (Scope(), "job"),
+        (Scope("worker", ("3",)), "rank 3"),
+        (Scope("worker", ("rank 5", "rank 6")), "rank 5, 6"),
+        (Scope("worker", ("1/0",)), "worker 1/0"),
+        (Scope("link", ("0-1",)), "link 0-1"),
+        (Scope("stage", ("2",)), "stage 2"),
+    ],
+)
+def test_who_is_slow_has_one_name(scope: Scope, words: str) -> None:
+    """A number is a rank and `k/i` a worker: in tables, lines and pictures of `rtk detect` and `rtk monitor` alike."""
+    event = FailSlow(1, None, 2, None, 1.5, scope=scope)
+    assert cells_of(event)[-1] == words
+    drawn = texts(detection_picture([panel(replace(FOUND, events=(event,)))], "t"))
+    assert any(line.endswith(f"· {words}, cause unknown") for line in drawn)

@@ -17,7 +17,7 @@ from shlex import join
 from statistics import median
 from typing import IO
 
-from ....schemas.detection import Episode, FailSlow, FileFindings, Scope
+from ....schemas.detection import PLACES, Episode, FailSlow, FileFindings, Scope
 from ....schemas.errors import InvalidInputError
 from ..readers.formats import PhaseSamples
 from ..readers.reading import IterationSample
@@ -203,6 +203,7 @@ class LogMonitor:
         self._phases: dict[int, PhaseSamples] = {}
         self._memory: deque[IterationSample] = deque(maxlen=REMEMBERED)
         self._witnesses: dict[int, Witness] = {}  # by onset
+        self._numbers: dict[int, int] = {}  # of the log's iterations, by sample: those of episodes
         self._is_recognised = name is not None
 
     @property
@@ -251,15 +252,31 @@ class LogMonitor:
         for number, phase in self._phases.items():
             for episode in (one for one in phase.episodes if one.confirmed is not None):
                 seen = self._witnesses.get(episode.onset) or self._witness(episode, number)
-                found.append(FailSlow.of(episode, scope=seen.scope, evidence=seen.evidence))
+                numbers = self._numbers_of(episode)
+                found.append(FailSlow.of(episode, scope=seen.scope, evidence=seen.evidence, iterations=numbers))
         events = tuple(sorted(found, key=lambda event: event.onset))
         return FileFindings(file, self.series.kind, self.samples, self.usual_s, events)
 
     def _heard(self, changes: tuple[EpisodeChange, ...], phase: int) -> tuple[EpisodeChange, ...]:
         for change in changes:
+            self._note_numbers(change.episode)
             if change.kind == "relief":
                 self._witnesses[change.episode.onset] = self._witness(change.episode, phase)
         return changes
+
+    def _note_numbers(self, episode: Episode) -> None:
+        """Keep what the log calls an episode's samples, which it may be too late for at the end."""
+        for name in PLACES:
+            place = getattr(episode, name)
+            number = None if place is None else self.iteration_of(place)
+            if number is not None:
+                self._numbers[place] = number
+
+    def _numbers_of(self, episode: Episode) -> dict[str, int] | None:
+        """The log's own numbers of an episode's samples; None unless it numbers all of them."""
+        places = {name: getattr(episode, name) for name in PLACES if getattr(episode, name) is not None}
+        known = all(place in self._numbers for place in places.values())
+        return {name: self._numbers[place] for name, place in places.items()} if known else None
 
     def _witness(self, episode: Episode, phase: int) -> Witness:
         unit = "s" if self.series.per == "iteration" else f"s a {self.series.per}"

@@ -24,7 +24,7 @@ KINDS = [kind for kind in CLASSES if "event" in vars(kind)]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_have_names_of_their_own(kind: type[Announcement]) -> None:
-    """No two kinds have the same `event`, which docs/resilience.md knows programs by."""
+    """No two kinds have the same `event`, which docs/events.md knows programs by."""
     assert [one for one in KINDS if one.event == kind.event] == [kind]
 
 
