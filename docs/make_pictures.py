@@ -1,8 +1,8 @@
 """The README's pictures: python docs/make_pictures.py
 
 `images/survives.svg` is a real run: the quickstart's, with a killed worker. `images/goodput.svg` is a replay, on a
-virtual clock, of a trace of spot instances under each policy; `docs/tour.md` has its command. It takes two minutes on two
-cores, of which nothing else should make use.
+virtual clock, of a trace of spot instances under each policy; `docs/tour.md` has its command. Nothing else should run
+on the machine meanwhile.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ import rtk
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 TITLE = "Four workers train; 1/1 is killed and comes back (a real run of rtk quickstart)"
-# What each policy is, for readers who know no papers.
+# What each policy is, for readers who know no papers; those are left out that are for slow machines only.
 POLICIES = {
-    "rtk": "rtk: re-routing, and other shapes where that is better",
+    "rtk": "rtk: re-routes, or takes another shape",
     "slipstream": "SlipStream: peers take over",
     "oobleck": "Oobleck: pipeline templates",
     "elastic-batching": "drop the pipeline that is hit",
@@ -33,8 +33,9 @@ def survives() -> str:
     """The timeline of a quickstart."""
     with TemporaryDirectory() as folder:
         rtk.quickstart(folder)
-        rtk.draw(rtk.read(Path(folder) / "run.json"), str(Path(folder) / "run.svg"), title=TITLE)
-        return (Path(folder) / "run.svg").read_text()
+        picture = Path(folder) / "survives.svg"
+        rtk.draw(rtk.read(Path(folder) / "run.json"), str(picture), title=TITLE)
+        return picture.read_text()
 
 
 def goodputs() -> dict[str, float]:
@@ -50,7 +51,8 @@ def chart(shares: Mapping[str, float]) -> str:
     rows = sorted(((shares[name], words) for name, words in POLICIES.items()), reverse=True)
     height = TOP + ROW * len(rows) + 16
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="system-ui, sans-serif">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        'font-family="system-ui, sans-serif">',
         "<style>text{fill:#1f2430}.dim{fill:#667085}.bar{fill:#b8c0cc}.own{fill:#2b6cb0}"
         "@media(prefers-color-scheme:dark){text{fill:#e6e9ef}.dim{fill:#9aa4b2}.bar{fill:#4b5563}.own{fill:#63a4e8}}"
         "</style>",

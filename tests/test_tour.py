@@ -9,7 +9,7 @@ from .walking import ROOT, TOUR, WALKS, lines, take
 
 pytestmark = pytest.mark.checkout
 
-ELSEWHERE = {"1", "2", "7"}  # those that take long have files of their own, so that they run beside each other
+ELSEWHERE = {"1", "2", "7", "9"}  # those that take long have files of their own, so that they run beside each other
 
 
 @pytest.mark.parametrize("walk", sorted(WALKS.keys() - ELSEWHERE))
