@@ -301,7 +301,7 @@ def _tell(what: "Announcement") -> None:
         loss = "" if what.loss is None else f"loss {what.loss:.4f}  "
         remark(f"      iteration {what.iteration}  {loss}{what.iteration_time_s:.2f} s  {what.live_workers} workers")
     elif isinstance(what, Recovered):
-        if what.lost_s:
+        if what.iteration == FAILS_IN:
             remark(f"      iteration {what.iteration} is done again, {what.seconds:.1f} s after the failure")
     elif what.sentence:
         remark(f"      {what.sentence}")
