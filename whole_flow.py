@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 from .runners.processes import available_cores
 from .runners.training import JobConfig, Training
 from .running import run
 from .schemas.errors import InvalidInputError, installing, remark
+from .schemas.timeline import IterationTime, iteration_time_s
 from .schemas.trace import Trace, TraceEvent
 from .wiring import draw, inject, profile_measured, read, write
 
@@ -334,14 +334,19 @@ def _paces(happened: "Sequence[Announcement]") -> tuple[Pace, ...]:
     from .runners.resilience.events import EpochBegun, IterationCommitted
 
     predicted: dict[int, float] = {}
-    times_s: dict[int, list[float]] = {}
+    times: dict[int, list[IterationTime]] = {}
+    is_first = True
     for what in happened:
-        if isinstance(what, EpochBegun) and what.predicted_iteration_time_s is not None:
-            predicted[what.live_workers] = what.predicted_iteration_time_s
+        if isinstance(what, EpochBegun):
+            is_first = True
+            if what.predicted_iteration_time_s is not None:
+                predicted[what.live_workers] = what.predicted_iteration_time_s
         elif isinstance(what, IterationCommitted) and what.iteration_time_s is not None:
-            times_s.setdefault(what.live_workers, []).append(what.iteration_time_s)
-    counts = sorted(predicted.keys() & times_s.keys(), reverse=True)
-    return tuple(Pace(count, predicted[count], median(times_s[count])) for count in counts)
+            took = IterationTime(what.iteration or 0, what.iteration_time_s, is_first)
+            times.setdefault(what.live_workers, []).append(took)
+            is_first = False
+    counts = sorted(predicted.keys() & times.keys(), reverse=True)
+    return tuple(Pace(count, predicted[count], iteration_time_s(times[count]) or 0.0) for count in counts)
 
 
 def _recovered_s(happened: "Sequence[Announcement]") -> float:

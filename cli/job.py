@@ -17,7 +17,6 @@ import typer
 from ..runners.processes import LAUNCHED
 from ..schemas.errors import InvalidInputError, RtkError, remark
 from ..schemas.text import joined
-from .commands import load
 
 if TYPE_CHECKING:
     from ..schemas.job_file import JobFile, JobKey, JobValue
@@ -149,6 +148,8 @@ class JobDefaults:
 def command_of(name: str) -> Any:
     """The command of a name such as `plan pipeline`."""
     first, *inner = name.split()
+    from .commands import load  # which needs this module
+
     command = load(first)
     for word in inner:
         command = command.commands[word]

@@ -428,8 +428,13 @@ class LeadOptions(AnswerOptions):
     ] = 10
     checkpoint: Annotated[str | None, typer.Option("--checkpoint", help="Save checkpoints in this folder.")] = None
     checkpoint_every: Annotated[
-        int, typer.Option("--checkpoint-every", min=0, help="Iterations between checkpoints; 0: only at the end.")
-    ] = 0
+        str,
+        typer.Option(
+            "--checkpoint-every",
+            metavar="DURATION|ITERATIONS",
+            help="Save so often: 10min, or a number of iterations; 0: only at the end.",
+        ),
+    ] = "10min"
     resume: Annotated[
         str | None, typer.Option("--resume", help="Go on from this checkpoint, or the newest one in this folder.")
     ] = None

@@ -79,7 +79,7 @@ def slipstream(
     overlay: OverlayOption = None,
     *,
     effort: EffortOptions,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes that make an atlas.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes that make an atlas.")] = 1,
     output: PlanOutput = "-",
     common: Common,
 ) -> None:

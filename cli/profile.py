@@ -6,7 +6,6 @@ from itertools import groupby
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from ..schemas.documents import read_document, write_document
 from ..schemas.errors import InvalidInputError, remark
@@ -18,16 +17,23 @@ from .console import Common, Output, Seed, Writes, emit, grouped, print_table, p
 from .job import gives
 from .probe import links
 from .profile_refine import compare, refine
+from .verbs import VerbGroup
 
 # A group of commands that is a command itself: what names none of them goes to the one that stands for all.
 
 
-class DefaultVerb(TyperGroup):
+class DefaultVerb(VerbGroup):
     """A group whose first command gets all arguments that do not begin with the name of one.
 
     So `rtk profile MODEL` measures a model, and `rtk profile compare A B` does something else. Without arguments it
     shows its help, unless a job's file says which model.
     """
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """The commands, and what may be the first argument of the first one."""
+        first = next(iter(self.commands.values()))
+        argument: Any = next(param for param in first.params if param.param_type_name == "argument")
+        return [*super().shell_complete(ctx, incomplete), *argument.shell_complete(ctx, incomplete)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the first command's name before arguments that name none."""

@@ -59,7 +59,7 @@ def command(
     ] = None,
     *,
     reading: ReadingOptions,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes, which share the policies.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, which share the policies.")] = 1,
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", help="Where to write the report; `-` is standard output, .gz compresses."),

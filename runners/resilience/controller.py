@@ -3,13 +3,15 @@
 What a planner answers and a profiler's monitor finds come in as a `JobAdvice` (schemas/protocols.py).
 """
 
+import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from ...schemas.trace import Trace, TraceEvent, joins, link_ends, read_valid_tra
 from ..checkpoint import find, read_manifest, refuse_partial
 from ..nursery import Nursery
 from ..processes import WorkerProcesses
-from ..training import COORDINATOR, NOT_BEFORE, SECRET, JobConfig
+from ..training import COORDINATOR, NOT_BEFORE, SECRET, JobConfig, checkpoints_due
 from .conditions import Crowding
 from .events import (
     Announcement,
@@ -36,6 +38,7 @@ from .events import (
     timeline_events,
 )
 from .journal import Journal, take
+from .progress import INTERRUPTED
 from .protocol import Hello, Job, Welcome
 from .rules import CoordinatorRules
 from .server import Finished, Limits, Server, Surroundings
@@ -60,6 +63,7 @@ class JobController:
     Attributes:
         has_begun: whether all workers have come, and training has begun.
         happened: all announcements so far, and when they came, by the clock of `time.perf_counter`.
+        saved: the last checkpoint, if there is one.
         restarts_at: before which iteration the job is to start again on other workers, once it is saved; None: it goes
             on.
 
@@ -77,7 +81,7 @@ class JobController:
         self.happened: list[tuple[float, Announcement]] = []
         self.has_begun = False
         self.restarts_at: int | None = None
-        self._saved: str | None = None
+        self.saved: str | None = None
         self._is_paced = False
         self._crowding: Crowding | None = None
 
@@ -148,7 +152,9 @@ class JobController:
         server = self.server(secret, announce, journal, host, port)
         is_ready(server)
         try:
-            finished = server.run()
+            # Workers elsewhere are to hear that it is over; they would wait for another coordinator.
+            with heeding(server, (signal.SIGINT,), partial(server.finish, INTERRUPTED, "interrupted")):
+                finished = server.run()
         finally:
             if journal is not None:
                 journal.close()
@@ -172,7 +178,7 @@ class JobController:
     @property
     def may_go_on(self) -> bool:
         """Whether the job was saved to start again."""
-        return self.restarts_at is not None and self._saved is not None
+        return self.restarts_at is not None and self.saved is not None
 
     def again(self) -> "JobController":
         """What leads the rest of a job that may go on.
@@ -180,7 +186,7 @@ class JobController:
         It starts again no more, and what was injected into the old workers does not happen to the new ones.
         """
         assert self.restarts_at is not None
-        how = replace(self.how, inject=None, resume=self._saved, mitigate=self._advice.mitigate_without_restart)
+        how = replace(self.how, inject=None, resume=self.saved, mitigate=self._advice.mitigate_without_restart)
         trace = self.trace and events_after(self.trace, self.restarts_at)
         next_one = JobController(self.plan, how, self._advise, trace)
         next_one._spans, next_one._planned, next_one.happened = self._spans, self._planned, self.happened
@@ -201,7 +207,7 @@ class JobController:
             case JobRestarting():
                 self.restarts_at = what.iteration
             case CheckpointSaved() if what.path and not what.error:
-                self._saved = what.path
+                self.saved = what.path
 
     def _make_plan(self, plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
         found = self._advice.answers(plan, crew, conditions)
@@ -240,8 +246,62 @@ class JobEndedError(RtkError):
         self.exit_code = exit_code
 
 
+class JobStoppedError(RtkError):
+    """The job has ended early, because somebody wanted it to.
+
+    Args:
+        checkpoint: with what was done; None where there is none.
+    """
+
+    exit_code = INTERRUPTED
+
+    def __init__(self, checkpoint: str | None) -> None:
+        how = "a job with --checkpoint is saved when it is stopped"
+        super().__init__("stopped as asked", fix=f"go on with --resume {checkpoint}" if checkpoint else how)
+        self.checkpoint = checkpoint
+
+
+@contextmanager
+def heeding(server: Server, numbers: Sequence[int], end_at_once: Callable[[], None]) -> Iterator[None]:
+    """Let the first of some signals stop a job after the iteration under way, and the next Ctrl-C end it at once.
+
+    Only in the main thread, and only signals that nobody else handles, or has shut off.
+
+    Args:
+        server: of the job.
+        numbers: the signals.
+        end_at_once: called from the handler.
+    """
+    asked: list[int] = []
+
+    def hear(number: int, frame: object) -> None:
+        if not asked:
+            server.stop()
+        elif number == signal.SIGINT:
+            end_at_once()
+        asked.append(number)
+
+    usual: list[Any] = [signal.SIG_DFL, signal.default_int_handler]
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in numbers}
+    ours = {number: handler for number, handler in before.items() if is_main and handler in usual}
+    for number in ours:
+        signal.signal(number, hear)
+    try:
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 def raise_for(finished: Finished, controller: JobController) -> None:
     """Turn an end without success into the error that has its exit code."""
+    if finished.exit_code == INTERRUPTED:
+        raise JobStoppedError(controller.saved)
     if controller.restarts_at is not None and finished.exit_code:
         resume = f"--resume {controller.how.checkpoint}"
         raise RuntimeFailedError(
@@ -268,6 +328,7 @@ def events_after(trace: Trace, iteration: int) -> Trace:
 
 
 def _job(plan: Plan, how: JobConfig, trace: Trace | None) -> Job:
+    every, every_s = checkpoints_due(how.checkpoint_every)
     job = Job(
         plan=plan,
         iterations=how.iterations,
@@ -275,7 +336,8 @@ def _job(plan: Plan, how: JobConfig, trace: Trace | None) -> Job:
         stall_limit_s=how.stall_limit_s,
         # Workers may have been started in other folders.
         checkpoint=None if how.checkpoint is None else str(Path(how.checkpoint).absolute()),
-        checkpoint_every=how.checkpoint_every,
+        checkpoint_every=every,
+        checkpoint_every_s=every_s,
         newcomers=joins(trace) if trace else 0,
     )
     return job if how.resume is None else _resumed(job, how.resume)
@@ -454,6 +516,7 @@ def _led(server: Server, workers: WorkerProcesses, controller: JobController) ->
     watcher = threading.Thread(target=watch, name="watching workers", daemon=True)
     watcher.start()
     try:
-        return server.run()
+        with heeding(server, (signal.SIGINT, signal.SIGTERM), _interrupt):
+            return server.run()
     finally:
         is_over.set()

@@ -110,7 +110,7 @@ def test_workers_outlive_their_coordinators_and_strangers_stay_out(shell: Shell)
 
     standby.process.send_signal(signal.SIGINT)
     assert [command.ended() for command in (standby, *workers)] == [130] * 3
-    assert all("the coordinator has ended the job: interrupted" in worker.errors for worker in workers)
+    assert all("the coordinator has ended the job: stopped as asked" in worker.errors for worker in workers)
     losses = committed(first, again, standby)
     gone_on_at = [one.named("restarted")[0]["iteration"] for one in (again, standby)]
     in_the_log_only = set(range(max(losses) + 1)) - set(losses)  # a kill came between the log and the word
