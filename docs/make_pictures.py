@@ -14,7 +14,7 @@ import rtk
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
-TITLE = "Four workers train; 1/1 is killed and comes back (a real run of rtk quickstart)"
+TITLE = "Four workers train; 1/1 is killed and comes back (a real run)"
 # What each policy is, for readers who know no papers; those are left out that are for slow machines only.
 POLICIES = {
     "rtk": "rtk: re-routes, or takes another shape",
