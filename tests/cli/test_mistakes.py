@@ -181,7 +181,7 @@ ROWS: dict[int, tuple[Step, ...]] = {
     ),
     41: (
         wrong("plan templates p.json --nodes 0", "--nodes takes a whole number of 1 or more, not '0'"),
-        wrong("plan oobleck templates.json --nodes 4 --global-batch 50 --microbatch-size 4", "take 48 or 52"),
+        wrong("plan oobleck templates.json --nodes 4 --global-batch 50 --microbatch-size 4", "take 48 or 52", code=3),
     ),
     42: (wrong("plan reconfigure plan.json --failed 0/0", "rtk plan oobleck"),),
     43: (
