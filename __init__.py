@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .schemas.atlas import Atlas as Atlas
     from .schemas.check import check_plan as _check_plan
     from .schemas.check import check_timeline as check_timeline
+    from .schemas.columns import Selection as Selection
     from .schemas.documents import shipped_schema as _shipped_schema
     from .schemas.errors import RtkError as RtkError
     from .schemas.plan import Plan as Plan
@@ -96,6 +97,7 @@ _PLACES = {
     "Report": "schemas.timeline",
     "ResilientWorker": "runners.torch.resilient",
     "RtkError": "schemas.errors",
+    "Selection": "schemas.columns",
     "Templates": "schemas.templates",
     "Timeline": "schemas.timeline",
     "Trace": "schemas.trace",
