@@ -225,14 +225,15 @@ def topology(
     from ..schemas.profile import Profile
 
     given, links = shape.given(), _parse_slow_links(slow_link)
-    made = plan_topology(
-        read_document(profile, Profile),
-        **given,
-        slow=parse_slow_places(slow),
-        slow_link=links,
-        schedule=schedule,
-        seed=seed,
-    )
+    with shape.planning():
+        made = plan_topology(
+            read_document(profile, Profile),
+            **given,
+            slow=parse_slow_places(slow),
+            slow_link=links,
+            schedule=schedule,
+            seed=seed,
+        )
     present(made, output, common, topology_words(made))
 
 
@@ -285,14 +286,15 @@ def joint(
     from ..schemas.profile import Profile
 
     given = shape.given()
-    made = plan_joint(
-        read_document(profile, Profile),
-        **given,
-        failed=parse_places(failed, "--failed"),
-        technique=technique,
-        slow=parse_slow_places(slow),
-        **effort.given(),
-    )
+    with shape.planning():
+        made = plan_joint(
+            read_document(profile, Profile),
+            **given,
+            failed=parse_places(failed, "--failed"),
+            technique=technique,
+            slow=parse_slow_places(slow),
+            **effort.given(),
+        )
     bypassed = listed(made.planner.options["bypassed_links"])
     lines = [f"slow links that carry nothing: {bypassed}"] if bypassed else []
     present(made, output, common, lines, effort.require_optimal)
@@ -322,7 +324,9 @@ def pipeline(
     from ..schemas.profile import Profile
 
     given = shape.given()
-    present(plan_pipeline(read_document(profile, Profile), **given, schedule=schedule), output, common)
+    with shape.planning():
+        made = plan_pipeline(read_document(profile, Profile), **given, schedule=schedule)
+    present(made, output, common)
 
 
 @app.command("adaptra")
@@ -350,7 +354,8 @@ def adaptra(
     from ..schemas.profile import Profile
 
     given = {**effort.given(), **shape.given()}
-    made = plan_adaptra(read_document(profile, Profile), **given, technique=technique)
+    with shape.planning():
+        made = plan_adaptra(read_document(profile, Profile), **given, technique=technique)
     cascading = listed(cascading_links(made), between="; ")
     lines = [f"delays beyond what the warm-ups absorb: {cascading}"] if cascading else []
     present(made, output, common, lines, effort.require_optimal)
