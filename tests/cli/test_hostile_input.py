@@ -90,7 +90,7 @@ CASES: dict[str, tuple[str, Change, tuple[str, ...], str]] = {
         "atlas/atlas.json",
         lambda t: t.update(dp=VAST) or options(t).update(dp=VAST),
         FROM_ATLAS,
-        "pp, dp and microbatches",
+        "--dp 999999999",
     ),
     "M6 a list for a name": (
         "config.json",

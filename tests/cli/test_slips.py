@@ -63,7 +63,7 @@ def test_the_number_that_is_named_fits(pp: int, dp: int, microbatches: int) -> N
     shape = {"pp": pp, "dp": dp, "microbatches": microbatches}
     for _ in range(4):
         try:
-            Shape(**shape).require_plannable()
+            Shape(shape["pp"], shape["dp"], shape["microbatches"]).require_plannable()
         except InvalidInputError as error:
             option = str(error.where).split()[0].removeprefix("--")
             most = re.search(r"take at most ([\d,]+)", str(error.fix))
