@@ -23,6 +23,7 @@ from .options import (
     parse_link_delays,
     parse_places,
     parse_slow_places,
+    planning,
     present,
 )
 
@@ -122,7 +123,8 @@ def slipstream(
                 where="--max-failures",
                 fix="leave it out for one plan, or --failed and --failures for an atlas",
             )
-        made = rerouted(atlas, units, failures, asked.effort)
+        with planning(pp, dp, microbatches):
+            made = rerouted(atlas, units, failures, asked.effort)
         present(made, output, common, _advice(made), effort.require_optimal, read.layers)
         return
     with progress() as bar:
