@@ -38,6 +38,7 @@ from .events import (
     timeline_events,
 )
 from .journal import Journal, take
+from .pace import PaceFollower
 from .progress import INTERRUPTED
 from .protocol import Hello, Job, Welcome
 from .rules import CoordinatorRules
@@ -83,6 +84,7 @@ class JobController:
         self.restarts_at: int | None = None
         self.saved: str | None = None
         self._is_paced = False
+        self._follower = PaceFollower(self._advice.pace, plan)
         self._crowding: Crowding | None = None
 
     def settings(self) -> dict[str, Any]:
@@ -110,8 +112,13 @@ class JobController:
         """
 
         def note(what: Announcement) -> None:
+            told = self._follower.note(what, rules.plan)
+            if told is not None:
+                announce(told)
             self._note(what)
             announce(what)
+
+        rules = CoordinatorRules(self.job)
 
         slows = self.trace is not None and any(event.kind.startswith("slow") for event in self.trace.events)
         monitor = self._advice.monitor(is_resumed=journal is not None) if is_watchful or slows else None
@@ -125,7 +132,7 @@ class JobController:
             log=lambda line: print(line, file=sys.stderr),
         )
         limits = Limits(heartbeat_s=self.how.heartbeat_limit_s)
-        return Server(CoordinatorRules(self.job), journal, secret, surroundings, host=host, port=port, limits=limits)
+        return Server(rules, journal, secret, surroundings, host=host, port=port, limits=limits)
 
     def warm_up(self) -> None:
         """Load what planning needs before the first worker dies."""
@@ -217,13 +224,16 @@ class JobController:
 
     def _welcome(self, hello: Hello) -> Welcome:
         self._is_paced = bool(hello.job.get("paced"))
+        self._follower.arrive(hello)
         if self._crowding is not None:
             self._crowding.arrive(hello)
         events = tuple(to_tree(event) for event in _events_of(self.trace, hello)) if self.trace else ()
-        return Welcome(1.0, 0.0, "", spans=self.how.timeline is not None, inject=events)
+        return Welcome(1.0, 0.0, "", spans=self.how.timeline is not None or self._follower.can_follow, inject=events)
 
     def _take_spans(self, worker: str, place: str, spans: tuple[tuple[str, float, float, int], ...]) -> None:
-        self._spans.extend((place, *span) for span in spans)
+        self._follower.take(place, spans)
+        if self.how.timeline is not None:
+            self._spans.extend((place, *span) for span in spans)
 
     def _timeline(self) -> Timeline:
         origin_s = min((start_s for _, _, start_s, _, _ in self._spans), default=0.0)
