@@ -21,6 +21,7 @@ from ...schemas.documents import canonical, digest, to_tree, write_document
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
 from ...schemas.plan import Plan
 from ...schemas.protocols import Hand, JobAdvice, Replanned
+from ...schemas.text import counted, listed
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ...schemas.trace import Trace, TraceEvent, joins, link_ends, read_valid_trace
 from ..checkpoint import find, read_manifest, refuse_partial
@@ -85,6 +86,8 @@ class JobController:
         self.saved: str | None = None
         self._is_paced = False
         self._follower = PaceFollower(self._advice.pace, plan)
+        self._missing = {worker.name: None for worker in plan.live_workers()}  # in this order
+        self._tells_who_comes = False
         self._crowding: Crowding | None = None
 
     def settings(self) -> dict[str, Any]:
@@ -157,6 +160,7 @@ class JobController:
             RuntimeFailedError: training could not go on.
         """
         server = self.server(secret, announce, journal, host, port)
+        self._tells_who_comes = True
         is_ready(server)
         try:
             # Workers elsewhere are to hear that it is over; they would wait for another coordinator.
@@ -225,6 +229,9 @@ class JobController:
     def _welcome(self, hello: Hello) -> Welcome:
         self._is_paced = bool(hello.job.get("paced"))
         self._follower.arrive(hello)
+        if self._missing.pop(hello.worker, "") is None and self._tells_who_comes:
+            rest = f"waiting for {listed(self._missing)}" if self._missing else "all are there"
+            remark(f"worker {hello.worker} is there; {rest}")
         if self._crowding is not None:
             self._crowding.arrive(hello)
         events = tuple(to_tree(event) for event in _events_of(self.trace, hello)) if self.trace else ()
@@ -466,6 +473,7 @@ class LocalJob:
         """Lead the job, or the rest of it, with processes of its own, which read the plan from a descriptor."""
         controller, secret = self._controller, make_secret()
         with WorkerProcesses(self._nursery, keep=[plan]) as workers:
+            remark(f"starting {counted(len(controller.plan.live_workers()), 'worker')} …")
             server = controller.server(secret, _hear(report, controller, workers))
             arguments = ["run", f"/dev/fd/{plan}", *self._arguments]
             _start_workers(workers, controller, arguments, server.address, secret)
