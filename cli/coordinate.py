@@ -60,9 +60,8 @@ def command(
         workers = counted(len(read.live_workers()), "worker")
         remark(f"coordinating at {server.address}")
         remark(f"waiting for {workers}; start each, on any machine, with --worker k/i:")
-        remark(
-            f"  rtk run {plan} --model {model} --coordinator {server.address}{option} --worker {read.live_workers()[0].name}"
-        )
+        first = read.live_workers()[0].name
+        remark(f"  rtk run {plan} --model {model} --coordinator {server.address}{option} --worker {first}")
 
     with (
         saying_how_to_go_on(how.checkpoint),

@@ -291,8 +291,8 @@ class Iteration:
         given = self.batch[number][place]
         if like is not None and (given.shape, given.dtype) != (like.shape, like.dtype):
             raise InvalidInputError(
-                f"the {('inputs', 'targets')[place]} of micro-batch {number} are {_kind(given)}, those of the first one "
-                f"{_kind(like)}",
+                f"the {('inputs', 'targets')[place]} of micro-batch {number} are {_kind(given)}, "
+                f"those of the first one {_kind(like)}",
                 where=f"the batch of iteration {self.number}",
                 fix="make all micro-batches alike: drop an incomplete last one (drop_last=True), pad to one length",
             )
