@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .profilers.failslow.monitor.watch import monitor as monitor
     from .profilers.failslow.tracker import track as _track
     from .replaying import replay as replay
+    from .runners.processes import main as main
     from .runners.resilience.server import Server as _Server
     from .runners.torch.resilient import ResilientWorker as ResilientWorker
     from .runners.torch.runner import PlanRunner as PlanRunner
@@ -115,6 +116,7 @@ _PLACES = {
     "figure": "wiring",
     "import_plan": "wiring",
     "inject": "wiring",
+    "main": "runners.processes",
     "monitor": "profilers.failslow.monitor.watch",
     "plan_adaptra": "planners.plain.verbs",
     "plan_atlas": "planners.plain.slipstream",

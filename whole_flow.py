@@ -11,21 +11,20 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 from .runners.processes import available_cores
 from .runners.training import JobConfig, Training
 from .running import run
 from .schemas.errors import InvalidInputError, installing, remark
+from .schemas.timeline import IterationTime, iteration_time_s
 from .schemas.trace import Trace, TraceEvent
-from .wiring import draw, inject, profile_measured, read, write
+from .wiring import drawing_of_files, inject, profile_measured, write
 
 if TYPE_CHECKING:
     from .runners.resilience.events import Announcement
     from .schemas.plan import Plan
     from .schemas.profile import Profile
-    from .schemas.timeline import Timeline
 
 MODEL, PP, DP, MICROBATCHES = "gpt-tiny", 2, 2, 4
 # The job that is simulated: a model and GPUs as people have them.
@@ -212,8 +211,6 @@ class _Steps:
 
 
 def _trained(place: Path, seed: int, showing: Showing) -> QuickstartResult:
-    from .schemas.timeline import Timeline
-
     steps, seeded, load = _Steps(place, 5), ("--seed", str(seed)) if seed else (), os.getloadavg()[0]
     steps.begin(
         f"measure {MODEL}, layer by layer",
@@ -238,7 +235,7 @@ def _trained(place: Path, seed: int, showing: Showing) -> QuickstartResult:
     steps.begin("train the same again, undisturbed and at full speed, to compare the losses", training)
     with showing("training undisturbed") as tell:
         undisturbed = run(plan, Training(MODEL, seed=seed), JobConfig(ITERATIONS), lambda what: _count(what, tell))
-    _draw(steps, read(place / "run.json", Timeline))
+    _draw(steps, is_measured=True)
     told = steps.result(happened, undisturbed)
     return replace(told, paced=is_paced, load=load)
 
@@ -263,7 +260,7 @@ def _simulated(place: Path) -> QuickstartResult:
     for what in happened:
         _tell(what)
     write(place / "run.json", story.timeline)
-    _draw(steps, story.timeline)
+    _draw(steps, is_measured=False)
     told = steps.result(happened)
     return replace(told, simulated=True, undisturbed_s=told.predicted_s * ITERATIONS, total_s=story.total_s)
 
@@ -286,11 +283,28 @@ def _plan(steps: "_Steps", profile: "Profile", shape: tuple[int, int, int], fact
     return plan
 
 
-def _draw(steps: _Steps, timeline: "Timeline") -> None:
-    pictures = ("run.svg", "run.html")
-    steps.begin("draw it", *(("viz", "run.json", "-o", name) for name in pictures))
-    for name in pictures:
-        draw(timeline, str(steps.place / name))
+def _draw(steps: _Steps, is_measured: bool) -> None:
+    """The run; and, where measured, its last iteration before the failure, below the same one as planned."""
+    pictures: list[tuple[str, list[str], int | None]] = [(name, ["run.json"], None) for name in ("run.svg", "run.html")]
+    if is_measured:
+        pictures.append(("compare.html", ["plan.json", "run.json"], FAILS_IN - 1))
+    chosen = [() if iteration is None else ("--iterations", str(iteration)) for _, _, iteration in pictures]
+    commands = (("viz", *files, *only, "-o", name) for (name, files, _), only in zip(pictures, chosen, strict=True))
+    steps.begin("draw it", *commands)
+    for name, files, iteration in pictures:
+        _picture(steps.place, name, files, iteration)
+
+
+def _picture(place: Path, name: str, files: Sequence[str], iteration: int | None) -> None:
+    """As `rtk viz` draws it."""
+    from .schemas.columns import Selection
+    from .schemas.files import written
+    from .viz.drawing import drawn
+
+    part = None if iteration is None else Selection(iterations=(iteration, iteration))
+    drawing = drawing_of_files([str(place / file) for file in files], [Path(file).stem for file in files], part)
+    with written(str(place / name)) as stream:
+        stream.writelines(drawn(drawing, drawing.title or name, Path(name).suffix))
 
 
 def _tell(what: "Announcement") -> None:
@@ -301,7 +315,7 @@ def _tell(what: "Announcement") -> None:
         loss = "" if what.loss is None else f"loss {what.loss:.4f}  "
         remark(f"      iteration {what.iteration}  {loss}{what.iteration_time_s:.2f} s  {what.live_workers} workers")
     elif isinstance(what, Recovered):
-        if what.lost_s:
+        if what.iteration == FAILS_IN:
             remark(f"      iteration {what.iteration} is done again, {what.seconds:.1f} s after the failure")
     elif what.sentence:
         remark(f"      {what.sentence}")
@@ -334,14 +348,19 @@ def _paces(happened: "Sequence[Announcement]") -> tuple[Pace, ...]:
     from .runners.resilience.events import EpochBegun, IterationCommitted
 
     predicted: dict[int, float] = {}
-    times_s: dict[int, list[float]] = {}
+    times: dict[int, list[IterationTime]] = {}
+    is_first = True
     for what in happened:
-        if isinstance(what, EpochBegun) and what.predicted_iteration_time_s is not None:
-            predicted[what.live_workers] = what.predicted_iteration_time_s
+        if isinstance(what, EpochBegun):
+            is_first = True
+            if what.predicted_iteration_time_s is not None:
+                predicted[what.live_workers] = what.predicted_iteration_time_s
         elif isinstance(what, IterationCommitted) and what.iteration_time_s is not None:
-            times_s.setdefault(what.live_workers, []).append(what.iteration_time_s)
-    counts = sorted(predicted.keys() & times_s.keys(), reverse=True)
-    return tuple(Pace(count, predicted[count], median(times_s[count])) for count in counts)
+            took = IterationTime(what.iteration or 0, what.iteration_time_s, is_first)
+            times.setdefault(what.live_workers, []).append(took)
+            is_first = False
+    counts = sorted(predicted.keys() & times.keys(), reverse=True)
+    return tuple(Pace(count, predicted[count], iteration_time_s(times[count]) or 0.0) for count in counts)
 
 
 def _recovered_s(happened: "Sequence[Announcement]") -> float:

@@ -1,8 +1,8 @@
 """How long `rtk run` of 4 workers takes from the command to its first iteration.
 
-`python benchmarks/first_iteration.py -o FILE` keeps the result. Wall-clock seconds, medians of RUNS runs, until
-all workers are there and until the first iteration is committed, and the processor time of everything until the end of
-the job's two iterations.
+`python benchmarks/first_iteration.py -o FILE` keeps the result. Wall-clock seconds, medians of RUNS runs, until all
+workers are there and until the first iteration is committed, and the processor time of everything until the end of the
+job's two iterations.
 """
 
 import argparse

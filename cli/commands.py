@@ -5,7 +5,9 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
+
+from .verbs import VerbGroup, dress
 
 # What `rtk --help` says of each. The module beside this one that has the name, with `_` behind it where the name is a
 # word of Python, defines either `command`, a function, or `app`, a group of commands.
@@ -19,8 +21,8 @@ SUMMARIES = {
     "coordinate": "Lead a run whose workers are started elsewhere.",
     "replay": "Replay a failure trace under each policy: goodput, and where the time went.",
     "sweep": "Replay every combination of models, jobs, clusters, traces and costs.",
-    "reproduce": "Make the papers' tables and figures again, theirs beside ours.",
-    "verify": "Check a plan, independently of its planner.",
+    "reproduce": "Reproduce the papers' tables and figures, beside the published ones.",
+    "verify": "Check plans, independently of their planner.",
     "explain": "Say why a plan takes so long, and what would help most.",
     "viz": "Draw plans, timelines, pipeline templates and replays.",
     "diff": "Say what changed from one plan to another.",
@@ -31,9 +33,11 @@ SUMMARIES = {
     "plan": "Make a plan from a profile.",
     "profile": "What a model costs on a machine, measured or computed.",
     "config": "What a job's file says, and where values come from.",
-    "trace": "Traces of failures and slow-downs: convert, make up, and look at them.",
+    "trace": "Traces of failures and slow-downs: convert, generate and summarize them.",
+    "help": "Show the help of a command, or of a topic.",
+    "completion": "Print the completion script of a shell.",
 }
-MODULES = {"import": "import_"}
+MODULES = {"help": "help_", "import": "import_"}
 
 
 @cache
@@ -43,23 +47,19 @@ def load(name: str) -> Any:
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     if hasattr(module, "app"):
         alone.add_typer(module.app, name=name)
-        return typer.main.get_group(alone).commands[name]
+        return typer.main.get_group(dress(alone)).commands[name]
     alone.command(name)(module.command)
-    return typer.main.get_command(alone)
+    return typer.main.get_command(dress(alone))
 
 
-class Named(TyperCommand):
-    """A command of which only the name and the summary are known until it is called."""
-
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """That of the command itself, which takes over from here."""
-        return load(self.name or "").make_context(info_name, args, parent, **extra)
-
-
-class Commands(TyperGroup):
-    """All commands, by name."""
+class Commands(VerbGroup):
+    """All commands, by name: what is listed is the name and the summary, what is called is the command itself."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         for name, summary in SUMMARIES.items():
-            self.add_command(Named(name, short_help=summary))
+            self.add_command(TyperCommand(name, short_help=summary))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name; None where there is none."""
+        return load(cmd_name) if cmd_name in SUMMARIES else None

@@ -1,10 +1,12 @@
 """What all commands share: their common options, what they print where, and how errors end them."""
 
 import atexit
+import json
 import logging
 import os
 import select
 import sys
+import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,6 +14,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, get_annotations, signature
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
@@ -19,10 +22,11 @@ from typer.models import OptionInfo
 
 from ..runners.processes import arguments_of
 from ..schemas.documents import Document, canonical, canonical_json, write_document
-from ..schemas.errors import REMARKS, InvalidInputError
+from ..schemas.errors import REMARKS, InvalidInputError, RtkError, remark
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.overwriting import guarded, refused, require_kind
 from ..schemas.quantities import Quantity
+from .completion import completed
 from .job import settle
 
 if TYPE_CHECKING:
@@ -36,15 +40,24 @@ class Settings:
 
     Attributes:
         trains: a worker of a job: threads of it may be inside torch, whatever ends it (`ends_itself`).
+        as_json: standard output is for JSON; known before the line is read, for errors in it.
+        has_answered: the one JSON document is printed, or the last event.
+        command: `plan pipeline`.
+        arguments: the command line behind `rtk`.
     """
 
     quiet: bool = False
     debug: bool = False
     force: bool = False
     trains: bool = False
+    as_json: bool = False
+    has_answered: bool = False
+    command: str = ""
+    arguments: tuple[str, ...] = ()
 
 
 SETTINGS = Settings()
+SPINNER_AFTER_S = 1.0
 WIDE = 1000  # columns of what is no terminal: there a table's lines are not broken
 
 
@@ -63,7 +76,7 @@ def _set_force(value: bool) -> bool:
     return value
 
 
-Quiet = Annotated[bool, typer.Option("--quiet", callback=_set_quiet, help="No progress and no remarks.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", callback=_set_quiet, help="No progress and no remarks.")]
 Debug = Annotated[bool, typer.Option("--debug", callback=_set_debug, help="Show a traceback when something fails.")]
 Force = Annotated[
     bool,
@@ -112,6 +125,15 @@ def quantity(kind: Quantity, option: str, words: str, least: float = 0.0) -> Any
 
     return typer.Option(option, parser=parse, metavar=kind.name, help=words)
 
+
+@dataclass(frozen=True)
+class CommonOfEvents(Common):
+    """The same of commands that tell event after event."""
+
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on standard output, one an event.")] = False
+
+
+TELL_EVENTS = frozenset({"run", "coordinate"})  # they print JSON lines
 
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all randomness.")]
 Output = Annotated[
@@ -172,6 +194,8 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
             given[name] = kind(**{option: given.pop(option) for option in options if option in given})
         return command(**given)
 
+    module = command.__module__.rpartition(".")[2]
+    shown = [completed(parameter, module) for parameter in shown]
     gathering.__signature__ = Signature(shown)  # type: ignore[attr-defined]
     gathering.__annotations__ = {option.name: option.annotation for option in shown}
     return gathering
@@ -265,23 +289,40 @@ def emit(document: Document, output: str, as_json: bool) -> None:
     write_document(output, document)
     if as_json and output != STANDARD_STREAM:
         write_document(STANDARD_STREAM, document)
+    SETTINGS.has_answered |= as_json or output == STANDARD_STREAM
 
 
 def print_json(tree: Any) -> None:
     """Print one JSON document, canonical, on standard output."""
     sys.stdout.write(canonical_json(tree).decode())
+    SETTINGS.has_answered = True
 
 
 def print_document(document: Document) -> None:
     """Print one document, canonical, on standard output."""
     sys.stdout.write(canonical(document).decode())
+    SETTINGS.has_answered = True
+
+
+def print_error_json(error: RtkError, exit_code: int) -> None:
+    """The error as JSON on standard output: as an event, or as the one document.
+
+    Nothing where the document is printed already, or the event that tells of the end.
+    """
+    told = {"what": error.what, "where": error.where, "fix": error.fix, "exit_code": exit_code}
+    if SETTINGS.has_answered:
+        return
+    if SETTINGS.command in TELL_EVENTS:
+        print(json.dumps({"event": "error", "error": told, "unix_time_s": time.time()}, sort_keys=True), flush=True)
+    else:
+        print_json({"error": told})
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], to_stderr: bool = False, left: int = 1) -> None:
     """Print a table.
 
     Args:
-        columns: the headings.
+        columns: the headings; where all are empty there is no line of them.
         rows: the cells, as text.
         to_stderr: where standard output belongs to a document.
         left: so many columns are left-aligned, the others are right-aligned.
@@ -289,7 +330,8 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], to_stderr
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    columns = list(columns)
+    table = Table(box=None, pad_edge=False, show_header=any(columns))
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < left else "right")
     for row in rows:
@@ -353,12 +395,57 @@ def ends_itself() -> Iterator[None]:
         os._exit(code if isinstance(code, int) else int(code is not None))
 
 
+def _is_silent() -> bool:
+    """Whether nobody sees what is shown while work is under way: no terminal, --quiet, or CI."""
+    return SETTINGS.quiet or bool(os.environ.get("CI")) or not sys.stderr.isatty()
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """What is inside may take long: from its second second on a spinner on standard error says what it does."""
+    done = Event()
+
+    def show() -> None:
+        if not done.wait(SPINNER_AFTER_S):
+            from rich.console import Console
+            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+            with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+                bar.add_task(what, total=None)
+                done.wait()
+
+    if _is_silent():
+        yield
+        return
+    spinner = Thread(target=show, daemon=True)
+    spinner.start()
+    try:
+        yield
+    finally:
+        done.set()
+        spinner.join()
+
+
+def wrote(output: str, then: str) -> None:
+    """Say what file was written, and on a terminal what to do with it next; nothing of standard output."""
+    if output == STANDARD_STREAM:
+        return
+    remark(f"wrote {output}")
+    suggest(then)
+
+
+def suggest(then: str) -> None:
+    """Say on a terminal, dimly, which command comes next."""
+    if not _is_silent():
+        remark(f"next: {then}" if os.environ.get("NO_COLOR") else f"\x1b[2mnext: {then}\x1b[0m")
+
+
 @contextmanager
 def progress() -> "Iterator[Progress]":
     """A progress bar on standard error: only on a terminal, and neither under --quiet nor in CI."""
     from rich.console import Console
     from rich.progress import Progress
 
-    hidden = SETTINGS.quiet or bool(os.environ.get("CI")) or not sys.stderr.isatty()
-    with Progress(console=Console(stderr=True), disable=hidden, transient=True) as bar:
+    with Progress(console=Console(stderr=True), disable=_is_silent(), transient=True) as bar:
         yield bar

@@ -1,7 +1,6 @@
 """`rtk coordinate`: the coordinator of a resilient run, started on its own."""
 
 import os
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +9,13 @@ import typer
 from ..runners.training import SECRET, sizes_of
 from ..running import controller_of
 from ..schemas.errors import InvalidInputError, remark
-from .console import Common, grouped
+from ..schemas.text import counted
+from .console import CommonOfEvents, grouped
 from .options import LeadOptions, ProfileOption, read_valid_plan
-from .run_output import RunFacts, RunReport
+from .run_output import RunFacts, RunReport, saying_how_to_go_on
 
 if TYPE_CHECKING:
     from ..runners.resilience.server import Server
-
-INTERRUPTED = 130
 
 
 @grouped
@@ -38,7 +36,7 @@ def command(
     *,
     how: LeadOptions,
     profile: ProfileOption = None,
-    common: Common,
+    common: CommonOfEvents,
 ) -> None:
     """Lead a run: who is alive, which plan they execute, and which iterations count.
 
@@ -57,11 +55,18 @@ def command(
     facts = RunFacts(read, str(read.planner.options.get("model") or ""), tokens, iterations=how.iterations)
 
     def is_ready(server: "Server") -> None:
+        model = read.planner.options.get("model") or "MODEL"
+        option = f" --secret-file {secret_file}" if secret_file else ""
+        workers = counted(len(read.live_workers()), "worker")
         remark(f"coordinating at {server.address}")
-        # Workers are to hear that it is over; they would wait for another coordinator.
-        signal.signal(signal.SIGINT, lambda *_: server.finish(INTERRUPTED, "interrupted"))
+        remark(f"waiting for {workers}; start each, on any machine, with --worker k/i:")
+        first = read.live_workers()[0].name
+        remark(f"  rtk run {plan} --model {model} --coordinator {server.address}{option} --worker {first}")
 
-    with RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics) as report:
+    with (
+        saying_how_to_go_on(how.checkpoint),
+        RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics) as report,
+    ):
         controller.lead(report.report, secret, journal, host, port, is_ready)
 
 

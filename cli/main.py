@@ -1,8 +1,10 @@
 """The `rtk` command: its verbs, and the exit codes that errors end in."""
 
+import os
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
 
@@ -13,14 +15,18 @@ from ..schemas.errors import EXTRAS, BugError, InvalidInputError, RtkError, Runt
 from ..schemas.files import BOUND
 from ..schemas.quantities import parse_bytes
 from .commands import Commands
-from .console import SETTINGS, ends_itself, forget_output, reader_has_gone
+from .completion import VARIABLE, start_completing
+from .console import SETTINGS, ends_itself, forget_output, print_error_json, reader_has_gone
 from .job import blaming_the_file, take_defaults
+from .usage import usage_error
+from .verbs import CONTEXT
 
 CANNOT_HOLD = (ENOSPC, EDQUOT, EFBIG, EIO)  # what a full or broken disk says
 
 app = typer.Typer(
     name="rtk",
     cls=Commands,
+    context_settings=CONTEXT,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -38,7 +44,9 @@ def _print_version(value: bool) -> None:
 @app.callback()
 def options(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(
+        False, "--version", "-V", callback=_print_version, is_eager=True, help="Print the version."
+    ),
     max_input: str = typer.Option(
         "1GiB", "--max-input", metavar="SIZE", help="Read no more of a file, unpacked; before the command's name."
     ),
@@ -64,18 +72,26 @@ def main(arguments: list[str] | None = None) -> None:
     0 done, 1 a finding, 2 bad input, 3 infeasible, 4 not proven optimal, 5 a failed run, 70 a bug of rtk, 130
     interrupted.
     """
+    line = sys.argv[1:] if arguments is None else arguments
+    SETTINGS.arguments = tuple(line)
+    SETTINGS.as_json, SETTINGS.has_answered, SETTINGS.command = wants_json(line), False, ""
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     try:
         _run(arguments)
     except KeyboardInterrupt:
-        _fail("interrupted", 130)
+        _fail("interrupted", RtkError("interrupted"), 130)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and reader_has_gone():  # else it was a pipe of ours
             # As `head` does; the rest cannot be said to anybody.
             forget_output()
             sys.exit(0)
         told = _told(error)
-        _fail(f"error: {told}", told.exit_code)
+        _fail(f"error: {told}", told, told.exit_code)
+
+
+def wants_json(line: Sequence[str]) -> bool:
+    """Whether a line asks for JSON; what stands behind `--` is another program's."""
+    return "--json" in (line[: line.index("--")] if "--" in line else line)
 
 
 def _told(error: Exception) -> RtkError:
@@ -85,6 +101,8 @@ def _told(error: Exception) -> RtkError:
     package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if package in EXTRAS:
         return not_installed(package)
+    if isinstance(error, typer.TyperException):
+        return usage_error(error)
     if isinstance(error, MemoryError):
         return RuntimeFailedError("there is not enough memory", fix="ask for less at once, or take a larger machine")
     if isinstance(error, OSError) and error.errno in CANNOT_HOLD and error.filename is None:
@@ -99,9 +117,11 @@ def _told(error: Exception) -> RtkError:
 
 def _run(arguments: list[str] | None) -> None:
     """Run one command, and see all of its output written."""
+    if VARIABLE in os.environ:
+        start_completing()
     try:
         with blaming_the_file():
-            app(arguments)
+            app(arguments, prog_name="rtk")
     except SystemExit as end:
         # Where a reader has gone typer ends with 1, which is a finding's, and after Ctrl-C without a word.
         why = end.__context__.__cause__ if isinstance(end.__context__, typer.Exit) else end.__context__
@@ -111,9 +131,12 @@ def _run(arguments: list[str] | None) -> None:
         raise
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, error: RtkError, code: int) -> None:
     with suppress(OSError):
         print(message, file=sys.stderr)
+        if SETTINGS.as_json:
+            print_error_json(error, code)
+            sys.stdout.flush()
         if SETTINGS.debug:
             traceback.print_exc()
     forget_output()

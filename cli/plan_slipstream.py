@@ -23,6 +23,7 @@ from .options import (
     parse_link_delays,
     parse_places,
     parse_slow_places,
+    planning,
     present,
 )
 
@@ -79,7 +80,7 @@ def slipstream(
     overlay: OverlayOption = None,
     *,
     effort: EffortOptions,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes that make an atlas.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes that make an atlas.")] = 1,
     output: PlanOutput = "-",
     common: Common,
 ) -> None:
@@ -122,7 +123,8 @@ def slipstream(
                 where="--max-failures",
                 fix="leave it out for one plan, or --failed and --failures for an atlas",
             )
-        made = rerouted(atlas, units, failures, asked.effort)
+        with planning(pp, dp, microbatches):
+            made = rerouted(atlas, units, failures, asked.effort)
         present(made, output, common, _advice(made), effort.require_optimal, read.layers)
         return
     with progress() as bar:

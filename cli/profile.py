@@ -6,7 +6,6 @@ from itertools import groupby
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from ..schemas.documents import read_document, write_document
 from ..schemas.errors import InvalidInputError, remark
@@ -14,20 +13,27 @@ from ..schemas.files import STANDARD_STREAM
 from ..schemas.profile import TIMES, UNTIE, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
 from ..schemas.quantities import SHARE
 from ..schemas.site import read_cluster, with_gpu
-from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, quantity
+from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, quantity, wrote
 from .job import gives
 from .probe import links
 from .profile_refine import compare, refine
+from .verbs import VerbGroup
 
 # A group of commands that is a command itself: what names none of them goes to the one that stands for all.
 
 
-class DefaultVerb(TyperGroup):
+class DefaultVerb(VerbGroup):
     """A group whose first command gets all arguments that do not begin with the name of one.
 
     So `rtk profile MODEL` measures a model, and `rtk profile compare A B` does something else. Without arguments it
     shows its help, unless a job's file says which model.
     """
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """The commands, and what may be the first argument of the first one."""
+        first = next(iter(self.commands.values()))
+        argument: Any = next(param for param in first.params if param.param_type_name == "argument")
+        return [*super().shell_complete(ctx, incomplete), *argument.shell_complete(ctx, incomplete)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the first command's name before arguments that name none."""
@@ -182,6 +188,7 @@ def model(
                 f"layers {layer.tied_to} and {place} share a matrix (tied weights): `rtk run` cannot train them in "
                 f"different stages yet; to run them, {UNTIE}"
             )
+    wrote(output, f"rtk plan pipeline {output} --pp 2 --dp 2 --microbatches 8 -o plan.json")
     recomputed_bytes = profile.model.get("recomputed_bytes")
     if recomputed_bytes:
         remark(

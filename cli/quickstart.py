@@ -56,7 +56,9 @@ def _loss(loss: float | None) -> str:
 
 def _next(folder: Path, found: "QuickstartResult") -> Iterator[str]:
     """What to look at, and what to do then."""
-    yield f"look:  {folder / 'run.svg'}   {folder / 'run.html'}"
+    yield f"look:  {folder / 'run.html'}   the run, with the failure; also as run.svg"
+    if not found.simulated:
+        yield f"       {folder / 'compare.html'}   one iteration, as planned and as executed"
     yield f"next:  rtk explain {folder / 'plan.json'}   why an iteration takes as long as it does"
     if not found.simulated:
         yield "       rtk quickstart --simulate   the same for a job on 16 GPUs, in seconds"

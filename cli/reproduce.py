@@ -64,6 +64,13 @@ def command(
         raise typer.Exit(1)
 
 
+def known_names() -> list[str]:
+    """What may stand behind `rtk reproduce`."""
+    from ..benchmarks.papers import catalogue
+
+    return [*catalogue.names(), LIST, ALL]
+
+
 def _chosen(names: list[str]) -> tuple[str, ...]:
     """Names without doubles; none where the list was asked for.
 
@@ -78,7 +85,7 @@ def _chosen(names: list[str]) -> tuple[str, ...]:
         raise InvalidInputError(f"`{LIST}` goes with no other name", where="NAME", fix=f"rtk reproduce {LIST}")
     for name in names:
         if name != ALL and name not in catalogue.MAKERS:
-            known = [*catalogue.names(), LIST, ALL]
+            known = known_names()
             raise InvalidInputError(
                 f"there is no reproduction {name!r}",
                 where="NAME",

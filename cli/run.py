@@ -11,9 +11,9 @@ from ..running import local_job, plain_job, work
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.quantities import DURATION
-from .console import SETTINGS, Common, grouped, quantity
+from .console import SETTINGS, Common, CommonOfEvents, grouped, quantity
 from .options import InjectOptions, ProfileOption, TrainingOptions, read_valid_plan
-from .run_output import RunFacts, RunReport
+from .run_output import RunFacts, RunReport, saying_how_to_go_on
 
 if TYPE_CHECKING:
     from ..schemas.plan import Plan
@@ -47,7 +47,7 @@ def command(
     ] = 60.0,
     profile: ProfileOption = None,
     *,
-    common: Common,
+    common: CommonOfEvents,
 ) -> None:
     """Execute a plan on real processes.
 
@@ -98,7 +98,10 @@ def command(
         job.end(how.timeline)
     else:
         local = local_job(read, training, how, ["--debug"] if SETTINGS.debug else [])
-        with _report(read, training, how, local.tokens, common) as report:
+        with (
+            saying_how_to_go_on(how.checkpoint),
+            _report(read, training, how, local.tokens, common) as report,
+        ):
             local.run(report.report)
 
 

@@ -7,19 +7,26 @@ coordinator; what is not known of a run is left out.
 import json
 import math
 import os
+import shlex
 import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import typer
+
 from ..schemas.errors import InvalidInputError, remark
+from ..schemas.pace import beyond_in_words
 from ..schemas.text import counted, listed
+from ..schemas.timeline import IterationTime, iteration_time_s
+from .console import SETTINGS
 
 if TYPE_CHECKING:
     from ..runners.resilience.events import (
@@ -94,12 +101,14 @@ class RunStory:
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
         self.failures = 0
         self.joins = 0
+        self.pace = ""  # why iterations take longer than planned
         self.slow: dict[str, str] = {}  # links and workers, as they are now: how slow, or that they are broken
         self.found = dict.fromkeys(("slow_link", "slow_worker", "broken_link"), 0)
         self.lost_s = 0.0
         self.end: JobEnded | None = None
-        self._times_s: list[float] = []
-        self._predicted_s: list[float] = []
+        self._times: list[IterationTime] = []
+        self._predicted: list[IterationTime] = []  # of the same iterations
+        self._is_first = True  # the next iteration, of the run or of an epoch
         # Comings and goings: those that the next epoch will answer, those that the last one did, and those after which
         # an iteration has been done.
         self._coming: list[Happening] = []
@@ -136,6 +145,8 @@ class RunStory:
                 words = self._recover(dated, at_s)
             case said.JobEnded():
                 words, more = self._finish(dated)
+            case said.PaceExplained():
+                self.pace = dated.why  # said at the end, and in the live view
             case _:
                 words = self._happen(dated, at_s)
         return _finite(dated.as_json() | more), words
@@ -162,12 +173,13 @@ class RunStory:
         self.losses.append(self.loss)
         self._recovered, self._answered = self._answered, []
         if self.time_s is not None:
-            self._times_s.append(self.time_s)
+            self._times.append(IterationTime(done.iteration or 0, self.time_s, self._is_first))
         if self._saved_s is not None:
             self.lost_s += max(0.0, at_s - self._saved_s - (self.time_s or 0.0))
             self._saved_s = None
         if self.predicted_s is not None:
-            self._predicted_s.append(self.predicted_s)
+            self._predicted.append(IterationTime(done.iteration or 0, self.predicted_s, self._is_first))
+        self._is_first = False
         if done.skipped:
             self._note(f"iteration {self.iteration} skipped: a gradient is not finite", at_s, is_bad=True)
         parts = [
@@ -192,6 +204,8 @@ class RunStory:
         # Where nobody has come or gone, and no link has broken, the change is due to what is slow, or well again.
         is_adapted = self._has_news and before == set(self.seats.values()) and not self._broken
         self._has_news = False
+        self._is_first = True
+        self.pace = ""
         self._find_ways(epoch.detours, epoch.sidesteps)
         parts = [
             f"{'adapted: ' if is_adapted else ''}epoch {self.epoch}: {counted(self.live_workers, 'worker')}",
@@ -281,11 +295,11 @@ class RunStory:
 
     def _finish(self, end: "JobEnded") -> tuple[str, dict[str, Any]]:
         self.end = end
-        usual_s = median(self._times_s) if self._times_s else None
+        usual_s, usually_s = iteration_time_s(self._times), iteration_time_s(self._predicted)
         more = {
             "iteration_time_s": usual_s if end.iteration_time_s is None else end.iteration_time_s,
             "loss": self.loss,
-            "predicted_iteration_time_s": median(self._predicted_s) if self._predicted_s else self.predicted_s,
+            "predicted_iteration_time_s": self.predicted_s if usually_s is None else usually_s,
             "paced": self.facts.paced,
             "failures": self.failures,
             "joins": self.joins,
@@ -300,7 +314,11 @@ class RunStory:
             self.lost_in_words() if changes else "",
             _speed(more["iteration_time_s"], more["predicted_iteration_time_s"], self.facts.paced),
         ]
-        return "\n".join([*because, " · ".join(part for part in parts if part)]), more
+        lines = [*because, " · ".join(part for part in parts if part)]
+        took_s, planned_s = more["iteration_time_s"], more["predicted_iteration_time_s"]
+        if self.pace and took_s and planned_s:
+            lines.append(beyond_in_words(took_s / planned_s - 1, self.pace))
+        return "\n".join(lines), more
 
     # Figures
 
@@ -312,9 +330,9 @@ class RunStory:
     @property
     def remaining_s(self) -> float | None:
         """What is left to do at the pace of the last iterations."""
-        if self.iterations is None or self.iteration is None or not self._times_s:
+        if self.iterations is None or self.iteration is None or not self._times:
             return None
-        return (self.iterations - self.iteration - 1) * median(self._times_s[-10:])
+        return (self.iterations - self.iteration - 1) * median(one.seconds for one in self._times[-10:])
 
     def changes(self) -> list[str]:
         """How often workers came and went, or were slow: `2 failures`, `1 join`; nothing for what did not happen."""
@@ -324,7 +342,7 @@ class RunStory:
 
     def lost_in_words(self) -> str:
         """The time that changes have cost, and its share of all time since the first iteration began."""
-        total_s = sum(self._times_s) + self.lost_s
+        total_s = sum(one.seconds for one in self._times) + self.lost_s
         return f"{self.lost_s:.2f} s lost{f' ({self.lost_s / total_s:.1%})' if total_s else ''}"
 
     # Lines
@@ -355,7 +373,7 @@ def _speed(measured_s: float | None, predicted_s: float | None, is_paced: bool) 
         return ""
     mark = " (paced)" if is_paced else ""
     against = f", predicted {predicted_s:.4f} s ({measured_s / predicted_s - 1:+.1%})" if predicted_s else ""
-    return f"median iteration {measured_s:.4f} s{mark}{against}"
+    return f"iteration time {measured_s:.4f} s{mark}{against}"
 
 
 def _finite(value: Any) -> Any:
@@ -416,6 +434,7 @@ class RunReport:
             self._metrics.write(line)
         if self._as_json:
             print(line, flush=True)
+            SETTINGS.has_answered |= said["event"] == "end"
         elif self._view is not None and said["event"] != "end":
             self._view.update(is_urgent=said["event"] != "iteration")
         elif words is not None and not self._quiet:
@@ -448,6 +467,33 @@ class RunReport:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def saying_how_to_go_on(folder: str | None) -> Iterator[None]:
+    """A job that was stopped as asked ends with 130, and says by which command it goes on.
+
+    Args:
+        folder: for checkpoints; None: there are none.
+    """
+    from ..runners.resilience.controller import JobStoppedError  # late: `--help` needs none of it
+
+    try:
+        yield
+    except JobStoppedError as stopped:
+        is_saved = folder is not None and stopped.checkpoint is not None
+        remark(f"resume with: {_again(str(folder))}" if is_saved else f"nothing was saved: {stopped.fix}")
+        raise typer.Exit(stopped.exit_code) from None
+
+
+def _again(folder: str) -> str:
+    """The command line that goes on from the newest checkpoint in a folder."""
+    given = list(SETTINGS.arguments)
+    if "--resume" in given:
+        at = given.index("--resume")
+        del given[at : at + 2]
+    kept = [one for one in given if not one.startswith("--resume=")]
+    return shlex.join(["rtk", *kept, "--resume", folder])
 
 
 def wants_live_view() -> bool:

@@ -17,7 +17,7 @@ def command(
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FOLDER", help="A report a combination, and summary.json.")
     ],
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes, which share the combinations.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, which share the combinations.")] = 1,
     executor: Annotated[
         str,
         typer.Option(

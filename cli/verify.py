@@ -1,51 +1,103 @@
 """`rtk verify`: the independent checker."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.files import source_of
+from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM, source_of
+from ..schemas.text import counted
 from .console import Common, grouped, print_json
+from .github import Github, annotation
 from .options import ProfileOption, check_profile, quality
 
 if TYPE_CHECKING:
-    pass
+    from ..schemas.check import Violation
+    from ..schemas.plan import Plan
 
 
 @grouped
 def command(
-    plan: Annotated[str, typer.Argument(help="The plan; `-` is standard input.")],
+    plans: Annotated[
+        list[str],
+        typer.Argument(metavar="PLAN...", help="Plans and atlases; `-` is standard input."),
+    ],
     profile: ProfileOption = None,
     timeline: Annotated[
-        str | None, typer.Option("--timeline", help="Check also that this timeline keeps the plan.")
+        str | None, typer.Option("--timeline", help="Check also that this timeline keeps to the plan.")
     ] = None,
+    as_github: Github = False,
     *,
     common: Common,
 ) -> None:
-    """Check a plan: order, dependencies, deadlocks, memory, completeness, and its prediction.
+    """Check plans: order, dependencies, deadlocks, memory, completeness, and the prediction.
 
-    Exits with 1 if the plan is not valid.
+    Ends with exit code 1 if one of them is not valid.
     """
-    from ..schemas.check import check_plan, check_timeline
+    if common.as_json and as_github:
+        raise InvalidInputError("--json and --github are two forms of one answer", where="--github", fix="give one")
+    if plans.count(STANDARD_STREAM) > 1:
+        raise InvalidInputError("standard input can be read only once", where="PLAN", fix="give one `-`")
+    if timeline is not None and (len(plans) > 1 or is_atlas(plans[0])):
+        raise InvalidInputError("one timeline for several plans", where="--timeline", fix="give the plan that was run")
+    found: dict[str, Sequence[Violation]] = {}
+    for name, plan in (one for path in plans for one in _read(path)):
+        check_profile(plan, profile)
+        found[name] = _problems(plan, timeline)
+        if not (common.as_json or as_github):
+            _print(name, plan, found[name])
+    if common.as_json:
+        print_json(_tree(found))
+    if as_github:
+        for file, problems in found.items():
+            for one in problems:
+                print(annotation("error", file, "rtk verify", f"{one.path}: {one.message}"))
+    raise typer.Exit(1 if any(found.values()) else 0)
+
+
+def is_atlas(path: str) -> bool:
+    """Whether it is a folder that `rtk plan slipstream` has made."""
+    return (Path(path) / "atlas.json").is_file()
+
+
+def _read(path: str) -> Iterator[tuple[str, "Plan"]]:
+    """A file's plan, or the plans that an atlas is for, made again as it says; and what each is called."""
+    from ..planners.plain.slipstream import plan_from_atlas
+    from ..planners.slipstream.atlas_folder import read_atlas
     from ..schemas.documents import read_document
     from ..schemas.plan import Plan
+
+    if not is_atlas(path):
+        yield source_of(path), read_document(path, Plan)
+        return
+    for failures in range(read_atlas(path).most_failures + 1):
+        yield f"{path}, {counted(failures, 'failure')}", plan_from_atlas(path, failures=failures)
+
+
+def _problems(plan: "Plan", timeline: str | None) -> Sequence["Violation"]:
+    from ..schemas.check import check_plan, check_timeline
+    from ..schemas.documents import read_document
     from ..schemas.timeline import Timeline
 
-    read = read_document(plan, Plan)
-    check_profile(read, profile)
-    problems = check_plan(read)
+    problems = check_plan(plan)
     if timeline is not None and not problems:
-        problems = check_timeline(read, read_document(timeline, Timeline))
-    if common.as_json:
-        tree = [{"path": problem.path, "message": problem.message} for problem in problems]
-        print_json({"valid": not problems, "problems": tree})
-    else:
-        for problem in problems:
-            print(f"{problem.path}: {problem.message}")
-        # Where there are several routings, what the plan says is proven of them is not checked here.
-        prediction = read.prediction
-        has_scope = prediction is not None and prediction.proof_scope is not None
-        claim = f" (it says: {quality(prediction)})" if prediction is not None and has_scope else ""
-        verdict = f"valid{claim}" if not problems else f"not valid, {len(problems)} problem(s)"
-        print(f"{source_of(plan)}: {verdict}")
-    raise typer.Exit(1 if problems else 0)
+        problems = check_timeline(plan, read_document(timeline, Timeline))
+    return problems
+
+
+def _tree(found: Mapping[str, Sequence["Violation"]]) -> dict[str, object]:
+    problems = [{"file": file, "path": one.path, "message": one.message} for file, of in found.items() for one in of]
+    return {"valid": not problems, "problems": problems}
+
+
+def _print(file: str, plan: "Plan", problems: Sequence["Violation"]) -> None:
+    for problem in problems:
+        print(f"{problem.path}: {problem.message}")
+    # Where there are several routings, what the plan says is proven of them is not checked here.
+    prediction = plan.prediction
+    has_scope = prediction is not None and prediction.proof_scope is not None
+    claim = f" (it says: {quality(prediction)})" if prediction is not None and has_scope else ""
+    verdict = f"not valid, {counted(len(problems), 'problem')}" if problems else f"valid{claim}"
+    print(f"{file}: {verdict}")

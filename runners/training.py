@@ -8,6 +8,7 @@ from typing import Any
 from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Plan
 from ..schemas.profile import AS_USUAL, ModelForm, form_of
+from ..schemas.quantities import DURATION
 from .processes import arguments_of
 from .program import Sending
 
@@ -93,6 +94,7 @@ class JobConfig:
     """How a job is led: the options that only its coordinator has, as `rtk coordinate --help` tells of them.
 
     `policy` is the name of one that a running job obeys; None: Oobleck's where it has made the plan, else jointly.
+    `checkpoint_every` is a duration with its unit, such as `10min`, or a number of iterations; 0: only at the end.
     Names that end in `_s` are in s, `host_memory` is in bytes.
     """
 
@@ -103,13 +105,25 @@ class JobConfig:
     host_memory: float = 0.0
     mitigate: str | None = None
     checkpoint: str | None = None
-    checkpoint_every: int = 0
+    checkpoint_every: int | str = "10min"
     resume: str | None = None
     inject: str | None = None
     heartbeat_limit_s: float = 2.0
     stall_limit_s: float | None = None
     timeline: str | None = None
     metrics: str | None = None
+
+
+def checkpoints_due(every: int | str) -> tuple[int, float | None]:
+    """After how many iterations, and after how many s, the next checkpoint is due; 0 and None: not for that.
+
+    Raises:
+        InvalidInputError: it is neither a number of iterations nor a duration.
+    """
+    text = str(every).strip()
+    if text.isdecimal():
+        return int(text), None
+    return 0, DURATION.parse_above_zero(text, "--checkpoint-every")
 
 
 def first_beyond(usual: JobConfig, how: JobConfig) -> str | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from .errors import InvalidInputError
 from .files import read_bytes, source_of, write_bytes
+from .remedies import home_of, other_kind
 from .text import near
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ FORMAT_MAJOR, FORMAT_MINOR = 1, 0
 FORMAT_VERSION = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
 # Beside seconds, the numbers without a unit that may be fractions.
 FLOATS = frozenset({"bubble_ratio", "factor", "gap", "slowdown", "weight_wait"})
+
+NOT_OURS = "give a file that rtk has written, or correct the place"
 
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 
@@ -74,10 +77,7 @@ def parse_document(data: bytes, kind: type[D], source: str) -> D:
     if not isinstance(tree, dict):
         raise InvalidInputError("the document is not a JSON object", where=f"{source}, /")
     if tree.get("format") != kind.FORMAT:
-        found = f"it says {tree['format']!r}" if "format" in tree else "it names no format"
-        raise InvalidInputError(
-            f"an {kind.FORMAT} is needed here, {found}", where=f"{source}, /format", fix=f"give a file of {kind.FORMAT}"
-        )
+        raise other_kind(tree, kind.FORMAT, source)
     version = tree.get("format_version")
     numbers = _VERSION.fullmatch(version) if isinstance(version, str) else None
     if numbers is None:
@@ -198,12 +198,14 @@ def _parse_json(data: bytes, source: str) -> Any:
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=unique_keys)
     except UnicodeDecodeError as error:
-        raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=source) from error
+        raise InvalidInputError(
+            f"the file is not UTF-8 text (byte {error.start})", where=source, fix=NOT_OURS
+        ) from error
     except json.JSONDecodeError as error:
         where = f"{source}, line {error.lineno} column {error.colno}"
-        raise InvalidInputError(f"the file is not valid JSON: {error.msg}", where=where) from error
+        raise InvalidInputError(f"the file is not valid JSON: {error.msg}", where=where, fix=NOT_OURS) from error
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"the file is not valid JSON: {error}", where=source) from error
+        raise InvalidInputError(f"the file is not valid JSON: {error}", where=source, fix=NOT_OURS) from error
 
 
 def _validate(body: dict[str, Any], kind: type[D], source: str, tolerate_unknown: bool) -> D:
@@ -260,14 +262,7 @@ def _invalid(problems: list["ErrorDetails"], kind: type[Document], source: str) 
 def _explain(problem: "ErrorDetails", kind: type[Document]) -> tuple[str, str]:
     key = str(problem["loc"][-1]) if problem["loc"] else ""
     if problem["type"] == "unexpected_keyword_argument":
-        names = sorted(_all_field_names(kind))
-        stem = key.rpartition("_")[0]
-        same_quantity = [name for name in names if stem and name.rpartition("_")[0] == stem]
-        meant = same_quantity[0] if same_quantity else near(key, names)
-        return (
-            f"unknown key {key!r}",
-            f"did you mean {meant!r}?" if meant else "remove it (rtk schema prints what a file holds)",
-        )
+        return f"unknown key {key!r}", _instead(key, problem["loc"][:-1], kind)
     if problem["type"] in ("missing", "missing_argument"):
         return f"the key {key!r} is missing", "add it (rtk schema prints what a file holds)"
     if problem["type"] == "json_invalid":
@@ -279,6 +274,18 @@ def _explain(problem: "ErrorDetails", kind: type[Document]) -> tuple[str, str]:
     unit = "; times are in seconds, as numbers" if key.endswith("_s") else ""
     unit = "; sizes are in bytes, as numbers" if key.endswith("_bytes") else unit
     return f"{key}: {message}, not {shown}", f"correct the value{unit}"
+
+
+def _instead(key: str, place: tuple[str | int, ...], kind: type[Document]) -> str:
+    """What to do about an unknown key: it belongs elsewhere, is another one mistyped, or has nothing to do there."""
+    home = home_of(key, place, type_adapter(kind).json_schema())
+    if home is not None:
+        return f"{key} belongs in {home}"
+    names = sorted(_all_field_names(kind))
+    stem = key.rpartition("_")[0]
+    same_quantity = [name for name in names if stem and name.rpartition("_")[0] == stem]
+    meant = same_quantity[0] if same_quantity else near(key, names)
+    return f"did you mean {meant!r}?" if meant else "remove it (rtk schema prints what a file holds)"
 
 
 def _all_field_names(kind: type[Document]) -> set[str]:

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, cast
 
 from .errors import InvalidInputError
 from .overwriting import OVERWRITING
+from .remedies import folder_error
 
 STANDARD_STREAM = "-"
 GZIP_MAGIC = b"\x1f\x8b"
@@ -148,6 +149,8 @@ class _Bounded(io.RawIOBase):
 
 def unreadable(source: str, error: OSError) -> InvalidInputError:
     """The error for a file that the system does not let us read."""
+    if isinstance(error, IsADirectoryError) and (ours := folder_error(source)) is not None:
+        return ours
     fix = "give the files in it" if isinstance(error, IsADirectoryError) else "check the path"
     return InvalidInputError(f"cannot read the file: {error.strerror or error}", where=source, fix=fix)
 

@@ -1,6 +1,9 @@
 """Timeline: what happened when, simulated or measured; and Report: what that was worth."""
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, ClassVar, Literal
 
 from .display import Displayed
@@ -95,6 +98,65 @@ class Timeline(Displayed):
                 raise InvalidInputError(
                     f"{span.op} of worker {span.worker} ends before it starts", where=f"/spans/{index}/end_s"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTime:
+    """What one iteration took: from the end of the one before it to its own, which is its last optimizer step.
+
+    The first iteration of a run, or after a change of its workers or its plan, begins with its first operation instead.
+
+    Attributes:
+        iteration: its number.
+        seconds: that it took.
+        is_first: of a run, or after a change.
+    """
+
+    iteration: int
+    seconds: float
+    is_first: bool = False
+
+
+def iteration_time_s(times: Iterable[IterationTime]) -> float | None:
+    """The iteration time of a run, in s: the one definition, also of what is compared with a plan's prediction.
+
+    It is the median of its iterations but for the first ones, which connect and warm up; of these where there are no
+    others. None where there is no iteration.
+    """
+    known = list(times)
+    counted = [one.seconds for one in known if not one.is_first] or [one.seconds for one in known]
+    return median(counted) if counted else None
+
+
+def iteration_times(timeline: Timeline) -> tuple[IterationTime, ...]:
+    """What the iterations of a timeline took, in their order."""
+    starts_s: dict[int, float] = {}
+    ends_s: dict[int, float] = {}
+    for span in timeline.spans:
+        starts_s[span.iteration] = min(span.start_s, starts_s.get(span.iteration, span.start_s))
+        ends_s[span.iteration] = max(span.end_s, ends_s.get(span.iteration, span.end_s))
+    changes_s = [event.time_s for event in timeline.events if event.kind == "epoch"]
+    return times_between([(number, starts_s[number], ends_s[number]) for number in sorted(ends_s)], changes_s)
+
+
+def times_between(
+    iterations: Sequence[tuple[int, float, float]], changes_s: Sequence[float]
+) -> tuple[IterationTime, ...]:
+    """What iterations took.
+
+    Args:
+        iterations: the number of each, its first start and its last end, in order.
+        changes_s: when workers or plan changed; what had begun before was then begun anew.
+    """
+    found: list[IterationTime] = []
+    last_end_s = -math.inf
+    for number, start_s, end_s in iterations:
+        change_s = max((at_s for at_s in changes_s if at_s < end_s), default=-math.inf)
+        is_first = not found or change_s > last_end_s
+        begun_s = max(start_s, change_s) if is_first else last_end_s
+        found.append(IterationTime(number, end_s - begun_s, is_first))
+        last_end_s = end_s
+    return tuple(found)
 
 
 def memory_of_workers(*plans: Plan) -> tuple[WorkerMemory, ...]:

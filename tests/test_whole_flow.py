@@ -89,7 +89,7 @@ def test_a_run_with_a_failure_is_compared_with_one_without(
     assert result.largest_difference == pytest.approx(APART)
     assert "to within 2e-07" in result.conclusion
     assert result.busy == ""
-    names = ["faults.jsonl", "plan.json", "profile.json", "run.html", "run.json", "run.svg"]
+    names = ["compare.html", "faults.jsonl", "plan.json", "profile.json", "run.html", "run.json", "run.svg"]
     assert [Path(name).name for name in result.files] == names
     assert (folder / ".gitignore").read_text() == "*\n"
 
@@ -191,9 +191,10 @@ def test_quickstart_tells_what_came_of_it(tmp_path: Path, trained: Callable[...,
     assert sum(row[2] != row[3] for row in rows) <= 1
     assert sum(line.startswith("an iteration of ") for line in lines) == 2
     assert sum(line.startswith("Of 4 workers 1/1 was killed in iteration 3") for line in lines) == 1
-    assert any("out/run.svg" in line for line in lines)
+    assert any("out/run.html" in line for line in lines)
     assert any("rtk monitor -- torchrun" in line for line in lines)
     assert "[3/5] train on 4 processes; 1/1 is killed in iteration 3" in done.stderr
     assert "$ rtk run plan.json --model gpt-tiny --iterations 9 --paced --inject faults.jsonl" in done.stderr
     assert "worker 1/1 failed" in done.stderr
     assert "worker 1/1 joined" in done.stderr
+    assert done.stderr.count("is done again") == 1

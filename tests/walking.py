@@ -20,7 +20,7 @@ WALKS = {
     found[1]: found[2] for found in re.finditer(r"^## (\d+)\. .*?$(.*?)(?=^## |\Z)", TOUR, re.MULTILINE | re.DOTALL)
 }
 # What starts processes, or sets up its own for good, has one of its own; the rest runs in that of the test.
-FORKED = re.compile(r"rtk (run|monitor|coordinate|detect --follow|profile (?!refine|compare)(?!.*--analytic))")
+FORKED = re.compile(r"rtk (run|monitor|coordinate|detect --follow|profile(?! refine| compare)(?!.*--analytic))")
 PORT = "29517"
 
 

@@ -184,9 +184,11 @@ def _forking_workers() -> Iterator[None]:
 def _fork_from_here(
     args: Sequence[str], env: Mapping[str, str], pass_fds: Collection[int] = (), **options: Any
 ) -> "subprocess.Popen[bytes]":
-    """What `subprocess.Popen` does for a launcher's `python -m MODULE ARGUMENTS` or `python -u SCRIPT ARGUMENTS`, but
-    nothing is loaded anew: the child becomes the program before it would execute the command, and so never does."""
-    become = partial(_become, args[2], list(args[3:]), env, tuple(pass_fds))
+    """What `subprocess.Popen` does for a launcher's `python -m MODULE ARGUMENTS`, `python -u SCRIPT ARGUMENTS` or `rtk
+    ARGUMENTS`, but nothing is loaded anew: the child becomes the program before it would execute the command, and so
+    never does."""
+    module, arguments = ("rtk.cli.main", args[1:]) if args[0] == "rtk" else (args[2], args[3:])
+    become = partial(_become, module, list(arguments), env, tuple(pass_fds))
     return subprocess.Popen(args, pass_fds=pass_fds, preexec_fn=become, **options)
 
 

@@ -13,12 +13,13 @@ from ..schemas.documents import pointer
 from ..schemas.orders import Operation, print_operation
 from ..schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
 from ..schemas.quantities import print_bytes, print_number, print_percent, print_time
-from ..schemas.text import joined
+from ..schemas.text import joined, listed
 
 Microbatch = tuple[int, int]
 
 NO_DIFFERENCE = "no difference"
-MOST_LISTED = 8  # entries of an option that is a list
+MOST_LISTED = 8  # entries of an option that is a list, and options that only one plan has
+MINUS = "−"  # noqa: RUF001
 
 _PREDICTION_WORDS = {
     "iteration_time_s": "iteration time",
@@ -40,7 +41,12 @@ _STAGE_WORDS = {
 }
 MOST_TEMPLATES = 4  # templates that no pipeline uses
 MOST_MOVED = 8  # micro-batches that went from one worker to one other
-_PRINTERS: dict[str, Callable[[float], str]] = {"s": print_time, "bytes": print_bytes, "ratio": print_percent}
+_PRINTERS: dict[str, Callable[[float], str]] = {
+    "s": print_time,
+    "bytes": print_bytes,
+    "bytes_per_s": lambda speed: f"{print_bytes(speed)}/s",
+    "ratio": print_percent,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ def becomes(before: Any, after: Any, unit: str = "") -> str:
     Args:
         before: a number, text or None.
         after: the same.
-        unit: of numbers: `s`, `bytes`, `ratio` or `count`; of numbers without one no difference is said.
+        unit: of numbers: `s`, `bytes`, `bytes_per_s`, `ratio` or `count`; of numbers without one no difference is said.
     """
     show = _PRINTERS.get(unit, print_number)
     shown = [
@@ -91,13 +97,15 @@ def becomes(before: Any, after: Any, unit: str = "") -> str:
 def unit_of(path: str) -> str:
     """The unit that a JSON pointer's last name carries."""
     name = path.rstrip("/0123456789")
-    return next((unit for unit in ("bytes", "s") if name.endswith(f"_{unit}")), "")
+    if name.endswith("_per_s") and not name.endswith("_bytes_per_s"):
+        return ""
+    return next((unit for unit in ("bytes_per_s", "bytes", "s") if name.endswith(f"_{unit}")), "")
 
 
 def _difference(before: float, after: float, unit: str) -> str:
+    sign = "+" if after > before else MINUS
     if unit == "ratio":
-        return f" ({(after - before) * 100:+.3g} points)"
-    sign = "+" if after > before else "−"  # noqa: RUF001
+        return f" ({sign}{abs(after - before) * 100:.3g} points)"
     parts = [sign + _PRINTERS.get(unit, print_number)(abs(after - before))]
     if before and unit != "count":
         parts.append(sign + print_percent(abs(after - before) / before))
@@ -144,7 +152,7 @@ def diff_plans(a: Plan, b: Plan) -> PlanDiff:
 
 
 def as_words(diff: PlanDiff) -> str:
-    """The differences as indented lines under the parts of the plan they belong to."""
+    """The differences as indented lines under the parts of the plans that they belong to."""
     if not diff:
         return NO_DIFFERENCE
     lines: list[str] = []
@@ -158,11 +166,25 @@ def as_words(diff: PlanDiff) -> str:
 
 
 def as_markdown(diff: PlanDiff) -> str:
-    """The differences as a table for a pull request."""
+    """The differences as a table for a pull request; what a reviewer seldom asks for is folded under it."""
     if not diff:
         return NO_DIFFERENCE
-    rows = [f"| {change.kind} | {_cell(change.words)} | `{_cell(change.path)}` |" for change in diff.changes]
-    return "\n".join(["| part | change | where |", "| --- | --- | --- |", *rows])
+    first = [change for change in diff.changes if not _is_detail(change)]
+    more = [change for change in diff.changes if _is_detail(change)]
+    if not first:
+        return _table(more)
+    folded = ("", f"<details><summary>{len(more)} more</summary>", "", _table(more), "", "</details>") if more else ()
+    return "\n".join([_table(first), *folded])
+
+
+def _is_detail(change: Difference) -> bool:
+    """How a plan was made, each worker's own memory, and where orders differ."""
+    return change.kind in ("planner", "inputs", "order") or change.path.startswith("/prediction/peak_memory_bytes/")
+
+
+def _table(changes: Sequence[Difference]) -> str:
+    rows = [f"| {change.kind} | {_cell(change.words)} |" for change in changes]
+    return "\n".join(["| part | change |", "| --- | --- |", *rows])
 
 
 def as_tree(diff: PlanDiff) -> dict[str, Any]:
@@ -182,6 +204,7 @@ def planner_changes(a: Plan, b: Plan) -> Iterator[Difference]:
         words = "planner" if name == "name" else f"planner's {name}"
         yield from changed(f"/planner/{name}", "planner", words, getattr(a.planner, name), getattr(b.planner, name))
     yield from _options((), a.planner.options, b.planner.options)
+    yield from _options_of_one(a.planner.options, b.planner.options)
     for name in sorted({**a.inputs, **b.inputs}):
         before, after = a.inputs.get(name), b.inputs.get(name)
         if before != after:
@@ -190,8 +213,8 @@ def planner_changes(a: Plan, b: Plan) -> Iterator[Difference]:
 
 
 def _options(place: tuple[str, ...], a: dict[str, Any], b: dict[str, Any]) -> Iterator[Difference]:
-    """What differs in a planner's options, and in options within options."""
-    for name in sorted({**a, **b}):
+    """What differs in the options that both planners have, and in options within options."""
+    for name in sorted(a.keys() & b.keys() if not place else {**a, **b}):
         before, after, inner = a.get(name), b.get(name), (*place, name)
         if all(isinstance(option, dict | None) for option in (before, after)) and (before or after):
             yield from _options(inner, before or {}, after or {})
@@ -201,6 +224,17 @@ def _options(place: tuple[str, ...], a: dict[str, Any], b: dict[str, Any]) -> It
             old, new = _brief(before), _brief(after)
             becoming = f"{new}, but others" if old == new else becomes(old, new, unit_of(path))
             yield Difference(path, "planner", before, after, f"option {' '.join(inner)}: {becoming}")
+
+
+def _options_of_one(a: dict[str, Any], b: dict[str, Any]) -> Iterator[Difference]:
+    """The options that only one planner has, in one line each; those that say nothing are not named."""
+    for options, others, words in ((a, b, "options that are gone"), (b, a, "new options")):
+        own = {name: options[name] for name in sorted(options) if name not in others}
+        named = [name if isinstance(value, dict) else f"{name} {_brief(value)}" for name, value in own.items() if value]
+        if own:
+            told = listed(named, MOST_LISTED, "; ") if named else f"{len(own)}, none of them set"
+            before, after = (own, None) if options is a else (None, own)
+            yield Difference("/planner/options", "planner", before, after, f"{words}: {told}")
 
 
 def _brief(option: Any) -> Any:

@@ -11,7 +11,7 @@ from ..schemas.orders import KINDS
 from ..schemas.plan import Layers
 from ..schemas.quantities import print_percent, print_time
 from ..schemas.text import counted, listed
-from ..schemas.timeline import Timeline, WorkerMemory
+from ..schemas.timeline import Timeline, WorkerMemory, iteration_time_s, times_between
 
 Drawable = Timeline | TimelineColumns
 Labelled = tuple[str, Drawable]
@@ -261,11 +261,12 @@ def facts_of(label: str, timeline: Drawable) -> str:
     there_s = len(workers) * makespan_s - sum(absence.end_s - absence.start_s for absence in absences(columns))
     bubbles = 1 - busy_s / there_s if there_s > 0 else 0.0
     paced = " · paced (operations stretched to the plan's durations)" if columns.paced else ""
-    numbers, _, ends_s = _iterations(columns)
+    numbers, starts_s, ends_s = _iterations(columns)
     if len(numbers) == 1:
         pace = f"makespan {print_time(makespan_s)} (one iteration)"
     else:
-        each_s = (ends_s[-1] - ends_s[0]) / (len(ends_s) - 1)
+        changes_s = [event.time_s for event in columns.events if event.kind == "epoch"]
+        each_s = iteration_time_s(times_between(list(zip(numbers, starts_s, ends_s, strict=True)), changes_s)) or 0.0
         pace = f"{len(ends_s)} iterations in {print_time(makespan_s)}, iteration time {print_time(each_s)}"
     return f"{source} · {pace} · bubbles {print_percent(max(bubbles, 0.0))}{paced}"
 

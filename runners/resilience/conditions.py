@@ -12,6 +12,7 @@ from typing import Any
 
 from ...schemas.conditions import HEALTHY, Conditions, Pair, pair_of
 from ...schemas.protocols import Measured, Monitor
+from ...schemas.timeline import IterationTime, iteration_time_s
 from ..program import RankPair, rank_pair
 from .events import Announcement, GroupExamined, LinkSlowed, Recovered, Relieved, WorkerSlowed
 from .protocol import Cores, Hello
@@ -53,7 +54,7 @@ class Chronicle:
     _recovering: MembershipChange | None = None
     _committed_s: float | None = None
     _formed_s: float | None = None
-    _times_s: list[float] = field(default_factory=list)
+    _times: list[IterationTime] = field(default_factory=list)
 
     def begin_epoch(self) -> str:
         """A new epoch begins; gives the reason."""
@@ -79,20 +80,20 @@ class Chronicle:
         """
         begun_s = max((s for s in (self._committed_s, self._formed_s) if s is not None), default=now_s)
         recovery = self._recovery(now_s)
+        self._times.append(IterationTime(len(self._times), now_s - begun_s, is_first=self._recovering is not None))
         self._recovering = None
-        self._times_s.append(now_s - begun_s)
         self._committed_s = now_s
         return now_s - begun_s, recovery
 
     def iteration_time_s(self) -> float | None:
-        """The median of all iterations."""
-        return median(self._times_s) if self._times_s else None
+        """The job's iteration time so far; None where nothing is committed."""
+        return iteration_time_s(self._times)
 
     def _recovery(self, now_s: float) -> Recovered | None:
         change = self._recovering
         if change is None or change.since_s is None or self._committed_s is None:
             return None
-        usual_s = median(self._times_s[-RECENT:])
+        usual_s = median(one.seconds for one in self._times[-RECENT:])
         return Recovered(
             reason=change.reason,
             seconds=now_s - change.since_s,

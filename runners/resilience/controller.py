@@ -3,13 +3,15 @@
 What a planner answers and a profiler's monitor finds come in as a `JobAdvice` (schemas/protocols.py).
 """
 
+import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,13 @@ from ...schemas.documents import canonical, digest, to_tree, write_document
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
 from ...schemas.plan import Plan
 from ...schemas.protocols import Hand, JobAdvice, Replanned
+from ...schemas.text import counted, listed
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ...schemas.trace import Trace, TraceEvent, joins, link_ends, read_valid_trace
 from ..checkpoint import find, read_manifest, refuse_partial
 from ..nursery import Nursery
 from ..processes import WorkerProcesses
-from ..training import COORDINATOR, NOT_BEFORE, SECRET, JobConfig
+from ..training import COORDINATOR, NOT_BEFORE, SECRET, JobConfig, checkpoints_due
 from .conditions import Crowding
 from .events import (
     Announcement,
@@ -36,6 +39,8 @@ from .events import (
     timeline_events,
 )
 from .journal import Journal, take
+from .pace import PaceFollower
+from .progress import INTERRUPTED
 from .protocol import Hello, Job, Welcome
 from .rules import CoordinatorRules
 from .server import Finished, Limits, Server, Surroundings
@@ -60,6 +65,7 @@ class JobController:
     Attributes:
         has_begun: whether all workers have come, and training has begun.
         happened: all announcements so far, and when they came, by the clock of `time.perf_counter`.
+        saved: the last checkpoint, if there is one.
         restarts_at: before which iteration the job is to start again on other workers, once it is saved; None: it goes
             on.
 
@@ -77,8 +83,11 @@ class JobController:
         self.happened: list[tuple[float, Announcement]] = []
         self.has_begun = False
         self.restarts_at: int | None = None
-        self._saved: str | None = None
+        self.saved: str | None = None
         self._is_paced = False
+        self._follower = PaceFollower(self._advice.pace, plan)
+        self._missing = {worker.name: None for worker in plan.live_workers()}  # in this order
+        self._tells_who_comes = False
         self._crowding: Crowding | None = None
 
     def settings(self) -> dict[str, Any]:
@@ -106,8 +115,13 @@ class JobController:
         """
 
         def note(what: Announcement) -> None:
+            told = self._follower.note(what, rules.plan)
+            if told is not None:
+                announce(told)
             self._note(what)
             announce(what)
+
+        rules = CoordinatorRules(self.job)
 
         slows = self.trace is not None and any(event.kind.startswith("slow") for event in self.trace.events)
         monitor = self._advice.monitor(is_resumed=journal is not None) if is_watchful or slows else None
@@ -121,7 +135,7 @@ class JobController:
             log=lambda line: print(line, file=sys.stderr),
         )
         limits = Limits(heartbeat_s=self.how.heartbeat_limit_s)
-        return Server(CoordinatorRules(self.job), journal, secret, surroundings, host=host, port=port, limits=limits)
+        return Server(rules, journal, secret, surroundings, host=host, port=port, limits=limits)
 
     def warm_up(self) -> None:
         """Load what planning needs before the first worker dies."""
@@ -146,9 +160,12 @@ class JobController:
             RuntimeFailedError: training could not go on.
         """
         server = self.server(secret, announce, journal, host, port)
+        self._tells_who_comes = True
         is_ready(server)
         try:
-            finished = server.run()
+            # Workers elsewhere are to hear that it is over; they would wait for another coordinator.
+            with heeding(server, (signal.SIGINT,), partial(server.finish, INTERRUPTED, "interrupted")):
+                finished = server.run()
         finally:
             if journal is not None:
                 journal.close()
@@ -172,7 +189,7 @@ class JobController:
     @property
     def may_go_on(self) -> bool:
         """Whether the job was saved to start again."""
-        return self.restarts_at is not None and self._saved is not None
+        return self.restarts_at is not None and self.saved is not None
 
     def again(self) -> "JobController":
         """What leads the rest of a job that may go on.
@@ -180,7 +197,7 @@ class JobController:
         It starts again no more, and what was injected into the old workers does not happen to the new ones.
         """
         assert self.restarts_at is not None
-        how = replace(self.how, inject=None, resume=self._saved, mitigate=self._advice.mitigate_without_restart)
+        how = replace(self.how, inject=None, resume=self.saved, mitigate=self._advice.mitigate_without_restart)
         trace = self.trace and events_after(self.trace, self.restarts_at)
         next_one = JobController(self.plan, how, self._advise, trace)
         next_one._spans, next_one._planned, next_one.happened = self._spans, self._planned, self.happened
@@ -201,7 +218,7 @@ class JobController:
             case JobRestarting():
                 self.restarts_at = what.iteration
             case CheckpointSaved() if what.path and not what.error:
-                self._saved = what.path
+                self.saved = what.path
 
     def _make_plan(self, plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
         found = self._advice.answers(plan, crew, conditions)
@@ -211,13 +228,19 @@ class JobController:
 
     def _welcome(self, hello: Hello) -> Welcome:
         self._is_paced = bool(hello.job.get("paced"))
+        self._follower.arrive(hello)
+        if self._missing.pop(hello.worker, "") is None and self._tells_who_comes:
+            rest = f"waiting for {listed(self._missing)}" if self._missing else "all are there"
+            remark(f"worker {hello.worker} is there; {rest}")
         if self._crowding is not None:
             self._crowding.arrive(hello)
         events = tuple(to_tree(event) for event in _events_of(self.trace, hello)) if self.trace else ()
-        return Welcome(1.0, 0.0, "", spans=self.how.timeline is not None, inject=events)
+        return Welcome(1.0, 0.0, "", spans=self.how.timeline is not None or self._follower.can_follow, inject=events)
 
     def _take_spans(self, worker: str, place: str, spans: tuple[tuple[str, float, float, int], ...]) -> None:
-        self._spans.extend((place, *span) for span in spans)
+        self._follower.take(place, spans)
+        if self.how.timeline is not None:
+            self._spans.extend((place, *span) for span in spans)
 
     def _timeline(self) -> Timeline:
         origin_s = min((start_s for _, _, start_s, _, _ in self._spans), default=0.0)
@@ -240,8 +263,62 @@ class JobEndedError(RtkError):
         self.exit_code = exit_code
 
 
+class JobStoppedError(RtkError):
+    """The job has ended early, because somebody wanted it to.
+
+    Args:
+        checkpoint: with what was done; None where there is none.
+    """
+
+    exit_code = INTERRUPTED
+
+    def __init__(self, checkpoint: str | None) -> None:
+        how = "a job with --checkpoint is saved when it is stopped"
+        super().__init__("stopped as asked", fix=f"go on with --resume {checkpoint}" if checkpoint else how)
+        self.checkpoint = checkpoint
+
+
+@contextmanager
+def heeding(server: Server, numbers: Sequence[int], end_at_once: Callable[[], None]) -> Iterator[None]:
+    """Let the first of some signals stop a job after the iteration under way, and the next Ctrl-C end it at once.
+
+    Only in the main thread, and only signals that nobody else handles, or has shut off.
+
+    Args:
+        server: of the job.
+        numbers: the signals.
+        end_at_once: called from the handler.
+    """
+    asked: list[int] = []
+
+    def hear(number: int, frame: object) -> None:
+        if not asked:
+            server.stop()
+        elif number == signal.SIGINT:
+            end_at_once()
+        asked.append(number)
+
+    usual: list[Any] = [signal.SIG_DFL, signal.default_int_handler]
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in numbers}
+    ours = {number: handler for number, handler in before.items() if is_main and handler in usual}
+    for number in ours:
+        signal.signal(number, hear)
+    try:
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 def raise_for(finished: Finished, controller: JobController) -> None:
     """Turn an end without success into the error that has its exit code."""
+    if finished.exit_code == INTERRUPTED:
+        raise JobStoppedError(controller.saved)
     if controller.restarts_at is not None and finished.exit_code:
         resume = f"--resume {controller.how.checkpoint}"
         raise RuntimeFailedError(
@@ -268,6 +345,7 @@ def events_after(trace: Trace, iteration: int) -> Trace:
 
 
 def _job(plan: Plan, how: JobConfig, trace: Trace | None) -> Job:
+    every, every_s = checkpoints_due(how.checkpoint_every)
     job = Job(
         plan=plan,
         iterations=how.iterations,
@@ -275,7 +353,8 @@ def _job(plan: Plan, how: JobConfig, trace: Trace | None) -> Job:
         stall_limit_s=how.stall_limit_s,
         # Workers may have been started in other folders.
         checkpoint=None if how.checkpoint is None else str(Path(how.checkpoint).absolute()),
-        checkpoint_every=how.checkpoint_every,
+        checkpoint_every=every,
+        checkpoint_every_s=every_s,
         newcomers=joins(trace) if trace else 0,
     )
     return job if how.resume is None else _resumed(job, how.resume)
@@ -394,6 +473,7 @@ class LocalJob:
         """Lead the job, or the rest of it, with processes of its own, which read the plan from a descriptor."""
         controller, secret = self._controller, make_secret()
         with WorkerProcesses(self._nursery, keep=[plan]) as workers:
+            remark(f"starting {counted(len(controller.plan.live_workers()), 'worker')} …")
             server = controller.server(secret, _hear(report, controller, workers))
             arguments = ["run", f"/dev/fd/{plan}", *self._arguments]
             _start_workers(workers, controller, arguments, server.address, secret)
@@ -454,6 +534,7 @@ def _led(server: Server, workers: WorkerProcesses, controller: JobController) ->
     watcher = threading.Thread(target=watch, name="watching workers", daemon=True)
     watcher.start()
     try:
-        return server.run()
+        with heeding(server, (signal.SIGINT, signal.SIGTERM), _interrupt):
+            return server.run()
     finally:
         is_over.set()

@@ -179,7 +179,7 @@ class JobEnded(Announcement):
     Attributes:
         exit_code, reason: how, and why.
         iterations: that were committed.
-        iteration_time_s: their median.
+        iteration_time_s: the job's (schemas/timeline.py: `iteration_time_s`).
         epochs: that it took.
     """
 
@@ -518,6 +518,40 @@ class JobRestarting(Announcement):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PaceExplained(Announcement):
+    """Iterations take longer, or less long, than planned, and why.
+
+    Attributes:
+        planned_s, measured_s: an iteration.
+        why: what the difference is due to, the costliest first, in words.
+    """
+
+    event = "pace"
+    is_drawn = False
+
+    planned_s: float
+    measured_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStopping(Announcement):
+    """The job was asked to stop, and does so after `iteration`, which is under way."""
+
+    event = "stop"
+
+    @property
+    def sentence(self) -> str:
+        """After which iteration, and what stops it sooner."""
+        return f"asked to stop: ends after iteration {self.iteration}; Ctrl-C again ends it at once"
+
+    @property
+    def detail(self) -> str:
+        """After which iteration."""
+        return f"after iteration {self.iteration}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(Announcement):
     """A checkpoint is there, or could not be made; `iteration` is the next one to run after loading it.
 
@@ -718,7 +752,17 @@ class Restarted:
     __pydantic_config__ = STRICT
 
 
-Event = Arrived | Lost | Said | Planned | Noticed | Elapsed | Restarted
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Somebody wants the job to end after the iteration under way, with all that is done saved: Ctrl-C."""
+
+    now_s: float
+    kind: Literal["stop"] = "stop"
+
+    __pydantic_config__ = STRICT
+
+
+Event = Arrived | Lost | Said | Planned | Noticed | Elapsed | Restarted | StopAsked
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ UNEXPLAINED, SPLIT, FUTILE_EPOCHS = 2, 3, 4
 # starts killed workers again starts it again.
 HUNG = 137
 FAILED = 5  # the exit code of a job that cannot go on
+INTERRUPTED = 130  # that of a job that was asked to stop, as of a program that Ctrl-C ends
 
 State = Literal["hangs", "absent", "busy", "moves", "rests"]
 

@@ -453,7 +453,8 @@ class Job:
         resume: the checkpoint to begin with.
         heartbeat_limit_s: how long a worker may be silent.
         checkpoint: the folder for checkpoints.
-        checkpoint_every: iterations between them; 0 for none but the last.
+        checkpoint_every: iterations between them; 0: it is not for their number that one is due.
+        checkpoint_every_s: time after which the next commit brings one; None: never.
         stall_limit_s: how long nothing may be committed until all are asked where they are; None: what the plan's
             iterations, and those so far, say (progress.py).
         newcomers: workers that must wait for a place before the job starts (those that a scripted trace will need).
@@ -466,5 +467,6 @@ class Job:
     heartbeat_limit_s: float = 2.0
     checkpoint: str | None = None
     checkpoint_every: int = 0
+    checkpoint_every_s: float | None = None
     newcomers: int = 0
     stall_limit_s: float | None = None

@@ -42,6 +42,7 @@ from .events import (
     JobEnded,
     JobRestarting,
     JobStarted,
+    JobStopping,
     LinkBroken,
     Lost,
     Noticed,
@@ -49,6 +50,7 @@ from .events import (
     Planned,
     Restarted,
     Said,
+    StopAsked,
     Tell,
     Wake,
     WorkerFailed,
@@ -77,7 +79,7 @@ from .membership import (
     seats_of,
     stranger_to,
 )
-from .progress import FAILED, FUTILE_EPOCHS, HUNG, SPLIT, UNEXPLAINED, Judgement, Standstill
+from .progress import FAILED, FUTILE_EPOCHS, HUNG, INTERRUPTED, SPLIT, UNEXPLAINED, Judgement, Standstill
 from .protocol import (
     Commit,
     End,
@@ -128,7 +130,9 @@ class CoordinatorRules:
         self._tally = VoteCounter(job.plan)
         self._saving: Saving | None = None
         self._is_last_saved = False
+        self._saved_s = 0.0  # when the last checkpoint was begun, or training
         self._last = job.iterations - 1
+        self._stops_after: int | None = None  # the iteration that was under way when the job was asked to stop
         self._is_draining = False
         self._must_reform = False
         self._was_skipped = False
@@ -163,6 +167,9 @@ class CoordinatorRules:
                 self._elapse(event.timer)
             case Restarted():
                 self._restart()
+            case StopAsked() if self._stops_after is None:
+                self._stops_after = self.committed + 1
+                self._announce(JobStopping(), self._stops_after)
         self._advance()
         return self._out
 
@@ -461,7 +468,9 @@ class CoordinatorRules:
         return bool(self._circumstances.examinations.wanted(self.members))
 
     def _set_last(self, iteration: int) -> None:
-        if self._is_draining:
+        if self._stops_after is not None:
+            self._last = iteration
+        if self._is_draining or self._stops_after is not None:
             return
         boundary = iteration + 1 if self._is_staggered else iteration
         is_wanted = self._wants_change(boundary + 1) or self._is_adaptation_ready() or self._wants_examination
@@ -490,10 +499,15 @@ class CoordinatorRules:
     def _savers_now(self, iteration: int) -> tuple[Saver, ...]:
         """Who is to save the state after an iteration; nobody where no checkpoint is due."""
         job, done = self.job, iteration + 1
-        due = done == job.iterations or (job.checkpoint_every and done % job.checkpoint_every == 0)
-        if job.checkpoint is None or not due or self._saving is not None:
+        every_s = job.checkpoint_every_s
+        due = (
+            done == job.iterations
+            or (job.checkpoint_every and done % job.checkpoint_every == 0)
+            or (every_s is not None and self._now_s >= self._saved_s + every_s)
+        )
+        if job.checkpoint is None or not due or self._saving is not None or self._is_to_stop:
             return ()
-        self._saving = self._saving_now()
+        self._saving, self._saved_s = self._saving_now(), self._now_s
         self._is_last_saved = done == job.iterations
         return self._savers()
 
@@ -510,7 +524,10 @@ class CoordinatorRules:
     # What the state calls for
 
     def _advance(self) -> None:
-        if self.phase == "gathering":
+        if self.phase == "gathering" and self._stops_after is not None:
+            self._end = End(INTERRUPTED, "stopped as asked, before all workers were there")
+            self._finish()
+        elif self.phase == "gathering":
             self._start_if_complete()
         if self.phase == "running":
             self._refuse_superfluous()
@@ -525,7 +542,7 @@ class CoordinatorRules:
         wanted = {place: name_of(place) for place in live_places(self.job.plan)}
         is_there = set(wanted.values()) <= set(coming(self.newcomers, self.job.first_iteration))
         if is_there and len(self.newcomers) >= len(wanted) + self.job.newcomers:
-            self.phase = "running"
+            self.phase, self._saved_s = "running", self._now_s
             job = self.job
             self._announce(JobStarted(live_workers=len(wanted), iterations=job.iterations), job.first_iteration)
             self._chronicle.change.note("all workers are there", self._now_s)
@@ -547,10 +564,17 @@ class CoordinatorRules:
             return
         if self._awaited:
             return  # who is there is known in a moment; an epoch with somebody who is gone would only have to be redone
-        if self._must_change:
+        if self._is_to_stop:
+            self._halt("stopped as asked", INTERRUPTED)
+        elif self._must_change:
             self._prepare_change(at_once=True)
         elif self._wants_change(self.committed + 1) or self._circumstances.have_changed:
             self._prepare_change(at_once=False)
+
+    @property
+    def _is_to_stop(self) -> bool:
+        """Whether the job was asked to, and no iteration is under way that it was asked during."""
+        return self._stops_after is not None and (self.committed >= self._stops_after or self._must_change)
 
     @property
     def _must_change(self) -> bool:
@@ -741,14 +765,14 @@ class CoordinatorRules:
 
     # The end
 
-    def _halt(self, reason: str) -> None:
-        """Training cannot go on: save what can be saved, and end."""
+    def _halt(self, reason: str, exit_code: int = FAILED) -> None:
+        """Training cannot, or is not to, go on: save what can be saved, and end."""
         self.phase = "halting"
-        self._end = End(FAILED, reason)
+        self._end = End(exit_code, reason)
         save = None if self._nothing_committed else self.job.checkpoint
         last = self._savers() if save is not None else ()
         if self._saving is not None:
-            self._saving.give_up("training cannot go on")
+            self._saving.give_up(reason)
             self._go_on_saving()
             self._saving = None
         if save is not None and last:

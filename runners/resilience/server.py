@@ -34,6 +34,7 @@ from .events import (
     Planned,
     Restarted,
     Said,
+    StopAsked,
     Tell,
     Wake,
     WorkerGaveUp,
@@ -176,6 +177,7 @@ class Server:
         self._planner: PlannerThread | None = None
         self._encoded: tuple[FromCoordinator | None, bytes] = (None, b"")
         self._asked_to_finish: Finished | None = None
+        self._is_asked_to_stop = False
         self._finished: Finished | None = None
         self._broken: Exception | None = None
 
@@ -188,6 +190,13 @@ class Server:
         self._asked_to_finish = Finished(exit_code, reason)
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: the job is over already
+                self._loop.call_soon_threadsafe(self._heed)
+
+    def stop(self) -> None:
+        """From any thread, and from a signal's handler: let the rules end the job after the iteration under way."""
+        self._is_asked_to_stop = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # as above
                 self._loop.call_soon_threadsafe(self._heed)
 
     async def serve(self) -> Finished:
@@ -471,6 +480,8 @@ class Server:
     def _heed(self) -> None:
         if self._asked_to_finish is not None:
             self._end_for_all(self._asked_to_finish)
+        elif self._is_asked_to_stop and self._finished is None:
+            self._happen(StopAsked(self._now()))
 
     def _end_for_all(self, finished: Finished) -> None:
         if self._finished is not None:

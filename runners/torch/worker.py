@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from statistics import median
 from typing import Protocol
 
 import torch
@@ -16,10 +15,12 @@ from torch import nn
 from ...schemas.documents import digest, write_document
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from ...schemas.plan import Plan
-from ..processes import die_with_launcher
+from ...schemas.timeline import IterationTime, iteration_time_s
+from ..processes import LAUNCHED, die_with_launcher
 from ..resilience.conditions import cores_here
 from ..resilience.events import Announcement, IterationCommitted, JobEnded, JobStarted
 from ..resilience.link import CoordinatorLink
+from ..resilience.progress import INTERRUPTED
 from ..resilience.protocol import End, Failed, Hello, Leaving, Returning
 from ..resilience.wire import parse_address
 from ..training import NOT_BEFORE, Training
@@ -122,6 +123,10 @@ def be_worker(
         link.close()
         for place in (meeting, *besides):
             place.close()
+    if (
+        end.exit_code == INTERRUPTED and LAUNCHED in os.environ
+    ):  # whoever has asked for it is told once, by the launcher
+        sys.exit(INTERRUPTED)
     if end.exit_code:
         raise EndedError(end)
 
@@ -247,18 +252,25 @@ class PlainJob:
             return
         live = len(self._runner.plan.live_workers())
         announce(JobStarted(epoch=0, live_workers=live, iterations=iterations, iteration=0))
-        times_s, last_end_s = [], None
+        times: list[IterationTime] = []
+        last_end_s = None
         for iteration in range(iterations):
             result = self._runner.step(self._batch(iteration))
-            times_s.append(result.end_s - (result.start_s if last_end_s is None else last_end_s))
+            is_first = last_end_s is None
+            begun_s = result.start_s if last_end_s is None else last_end_s
+            times.append(IterationTime(iteration, result.end_s - begun_s, is_first))
             last_end_s = result.end_s
             announce(
                 IterationCommitted(
-                    epoch=0, iteration=iteration, loss=result.loss, iteration_time_s=times_s[-1], live_workers=live
+                    epoch=0,
+                    iteration=iteration,
+                    loss=result.loss,
+                    iteration_time_s=times[-1].seconds,
+                    live_workers=live,
                 )
             )
-        done = "all iterations are done"
-        announce(JobEnded(epoch=0, exit_code=0, reason=done, iterations=iterations, iteration_time_s=median(times_s)))
+        usual_s, done = iteration_time_s(times), "all iterations are done"
+        announce(JobEnded(epoch=0, exit_code=0, reason=done, iterations=iterations, iteration_time_s=usual_s))
 
     def end(self, timeline: str | None) -> None:
         """Write what all workers executed, where that is asked for, and leave the group."""

@@ -2,9 +2,11 @@
 
 import json
 import os
+import pty
+import shlex
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,14 +135,67 @@ def test_workers_end_with_their_launcher(folder: Path) -> None:
     assert _gone(workers)
 
 
-def test_an_interrupted_run_exits_with_130(folder: Path) -> None:
-    """Ctrl-C, which a terminal sends to all processes, ends a run with 130 and without noise; no process stays."""
-    with _running(folder) as run:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_saved_and_says_how_to_go_on(folder: Path, tmp_path: Path, number: int) -> None:
+    """Ctrl-C, which a terminal sends to all processes, or a scheduler's SIGTERM: the iteration under way still counts,
+    checkpoint and timeline are written, and the command that is said goes on from there."""
+    checkpoint, timeline = str(tmp_path / "ck"), str(tmp_path / "t.json")
+    with _running(folder, "--checkpoint", checkpoint, "--timeline", timeline, until="iteration") as run:
         workers = workers_of(run.pid)
+        (os.killpg if number == signal.SIGINT else os.kill)(run.pid, number)
+        assert run.ended() == 130
+    (stop,), done = run.named("stop"), run.named("iteration")
+    assert done[-1]["iteration"] <= stop["iteration"]
+    assert [one["event"] for one in run.events()][-2:] == ["checkpoint", "end"]
+    assert run.named("checkpoint")[-1]["iteration"] == len(done) == done[-1]["iteration"] + 1
+    assert {span.iteration for span in read_document(timeline, Timeline).spans} == set(range(len(done)))
+    said = run.errors.strip().splitlines()
+    assert said[-1].startswith("resume with: rtk run plan.json ")
+    assert "Traceback" not in run.errors and not [line for line in said if line.startswith("error")]
+    assert _gone(workers)
+    command = shlex.split(said[-1].removeprefix("resume with: "))[1:]
+    command[command.index("--iterations") + 1] = str(len(done) + 1)
+    resumed = rtk_forked(*command, cwd=folder)
+    assert (resumed.returncode, events(resumed.stdout)[0]["iteration"]) == (0, len(done)), resumed.stderr
+
+
+def test_a_second_interrupt_ends_a_run_at_once(folder: Path) -> None:
+    """Though the iteration does not come to its end, for a worker was stopped; no process stays."""
+    with _running(folder, "--heartbeat-limit", "60s", until="iteration") as run:
+        workers = workers_of(run.pid)
+        os.kill(workers[0], signal.SIGSTOP)
+        os.killpg(run.pid, signal.SIGINT)
+        wait_for(lambda: run.named("stop"), "the run heeds it")
         os.killpg(run.pid, signal.SIGINT)
         assert run.ended() == 130
+    assert run.errors.endswith("interrupted\n")
     assert "Traceback" not in run.errors
     assert _gone(workers)
+
+
+def test_ctrl_c_on_a_terminal_stops_a_run_in_order(folder: Path, tmp_path: Path) -> None:
+    """The key is pressed on a real terminal, whose processes all get the signal: the live view stays, with what was
+    done, and below it stands how to go on."""
+    command = ["run", "plan.json", *RUN, "--iterations", "100000", "--checkpoint", str(tmp_path / "ck")]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.environ.pop("CI", None)
+        os.environ["TERM"] = "xterm"
+        os.execv(RTK[0], [*RTK, *command])
+    said = b""
+    while b"iteration  " not in said or b" of 100000" not in said:
+        said += os.read(terminal, 65536)
+    os.write(terminal, b"\x03")
+    with suppress(OSError):  # the other end is closed
+        while more := os.read(terminal, 65536):
+            said += more
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    words = said.decode()
+    assert "asked to stop" in words
+    assert "resume with: rtk run plan.json" in words.replace("\r\n", "\n")
+    assert "Traceback" not in words and "error" not in words
+    assert (tmp_path / "ck").is_dir()
 
 
 def test_a_run_survives_what_is_injected(folder: Path, run_of_four: Done) -> None:
@@ -262,10 +317,10 @@ def test_quickstart_survives_a_killed_worker(tmp_path: Path) -> None:
 
 
 @contextmanager
-def _running(folder: Path, until: str = "start") -> Iterator[Command]:
+def _running(folder: Path, *more: str, until: str = "start") -> Iterator[Command]:
     """A run without end of two workers, in a process group of its own, from when it has said an event."""
     with Shell(folder) as shell:
-        run = shell.rtk("endless", "run", "plan.json", *RUN, "--iterations", "100000", "--json")
+        run = shell.rtk("endless", "run", "plan.json", *RUN, "--iterations", "100000", "--json", *more)
         wait_for(lambda: not until or run.named(until), f"{until}; {run.errors}")
         yield run
 

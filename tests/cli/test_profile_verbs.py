@@ -156,7 +156,7 @@ def test_what_cannot_refine_is_refused(folder: Path) -> None:
     assert "of another plan" in refused(folder, "--timeline", "timeline.json", "--plan", "other.json")
     two = ("--plan", "other.json", "--plan", "plan.json")
     assert "0 of the plans have the timeline's 5 stages" in refused(folder, "--timeline", "deep.json", *two)
-    assert "an rtk.timeline is needed here" in refused(folder, "--timeline", "profile.json")
+    assert "a timeline is needed here" in refused(folder, "--timeline", "profile.json")
     (folder / "empty").mkdir()
     assert "holds no traces" in refused(folder, "--timeline", "empty")
     (folder / "trace.json").write_text('{"traceEvents": []}')
@@ -252,7 +252,7 @@ def test_documents_for_scripts_and_pull_requests(tmp_path: Path) -> None:
     assert {one["operation"] for one in tree["times"] if one["differs"]} == {"F", "I", "W", "step", "F+I+W"}
     assert "/layers/1/costs/0/forward_s" in {change["path"] for change in tree["changes"]}
     _, text = compared(tmp_path, profile_of(times_s, 0.01), "--md")
-    assert "| part | change | where |" in text
+    assert "| part | change |" in text
     assert "| times | F of layer 1 (1 Block): 20 ms → 24 ms (+4 ms, +20 %); 1.200 times the overall ratio" in text
     write_document(str(tmp_path / "a.json"), profile_of(TIMES_S))
     for wrong in (("-", "-"), ("a.json", "a.json", "--md", "--json")):

@@ -105,7 +105,7 @@ STORY: list[Announcement] = [
 END = JobEnded(epoch=3, exit_code=0, reason="all iterations are done", iterations=4, epochs=3)
 SUMMARY = (
     "4 iterations, loss 3.5000 · 1 failure, 1 join, 3 epochs · 0.26 s lost (36.1%) · "
-    "median iteration 0.1100 s (paced), predicted 0.1000 s (+10.0%)"
+    "iteration time 0.1100 s (paced), predicted 0.1000 s (+10.0%)"
 )
 
 

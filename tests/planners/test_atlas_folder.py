@@ -240,7 +240,7 @@ def test_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         ("file/a", "Not a directory"),
         ("x" * 300, "File name too long"),
         ("occupied", "Is a directory"),
-        ("plan", "an rtk.atlas is needed here, it says 'rtk.plan'"),
+        ("plan", "this is a plan, an atlas is needed here"),
     ]:
         assert what in refused(AtlasFolder(str(tmp_path / name)).begin, atlas).what
     assert "standard output" in refused(AtlasFolder("-").begin, atlas).what

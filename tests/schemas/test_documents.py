@@ -295,9 +295,9 @@ BAD: dict[str, tuple[Change, str, str, str]] = {
     ),
     "format": (
         _with("/format", "rtk.profile"),
-        "an rtk.plan is needed here, it says 'rtk.profile'",
+        "this is a profile, a plan is needed here",
         "/format",
-        "rtk.plan",
+        "rtk plan pipeline",
     ),
     "deep nesting": (
         _with("/planner/options", {"a": json.loads("[" * 500 + "]" * 500)}),

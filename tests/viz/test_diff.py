@@ -177,14 +177,11 @@ def test_unlike_places_are_told_by_their_layers(make_plan: MakePlan) -> None:
 
 
 def test_long_options_are_counted(make_plan: MakePlan) -> None:
-    """An option that is a list stands in a line, or how long it is."""
+    """Options that only one plan has stand in one line, lists with their length; those that say nothing do not."""
     a = make_plan()
     options = {"few": ["x", 2], "none": [], "many": [*range(20)], "nested": [["0/0"]]}
     assert sentences(a, replace(a, planner=Planner("by hand", "1", options))) == [
-        "option few: none → x, 2",
-        "option many: none → 20 entries",
-        "option nested: none → 1 entry",
-        "option none: none → nothing",
+        "new options: few x, 2; many 20 entries; nested 1 entry",
     ]
     one, other = (replace(a, planner=Planner("by hand", "1", {"many": [n] * 20})) for n in (1, 2))
     assert sentences(one, other) == ["option many: 20 entries, but others"]
@@ -218,8 +215,8 @@ def test_planner_and_inputs(make_plan: MakePlan) -> None:
     b = replace(a, planner=Planner("slipstream", "1", {"solver": "cp-sat", "jobs": 2}, 7), inputs={"profile": "b" * 64})
     assert sentences(a, b) == [
         "planner's seed: 0 → 7",
-        "option jobs: none → 2",
         "option solver: milp → cp-sat",
+        "new options: jobs 2",
         f"made from another profile: {'a' * 12}… → {'b' * 12}…",
     ]
 
@@ -248,9 +245,22 @@ def test_words_are_grouped_and_markdown_is_a_table(rerouted_plan: Plan, make_pla
     assert as_words(diff).splitlines()[:3] == ["worker", "  worker 1/1 failed", "re-routing"]
     rows = as_markdown(diff).splitlines()
     assert rows[:3] == [
-        "| part | change | where |",
-        "| --- | --- | --- |",
-        "| worker | worker 1/1 failed | `/workers/3/failed` |",
+        "| part | change |",
+        "| --- | --- |",
+        "| worker | worker 1/1 failed |",
     ]
     named = replace(make_plan(), planner=Planner("a|b", "1", {}))
     assert "a\\|b" in as_markdown(diff_plans(make_plan(), named))
+
+
+def test_speeds_are_no_times_and_there_is_one_minus(make_plan: MakePlan) -> None:
+    """B4: `bandwidth_bytes_per_s` prints as a speed, and what shrinks has the same sign everywhere."""
+    a, b = (
+        replace(make_plan(), planner=Planner("by hand", "1", {"bandwidth_bytes_per_s": speed}))
+        for speed in (2.0 * 1024**3, 1024.0**3)
+    )
+    assert sentences(a, b) == [
+        "option bandwidth_bytes_per_s: 2 GiB/s → 1 GiB/s (−1 GiB/s, −50 %)",
+    ]
+    assert becomes(0.3, 0.25, "ratio") == "30 % → 25 % (−5 points)"
+    assert becomes(2, 1, "s") == "2 s → 1 s (−1 s, −50 %)"

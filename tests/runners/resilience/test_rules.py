@@ -8,8 +8,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.resilience.events import Announce, IterationCommitted, JobEnded, Said, decode_event
-from rtk.runners.resilience.protocol import Job, Suspect, Vote
+from rtk.runners.resilience.events import (
+    Announce,
+    IterationCommitted,
+    JobEnded,
+    JobStarted,
+    Said,
+    Tell,
+    decode_event,
+)
+from rtk.runners.resilience.progress import INTERRUPTED
+from rtk.runners.resilience.protocol import Commit, Job, Suspect, Vote
 from rtk.runners.resilience.rules import CoordinatorRules
 from rtk.runners.resilience.worker_rules import JointAction
 from rtk.schemas.conditions import Conditions, SlowLink, SlowWorker, pair_of
@@ -21,7 +30,7 @@ from .toy_cluster import HOPELESS, TOLERATED_S, Hang, ToyCluster, ToyWorker, toy
 
 STEPS = 6000
 HANGS: list[Hang] = ["computing", "waiting", "mute"]
-FAULTS = ["kill", "join", "leave", "restart", "slow", "touch", *HANGS, "go on", "cut off"]
+FAULTS = ["kill", "join", "leave", "restart", "slow", "touch", *HANGS, "go on", "cut off", "stop"]
 
 
 def run(cluster: ToyCluster) -> None:
@@ -32,12 +41,12 @@ def run(cluster: ToyCluster) -> None:
     assert cluster.finished is not None, "the job hangs"
 
 
-def check_states(cluster: ToyCluster, iterations: int) -> None:
+def check_states(cluster: ToyCluster, iterations: int, reason: str = "all iterations are done") -> None:
     """Whoever had a place to the end, and heard of it, has taken exactly the steps of the committed iterations."""
     wanted = [n for n in range(iterations) if n not in cluster.not_finite]
     seated = {member.connection for member in cluster.rules.members.values()}
     for worker in cluster.workers:
-        if worker.connection in seated and worker.ended is not None and worker.ended.reason.startswith("all"):
+        if worker.connection in seated and worker.ended is not None and worker.ended.reason == reason:
             assert worker.state is not None
             assert list(worker.state) == list(range(*(worker.rules.layers or ()))), worker.name
             assert all(steps == wanted for steps in worker.state.values()), worker.name
@@ -88,6 +97,9 @@ def test_no_committed_iteration_is_lost_and_nothing_hangs(
     assert cluster.finished is not None
     if cluster.finished.exit_code == 0:
         check_states(cluster, 8)
+    elif cluster.finished.exit_code == INTERRUPTED:
+        assert "stop" in faults
+        check_states(cluster, cluster.rules.committed + 1, cluster.finished.reason)
     else:
         wanted = "nobody is left who holds layer|there is no plan without .*(nobody left|too many pipelines|too slow)"
         assert re.match(f"({wanted}|.* came to nothing)", cluster.finished.reason)
@@ -111,8 +123,8 @@ def inject(cluster: ToyCluster, fault: str, rng: random.Random, dead: list[str])
         victim = rng.choice(live)
         cluster.leave(victim)
         dead.append(victim.name)
-    elif fault == "restart":
-        cluster.restart_coordinator()
+    elif fault in ("restart", "stop"):
+        (cluster.restart_coordinator if fault == "restart" else cluster.ask_to_stop)()
     elif fault == "slow" and started:
         cluster.notice(any_conditions(cluster, rng))
     elif fault in (*HANGS, "go on", "cut off") and started and live:
@@ -121,6 +133,66 @@ def inject(cluster: ToyCluster, fault: str, rng: random.Random, dead: list[str])
         one, other = rng.sample(live, 2)
         if one.epoch is not None:
             one.outbox.append(Suspect(one.epoch.epoch, "connection closed", other.name))
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    stages=st.integers(1, 3),
+    staggered=st.booleans(),
+    waits=st.integers(0, 400),
+    then=st.sampled_from(["", "", "stop", "restart", "kill"]),
+    later=st.integers(0, 30),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_job_that_is_asked_to_stop_ends_with_the_iteration_under_way_and_is_saved(
+    seed: int, stages: int, staggered: bool, waits: int, then: str, later: int
+) -> None:
+    """At most the iteration that was under way is committed after that; everybody has the state after it, which is the
+    checkpoint, whole; the end is 130, or 0 where that was the last one; also if somebody dies, or the coordinator does,
+    or it is asked again meanwhile."""
+    rng = random.Random(seed)
+    job = Job(toy_plan(stages, 2, 2, staggered), iterations=9, checkpoint="ckpt")
+    cluster = ToyCluster(job, rng, timers_are_slow=True)  # to save takes less than a minute
+    for _ in range(waits):
+        cluster.step()
+    before, had_begun = cluster.rules.committed, cluster.rules.phase == "running"
+    is_over = cluster.finished is not None
+    cluster.ask_to_stop()
+    for _ in range(later):
+        cluster.step()
+    if cluster.finished is None:
+        inject(cluster, then, rng, [])
+    run(cluster)
+    done = cluster.rules.committed + 1
+    assert cluster.finished is not None
+    assert cluster.finished.exit_code == (0 if is_over or done == 9 else INTERRUPTED), cluster.finished
+    assert done <= before + 2
+    check_states(cluster, done, cluster.finished.reason)
+    saved = [one for one in cluster.announced if one["event"] == "checkpoint" and one["path"]]
+    if done and had_begun and not then:
+        assert saved[-1]["iteration"] == done
+
+
+@given(waits=st.integers(0, 60), every_s=st.floats(1.0, 200.0))
+@settings(max_examples=30, deadline=None)
+def test_checkpoints_are_due_by_the_clock(waits: int, every_s: float) -> None:
+    """The first commit after so much time since the last checkpoint, or the start, brings one; so does the end."""
+    job = Job(toy_plan(2, 2, 2, False), iterations=12, checkpoint="ckpt", checkpoint_every_s=every_s)
+    cluster = ToyCluster(job, random.Random(waits))
+    run(cluster)
+    commits = {}
+    rules = CoordinatorRules(job)
+    for event in map(decode_event, cluster.log):
+        for instruction in rules.handle(event):
+            if isinstance(instruction, Announce) and isinstance(instruction.what, JobStarted):
+                saved_s = event.now_s
+            elif isinstance(instruction, Tell) and isinstance(instruction.message, Commit):
+                commits[instruction.message.iteration] = (event.now_s, bool(instruction.message.savers))
+    for iteration, (now_s, is_saved) in commits.items():
+        assert is_saved <= (now_s - saved_s >= every_s or iteration == 11)
+        saved_s = now_s if is_saved else saved_s
+    if every_s < 5:
+        assert sum(is_saved for _, is_saved in commits.values()) >= 4
 
 
 @given(

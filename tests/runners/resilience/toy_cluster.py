@@ -27,6 +27,7 @@ from rtk.runners.resilience.events import (
     Noticed,
     Restarted,
     Said,
+    StopAsked,
     Tell,
     Wake,
     decode_event,
@@ -314,6 +315,11 @@ class ToyCluster:
     def notice(self, conditions: Conditions) -> None:
         """A monitor has found out what is slow."""
         self._feed(Noticed(self._tick(), conditions))
+
+    def ask_to_stop(self) -> None:
+        """Somebody presses Ctrl-C."""
+        if self.finished is None:
+            self._feed(StopAsked(self._tick()))
 
     def restart_coordinator(self) -> None:
         """The coordinator dies and comes back from its log; messages on the wires are gone."""

@@ -1,0 +1,102 @@
+"""Where commands and options stand on help pages, and what stands for their values: data only.
+
+An option means the same on all pages, so it stands under the same heading on all of them; where it does not, its key
+begins with the command's name.
+"""
+
+COMMANDS = {
+    "Start": ("quickstart", "init", "config"),
+    "Plan": ("profile", "plan", "explain", "verify"),
+    "Run": ("simulate", "run", "coordinate"),
+    "Watch": ("monitor", "detect", "probe"),
+    "Decide": ("trace", "replay", "sweep", "reproduce"),
+    "Files": ("viz", "diff", "export", "import", "schema"),
+    "Help": ("help", "completion"),
+}
+
+ENOUGH = 8  # options that need no headings
+
+GENERAL = "General"
+PANELS = {
+    "Job": (
+        "--pp", "--dp", "--microbatches", "--schedule", "--technique", "--tensor-parallel", "--placement", "--chunks",
+        "--iterations", "--trace", "--policies", "--nodes", "--global-batch", "--from", "--times", "--days", "--to",
+        "--memory-limit", "replay --profile", "import --profile", "--fault-tolerance", "--largest", "--multiple-of",
+        "--objective", "--at-least", "--at-most", "plan oobleck --microbatch-size", "--jitter",
+    ),
+    "Model": ("--cut", "--dtype", "--checkpointing", "--tp", "profile model --microbatch-size",
+              "profile model --sequence-length"),
+    "Training": (
+        "--model", "--data", "--lr", "--microbatch-size", "--sequence-length", "--threads", "--paced", "--transport",
+        "--script", "--schedule-lr",
+    ),
+    "Machines": (
+        "--cluster", "--overlay", "--gpus-per-node", "--gpu", "--link-delay", "--slow", "--slow-link", "--listen",
+        "profile model --cluster", "profile model --gpu", "--coordinator", "--worker", "--interface", "--secret-file",
+        "--standby", "--patience", "--log",
+    ),
+    "Measuring": ("--at-once", "--repeats", "profile model --threads", "--sizes", "--repeat", "--gemm", "--pairs",
+                  "--processes", "--together"),
+    "Computing instead of measuring": ("--analytic", "profile model --gpu", "--efficiency", "--calibrate",
+                                       "profile model --cluster"),
+    "Failures": ("--failed", "--failures", "--max-failures", "--failure-unit", "--inject", "--cost", "--join",
+                 "--pays-within"),
+    "Resilience": (
+        "--policy", "--atlas", "--normalize-within", "--mitigate", "--host-memory", "--heartbeat-limit",
+        "--stall-limit", "--regroup", "--checkpoint", "--checkpoint-every", "--resume",
+    ),
+    "Failing nodes": ("--mtbf", "--repair", "--distribution", "--shape", "--repair-distribution", "--repair-sigma",
+                      "--rack-size", "--rack-mtbf", "--rack-repair"),
+    "Slow nodes and links": ("--slow-every", "--slow-lasts", "--slow-factor", "--slow-link-every", "--slow-link-lasts",
+                             "--slow-link-delay"),
+    "Reading the trace": ("--trace-format", "--leaving", "--slow-faults", "--iteration-time", "--link-time", "--until",
+                          "replay --nodes", "trace convert --nodes", "trace show --nodes", "replay --cost"),
+    "Reading the logs": ("detect --format", "--follow", "--mode", "--shortest"),
+    "Solver": ("--solver", "--time-limit", "--require-optimal", "--jobs", "--seed", "--executor"),
+    "Output": ("--output", "--timeline", "--metrics", "--html", "--json", "--terminal", "--md", "--github",
+               "--exit-code", "--fail-if", "--tolerance", "--markdown", "--into"),
+    "Expert": ("--profile", "--plan"),
+    GENERAL: ("--quiet", "--debug", "--help", "--force"),
+}  # fmt: skip
+
+METAVARS = {
+    "--model": "MODEL",
+    "--gpu": "GPU",
+    "--data": "FILE",
+    "--output": "FILE",
+    "--timeline": "FILE",
+    "--metrics": "FILE",
+    "--profile": "PROFILE",
+    "--plan": "PLAN",
+    "--trace": "TRACE",
+    "--inject": "TRACE",
+    "--html": "FILE",
+    "--markdown": "FILE",
+    "--atlas": "FOLDER",
+    "--checkpoint": "FOLDER",
+    "--resume": "FOLDER",
+    "--secret-file": "FILE",
+    "--log": "FILE",
+    "--coordinator": "HOST:PORT",
+    "--listen": "HOST:PORT",
+    "--interface": "ADDRESS",
+    "--worker": "k/i",
+    "--cut": "NAMES",
+    "--tp": "N[,N…]",
+    "--mode": "robust|paper",
+    "--leaving": "random|newest",
+}
+
+
+def panel_of(path: str, option: str) -> str:
+    """The heading under which an option stands on a command's page.
+
+    Args:
+        path: the command, such as `plan pipeline`.
+        option: its long name.
+    """
+    for key in (f"{path} {option}", option):
+        for title, options in PANELS.items():
+            if key in options:
+                return title
+    return GENERAL

@@ -1,0 +1,79 @@
+"""The README's pictures: python docs/make_pictures.py
+
+`images/survives.svg` is a real run: the quickstart's, with a killed worker. `images/goodput.svg` is a replay, on a
+virtual clock, of a trace of spot instances under each policy; `docs/tour.md` has its command. Nothing else should run
+on the machine meanwhile.
+"""
+
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import rtk
+
+ROOT = Path(__file__).resolve().parent.parent
+IMAGES = ROOT / "docs" / "images"
+TITLE = "Four workers train; 1/1 is killed and comes back (a real run)"
+# What each policy is, for readers who know no papers; those are left out that are for slow machines only.
+POLICIES = {
+    "rtk": "rtk: re-routes, or takes another shape",
+    "slipstream": "SlipStream: peers take over",
+    "oobleck": "Oobleck: pipeline templates",
+    "elastic-batching": "drop the pipeline that is hit",
+    "spares": "spare machines",
+    "bamboo": "Bamboo: redundant computation",
+    "varuna": "Varuna: restart in another shape",
+    "checkpoint-restart": "restart from a checkpoint",
+}
+WIDTH, ROW, LEFT, TOP = 840, 30, 330, 78
+
+
+def survives() -> str:
+    """The timeline of a quickstart."""
+    with TemporaryDirectory() as folder:
+        rtk.quickstart(folder)
+        picture = Path(folder) / "survives.svg"
+        rtk.draw(rtk.read(Path(folder) / "run.json"), str(picture), title=TITLE)
+        return picture.read_text()
+
+
+def goodputs() -> dict[str, float]:
+    """The share of the training of a cluster that never fails, by policy: a real trace, a computed profile."""
+    profile = rtk.profile_analytic("gpt3-6.7b", gpu="a100-sxm", microbatch_size=1)
+    trace = str(ROOT / "examples" / "spot.csv")
+    report = rtk.replay(profile, trace, pp=7, dp=4, microbatches=16, cluster="28x1")
+    return {one.policy: one.goodput for one in report.policies}
+
+
+def chart(shares: Mapping[str, float]) -> str:
+    """Horizontal bars, the best on top; light and dark."""
+    rows = sorted(((shares[name], words) for name, words in POLICIES.items()), reverse=True)
+    height = TOP + ROW * len(rows) + 16
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        'font-family="system-ui, sans-serif">',
+        "<style>text{fill:#1f2430}.dim{fill:#667085}.bar{fill:#b8c0cc}.own{fill:#2b6cb0}"
+        "@media(prefers-color-scheme:dark){text{fill:#e6e9ef}.dim{fill:#9aa4b2}.bar{fill:#4b5563}.own{fill:#63a4e8}}"
+        "</style>",
+        '<text x="16" y="28" font-size="18" font-weight="600">How much training is left when spot instances come and go'
+        "</text>",
+        '<text x="16" y="50" class="dim" font-size="13">GPT-3 6.7B on 28 A100s through 11 hours of AWS p3 spot '
+        "instances, simulated. 100 %: nothing ever fails.</text>",
+    ]
+    for number, (share, words) in enumerate(rows):
+        middle, own = TOP + ROW * number + ROW / 2, words.startswith("rtk")
+        length = (WIDTH - LEFT - 80) * share
+        weight = ' font-weight="600"' if own else ""
+        parts += [
+            f'<text x="{LEFT - 10}" y="{middle + 5:g}" font-size="14" text-anchor="end"{weight}>{escape(words)}</text>',
+            f'<rect class="{"own" if own else "bar"}" x="{LEFT}" y="{middle - 10:g}" width="{length:.1f}" height="20" '
+            'rx="2"/>',
+            f'<text x="{LEFT + length + 8:.1f}" y="{middle + 5:g}" font-size="14"{weight}>{share * 100:.0f} %</text>',
+        ]
+    return "\n".join((*parts, "</svg>\n"))
+
+
+if __name__ == "__main__":
+    IMAGES.joinpath("goodput.svg").write_text(chart(goodputs()))
+    IMAGES.joinpath("survives.svg").write_text(survives())
