@@ -43,13 +43,14 @@ def command(
         int | None, typer.Option("--dp", min=1, help="Pipelines. Default: as many as the cluster's nodes hold.")
     ] = None,
     policies: Annotated[
-        str | None, typer.Option("--policies", metavar="NAME,…", help="Which, with commas between them. Default: all.")
+        str | None,
+        typer.Option("--policies", metavar="NAME,…", help="Policies to compare, separated by commas. Default: all."),
     ] = None,
     cluster: ClusterOption = None,
     tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", min=1, help="GPUs of a worker.")] = 1,
     schedule: Annotated[
         LeanSchedule,
-        typer.Option("--schedule", help="Of pipelines whose policy has no schedule of its own."),
+        typer.Option("--schedule", help="The schedule of policies that do not choose one."),
     ] = "1f1b",
     memory_limit: MemoryLimit = None,
     cost: Annotated[
@@ -67,9 +68,7 @@ def command(
         str | None,
         typer.Option("--output", "-o", help="Where to write the report; `-` is standard output, .gz compresses."),
     ] = None,
-    html: Annotated[
-        str | None, typer.Option("--html", help="Where to write a page with pictures, to be mailed.")
-    ] = None,
+    html: Annotated[str | None, typer.Option("--html", help="Write a page with pictures here.")] = None,
     seed: Seed = 0,
     common: Common,
 ) -> None:

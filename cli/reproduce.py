@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     pass
 
 NAME = "reproduce"
-SUMMARY = "Make the papers' tables and figures again, theirs beside ours."
+SUMMARY = "Reproduce the papers' tables and figures, beside the published ones."
 
 LIST, ALL = "list", "all"
 

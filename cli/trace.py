@@ -86,7 +86,7 @@ def generate(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Make up a trace: nodes that fail and are repaired, racks that fail as a whole, slow nodes and slow links.
+    """Generate a trace: nodes that fail and are repaired, racks that fail as a whole, slow nodes and slow links.
 
     Each is a renewal process with random numbers of its own: the same seed gives the same bytes, and more nodes, or
     slow episodes beside failures, leave the others as they were. All nodes are new at 0.
@@ -114,7 +114,7 @@ def generate(
         remark(f"wrote {output}: {count} events")
 
 
-app = typer.Typer(no_args_is_help=True, help="Traces of failures and slow-downs: convert, make up, and look at them.")
+app = typer.Typer(no_args_is_help=True, help="Traces of failures and slow-downs: convert, generate and summarize them.")
 
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The trace, .gz or not; `-` is standard input.")]
