@@ -56,7 +56,7 @@ class EffortOptions:
         ),
     ] = None
     require_optimal: Annotated[
-        bool, typer.Option("--require-optimal", help="Unless the plan is proven optimal, end with exit code 4.")
+        bool, typer.Option("--require-optimal", help="End with exit code 4 unless the plan is proven optimal.")
     ] = False
     seed: Seed = 0
 
@@ -100,8 +100,8 @@ ClusterOption = Annotated[
     typer.Option(
         "--cluster",
         metavar="FILE|slurm|NxM",
-        help="The machines: a YAML file; slurm: those of this SLURM job; NxM: N nodes of M GPUs. What it says of "
-        "memory and network goes before the profile. Worker k/i has GPU k * pp + i; GPUs fill node after node.",
+        help="The machines: a YAML file; slurm: those of this SLURM job; NxM: N nodes of M GPUs. Its memory and "
+        "network override the profile's. Worker k/i has GPU k * pp + i; GPUs fill node after node.",
     ),
 ]
 OverlayOption = Annotated[
@@ -408,7 +408,7 @@ class AnswerOptions(JobConfig):
         PolicyName | None,
         typer.Option(
             "--policy",
-            help="What follows: slipstream re-routes a dead worker's micro-batches to its peers, joint does so too and "
+            help="How failures are answered: slipstream re-routes a dead worker's micro-batches to its peers, joint does so too and "
             "adapts the plan to slow links and workers, oobleck makes pipelines of all nodes that are left and adapts "
             "to nothing else. Default: oobleck for its own plans, joint for others.",
         ),
@@ -422,7 +422,7 @@ class AnswerOptions(JobConfig):
         typer.Option(
             "--normalize-within",
             min=0,
-            help="Move workers, or form other pipelines, if that pays within so many iterations; 0: never.",
+            help="Move workers, or form other pipelines, if that pays off within N iterations; 0: never.",
         ),
     ] = 100
     host_memory: Annotated[
