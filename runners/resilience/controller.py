@@ -476,8 +476,9 @@ class LocalJob:
             remark(f"starting {counted(len(controller.plan.live_workers()), 'worker')} …")
             server = controller.server(secret, _hear(report, controller, workers))
             arguments = ["run", f"/dev/fd/{plan}", *self._arguments]
-            _start_workers(workers, controller, arguments, server.address, secret)
+            # While the nursery loads torch, and not while workers need the cores.
             threading.Thread(target=controller.warm_up, name="warm-up", daemon=True).start()
+            _start_workers(workers, controller, arguments, server.address, secret)
             return _led(server, workers, controller)
 
 
