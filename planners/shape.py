@@ -21,7 +21,7 @@ FORM = ("cut", "dtype", "checkpointing")
 
 
 @dataclass(frozen=True)
-class Bound:
+class SizeLimit:
     """The most that a product of a shape's numbers may be.
 
     Attributes:
@@ -38,13 +38,13 @@ class Bound:
 
 
 LARGEST_JOB = (
-    Bound("workers", MOST_WORKERS, ("pp", "dp")),
-    Bound("micro-batches", MOST_MICROBATCHES, ("dp", "microbatches")),
-    Bound("micro-batches times stages", MOST_CELLS, ("pp", "dp", "microbatches")),
+    SizeLimit("workers", MOST_WORKERS, ("pp", "dp")),
+    SizeLimit("micro-batches", MOST_MICROBATCHES, ("dp", "microbatches")),
+    SizeLimit("micro-batches times stages", MOST_CELLS, ("pp", "dp", "microbatches")),
 )
 PLANNED = (
-    Bound("micro-batches of a pipeline", MOST_OF_A_PIPELINE, ("microbatches",)),
-    Bound("operations (F, I and W of each micro-batch)", MOST_OPERATIONS, ("pp", "dp", "microbatches"), each=3),
+    SizeLimit("micro-batches of a pipeline", MOST_OF_A_PIPELINE, ("microbatches",)),
+    SizeLimit("operations (F, I and W of each micro-batch)", MOST_OPERATIONS, ("pp", "dp", "microbatches"), each=3),
 )
 
 
@@ -76,7 +76,7 @@ class Shape:
         """
         self._require(PLANNED)
 
-    def _require(self, bounds: Sequence[Bound]) -> None:
+    def _require(self, bounds: Sequence[SizeLimit]) -> None:
         sizes = {name: int(getattr(self, name)) for name in SPELLED}
         for bound in bounds:
             size = bound.each * prod(sizes[name] for name in bound.names)
@@ -85,7 +85,7 @@ class Shape:
                 raise InvalidInputError(what, **_way_out(sizes, bound))
 
 
-def _way_out(sizes: Mapping[str, int], broken: Bound) -> dict[str, str]:
+def _way_out(sizes: Mapping[str, int], broken: SizeLimit) -> dict[str, str]:
     """Which number to make smaller, and the largest that all bounds admit beside the others."""
     fits = {
         name: min(
