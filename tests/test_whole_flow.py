@@ -20,9 +20,9 @@ from rtk.whole_flow import (
     FAULTS,
     ITERATIONS,
     MARGIN,
-    QuickstartTimes,
     QuickstartIteration,
     QuickstartResult,
+    QuickstartTimes,
     quickstart,
 )
 from rtk.wiring import inject
