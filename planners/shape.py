@@ -12,6 +12,7 @@ from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, MOST_OPERATIONS, MOST_WORKERS
 from ..schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker
 from ..schemas.profile import Connection, Layer, LayerCost, Profile, held_bytes
+from ..schemas.quantities import print_bytes
 from ..schemas.text import joined
 
 SPELLED = {"pp": "stages", "dp": "pipelines", "microbatches": "micro-batches"}
@@ -277,8 +278,8 @@ def _stage(profile: Profile, span: Layers, peers: int, degree: int, connection: 
     else:
         if static_bytes > memory_bytes:
             raise InfeasibleError(
-                f"layers {first} to {stop - 1} hold {static_bytes:g} bytes of parameters and state, "
-                f"the device has {memory_bytes:g}",
+                f"layers {first} to {stop - 1} hold {print_bytes(static_bytes)} of parameters and state, "
+                f"the device has {print_bytes(memory_bytes)}",
                 where="--pp",
                 fix="take more stages",
             )

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from ... import __version__
 from ...schemas.plan import Link, Plan, Planner, Stage
 from ...schemas.profile import Profile
+from ...schemas.quantities import print_time
 from ..scheduling.assemble import with_prediction
 from ..scheduling.list_schedule import DispatchRules, Priority, list_schedule, most_in_flight
 from ..scheduling.problem import BACKWARD, FORWARD, KINDS, alone, home_problem, with_orders
@@ -77,7 +78,7 @@ def cascading_links(plan: Plan) -> list[str]:
         for i, (link, most_s) in enumerate(zip(plan.links_of(k), tolerated, strict=True)):
             if most_s is not None and link.delay_s > most_s * (1 + 1e-9):
                 name = f"{i}" if alike else f"{k}/{i}"
-                words.append(f"link {name} takes {link.delay_s:.6g} s and tolerates {most_s:.6g} s")
+                words.append(f"link {name} takes {print_time(link.delay_s)} and tolerates {print_time(most_s)}")
     return words
 
 

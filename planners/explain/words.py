@@ -47,7 +47,7 @@ def words_of_explanation(told: Explanation, plan: Plan | None = None) -> str:
         sections.insert(1, _troubles(told.troubles, told))
     lines = [line for section in sections for line in (*section, "")][:-1]
     if plan is not None and plan.prediction is not None and plan.prediction.proof_scope is not None:
-        bound = f"The plan's own bound, {plan.prediction.lower_bound_s:.6g} s,"
+        bound = f"The plan's own bound, {print_time(plan.prediction.lower_bound_s)},"
         if plan.prediction.proof_scope == "routing":
             lines += ["", f"{bound} is for the routing taken: micro-batches on other workers might take less."]
         else:

@@ -34,6 +34,7 @@ from ...schemas.fields import Count, Factor, Seconds
 from ...schemas.orders import LeanSchedule
 from ...schemas.plan import Place, Plan, Planner, name_of, place_of
 from ...schemas.profile import Profile
+from ...schemas.quantities import print_time
 from ..pipeline import scheduled
 from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.lower_bound import lower_bound
@@ -286,7 +287,7 @@ def _worth(told: _TopologyOptions) -> str:
     """What each of the four answers takes."""
     times_s = told.iteration_time_s
     ordered = sorted(times_s, key=lambda name: (name != AS_IT_IS, len(name), name))
-    times = ", ".join(f"{name} {times_s[name]:.6g} s" for name in ordered)
+    times = ", ".join(f"{name} {print_time(times_s[name])}" for name in ordered)
     return f"taken: {told.taken} ({times})"
 
 
@@ -308,7 +309,7 @@ def _link(pair: str, delay_s: float, assignment: Mapping[str, str]) -> str:
     ends = pair.split("-")
     before, after = (_traffic(*map(place_of, names)) for names in (ends, [assignment.get(end, end) for end in ends]))
     kept = f"still carries {after}" if before == after else f"carries {after} instead of {before}"
-    return f"slow link {pair} ({delay_s:g} s) {kept}"
+    return f"slow link {pair} ({print_time(delay_s)}) {kept}"
 
 
 def _traffic(here: Place, there: Place) -> str:

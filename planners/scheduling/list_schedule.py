@@ -13,6 +13,7 @@ import numpy as np
 from ...schemas.errors import InfeasibleError
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from ...schemas.plan import Stage
+from ...schemas.quantities import print_bytes
 from .problem import KINDS, Orders, Problem
 from .retime import Tables
 
@@ -60,8 +61,9 @@ def _room(activation_bytes: float, limit_bytes: float, microbatches: int) -> int
 
 
 def _too_tight(stage: int, activation_bytes: float, limit_bytes: float) -> InfeasibleError:
+    limit = f"its memory limit is {print_bytes(limit_bytes)}"
     return InfeasibleError(
-        f"stage {stage} holds {activation_bytes:g} bytes a micro-batch, its memory limit is {limit_bytes:g}",
+        f"stage {stage} holds {print_bytes(activation_bytes)} a micro-batch, {limit}",
         where="--memory-limit",
         fix="raise the limit, take a smaller micro-batch, or more stages",
     )

@@ -167,7 +167,7 @@ ADAPTRA = ("plan", "adaptra", "p.json", "--pp", "4", "--microbatches", "4", "-o"
         (("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--link-delay", "0=-1"), 2, "0=-1"),
         (("plan", "pipeline", "p.json", "--pp", "4", "--microbatches", "4", "--link-delay", "0=nan"), 2, "nan"),
         (("plan", "pipeline", "p.json", "--pp", "0", "--microbatches", "4"), 2, "--pp"),
-        ((*ADAPTRA, "--memory-limit", "0.5"), 3, "stage 0 holds 1 bytes a micro-batch, its memory limit is 0.5"),
+        ((*ADAPTRA, "--memory-limit", "0.5"), 3, "stage 0 holds 1 B a micro-batch, its memory limit is 0.5 B"),
         ((*ADAPTRA, "--memory-limit", "4,4,0.9,4"), 3, "stage 2"),
         ((*ADAPTRA, "--memory-limit", "1,2"), 2, "4 stages"),
         ((*ADAPTRA, "--pp", "9"), 3, "9 stages cannot be cut"),

@@ -34,14 +34,14 @@ def test_who_is_slow_moves(folder: Path) -> None:
     made = json.loads(done.stdout)
     assert made["planner"]["options"]["assignment"]
     assert made["planner"]["options"]["slow_links"] == {"0/2-1/2": 0.05, "3/1-3/2": 0.05}
-    assert "slow link 0/2-1/2 (0.05 s) carries nothing instead of the sums of stage 2" in done.stderr
+    assert "slow link 0/2-1/2 (50 ms) carries nothing instead of the sums of stage 2" in done.stderr
     assert "carries nothing instead of what stages 1 and 2 of pipeline 3 send" in done.stderr
     assert "taken: S2 and S3 (as it is" in done.stderr
     assert rtk("verify", "t.json", "--profile", "p.json", cwd=folder).returncode == 0
     report = json.loads(rtk("simulate", "t.json", "--json", cwd=folder).stdout)
     assert report["iteration_time_s"] == pytest.approx(made["prediction"]["iteration_time_s"])
     assert plan(*SHAPE, *TROUBLES, "--json", cwd=folder).stdout == done.stdout
-    assert "slow link 0/2-1/2 (0.05 s) carries nothing" in rtk("explain", "t.json", cwd=folder).stdout
+    assert "slow link 0/2-1/2 (50 ms) carries nothing" in rtk("explain", "t.json", cwd=folder).stdout
 
 
 def test_slow_workers_get_less(folder: Path) -> None:

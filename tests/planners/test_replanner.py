@@ -365,9 +365,9 @@ def test_more_failures_than_can_be_borne_are_infeasible() -> None:
 def test_a_limit_below_one_activation_is_infeasible(failed: frozenset[Place]) -> None:
     """Where not even one micro-batch fits, failures or not, the error names the stage."""
     replanner = Replanner(_common([UNIFORM] * 2, 2, 2, limits=[1.0, 0.5]), 1)
-    with pytest.raises(InfeasibleError, match="stage 1 holds 1 bytes a micro-batch"):
+    with pytest.raises(InfeasibleError, match="stage 1 holds 1 B a micro-batch"):
         replanner.in_place(failed)
-    with pytest.raises(InfeasibleError, match="stage 1 holds 1 bytes a micro-batch"):
+    with pytest.raises(InfeasibleError, match="stage 1 holds 1 B a micro-batch"):
         replanner.entry(len(failed))
 
 
