@@ -67,8 +67,8 @@ def mitigate(
     """Plan when to switch from doing nothing (S1) to micro-batches (S2), places (S3) and a restart (S4).
 
     `after_s` is what the slow-down has cost so far: iterations' times beyond the usual, added up. Nobody knows when it
-    will end: these moments never cost more than `ratio` times what the best choice would, had one known. Strategies that a cheaper
-    one makes needless are dropped. Without --json standard output has a table; a file has JSON.
+    will end: these moments never cost more than `ratio` times what the best choice would, had one known. Strategies
+    that a cheaper one makes needless are dropped. Without --json standard output has a table; a file has JSON.
     """
     from ..planners.plain.verbs import plan_mitigate
 
