@@ -339,9 +339,9 @@ class AnswerOptions(JobConfig):
         PolicyName | None,
         typer.Option(
             "--policy",
-            help="How failures are answered: slipstream re-routes a dead worker's micro-batches to its peers, joint does "
-            "so too and adapts the plan to slow links and workers, oobleck makes pipelines of all nodes that are left and adapts "
-            "to nothing else. Default: oobleck for its own plans, joint for others.",
+            help="How failures are answered: slipstream re-routes a dead worker's micro-batches to its peers, joint "
+            "does so too and adapts the plan to slow links and workers, oobleck makes pipelines of all nodes that are "
+            "left and adapts to nothing else. Default: oobleck for its own plans, joint for others.",
         ),
     ] = None
     atlas: Annotated[
