@@ -296,7 +296,7 @@ class RunStory:
     def _finish(self, end: "JobEnded") -> tuple[str, dict[str, Any]]:
         self.end = end
         usual_s, usually_s = iteration_time_s(self._times), iteration_time_s(self._predicted)
-        more = {
+        more: dict[str, Any] = {
             "iteration_time_s": usual_s if end.iteration_time_s is None else end.iteration_time_s,
             "loss": self.loss,
             "predicted_iteration_time_s": self.predicted_s if usually_s is None else usually_s,
