@@ -296,7 +296,7 @@ class RunStory:
     def _finish(self, end: "JobEnded") -> tuple[str, dict[str, Any]]:
         self.end = end
         usual_s, usually_s = iteration_time_s(self._times), iteration_time_s(self._predicted)
-        more = {
+        more: dict[str, Any] = {
             "iteration_time_s": usual_s if end.iteration_time_s is None else end.iteration_time_s,
             "loss": self.loss,
             "predicted_iteration_time_s": self.predicted_s if usually_s is None else usually_s,
@@ -305,6 +305,7 @@ class RunStory:
             "joins": self.joins,
             **{f"{what}s": count for what, count in self.found.items()},
             "lost_s": self.lost_s,
+            **({"why": self.pace} if self.pace else {}),
         }
         because = [f"ended with {end.exit_code}: {end.reason}"] if end.exit_code else []
         changes = [*self.changes(), *([counted(end.epochs, "epoch")] if end.epochs > 1 else [])]
@@ -427,6 +428,10 @@ class RunReport:
         """Say one announcement; at the run's end the live view stays, with its last state."""
         now_s = self._now()
         said, words = self._story.tell(what, now_s)
+        if said["event"] == "pace":  # the view shows it, and the end says it
+            if self._view is not None:
+                self._view.update(is_urgent=False)
+            return
         line = ""
         if self._as_json or self._metrics is not None:
             line = json.dumps({**said, "unix_time_s": now_s}, sort_keys=True, allow_nan=False)

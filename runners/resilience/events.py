@@ -519,7 +519,7 @@ class JobRestarting(Announcement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceExplained(Announcement):
-    """Iterations take longer, or less long, than planned, and why.
+    """Iterations take longer, or less long, than planned, and why; JSON lines have it in `end` only.
 
     Attributes:
         planned_s, measured_s: an iteration.

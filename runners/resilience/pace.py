@@ -8,6 +8,7 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.pace import PaceReport
 from ...schemas.plan import Plan
 from ...schemas.timeline import Span, Timeline
+from . import progress
 from .conditions import cores_here
 from .events import Announcement, EpochBegun, IterationCommitted, JobEnded, PaceExplained
 from .protocol import Hello
@@ -65,7 +66,7 @@ class PaceFollower:
                 self._committed = iteration or 0
                 if (self._committed - self._first) % EVERY == EVERY - 1:
                     return self._explained(plan)
-            case JobEnded():
+            case JobEnded(exit_code=0 | progress.INTERRUPTED):
                 return self._explained(plan)
         return None
 

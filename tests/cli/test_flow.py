@@ -79,7 +79,8 @@ def run_of_four(folder: Path) -> Done:
 def test_run_spawns_workers_trains_and_writes_a_timeline(folder: Path, run_of_four: Done) -> None:
     """`rtk run`, started plainly, runs one process per worker; its timeline keeps the plan."""
     assert run_of_four.returncode == 0, run_of_four.stderr
-    assert [line for line in run_of_four.stderr.splitlines() if "take turns" not in line] == []  # workers end quietly
+    remarks = [line for line in run_of_four.stderr.splitlines() if "take turns" not in line]
+    assert remarks == ["starting 4 workers …"]  # these end quietly
     said = events(run_of_four.stdout)
     assert [event["event"] for event in said] == ["start", "epoch", *["iteration"] * 6, "end"]
     assert losses(run_of_four.stdout)[5] < losses(run_of_four.stdout)[0]

@@ -32,6 +32,7 @@ from rtk.runners.resilience.events import (
     LayersCopied,
     LinkBroken,
     LinkSlowed,
+    PaceExplained,
     PlanKept,
     Recovered,
     Relieved,
@@ -526,3 +527,23 @@ def test_no_view_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI")
     monkeypatch.setenv("TERM", "dumb")
     assert not wants_live_view()
+
+
+def test_a_run_far_from_its_plan_says_why_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, with the figures of the whole run; an epoch that is as planned forgets it. JSON has it in `end`."""
+    why = PaceExplained(planned_s=0.1, measured_s=0.12, why="stage 1 computes 1.2 x slower (+20 %)")
+    commits = [
+        IterationCommitted(epoch=1, iteration=n, loss=None, iteration_time_s=0.12, live_workers=4) for n in range(3)
+    ]
+    begun = EpochBegun(epoch=1, live_workers=4, workers={}, predicted_iteration_time_s=0.1)
+    end = JobEnded(epoch=1, exit_code=0, reason="done", iterations=3, iteration_time_s=0.12)
+    for happened, is_said in (([begun, *commits, why, end], True), ([begun, why, begun, *commits, end], False)):
+        for as_json in (False, True):
+            with RunReport(facts(), as_json=as_json, live=False) as report:
+                for one in happened:
+                    report.report(one)
+            last = capsys.readouterr().out.splitlines()[-1]
+            if as_json:
+                assert json.loads(last).get("why") == (why.why if is_said else None)
+            else:
+                assert (last == f"20 % slower than planned: {why.why}") == is_said
