@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .profilers.failslow.monitor.watch import monitor as monitor
     from .profilers.failslow.tracker import track as _track
     from .replaying import replay as replay
+    from .runners.processes import main as main
     from .runners.resilience.server import Server as _Server
     from .runners.torch.resilient import ResilientWorker as ResilientWorker
     from .runners.torch.runner import PlanRunner as PlanRunner
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from .schemas.atlas import Atlas as Atlas
     from .schemas.check import check_plan as _check_plan
     from .schemas.check import check_timeline as check_timeline
+    from .schemas.columns import Selection as Selection
     from .schemas.documents import shipped_schema as _shipped_schema
     from .schemas.errors import RtkError as RtkError
     from .schemas.plan import Plan as Plan
@@ -96,6 +98,7 @@ _PLACES = {
     "Report": "schemas.timeline",
     "ResilientWorker": "runners.torch.resilient",
     "RtkError": "schemas.errors",
+    "Selection": "schemas.columns",
     "Templates": "schemas.templates",
     "Timeline": "schemas.timeline",
     "Trace": "schemas.trace",
@@ -113,6 +116,7 @@ _PLACES = {
     "figure": "wiring",
     "import_plan": "wiring",
     "inject": "wiring",
+    "main": "runners.processes",
     "monitor": "profilers.failslow.monitor.watch",
     "plan_adaptra": "planners.plain.verbs",
     "plan_atlas": "planners.plain.slipstream",

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from .runners.resilience.server import Server
     from .runners.torch.runner import ByteCorpus
     from .runners.torch.worker import PlainJob
+    from .schemas.pace import PaceReport
     from .schemas.plan import Plan
     from .schemas.protocols import Answers, Monitor
+    from .schemas.timeline import Timeline
 
 # What a worker loads before its first iteration; AdamW loads torch's compiler, whether anybody compiles or not.
 OF_WORKERS = ("rtk.cli.main", "rtk.runners.torch.worker", "rtk.profilers.models.load", "torch._dynamo")
@@ -66,6 +68,12 @@ class PlannersAdvice:
         from .profilers.failslow.monitor.ring import monitor_of
 
         return escalating(monitor_of(self._plan, is_resumed), self._plan, self._remedies, lambda: self.answers)
+
+    def pace(self, plan: "Plan", timeline: "Timeline") -> "PaceReport":
+        """How a run keeps up with its plan, and why not."""
+        from .planners.explain.pace import pace_of
+
+        return pace_of(plan, timeline)
 
     @property
     def mitigate_without_restart(self) -> str | None:

@@ -45,7 +45,7 @@ Showing = Callable[[str], AbstractContextManager[Progress]]
 
 
 @dataclass(frozen=True)
-class Pace:
+class QuickstartTimes:
     """What iterations took with so many live workers, in the median, and what the plan predicted."""
 
     live_workers: int
@@ -89,7 +89,7 @@ class QuickstartResult:
     """
 
     iterations: tuple[QuickstartIteration, ...]
-    paces: tuple[Pace, ...]
+    paces: tuple[QuickstartTimes, ...]
     recovered_s: float
     undisturbed_s: float | None = None
     total_s: float | None = None
@@ -343,7 +343,7 @@ def _iterations(
     )
 
 
-def _paces(happened: "Sequence[Announcement]") -> tuple[Pace, ...]:
+def _paces(happened: "Sequence[Announcement]") -> tuple[QuickstartTimes, ...]:
     """Of all epochs with equally many workers together, the most workers first."""
     from .runners.resilience.events import EpochBegun, IterationCommitted
 
@@ -360,7 +360,7 @@ def _paces(happened: "Sequence[Announcement]") -> tuple[Pace, ...]:
             times.setdefault(what.live_workers, []).append(took)
             is_first = False
     counts = sorted(predicted.keys() & times.keys(), reverse=True)
-    return tuple(Pace(count, predicted[count], iteration_time_s(times[count]) or 0.0) for count in counts)
+    return tuple(QuickstartTimes(count, predicted[count], iteration_time_s(times[count]) or 0.0) for count in counts)
 
 
 def _recovered_s(happened: "Sequence[Announcement]") -> float:

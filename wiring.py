@@ -329,19 +329,20 @@ def story_of(
     return simulate_story(plan, trace, iterations, answers, costs, jitter, seed, monitor, transport)
 
 
-def drawing_of(document: Any, names: Sequence[str] | None = None) -> "Drawing":
+def drawing_of(document: Any, names: Sequence[str] | None = None, part: "Selection | None" = None) -> "Drawing":
     """What a document shows, or several of them together, in each of its forms.
 
     Args:
         document: a plan, which is simulated; a timeline; a simulation; pipeline templates; a report of a replay. Or a
             list: plans and timelines are laid over each other, reports are compared.
         names: of the documents of a list, for its labels.
+        part: what of plans and timelines is drawn; None: all.
 
     Raises:
-        InvalidInputError: it cannot be drawn, or a plan is not valid.
+        InvalidInputError: it cannot be drawn, a plan is not valid, or nothing happens in that part.
     """
     from .runners.simulator import Simulation
-    from .schemas.columns import TimelineColumns
+    from .schemas.columns import ALL, TimelineColumns, select
     from .schemas.plan import Plan
     from .schemas.timeline import Timeline
     from .viz.drawing import PAINTERS
@@ -356,7 +357,17 @@ def drawing_of(document: Any, names: Sequence[str] | None = None) -> "Drawing":
             f"{listed(sorted(kind.__name__ for kind in kinds)) or 'nothing'} cannot be drawn",
             fix="draw plans, timelines or simulations, reports of replays, or templates, each kind by itself",
         )
-    return painter.drawing_of([_as_shown(one) for one in documents], names)
+    whole = [_as_shown(one) for one in documents]
+    if part is None or part == ALL:
+        return painter.drawing_of(whole, names)
+    if shown != {Timeline}:
+        raise InvalidInputError(
+            "only of plans and timelines a part can be drawn",
+            where="--pipelines, --workers, --from, --until, --iterations",
+            fix="leave them out",
+        )
+    title = painter.drawing_of(whole, names).title
+    return replace(painter.drawing_of([select(one, part) for one in whole], names), title=title)
 
 
 def _as_shown(document: Any) -> Any:
@@ -386,7 +397,6 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str], part: "Selectio
     """
     from .runners.undisturbed import columns_of_plan
     from .schemas.check import require_valid
-    from .schemas.columns import ALL, columns_of, select
     from .schemas.documents import parse_document, sniff_format
     from .schemas.files import read_bytes, source_of
     from .schemas.plan import Plan
@@ -423,31 +433,27 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str], part: "Selectio
             require_valid(document, source)
             document = columns_of_plan(document)
         documents.append(document)
-    if part is None or part == ALL:
-        return drawing_of(documents, names)
-    if not set(formats) <= laid_over:
-        raise InvalidInputError(
-            "only of plans and timelines a part can be drawn",
-            where="--pipelines, --workers, --from, --until, --iterations",
-            fix="leave them out",
-        )
-    from .viz.facts import title_of
-
-    whole = title_of([("", columns_of(one)) for one in documents])
-    return replace(drawing_of([select(one, part) for one in documents], names), title=whole)
+    return drawing_of(documents, names, part)
 
 
 def _refuse_folder(path: str) -> None:
     """Raise InvalidInputError for a folder: of an atlas one plan can be drawn."""
-    from .planners.slipstream.atlas_folder import PLANS
+    from .planners.slipstream.atlas_folder import ATLAS, PLANS
 
-    if Path(path).is_dir():
-        plans = sorted(str(one) for one in Path(path, PLANS).glob("*.json.gz"))
+    if not Path(path).is_dir():
+        return
+    if not Path(path, ATLAS).exists():
         raise InvalidInputError(
-            "this is an atlas, a folder of plans" if plans else "this is a folder",
-            where=path,
-            fix=f"draw one of its plans, such as rtk viz {plans[0]}" if plans else "give files",
+            "this is a folder", where=path, fix="give files: plans, timelines, templates or replays"
         )
+    plans = sorted(str(one) for one in Path(path, PLANS).glob("*.json.gz"))
+    raise InvalidInputError(
+        "this is an atlas, a folder of plans",
+        where=path,
+        fix=f"draw one of its plans: rtk viz {plans[0]}"
+        if plans
+        else f"take a plan out of it and draw that: rtk plan slipstream --from {path} --failed K/I -o plan.json",
+    )
 
 
 def figure(document: Any) -> "Figure":
@@ -472,13 +478,14 @@ def figure(document: Any) -> "Figure":
     return figure_of(timelines, title_of(timelines))
 
 
-def draw(document: Any, path: str, *, title: str | None = None) -> None:
+def draw(document: Any, path: str, *, title: str | None = None, part: "Selection | None" = None) -> None:
     """Draw a document, or several together, into a file.
 
     Args:
         document: see `drawing_of`.
         path: of the picture: .html, .svg, .png or .pdf; or .json, a Chrome trace; each also with .gz.
         title: of the picture; None: what the document is, or else the file's name.
+        part: what of plans and timelines is drawn (schemas/columns.py); None: all.
 
     Raises:
         InvalidInputError: the document cannot be drawn, or the path's ending names no picture.
@@ -489,7 +496,7 @@ def draw(document: Any, path: str, *, title: str | None = None) -> None:
 
     bare = Path(path.removesuffix(".gz"))
     known(bare.suffix, (*PICTURE_ENDINGS, ".json"), "--output")
-    drawing = drawing_of(document)
+    drawing = drawing_of(document, part=part)
     pieces = drawn(drawing, title or drawing.title or bare.stem, bare.suffix)
     with written(path) as stream:
         stream.writelines(pieces)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from statistics import median, quantiles
 from typing import Any
 
+from rtk import __version__
 from rtk.schemas.documents import canonical_json
 from rtk.schemas.files import write_bytes
 
@@ -21,7 +22,8 @@ def machine() -> dict[str, Any]:
         "system": platform.platform(),
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("numba", "numpy", "rtk", "torch") if find_spec(name)},
+            "rtk": __version__,
+            **{name: version(name) for name in ("numba", "numpy", "torch") if find_spec(name)},
         },
     }
 

@@ -21,7 +21,7 @@ SUMMARIES = {
     "coordinate": "Lead a run whose workers are started elsewhere.",
     "replay": "Replay a failure trace under each policy: goodput, and where the time went.",
     "sweep": "Replay every combination of models, jobs, clusters, traces and costs.",
-    "reproduce": "Make tables and figures of the papers again, beside the published ones.",
+    "reproduce": "Reproduce the papers' tables and figures, beside the published ones.",
     "verify": "Check plans, independently of their planner.",
     "explain": "Say why a plan takes so long, and what would help most.",
     "viz": "Draw plans, timelines, pipeline templates and replays.",
@@ -33,7 +33,7 @@ SUMMARIES = {
     "plan": "Make a plan from a profile.",
     "profile": "What a model costs on a machine, measured or computed.",
     "config": "What a job's file says, and where values come from.",
-    "trace": "Traces of failures and slow-downs: convert, generate, and look at them.",
+    "trace": "Traces of failures and slow-downs: convert, generate and summarize them.",
     "help": "Show the help of a command, or of a topic.",
     "completion": "Print the completion script of a shell.",
 }

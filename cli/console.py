@@ -14,6 +14,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, get_annotations, signature
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
@@ -21,7 +22,7 @@ from typer.models import OptionInfo
 
 from ..runners.processes import arguments_of
 from ..schemas.documents import Document, canonical, canonical_json, write_document
-from ..schemas.errors import REMARKS, InvalidInputError, RtkError
+from ..schemas.errors import REMARKS, InvalidInputError, RtkError, remark
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.overwriting import guarded, refused, require_kind
 from ..schemas.quantities import Quantity
@@ -56,6 +57,7 @@ class Settings:
 
 
 SETTINGS = Settings()
+SPINNER_AFTER_S = 1.0
 WIDE = 1000  # columns of what is no terminal: there a table's lines are not broken
 
 
@@ -320,7 +322,7 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], to_stderr
     """Print a table.
 
     Args:
-        columns: the headings.
+        columns: the headings; where all are empty there is no line of them.
         rows: the cells, as text.
         to_stderr: where standard output belongs to a document.
         left: so many columns are left-aligned, the others are right-aligned.
@@ -328,7 +330,8 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], to_stderr
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    columns = list(columns)
+    table = Table(box=None, pad_edge=False, show_header=any(columns))
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < left else "right")
     for row in rows:
@@ -392,12 +395,57 @@ def ends_itself() -> Iterator[None]:
         os._exit(code if isinstance(code, int) else int(code is not None))
 
 
+def _is_silent() -> bool:
+    """Whether nobody sees what is shown while work is under way: no terminal, --quiet, or CI."""
+    return SETTINGS.quiet or bool(os.environ.get("CI")) or not sys.stderr.isatty()
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """What is inside may take long: from its second second on a spinner on standard error says what it does."""
+    done = Event()
+
+    def show() -> None:
+        if not done.wait(SPINNER_AFTER_S):
+            from rich.console import Console
+            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+            with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+                bar.add_task(what, total=None)
+                done.wait()
+
+    if _is_silent():
+        yield
+        return
+    spinner = Thread(target=show, daemon=True)
+    spinner.start()
+    try:
+        yield
+    finally:
+        done.set()
+        spinner.join()
+
+
+def wrote(output: str, then: str) -> None:
+    """Say what file was written, and on a terminal what to do with it next; nothing of standard output."""
+    if output == STANDARD_STREAM:
+        return
+    remark(f"wrote {output}")
+    suggest(then)
+
+
+def suggest(then: str) -> None:
+    """Say on a terminal, dimly, which command comes next."""
+    if not _is_silent():
+        remark(f"next: {then}" if os.environ.get("NO_COLOR") else f"\x1b[2mnext: {then}\x1b[0m")
+
+
 @contextmanager
 def progress() -> "Iterator[Progress]":
     """A progress bar on standard error: only on a terminal, and neither under --quiet nor in CI."""
     from rich.console import Console
     from rich.progress import Progress
 
-    hidden = SETTINGS.quiet or bool(os.environ.get("CI")) or not sys.stderr.isatty()
-    with Progress(console=Console(stderr=True), disable=hidden, transient=True) as bar:
+    with Progress(console=Console(stderr=True), disable=_is_silent(), transient=True) as bar:
         yield bar

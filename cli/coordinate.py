@@ -9,6 +9,7 @@ import typer
 from ..runners.training import SECRET, sizes_of
 from ..running import controller_of
 from ..schemas.errors import InvalidInputError, remark
+from ..schemas.text import counted
 from .console import CommonOfEvents, grouped
 from .options import LeadOptions, ProfileOption, read_valid_plan
 from .run_output import RunFacts, RunReport, saying_how_to_go_on
@@ -54,7 +55,13 @@ def command(
     facts = RunFacts(read, str(read.planner.options.get("model") or ""), tokens, iterations=how.iterations)
 
     def is_ready(server: "Server") -> None:
+        model = read.planner.options.get("model") or "MODEL"
+        option = f" --secret-file {secret_file}" if secret_file else ""
+        workers = counted(len(read.live_workers()), "worker")
         remark(f"coordinating at {server.address}")
+        remark(f"waiting for {workers}; start each, on any machine, with --worker k/i:")
+        first = read.live_workers()[0].name
+        remark(f"  rtk run {plan} --model {model} --coordinator {server.address}{option} --worker {first}")
 
     with (
         saying_how_to_go_on(how.checkpoint),

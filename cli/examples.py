@@ -11,6 +11,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk plan pipeline p.json --pp 2 --dp 2 --microbatches 8 -o plan.json",
         "rtk simulate plan.json",
     ),
+    "init": (
+        "rtk init",
+        "rtk init --yes --model gpt-tiny --pp 2 --dp 2",
+    ),
+    "config": ("rtk config show", "rtk config show --json"),
+    "config show": ("rtk config show", "rtk config show --json"),
     "quickstart": (
         "rtk quickstart",
         "rtk quickstart -o first-steps",
@@ -172,6 +178,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 # What an example begins with that is not run by the test.
 PARSED = (
+    "rtk init",
     "rtk quickstart",
     "rtk profile gpt-tiny",
     "rtk profile net.py",

@@ -12,7 +12,7 @@ from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import write_bytes
 from ..schemas.job_file import FILE_NAME, job_text
 from ..schemas.site import read_cluster
-from .console import Common, grouped, print_json
+from .console import Common, Writes, grouped, print_json
 
 HERE = "here"
 WORKERS_HERE = 4
@@ -85,9 +85,8 @@ class JobQuestions:
 @grouped
 def command(
     questions: JobQuestions,
-    output: Annotated[str, typer.Option("--output", "-o", help="The file to write.")] = FILE_NAME,
+    output: Annotated[str, typer.Option("--output", "-o", help="The file to write."), Writes()] = FILE_NAME,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: what no option says is as suggested.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if there is one.")] = False,
     *,
     common: Common,
 ) -> None:
@@ -96,7 +95,7 @@ def command(
     Then `rtk profile`, `rtk plan pipeline`, `rtk simulate` and `rtk run` need no more options; those that are given
     count. All other keys stand in the file as comments.
     """
-    if Path(output).exists() and not force:
+    if Path(output).exists() and not common.force:
         raise InvalidInputError(
             "there is such a file already", where=output, fix="change it by hand, name another with -o, or give --force"
         )

@@ -59,7 +59,7 @@ class JobSource:
 
 @dataclass(frozen=True)
 class FromJob:
-    """A value for one parameter of a command; called when click takes it, and printed where help shows defaults."""
+    """A value for one parameter of a command; called when click takes it."""
 
     command: str
     parameter: Any
@@ -96,12 +96,6 @@ class FromJob:
         assert self.source.file is not None
         return self.source.file.where(self.key)
 
-    def __str__(self) -> str:
-        try:
-            return str(self.value())
-        except InvalidInputError:
-            return ""
-
 
 TAKEN: dict[str, FromJob] = {}  # what the running command takes from the file, by its parameters' names
 
@@ -118,7 +112,11 @@ class JobDefaults:
         self._command, self.source = command, source
 
     def get(self, name: str) -> "JobDefaults | FromJob | None":
-        """The defaults of a command in this group, or one of a parameter; None where there is none."""
+        """The defaults of a command in this group, or one of a parameter; None where there is none.
+
+        Raises:
+            InvalidInputError: the file is wrong.
+        """
         from ..schemas.job_file import COMMANDS
 
         inner = f"{self._command} {name}".strip()
@@ -127,10 +125,7 @@ class JobDefaults:
         if self._command not in COMMANDS or self.source.path is None:
             return None
         found = self._own.get(name)
-        try:
-            return None if found is None or found.value() is None else found
-        except InvalidInputError:
-            return found  # raises where the value is needed, and not where help is
+        return None if found is None or found.value() is None else found
 
     @cached_property
     def _own(self) -> dict[str, FromJob]:

@@ -220,6 +220,8 @@ def _facts(story: RunStory, width: int) -> Table:
     table.add_row("tokens", "-" if story.tokens_per_s is None else f"{story.tokens_per_s:.0f} /s")
     changes = [*story.changes(), f"{story.lost_s:.2f} s lost"]
     table.add_row("changes", ", ".join(changes) if story.changes() else "none")
+    if story.pace:
+        table.add_row("pace", Text(printable(story.pace), "yellow"))
     if story.slow:
         table.add_row("slow", Text(printable(listed(f"{who} {how}" for who, how in story.slow.items())), "yellow"))
     return table

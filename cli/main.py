@@ -48,7 +48,7 @@ def options(
         False, "--version", "-V", callback=_print_version, is_eager=True, help="Print the version."
     ),
     max_input: str = typer.Option(
-        "1GiB", "--max-input", metavar="SIZE", help="Read no more of a file, unpacked; before the command's name."
+        "1GiB", "--max-input", metavar="SIZE", help="Largest input file, unpacked. Give it before the command's name."
     ),
     job: str | None = typer.Option(
         None,

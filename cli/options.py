@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,11 +21,12 @@ from ..schemas.quantities import (
     parse_memory_limit,
     parse_number,
     parse_time_s,
+    print_number,
     print_percent,
     print_time,
 )
 from ..schemas.text import listed
-from .console import Common, Output, Seed, Writes, emit, quantity
+from .console import Common, Output, Seed, Writes, emit, quantity, working, wrote
 
 if TYPE_CHECKING:
     from ..planners.scheduling.solve import Effort
@@ -54,7 +56,7 @@ class EffortOptions:
         ),
     ] = None
     require_optimal: Annotated[
-        bool, typer.Option("--require-optimal", help="Unless the plan is proven optimal, end with exit code 4.")
+        bool, typer.Option("--require-optimal", help="End with exit code 4 unless the plan is proven optimal.")
     ] = False
     seed: Seed = 0
 
@@ -98,8 +100,8 @@ ClusterOption = Annotated[
     typer.Option(
         "--cluster",
         metavar="FILE|slurm|NxM",
-        help="The machines: a YAML file; slurm: those of this SLURM job; NxM: N nodes of M GPUs. What it says of "
-        "memory and network goes before the profile. Worker k/i has GPU k * pp + i; GPUs fill node after node.",
+        help="The machines: a YAML file; slurm: those of this SLURM job; NxM: N nodes of M GPUs. Its memory and "
+        "network override the profile's. Worker k/i has GPU k * pp + i; GPUs fill node after node.",
     ),
 ]
 OverlayOption = Annotated[
@@ -201,6 +203,12 @@ Stages = Annotated[int, typer.Option("--pp", min=1, help="Stages of a pipeline."
 Microbatches = Annotated[int, typer.Option("--microbatches", min=1, help="Micro-batches of each pipeline.")]
 
 
+def planning(pp: int, dp: int, microbatches: int) -> AbstractContextManager[None]:
+    """Show what is planned, if it takes long."""
+    operations = 3 * pp * dp * microbatches
+    return working(f"planning {pp * dp:,} workers, {microbatches:,} micro-batches each, {operations:,} operations")
+
+
 @dataclass(frozen=True)
 class ShapeOptions:
     """What is planned."""
@@ -213,6 +221,10 @@ class ShapeOptions:
     def given(self) -> dict[str, Any]:
         """What planners are called with."""
         return {**vars(self), "memory_limit": parse_memory_limit(self.memory_limit)}
+
+    def planning(self) -> AbstractContextManager[None]:
+        """Show what is planned, if it takes long."""
+        return planning(self.pp, self.dp, self.microbatches)
 
 
 @dataclass(frozen=True)
@@ -236,6 +248,7 @@ TechniqueOption = Annotated[
     typer.Option("--technique", help="Re-routing; with backwards split where it helps; and staggered optimizers."),
 ]
 
+ABSURD_DELAY = 100.0  # of a link, as a multiple of a micro-batch's work in all stages
 SCOPES = {None: "", "routing": " for the routing taken", "all-routings": " over all routings"}
 
 
@@ -275,8 +288,9 @@ def present(
     from ..planners.scheduling.solve import OPTION
 
     emit(made, output, common.as_json)
-    for line in (summary(made), *own_proof(made), *lines, *ties_apart(made, layers)):
+    for line in (summary(made), *own_proof(made), *absurd_delays(made), *lines, *ties_apart(made, layers)):
         remark(line)
+    wrote(output, f"rtk simulate {output}")
     own = made.planner.options.get(OPTION)
     if require_optimal:
         demand_proof(made.prediction)
@@ -299,6 +313,18 @@ def ties_apart(made: "Plan", layers: "Sequence[HoldsBytes]") -> Iterator[str]:
             f"warning: layers {pairs} share a matrix (tied weights) and are in different stages: `rtk run` cannot "
             f"train that yet; to run it, {UNTIE}"
         )
+
+
+def absurd_delays(made: "Plan") -> Iterator[str]:
+    """Links whose delay is so long against all work of a micro-batch that a unit may have been forgotten, in a line."""
+    for template in made.templates:
+        work_s = sum(stage.duration_s(code) for stage in template.stages for code in "FB")
+        links = [*template.links, *(link for each in made.pipelines for link in each.links or ())]
+        worst_s = max((link.delay_s for link in links), default=0.0)
+        if work_s and worst_s > ABSURD_DELAY * work_s:
+            times = f"{print_number(worst_s / work_s)} times as long as all stages compute for a micro-batch"
+            yield f"warning: a link's delay is {print_time(worst_s)}, {times}: was another unit meant, such as ms?"
+            return
 
 
 def summary(made: "Plan") -> str:
@@ -382,9 +408,9 @@ class AnswerOptions(JobConfig):
         PolicyName | None,
         typer.Option(
             "--policy",
-            help="What follows: slipstream re-routes a dead worker's micro-batches to its peers, joint does so too and "
-            "adapts the plan to slow links and workers, oobleck makes pipelines of all nodes that are left and adapts "
-            "to nothing else. Default: oobleck for its own plans, joint for others.",
+            help="How failures are answered: slipstream re-routes a dead worker's micro-batches to its peers, joint "
+            "does so too and adapts the plan to slow links and workers, oobleck makes pipelines of all nodes that are "
+            "left and adapts to nothing else. Default: oobleck for its own plans, joint for others.",
         ),
     ] = None
     atlas: Annotated[
@@ -396,7 +422,7 @@ class AnswerOptions(JobConfig):
         typer.Option(
             "--normalize-within",
             min=0,
-            help="Move workers, or form other pipelines, if that pays within so many iterations; 0: never.",
+            help="Move workers, or form other pipelines, if that pays off within N iterations; 0: never.",
         ),
     ] = 100
     host_memory: Annotated[

@@ -72,8 +72,8 @@ def mitigate(
     """Plan when to switch from doing nothing (S1) to micro-batches (S2), places (S3) and a restart (S4).
 
     `after_s` is what the slow-down has cost so far: iterations' times beyond the usual, added up. Nobody knows when it
-    will end; who switches so never loses more than `ratio` times what one loses who knows. Strategies that a cheaper
-    one makes needless are dropped. Without --json standard output has a table; a file has JSON.
+    will end: these moments never cost more than `ratio` times what the best choice would, had one known. Strategies
+    that a cheaper one makes needless are dropped. Without --json standard output has a table; a file has JSON.
     """
     from ..planners.plain.verbs import plan_mitigate
 
@@ -226,14 +226,15 @@ def topology(
 
     given, links = shape.given(), _parse_slow_links(slow_link)
     read = read_document(profile, Profile)
-    made = plan_topology(
-        read,
-        **given,
-        slow=parse_slow_places(slow),
-        slow_link=links,
-        schedule=schedule,
-        seed=seed,
-    )
+    with shape.planning():
+        made = plan_topology(
+            read,
+            **given,
+            slow=parse_slow_places(slow),
+            slow_link=links,
+            schedule=schedule,
+            seed=seed,
+        )
     present(made, output, common, topology_words(made), layers=read.layers)
 
 
@@ -287,14 +288,15 @@ def joint(
 
     given = shape.given()
     read = read_document(profile, Profile)
-    made = plan_joint(
-        read,
-        **given,
-        failed=parse_places(failed, "--failed"),
-        technique=technique,
-        slow=parse_slow_places(slow),
-        **effort.given(),
-    )
+    with shape.planning():
+        made = plan_joint(
+            read,
+            **given,
+            failed=parse_places(failed, "--failed"),
+            technique=technique,
+            slow=parse_slow_places(slow),
+            **effort.given(),
+        )
     bypassed = listed(made.planner.options["bypassed_links"])
     lines = [f"slow links that carry nothing: {bypassed}"] if bypassed else []
     present(made, output, common, lines, effort.require_optimal, read.layers)
@@ -325,7 +327,9 @@ def pipeline(
 
     given = shape.given()
     read = read_document(profile, Profile)
-    present(plan_pipeline(read, **given, schedule=schedule), output, common, layers=read.layers)
+    with shape.planning():
+        made = plan_pipeline(read, **given, schedule=schedule)
+    present(made, output, common, layers=read.layers)
 
 
 @app.command("adaptra")
@@ -354,7 +358,8 @@ def adaptra(
 
     given = {**effort.given(), **shape.given()}
     read = read_document(profile, Profile)
-    made = plan_adaptra(read, **given, technique=technique)
+    with shape.planning():
+        made = plan_adaptra(read, **given, technique=technique)
     cascading = listed(cascading_links(made), between="; ")
     lines = [f"delays beyond what the warm-ups absorb: {cascading}"] if cascading else []
     present(made, output, common, lines, effort.require_optimal, read.layers)

@@ -9,7 +9,7 @@ from ..schemas.errors import InvalidInputError, remark
 from ..schemas.fields import MOST_NODES
 from ..schemas.quantities import parse_memory_limit, print_bytes, print_time
 from ..schemas.text import counted, listed
-from .console import Common, Output, emit, grouped, print_table
+from .console import Common, Output, emit, grouped, print_table, working, wrote
 from .options import ClusterOption, OverlayOption, PlanOutput, ProfileFile, parse_places, present, read_valid_plan
 
 if TYPE_CHECKING:
@@ -50,15 +50,16 @@ def oobleck(
     from ..schemas.templates import Templates
 
     read = read_document(templates, Templates)
-    made = plan_oobleck(
-        read,
-        nodes,
-        global_batch,
-        microbatch_size,
-        multiple_of,
-        objective,
-        solver,
-    )
+    with working(f"planning {counted(nodes, 'node')}"):
+        made = plan_oobleck(
+            read,
+            nodes,
+            global_batch,
+            microbatch_size,
+            multiple_of,
+            objective,
+            solver,
+        )
     present(made, output, common, [pipelines_of(made)], layers=read.layers)
 
 
@@ -130,22 +131,24 @@ def templates(
         raise InvalidInputError(
             f"{len(limits)} memory limits for one kind of GPU", where="--memory-limit", fix="give one"
         )
-    made = plan_templates(
-        read_document(profile, Profile),
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        fault_tolerance=fault_tolerance,
-        microbatches=microbatches,
-        largest=largest,
-        memory_limit=limits[0] if limits else None,
-        gpu=gpu,
-        cluster=cluster,
-        overlay=overlay,
-    )
+    with working("planning templates"):
+        made = plan_templates(
+            read_document(profile, Profile),
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            fault_tolerance=fault_tolerance,
+            microbatches=microbatches,
+            largest=largest,
+            memory_limit=limits[0] if limits else None,
+            gpu=gpu,
+            cluster=cluster,
+            overlay=overlay,
+        )
     emit(made, output, common.as_json)
     if not common.quiet:
         print_table(COLUMNS, [_row(template) for template in made.templates], to_stderr=True)
     remark(promise(made))
+    wrote(output, f"rtk viz {output} -o templates.html")
 
 
 COLUMNS = ("nodes", "stages", "GPUs of a stage", "micro-batches", "iteration", "slowest stage")

@@ -23,6 +23,7 @@ from .options import (
     parse_link_delays,
     parse_places,
     parse_slow_places,
+    planning,
     present,
 )
 
@@ -50,7 +51,7 @@ def slipstream(
     ] = None,
     failures: Annotated[
         int | None,
-        typer.Option("--failures", min=0, help="So many dead workers, moved to where they cost least (normalized)."),
+        typer.Option("--failures", min=0, help="Plan for N dead workers, moved to where they cost least."),
     ] = None,
     max_failures: Annotated[
         str | None,
@@ -70,7 +71,9 @@ def slipstream(
     ] = "1x1",
     cost: Annotated[
         Literal["heuristic", "scheduler"],
-        typer.Option("--cost", help="What normalization reckons with: ReCycle's heuristic, or real schedules."),
+        typer.Option(
+            "--cost", help="How places for failures are compared: by ReCycle's heuristic, or by real schedules."
+        ),
     ] = "heuristic",
     memory_limit: MemoryLimit = None,
     link_delay: LinkDelays = None,
@@ -122,7 +125,8 @@ def slipstream(
                 where="--max-failures",
                 fix="leave it out for one plan, or --failed and --failures for an atlas",
             )
-        made = rerouted(atlas, units, failures, asked.effort)
+        with planning(pp, dp, microbatches):
+            made = rerouted(atlas, units, failures, asked.effort)
         present(made, output, common, _advice(made), effort.require_optimal, read.layers)
         return
     with progress() as bar:

@@ -13,7 +13,7 @@ from ..schemas.files import STANDARD_STREAM
 from ..schemas.profile import TIMES, UNTIE, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
 from ..schemas.quantities import SHARE
 from ..schemas.site import read_cluster, with_gpu
-from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, quantity
+from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, quantity, wrote
 from .job import gives
 from .probe import links
 from .profile_refine import compare, refine
@@ -188,6 +188,7 @@ def model(
                 f"layers {layer.tied_to} and {place} share a matrix (tied weights): `rtk run` cannot train them in "
                 f"different stages yet; to run them, {UNTIE}"
             )
+    wrote(output, f"rtk plan pipeline {output} --pp 2 --dp 2 --microbatches 8 -o plan.json")
     recomputed_bytes = profile.model.get("recomputed_bytes")
     if recomputed_bytes:
         remark(

@@ -27,7 +27,7 @@ HEADINGS = ("policy", *SHARES, "GPU-h lost", "cost", "memory")  # within 100 col
 
 @grouped
 def command(
-    profile: Annotated[str, typer.Option("--profile", help="The profile of the model.")],
+    profile: Annotated[str, typer.Option("--profile", help="The model's profile.")],
     trace: Annotated[
         str,
         typer.Option(
@@ -40,26 +40,30 @@ def command(
         int | None, typer.Option("--dp", min=1, help="Pipelines. Default: as many as the cluster's nodes hold.")
     ] = None,
     policies: Annotated[
-        str | None, typer.Option("--policies", metavar="NAME,…", help="Which, with commas between them. Default: all.")
+        str | None, typer.Option("--policies", metavar="NAME,…", help="Recovery policies to replay. Default: all.")
     ] = None,
     cluster: ClusterOption = None,
-    tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", min=1, help="GPUs of a worker.")] = 1,
+    tensor_parallel: Annotated[
+        int, typer.Option("--tensor-parallel", min=1, help="Tensor-parallel degree: GPUs of a worker.")
+    ] = 1,
     schedule: Annotated[
         LeanSchedule,
-        typer.Option("--schedule", help="Of pipelines whose policy has no schedule of its own."),
+        typer.Option("--schedule", help="Pipeline schedule, for policies that do not bring their own."),
     ] = "1f1b",
     memory_limit: MemoryLimit = None,
     cost: Annotated[
         list[str] | None,
-        typer.Option("--cost", metavar="NAME=VALUE", help="What a change costs, such as restart_s=10min. Repeatable."),
+        typer.Option("--cost", metavar="NAME=VALUE", help="Cost of a change, such as restart_s=10min. Repeatable."),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="DURATION", help="End there, such as 12h or 30d. Default: the last event."),
+        typer.Option(
+            "--until", metavar="DURATION", help="End of the replay, such as 12h or 30d. Default: the last event."
+        ),
     ] = None,
     *,
     reading: ReadingOptions,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, which share the policies.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes that share the policies.")] = 1,
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", help="Where to write the report; `-` is standard output, .gz compresses."),
@@ -67,7 +71,7 @@ def command(
     ] = None,
     html: Annotated[
         str | None,
-        typer.Option("--html", help="Where to write a page with pictures, to be mailed."),
+        typer.Option("--html", help="Where to write an HTML page with the results."),
         Writes("a web page"),
     ] = None,
     seed: Seed = 0,
@@ -77,9 +81,9 @@ def command(
 
     Node n of the trace's first nodes holds the n-th workers in (pipeline, stage) order, as torchrun would start them;
     nodes beyond the job's are spares, which are paid for. Without --cluster a node is one worker. Goodput is a share of
-    what the job's nodes would train with --schedule if none ever failed; a policy exceeds 100 % with a better schedule,
-    or on spares. "all well" is the throughput with all nodes there, as a share of the same; then shares of the job's
-    time: working, on work that was lost, paused, waiting.
+    what the job's nodes would train, with the fastest plan for the job's shape, if none ever failed; a policy exceeds
+    100 % with other pipelines, stages or orders. "all well" is the throughput with all nodes there, as a share of the
+    same; then shares of the job's time: working, on work that was lost, paused, waiting.
     """
     from ..planners.recovery.catalogue import parse_policies
     from ..replaying import replay

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 import typer
 
 from ..schemas.errors import InvalidInputError, remark
+from ..schemas.pace import beyond_in_words
 from ..schemas.text import counted, listed
 from ..schemas.timeline import IterationTime, iteration_time_s
 from .console import SETTINGS
@@ -100,6 +101,7 @@ class RunStory:
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
         self.failures = 0
         self.joins = 0
+        self.pace = ""  # why iterations take longer than planned
         self.slow: dict[str, str] = {}  # links and workers, as they are now: how slow, or that they are broken
         self.found = dict.fromkeys(("slow_link", "slow_worker", "broken_link"), 0)
         self.lost_s = 0.0
@@ -143,6 +145,8 @@ class RunStory:
                 words = self._recover(dated, at_s)
             case said.JobEnded():
                 words, more = self._finish(dated)
+            case said.PaceExplained():
+                self.pace = dated.why  # said at the end, and in the live view
             case _:
                 words = self._happen(dated, at_s)
         return _finite(dated.as_json() | more), words
@@ -201,6 +205,7 @@ class RunStory:
         is_adapted = self._has_news and before == set(self.seats.values()) and not self._broken
         self._has_news = False
         self._is_first = True
+        self.pace = ""
         self._find_ways(epoch.detours, epoch.sidesteps)
         parts = [
             f"{'adapted: ' if is_adapted else ''}epoch {self.epoch}: {counted(self.live_workers, 'worker')}",
@@ -290,11 +295,11 @@ class RunStory:
 
     def _finish(self, end: "JobEnded") -> tuple[str, dict[str, Any]]:
         self.end = end
-        usual_s, planned_s = iteration_time_s(self._times), iteration_time_s(self._predicted)
+        usual_s, usually_s = iteration_time_s(self._times), iteration_time_s(self._predicted)
         more = {
             "iteration_time_s": usual_s if end.iteration_time_s is None else end.iteration_time_s,
             "loss": self.loss,
-            "predicted_iteration_time_s": self.predicted_s if planned_s is None else planned_s,
+            "predicted_iteration_time_s": self.predicted_s if usually_s is None else usually_s,
             "paced": self.facts.paced,
             "failures": self.failures,
             "joins": self.joins,
@@ -309,7 +314,11 @@ class RunStory:
             self.lost_in_words() if changes else "",
             _speed(more["iteration_time_s"], more["predicted_iteration_time_s"], self.facts.paced),
         ]
-        return "\n".join([*because, " · ".join(part for part in parts if part)]), more
+        lines = [*because, " · ".join(part for part in parts if part)]
+        took_s, planned_s = more["iteration_time_s"], more["predicted_iteration_time_s"]
+        if self.pace and took_s and planned_s:
+            lines.append(beyond_in_words(took_s / planned_s - 1, self.pace))
+        return "\n".join(lines), more
 
     # Figures
 

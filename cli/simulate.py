@@ -1,16 +1,20 @@
 """`rtk simulate`: a plan on a virtual clock."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..planners.recovery.answers import answers_for, remedies_of
 from ..runners.program import Sending
-from ..schemas.errors import RuntimeFailedError
+from ..schemas.errors import InvalidInputError, RuntimeFailedError, remark
+from ..schemas.fields import MOST_TIMELINE_SPANS
+from ..schemas.files import STANDARD_STREAM
 from ..schemas.quantities import DURATION, print_bytes, print_change, print_number, print_percent, print_time, time_unit
 from ..schemas.site import Site, site_of
-from .console import Common, Seed, grouped, print_document, print_table, quantity
+from ..schemas.text import counted, listed
+from .console import Common, Seed, grouped, print_document, print_table, quantity, suggest, working, wrote
 from .options import (
     TIMELINE,
     AnswerOptions,
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from ..runners.virtual.job import SimulatedRun, SwitchCosts
     from ..schemas.plan import Plan
     from ..schemas.timeline import Timeline
+    from ..schemas.trace import Trace
 
 
 @grouped
@@ -87,14 +92,20 @@ def command(
     site = site_of(cluster, overlay)
     conditions, failed = conditioned(read, parse_slow_places(slow), parse_link_delays(link_delay), site)
     if inject is None and not failed:
-        _simulate(conditions, read, jitter, seed, transport, iterations, timeline, common.as_json)
+        with working(f"simulating {counted(iterations, 'iteration')}"):
+            _simulate(conditions, read, jitter, seed, transport, iterations, timeline, common.as_json)
+        _say_next(plan, timeline)
         return
     costs = _costs(read, profile, site, heartbeat_limit, regroup)
     answers = answers_for(conditions, how.policy, how.atlas, how.normalize_within, how.host_memory)
     remedies = remedies_of(how.mitigate, read, how.policy)
     trace = failing(conditions, failed, lambda left: None if inject is None else read_valid_trace(inject, left))
-    story = story_of(conditions, trace, iterations, answers, remedies, costs, jitter, seed, transport)
+    _require_few(read, iterations)
+    with working(f"simulating {counted(iterations, 'iteration')}"):
+        story = story_of(conditions, trace, iterations, answers, remedies, costs, jitter, seed, transport)
     _tell(story, iterations, jitter, timeline, common.as_json)
+    _tell_unreached(trace, story, iterations)
+    _say_next(plan, timeline)
 
 
 def _simulate(
@@ -110,11 +121,14 @@ def _simulate(
     """Execute a plan, and repeat it."""
     from ..runners.simulator import simulate
 
+    if timeline is not None:
+        _require_few(plan, iterations)
     simulation = simulate(plan, jitter, seed, transport)
     # Jitter may make operations shorter than the plan says, and so an iteration shorter than the plan's bound.
     bound_s = 0.0 if jitter else min(_bound_s(plan), simulation.iteration_time_s)
     report = simulation.report(plan, bound_s)
-    _write(timeline, simulation.repeated(iterations) if iterations > 1 else simulation.timeline)
+    if timeline is not None:
+        _write(timeline, simulation.repeated(iterations) if iterations > 1 else simulation.timeline)
     if as_json:
         print_document(report)
     else:
@@ -201,6 +215,46 @@ def _tell(story: "SimulatedRun", iterations: int, jitter: float, timeline: str |
             fix="a stage needs one worker that lives; let one join before the last one fails"
             if not any(isinstance(one, JobRestarting) for _, one in story.announced)
             else "`rtk run --checkpoint` goes on from there with new processes",
+        )
+
+
+def _say_next(plan: str, timeline: str | None) -> None:
+    """Say what was written; and how to look at it, or at the plan."""
+    drawn = plan if timeline is None else timeline
+    then = f"rtk viz {drawn} -o {Path(drawn.removesuffix('.gz')).with_suffix('.html')}"
+    if timeline is not None:
+        wrote(timeline, then)
+    elif plan != STANDARD_STREAM:
+        suggest(then)
+
+
+def _require_few(plan: "Plan", iterations: int) -> None:
+    """Refuse at once more operations than a timeline holds; says how many iterations fit."""
+    operations = sum(len(worker.order.split()) for worker in plan.workers if worker.order)
+    if operations * iterations > MOST_TIMELINE_SPANS:
+        raise InvalidInputError(
+            f"that is {operations * iterations:,} operations; a timeline has up to {MOST_TIMELINE_SPANS:,}",
+            where=f"--iterations {iterations}",
+            fix=f"take at most {max(MOST_TIMELINE_SPANS // operations, 1):,}, of {operations:,} operations each",
+        )
+
+
+def _tell_unreached(trace: "Trace", story: "SimulatedRun", iterations: int) -> None:
+    """Say which events of a trace came too late to happen."""
+    late = [
+        f"{event.kind} {event.worker or event.link or event.node} {when}"
+        for event in trace.events
+        for when, is_late in (
+            (f"in iteration {event.iteration}", event.iteration is not None and event.iteration >= iterations),
+            (f"at {print_time(event.time_s or 0.0)}", event.time_s is not None and event.time_s > story.total_s),
+        )
+        if is_late
+    ]
+    if late:
+        remark(
+            f"warning: {counted(len(late), 'event')} came after the end of the simulation, and did not happen: "
+            f"{listed(late)}; it has {counted(iterations, 'iteration')}, from 0, and takes {print_time(story.total_s)} "
+            "(--iterations makes it longer)"
         )
 
 

@@ -1,4 +1,4 @@
-"""`rtk trace`: what happens to clusters, read from other people's files, made up, and told in numbers."""
+"""`rtk trace`: failures and slow-downs of clusters: converted from other formats, generated, and summarized."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..runners.traces.read import TraceOptions
 
 
-# `rtk trace generate`: traces made up from rates of failures and times of repair.
+# `rtk trace generate`: traces from failure rates and repair times.
 
 
 @dataclass(frozen=True)
@@ -27,41 +27,46 @@ class FaultOptions:
 
     mtbf: Annotated[
         str | None,
-        typer.Option("--mtbf", metavar="DURATION", help="Of one node, from repaired to failed, such as 30d."),
+        typer.Option("--mtbf", metavar="DURATION", help="Mean time between failures of a node, such as 30d."),
     ] = None
     repair: Annotated[
-        str | None, typer.Option("--repair", metavar="DURATION", help="Mean time until a node is back, such as 4h.")
+        str | None, typer.Option("--repair", metavar="DURATION", help="Mean time to repair a node, such as 4h.")
     ] = None
     distribution: Annotated[
         Literal["exponential", "weibull"],
-        typer.Option("--distribution", help="Of times between failures, of nodes and racks."),
+        typer.Option("--distribution", help="Distribution of the times between failures."),
     ] = "exponential"
     shape: Annotated[
-        float, typer.Option("--shape", help="Weibull's: below 1 failures come early, above 1 nodes wear out.")
+        float,
+        typer.Option("--shape", help="Shape of the Weibull distribution: below 1 failures come early, above 1 late."),
     ] = SHAPE
     repairs: Annotated[
         Literal["exponential", "lognormal", "fixed"],
-        typer.Option("--repair-distribution", help="Of repair times, of nodes and racks."),
+        typer.Option("--repair-distribution", help="Distribution of the repair times."),
     ] = "exponential"
     repair_sigma: Annotated[
         float,
-        typer.Option("--repair-sigma", help="Of lognormal repair times: the standard deviation of the logarithm."),
+        typer.Option("--repair-sigma", help="Standard deviation of the logarithm of lognormal repair times."),
     ] = SIGMA
-    rack_size: Annotated[int | None, typer.Option("--rack-size", min=1, help="So many nodes also fail together.")] = (
-        None
-    )
-    rack_mtbf: Annotated[str | None, typer.Option("--rack-mtbf", metavar="DURATION", help="Of a rack.")] = None
+    rack_size: Annotated[
+        int | None, typer.Option("--rack-size", min=1, help="Nodes of a rack, which also fail together.")
+    ] = None
+    rack_mtbf: Annotated[
+        str | None, typer.Option("--rack-mtbf", metavar="DURATION", help="Mean time between failures of a rack.")
+    ] = None
     rack_repair: Annotated[
         str | None,
-        typer.Option("--rack-repair", metavar="DURATION", help="Mean time until a rack is back; else --repair."),
+        typer.Option("--rack-repair", metavar="DURATION", help="Mean time to repair a rack; default: --repair."),
     ] = None
     slow_every: Annotated[
         str | None, typer.Option("--slow-every", metavar="DURATION", help="Mean time between slow episodes of a node.")
     ] = None
-    slow_lasts: Annotated[str, typer.Option("--slow-lasts", metavar="DURATION", help="Their mean time.")] = EPISODE
-    slow_factor: Annotated[float, typer.Option("--slow-factor", help="Operations then take so many times as long.")] = (
-        FACTOR
-    )
+    slow_lasts: Annotated[
+        str, typer.Option("--slow-lasts", metavar="DURATION", help="Mean length of a slow episode.")
+    ] = EPISODE
+    slow_factor: Annotated[
+        float, typer.Option("--slow-factor", help="How many times as long operations then take.")
+    ] = FACTOR
     slow_link_every: Annotated[
         str | None,
         typer.Option(
@@ -70,18 +75,20 @@ class FaultOptions:
             help="Mean time between slow episodes of a link between neighbouring nodes.",
         ),
     ] = None
-    slow_link_lasts: Annotated[str, typer.Option("--slow-link-lasts", metavar="DURATION", help="Their mean time.")] = (
-        EPISODE
-    )
+    slow_link_lasts: Annotated[
+        str, typer.Option("--slow-link-lasts", metavar="DURATION", help="Mean length of a slow episode of a link.")
+    ] = EPISODE
     slow_link_delay: Annotated[
-        str, typer.Option("--slow-link-delay", metavar="DURATION", help="What a message then takes in all.")
+        str, typer.Option("--slow-link-delay", metavar="DURATION", help="Time that a message then takes.")
     ] = DELAY
 
 
 @grouped
 def generate(
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=MOST_NODES, help="How many, called node1, node2, ….")],
-    days: Annotated[float, quantity(DAYS, "--days", "How long the trace is.")],
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, max=MOST_NODES, help="Number of nodes; they are called node1, node2, ….")
+    ],
+    days: Annotated[float, quantity(DAYS, "--days", "Length of the trace.")],
     faults: FaultOptions,
     output: Output = STANDARD_STREAM,
     seed: Seed = 0,
@@ -89,7 +96,7 @@ def generate(
     debug: Debug = False,
     force: Force = False,
 ) -> None:
-    """Make up a trace: nodes that fail and are repaired, racks that fail as a whole, slow nodes and slow links.
+    """Generate a trace: nodes that fail and are repaired, racks that fail as a whole, slow nodes and slow links.
 
     Each is a renewal process with random numbers of its own: the same seed gives the same bytes, and more nodes, or
     slow episodes beside failures, leave the others as they were. All nodes are new at 0.
@@ -115,9 +122,11 @@ def generate(
     count = write_events(output, trace_generate(nodes=nodes, days=days, seed=seed, **vars(faults)))
     if output != STANDARD_STREAM:
         remark(f"wrote {output}: {count} events")
+    if (faults.mtbf, faults.rack_mtbf, faults.slow_every, faults.slow_link_every) == (None,) * 4:
+        remark("warning: nothing fails in this trace, and nothing is slow: give --mtbf 30d --repair 4h, say")
 
 
-app = typer.Typer(no_args_is_help=True, help="Traces of failures and slow-downs: convert, make up, and look at them.")
+app = typer.Typer(no_args_is_help=True, help="Traces of failures and slow-downs: convert, generate and summarize them.")
 
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The trace, .gz or not; `-` is standard input.")]
@@ -137,11 +146,11 @@ class ReadingOptions:
             "--nodes",
             min=1,
             max=MOST_NODES,
-            help="How many there are at the start, where the trace does not say, as lists of faults.",
+            help="Nodes at the start, where the trace does not say, as lists of faults.",
         ),
     ] = None
     leaving: Annotated[
-        Literal["random", "newest"], typer.Option("--leaving", help="Who leaves when a count drops.")
+        Literal["random", "newest"], typer.Option("--leaving", help="Which nodes leave when a count drops.")
     ] = "random"
     slow_faults: Annotated[
         bool,
@@ -163,7 +172,9 @@ class TimingOptions(ReadingOptions):
     link_time: Annotated[
         str | None,
         typer.Option(
-            "--link-time", metavar="DURATION", help="What a message between nodes takes, for links slow by a factor."
+            "--link-time",
+            metavar="DURATION",
+            help="Time of a message between nodes, for links that are slow by a factor.",
         ),
     ] = None
     seed: Seed = 0
@@ -220,7 +231,7 @@ def show(
     timing: TimingOptions,
     common: Common,
 ) -> None:
-    """Say what a trace is like: how long, how many nodes, how often some are lost and how many at once."""
+    """Summarize a trace: how long, how many nodes, how often some are lost and how many at once."""
     from ..runners.traces.verbs import trace_show
 
     found = trace_show(file, timing.reading())

@@ -52,11 +52,15 @@ def lacking(command: Any, ctx: Any, args: Iterable[str]) -> InvalidInputError | 
     ]
     if not missing:
         return None
+    from .job import homes_of  # it knows the commands, which know this
+
     path, is_one = ctx.command_path, len(missing) == 1
+    homes = homes_of(path.partition(" ")[2], missing)
+    add = f"add {joined(map(usage_of, missing))}{homes and f', or {homes}'}"
     return InvalidInputError(
         f"{joined(map(name_of, missing))} {'is' if is_one else 'are'} missing",
         where=path,
-        fix=f"add {joined(map(usage_of, missing))}; `{path} -h` says what {'it means' if is_one else 'they mean'}",
+        fix=f"{add}; `{path} -h` says what {'it means' if is_one else 'they mean'}",
     )
 
 

@@ -7,6 +7,8 @@ from typer.testing import CliRunner
 from rtk.cli.main import app
 
 COMMANDS = (
+    "init",
+    "config show",
     "profile",
     "profile model",
     "profile links",

@@ -4,16 +4,48 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
+from math import prod
 
 from ..schemas.conditions import LinkPlace
 from ..schemas.documents import digest
 from ..schemas.errors import InfeasibleError, InvalidInputError
-from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_WORKERS
+from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, MOST_OPERATIONS, MOST_WORKERS
 from ..schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker
 from ..schemas.profile import Connection, Layer, LayerCost, Profile, held_bytes
+from ..schemas.text import joined
+
+SPELLED = {"pp": "stages", "dp": "pipelines", "microbatches": "micro-batches"}
 
 # What a profile's `model` may say of the form in which the model is trained.
 FORM = ("cut", "dtype", "checkpointing")
+
+
+@dataclass(frozen=True)
+class SizeLimit:
+    """The most that a product of a shape's numbers may be.
+
+    Attributes:
+        what: it counts.
+        most: of that.
+        names: of the numbers.
+        each: how many of that for each.
+    """
+
+    what: str
+    most: int
+    names: tuple[str, ...]
+    each: int = 1
+
+
+LARGEST_JOB = (
+    SizeLimit("workers", MOST_WORKERS, ("pp", "dp")),
+    SizeLimit("micro-batches", MOST_MICROBATCHES, ("dp", "microbatches")),
+    SizeLimit("micro-batches times stages", MOST_CELLS, ("pp", "dp", "microbatches")),
+)
+PLANNED = (
+    SizeLimit("micro-batches of a pipeline", MOST_OF_A_PIPELINE, ("microbatches",)),
+    SizeLimit("operations (F, I and W of each micro-batch)", MOST_OPERATIONS, ("pp", "dp", "microbatches"), each=3),
+)
 
 
 @dataclass(frozen=True)
@@ -34,17 +66,42 @@ class Shape:
     tensor_parallel: int = 1
 
     def __post_init__(self) -> None:
-        for what, size, most in (
-            ("workers", self.pp * self.dp, MOST_WORKERS),
-            ("micro-batches", self.dp * self.microbatches, MOST_MICROBATCHES),
-            ("micro-batches times stages", self.pp * self.dp * self.microbatches, MOST_CELLS),
-        ):
-            if size > most:
-                raise InvalidInputError(
-                    f"{size:,} {what} are more than {most:,}",
-                    where="pp, dp and microbatches",
-                    fix="give fewer stages, pipelines or micro-batches",
-                )
+        self._require(LARGEST_JOB)
+
+    def require_plannable(self) -> None:
+        """Refuse at once what would be planned for hours; says what fits.
+
+        Raises:
+            InvalidInputError: there are more operations, or micro-batches in a pipeline, than are planned.
+        """
+        self._require(PLANNED)
+
+    def _require(self, bounds: Sequence[SizeLimit]) -> None:
+        sizes = {name: int(getattr(self, name)) for name in SPELLED}
+        for bound in bounds:
+            size = bound.each * prod(sizes[name] for name in bound.names)
+            if size > bound.most:
+                what = f"that is {size:,} {bound.what}; up to {bound.most:,} are planned"
+                raise InvalidInputError(what, **_way_out(sizes, bound))
+
+
+def _way_out(sizes: Mapping[str, int], broken: SizeLimit) -> dict[str, str]:
+    """Which number to make smaller, and the largest that all bounds admit beside the others."""
+    fits = {
+        name: min(
+            bound.most // (bound.each * prod(sizes[other] for other in bound.names if other != name))
+            for bound in (*LARGEST_JOB, *PLANNED)
+            if name in bound.names
+        )
+        for name in broken.names
+    }
+    name = max(broken.names, key=lambda one: (fits[one] > 0, sizes[one]))
+    others = [f"{sizes[one]:,} {words}" for one, words in SPELLED.items() if one != name and fits[name]]
+    beside = f"with {joined(others)} " if others else ""
+    return {
+        "where": f"--{name} {sizes[name]}",
+        "fix": f"{beside}take at most {max(fits[name], 1):,} {SPELLED[name]}",
+    }
 
 
 def template_of(profile: Profile, shape: Shape) -> Template:
@@ -82,6 +139,7 @@ def plan_without_orders(profile: Profile, shape: Shape, planner: Planner) -> Pla
         InvalidInputError: a link or limit that the shape does not have.
         InfeasibleError: the profile cannot be cut into that many stages, or a device cannot hold one.
     """
+    shape.require_plannable()
     template = template_of(profile, shape)
     return Plan(
         planner=planner,

@@ -3,13 +3,14 @@
 import ctypes
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..schemas.errors import InvalidInputError, RuntimeFailedError
+from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 
 if TYPE_CHECKING:
     from .nursery import Forked, Nursery
@@ -140,6 +141,24 @@ def be_rank(command: str) -> None:
             fix=f"start it as `torchrun --nproc-per-node 8 --no-python {command}`, or here with --processes N",
         )
     die_with_launcher()
+
+
+def main(training: Callable[[], object]) -> None:
+    """Run a script's training under torchrun, and end with one message where it fails, in place of a traceback a rank.
+
+    Args:
+        training: without arguments.
+
+    Raises:
+        SystemExit: with the error's exit code.
+    """
+    try:
+        training()
+    except RtkError as error:
+        # Wrong input is as wrong for all ranks; which of them lost touch with whom only each can say.
+        if os.environ.get("RANK", "0") == "0" or not isinstance(error, InvalidInputError):
+            print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def several(ranks: int) -> int:

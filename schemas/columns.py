@@ -257,6 +257,7 @@ def _workers_of(columns: TimelineColumns, part: Selection) -> TimelineColumns:
 
     if part.pipelines is None and part.workers is None:
         return columns
+    columns = columns.aligned()  # 0 stays the first span of all
     mine = np.array([wanted(name) for name in columns.names], dtype=bool)
     shown = columns.taken(mine[columns.worker]) if len(columns) else columns
     return replace(
@@ -267,7 +268,7 @@ def _workers_of(columns: TimelineColumns, part: Selection) -> TimelineColumns:
             for event in columns.events
             if event.worker is None or not WORKER.fullmatch(event.worker) or wanted(event.worker)
         ),
-        is_cut=columns.is_cut or bool(columns.first_start_s == 0),
+        is_cut=True,
     )
 
 

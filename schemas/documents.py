@@ -31,6 +31,8 @@ FORMAT_VERSION = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
 # Beside seconds, the numbers without a unit that may be fractions.
 FLOATS = frozenset({"bubble_ratio", "factor", "gap", "slowdown", "weight_wait"})
 
+NOT_OURS = "give a file that rtk has written, or correct the place"
+
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 
 
@@ -196,12 +198,14 @@ def _parse_json(data: bytes, source: str) -> Any:
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=unique_keys)
     except UnicodeDecodeError as error:
-        raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=source) from error
+        raise InvalidInputError(
+            f"the file is not UTF-8 text (byte {error.start})", where=source, fix=NOT_OURS
+        ) from error
     except json.JSONDecodeError as error:
         where = f"{source}, line {error.lineno} column {error.colno}"
-        raise InvalidInputError(f"the file is not valid JSON: {error.msg}", where=where) from error
+        raise InvalidInputError(f"the file is not valid JSON: {error.msg}", where=where, fix=NOT_OURS) from error
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"the file is not valid JSON: {error}", where=source) from error
+        raise InvalidInputError(f"the file is not valid JSON: {error}", where=source, fix=NOT_OURS) from error
 
 
 def _validate(body: dict[str, Any], kind: type[D], source: str, tolerate_unknown: bool) -> D:

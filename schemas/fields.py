@@ -29,6 +29,12 @@ MOST_MICROBATCHES = 10_000_000
 # Micro-batches of each stage: what is computed in an iteration. Planning takes a second for some millions of them.
 MOST_CELLS = 100_000_000
 
+# What is planned or put on a timeline: some minutes of work, and some GB. The largest jobs have 2,048 workers with 256
+# micro-batches, each F, I and W: 1.6 million operations.
+MOST_OPERATIONS = 5_000_000
+MOST_TIMELINE_SPANS = 10_000_000
+MOST_OF_A_PIPELINE = 50_000  # micro-batches: the time to plan grows with their square
+
 LayerNumber = Annotated[int, Ge(0), Lt(MOST_LAYERS + 1)]
 
 # Unknown keys are errors here; `documents.py` lets those of a later minor version pass with a warning.

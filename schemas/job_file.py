@@ -19,6 +19,7 @@ from .text import listed, near
 
 FILE_NAME = "rtk.toml"
 MOST_BYTES = 1 << 18  # nobody writes so much by hand
+MOST = 10**15  # of a whole number
 TABLES = {
     "model": "what is trained, and its profile",
     "cluster": "the machines",
@@ -149,7 +150,7 @@ KEYS = (
            _at("--transport", "run", "simulate")),
     JobKey("training", "checkpoint", _TEXT, '"checkpoints"', "Save checkpoints in this folder.",
            _at("--checkpoint", *_LED), is_path=True, only=_LEADING),
-    JobKey("training", "checkpoint_every", _COUNT, "100", "Iterations between checkpoints; 0: only at the end.",
+    JobKey("training", "checkpoint_every", _NUMBER, "100", "How often: so many iterations, or a time as in \"10min\".",
            _at("--checkpoint-every", *_LED), only=_LEADING),
     JobKey("training", "heartbeat_limit", _NUMBER, '"2s"', "Silence after which a worker is lost.",
            _at("--heartbeat-limit", *_STORIES), only=_LEADING),
@@ -168,7 +169,7 @@ WITHOUT_KEY = frozenset({
     "--link-delay", "--slow", "--slow-link", "--failed", "--failures", "--max-failures", "--failure-unit", "--from",
     "--solver", "--time-limit", "--require-optimal", "--jobs", "--inject", "--resume", "--worker", "--coordinator",
     "--interface", "--secret-file", "--patience", "--listen", "--log", "--standby", "--jitter", "--regroup",
-    "--json", "--quiet", "--debug",
+    "--json", "--quiet", "--debug", "--force",
 })  # fmt: skip
 
 JobValue = str | bool | tuple[str, ...]
@@ -234,7 +235,7 @@ def read_job_file(path: str) -> JobFile:
         tree = tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=path) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
         raise _no_toml(str(error), path) from None
     return _checked(tree, path, _lines_of(text))
 
@@ -323,9 +324,8 @@ def _texts(key: JobKey, value: object, where: str) -> JobValue:
     if key.kind is _FLAG and isinstance(value, bool):
         return value
     if not items or not all(_fits(key.kind, one) for one in items):
-        cut = _shown(value)[:60]
         raise InvalidInputError(
-            f"{key.name} is {key.kind}, not {cut}", where=where, fix=f"write {key.name} = {key.example}, say"
+            f"{key.name} is {key.kind}, not {_cut(value)}", where=where, fix=f"write {key.name} = {key.example}, say"
         )
     texts = tuple(str(one) for one in items)
     return texts if key.kind is _TEXTS else ",".join(texts)
@@ -333,8 +333,17 @@ def _texts(key: JobKey, value: object, where: str) -> JobValue:
 
 def _fits(kind: ValueKind, value: object) -> bool:
     """Whether a value, or an item of a list, is of a kind; true and false are numbers to Python only."""
+    if isinstance(value, int) and abs(value) > MOST:
+        return False
     taken: dict[ValueKind, tuple[type, ...]] = {_COUNT: (int,), _NUMBER: (int, float, str), _LIST: (int, float, str)}
     return isinstance(value, taken.get(kind, (str,))) and not isinstance(value, bool)
+
+
+def _cut(value: object) -> str:
+    try:
+        return _shown(value)[:60]
+    except ValueError:  # Python prints no number of thousands of digits
+        return "so large a number"
 
 
 def _shown(value: object) -> str:

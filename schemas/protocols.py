@@ -9,8 +9,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .conditions import Conditions
+    from .pace import PaceReport
     from .plan import Layers, Place, Plan
     from .replay import Fleet, Moment, TrainingState, Transition
+    from .timeline import Timeline
 
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -186,6 +188,14 @@ class JobAdvice(Protocol):
 
         Args:
             is_resumed: whether the job may have begun under another coordinator.
+        """
+        ...
+
+    def pace(self, plan: "Plan", timeline: "Timeline") -> "PaceReport":
+        """How a run keeps up with its plan, and why not.
+
+        Raises:
+            InvalidInputError: the timeline has nothing of the plan.
         """
         ...
 

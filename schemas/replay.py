@@ -167,10 +167,10 @@ class ReplayReport(Displayed):
         return found
 
 
-# Why a goodput can be above 1.
+# Why a goodput can be above 1; spares only take the places of others, and train nothing more.
 ABOVE = (
-    "where a policy trains more than the job's own nodes and schedule would without any failure: on spare nodes, or "
-    "with a better schedule"
+    "where a policy trains more on as many nodes than the fastest plan for the job's shape: with other pipelines, "
+    "stages or orders"
 )
 NodePair = tuple[str, str]  # two nodes in ascending order; one named twice stands for the paths inside it
 

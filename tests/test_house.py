@@ -44,10 +44,11 @@ def test_every_source_file_stands_in_a_package() -> None:
 
 
 def test_shipped_data_is_listed() -> None:
-    """The JSON Schemas, the typing marker, the papers' traces and what was measured beside them are package data."""
+    """The JSON Schemas, the typing marker, the papers' traces and measurements, and pages' assets are package data."""
     data = PYPROJECT["tool"]["setuptools"]["package-data"]
     traces = {"rtk.benchmarks.papers": ["measured.json", "traces/*"]}
-    assert data == {"rtk": ["py.typed"], "rtk.schemas": ["*.schema.json"], **traces}
+    page = {"rtk.viz": ["page.css", "page.js"]}
+    assert data == {"rtk": ["py.typed"], "rtk.schemas": ["*.schema.json"], **page, **traces}
     assert (ROOT / "py.typed").exists()
 
 

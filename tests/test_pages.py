@@ -176,6 +176,14 @@ def test_every_page_has_a_place_in_the_navigation() -> None:
     assert there <= {name.lstrip("/") for name in named}
 
 
+def test_pages_for_users_speak_plainly() -> None:
+    """Words that only we understand stand in the pages for contributors, and in those that programs write."""
+    ours = re.compile(r"heeds?\b|\bmade up\b|slips? of the pen|beside ours|told anew|who sits|to be mailed|the house\b")
+    for page in (ROOT / "docs").rglob("*.md"):
+        if page.stem not in ("house", "developing", "benchmarks", "reproductions", "cli"):
+            assert ours.findall(page.read_text()) == [], page.name
+
+
 def test_the_version_is_one_everywhere() -> None:
     """The package, the citation and the change log name the same version."""
     version = __import__("rtk").__version__

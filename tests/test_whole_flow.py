@@ -16,7 +16,15 @@ from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
-from rtk.whole_flow import FAULTS, ITERATIONS, MARGIN, Pace, QuickstartIteration, QuickstartResult, quickstart
+from rtk.whole_flow import (
+    FAULTS,
+    ITERATIONS,
+    MARGIN,
+    QuickstartIteration,
+    QuickstartResult,
+    QuickstartTimes,
+    quickstart,
+)
 from rtk.wiring import inject
 
 from .cli.shell import rtk
@@ -167,7 +175,7 @@ def test_times_far_from_the_plan_are_explained(
 
 def _result(differences: Sequence[float] = (0.0,), **more: Any) -> QuickstartResult:
     iterations = tuple(QuickstartIteration(n, 4, 1.0, 2.0 + apart, 2.0) for n, apart in enumerate(differences))
-    return QuickstartResult(iterations, (Pace(4, 2.0, 3.0), Pace(3, 4.0, 4.0)), 1.25, **more)
+    return QuickstartResult(iterations, (QuickstartTimes(4, 2.0, 3.0), QuickstartTimes(3, 4.0, 4.0)), 1.25, **more)
 
 
 def test_equal_losses_are_called_equal() -> None:

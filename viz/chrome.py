@@ -86,7 +86,7 @@ def _names(pids: dict[str, int], prefix: str) -> Iterator[Record]:
 
 def _operations(shown: TimelineColumns, pids: dict[str, int]) -> Iterator[str]:
     """A complete event for each span."""
-    pid_of = [pids[name] for name in shown.names]
+    pid_of = [pids.get(name, 0) for name in shown.names]  # 0: has no spans
     own_of = [worker_place(name)[0] for name in shown.names]
     for part in np.array_split(np.arange(len(shown)), len(shown) // PIECE + 1):
         fields = (shown.worker, shown.kind, shown.pipeline, shown.microbatch, shown.iteration)
@@ -114,7 +114,7 @@ def _operations(shown: TimelineColumns, pids: dict[str, int]) -> Iterator[str]:
 def _arrows(shown: TimelineColumns, pids: dict[str, int], number: int) -> Iterator[str]:
     """Messages: activations from F at stage i to F at stage i+1, gradients from I or B at stage i+1 to stage i."""
     receivers, senders = _messages(shown)
-    pid_of = np.array([pids[name] for name in shown.names], dtype=np.int64)
+    pid_of = np.array([pids.get(name, 0) for name in shown.names], dtype=np.int64)
     for part in np.array_split(np.arange(len(receivers)), len(receivers) // PIECE + 1):
         sender, receiver = senders[part], receivers[part]
         # Half-way: viewers tie an arrow to the slice around its time, and at an end another slice may begin.

@@ -290,7 +290,8 @@ def _shape_of(columns: TimelineColumns) -> str:
     """How many pipelines of how many stages there are, and how many micro-batches an iteration has."""
     if not len(columns):
         return ""
-    pipelines, stages = np.unique(columns.places[:, 0], return_counts=True)
+    places = [worker_place(worker) for worker in {*workers_of([columns]), *columns.layers}]
+    pipelines, stages = np.unique([pipeline for pipeline, _ in places], return_counts=True)
     computed = columns.is_computed
     numbers = columns.microbatch[computed]
     owned = np.unique(columns.pipeline[computed] * (numbers.max(initial=0) + 1) + numbers)

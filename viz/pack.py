@@ -52,7 +52,7 @@ class _Track:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _PackedTimeline:
     """A timeline that is drawn, with what of its spans is not in its columns."""
 
     columns: TimelineColumns
@@ -64,7 +64,7 @@ def pack(timelines: Sequence[LabelledColumns]) -> bytes:
     """Timelines, each aligned at its first span, as deflated data."""
     drawn = [(label, columns.aligned()) for label, columns in timelines]
     names = list(dict.fromkeys(name for _, columns in drawn for name in columns.others))
-    parts = [_Part(columns, _kinds(columns, names), _flags(columns)) for _, columns in drawn]
+    parts = [_PackedTimeline(columns, _kinds(columns, names), _flags(columns)) for _, columns in drawn]
     marks = marks_of(drawn)
     ends_s = [float(columns.end_s.max(initial=0.0)) for _, columns in drawn]
     end_s = max((*ends_s, *(mark.time_s for mark in marks)), default=0.0)
@@ -144,7 +144,7 @@ def _by_worker(columns: TimelineColumns) -> dict[str, list[Any]]:
     return gone
 
 
-def _groups(parts: list[_Part], tracks: list[_Track]) -> list[tuple[list[int], list[_Track]]]:
+def _groups(parts: list[_PackedTimeline], tracks: list[_Track]) -> list[tuple[list[int], list[_Track]]]:
     """Pipelines that are alike, with the rows of the first of them."""
     of_pipeline: dict[int, list[_Track]] = {}
     for track in tracks:
@@ -164,7 +164,7 @@ def _groups(parts: list[_Part], tracks: list[_Track]) -> list[tuple[list[int], l
     return list(alike.values())
 
 
-def _planes(parts: list[_Part], tracks: list[_Track], tick_s: float) -> Iterator[bytes]:
+def _planes(parts: list[_PackedTimeline], tracks: list[_Track], tick_s: float) -> Iterator[bytes]:
     """The columns of all spans."""
     if not tracks:
         return

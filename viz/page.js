@@ -148,7 +148,8 @@ window.rtk.ready = (async () => {
     order.sort((a, b) => placeOf(a) - placeOf(b));
     let y = 4, count = 0;
     for (const [k, one] of order) count += one.group.rows.filter((row) => !state.rows || state.rows(k, row.stage)).length;
-    const room = Math.max(window.innerHeight * 0.72 - top, 200);
+    const headings = groups.filter((one) => one.shown.length > 1).length;
+    const room = Math.max(window.innerHeight * 0.72 - top - HEAD * headings - 12 - 0.4 * 26, 200);
     rowHeight = state.fit ? Math.max(Math.min(room / Math.max(count, 1), 26), 2) : count > 24 ? 18 : 26;
     const headed = new Set();
     for (const [k, one] of order) {

@@ -62,8 +62,8 @@ svg { display: block; max-width: 100%; height: auto; }
 </style>"""
 
 _GUIDE = (
-    ("Goodput", "micro-batches that counted in the end, as a share of those that the job's nodes would have trained if "
-     f"none had ever failed or paused. It is above 100 % {ABOVE}."),
+    ("Goodput", "micro-batches that counted in the end, as a share of those that the job's nodes would have trained "
+     f"with the fastest plan for the job's shape, if none had ever failed or paused. It is above 100 % {ABOVE}."),
     ("Time", "dark green: so long would the fault-free cluster have taken for the same; pale green: the rest of the "
      "time at work, in which iterations took longer because nodes were missing or slow. The rest is not training."),
     ("GPU-hours", "present: of GPUs that were there; useful: that the fault-free cluster would have taken for the same "

@@ -15,6 +15,7 @@ from .templates import facts_of, least_share, rows_of
 BUBBLE = "·"
 SHORT = {"allreduce": "AR", "step": "S", "other": "?"}
 MAX_EVENTS = 10
+APART = "   "  # entries of the legend
 INDENT = 2  # of a template's nodes
 NARROWEST_BAR = 10
 # Without colours a character tells what it is.
@@ -107,15 +108,15 @@ def _legend(scene: Scene, width: int) -> list[Text]:
         Text.assemble(
             (SHORT.get(kind, kind), f"{INK} on {LOOKS[kind].colour}"),
             (LOOKS[kind].fill * 2, f"{LOOKS[kind].colour} on {LOOKS[kind].colour}"),
-            f" {LOOKS[kind].words.partition(' (')[0]}   ",
+            f" {LOOKS[kind].words.partition(' (')[0]}",
         )
         for kind in scene.kinds()
     ]
     lines = [Text()]
     for entry in [*entries, Text(f"{BUBBLE * 3} idle")]:
-        if lines[-1] and len(lines[-1]) + len(entry) > width:
+        if lines[-1] and len(lines[-1]) + len(APART) + len(entry) > width:
             lines.append(Text())
-        lines[-1].append_text(entry)
+        lines[-1].append_text(Text(APART) + entry if lines[-1] else entry)
     return lines
 
 

@@ -64,6 +64,8 @@ def _anchored(section: str) -> str:
         ids = "".join(f'<span id="{anchor}"></span>' for anchor in new)
         return f'{indent}{ids}<a href="#{anchors[0]}">{names}</a>'
 
+    # The theme lays the children of a block of code out below each other, as lines with numbers.
+    section = section.replace("<span></span><code>", '<span></span><code style="display: block">')
     # An option begins a line of the help: `  --pp`, `  -o, --output`, in a frame or without one.
     return re.sub(r"^([ │*]+)((?:-\w, +)?--[a-z][\w-]*(?:, --[a-z][\w-]*)*)", link, section, flags=re.MULTILINE)
 
@@ -163,11 +165,11 @@ def _keys(schema: dict[str, Any], name: str) -> Iterator[str]:
     if not (properties := schema.get("properties")):
         yield from (_type(schema, name), "")
         return
-    yield from ("| key | value | meaning |", "|---|---|---|")
+    yield from ("| key | value | meaning |", "|---|---|---|") if meanings else ("| key | value |", "|---|---|")
     for key, value in properties.items():
-        meaning = " ".join(meanings.get(key, value.get("description", "")).split()).replace("|", "\\|")
+        meaning = " ".join(meanings.get(key, "").split()).replace("|", "\\|")
         star = "*" if key in schema.get("required", ()) else ""
-        yield f"| `{key}`{star} | {_type(value, name)} | {meaning} |"
+        yield f"| `{key}`{star} | {_type(value, name)} |" + (f" {meaning} |" if meanings else "")
     yield ""
 
 

@@ -105,6 +105,7 @@ def opened(profile: Profile, asked: AtlasRequest, site: Site) -> tuple[Atlas, tu
     """
     known(asked.technique, get_args(Technique), "--technique")
     known(asked.cost, get_args(Cost), "--cost")
+    asked.shape.require_plannable()
     shape, there = asked.shape, site.troubles(asked.shape.pp, asked.shape.dp)
     asked = replace(
         asked,

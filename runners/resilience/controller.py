@@ -21,6 +21,7 @@ from ...schemas.documents import canonical, digest, to_tree, write_document
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
 from ...schemas.plan import Plan
 from ...schemas.protocols import Hand, JobAdvice, Replanned
+from ...schemas.text import counted, listed
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ...schemas.trace import Trace, TraceEvent, joins, link_ends, read_valid_trace
 from ..checkpoint import find, read_manifest, refuse_partial
@@ -38,6 +39,7 @@ from .events import (
     timeline_events,
 )
 from .journal import Journal, take
+from .pace import PaceFollower
 from .progress import INTERRUPTED
 from .protocol import Hello, Job, Welcome
 from .rules import CoordinatorRules
@@ -83,6 +85,9 @@ class JobController:
         self.restarts_at: int | None = None
         self.saved: str | None = None
         self._is_paced = False
+        self._follower = PaceFollower(self._advice.pace, plan)
+        self._missing = {worker.name: None for worker in plan.live_workers()}  # in this order
+        self._tells_who_comes = False
         self._crowding: Crowding | None = None
 
     def settings(self) -> dict[str, Any]:
@@ -110,8 +115,13 @@ class JobController:
         """
 
         def note(what: Announcement) -> None:
+            told = self._follower.note(what, rules.plan)
+            if told is not None:
+                announce(told)
             self._note(what)
             announce(what)
+
+        rules = CoordinatorRules(self.job)
 
         slows = self.trace is not None and any(event.kind.startswith("slow") for event in self.trace.events)
         monitor = self._advice.monitor(is_resumed=journal is not None) if is_watchful or slows else None
@@ -125,7 +135,7 @@ class JobController:
             log=lambda line: print(line, file=sys.stderr),
         )
         limits = Limits(heartbeat_s=self.how.heartbeat_limit_s)
-        return Server(CoordinatorRules(self.job), journal, secret, surroundings, host=host, port=port, limits=limits)
+        return Server(rules, journal, secret, surroundings, host=host, port=port, limits=limits)
 
     def warm_up(self) -> None:
         """Load what planning needs before the first worker dies."""
@@ -150,6 +160,7 @@ class JobController:
             RuntimeFailedError: training could not go on.
         """
         server = self.server(secret, announce, journal, host, port)
+        self._tells_who_comes = True
         is_ready(server)
         try:
             # Workers elsewhere are to hear that it is over; they would wait for another coordinator.
@@ -217,13 +228,19 @@ class JobController:
 
     def _welcome(self, hello: Hello) -> Welcome:
         self._is_paced = bool(hello.job.get("paced"))
+        self._follower.arrive(hello)
+        if self._missing.pop(hello.worker, "") is None and self._tells_who_comes:
+            rest = f"waiting for {listed(self._missing)}" if self._missing else "all are there"
+            remark(f"worker {hello.worker} is there; {rest}")
         if self._crowding is not None:
             self._crowding.arrive(hello)
         events = tuple(to_tree(event) for event in _events_of(self.trace, hello)) if self.trace else ()
-        return Welcome(1.0, 0.0, "", spans=self.how.timeline is not None, inject=events)
+        return Welcome(1.0, 0.0, "", spans=self.how.timeline is not None or self._follower.can_follow, inject=events)
 
     def _take_spans(self, worker: str, place: str, spans: tuple[tuple[str, float, float, int], ...]) -> None:
-        self._spans.extend((place, *span) for span in spans)
+        self._follower.take(place, spans)
+        if self.how.timeline is not None:
+            self._spans.extend((place, *span) for span in spans)
 
     def _timeline(self) -> Timeline:
         origin_s = min((start_s for _, _, start_s, _, _ in self._spans), default=0.0)
@@ -456,10 +473,12 @@ class LocalJob:
         """Lead the job, or the rest of it, with processes of its own, which read the plan from a descriptor."""
         controller, secret = self._controller, make_secret()
         with WorkerProcesses(self._nursery, keep=[plan]) as workers:
+            remark(f"starting {counted(len(controller.plan.live_workers()), 'worker')} …")
             server = controller.server(secret, _hear(report, controller, workers))
             arguments = ["run", f"/dev/fd/{plan}", *self._arguments]
-            _start_workers(workers, controller, arguments, server.address, secret)
+            # While the nursery loads torch, and not while workers need the cores.
             threading.Thread(target=controller.warm_up, name="warm-up", daemon=True).start()
+            _start_workers(workers, controller, arguments, server.address, secret)
             return _led(server, workers, controller)
 
 

@@ -518,6 +518,23 @@ class JobRestarting(Announcement):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PaceExplained(Announcement):
+    """Iterations take longer, or less long, than planned, and why.
+
+    Attributes:
+        planned_s, measured_s: an iteration.
+        why: what the difference is due to, the costliest first, in words.
+    """
+
+    event = "pace"
+    is_drawn = False
+
+    planned_s: float
+    measured_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStopping(Announcement):
     """The job was asked to stop, and does so after `iteration`, which is under way."""
 

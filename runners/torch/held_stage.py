@@ -68,6 +68,7 @@ class HeldStage:
         self.optimizer = optimizer(self.stage.parameters())
         self._persistent = frozenset(self.stage.layers.state_dict())
         self._kept: dict[str, torch.Tensor] | None = None
+        self.target_like: torch.Tensor | None = None  # of the shape and type of all targets, once one was seen
 
     def adapt(self, loss_scale: float, is_split: bool, hosted: Collection[tuple[int, int]] = ()) -> None:
         """Serve another plan with the same layers and optimizer; call it between iterations.
@@ -98,6 +99,7 @@ class HeldStage:
         Returns:
             The stage's output, or its scaled loss.
         """
+        self.target_like = target
         before = [(buffer, buffer.clone()) for buffer in self.stage.layers.buffers()]
         output = self.stage.forward("warm-up", inputs, target)
         self.stage.backward("warm-up", None if self.is_last else torch.zeros_like(output))

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Operation, print_operation
 from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span
@@ -273,8 +274,8 @@ class Iteration:
         number = rank.tags.microbatch(operation)
         message = Message("activation", operation.pipeline, operation.microbatch, rank.worker.stage - 1)
         received = self._messages.pop(message, None)
-        inputs = self.batch[number][0].to(held.device) if received is None else received
-        target = self.batch[number][1].to(held.device) if held.is_last else None
+        inputs = self._own(number, 0, rank.input_like).to(held.device) if received is None else received
+        target = self._target(number) if held.is_last else None
 
         def seed(place: int) -> None:  # before a layer of the stage computes
             seed_randomness(held.device, rank.seed, self.number, number, held.layers_range[0] + place)
@@ -284,6 +285,24 @@ class Iteration:
             held.gradients.add_loss(output)
             self._losses[number] = output.reshape(())
         return output
+
+    def _own(self, number: int, place: int, like: torch.Tensor | None) -> torch.Tensor:
+        """Inputs (0) or targets (1) of a micro-batch, which are to be like the first ones."""
+        given = self.batch[number][place]
+        if like is not None and (given.shape, given.dtype) != (like.shape, like.dtype):
+            raise InvalidInputError(
+                f"the {('inputs', 'targets')[place]} of micro-batch {number} are {_kind(given)}, "
+                f"those of the first one {_kind(like)}",
+                where=f"the batch of iteration {self.number}",
+                fix="make all micro-batches alike: drop an incomplete last one (drop_last=True), pad to one length",
+            )
+        return given
+
+    def _target(self, number: int) -> torch.Tensor:
+        held = self.rank.held
+        target = self._own(number, 1, held.target_like)
+        held.target_like = target if held.target_like is None else held.target_like
+        return target.to(held.device)
 
     def _all_reduce(self, reduction: AllReduce) -> None:
         """Sum each part over its holders, as soon as they all are there (program.py says in which order)."""
@@ -419,3 +438,7 @@ class Task:
     def worker(self) -> Worker:
         """The worker in the plan that it was started with."""
         return next(worker for worker in self.plan.workers if worker.name == self.name)
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"

@@ -14,6 +14,7 @@ import socket
 import sysconfig
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from torch import nn
 
 from ...schemas.check import require_valid
 from ...schemas.documents import digest
-from ...schemas.errors import InvalidInputError
+from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Plan, Worker
 from ...schemas.profile import UNTIE
 from ...schemas.timeline import Span, Timeline, memory_of_workers
@@ -118,6 +119,10 @@ class StepResult:
     end_s: float
 
 
+REFUSED = "rtk/refused"  # under this the store has why a rank refuses its batch, and who has read that
+TOLD_WITHIN_S = 5.0
+
+
 class PlanRunner:
     """Executes a plan on the ranks of a torchrun job: rank r is the plan's r-th live worker.
 
@@ -157,8 +162,8 @@ class PlanRunner:
         require_valid(plan, "the plan")
         program = lower(plan)
         self.plan = plan
-        self.rank = int(os.environ["RANK"]) if rank is None else rank
-        processes = int(os.environ["WORLD_SIZE"]) if world_size is None else world_size
+        self.rank = _environment("RANK", len(program.workers)) if rank is None else rank
+        processes = _environment("WORLD_SIZE", len(program.workers)) if world_size is None else world_size
         if processes != len(program.workers):
             raise InvalidInputError(
                 f"the plan has {len(program.workers)} live workers, this job has {processes} processes",
@@ -200,10 +205,39 @@ class PlanRunner:
             self._prepared = self._prepare(batch)
         start_s = self._now_s()
         run = Iteration(self._prepared, self.iteration, batch)
-        run.run()
+        try:
+            run.run()
+        except InvalidInputError as error:
+            self._tell_others(error)
+            raise
+        except RuntimeFailedError:
+            self._raise_what_others_told()
+            raise
         result = StepResult(self.iteration, run.loss, start_s, self._now_s())
         self.iteration += 1
         return result
+
+    def _tell_others(self, error: InvalidInputError) -> None:
+        """Input is wrong for all: wake whoever waits for this rank, and stay until all know."""
+        self._store.set(REFUSED, json.dumps([error.what, error.where, error.fix]))
+        self._store.set(f"{REFUSED}/{self.rank}", "")
+        self._transport.interrupt()
+        deadline_s = time.monotonic() + TOLD_WITHIN_S
+        others = [f"{REFUSED}/{rank}" for rank in self._everyone if rank != self.rank]
+        with suppress(RuntimeError):  # the store's host has gone
+            while others and not self._store.check(others) and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+
+    def _raise_what_others_told(self) -> None:
+        """Raise the error of another rank, if that is why the connection to it broke."""
+        told: list[str | None] | None = None
+        with suppress(RuntimeError):  # the store's host has gone
+            if self._store.check([REFUSED]):
+                told = json.loads(self._store.get(REFUSED))
+                self._transport.interrupt()
+                self._store.set(f"{REFUSED}/{self.rank}", "")
+        if told is not None:
+            raise InvalidInputError(str(told[0]), where=told[1], fix=told[2]) from None
 
     def timeline(self) -> Timeline | None:
         """The measured timeline of all ranks so far; collective, and returned on rank 0 (None elsewhere)."""
@@ -339,6 +373,17 @@ def check_model(plan: Plan, layers: Sequence[nn.Module]) -> None:
                             where=where,
                             fix=UNTIE,
                         )
+
+
+def _environment(name: str, workers: int) -> int:
+    """RANK or WORLD_SIZE, which torchrun sets."""
+    if name not in os.environ:
+        raise InvalidInputError(
+            f"this process is no rank of a job: {name} is not set",
+            where=name,
+            fix=f"start the script with torchrun --nproc-per-node {workers} SCRIPT.py, one process a live worker",
+        )
+    return int(os.environ[name])
 
 
 def _environment_store() -> Store:

@@ -292,6 +292,10 @@ def recipe_of(
     if (rack_size is None) != (rack_mtbf is None):
         missing = "--rack-size" if rack_size is None else "--rack-mtbf"
         raise InvalidInputError("racks need a size and a rate", where=missing, fix=f"add {missing}")
+    if mtbf is None and rack_mtbf is None and slow_every is None and slow_link_every is None:
+        raise InvalidInputError(
+            "nothing fails in this trace, and nothing is slow", where="--mtbf", fix="add --mtbf 30d --repair 4h, say"
+        )
     nodes_fail = _failing(mtbf, repair, "--mtbf", "--repair", between, back)
     racks_fail = _failing(rack_mtbf, rack_repair or repair, "--rack-mtbf", "--rack-repair", between, back)
     slow_nodes = _episodes(slow_every, slow_lasts, "--slow-every", "--slow-lasts")

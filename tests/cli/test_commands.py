@@ -27,3 +27,9 @@ def test_a_command_says_who_it_is() -> None:
     assert " import [OPTIONS]" in rtk("import", "--help").stdout
     assert " plan pipeline [OPTIONS]" in rtk("plan", "pipeline", "--help").stdout
     assert "Did you mean 'plan'" in rtk("pln").stderr
+
+
+@pytest.mark.parametrize("name", [name for name in SUMMARIES if hasattr(load(name), "commands")])
+def test_a_group_says_the_same_in_both_places(name: str) -> None:
+    """A group's own help begins with what `rtk --help` says of it."""
+    assert (load(name).help or "").splitlines()[0].rstrip(".") in SUMMARIES[name]

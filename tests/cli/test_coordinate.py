@@ -208,3 +208,21 @@ def test_one_agent_a_worker_replaces_a_dead_worker_alone(shell: Shell) -> None:
     assert saved["path"] == str(shell.folder / "saved" / "step-00000040")
     (join,) = leader.named("join")
     assert (join["worker"], join["place"], join["source"]) == ("1/0", "1/0", "0/0")
+
+
+def test_a_coordinator_says_whom_it_waits_for(shell: Shell) -> None:
+    """How workers are started, then who has come and who is missing; after the start nothing more of that."""
+    port = free_port()
+    led = ("coordinate", "two-stages.json", "--iterations", "2", "--listen", f"127.0.0.1:{port}", *SECRET)
+    leading = shell.rtk("waiting", *led)
+    work = ("run", "two-stages.json", *TRAINED, "--coordinator", f"127.0.0.1:{port}", *SECRET)
+    wait_for(lambda: "waiting for 2 workers" in leading.errors, f"it says so; {leading.errors}")
+    assert (
+        f"rtk run two-stages.json --model MODEL --coordinator 127.0.0.1:{port} --secret-file secret" in leading.errors
+    )
+    first = shell.rtk("first-worker", *work, "--worker", "0/1")
+    wait_for(lambda: "worker 0/1 is there; waiting for 0/0" in leading.errors, f"one has come; {leading.errors}")
+    second = shell.rtk("second-worker", *work, "--worker", "0/0")
+    assert [one.ended() for one in (leading, first, second)] == [0, 0, 0]
+    assert leading.errors.count("is there") == 2
+    assert "worker 0/0 is there; all are there" in leading.errors

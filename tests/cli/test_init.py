@@ -134,3 +134,11 @@ def test_the_schema_is_printed() -> None:
     """For editors; it is named among the others."""
     assert json.loads(rtk("schema", "job").stdout)["title"] == "rtk.toml"
     assert "job" in rtk("schema", "jib").stderr
+
+
+@pytest.mark.checkout
+def test_the_page_shows_a_file_that_is_read(tmp_path: Path) -> None:
+    """The whole example of docs/job-file.md is one."""
+    page = (Path(__file__).parents[2] / "docs" / "job-file.md").read_text()
+    (tmp_path / "rtk.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    assert values(tmp_path)["training.heartbeat_limit"] == "2s"

@@ -371,14 +371,31 @@ def test_a_profile_is_planned_simulated_and_run_beside_a_file(folder: Path) -> N
     assert beside.stderr.count("from rtk.toml: ") == 1
 
 
-def test_help_shows_what_the_file_says(folder: Path) -> None:
-    """As the default; a wrong file does not keep anybody from reading help."""
-    (folder / "some.toml").write_text("shape.pp = 7\n")
-    assert "default: 7" in " ".join(
-        rtk("--config", "some.toml", "plan", "pipeline", "--help", cwd=folder).stdout.split()
-    )
-    (folder / "some.toml").write_text("shape.pp = 'x'\n")
-    assert rtk("--config", "some.toml", "plan", "pipeline", "--help", cwd=folder).returncode == 0
+def test_the_model_of_the_file_is_profiled(folder: Path) -> None:
+    """`rtk profile` alone takes the file's model; where no file names one it prints its help."""
+    (folder / "some.toml").write_text("model.name = 'gpt-tinyy'\n")
+    done = rtk("--config", "some.toml", "profile", cwd=folder)
+    assert (done.returncode, "gpt-tinyy" in done.stderr) == (2, True)
+    (folder / "some.toml").write_text("shape.pp = 2\n")
+    help_page = rtk("--config", "some.toml", "profile", cwd=folder)
+    assert "Usage: " in help_page.stdout + help_page.stderr
+    assert rtk("profile", cwd=folder).stdout == help_page.stdout
+
+
+def test_what_is_missing_may_stand_in_the_file(folder: Path) -> None:
+    """The error for a line without required options says which keys would do."""
+    done = rtk("plan", "pipeline", "p.json", cwd=folder)
+    assert done.returncode == 2
+    assert ", or pp and microbatches in [shape] of rtk.toml; " in done.stderr
+    assert "rtk.toml" not in rtk("verify", cwd=folder).stderr
+
+
+def test_a_wrong_file_keeps_nobody_from_help(folder: Path) -> None:
+    """Help is the same in every folder."""
+    (folder / "bad.toml").write_text("shape.pp = 'x'\n")
+    page = rtk("--config", "bad.toml", "plan", "pipeline", "--help", cwd=folder)
+    assert page.returncode == 0
+    assert page.stdout == rtk("plan", "pipeline", "--help", cwd=folder).stdout
 
 
 def test_commands_without_keys_look_for_no_file() -> None:

@@ -115,7 +115,7 @@ def test_signals_reach_the_command() -> None:
         (("monitor",), 2, "COMMAND"),
         (("monitor", "--", "no-such-command-here"), 127, "the command 'no-such-command-here' is not there"),
         (("monitor", "--", "/"), 126, "cannot be started"),
-        (("monitor", "--mode", "odd", "--", "true"), 2, "there is no mode 'odd'"),
+        (("monitor", "--mode", "odd", "--", "true"), 2, "'odd'"),
         (("monitor", "-o", "a.jpg", "--", "true"), 2, "end it in .html, .svg, .png, .pdf"),
     ],
 )

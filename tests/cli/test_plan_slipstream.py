@@ -282,7 +282,7 @@ FROM = ("--from", "atlas")
         ((*SMALL, "--memory-limit", "0.5"), 3, "its memory limit is 0.5", "--memory-limit"),
         ((*SMALL, "-o", "-"), 2, "it cannot go to standard output", "--output"),
         ((*SMALL, "-o", "made.json"), 2, "it cannot go to a file such as made.json", "--output"),
-        ((*SMALL, "-o", "nowhere/made"), 2, "nothing can be written into the folder nowhere", "nowhere/made"),
+        ((*SMALL, "-o", "nowhere/made"), 2, "nothing can be written into the folder nowhere", "--output nowhere/made"),
         (("p.json", *SHAPE[2:], "--failures", "1"), 2, "it must be given", "--pp"),
         ((*SHAPE, "--failures", "1"), 2, "it must be given", "PROFILE"),
         ((*FROM,), 2, "which plan of the atlas?", "--from"),

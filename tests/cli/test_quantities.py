@@ -191,7 +191,7 @@ def test_help_pages_name_each_kind_once() -> None:
 
 PLAN = ("plan", "pipeline", "p.json", "--pp", "4", "--dp", "4", "--microbatches", "8")
 GENERATE = ("trace", "generate", "--nodes", "4", "--days", "3", "--mtbf", "1d", "--repair", "2h")
-GENERATE += ("--rack-size", "2", "--rack-mtbf", "2d", "--slow-every", "1d", "--slow-link-every", "1d")
+RATES = ("--rack-size", "2", "--rack-mtbf", "2d", "--slow-every", "1d", "--slow-link-every", "1d")
 BATCH = ("plan", "batch", "--microbatches", "30", "--times", "7,3.5")
 SIMULATE = ("simulate", "plan.json", "--json", "--inject", "faults.jsonl")
 REPLAY = ("replay", "--profile", "p.json", "--pp", "4", "--dp", "2", "--microbatches", "8", "--trace", "spot.csv")
@@ -206,7 +206,7 @@ TRIED: dict[tuple[str, ...], tuple[str, ...]] = {
     SIMULATE: ("--heartbeat-limit", "--regroup", "--host-memory", "--mitigate", "--link-delay"),
     ("verify", "plan.json"): ("--max-input",),
     ("trace", "show", "spot.csv", "--json"): ("--iteration-time", "--link-time"),
-    GENERATE: tuple(one for one in DURATIONS if re.match("--(mtbf|repair|rack|slow-(?!link$)|days)", one)),
+    (*GENERATE, *RATES): tuple(one for one in DURATIONS if re.match("--(mtbf|repair|rack|slow-(?!link$)|days)", one)),
     (*REPLAY, "--policies", "spares", "--json"): ("--until", "--cost", "--memory-limit"),
     ("profile", "gpt3-6.7b", "--analytic", "--gpu", "h100-sxm"): ("--efficiency",),
 }

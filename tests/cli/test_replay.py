@@ -280,6 +280,6 @@ def test_a_goodput_above_one_is_explained(goodput: float, is_told: bool) -> None
     found = parse_document(json.dumps(told("--dp", "2", *BASELINES)).encode(), ReplayReport, "told")
     first, *others = found.policies
     report = replace(found, policies=(replace(first, goodput=goodput), *others))
-    words = "goodput is above 100 % where a policy trains more than the job's own nodes and schedule would"
+    words = "goodput is above 100 % where a policy trains more on as many nodes than the fastest plan"
     assert [line.startswith(words) for line in report.remarks] == [True] * is_told
     assert ("Note: goodput is above 100 %" in replay_html(report)) == is_told

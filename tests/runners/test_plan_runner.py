@@ -15,6 +15,7 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.presets import GptConfig
+from rtk.runners.processes import main
 from rtk.runners.torch.runner import PlanRunner
 from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.check import check_timeline, require_valid
@@ -293,6 +294,56 @@ def test_a_wrong_world_size_is_refused() -> None:
     plan = plan_pipeline(profile(), Shape(2, 1, 2), "1f1b")
     with pytest.raises(InvalidInputError, match="2 live workers, this job has 3 processes"):
         PlanRunner(plan, model(), language_model_loss, torch.optim.AdamW, rank=0, world_size=3)
+
+
+def test_outside_torchrun_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No bare KeyError: which command starts the script, with how many processes."""
+    monkeypatch.delenv("RANK", raising=False)
+    plan = plan_pipeline(profile(), Shape(2, 1, 2), "1f1b")
+    with pytest.raises(InvalidInputError, match="no rank of a job: RANK is not set") as refused:
+        PlanRunner(plan, model(), language_model_loss, torch.optim.AdamW)
+    assert "torchrun --nproc-per-node 2" in str(refused.value.fix)
+
+
+@pytest.mark.parametrize(("rank", "is_said"), [("0", True), ("1", False)])
+def test_a_script_ends_with_one_message(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rank: str, is_said: bool
+) -> None:
+    """What is wrong for all ranks is said by the first one; each ends with the error's exit code."""
+    monkeypatch.setenv("RANK", rank)
+    plan = plan_pipeline(profile(), Shape(2, 1, 2), "1f1b")
+    with pytest.raises(SystemExit) as end:
+        main(lambda: PlanRunner(plan, model(), language_model_loss, torch.optim.AdamW, world_size=3))
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("error: the plan has 2 live workers") == is_said
+
+
+@pytest.mark.parametrize(("part", "microbatch"), [(0, 1), (1, 3), (0, 2)])
+@pytest.mark.parametrize(
+    "change", [lambda tensor: tensor[:1], lambda tensor: tensor.repeat(2, 1), lambda tensor: tensor.int()]
+)
+def test_a_micro_batch_of_another_shape_is_refused_by_all_ranks(
+    part: int, microbatch: int, change: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """A smaller last one, say, or one of another type: all ranks raise the same error, though only some of them see it;
+    nobody hangs."""
+    plan = plan_pipeline(profile(), Shape(2, 2, 2), "1f1b")
+
+    def train(runner: PlanRunner) -> str:
+        runner.step(batch(0, 4))
+        given = batch(1, 4)
+        pair = list(given[microbatch])
+        pair[part] = change(pair[part])
+        given[microbatch] = (pair[0], pair[1])
+        with pytest.raises(InvalidInputError) as refused:
+            runner.step(given)
+        runner.close = lambda: None  # type: ignore[method-assign]
+        return str(refused.value)
+
+    said = run_ranks(plan, model(), language_model_loss, lambda ps: torch.optim.SGD(ps, lr=0.0), train)
+    assert len(set(said)) == 1
+    assert f"the {('inputs', 'targets')[part]} of micro-batch {microbatch} are [" in said[0]
+    assert "of the first one [2, 16] of int64" in said[0]
 
 
 def test_a_model_of_another_depth_is_refused() -> None:

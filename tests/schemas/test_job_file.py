@@ -102,6 +102,8 @@ def test_all_that_init_writes_may_be_uncommented(tmp_path: Path) -> None:
             ", at its end",
             "each key and table once",
         ),
+        ("[shape]\npp = " + "9" * 5000, "the file is not valid TOML", "rtk.toml", "correct it"),
+        ("[shape]\npp = 0x" + "f" * 5000, "not so large a number", "shape.pp (line 2)", "write pp = 2"),
         ("a = " + "[" * 5000, "the file is not valid TOML", "rtk.toml", "correct it"),
     ],
 )
@@ -114,6 +116,25 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, what: str, 
     assert "rtk.toml" in (told.where or "")
     assert where in (told.where or "")
     assert fix in (told.fix or "")
+
+
+PIECES = st.sampled_from([
+    "[shape]", "[[shape]]", "[model", "pp", "shape", "=", ".", "2", "'x'", '"', '"""', "{", "}", "[", "]", ",", "\n",
+    " ", "#", "1e999", "nan", "2024-01-01", "true", "\x00", "ü", "data", "9" * 20,
+])  # fmt: skip
+
+
+@given(st.one_of(st.lists(PIECES, max_size=12).map("".join), st.text(max_size=60)))
+def test_any_text_is_a_job_or_an_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    """Whatever stands in the file, it is read or refused, and nothing else."""
+    path = tmp_path_factory.mktemp("any") / "rtk.toml"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        found = read_job_file(str(path))
+    except InvalidInputError as error:
+        assert str(path) in (error.where or "")
+    else:
+        assert set(found.values) <= set(KEYS)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from rtk.schemas.timeline import Event, Span, Timeline, WorkerMemory
 from rtk.viz.facts import MARK_CHARACTERS, MOST_SAID, memory_curves
-from rtk.viz.gantt import gantt_html
+from rtk.viz.figure import plotly_html
 from rtk.viz.painter import Boxes
 from rtk.viz.scene import FEW_MARKS, MARK_LINES, lay_out
 from rtk.viz.terminal import terminal_gantt
@@ -150,7 +150,7 @@ def test_pictures_say_it(failed: Timeline) -> None:
     pale = [box for artist in picture.figure.findobj(Boxes) for box in artist.boxes if box.opacity < 1]
     assert len(pale) == 2
     assert "failed" in texts(picture)
-    page = gantt_html([("simulated", failed)], "t").replace("\\u002f", "/")
+    page = plotly_html([("simulated", failed)], "t").replace("\\u002f", "/")
     assert "worker 0/0 failed at 3 s" in page
     assert "in vain: done again later" in page
     assert "failure 0/0: connection closed\\u003cbr\\u003eepoch: 2, from iteration 1 on" in page

@@ -40,6 +40,16 @@ def test_a_failed_worker_keeps_an_empty_line(rerouted: Timeline) -> None:
 
 
 @pytest.mark.parametrize("width", [20, 33, 80, 200])
+def test_no_line_of_the_legend_ends_in_blanks(rerouted: Timeline, width: int) -> None:
+    """However many lines the legend takes, none ends in blanks, and none is wider than the terminal."""
+    lines = plain(rerouted, width)
+    legend = [line for line in lines if ("forward" in line and "──" in line) or "idle" in line]
+    assert legend
+    assert [line for line in lines if line != line.rstrip() and "──" in line] == []
+    assert max(map(len, legend)) <= width
+
+
+@pytest.mark.parametrize("width", [20, 33, 80, 200])
 def test_rows_fit_the_width(rerouted: Timeline, width: int) -> None:
     """No row and no axis is wider than the terminal."""
     assert max(map(len, plain(rerouted, width)[1:8])) <= width

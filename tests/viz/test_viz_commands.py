@@ -62,7 +62,7 @@ def test_the_ending_chooses_the_picture(
     assert run(capsys, viz, files.after, "-o", output) == (0, "")
     data = Path(output).read_bytes()
     data = gzip.decompress(data) if ending.endswith(".gz") else data
-    assert data.startswith(start) and (b"F1.2" in data or ending in (".png", ".pdf"))
+    assert data.startswith(start) and (b"F1.2" in data or ending in (".html", ".png", ".pdf"))
 
 
 def test_plan_and_timeline_draw_the_same(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
@@ -117,6 +117,79 @@ def test_standard_input_is_read_once(
             run(capsys, module, "-", "-")
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--pipelines", "0,2"), {"worker 0/0", "worker 0/1", "worker 2/0", "worker 2/1"}),
+        (("--workers", "0/1,2/1"), {"worker 0/1", "worker 2/1", "worker 1/1"}),
+    ],
+)
+def test_rows_are_chosen(
+    capsys: pytest.CaptureFixture[str], files: SimpleNamespace, options: tuple[str, ...], expected: set[str]
+) -> None:
+    """Only the chosen pipelines or workers are drawn, with those whose micro-batches they have taken."""
+    _, printed = run(capsys, viz, files.after, *options, "--json")
+    records = json.loads(printed)["traceEvents"]
+    names = {record["args"]["name"] for record in records if record["name"] == "process_name"}
+    assert names - {"worker 1/1"} == expected - {"worker 1/1"}
+
+
+def test_an_iteration_is_laid_over_a_simulation(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
+    """With --iterations N each timeline is cut to it and begins at 0, so that plan and run lie over each other."""
+    long = str(files.folder / "long.json")
+    write_document(long, simulate(rtk.read(files.after)).repeated(5))
+    _, printed = run(capsys, viz, files.after, long, "--iterations", "3", "--json")
+    slices = [record for record in json.loads(printed)["traceEvents"] if record["ph"] == "X"]
+    firsts, seconds = slices[: len(slices) // 2], slices[len(slices) // 2 :]
+    assert [one["name"] for one in firsts] == [one["name"] for one in seconds]
+    assert [one["ts"] for one in seconds] == pytest.approx([one["ts"] for one in firsts], abs=1e-6)
+    assert {one["args"]["iteration"] for one in seconds} == {3}
+    run(capsys, viz, long, "--from", "10ms", "--until", "0.05", "-o", str(files.folder / "part.html"))
+    assert "makespan 40 ms (one iteration)" in (files.folder / "part.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        (("--pipelines", "x"), "--pipelines"),
+        (("--pipelines", "3-1"), "--pipelines"),
+        (("--pipelines", "7"), "--pipelines"),
+        (("--workers", "1"), "--workers"),
+        (("--iterations", "1-2"), "--iterations"),
+        (("--from", "2s", "--until", "1s"), "--until"),
+        (("--plotly", "-o", "x.svg"), "--plotly"),
+    ],
+)
+def test_wrong_parts_are_told(
+    capsys: pytest.CaptureFixture[str], files: SimpleNamespace, options: tuple[str, ...], where: str
+) -> None:
+    """An option that chooses nothing, or cannot be read, is an error that names it."""
+    with pytest.raises(InvalidInputError) as caught:
+        run(capsys, viz, files.after, *options)
+    assert caught.value.where == where and caught.value.fix
+
+
+def test_plotly_on_request(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
+    """With --plotly the page is plotly's; the title is what the plan is, not the file's name."""
+    for options, least in (((), 30_000), (("--plotly",), 3_000_000)):
+        output = files.folder / "page.html"
+        run(capsys, viz, files.after, "-o", str(output), *options)
+        text = output.read_text()
+        assert len(text) > least and ("plotly" in text) == bool(options)
+        assert "<h1>by hand · 3 pipelines of 2 stages · 4 micro-batches each</h1>" in text
+
+
+def test_a_folder_is_told(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
+    """A folder cannot be drawn; of an atlas the error says how to draw one of its plans."""
+    atlas = files.folder / "atlas"
+    (atlas / "plans").mkdir(parents=True)
+    for made, fix in (("nothing", "give files"), ("atlas.json", "--from"), ("plans/1.json.gz", "plans/1.json.gz")):
+        (atlas / made).touch()
+        with pytest.raises(InvalidInputError) as caught:
+            run(capsys, viz, str(atlas))
+        assert caught.value.fix and fix in caught.value.fix
+
+
 def test_a_kind_of_picture_is_an_entry_of_the_painters(
     capsys: pytest.CaptureFixture[str], files: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +197,7 @@ def test_a_kind_of_picture_is_an_entry_of_the_painters(
 
     def toy(documents: Sequence[Profile], names: Sequence[str]) -> Drawing:
         words = f"{names} {len(documents[0].layers)}"
-        return Drawing(lambda title: words, lambda title: Sheet(title).picture(), dict, lambda width: [])
+        return Drawing(lambda title: words, lambda title: Sheet(title).picture(), lambda: iter(()), lambda width: [])
 
     with pytest.raises(InvalidInputError, match="templates and replays can be drawn"):
         run(capsys, viz, files.profile)
