@@ -85,6 +85,7 @@ def test_zsh_and_fish_are_told_the_same(folder: Path) -> None:
     assert asked("fish", ("rtk", "diff", "pl"), folder) == ["plan.json"]
 
 
+@pytest.mark.wheel("completion")
 def test_scripts_are_those_of_the_shells() -> None:
     """`rtk completion SHELL` prints a script that asks `rtk`; another shell is refused."""
     for shell, word in (("bash", "complete -o default"), ("zsh", "compdef"), ("fish", "complete --command rtk")):

@@ -103,6 +103,7 @@ def test_short_options() -> None:
     assert "-j, --jobs" in page("replay")
 
 
+@pytest.mark.wheel("help")
 def test_help_shows_the_page_of_a_command_and_topics() -> None:
     """`rtk help plan pipeline` is `rtk plan pipeline -h`; exit codes and errors have a page."""
     assert rtk("help", "plan", "pipeline").stdout == page("plan pipeline")
