@@ -10,6 +10,7 @@ import typer
 
 from ..schemas.errors import remark
 from ..schemas.files import write_bytes
+from ..schemas.quantities import print_time
 from ..schemas.text import counted
 from ..viz.style import PICTURE_ENDINGS
 from .console import Common, Writes, grouped, picture_ending, print_document, print_table
@@ -64,7 +65,7 @@ def command(
         print_document(Detection(tuple(found.findings.values())))
     else:
         for one in found.findings.values():
-            usual = "" if one.usual_s is None else f", usually {one.usual_s * 1000:.2f} ms each"
+            usual = "" if one.usual_s is None else f", usually {print_time(one.usual_s)} each"
             slow = counted(len(one.events), "fail-slow") if one.events else nothing_slow(one, fewest_samples(mode))
             remark(f"rtk monitor: {counted(one.samples, 'iteration')}{usual}, {slow}")
             if one.events:

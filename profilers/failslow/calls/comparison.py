@@ -27,6 +27,7 @@ from typing import Any, Literal, TypeAlias
 from ....schemas.detection import Scope
 from ....schemas.errors import InvalidInputError
 from ....schemas.fields import MOST_WORKERS
+from ....schemas.quantities import print_bytes, print_time
 from ....schemas.text import with_article
 from ..readers.reading import lines_of
 
@@ -354,7 +355,7 @@ class SlowGroup:
         """What was seen."""
         other = f"the median of {self.comparable} comparable" if self.comparable else "its own before"
         return (
-            f"{self.op} of {self.bytes} bytes in {self.group} takes {self.transfer_s * 1e3:.3g} ms, "
+            f"{self.op} of {print_bytes(self.bytes)} in {self.group} takes {print_time(self.transfer_s)}, "
             f"{self.ratio:.2f} x {other}"
         )
 
@@ -433,7 +434,7 @@ def cause_of(slow: Sequence[LogInterval], usual: Sequence[LogInterval]) -> Verdi
     if to_blame:
         waits_s = [in_calls_s for rank, (in_calls_s, _) in later.items() if rank not in to_blame]
         if waits_s:
-            words = (f"{len(waits_s)} other ranks wait {median(waits_s) * 1e3:.3g} ms longer in calls", *words)
+            words = (f"{len(waits_s)} other ranks wait {print_time(median(waits_s))} longer in calls", *words)
         return Verdict("computation", Scope("worker", tuple(f"rank {rank}" for rank in sorted(to_blame))), words)
     degraded = degraded_groups(slow, usual)
     if len(later) == 1 and not degraded:
