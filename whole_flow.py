@@ -173,7 +173,7 @@ def quickstart(
     """
     if not simulated and find_spec("torch") is None:
         raise InvalidInputError(
-            "training needs torch", fix=f"{installing('torch')}; or see it simulated: rtk quickstart --simulate"
+            "torch is not installed", fix=f"{installing('torch')}\nor see it simulated: rtk quickstart --simulate"
         )
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)

@@ -12,28 +12,28 @@ from .verbs import VerbGroup, dress
 # What `rtk --help` says of each. The module beside this one that has the name, with `_` behind it where the name is a
 # word of Python, defines either `command`, a function, or `app`, a group of commands.
 SUMMARIES = {
+    "quickstart": "See a training survive a killed worker, on this machine, in a minute.",
     "init": "Write a job's file, rtk.toml, which the other commands read.",
+    "config": "What a job's file says, and where values come from.",
+    "profile": "What a model costs on a machine, measured or computed.",
+    "plan": "Make a plan from a profile.",
+    "explain": "Say why a plan takes so long, and what would help most.",
+    "verify": "Check plans, independently of their planner.",
     "simulate": "Execute a plan on a virtual clock.",
     "run": "Execute a plan on real processes, and go on when some die.",
-    "detect": "Find what is slow in logs of iteration times, of calls, and in traces.",
-    "monitor": "Watch any torch training command, unchanged, for fail-slows.",
-    "probe": "Test all workers and links of a job, and name the slow ones.",
     "coordinate": "Lead a run whose workers are started elsewhere.",
+    "monitor": "Watch any torch training command, unchanged, for fail-slows.",
+    "detect": "Find what is slow in logs of iteration times, of calls, and in traces.",
+    "probe": "Test all workers and links of a job, and name the slow ones.",
+    "trace": "Traces of failures and slow-downs: convert, generate and summarize them.",
     "replay": "Replay a failure trace under each policy: goodput, and where the time went.",
     "sweep": "Replay every combination of models, jobs, clusters, traces and costs.",
     "reproduce": "Reproduce the papers' tables and figures, beside the published ones.",
-    "verify": "Check plans, independently of their planner.",
-    "explain": "Say why a plan takes so long, and what would help most.",
     "viz": "Draw plans, timelines, pipeline templates and replays.",
     "diff": "Say what changed from one plan to another.",
     "export": "Write a plan for another runtime.",
     "import": "Make a plan of what another runtime wrote.",
     "schema": "Print the JSON Schema of a file format.",
-    "quickstart": "See a training survive a killed worker, on this machine, in a minute.",
-    "plan": "Make a plan from a profile.",
-    "profile": "What a model costs on a machine, measured or computed.",
-    "config": "What a job's file says, and where values come from.",
-    "trace": "Traces of failures and slow-downs: convert, generate and summarize them.",
     "help": "Show the help of a command, or of a topic.",
     "completion": "Print the completion script of a shell.",
 }
@@ -50,6 +50,15 @@ def load(name: str) -> Any:
         return typer.main.get_group(dress(alone)).commands[name]
     alone.command(name)(module.command)
     return typer.main.get_command(dress(alone))
+
+
+def every() -> dict[str, Any]:
+    """All commands by what is typed for them, such as `plan pipeline`, in the order of the flow; groups, too."""
+    found: dict[str, Any] = {}
+    for name in SUMMARIES:
+        found[name] = load(name)
+        found |= {f"{name} {verb}": inner for verb, inner in getattr(found[name], "commands", {}).items()}
+    return found
 
 
 class Commands(VerbGroup):

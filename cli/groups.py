@@ -22,7 +22,8 @@ PANELS = {
         "--pp", "--dp", "--microbatches", "--schedule", "--technique", "--tensor-parallel", "--placement", "--chunks",
         "--iterations", "--trace", "--policies", "--nodes", "--global-batch", "--from", "--times", "--days", "--to",
         "--memory-limit", "replay --profile", "import --profile", "--fault-tolerance", "--largest", "--multiple-of",
-        "--objective", "--at-least", "--at-most", "plan oobleck --microbatch-size", "--jitter",
+        "--objective", "--at-least", "--at-most", "plan oobleck --microbatch-size", "--jitter", "--costs", "--left",
+        "--revert-cost",
     ),
     "Model": ("--cut", "--dtype", "--checkpointing", "--tp", "profile model --microbatch-size",
               "profile model --sequence-length"),
@@ -51,12 +52,13 @@ PANELS = {
                              "--slow-link-delay"),
     "Reading the trace": ("--trace-format", "--leaving", "--slow-faults", "--iteration-time", "--link-time", "--until",
                           "replay --nodes", "trace convert --nodes", "trace show --nodes", "replay --cost"),
+    "Part to draw": ("viz --pipelines", "viz --workers", "viz --from", "viz --until", "viz --iterations"),
     "Reading the logs": ("detect --format", "--follow", "--mode", "--shortest"),
     "Solver": ("--solver", "--time-limit", "--require-optimal", "--jobs", "--seed", "--executor"),
-    "Output": ("--output", "--timeline", "--metrics", "--html", "--json", "--terminal", "--md", "--github",
+    "Output": ("--output", "--timeline", "--metrics", "--html", "--json", "--terminal", "--plotly", "--md", "--github",
                "--exit-code", "--fail-if", "--tolerance", "--markdown", "--into"),
     "Expert": ("--profile", "--plan"),
-    GENERAL: ("--quiet", "--debug", "--help", "--force"),
+    GENERAL: ("--quiet", "--debug", "--help", "--force", "--yes"),
 }  # fmt: skip
 
 METAVARS = {

@@ -122,8 +122,6 @@ def generate(
     count = write_events(output, trace_generate(nodes=nodes, days=days, seed=seed, **vars(faults)))
     if output != STANDARD_STREAM:
         remark(f"wrote {output}: {count} events")
-    if (faults.mtbf, faults.rack_mtbf, faults.slow_every, faults.slow_link_every) == (None,) * 4:
-        remark("warning: nothing fails in this trace, and nothing is slow: give --mtbf 30d --repair 4h, say")
 
 
 app = typer.Typer(no_args_is_help=True, help="Traces of failures and slow-downs: convert, generate and summarize them.")

@@ -51,9 +51,11 @@ def command(
     ] = None,
     from_time: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", help="Only what happens from this time on, such as 1.5s or 20ms."),
+        typer.Option("--from", metavar="DURATION", help="Only what happens from this time on, such as 1.5s or 20ms."),
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only what happens until then.")] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="DURATION", help="Only what happens until then.")
+    ] = None,
     iterations: Annotated[
         str | None,
         typer.Option(

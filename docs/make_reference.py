@@ -4,49 +4,10 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from rtk.cli.commands import every
 from rtk.cli.main import app
 
-COMMANDS = (
-    "init",
-    "config show",
-    "profile",
-    "profile model",
-    "profile links",
-    "profile refine",
-    "profile compare",
-    "plan",
-    "plan pipeline",
-    "plan adaptra",
-    "plan slipstream",
-    "plan joint",
-    "plan templates",
-    "plan oobleck",
-    "plan batch",
-    "plan reconfigure",
-    "plan topology",
-    "plan mitigate",
-    "trace",
-    "trace convert",
-    "trace generate",
-    "trace show",
-    "replay",
-    "sweep",
-    "reproduce",
-    "verify",
-    "simulate",
-    "run",
-    "monitor",
-    "coordinate",
-    "detect",
-    "probe",
-    "explain",
-    "viz",
-    "diff",
-    "export",
-    "import",
-    "schema",
-    "quickstart",
-)
+COMMANDS = tuple(every())
 
 
 def reference() -> str:

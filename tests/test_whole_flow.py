@@ -150,11 +150,11 @@ def test_without_torch_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(whole_flow, "find_spec", lambda name: None)
     done = rtk("quickstart", cwd=tmp_path)
     assert done.returncode == 2
-    assert "error: training needs torch" in done.stderr
+    assert "error: torch is not installed" in done.stderr
     assert "rtk-train[torch]" in done.stderr
     assert "rtk quickstart --simulate" in done.stderr
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(InvalidInputError, match="training needs torch"):
+    with pytest.raises(InvalidInputError, match="torch is not installed"):
         quickstart(str(tmp_path / "out"))
 
 

@@ -17,16 +17,17 @@ def test_every_command_of_the_list_is_there(name: str) -> None:
 
 def test_the_list_is_that_of_the_help() -> None:
     """`rtk --help` names every command with its summary, in one order; a module's other name is nobody's business."""
-    said = " ".join(rtk("--help").stdout.split())
-    assert [said.index(f" {name} {summary}") for name, summary in SUMMARIES.items()]
-    assert not any(f" {module} " in said for module in MODULES.values())
+    said = "".join(rtk("--help").stdout.split())  # lines may break behind a hyphen
+    places = [said.index(f"{name}{summary}".replace(" ", "")) for name, summary in SUMMARIES.items()]
+    assert places == sorted(places)
+    assert not any(module in said for module in MODULES.values())
 
 
 def test_a_command_says_who_it_is() -> None:
     """Usage and errors name the command as it was called, groups and their verbs included."""
-    assert " import [OPTIONS]" in rtk("import", "--help").stdout
-    assert " plan pipeline [OPTIONS]" in rtk("plan", "pipeline", "--help").stdout
-    assert "Did you mean 'plan'" in rtk("pln").stderr
+    assert "Usage: rtk import " in rtk("import", "--help").stdout
+    assert "Usage: rtk plan pipeline " in rtk("plan", "pipeline", "--help").stdout
+    assert "did you mean plan?" in rtk("pln").stderr
 
 
 @pytest.mark.parametrize("name", [name for name in SUMMARIES if hasattr(load(name), "commands")])

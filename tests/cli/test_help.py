@@ -2,13 +2,13 @@
 
 import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
+from rtk.cli.commands import every
 from rtk.cli.examples import EXAMPLES, PARSED
 from rtk.cli.groups import COMMANDS, ENOUGH, GENERAL, PANELS, panel_of
 from rtk.cli.main import app
@@ -20,13 +20,7 @@ ROOT = Path(__file__).parents[2]
 TREE: Any = typer.main.get_command(app)
 
 
-def walked(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    yield path, command
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from walked(inner, f"{path} {name}".strip())
-
-
-PAGES = dict(walked(TREE))
+PAGES = {"": TREE, **every()}
 VERBS = [path for path, command in PAGES.items() if not hasattr(command, "commands")]
 
 
@@ -173,7 +167,7 @@ def test_the_examples_that_are_not_run_are_read_as_meant(path: str) -> None:
         context, command = TREE.make_context("rtk", [], resilient_parsing=True), TREE
         while hasattr(command, "commands"):
             name = words.pop(0) if words[0] in command.commands else next(iter(command.commands))
-            command = command.commands[name]
+            command = command.get_command(context, name)
         command.make_context(name, words, parent=context)
 
 

@@ -158,7 +158,7 @@ ROWS: dict[int, tuple[Step, ...]] = {
     ),
     33: (wrong(f"plan pipeline p.json {SHAPE} --memory-limit 1000", code=3, never=("e+0",)),),
     34: (Step(f"plan pipeline p.json {SHAPE} --link-delay 0=5000000 -o slow.json", 0, never=("e+0",)),),
-    35: (wrong("simulate plan.json --iterations 100000000", "--iterations"),),
+    35: (wrong("simulate plan.json --iterations 100000000 --timeline t.json", "--iterations"),),
     36: (
         wrong("diff p.json plan.json", "this is a profile, a plan is needed here", at("p.json, /format")),
         wrong("diff plan.json", "B is missing", "add B"),
@@ -201,8 +201,8 @@ ROWS: dict[int, tuple[Step, ...]] = {
     ),
     49: (
         wrong("profile five.py:make", "int", "five.py", torch=True, never=("a int",)),
-        wrong("profile boom.py:make", "KeyError: 'boom'", "boom.py, line 2", torch=True),
-        wrong("profile syntax.py:make", "syntax.py", "line 1", torch=True),
+        wrong("profile boom.py:make", "KeyError: 'boom'", "boom.py:2, in make", torch=True),
+        wrong("profile syntax.py:make", "syntax.py", "syntax.py:1", torch=True),
     ),
     50: (
         wrong("simulate fake.json.gz", "gzip", at("fake.json.gz")),
@@ -250,31 +250,14 @@ ROWS: dict[int, tuple[Step, ...]] = {
 }
 
 # Rows that others mend, and the part that does.
-WAIT = {
-    12: "quantities (B6)",
-    13: "quantities (B6)",
-    25: "quantities (A7)",
-    26: "quantities (A7)",
-    32: "quantities (C4)",
-    33: "quantities (C4)",
-    34: "quantities (C4)",
-    35: "quantities (B6)",
-    38: "mends (C10)",
-    45: "mends (C8)",
-    48: "mends (C9)",
-    49: "mends (B14, C22)",
-    54: "mends (C11)",
-    56: "mends (C12)",
-}
-ENDLESS = {12, 13, 35}  # without the mend they run for minutes: they are not tried
 
 # Rows that need processes of their own, or only confirm that all is well: the tests that hold them.
 ELSEWHERE = {
     19: "cli/test_run_report.py",  # any bytes are data
     20: "runners/test_resilient_worker.py::test_a_gradient_that_is_not_finite_rolls_every_stage_back",
     58: "cli/test_sweep.py::test_an_interruption_keeps_what_is_done",
-    59: "cli/test_flow.py::test_an_interrupted_run_exits_with_130",
-    60: "runners/test_plan_runner.py",
+    59: "cli/test_flow.py::test_an_interrupted_run_is_saved_and_says_how_to_go_on",
+    60: "runners/test_plan_runner.py::test_a_script_ends_with_one_message",
 }
 
 
@@ -346,20 +329,7 @@ def folder(files: dict[str, bytes], tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _rows() -> list[Any]:
-    return [
-        pytest.param(
-            number,
-            id=f"{number}",
-            marks=[pytest.mark.xfail(reason=f"waits for {WAIT[number]}", strict=True, run=number not in ENDLESS)]
-            if number in WAIT
-            else [],
-        )
-        for number in ROWS
-    ]
-
-
-@pytest.mark.parametrize("number", _rows())
+@pytest.mark.parametrize("number", ROWS)
 def test_a_mistake_gets_the_answer_that_helps(number: int, folder: Path, files: dict[str, bytes]) -> None:
     """The exit code, the place and the remedy are right, and no file that was there is another one afterwards."""
     for step in ROWS[number]:

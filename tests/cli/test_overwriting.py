@@ -53,7 +53,7 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "reproduce --markdown": ((), "text"),
 }
 # Those that want processes, torch or devices, or write into folders of their own; what they write is refused before.
-UNTRIED = {"profile links --output", "profile refine --output", "monitor --output", "probe --output"}
+UNTRIED = {"profile links --output", "profile refine --output", "monitor --output", "probe --output", "init --output"}
 UNTRIED |= {"run --timeline", "run --metrics", "coordinate --timeline", "coordinate --metrics"}
 FOLDERS = {"sweep --output", "quickstart --output"}
 FORMS = {"export --to", "profile links --into"}  # what is written is said by --output

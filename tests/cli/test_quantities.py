@@ -9,6 +9,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtk.cli.commands import every
 from rtk.cli.main import app
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.quantities import (
@@ -129,6 +130,7 @@ DURATIONS = {
     "--regroup": ("50ms", "0.05"),
     "--patience": ("1min", "60"),
     "--until": ("12h", "43200"),
+    "--from": ("1ms", "0.001"),
     "--iteration-time": ("2s", "2"),
     "--link-time": ("10us", "1e-5"),
     "--days": ("48h", "2"),
@@ -147,12 +149,14 @@ OTHERS = {
     "--sizes": ("16MB,32MB", "16000000,32000000"),
     "--efficiency": ("50%", "0.5"),
     "--left": ("60%,20%,0%", "0.6,0.2,0"),
+    "--tolerance": ("5%", "0.05"),
     "--max-failures": ("25%", "1"),  # of the workers, or a count: no fraction
 }
 QUANTITIES = DURATIONS | OTHERS
 # What looks like one and is none: counts, of samples, tokens, nodes and iterations.
 COUNTS = {"--microbatch-size", "--sequence-length", "--rack-size", "--checkpoint-every", "--gpus-per-node"}
 COUNTS |= {"--fault-tolerance", "--normalize-within", "--pays-within"}
+COUNTS |= {"--fail-if"}  # WHAT:LIMIT, in tests/viz/test_diff.py
 LOOKS = re.compile(
     r"SECONDS|BYTES|DURATION|SIZE|RATE|SHARE|TIME\b|DAYS"
     r"|-(limit|delay|time|cost|every|lasts|within|size|memory|mtbf|repair|share|tolerance)s?$|--(until|patience|days)"
@@ -161,15 +165,13 @@ LOOKS = re.compile(
 
 def options() -> Iterator[tuple[str, Any]]:
     """Every option of every command, with the command's name."""
-
-    def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-        for one in command.params:
-            if one.param_type_name == "option" and not one.is_flag:
-                yield name, one
-        for verb, below in getattr(command, "commands", {}).items():
-            yield from walk(below, f"{name} {verb}".strip())
-
-    return walk(typer.main.get_command(app), "")
+    commands = {"": typer.main.get_command(app), **every()}
+    return (
+        (name, one)
+        for name, command in commands.items()
+        for one in command.params
+        if one.param_type_name == "option" and not one.is_flag
+    )
 
 
 def test_every_option_that_looks_like_a_quantity_is_one() -> None:
@@ -184,7 +186,7 @@ def test_every_option_that_looks_like_a_quantity_is_one() -> None:
 def test_help_pages_name_each_kind_once() -> None:
     """DURATION, SIZE, RATE and SHARE are what help pages call them."""
     for name, option in options():
-        if option.opts[0] in QUANTITIES and option.opts[0] not in ("--cost", "--max-failures", "--days"):
+        if option.opts[0] in QUANTITIES and option.opts[0] not in ("--cost", "--max-failures", "--days", "--from"):
             kind = "DURATION" if option.opts[0] in DURATIONS else "SHARE|SIZE"
             assert re.search(kind, option.metavar or ""), (name, option.opts)
 
@@ -205,6 +207,8 @@ TRIED: dict[tuple[str, ...], tuple[str, ...]] = {
     (*BATCH, "--json"): ("--times", "--time-limit"),
     SIMULATE: ("--heartbeat-limit", "--regroup", "--host-memory", "--mitigate", "--link-delay"),
     ("verify", "plan.json"): ("--max-input",),
+    ("viz", "plan.json", "--json"): ("--from",),
+    ("diff", "plan.json", "plan.json", "--json"): ("--tolerance",),
     ("trace", "show", "spot.csv", "--json"): ("--iteration-time", "--link-time"),
     (*GENERATE, *RATES): tuple(one for one in DURATIONS if re.match("--(mtbf|repair|rack|slow-(?!link$)|days)", one)),
     (*REPLAY, "--policies", "spares", "--json"): ("--until", "--cost", "--memory-limit"),

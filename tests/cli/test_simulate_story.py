@@ -105,11 +105,3 @@ def test_the_first_line_says_something(folder: Path) -> None:
     """`rtk simulate` begins with the iteration's time, and not with an empty line of headings."""
     first, *_ = rtk("simulate", "plan.json", cwd=folder).stdout.splitlines()
     assert first.split()[0] == "iteration"
-
-
-def test_an_event_after_the_last_iteration_is_warned_of(folder: Path) -> None:
-    """What a trace says of iterations that are not simulated does not happen, which a warning says."""
-    given = ("simulate", "plan.json", "--inject", "kill.jsonl")
-    assert "warning: 2 events of kill.jsonl would come after the last iteration" in rtk(*given, cwd=folder).stderr
-    assert "warning: 1 event of" in rtk(*given, "--iterations", "3", cwd=folder).stderr
-    assert "warning" not in rtk(*given, "--iterations", "5", cwd=folder).stderr

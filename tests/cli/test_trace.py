@@ -135,10 +135,3 @@ def test_convert_leaves_nothing_of_a_trace_that_is_wrong(tmp_path: Path) -> None
     done = rtk("trace", "convert", "-", "-o", "t", stdin=f"{SPOT}0,add,z\n", cwd=tmp_path)
     assert done.returncode == 2
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_trace_without_failures_is_warned_of(tmp_path: Path) -> None:
-    """A generated trace in which nothing fails or is slow is written with a warning that says what to give."""
-    given = ("trace", "generate", "--nodes", "4", "--days", "30", "-o", "t.jsonl")
-    assert "warning: nothing fails in this trace" in rtk(*given, cwd=tmp_path).stderr
-    assert "warning" not in rtk(*given, "--mtbf", "9d", "--repair", "4h", "-o", "u.jsonl", cwd=tmp_path).stderr

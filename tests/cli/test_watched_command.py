@@ -80,7 +80,7 @@ def test_slow_rank_is_told_of() -> None:
     """While it runs, each change is a line; at the end there is a table of what was slow, and the command's code."""
     done = rtk("monitor", "--", *calling(5, SLOW))
     assert done.returncode == 5
-    assert "iterations, usually 2000.00 ms each, 1 slow" in done.stderr
+    assert "iterations, usually 2 s each, 1 fail-slow" in done.stderr
     told = [line for line in done.stderr.splitlines() if "slower since 40" in line]
     assert "(provisional)" in told[0]
     assert "(confirmed): computation, rank 1 (others wait for rank 1" in told[1]

@@ -6,11 +6,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rtk.cli.commands import SUMMARIES, load
+from rtk.cli.commands import every
 from rtk.schemas.errors import EXTRAS, installing
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -68,6 +67,10 @@ USES: dict[str, tuple[list[str], str | None]] = {
     "export": (["plan.json", "--to", "torch-csv", "-o", "plan.csv"], None),
     "import": (["plan.csv", "--from", "torch-csv", "--profile", "profile.json", "-o", "imported.json"], None),
     "schema": (["plan"], None),
+    "init": (["--yes"], None),
+    "config show": ([], None),
+    "help": (["plan"], None),
+    "completion": (["bash"], None),
     "trace generate": (["--nodes", "2", "--days", "1", "--mtbf", "1d", "--repair", "4h", "-o", "trace.jsonl"], None),
     "trace show": (["trace.jsonl"], None),
     "trace convert": (["trace.jsonl"], None),
@@ -87,9 +90,7 @@ REFUSED = {"coordinate", "sweep", "reproduce", "profile refine"}
 
 def commands() -> Iterator[str]:
     """All of them, those of groups with their group."""
-    for name in SUMMARIES:
-        verbs: dict[str, Any] | None = getattr(load(name), "commands", None)
-        yield from [name] if verbs is None else [f"{name} {verb}" for verb in verbs]
+    return (name for name, command in every().items() if not hasattr(command, "commands"))
 
 
 @pytest.fixture(scope="module")

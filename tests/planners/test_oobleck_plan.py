@@ -109,7 +109,7 @@ def test_the_command(tmp_path: Path) -> None:
     plan = plan_oobleck(templates, 13, 128, 4)
     assert read_document(output, Plan) == plan
     counts = ", ".join(str(pipeline.microbatches) for pipeline in plan.pipelines)
-    assert done.stderr.splitlines()[-1] == f"6 pipelines of 3, 2, 2, 2, 2, 2 nodes with {counts} micro-batches"
+    assert done.stderr.splitlines()[-2] == f"6 pipelines of 3, 2, 2, 2, 2, 2 nodes with {counts} micro-batches"
     refused = rtk(*asked, "--global-batch", "130")
     assert refused.returncode == 3
     assert "take 128 or 132" in refused.stderr

@@ -270,4 +270,4 @@ def test_command_writes_templates_and_says_what_they_promise(tmp_path: Path) -> 
     made = read_document(str(output), Templates)
     assert made == plan_templates(alike(6, (1, 2)), 4, 2, 1)
     assert "2 or more pipelines use up any 2 to 4 nodes" in done.stderr
-    assert len(done.stderr.splitlines()) == 1 + len(made.templates) + 1
+    assert len(done.stderr.splitlines()) == 1 + len(made.templates) + 2

@@ -423,7 +423,7 @@ def test_parquet_says_what_to_install(tmp_path: Path, monkeypatch: pytest.Monkey
     """Without pyarrow a Parquet file is refused with the command that installs it."""
     (tmp_path / "table.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InvalidInputError, match=r'pip install "rtk\[parquet\]"'):
+    with pytest.raises(InvalidInputError, match=r"pip install 'rtk-train\[parquet\]'"):
         findings_of(tmp_path / "table.parquet")
 
 

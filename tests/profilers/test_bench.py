@@ -105,7 +105,7 @@ def test_command_keeps_what_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     leave_when_measured_anew(monkeypatch)
     monkeypatch.setattr(links, "measure_loopback", lambda: Connection(1e-4, 1e9))
     monkeypatch.setattr(measuring, "load", lambda asked: crowd([0, 9]))
-    result = CliRunner().invoke(profile_verb.app, ["x", "-o", str(tmp_path / "p.json"), "--repeats", "1"])
+    result = CliRunner().invoke(profile_verb.app, ["gpt-tiny", "-o", str(tmp_path / "p.json"), "--repeats", "1"])
     assert isinstance(result.exception, DoesNotFitError)
     kept = tmp_path / "p.partial.json"
     assert str(kept) in str(result.exception)
