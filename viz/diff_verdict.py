@@ -123,7 +123,7 @@ def _grown(measure: Measure, a: Plan, b: Plan) -> float | None:
 
 
 def _worse(measure: Measure, grown: float) -> str:
-    size = print_percent(abs(grown)) if abs(grown) < 0.1 else f"{abs(grown) * 100:.0f} %"
+    size = print_percent(abs(grown))
     if measure == "bubbles":
         return f"bubbles {print_points(grown)}"
     if measure == "memory":

@@ -426,7 +426,7 @@ def cause_of(slow: Sequence[LogInterval], usual: Sequence[LogInterval]) -> Verdi
         return Verdict(evidence=("no durations of calls are known, so the cause is not either",))
     to_blame = [rank for rank, (in_calls_s, extra_s) in later.items() if in_calls_s < HALF * extra_s]
     words = tuple(
-        f"rank {rank}: {extra_s * 1e3:+.3g} ms an iteration, {in_calls_s * 1e3:+.3g} ms of it in calls"
+        f"rank {rank}: {_signed(extra_s)} an iteration, {_signed(in_calls_s)} of it in calls"
         for rank, (in_calls_s, extra_s) in sorted(later.items())[:MOST_NAMED]
     )
     if len(to_blame) == len(later) and len(later) > 1:
@@ -440,6 +440,10 @@ def cause_of(slow: Sequence[LogInterval], usual: Sequence[LogInterval]) -> Verdi
     if len(later) == 1 and not degraded:
         return Verdict(evidence=(*words, "one rank's log does not tell slow transfers from others that are late"))
     return Verdict("communication", _scope_of(degraded), (*(one.sentence for one in degraded[:MOST_NAMED]), *words))
+
+
+def _signed(time_s: float) -> str:
+    return f"{'+' if time_s >= 0 else ''}{print_time(time_s)}"
 
 
 def _later(slow: Sequence[LogInterval], usual: Sequence[LogInterval]) -> dict[int, tuple[float, float]]:
