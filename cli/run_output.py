@@ -287,7 +287,7 @@ class RunStory:
         redone = f"iteration {recovered.iteration} redone" if is_redone else ""
         cost = " · ".join(part for part in (redone, f"{print_time(recovered.lost_s)} lost") if part)
         if not changes:
-            changes = [self._note(recovered.reason or "the group was formed anew", at_s, is_bad=True)]
+            changes = [self._note(recovered.reason or "the workers formed a new group", at_s, is_bad=True)]
         costly = [change for change in changes if change.is_bad] or changes
         costly[-1].cost = f" · {cost}"
         return f"recovered in {print_time(recovered.seconds)}: {cost.replace(' · ', ', ')}"

@@ -315,7 +315,7 @@ class Server:
             self._encoded = (message, encode(message))
         member.write(self._encoded[1])
         if member.unread_bytes > self._limits.unread_bytes:
-            self.lose(member, "does not read what it is told")
+            self.lose(member, "does not read its messages")
 
     def _drop(self, number: int) -> None:
         member = self._members.get(number)

@@ -206,7 +206,7 @@ class NoticeBoard:
         answer = notices[names] if isinstance(names, str) else [key in notices for key in names]
         visitor.write(json.dumps(answer).encode() + b"\n")
         if visitor.unread_bytes > UNREAD_BYTES:
-            self.lose(visitor, "does not read what it is told")
+            self.lose(visitor, "does not read its messages")
 
     def _of(self, epoch: int) -> dict[str, str]:
         return self._pages[epoch].notices if epoch in self._pages else {}

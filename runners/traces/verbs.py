@@ -157,7 +157,7 @@ class FaultScenario:
 
 
 def generate(recipe: FaultScenario) -> Iterator[TraceEvent]:
-    """The events of a made-up trace, in time order and one after the other, however long it is.
+    """The events of a generated trace, in time order and one after the other, however long it is.
 
     It begins with all nodes, which come at 0, and ends with its `end`. A node whose rack fails while it is down is back
     when both are repaired. Who fails while slow is well afterwards, and nobody becomes slow who is down.

@@ -75,13 +75,10 @@ PEOPLE = ("cli", "viz", "planners", "runners", "profilers", "schemas")
 # What is written otherwise on purpose, and why.
 ALLOWED = {
     "schemas/quantities.py": "the rule itself",
-    "cli/profile_refine.py": "the heading of a column of milliseconds",
     "cli/links_report.py": "sizes of messages, which the probe has in whole MB",
     "cli/options.py": "a default, as it would be typed",
-    "viz/pack.py": "nanoseconds, the resolution of a page's clock",
     "schemas/files.py": "limits in bytes, counted by the file's reader",
     "runners/checkpoint.py": "sizes of files, of which each byte counts",
-    "runners/torch/checkpoint.py": "sizes of files, of which each byte counts",
     "profilers/failslow/attribution/table.py": "a limit in bytes, counted by the reader",
 }
 
