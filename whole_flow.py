@@ -17,6 +17,7 @@ from .runners.processes import available_cores
 from .runners.training import JobConfig, Training
 from .running import run
 from .schemas.errors import InvalidInputError, installing, remark
+from .schemas.quantities import print_percent, print_time
 from .schemas.timeline import IterationTime, iteration_time_s
 from .schemas.trace import Trace, TraceEvent
 from .wiring import drawing_of_files, inject, profile_measured, write
@@ -122,13 +123,13 @@ class QuickstartResult:
         workers = self.paces[0].live_workers
         came = (
             f"Of {workers} workers {VICTIM} was killed in iteration {FAILS_IN}: its peers took over its micro-batches, "
-            f"the iteration was done again within {self.recovered_s:.1f} s, a replacement joined in iteration "
+            f"the iteration was done again within {print_time(self.recovered_s)}, a replacement joined in iteration "
             f"{JOINS_IN}, and "
         )
         count, largest = len(self.iterations), self.largest_difference
         if self.total_s is not None and self.undisturbed_s is not None:
-            longer = f"{self.total_s / self.undisturbed_s - 1:.0%} longer than without the failure"
-            return f"{came}{count} iterations took {self.total_s:.1f} s, {longer}."
+            longer = f"{print_percent(self.total_s / self.undisturbed_s - 1)} longer than without the failure"
+            return f"{came}{count} iterations took {print_time(self.total_s)}, {longer}."
         apart = f" to within {largest:.0e}" if largest else ""
         return f"{came}all {count} losses equal those of an undisturbed run{apart}."
 
@@ -313,10 +314,11 @@ def _tell(what: "Announcement") -> None:
 
     if isinstance(what, IterationCommitted):
         loss = "" if what.loss is None else f"loss {what.loss:.4f}  "
-        remark(f"      iteration {what.iteration}  {loss}{what.iteration_time_s:.2f} s  {what.live_workers} workers")
+        took = "" if what.iteration_time_s is None else f"{print_time(what.iteration_time_s)}  "
+        remark(f"      iteration {what.iteration}  {loss}{took}{what.live_workers} workers")
     elif isinstance(what, Recovered):
         if what.iteration == FAILS_IN:
-            remark(f"      iteration {what.iteration} is done again, {what.seconds:.1f} s after the failure")
+            remark(f"      iteration {what.iteration} is done again, {print_time(what.seconds)} after the failure")
     elif what.sentence:
         remark(f"      {what.sentence}")
 

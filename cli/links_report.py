@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..profilers.failslow.monitor.job import SlowParts
 from ..profilers.link_survey import AllReduceFit, LinkFit, LinkSurvey, PairFit, bandwidth_of
 from ..schemas.errors import remark
+from ..schemas.quantities import print_bytes, print_percent, print_share, print_time
 from .console import print_table
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ def print_survey(survey: LinkSurvey, places: "Sequence[Place]") -> None:
         every[name] = [one for one in survey.allreduces if _group_name(one, len(places)) == name]
     kinds = {name: members for name, members in every.items() if members}
     sizes = sorted({size for members in kinds.values() for one in members for size in one.usual_s})
-    rows = ([_size(size), *(_median(members, size) for members in kinds.values())] for size in sizes)
+    rows = ([print_bytes(size), *(_median(members, size) for members in kinds.values())] for size in sizes)
     print_table(("bytes", *kinds), rows, to_stderr=True)
     remark("")
-    columns = ("fit", "latency us", "95 %", "GB/s", "95 %", "error", "worst")
+    columns = ("fit", "latency µs", "95 %", "GB/s", "95 %", "error", "worst")
     counted = {f"{name} ({len(members)})" if len(members) > 1 else name: members for name, members in kinds.items()}
     rows = ([name, *_cells([one.fit for one in members])] for name, members in counted.items())
     print_table(columns, rows, to_stderr=True)
@@ -64,8 +65,7 @@ def _median(members: Fitted, size: int) -> str:
     times_s = [one.usual_s[size] for one in members if size in one.usual_s]
     if not times_s:
         return ""
-    seconds = median(times_s)
-    return f"{1e6 * seconds:.4g} us" if seconds < 1e-3 else f"{1e3 * seconds:.4g} ms"
+    return print_time(median(times_s))
 
 
 def _cells(fits: Sequence[LinkFit]) -> Iterator[str]:
@@ -73,8 +73,8 @@ def _cells(fits: Sequence[LinkFit]) -> Iterator[str]:
     yield "-".join(f"{1e6 * median(fit.latency_range_s[end] for fit in fits):.4g}" for end in (0, 1))
     yield _rate(median(fit.s_per_byte for fit in fits))
     yield "-".join(_rate(median(fit.s_per_byte_range[end] for fit in fits)) for end in (1, 0))
-    yield f"{median(fit.median_error for fit in fits):.1%}"
-    yield f"{max(fit.worst_error for fit in fits):.1%}"
+    yield print_share(median(fit.median_error for fit in fits))
+    yield print_share(max(fit.worst_error for fit in fits))
 
 
 def _said(survey: LinkSurvey, kinds: Kinds) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _said(survey: LinkSurvey, kinds: Kinds) -> Iterator[str]:
     for name, members in kinds.items():
         error = median(one.fit.median_error for one in members)
         if error > POOR:
-            yield f"{name}: no line fits well (median error {error:.0%}); trust the times by size more"
+            yield f"{name}: no line fits well (median error {print_percent(error)}); trust the times by size more"
         ranges_s = [one.fit.latency_range_s for one in members]
         if 2 * sum(most_s > WIDE * least_s for least_s, most_s in ranges_s) > len(members):
             yield f"{name}: readings differ so much that the latency is uncertain: is the machine busy?"
@@ -94,7 +94,7 @@ def _said(survey: LinkSurvey, kinds: Kinds) -> Iterator[str]:
             ratio = one.over_planned.get(largest, 1.0) if isinstance(one, AllReduceFit) else 1.0
             if isinstance(one, AllReduceFit) and not 1 / ODD < ratio < ODD:  # the planner would be wrong about it
                 who = f"{name}, from rank {one.ranks[0]} on" if name == IN_NODES else name
-                yield f"{who}: {_size(largest)} take {ratio:.2f} times what a ring over such pairs would"
+                yield f"{who}: {print_bytes(largest)} take {ratio:.2f} times what a ring over such pairs would"
     if survey.network.intra_node is None:
         yield "no two ranks on one host were measured: nothing is known of links in a node"
     if survey.network.inter_node is None:
@@ -107,13 +107,6 @@ def _slow(one: PairFit) -> Iterator[str]:
         yield f"{ends}its latency is {one.slow_latency:.2f} times that of others"
     if one.slow_bandwidth is not None:
         yield f"{ends}a byte takes {one.slow_bandwidth:.2f} times as long as on others"
-
-
-def _size(size_bytes: int) -> str:
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size_bytes >= unit and size_bytes % unit == 0:
-            return f"{size_bytes // unit} {name}"
-    return f"{size_bytes} B"
 
 
 def _rate(s_per_byte: float) -> str:
@@ -130,7 +123,7 @@ T = TypeVar("T")
 def print_probe(found: "ProbeFindings") -> None:
     """Two tables, and a line for whatever is slow."""
     slow, compute_s, exchange_s = found.slow, found.compute_s, found.exchange_s
-    how = f"{found.pairs}, {found.passes} passes, {found.took_s:.1f} s"
+    how = f"{found.pairs}, {found.passes} passes, {print_time(found.took_s)}"
     workers = [str(rank) for rank in sorted(found.readings)]
     hosts = {str(rank): f"{one.place.host}, {one.place.device}" for rank, one in found.readings.items()}
     rows = ([name, hosts[name], *_probed_cells(compute_s, name), _factor(slow.workers.get(name))] for name in workers)
@@ -148,7 +141,7 @@ def print_probe(found: "ProbeFindings") -> None:
 
 
 def _probed_cells(tested: Mapping[str, Mapping[T, Sequence[float]]], one: T) -> Iterable[str]:
-    return [f"{1e3 * median(times_s[one]):.3g} ms" for times_s in tested.values()]
+    return [print_time(median(times_s[one])) for times_s in tested.values()]
 
 
 def _factor(slowdown: float | None) -> str:

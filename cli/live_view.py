@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..schemas.plan import name_of
+from ..schemas.quantities import print_change, print_time
 from ..schemas.text import counted, listed
 from .run_output import Happening, RunStory, clock, print_loss, printable
 
@@ -212,19 +213,22 @@ def _facts(story: RunStory, width: int) -> Table:
     bars = sparkline(story.losses, width - LABEL - len(loss) - 2)
     table.add_row("workers", f"{story.live_workers} of {len(story.facts.plan.workers)}, epoch {story.epoch}")
     table.add_row("loss", Text.assemble(loss, "  ", (bars, "cyan")))
-    table.add_row("iteration", "-" if story.time_s is None else f"{story.time_s:.4f} s")
-    measured = (
-        story.time_s is not None and story.predicted_s and f", measured {story.time_s / story.predicted_s - 1:+.1%}"
-    )
-    table.add_row("predicted", f"{story.predicted_s:.4f} s{measured or ''}" if story.predicted_s else "-")
+    table.add_row("iteration", "-" if story.time_s is None else print_time(story.time_s))
+    table.add_row("predicted", _predicted(story.predicted_s, story.time_s) if story.predicted_s else "-")
     table.add_row("tokens", "-" if story.tokens_per_s is None else f"{story.tokens_per_s:.0f} /s")
-    changes = [*story.changes(), f"{story.lost_s:.2f} s lost"]
+    changes = [*story.changes(), f"{print_time(story.lost_s)} lost"]
     table.add_row("changes", ", ".join(changes) if story.changes() else "none")
     if story.pace:
         table.add_row("pace", Text(printable(story.pace), "yellow"))
     if story.slow:
         table.add_row("slow", Text(printable(listed(f"{who} {how}" for who, how in story.slow.items())), "yellow"))
     return table
+
+
+def _predicted(predicted_s: float, time_s: float | None) -> str:
+    """What an iteration is to take, and how far what it took is from that."""
+    measured = "" if time_s is None else f", measured {print_change(time_s / predicted_s - 1)}"
+    return f"{print_time(predicted_s)}{measured}"
 
 
 def sparkline(values: Iterable[float | None], width: int) -> str:

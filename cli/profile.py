@@ -11,7 +11,7 @@ from ..schemas.documents import read_document, write_document
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.profile import TIMES, UNTIE, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
-from ..schemas.quantities import SHARE
+from ..schemas.quantities import SHARE, print_bytes, print_share
 from ..schemas.site import read_cluster, with_gpu
 from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, quantity, wrote
 from .job import gives
@@ -192,7 +192,7 @@ def model(
     recomputed_bytes = profile.model.get("recomputed_bytes")
     if recomputed_bytes:
         remark(
-            f"while a block is computed again it holds {recomputed_bytes / 1e9:.2f} GB more (with tensor parallelism, "
+            f"while a block is computed again it holds {print_bytes(recomputed_bytes)} more (with tensor parallelism, "
             "all its GPUs together): leave that free, with --memory-limit"
         )
 
@@ -293,7 +293,7 @@ def _rows(same: Sequence[tuple[int, Layer]], with_degree: bool) -> Iterator[tupl
         degree = (f"{cost.tensor_parallel}",) if with_degree else ()
         bytes_ = [*map(_mb, sizes)] if number == 0 else ["", "", ""]
         times = [_ms(getattr(cost, one)) for one in TIMES.values()]
-        spread = "" if cost.spread is None or not cost.work_s else f"{cost.spread.work_s / cost.work_s:.1%}"
+        spread = "" if cost.spread is None or not cost.work_s else print_share(cost.spread.work_s / cost.work_s)
         yield (name if number == 0 else "", *degree, *times, spread, *bytes_)
 
 

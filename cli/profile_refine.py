@@ -9,6 +9,7 @@ import typer
 from ..schemas.documents import read_document
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
+from ..schemas.quantities import print_percent, print_time
 from .console import Common, Output, emit, grouped, print_json, print_table
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _remarks(refinement: "Refinement", runs: "list[MeasuredRun]", before: "Profi
     for reading in refinement.readings:
         if not reading.before_s and reading.measured_s > 1e-6:
             where = f"layers {reading.layers[0]} to {reading.layers[1] - 1}"
-            took = f"{reading.measured_s * 1e3:.3f} ms were measured"
+            took = f"{print_time(reading.measured_s)} were measured"
             yield f"{where}: the profile has no time for {reading.operation} that could be scaled; {took}"
     for number in sorted(contradictions(refinement)):
         yield f"{runs[number].name} contradicts other timelines: stages lie between what they say"
@@ -188,7 +189,6 @@ def verdict(found: "Comparison") -> str:
 
 
 def _verdict_of_times(found: "Comparison") -> str:
-    from ..schemas.quantities import print_percent
 
     if found.overall is None:
         return "the profiles have no times in common"
@@ -233,7 +233,6 @@ def _changes_of_times(found: "Comparison", after: "Profile") -> "Iterator[Differ
     """What differs in times: all in all, then layer by layer."""
     from ..profilers.comparing import WHOLE
     from ..schemas.profile import TIMES
-    from ..schemas.quantities import print_percent
     from ..viz.diff import Difference, becomes
 
     if found.overall is not None and found.overall.differs:
@@ -254,7 +253,6 @@ def _print_times(found: "Comparison", after: "Profile") -> None:
     """The layers whose times differ, and how many times as long as overall; nothing stands where they do not differ."""
     from ..profilers.comparing import WHOLE
     from ..schemas.profile import TIMES
-    from ..schemas.quantities import print_time
 
     operations = (*TIMES, WHOLE)
     rows = []

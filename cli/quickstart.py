@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..schemas.quantities import print_change, print_time
 from .console import Common, Seed, grouped, print_json, print_table, progress
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def command(
         print_table(("iteration", "workers", "loss", "loss, undisturbed"), rows)
     for pace in found.paces:
         took = "simulated" if found.simulated else "measured"
-        times = f"predicted {pace.predicted_s:.3f} s, {took} {pace.measured_s:.3f} s ({pace.beyond:+.1%})"
-        print(f"an iteration of {pace.live_workers} workers: {times}")
+        times = f"predicted {print_time(pace.predicted_s)}, {took} {print_time(pace.measured_s)}"
+        print(f"an iteration of {pace.live_workers} workers: {times} ({print_change(pace.beyond)})")
     if found.busy:
         print(found.busy)
     print("", found.conclusion, "", *_next(Path(folder), found), sep="\n")

@@ -12,7 +12,7 @@ import typer
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM, opened, source_of, write_bytes
 from ..schemas.orders import LeanSchedule
-from ..schemas.quantities import parse_memory_limit, parse_time_s
+from ..schemas.quantities import parse_memory_limit, parse_time_s, print_share
 from .console import Common, Seed, Writes, emit, grouped, picture_ending, print_table, progress
 from .options import ClusterOption, MemoryLimit, Microbatches, Stages
 from .trace import ReadingOptions
@@ -138,9 +138,9 @@ def row_of(one: "PolicyReport", fault_free_s: float, most: tuple[float, float]) 
     shares = (time.working_s, time.lost_s, paused_s, time.waiting_s)
     return (
         one.policy,
-        f"{one.goodput:.1%}",
-        f"{fault_free_s / one.healthy_iteration_time_s:.1%}" if one.healthy_iteration_time_s else "",
-        *(f"{lasts_s / whole_s:.1%}" for lasts_s in shares),
+        print_share(one.goodput),
+        print_share(fault_free_s / one.healthy_iteration_time_s) if one.healthy_iteration_time_s else "",
+        *(print_share(lasts_s / whole_s) for lasts_s in shares),
         print_amount(one.gpu_hours.lost, most[0]),
         print_amount(one.cost, most[1]),
         print_memory(one.peak_memory_bytes) if one.peak_memory_bytes else "",
@@ -198,7 +198,7 @@ def _tell(report: "ReplayReport", output: str | None, html: str | None, as_json:
 
         fault_free_s, most = report.fault_free["iteration_time_s"], most_amounts(report)
         rows, bound = [row_of(one, fault_free_s, most) for one in report.policies], report.fault_free["goodput_bound"]
-        at_most = ("at most", "" if bound is None else f"{bound:.1%}", *[""] * (len(HEADINGS) - 2))
+        at_most = ("at most", "" if bound is None else print_share(bound), *[""] * (len(HEADINGS) - 2))
         print_table(HEADINGS, [*rows, at_most])
     for one in report.policies:
         if one.refusal is not None:

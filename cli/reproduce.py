@@ -1,4 +1,4 @@
-"""`rtk reproduce`: the papers' tables and figures, theirs beside ours."""
+"""`rtk reproduce`: the papers' tables and figures, made again with rtk."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,12 +31,12 @@ def command(
     *,
     common: Common,
 ) -> None:
-    """Make tables and figures of the papers again: their number, ours, the difference, and what ours stands on.
+    """Make tables and figures of the papers again: the paper's number, rtk's, the difference, and how rtk's was made.
 
-    A difference is judged where a tolerance was asked for; else it is disclosed. What a paper leaves unsaid is said,
-    and what was assumed instead. How ours comes about is said of each row: planned, simulated or detected by rtk from
-    stated inputs, computed beside it, measured here and recorded, quoted from the paper; and how many numbers were
-    fitted to it.
+    A difference is judged where a tolerance was asked for; else it is only stated. What a paper leaves open is listed,
+    with what was assumed instead. Each row says how rtk's number was made: planned, simulated or detected by rtk from
+    stated inputs, computed outside of rtk's planners, measured and recorded, or quoted from the paper; and how many
+    numbers were fitted to it.
     """
     from ..benchmarks.papers import catalogue, telling
 

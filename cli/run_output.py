@@ -24,6 +24,7 @@ import typer
 
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.pace import beyond_in_words
+from ..schemas.quantities import print_change, print_percent, print_time
 from ..schemas.text import counted, listed
 from ..schemas.timeline import IterationTime, iteration_time_s
 from .console import SETTINGS
@@ -185,7 +186,7 @@ class RunStory:
         parts = [
             f"iteration {self.iteration:3d}",
             f"loss {print_loss(self.loss)}",
-            f"{self.time_s:.4f} s" if self.time_s is not None else "",
+            print_time(self.time_s) if self.time_s is not None else "",
             f"{self.tokens_per_s:.0f} tokens/s" if self.tokens_per_s is not None else "",
             "skipped: a gradient is not finite" if done.skipped else "",
         ]
@@ -214,7 +215,7 @@ class RunStory:
             f"{listed(epoch.delegated)} by delegates" if epoch.delegated else "",
             listed(f"{link} over {via}" for link, via in epoch.detours.items()),
             listed(f"{link} by interface {number}" for link, number in epoch.sidesteps.items()),
-            f"predicted {self.predicted_s:.4f} s" if self.predicted_s is not None else "",
+            f"predicted {print_time(self.predicted_s)}" if self.predicted_s is not None else "",
         ]
         return " · ".join(part for part in parts if part)
 
@@ -284,12 +285,12 @@ class RunStory:
         # A change that is due to comings and goings alone waits until an iteration is done.
         is_redone = not changes or any(change.is_bad for change in changes)
         redone = f"iteration {recovered.iteration} redone" if is_redone else ""
-        cost = " · ".join(part for part in (redone, f"{recovered.lost_s:.2f} s lost") if part)
+        cost = " · ".join(part for part in (redone, f"{print_time(recovered.lost_s)} lost") if part)
         if not changes:
-            changes = [self._note(recovered.reason or "the group was formed anew", at_s, is_bad=True)]
+            changes = [self._note(recovered.reason or "the workers formed a new group", at_s, is_bad=True)]
         costly = [change for change in changes if change.is_bad] or changes
         costly[-1].cost = f" · {cost}"
-        return f"recovered in {recovered.seconds:.2f} s: {cost.replace(' · ', ', ')}"
+        return f"recovered in {print_time(recovered.seconds)}: {cost.replace(' · ', ', ')}"
 
     # The end
 
@@ -344,7 +345,7 @@ class RunStory:
     def lost_in_words(self) -> str:
         """The time that changes have cost, and its share of all time since the first iteration began."""
         total_s = sum(one.seconds for one in self._times) + self.lost_s
-        return f"{self.lost_s:.2f} s lost{f' ({self.lost_s / total_s:.1%})' if total_s else ''}"
+        return f"{print_time(self.lost_s)} lost{f' ({print_percent(self.lost_s / total_s)})' if total_s else ''}"
 
     # Lines
 
@@ -373,8 +374,9 @@ def _speed(measured_s: float | None, predicted_s: float | None, is_paced: bool) 
     if measured_s is None:
         return ""
     mark = " (paced)" if is_paced else ""
-    against = f", predicted {predicted_s:.4f} s ({measured_s / predicted_s - 1:+.1%})" if predicted_s else ""
-    return f"iteration time {measured_s:.4f} s{mark}{against}"
+    beyond = print_change(measured_s / predicted_s - 1) if predicted_s else ""
+    against = f", predicted {print_time(predicted_s)} ({beyond})" if predicted_s else ""
+    return f"iteration time {print_time(measured_s)}{mark}{against}"
 
 
 def _finite(value: Any) -> Any:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from ..schemas.errors import InfeasibleError, remark
+from ..schemas.quantities import print_share
 from .console import Common, grouped, print_json, print_table, progress
 
 HEADINGS = ("policy", "mean", "25 %", "median", "75 %", "least", "most", "best in", "cannot train")
@@ -48,11 +49,13 @@ def command(
     elif replays:
         # The best policy first; then, for whatever was varied, mean goodputs: a column for each value.
         best_first = sorted(summary["policies"].items(), key=lambda item: (-item[1]["mean"], item[0]))
-        rows = [[name, *(f"{one[key]:.1%}" for key in KEYS), str(one["refusals"] or "")] for name, one in best_first]
+        rows = [
+            [name, *(print_share(one[key]) for key in KEYS), str(one["refusals"] or "")] for name, one in best_first
+        ]
         print_table(HEADINGS, rows)
         for axis, values in summary["axes"].items():
             print()
-            means = ([name, *(f"{one[name]:.1%}" for one in values.values())] for name, _ in best_first)
+            means = ([name, *(print_share(one[name]) for one in values.values())] for name, _ in best_first)
             print_table([axis, *values], means)
     if not replays:
         raise InfeasibleError("none of the jobs can be trained", where="jobs", fix="take smaller ones, or larger GPUs")

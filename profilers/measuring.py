@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..schemas.errors import RtkError, RuntimeFailedError, remark
 from ..schemas.profile import AS_USUAL, Connection, ModelForm, Profile
 from ..schemas.protocols import StageFactory
+from ..schemas.quantities import print_percent
 from .models.load import load_model
 from .models.model import Model
 
@@ -117,7 +118,8 @@ def in_the_middle(profiles: list[Profile]) -> Profile:
     median_s = median_low(totals_s)
     for number, found_s in enumerate(totals_s):
         if found_s > SLOW * median_s:
-            remark(f"device {number} is slow: its layers take {found_s / median_s - 1:+.0%} against the median")
+            longer = print_percent(found_s / median_s - 1)
+            remark(f"device {number} is slow: its layers take {longer} longer than the median")
     return profiles[totals_s.index(median_s)]
 
 

@@ -139,7 +139,7 @@ def refuse_partial(path: Path, manifest: Checkpoint) -> None:
     raise InvalidInputError(
         f"the checkpoint is partial: {print_layers(manifest.missing)} of {manifest.layers} are missing",
         where=str(path),
-        fix=f"resume from {whole}" if whole else "start anew: there is no whole checkpoint beside it",
+        fix=f"resume from {whole}" if whole else "start from the beginning: there is no complete checkpoint beside it",
     )
 
 

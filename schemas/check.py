@@ -20,6 +20,7 @@ from .errors import InvalidInputError
 from .kernels import pays
 from .orders import KINDS, NONE, Columns, parse_columns
 from .plan import Optimizer, Plan, Prediction
+from .quantities import print_apart, print_bytes, print_number, print_time
 from .sound import OperationTimes, PlanArrays, follow, run_of
 
 if TYPE_CHECKING:
@@ -416,7 +417,8 @@ def _over_limit(plan: Plan, peaks: Floats) -> list[Violation]:
     for number, worker in enumerate(plan.workers):
         limit = plan.stage_of(worker).memory_limit_bytes
         if limit is not None and peaks[number] > limit * (1 + ROUNDING):
-            message = f"worker {worker.name} holds up to {peaks[number]:g} bytes, its limit is {limit:g}"
+            peak, most = print_apart(peaks[number], limit, print_bytes)
+            message = f"worker {worker.name} holds up to {peak}, its limit is {most}"
             problems.append(Violation(f"/workers/{number}/order", message))
     return problems
 
@@ -440,11 +442,17 @@ def _wrong_prediction(table: _OrderColumns, times: _RowTimes, peaks: Floats) -> 
         ),
     ]
     problems = [
-        Violation(f"/prediction/{key}", f"the plan predicts {said:.12g}, its orders give {found:.12g}")
+        Violation(f"/prediction/{key}", "the plan predicts {}, its orders give {}".format(*_apart(key, said, found)))
         for key, said, found in wanted
         if not _close(said, found)
     ]
     return problems + _wrong_bound(prediction, iteration)
+
+
+def _apart(key: str, said: float, found: float) -> tuple[str, str]:
+    """Two values of a prediction's field that differ, in its unit."""
+    shown = print_bytes if "bytes" in key else print_time if key.endswith("_s") else print_number
+    return print_apart(said, found, shown)
 
 
 def check_promise(prediction: Prediction, optimizer: Optimizer) -> list[Violation]:
@@ -452,7 +460,8 @@ def check_promise(prediction: Prediction, optimizer: Optimizer) -> list[Violatio
     name = "period_s" if optimizer == "staggered" else "makespan_s"
     iteration = prediction.iteration_time_s
     if not _close(iteration, getattr(prediction, name)):
-        message = f"the iteration takes {iteration:.12g} s, its {name} is {getattr(prediction, name):.12g}"
+        takes, stated = print_apart(iteration, getattr(prediction, name), print_time)
+        message = f"the iteration takes {takes}, its {name} is {stated}"
         return [Violation("/prediction/iteration_time_s", message)]
     return _wrong_bound(prediction, iteration)
 
@@ -460,14 +469,16 @@ def check_promise(prediction: Prediction, optimizer: Optimizer) -> list[Violatio
 def _wrong_bound(prediction: Prediction, iteration: float) -> list[Violation]:
     bound = prediction.lower_bound_s
     problems = []
+    takes, least = print_apart(iteration, bound, print_time)
     if iteration < bound * (1 - ROUNDING):
-        message = f"the iteration takes {iteration:.12g} s, less than its “lower bound” {bound:.12g} s"
+        message = f"the iteration takes {takes}, less than its “lower bound” {least}"
         problems.append(Violation("/prediction/lower_bound_s", message))
     gap = iteration / bound - 1 if bound else 0.0
     if not _close(prediction.gap, gap):
-        problems.append(Violation("/prediction/gap", f"the plan states a gap of {prediction.gap:.6g}, it is {gap:.6g}"))
+        stated, found = print_apart(prediction.gap, gap, print_number)
+        problems.append(Violation("/prediction/gap", f"the plan states a gap of {stated}, it is {found}"))
     if prediction.proof == "optimal" and iteration > bound * (1 + ROUNDING):
-        message = f"“optimal” is claimed, but {iteration:.12g} s lies above the bound of {bound:.12g} s"
+        message = f"“optimal” is claimed, but {takes} lies above the bound of {least}"
         problems.append(Violation("/prediction/proof", message))
     return problems
 

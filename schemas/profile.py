@@ -9,6 +9,7 @@ from annotated_types import MinLen
 
 from .errors import InfeasibleError, InvalidInputError
 from .fields import STRICT, Bytes, BytesPerSecond, Count, Index, Seconds
+from .quantities import print_apart, print_bytes
 
 DataType = Literal["fp32", "bf16"]
 
@@ -290,9 +291,9 @@ class Profile:
         """Raise InvalidInputError where the parts contradict each other."""
         for index, layer in enumerate(self.layers):
             if layer.weight_stash_bytes > layer.activation_bytes:
+                stash, held = print_apart(layer.weight_stash_bytes, layer.activation_bytes, print_bytes)
                 raise InvalidInputError(
-                    f"weight_stash_bytes {layer.weight_stash_bytes:g} is more than the activation_bytes "
-                    f"{layer.activation_bytes:g} it is a part of",
+                    f"weight_stash_bytes, {stash}, is more than the activation_bytes, {held}, that it is a part of",
                     where=f"/layers/{index}/weight_stash_bytes",
                     fix="activation_bytes counts all that is held from F on, the stash included",
                 )
@@ -305,7 +306,7 @@ class Profile:
             for name, tied in (("parameter_bytes", layer.tied_bytes), ("state_bytes", layer.tied_state_bytes)):
                 if (tied or 0.0) > getattr(layer, name):
                     raise InvalidInputError(
-                        f"{tied:g} tied bytes are more than the layer's {name}",
+                        f"{print_bytes(tied or 0.0)} of tied weights are more than the layer's {name}",
                         where=f"/layers/{index}",
                         fix="a layer's own bytes count its tied matrix",
                     )

@@ -6,12 +6,14 @@ b a bit.
 
 Written, for people, in tables, remarks and errors: `print_time`, `print_bytes`, `print_rate`, `print_percent` and
 `print_number`, which give four significant digits and a unit that reads well (`939.4 ms`, `64.27 MiB`, `50 GB/s`,
-`6.8 %`), and `print_change` for what became more or less (`+12.5 %`, `-4 %`). JSON has the base unit, exactly.
+`6.8 %`), and `print_change` for what became more or less (`+12.5 %`, `-4 %`, with a minus that a keyboard has). In the
+columns of a table, figures stand under each other: `print_share`. Two values of which a sentence says that they differ
+are shown as far as they do: `print_apart`. JSON has the base unit, exactly.
 """
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -34,9 +36,9 @@ SECOND, MILLISECOND, MICROSECOND = TimeUnit("s", 1.0), TimeUnit("ms", 1e3), Time
 
 
 def time_unit(seconds: float) -> TimeUnit:
-    """The largest unit in which a time (a whole axis, say) is at least 1; seconds for zero."""
+    """The largest unit in which a time (a whole axis, say) is at least 1; seconds for zero, and for what is no time."""
     size = abs(seconds)
-    if size >= 1 or size == 0:
+    if size >= 1 or size == 0 or not math.isfinite(size):
         return SECOND
     return MILLISECOND if size >= 1e-3 else MICROSECOND
 
@@ -45,20 +47,20 @@ def time_unit(seconds: float) -> TimeUnit:
 _LONG = (TimeUnit("d", 1 / 86_400), 172_800.0), (TimeUnit("h", 1 / 3600), 7200.0), (TimeUnit("min", 1 / 60), 120.0)
 
 
-def print_time(seconds: float, unit: TimeUnit | None = None) -> str:
+def print_time(seconds: float, unit: TimeUnit | None = None, digits: int = 4) -> str:
     """A time with four significant digits, such as `12.34 ms` or `3.5 h`; in `unit` where one is given."""
-    long = next((longer for longer, from_s in _LONG if abs(seconds) >= from_s), None)
+    long = next((longer for longer, from_s in _LONG if math.inf > abs(seconds) >= from_s), None)
     chosen = unit or long or time_unit(seconds)
-    return f"{print_number(chosen.of(seconds))} {chosen.name}"
+    return f"{print_number(chosen.of(seconds), digits)} {chosen.name}"
 
 
-def print_bytes(size: float) -> str:
+def print_bytes(size: float, digits: int = 4) -> str:
     """A size with four significant digits, such as `1.5 GiB`."""
     for name in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
-            return f"{print_number(size)} {name}"
+            return f"{print_number(size, digits)} {name}"
         size /= 1024
-    return f"{print_number(size)} TiB"
+    return f"{print_number(size, digits)} TiB"
 
 
 def print_rate(bytes_per_s: float) -> str:
@@ -70,15 +72,34 @@ def print_rate(bytes_per_s: float) -> str:
     return f"{print_number(bytes_per_s)} TB/s"
 
 
-def print_number(value: float) -> str:
-    """Four significant digits; whole numbers of more digits in full."""
-    return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+def print_number(value: float, digits: int = 4) -> str:
+    """Four significant digits, or as many as asked for; whole numbers of more digits in full."""
+    if 1000 <= abs(value) < 1e15:
+        return f"{value:.{max(0, digits - len(str(int(abs(value)))))}f}"
+    return f"{value:.{digits}g}"
+
+
+def print_apart(one: float, other: float, shown: Callable[..., str]) -> tuple[str, str]:
+    """Two values that differ, with as many digits as it takes to see it, such as `2.00001 s` and `2.00002 s`.
+
+    Args:
+        one: the first.
+        other: the second.
+        shown: `print_time`, `print_bytes` or `print_number`.
+    """
+    pairs = [(shown(one, digits=digits), shown(other, digits=digits)) for digits in range(4, 18)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
 
 
 def print_percent(share: float) -> str:
     """A share of one as per cent, such as `12.5 %`; below 0.1 % with more digits."""
     percent = share * 100
     return f"{print_number(round(percent, 1 if abs(percent) >= 0.1 else 3) + 0.0)} %"
+
+
+def print_share(share: float) -> str:
+    """A share of one as per cent with one decimal, such as `98.0 %`: figures of a column stand under each other."""
+    return f"{100 * share:.1f} %"
 
 
 def print_change(share: float) -> str:

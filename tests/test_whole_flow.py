@@ -185,7 +185,7 @@ def test_equal_losses_are_called_equal() -> None:
     bare = replace(_result(), iterations=(QuickstartIteration(0, 4, 1.0),))
     assert bare.largest_difference is None
     story = replace(bare, simulated=True, total_s=11.0, undisturbed_s=10.0)
-    assert story.conclusion.endswith("1 iterations took 11.0 s, 10% longer than without the failure.")
+    assert story.conclusion.endswith("1 iterations took 11 s, 10 % longer than without the failure.")
 
 
 def test_quickstart_tells_what_came_of_it(tmp_path: Path, trained: Callable[..., Ran]) -> None:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ..schemas.detection import PLACES, Attribution, FailSlow, FileFindings, Scope
-from ..schemas.quantities import print_number, print_time, ticks, time_unit
+from ..schemas.quantities import print_number, print_percent, print_time, ticks, time_unit
 from ..schemas.text import counted
 from .painter import PAD, WIDTH, Picture, Sheet, number_axis, painting
 from .style import ALARM, FAINT, INK, DrawnBox, apart, in_lanes, measured, page, wrapped
@@ -193,7 +193,7 @@ def words_of_attribution(shares: Attribution) -> str:
         (shares.link_share, "the slowest links"),
         (shares.data_share, "unlike micro-batches"),
     )
-    told = ", ".join(f"{100 * share:.0f} % by {what}" for share, what in parts if abs(share) >= 0.005)
+    told = ", ".join(f"{print_percent(round(share, 2))} by {what}" for share, what in parts if abs(share) >= 0.005)
     return f"slowed down {shares.slowdown:.3g} x" + (f", of that {told}" if told else "")
 
 

@@ -12,14 +12,13 @@ from typing import Any
 from ..schemas.documents import pointer
 from ..schemas.orders import Operation, print_operation
 from ..schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
-from ..schemas.quantities import print_bytes, print_number, print_percent, print_time
+from ..schemas.quantities import print_bytes, print_change, print_number, print_percent, print_rate, print_time
 from ..schemas.text import joined, listed
 
 Microbatch = tuple[int, int]
 
 NO_DIFFERENCE = "no difference"
 MOST_LISTED = 8  # entries of an option that is a list, and options that only one plan has
-MINUS = "−"  # noqa: RUF001
 
 _PREDICTION_WORDS = {
     "iteration_time_s": "iteration time",
@@ -44,7 +43,7 @@ MOST_MOVED = 8  # micro-batches that went from one worker to one other
 _PRINTERS: dict[str, Callable[[float], str]] = {
     "s": print_time,
     "bytes": print_bytes,
-    "bytes_per_s": lambda speed: f"{print_bytes(speed)}/s",
+    "bytes_per_s": print_rate,
     "ratio": print_percent,
 }
 
@@ -103,13 +102,18 @@ def unit_of(path: str) -> str:
 
 
 def _difference(before: float, after: float, unit: str) -> str:
-    sign = "+" if after > before else MINUS
+    sign = "+" if after > before else "-"
     if unit == "ratio":
-        return f" ({sign}{abs(after - before) * 100:.3g} points)"
+        return f" ({print_points(after - before)})"
     parts = [sign + _PRINTERS.get(unit, print_number)(abs(after - before))]
     if before and unit != "count":
-        parts.append(sign + print_percent(abs(after - before) / before))
+        parts.append(print_change((after - before) / before))
     return f" ({', '.join(parts)})"
+
+
+def print_points(change: float) -> str:
+    """What a ratio has gained or lost, in percentage points: `+2.5 points`, `-5 points`."""
+    return f"{print_change(change).removesuffix(' %')} points"
 
 
 def _are_numbers(*values: Any) -> bool:

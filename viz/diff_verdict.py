@@ -9,7 +9,7 @@ from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Plan
 from ..schemas.quantities import print_bytes, print_percent
 from ..schemas.text import counted, did_you_mean, joined
-from .diff import MINUS, Difference, PlanDiff, unit_of
+from .diff import Difference, PlanDiff, print_points, unit_of
 
 Measure = Literal["slower", "memory", "bubbles"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
@@ -105,7 +105,7 @@ def _memory(changes: Sequence[Difference]) -> Iterator[str]:
     if peaks:
         most = max(peaks, key=lambda one: float(abs(one.after - one.before)))
         worker = most.words.partition(":")[0].rpartition(" ")[2]
-        sign = "+" if most.after > most.before else MINUS
+        sign = "+" if most.after > most.before else "-"
         yield f"{sign}{print_bytes(abs(most.after - most.before))} on {worker}"
 
 
@@ -123,13 +123,13 @@ def _grown(measure: Measure, a: Plan, b: Plan) -> float | None:
 
 
 def _worse(measure: Measure, grown: float) -> str:
-    size = print_percent(abs(grown)) if abs(grown) < 0.1 else f"{abs(grown) * 100:.0f} %"
+    size = print_percent(abs(grown))
     if measure == "bubbles":
-        return f"bubbles {'+' if grown > 0 else MINUS}{abs(grown) * 100:.3g} points"
+        return f"bubbles {print_points(grown)}"
     if measure == "memory":
         return f"{size} {'more' if grown > 0 else 'less'} memory"
     return f"{size} {'slower' if grown > 0 else 'faster'}"
 
 
 def _allowed(measure: Measure, most: float) -> str:
-    return f"{most * 100:.3g} points" if measure == "bubbles" else print_percent(most)
+    return print_points(most).removeprefix("+") if measure == "bubbles" else print_percent(most)

@@ -11,7 +11,17 @@ from html import escape
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from ..schemas.quantities import SECOND, TimeUnit, print_bytes, print_number, print_percent, print_time, ticks
+from ..schemas.quantities import (
+    SECOND,
+    TimeUnit,
+    print_bytes,
+    print_number,
+    print_percent,
+    print_rate,
+    print_share,
+    print_time,
+    ticks,
+)
 from ..schemas.replay import PolicyReport, ReplayReport, Stretch
 from .painter import PAD, WIDTH, Picture, Sheet, number_axis, painting, stepped, time_axis
 from .style import ALARM, FAINT, GROUND, INK, LOOKS, DrawnBox, apart, curve_colour, measured, shortened
@@ -242,11 +252,6 @@ def print_memory(size: float) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else print_bytes(size)
 
 
-def print_share(share: float) -> str:
-    """A share of one as per cent with one decimal, such as `98.0 %`: figures of a column stand under each other."""
-    return f"{100 * share:.1f} %"
-
-
 def title_of(report: ReplayReport) -> str:
     """Whose replay it is."""
     return f"{_told(report.job, 'model', 'A model')} under {trace_name(report)}"
@@ -308,7 +313,10 @@ def assumptions(report: ReplayReport) -> list[tuple[str, str]]:
     bound = report.fault_free.get("goodput_bound")
     if isinstance(bound, int | float):
         found.append(
-            ("At most", f"{bound:.1%}: no policy can train more, for all GPUs that are there compute all the time")
+            (
+                "At most",
+                f"{print_percent(bound)}: no policy can train more, for all GPUs that are there compute all the time",
+            )
         )
     return [(word, escape(text)) for word, text in found if text]
 
@@ -325,7 +333,7 @@ def _cost(name: str, value: Any) -> str:
     if not isinstance(value, int | float) or not name.endswith("_s"):
         return f"{_cost_name(name)} {value}"
     is_rate = name.endswith("_bytes_per_s")
-    return f"{_cost_name(name)} {f'{print_number(value / 1e9)} GB/s' if is_rate else print_span(value)}"
+    return f"{_cost_name(name)} {f'{print_rate(value)}' if is_rate else print_span(value)}"
 
 
 def _cost_name(name: str) -> str:
@@ -487,7 +495,7 @@ def draw_strips(sheet: Sheet, report: ReplayReport, colours: dict[str, str]) -> 
                (few, "throughput, in the policy's colour", False)], LEFT)  # fmt: skip
     _remark(
         sheet,
-        f"from {100 * low:.3g} % to {100 * high:.3g} % of the fault-free throughput, and of {full:.0f} nodes; "
+        f"from {print_percent(low)} to {print_percent(high)} of the fault-free throughput, and of {full:.0f} nodes; "
         f"averages of {print_span(axis.step_s)}",
         4,
     )
@@ -537,7 +545,7 @@ def draw_bars(sheet: Sheet, report: ReplayReport, colours: dict[str, str]) -> No
             start, end = (min(max(place, low), 1.0) for place in (done, done + share))
             done += share
             if end > start:
-                ink, tip = "white" if purpose.is_dark else INK, f"{purpose.words}: {100 * share:.3g} %"
+                ink, tip = "white" if purpose.is_dark else INK, f"{purpose.words}: {print_percent(share)}"
                 boxes.append(DrawnBox(start, end, y, y + BAR, purpose.colour, (print_share(share),), ink, tip))
     sheet.boxes(panel, boxes)
     places = [low + share for share in ticks(1 - low, 10)]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from ..schemas.quantities import print_time
+from ..schemas.quantities import print_share, print_time
 from ..schemas.replay import ABOVE, PolicyReport, ReplayReport
 from ..schemas.text import listed
 from .replay import (
@@ -22,7 +22,6 @@ from .replay import (
     most_amounts,
     print_amount,
     print_memory,
-    print_share,
     ranked,
     replay_part,
     report_facts,

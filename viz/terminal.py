@@ -3,11 +3,11 @@ where it has not."""
 
 from rich.text import Text
 
-from ..schemas.quantities import print_number, print_time, ticks
+from ..schemas.quantities import print_number, print_share, print_time, ticks
 from ..schemas.replay import ReplayReport
 from ..schemas.templates import Templates
 from .facts import Drawable
-from .replay import PURPOSES, contestants, print_share, report_facts, shares_of, title_of
+from .replay import PURPOSES, contestants, report_facts, shares_of, title_of
 from .scene import Bar, Gap, Row, Scene, lay_out
 from .style import INK, LOOKS, time_colour
 from .templates import facts_of, least_share, rows_of

@@ -1,1 +1,1 @@
-"""The papers' tables and figures, theirs beside ours: a file a paper, loaded by `rtk reproduce`."""
+"""The papers' tables and figures, made again with rtk: a file a paper, loaded by `rtk reproduce`."""

@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from ...schemas.errors import InfeasibleError, InvalidInputError, LimitReachedError, require_package
+from ...schemas.quantities import print_time
 from .exact import Groups, Pace, Range, least_variance, min_max, nearest, shared_min_max, shared_variance
 
 SOLVERS = {"min-max": "highs", "variance": "scip_direct"}
@@ -37,7 +38,9 @@ def solve_in_pyomo(
         LimitReachedError: the time ran out before the proof.
     """
     if not isfinite(time_limit_s):
-        raise InvalidInputError(f"{time_limit_s:g} s is no limit", where="--time-limit", fix="give a finite number")
+        raise InvalidInputError(
+            f"{print_time(time_limit_s)} is no limit", where="--time-limit", fix="give a finite number"
+        )
     if objective == "variance":
         require_package("pyscipopt", "--objective variance")
     model = _model(groups, units, objective, least, most)
@@ -57,7 +60,7 @@ def solve_in_pyomo(
     )
     if result.solution_status != SolutionStatus.optimal:
         raise LimitReachedError(
-            f"{SOLVERS[objective].partition('_')[0]} has not proven an optimum in {time_limit_s:g} s",
+            f"{SOLVERS[objective].partition('_')[0]} has not proven an optimum in {print_time(time_limit_s)}",
             where="--time-limit",
             fix="give more time, or drop the bounds and take --solver exact",
         )
@@ -163,9 +166,8 @@ def _groups(paces: Sequence[Pace], multiple_of: int, shared: Sequence[int] | Non
         raise InvalidInputError("there are no pipelines", where="--times", fix="give one time for each pipeline")
     for index, pace in enumerate(paces):
         if not (isfinite(pace.fixed_s) and isfinite(pace.per_microbatch_s) and pace.per_microbatch_s > 0):
-            what = (
-                f"pipeline {index} takes {pace.per_microbatch_s:g} s a micro-batch and {pace.fixed_s:g} s beside them"
-            )
+            each, fixed = print_time(pace.per_microbatch_s), print_time(pace.fixed_s)
+            what = f"pipeline {index} takes {each} a micro-batch and {fixed} beside them"
             raise InvalidInputError(what, where="--times", fix="times are finite, those of micro-batches above 0")
     _require_number("--multiple-of", multiple_of)
     counts = [1] * len(paces) if shared is None else list(shared)

@@ -241,7 +241,7 @@ def _what_if(told: Explanation) -> Lines:
     unknown = [x for x in found.effects if _is_least(x) and x.bound_saved_s > x.saved_s + little_s]
     if found.saved_s > least_s:
         saved = f"-{print_time(found.saved_s)}, -{print_percent(found.saved_s / iteration_s)}"
-        yield from _wrapped(f"Other orders alone: {print_time(found.iteration_time_s)} ({saved}); plan it anew.")
+        yield from _wrapped(f"Other orders alone: {print_time(found.iteration_time_s)} ({saved}); plan it again.")
         yield from _with_own_orders(found, iteration_s)
     if shown:
         base = "with new orders" if found.saved_s > least_s else "as it is now"

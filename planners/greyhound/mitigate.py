@@ -95,7 +95,7 @@ def plan_switches(
             raise InvalidInputError(f"there is no strategy {name}", where="--costs", fix="take S2, S3 and S4")
     for name, cost_s in costs_s.items():
         if not 0 < cost_s < float("inf"):
-            what = f"{name} costs {cost_s:g} s"
+            what = f"{name} costs {print_time(cost_s)}"
             raise InvalidInputError(what, where="--costs", fix="costs are finite and above 0, in seconds")
     for name, share in left.items():
         if name not in costs_s:
@@ -104,7 +104,9 @@ def plan_switches(
             what = f"{share:g} of the slow-down cannot be left under {name}"
             raise InvalidInputError(what, where="--left", fix="0 is none of it, 1 all of it")
     if not (isfinite(revert_s) and revert_s >= 0):
-        raise InvalidInputError(f"{revert_s:g} s to revert", where="--revert-cost", fix="give 0 or more seconds")
+        raise InvalidInputError(
+            f"{print_time(revert_s)} to revert", where="--revert-cost", fix="give 0 or more seconds"
+        )
     costs_s = {name: cost_s + (revert_s if name == REVERTED else 0.0) for name, cost_s in costs_s.items()}
     dropped = dict(_dominated(costs_s, left))
     kept = sorted((cost_s, STRATEGIES.index(name)) for name, cost_s in costs_s.items() if name not in dropped)

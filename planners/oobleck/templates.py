@@ -17,6 +17,7 @@ from ...schemas.documents import digest
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.plan import Link, Planner, Stage
 from ...schemas.profile import Connection, Profile
+from ...schemas.quantities import print_bytes
 from ...schemas.templates import LayerState, PipelineTemplate, Templates, nodes_of_stages
 from ...schemas.text import joined
 from .mapping import Mapper, Mapping, MappingObjective, MappingRequest, Stages, fill_of, missing_degree, stages_of
@@ -315,7 +316,7 @@ def fits_nowhere(request: MappingRequest, fault_tolerance: int) -> InfeasibleErr
     nodes = f"{request.nodes} nodes or fewer" if request.nodes > 1 else "a node"
     gpus = f"{request.gpus_per_node} GPUs" if request.gpus_per_node > 1 else "1 GPU"
     return InfeasibleError(
-        f"the model does not fit on {nodes} with {gpus} of {limit:.12g} bytes each",
+        f"the model does not fit on {nodes} with {gpus} of {print_bytes(limit)} each",
         where="--memory-limit, or the profile, /device/memory_bytes",
         fix=f"take {fix}",
     )

@@ -289,7 +289,9 @@ def plan_from_atlas(
     site, atlas = site_of(cluster, overlay), read_atlas(folder)
     if profile is not None and digest(profile) != atlas.inputs.get("profile"):
         raise InvalidInputError(
-            "the atlas was made from another profile", where=f"{folder}, /inputs/profile", fix="make it anew"
+            "the atlas was made from another profile",
+            where=f"{folder}, /inputs/profile",
+            fix="make it again",
         )
     replanner = Replanner(replace(atlas, plans=()), atlas.most_failures)
     units = units_of(atlas, places(failed), site.failed_alone(len(atlas.template.stages), atlas.dp))

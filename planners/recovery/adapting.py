@@ -27,6 +27,7 @@ from ...schemas.conditions import AS_PLANNED, PlacePair, PlanConditions, are_nei
 from ...schemas.documents import digest
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan, Stage, name_of, place_of
+from ...schemas.quantities import print_time
 from ...schemas.replay import Fleet, Moment, StateChange, TrainingState, Transition
 from ..greyhound.topology import Swap, best_swap
 from ..scheduling.retimed import Retimed
@@ -231,7 +232,7 @@ class Adapting:
         if lasts_s * (1 - GAIN) < layout.base.iteration_time_s:
             return ""
         workers = [f"worker {name} ({factor:g} times as long)" for name, factor in fleet.slow.items()]
-        links = [f"link {'-'.join(ends)} ({1000 * delay_s:.3g} ms)" for ends, delay_s in fleet.slow_links.items()]
+        links = [f"link {'-'.join(ends)} ({print_time(delay_s)})" for ends, delay_s in fleet.slow_links.items()]
         return f"slow for so long that a restart on other workers pays: {', '.join([*workers, *links])}"
 
     # Who changes places

@@ -180,7 +180,9 @@ def remedies_of(text: str | None, plan: Plan, policy: PolicyName | None) -> Reme
     """
     if text is not None and (policy or _default(plan)) is not PolicyName.JOINT:
         raise InvalidInputError(
-            "only the policy joint heeds what is slow", where="--mitigate", fix="leave it out, or --policy joint"
+            "only the policy joint takes account of what is slow",
+            where="--mitigate",
+            fix="leave it out, or --policy joint",
         )
     return parse_mitigate(text)
 

@@ -39,6 +39,7 @@ from ...schemas.documents import digest
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker
 from ...schemas.profile import Connection
+from ...schemas.quantities import print_apart, print_bytes
 from ...schemas.replay import Checkpointing, Fleet, Moment, StateChange, TrainingState, Transition
 from ..oobleck.pace import reduced_bytes
 from ..pipeline import scheduled
@@ -118,17 +119,18 @@ class Redundancy:
         """Raise InfeasibleError if a GPU cannot hold two stages and a micro-batch of both, as after a failure."""
         needed_bytes, memory_bytes = self._of_two(self._least_bytes), self.job.profile.device.memory_bytes
         if memory_bytes is not None and needed_bytes > memory_bytes:
+            needed, there = print_apart(needed_bytes, memory_bytes, print_bytes)
             raise InfeasibleError(
-                f"with redundancy a GPU holds its own stage and its neighbour's, {needed_bytes:.4g} bytes, "
-                f"and it has {memory_bytes:.4g}",
+                f"with redundancy a GPU holds its own stage and its neighbour's, {needed}, and it has {there}",
                 where="the profile, /device/memory_bytes",
-                fix=f"leave Bamboo out: without redundancy a GPU holds {max(self._least_bytes):.4g} bytes",
+                fix=f"leave Bamboo out: without redundancy a GPU holds {print_bytes(max(self._least_bytes))}",
             )
         needed_bytes = self._of_two([stage.activation_bytes for stage in self._alone.stages])
         if self._most_bytes is not None and needed_bytes > self._most_bytes:
+            needed, most = print_apart(needed_bytes, self._most_bytes, print_bytes)
             raise InfeasibleError(
-                f"with redundancy a GPU holds activations of its own stage and its neighbour's, {needed_bytes:.4g} "
-                f"bytes of a micro-batch, and the limit is {self._most_bytes:.4g}",
+                f"with redundancy a GPU holds {needed} of activations of a micro-batch, of its own stage and its "
+                f"neighbour's, and the limit is {most}",
                 where="--memory-limit",
                 fix="leave Bamboo out, or raise the limit",
             )

@@ -14,6 +14,7 @@ from ...schemas.fields import LARGEST_BYTES, LONGEST_S
 from ...schemas.kernels import Floats as Reals
 from ...schemas.kernels import Ints, MutableFloats, compiled, kernel
 from ...schemas.plan import Plan, Prediction, ProofScope
+from ...schemas.quantities import print_bytes, print_time
 from .evaluate import evaluate
 from .forms import pays
 from .lower_bound import lower_bound
@@ -185,7 +186,7 @@ def promise(
     iteration_s = times_s[staggered]
     if not (max(times_s) < LONGEST_S and max(peaks, default=0.0) < LARGEST_BYTES):
         raise InvalidInputError(
-            f"an iteration would take {iteration_s:.3g} s and {max(peaks, default=0.0):.3g} bytes of a worker",
+            f"an iteration would take {print_time(iteration_s)} and {print_bytes(max(peaks, default=0.0))} of a worker",
             where="the profile",
             fix="give times and sizes of layers that there can be",
         )

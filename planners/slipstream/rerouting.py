@@ -18,6 +18,7 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.fields import Count, Factor, Seconds
 from ...schemas.plan import Prediction
 from ...schemas.profile import Connection
+from ...schemas.quantities import print_apart, print_time
 from ..scheduling.list_schedule import DispatchRules, ListScheduler, Priority
 from ..scheduling.local_search import hold_back
 from ..scheduling.lower_bound import lower_bound
@@ -422,7 +423,8 @@ def require_kept(entry: AtlasEntry, found: Prediction) -> None:
     promised_s = entry.prediction.iteration_time_s
     late_s = found.iteration_time_s - promised_s
     if late_s > ROUNDING * promised_s or (late_s < -ROUNDING * promised_s and entry.recipe.scheduled == "workers"):
-        what = f"an iteration of {promised_s:.12g} s is promised, the recipe's takes {found.iteration_time_s:.12g} s"
+        promised, takes = print_apart(promised_s, found.iteration_time_s, print_time)
+        what = f"an iteration of {promised} is promised, the recipe's takes {takes}"
         raise contradiction(what, f"/plans/{entry.failed_units}/prediction/iteration_time_s")
 
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.profile import AS_USUAL, DataType, ModelForm
+from ...schemas.quantities import print_bytes
 from ...schemas.text import with_article
 from .names import require_file
 from .sharding import Cut, TensorParallelPlan
@@ -330,8 +331,8 @@ def require_memory(name: str, size: ModelSize, tokens: int, dtype: DataType, fit
     else:
         fix = "take a machine with more memory, or compute the profile: --analytic"
     raise InfeasibleError(
-        f"{name} needs {needed / 1e9:.1f} GB of memory for {FORMATS[dtype]} parameters, gradients, AdamW's moments and "
-        f"one layer's activations; {free / 1e9:.1f} GB are free",
+        f"{name} needs {print_bytes(needed)} of memory for {FORMATS[dtype]} parameters, gradients, AdamW's moments and "
+        f"one layer's activations; {print_bytes(free)} are free",
         fix=fix,
     )
 

@@ -225,7 +225,7 @@ class _Replay:
         for moment in moments:
             if moment.time_s < asked_s:
                 raise InvalidInputError(
-                    f"a moment at {moment.time_s:g} s comes after one at {asked_s:g} s", where="--trace"
+                    f"a moment at {moment.time_s} s comes after one at {asked_s} s", where="--trace"
                 )
             if until_s is not None and moment.time_s >= until_s:
                 break

@@ -17,6 +17,7 @@ from ...schemas.documents import canonical
 from ...schemas.fields import STRICT, Index
 from ...schemas.plan import Plan, name_of
 from ...schemas.protocols import Hand, Replanned
+from ...schemas.quantities import print_time
 from ...schemas.text import counted
 from ...schemas.timeline import Event as TimelineEvent
 from .protocol import Epoch, FromCoordinator, Hello, Leaving, Published, Ready, Saved, Suspect, Vote, Whereabouts
@@ -399,7 +400,7 @@ class LinkSlowed(Degraded):
     @property
     def degree(self) -> str:
         """The delay."""
-        return f"{1000 * self.delay_s:.3g} ms"
+        return print_time(self.delay_s)
 
     @property
     def sentence(self) -> str:
@@ -577,7 +578,7 @@ class CheckpointSaved(Announcement):
     def sentence(self) -> str:
         """After how many iterations, and where it is, or why not."""
         after = f"checkpoint after {counted(self.iteration or 0, 'iteration')}"
-        return f"{after} failed: {self.error}" if self.error else f"{after} in {self.seconds:.2f} s: {self.path}"
+        return f"{after} failed: {self.error}" if self.error else f"{after} in {print_time(self.seconds)}: {self.path}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
+from ...schemas.quantities import print_time
 from .protocol import (
     MEMBER_BYTES,
     Beat,
@@ -230,7 +231,7 @@ class CoordinatorLink:
             self._closed.wait(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         raise RuntimeFailedError(
-            f"no coordinator for {self._patience_s:g} s ({reason})",
+            f"no coordinator for {print_time(self._patience_s)} ({reason})",
             where=", ".join(format_address(*address) for address in self._addresses),
             fix="start `rtk coordinate` again with the same log, or have a standby (`rtk coordinate --standby`)",
         )

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...schemas.conditions import Pair, pair_of
+from ...schemas.quantities import print_time
 from .protocol import Inquiry, Job, Whereabouts
 
 # A job that commits nothing for so many of its iterations, though never for less than the floor, stands still.
@@ -250,4 +251,4 @@ def _most_s(one: Whereabouts, is_late: bool, limit_s: float) -> float:
 
 def _in_words(one: Whereabouts) -> str:
     peers = f" for {', '.join(one.peers)}" if one.peers else ""
-    return f"{one.doing}{peers}, {one.what}, for {one.idle_s:.1f} s, in epoch {one.epoch}"
+    return f"{one.doing}{peers}, {one.what}, for {print_time(one.idle_s)}, in epoch {one.epoch}"

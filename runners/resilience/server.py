@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from ...schemas.errors import InvalidInputError, RtkError
 from ...schemas.protocols import Monitor, Replan, Replanned
+from ...schemas.quantities import print_time
 from .events import (
     Announce,
     Announcement,
@@ -314,7 +315,7 @@ class Server:
             self._encoded = (message, encode(message))
         member.write(self._encoded[1])
         if member.unread_bytes > self._limits.unread_bytes:
-            self.lose(member, "does not read what it is told")
+            self.lose(member, "does not read its messages")
 
     def _drop(self, number: int) -> None:
         member = self._members.get(number)
@@ -472,7 +473,7 @@ class Server:
         for member in list(self._members.values()):
             member.heard_s = min(now_s, member.heard_s + stalled_s)
             if now_s - member.heard_s > self._limits.heartbeat_s:
-                self.lose(member, f"silent for {now_s - member.heard_s:.1f} s")
+                self.lose(member, f"silent for {print_time(now_s - member.heard_s)}")
         self._loop.call_later(interval_s, self._watch)
 
     # The end.

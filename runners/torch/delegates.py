@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ...schemas.errors import RuntimeFailedError
+from ...schemas.quantities import print_time
 from .staging import HostStaging, Pending
 from .transport import LostTouchError, StalledError, Transport
 
@@ -150,7 +151,7 @@ class Delegates:
         self._hurry(inbox, tag)
         with self._lock:
             if not self._changed.wait_for(lambda: tag in inbox.there or self._is_broken(), self._stall_s):
-                raise StalledError(source, f"a message has not come for {self._stall_s:g} s")
+                raise StalledError(source, f"a message has not come for {print_time(self._stall_s)}")
             if tag not in inbox.there:
                 raise self._error()
             pending = inbox.there.pop(tag)

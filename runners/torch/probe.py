@@ -23,6 +23,7 @@ from torch import distributed
 
 from ...schemas.conditions import Pair, pair_of
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
+from ...schemas.quantities import print_bytes
 from ..passes import Pass, groups_by_host
 from .transport import PROBE_TAG, Sample, Transport
 
@@ -518,7 +519,7 @@ def _numbers(size_bytes: int, device: torch.device) -> torch.Tensor:
         return torch.zeros(-(-size_bytes // NUMBER_BYTES), device=device)
     except RuntimeError as error:
         raise InvalidInputError(
-            f"{size_bytes} bytes do not fit into the memory of {device}",
+            f"{print_bytes(size_bytes)} do not fit into the memory of {device}",
             where="--sizes",
             fix="leave out the largest size",
         ) from error

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.fields import Index
+from ...schemas.quantities import print_bytes, print_time
 from ..resilience.protocol import Challenge, Refused, encode, from_coordinator
 from ..resilience.wire import LineConnection, Lines, PeerRole, Strangers, format_address, parse_address, prove
 from .groups import Store
@@ -205,7 +206,7 @@ class NoticeBoard:
         answer = notices[names] if isinstance(names, str) else [key in notices for key in names]
         visitor.write(json.dumps(answer).encode() + b"\n")
         if visitor.unread_bytes > UNREAD_BYTES:
-            self.lose(visitor, "does not read what it is told")
+            self.lose(visitor, "does not read its messages")
 
     def _of(self, epoch: int) -> dict[str, str]:
         return self._pages[epoch].notices if epoch in self._pages else {}
@@ -259,7 +260,9 @@ class BoardStore(Store):
         """
         data = value.encode() if isinstance(value, str) else value
         if len(data) > VALUE_BYTES or len(key) > KEY_LENGTH:
-            raise RuntimeError(f"a notice of {len(data)} bytes: a meeting place takes {VALUE_BYTES}")
+            raise RuntimeError(
+                f"a notice of {print_bytes(len(data))}: a meeting place takes {print_bytes(VALUE_BYTES)}"
+            )
         self._say("set", self._epoch, key, data.hex())
 
     def get(self, key: str) -> bytes:
@@ -308,7 +311,7 @@ class BoardStore(Store):
         except TimeoutError:
             # What is answered later would be taken for the answer to something else.
             self._connection.close()
-            raise RuntimeError(f"no answer in {limit.total_seconds():g} s") from None
+            raise RuntimeError(f"no answer in {print_time(limit.total_seconds())}") from None
         except OSError as error:
             raise TurnedAwayError(f"the meeting place is gone: {error.strerror or error}") from None
 

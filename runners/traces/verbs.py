@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.fields import MOST_NODES
-from ...schemas.quantities import parse_time_s
+from ...schemas.quantities import parse_time_s, print_time
 from ...schemas.trace import TraceEvent
 from .files import LONGEST_S
 from .read import Summary, TraceOptions, read_events, summary_of, write_events
@@ -53,7 +53,7 @@ class Lasting:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.mean_s) and self.mean_s >= LEAST_S):
-            what = f"the mean {self.mean_s:g} of a distribution is not a millisecond or more"
+            what = f"the mean {print_time(self.mean_s)} of a distribution is not a millisecond or more"
             raise InvalidInputError(what, fix="give at least 1ms")
         least, most = SHAPES.get(self.distribution, (-math.inf, math.inf))
         if not least <= self.shape <= most:
@@ -141,8 +141,8 @@ class FaultScenario:
         _require(self.nodes <= MOST_NODES, f"{self.nodes} nodes are too many", f"up to {MOST_NODES}")
         _require(
             0 < self.lasts_s < LONGEST_S,
-            f"a trace cannot last {self.lasts_s:g} s",
-            f"let it last longer than 0 s, and less than {LONGEST_S:g} s",
+            f"a trace cannot last {print_time(self.lasts_s)}",
+            f"let it last longer than 0 s, and less than {print_time(LONGEST_S)}",
         )
         if self.racks is not None:
             _require(self.racks.size >= 1, f"a rack of {self.racks.size} nodes", "put at least one node into a rack")
@@ -151,11 +151,13 @@ class FaultScenario:
             _require(1 < factor < LARGEST_FACTOR, f"a slow node's factor cannot be {factor:g}", "give one such as 1.5")
         if self.slow_links is not None:
             delay_s = self.slow_links.delay_s
-            _require(0 < delay_s < LONGEST_S, f"a slow link's delay cannot be {delay_s:g} s", "give one such as 20ms")
+            _require(
+                0 < delay_s < LONGEST_S, f"a slow link's delay cannot be {print_time(delay_s)}", "give one such as 20ms"
+            )
 
 
 def generate(recipe: FaultScenario) -> Iterator[TraceEvent]:
-    """The events of a made-up trace, in time order and one after the other, however long it is.
+    """The events of a generated trace, in time order and one after the other, however long it is.
 
     It begins with all nodes, which come at 0, and ends with its `end`. A node whose rack fails while it is down is back
     when both are repaired. Who fails while slow is well afterwards, and nobody becomes slow who is down.
@@ -361,7 +363,7 @@ def trace_generate(*, nodes: int, days: float, seed: int = 0, **faults: Any) -> 
     """
     if not 0 < days * DAY_S < LONGEST_S:
         fix = f"give more than 0, and less than {LONGEST_S / DAY_S:.0f}"
-        raise InvalidInputError(f"a trace cannot last {days * DAY_S:g} s", where="--days", fix=fix)
+        raise InvalidInputError(f"a trace cannot last {print_time(days * DAY_S)}", where="--days", fix=fix)
     return generate(recipe_of(nodes, days * DAY_S, seed, **faults))
 
 

@@ -29,6 +29,7 @@ from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.plan import Layers, Plan
 from ...schemas.profile import Connection
 from ...schemas.protocols import Monitor, Replan
+from ...schemas.quantities import print_time
 from ...schemas.timeline import Event, Report, Span, Timeline, memory_of_workers
 from ...schemas.trace import DEADLY, Trace, TraceEvent, check_trace, joins, link_ends
 from ..program import Compute, Program, RankPair, Sending, rank_pair
@@ -415,7 +416,7 @@ class _World:
 
         def be_missed() -> None:
             if process.died_s == died_s:
-                limit = f"silent for {self.costs.heartbeat_limit_s:g} s"
+                limit = f"silent for {print_time(self.costs.heartbeat_limit_s)}"
                 reason = limit if event.kind == "stop" else "connection closed"
                 if self.monitor is not None:
                     self.monitor.forget(process.name)
@@ -746,5 +747,5 @@ class _World:
             place = self.act.message.seats[self.act.actors.index(process)].place
         much = [f"link {event.link}"] if event.link else []
         much += [f"factor {event.factor:g}"] if event.factor is not None else []
-        much += [f"{event.delay_s:g} s more"] if event.delay_s is not None else []
+        much += [f"{print_time(event.delay_s)} more"] if event.delay_s is not None else []
         self.played.append(Event(self.now_s, event.kind, place, ", ".join(much)))

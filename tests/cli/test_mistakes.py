@@ -193,7 +193,7 @@ ROWS: dict[int, tuple[Step, ...]] = {
         wrong("profile gpt-tiny --analytic --gpu h1000", at("--gpu"), "did you mean h100-sxm"),
     ),
     45: (wrong("profile meta-llama/Llama-3-8B", "config.json", "folder", torch=True),),
-    46: (wrong("profile gpt-tiny --microbatch-size 100000000", "GB", torch=True, code=3),),
+    46: (wrong("profile gpt-tiny --microbatch-size 100000000", "TiB", torch=True, code=3),),
     47: (wrong("profile gpt-tiny --sequence-length 4096", "positions", "give at most", torch=True),),
     48: (
         wrong("profile mamba.json", "mamba", torch=True, never=("vocab_size", "did you mean llama")),

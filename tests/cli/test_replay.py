@@ -21,6 +21,7 @@ from rtk.runners.traces.verbs import FaultScenario, Lasting, Racks, Renewal, Slo
 from rtk.schemas.documents import canonical, parse_document, read_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, RtkError
 from rtk.schemas.profile import Profile
+from rtk.schemas.quantities import print_share
 from rtk.schemas.replay import Costs, ReplayReport
 from rtk.viz.replay_page import replay_html
 
@@ -56,10 +57,10 @@ def test_every_policy_is_reported() -> None:
 def test_a_table_for_people() -> None:
     """A row a policy on standard output, with its goodput, and what none can exceed; the report goes to the file."""
     done = rtk(*JOB, "--dp", "2", "--trace", "-", *BASELINES, stdin=SPOT)
-    rows, found = [line.split() for line in done.stdout.splitlines()], told("--dp", "2", *BASELINES)
+    rows, found = [line.replace(" %", "%").split() for line in done.stdout.splitlines()], told("--dp", "2", *BASELINES)
     assert [row[0] for row in rows] == ["policy", "elastic-batching", "checkpoint-restart", "spares", "at"]
-    assert [row[1] for row in rows[1:-1]] == [f"{one['goodput']:.1%}" for one in found["policies"]]
-    assert rows[-1][1:] == ["most", f"{found['fault_free']['goodput_bound']:.1%}"]
+    assert [row[1] for row in rows[1:-1]] == [print_share(one["goodput"]).replace(" ", "") for one in found["policies"]]
+    assert rows[-1][1:] == ["most", print_share(found["fault_free"]["goodput_bound"]).replace(" ", "")]
     assert found["fault_free"]["goodput_bound"] >= max(one["goodput"] for one in found["policies"])
     assert done.stderr == ""
 

@@ -105,8 +105,8 @@ STORY: list[Announcement] = [
 ]
 END = JobEnded(epoch=3, exit_code=0, reason="all iterations are done", iterations=4, epochs=3)
 SUMMARY = (
-    "4 iterations, loss 3.5000 · 1 failure, 1 join, 3 epochs · 0.26 s lost (36.1%) · "
-    "iteration time 0.1100 s (paced), predicted 0.1000 s (+10.0%)"
+    "4 iterations, loss 3.5000 · 1 failure, 1 join, 3 epochs · 260 ms lost (36.1 %) · "
+    "iteration time 110 ms (paced), predicted 100 ms (+10 %)"
 )
 
 
@@ -164,18 +164,18 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     tell([*STORY, END])
     assert capsys.readouterr().out.splitlines() == [
         "4 workers, 1000 tokens an iteration, 4 iterations",
-        "epoch 1: 4 workers · predicted 0.1000 s",
-        "iteration   0  loss 5.0000  0.1100 s  9091 tokens/s",
+        "epoch 1: 4 workers · predicted 100 ms",
+        "iteration   0  loss 5.0000  110 ms  9091 tokens/s",
         "12:03:04  worker 1/1 failed: connection closed",
-        "epoch 2: 3 workers · 1/1 vacant · predicted 0.1250 s",
-        "iteration   1  loss 4.5000  0.1300 s  7692 tokens/s",
-        "recovered in 0.34 s: iteration 1 redone, 0.21 s lost",
-        "12:03:08  checkpoint after 2 iterations in 0.50 s: saved/2",
+        "epoch 2: 3 workers · 1/1 vacant · predicted 125 ms",
+        "iteration   1  loss 4.5000  130 ms  7692 tokens/s",
+        "recovered in 340 ms: iteration 1 redone, 210 ms lost",
+        "12:03:08  checkpoint after 2 iterations in 500 ms: saved/2",
         "12:03:09  worker 1/1 joined, state from 0/1",
-        "epoch 3: 4 workers · predicted 0.1000 s",
-        "iteration   2  loss 4.0000  0.1100 s  9091 tokens/s",
-        "recovered in 0.20 s: 0.05 s lost",
-        "iteration   3  loss 3.5000  0.1100 s  9091 tokens/s",
+        "epoch 3: 4 workers · predicted 100 ms",
+        "iteration   2  loss 4.0000  110 ms  9091 tokens/s",
+        "recovered in 200 ms: 50 ms lost",
+        "iteration   3  loss 3.5000  110 ms  9091 tokens/s",
         SUMMARY,
     ]
 
@@ -201,12 +201,12 @@ def test_the_rare_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == [
         "12:03:01  the coordinator was restarted, before iteration 7",
         "12:03:02  worker 0/0 is back",
-        "epoch 4: 4 workers · predicted 0.1000 s",
+        "epoch 4: 4 workers · predicted 100 ms",
         "12:03:04  worker 0/1 left as asked",
         "12:03:05  worker 1/0 moved to 0/1 and took layer 1 from 1/1",
         "12:03:06  worker 0/0 took layers 1-2 from 1/1",
         "12:03:07  worker 1/1 waits for a place",
-        "epoch 5: 3 workers · 1/0 vacant · 1/0 at 0/1 · predicted 0.1000 s",
+        "epoch 5: 3 workers · 1/0 vacant · 1/0 at 0/1 · predicted 100 ms",
         "12:03:09  worker 9/9?[2J was refused: the plan has no worker 9/9",
         "12:03:10  worker 1/0 failed: connection closed while joining",
         "12:03:11  checkpoint after 8 iterations failed: No space left",
@@ -230,9 +230,9 @@ def test_the_cost_of_a_change_goes_to_what_caused_it() -> None:
         cost,
     ):
         story.tell(event, now_s)
-    assert [one.cost for one in story.happenings] == ["", " · iteration 2 redone · 0.50 s lost"]
+    assert [one.cost for one in story.happenings] == ["", " · iteration 2 redone · 500 ms lost"]
     story.tell(replace(cost, reason="workers lost touch with each other"), now_s)
-    assert str(story.happenings[-1]).endswith("workers lost touch with each other · iteration 2 redone · 0.50 s lost")
+    assert str(story.happenings[-1]).endswith("workers lost touch with each other · iteration 2 redone · 500 ms lost")
 
 
 def test_a_move_is_no_join(capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,18 +261,18 @@ def test_what_is_slow_or_broken(capsys: pytest.CaptureFixture[str]) -> None:
     """Slow and broken links, slow workers and reliefs are said, and so is what an epoch makes of them."""
     tell([*ILL, END])
     assert capsys.readouterr().out.splitlines() == [
-        "epoch 1: 4 workers · predicted 0.1000 s",
+        "epoch 1: 4 workers · predicted 100 ms",
         "12:03:02  link 0/0-0/1 is slow: 30 ms",
         "12:03:03  link 0/0-0/1 is slow: 60 ms",
-        "adapted: epoch 2: 4 workers · 0/0-0/1 by delegates · predicted 0.1250 s",
+        "adapted: epoch 2: 4 workers · 0/0-0/1 by delegates · predicted 125 ms",
         "12:03:05  worker 1/1 is slow: 1.5 times as long as planned",
         "12:03:06  the plan is kept: no other plan: it does not fit into memory",
         "12:03:07  link 0/1-1/1 is broken",
-        "epoch 3: 4 workers · 0/0-0/1 by delegates · 0/1-1/1 over 1/0 · predicted 0.1000 s",
+        "epoch 3: 4 workers · 0/0-0/1 by delegates · 0/1-1/1 over 1/0 · predicted 100 ms",
         "12:03:09  link 0/0-0/1 is well again",
         "12:03:10  worker 1/1 is well again",
-        "adapted: epoch 4: 4 workers · 0/1-1/1 over 1/0 · predicted 0.1000 s",
-        "4 iterations, loss - · 1 slow link, 1 slow worker, 1 broken link, 3 epochs · 0.00 s lost",
+        "adapted: epoch 4: 4 workers · 0/1-1/1 over 1/0 · predicted 100 ms",
+        "4 iterations, loss - · 1 slow link, 1 slow worker, 1 broken link, 3 epochs · 0 s lost",
     ]
     tell([*ILL, END], as_json=True)
     end = lines_of(capsys.readouterr().out)[-1]
@@ -300,7 +300,7 @@ def test_a_broken_link_whose_workers_meet_on_another_network(capsys: pytest.Capt
     """The epoch says by which interface, and so does the view of the link."""
     story = [*ILL[:7], epoch(3, 8, ALL, sidesteps={"0/1-1/1": 2}, reason="workers lost touch with each other")]
     tell([*story, END])
-    assert "epoch 3: 4 workers · 0/1-1/1 by interface 2 · predicted 0.1000 s" in capsys.readouterr().out.splitlines()
+    assert "epoch 3: 4 workers · 0/1-1/1 by interface 2 · predicted 100 ms" in capsys.readouterr().out.splitlines()
     view = rendered(facts(), story, 120)
     assert "link 0/1-1/1 is broken: its messages go by interface 2" in view
 
@@ -332,7 +332,7 @@ def test_a_loss_that_is_no_number(loss: float | None, capsys: pytest.CaptureFixt
     tell([event])
     line, words = capsys.readouterr().out.splitlines()
     assert lines_of(line)[0]["loss"] is None
-    assert words == "iteration   3  loss -  0.1100 s  9091 tokens/s  skipped: a gradient is not finite"
+    assert words == "iteration   3  loss -  110 ms  9091 tokens/s  skipped: a gradient is not finite"
     assert "loss       -" in rendered(facts(), [*STORY, event])
 
 
@@ -343,7 +343,7 @@ def test_what_nobody_knows_is_left_out(capsys: pytest.CaptureFixture[str]) -> No
     start, _, first = lines_of(capsys.readouterr().out)
     assert [start["model"], start["tokens"], first["tokens_per_s"]] == [None, None, None]
     tell([STORY[0], STORY[2]], unknown)
-    assert capsys.readouterr().out == "4 workers, 4 iterations\niteration   0  loss 5.0000  0.1100 s\n"
+    assert capsys.readouterr().out == "4 workers, 4 iterations\niteration   0  loss 5.0000  110 ms\n"
     assert "╭─ 2 pipelines of 2 stages · synchronous optimizer ─" in rendered(unknown, [STORY[0], STORY[2]])
 
 
@@ -399,16 +399,16 @@ VIEW = """\
 ╭─ gpt-tiny · 2 pipelines of 2 stages · synchronous optimizer · paced ─────────╮
 │ stage            0      1    workers    4 of 4, epoch 3                      │
 │ pipeline 0     0/0    0/1    loss       3.5000  █▆▃▁                         │
-│ pipeline 1     1/0    1/1    iteration  0.1100 s                             │
-│                              predicted  0.1000 s, measured +10.0%            │
+│ pipeline 1     1/0    1/1    iteration  110 ms                               │
+│                              predicted  100 ms, measured +10 %               │
 │                              tokens     9091 /s                              │
-│                              changes    1 failure, 1 join, 0.26 s lost       │
+│                              changes    1 failure, 1 join, 260 ms lost       │
 │                                                                              │
 │ ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━  4 of 4 iterations │
 │                                                                              │
-│ 12:03:04  worker 1/1 failed: connection… · iteration 1 redone · 0.21 s lost  │
-│ 12:03:08  checkpoint after 2 iterations in 0.50 s: saved/2                   │
-│ 12:03:09  worker 1/1 joined, state from 0/1 · 0.05 s lost                    │
+│ 12:03:04  worker 1/1 failed: connection… · iteration 1 redone · 210 ms lost  │
+│ 12:03:08  checkpoint after 2 iterations in 500 ms: saved/2                   │
+│ 12:03:09  worker 1/1 joined, state from 0/1 · 50 ms lost                     │
 ╰──────────────────────────────────────────────────────────────────────────────╯
 """
 

@@ -237,7 +237,7 @@ def test_smallest_size_is_the_fewest_nodes_that_hold_the_model() -> None:
         (
             alike(6),
             {"nodes": 4, "memory_limit_bytes": 15.0},
-            ["on 4 nodes or fewer with 1 GPU of 15 bytes", "GPUs of 48 bytes"],
+            ["on 4 nodes or fewer with 1 GPU of 15 B each", "GPUs of 48 bytes"],
         ),
         (alike(6), {"nodes": 2, "memory_limit_bytes": 60.0}, ["does not fit on 2 nodes or fewer", "--nodes 6"]),
     ],

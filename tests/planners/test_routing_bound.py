@@ -178,7 +178,7 @@ def test_an_operation_that_takes_no_time_holds_its_memory_in_its_order() -> None
     workers = [replace(worker, order=late) if worker.place == (1, 1) else worker for worker in quick.workers]
     refused = replace(quick, workers=tuple(workers))
     assert evaluate(refused).makespan_s == 5.0
-    assert ["holds up to 1.5 bytes" in problem.message for problem in check_plan(refused)] == [True]
+    assert ["holds up to 1.5 B" in problem.message for problem in check_plan(refused)] == [True]
 
 
 def test_a_stash_that_just_fits_beside_a_whole_micro_batch_fits() -> None:

@@ -246,7 +246,7 @@ def test_a_slow_device_shows(capsys: pytest.CaptureFixture[str], linear_profile:
     """The profile of the device in the middle is taken; one that takes over 10 % more than it is named."""
     profiles = [linear_profile(time_s) for time_s in (1.0, 1.3, 0.9, 1.05)]
     assert measuring.in_the_middle(profiles) is profiles[0]
-    assert capsys.readouterr().err == "device 1 is slow: its layers take +30% against the median\n"
+    assert capsys.readouterr().err == "device 1 is slow: its layers take 30 % longer than the median\n"
 
 
 @pytest.fixture

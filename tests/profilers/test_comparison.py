@@ -78,7 +78,7 @@ def test_transfers_that_are_long_on_all_ranks_are_communication() -> None:
         slow.append(replace(span, log=replace(span.log, calls=span.log.calls + barriers)))
     verdict = cause_of(slow, USUAL)
     assert (verdict.cause, verdict.scope.kind, verdict.scope.names) == ("communication", "group", ("c",))
-    assert verdict.evidence[0] == "all_reduce of 4096 bytes in c takes 600 ms, 6.00 x the median of 3 comparable"
+    assert verdict.evidence[0] == "all_reduce of 4 KiB in c takes 600 ms, 6.00 x the median of 3 comparable"
 
 
 def test_a_group_of_two_is_a_link() -> None:

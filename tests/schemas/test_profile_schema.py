@@ -35,12 +35,12 @@ def test_costs_are_all_that_is_needed() -> None:
         ({"layers": [{}]}, "the key 'costs' is missing", "/layers/0/costs"),
         (
             {"layers": [{"costs": [COST]}, {"costs": [COST], "activation_bytes": 1, "weight_stash_bytes": 2}]},
-            "weight_stash_bytes 2 is more than the activation_bytes 1",
+            "weight_stash_bytes, 2 B, is more than the activation_bytes, 1 B, that it is a part of",
             "/layers/1/weight_stash_bytes",
         ),
         (
             {"layers": [{"costs": [COST]}, {"costs": [COST], "tied_to": 0, "tied_state_bytes": 2}]},
-            "2 tied bytes are more than the layer's state_bytes",
+            "2 B of tied weights are more than the layer's state_bytes",
             "/layers/1",
         ),
         ({"layers": [{"costs": [COST], "tied_to": 0}]}, "layer 0 is tied to layer 0", "/layers/0/tied_to"),

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ....schemas.detection import Attribution, FailSlow, FileFindings, Scope
 from ....schemas.errors import InvalidInputError
+from ....schemas.quantities import print_time
 from . import table
 from .operations import Dependencies, Operations, StageOperation, arrange, dependencies_of
 from .table import Times, looks_like_one, read_table
@@ -250,7 +251,7 @@ def slow_links(what_if: WhatIfModel, busy_s: Times) -> Cause | None:
     for n in slow:
         amended_s[list(links[n].messages), :, links[n].peer] *= usual_s / means_s[n]
     told = tuple(
-        f"messages over {links[n].name} take {_ms(means_s[n])} on average, over most links {_ms(usual_s)}"
+        f"messages over {links[n].name} take {print_time(means_s[n])} on average, over most links {print_time(usual_s)}"
         for n in slow[:MOST_NAMED]
     )
     return Cause("communication", Scope("link", tuple(links[n].name for n in slow)), told, amended_s)
@@ -358,10 +359,6 @@ def _middle(times_s: Times) -> float:
 def _compared(factors: Mapping[str, Times], place: int | tuple[int, int]) -> str:
     told = " and ".join(f"{factors[kind][place]:.2f} times in {kind}" for kind in table.COMPUTE)
     return f"{told} what is the median"
-
-
-def _ms(time_s: float) -> str:
-    return f"{1e3 * time_s:.3g} ms"
 
 
 # The published figures of an attribution: slow-down, and the shares of workers, of the last stage, links and data.
@@ -519,7 +516,7 @@ def _event(effect: CauseEffect, notes: tuple[str, ...]) -> FailSlow:
     """A cause as an event, over the steps that it slows."""
     slow = np.flatnonzero(effect.before_s > NOTICEABLE * effect.after_s)
     first, last = (int(slow[0]), int(slow[-1])) if len(slow) else (0, len(effect.before_s) - 1)
-    cost = f"without that, a step takes {effect.after_s.mean():.3g} s instead of {effect.before_s.mean():.3g} s"
+    cost = f"without that, a step takes {_mean(effect.after_s)} instead of {_mean(effect.before_s)}"
     return FailSlow(
         onset=first,
         provisional=None,
@@ -532,13 +529,17 @@ def _event(effect: CauseEffect, notes: tuple[str, ...]) -> FailSlow:
     )
 
 
+def _mean(times_s: Times) -> str:
+    return print_time(float(times_s.mean()))
+
+
 def _notes(what_if: WhatIfModel) -> tuple[str, ...]:
     """What limits how far the findings can be trusted."""
     job, was_s = what_if.job, what_if.as_it_was_s()
     measured_s = float(job.end_s.max(axis=(0, 2)).mean())
     notes = []
     if measured_s > NOTICEABLE * was_s:
-        notes.append(f"of a step's {measured_s:.3g} s, {measured_s - was_s:.3g} s pass between operations")
+        notes.append(f"of a step's {print_time(measured_s)}, {print_time(measured_s - was_s)} pass between operations")
     if job.left_out:
         notes.append(f"{job.left_out} steps with other operations than most were left out")
     return tuple(notes)

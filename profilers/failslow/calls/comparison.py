@@ -27,6 +27,7 @@ from typing import Any, Literal, TypeAlias
 from ....schemas.detection import Scope
 from ....schemas.errors import InvalidInputError
 from ....schemas.fields import MOST_WORKERS
+from ....schemas.quantities import print_bytes, print_time
 from ....schemas.text import with_article
 from ..readers.reading import lines_of
 
@@ -354,7 +355,7 @@ class SlowGroup:
         """What was seen."""
         other = f"the median of {self.comparable} comparable" if self.comparable else "its own before"
         return (
-            f"{self.op} of {self.bytes} bytes in {self.group} takes {self.transfer_s * 1e3:.3g} ms, "
+            f"{self.op} of {print_bytes(self.bytes)} in {self.group} takes {print_time(self.transfer_s)}, "
             f"{self.ratio:.2f} x {other}"
         )
 
@@ -425,7 +426,7 @@ def cause_of(slow: Sequence[LogInterval], usual: Sequence[LogInterval]) -> Verdi
         return Verdict(evidence=("no durations of calls are known, so the cause is not either",))
     to_blame = [rank for rank, (in_calls_s, extra_s) in later.items() if in_calls_s < HALF * extra_s]
     words = tuple(
-        f"rank {rank}: {extra_s * 1e3:+.3g} ms an iteration, {in_calls_s * 1e3:+.3g} ms of it in calls"
+        f"rank {rank}: {_signed(extra_s)} an iteration, {_signed(in_calls_s)} of it in calls"
         for rank, (in_calls_s, extra_s) in sorted(later.items())[:MOST_NAMED]
     )
     if len(to_blame) == len(later) and len(later) > 1:
@@ -433,12 +434,16 @@ def cause_of(slow: Sequence[LogInterval], usual: Sequence[LogInterval]) -> Verdi
     if to_blame:
         waits_s = [in_calls_s for rank, (in_calls_s, _) in later.items() if rank not in to_blame]
         if waits_s:
-            words = (f"{len(waits_s)} other ranks wait {median(waits_s) * 1e3:.3g} ms longer in calls", *words)
+            words = (f"{len(waits_s)} other ranks wait {print_time(median(waits_s))} longer in calls", *words)
         return Verdict("computation", Scope("worker", tuple(f"rank {rank}" for rank in sorted(to_blame))), words)
     degraded = degraded_groups(slow, usual)
     if len(later) == 1 and not degraded:
         return Verdict(evidence=(*words, "one rank's log does not tell slow transfers from others that are late"))
     return Verdict("communication", _scope_of(degraded), (*(one.sentence for one in degraded[:MOST_NAMED]), *words))
+
+
+def _signed(time_s: float) -> str:
+    return f"{'+' if time_s >= 0 else ''}{print_time(time_s)}"
 
 
 def _later(slow: Sequence[LogInterval], usual: Sequence[LogInterval]) -> dict[int, tuple[float, float]]:

@@ -17,6 +17,7 @@ from ....schemas.conditions import Pair, pair_of
 from ....schemas.detection import Episode, FailSlow, FileFindings, Scope
 from ....schemas.profile import ring_steps
 from ....schemas.protocols import Examined, Measured
+from ....schemas.quantities import print_time
 from ...shim.recorder import DONE, NOBODY, Entry, RingReader
 from ..calls.comparison import LINK, CommunicationCall
 from ..calls.iterations import LoggedIteration, Periods
@@ -392,7 +393,7 @@ class _Growth:
         return self.now_s - self.usual_s
 
     def __str__(self) -> str:
-        return f"{self.now_s * 1000:.1f} ms an iteration, usually {max(0.0, self.usual_s) * 1000:.1f} ms"
+        return f"{print_time(self.now_s)} an iteration, usually {print_time(max(0.0, self.usual_s))}"
 
 
 def _growths(sums: Mapping[Key, Sums], before: Sequence[int], now: Sequence[int]) -> dict[Key, _Growth]:

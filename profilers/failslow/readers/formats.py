@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from ....schemas.detection import Episode
 from ....schemas.documents import unique_keys
 from ....schemas.errors import InvalidInputError
+from ....schemas.quantities import print_apart, print_time
 from ..tracker import EpisodeChange, Mode, Tracker
 from .reading import SECONDS_OF, LineReader, LineReading, checked_time, number_of, printed
 
@@ -104,8 +105,9 @@ def _time_by(pattern: re.Pattern[str], row: Mapping[str, Any]) -> float | None:
     (name, time_s), *others = found
     for other, other_s in others:
         if abs(other_s - time_s) > _SAME * time_s:
+            apart = print_apart(time_s, other_s, print_time)
             raise InvalidInputError(
-                f"{name} and {other} contradict each other: {time_s:.6g} s and {other_s:.6g} s",
+                f"{name} and {other} contradict each other: {' and '.join(apart)}",
                 fix="correct the unit in one of the names, or keep one of them",
             )
     return time_s

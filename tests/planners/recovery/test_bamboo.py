@@ -132,9 +132,9 @@ def test_nodes_that_come_fill_seats_and_form_pipelines() -> None:
 def test_two_stages_that_do_not_fit_are_refused_with_both_numbers() -> None:
     """A GPU would hold 2 x 420 bytes with redundancy, 420 without."""
     model = replace(profile(*[1.0] * 6), device=Device(memory_bytes=839.0))
-    with pytest.raises(InfeasibleError, match=r"redundancy.*840 bytes.*839") as refused:
+    with pytest.raises(InfeasibleError, match=r"redundancy.*840 B.*839 B") as refused:
         began(Bamboo(TrainingJob(model, Shape(4, 2, 6))), "abcdef")
-    assert "420 bytes" in str(refused.value.fix)
+    assert "420 B" in str(refused.value.fix)
     model = replace(model, device=Device(memory_bytes=840.0))
     assert began(Bamboo(TrainingJob(model, Shape(4, 2, 6))), "abcdef").nodes == 6
 

@@ -164,7 +164,7 @@ def test_what_it_cannot_say(text: str) -> None:
 
 
 def test_remedies_that_the_job_cannot_have() -> None:
-    """A restart needs checkpoints, and only one policy heeds what is slow."""
+    """A restart needs checkpoints, and only one policy takes what is slow into account."""
     for how in (JobConfig(9, mitigate="S4=1"), JobConfig(9, policy=PolicyName.SLIPSTREAM, mitigate="S3=1")):
         with pytest.raises(InvalidInputError) as caught:
             controller_of(PLAN, how)

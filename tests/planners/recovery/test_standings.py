@@ -89,7 +89,7 @@ def test_limits_stage_by_stage_are_refused_by_who_cuts_other_stages() -> None:
     with pytest.raises(InfeasibleError, match="stages of its own"):
         found.begin(Fleet(names(8)))
     tight = policy("bamboo", TrainingJob(profile(1.0, 1.0, 1.0), Shape(2, 4, 4, [39.0])))
-    with pytest.raises(InfeasibleError, match="40 bytes of a micro-batch, and the limit is 39"):
+    with pytest.raises(InfeasibleError, match=r"40 B of activations of a micro-batch.*and the limit is 39 B"):
         tight.begin(Fleet(names(8)))
 
 

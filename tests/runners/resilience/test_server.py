@@ -318,7 +318,7 @@ def test_who_does_not_read() -> None:
             deaf.say(Suspect(0, "big"))
             wait_for(server.toy.losses)
             other.votes(0)
-        assert server.toy.losses()[0] == "does not read what it is told"
+        assert server.toy.losses()[0] == "does not read its messages"
 
 
 def test_dropped() -> None:
