@@ -234,7 +234,7 @@ def test_who_says_nothing_is_sent_away() -> None:
     [
         (b"{}\n", "said something that is no message"),
         (encode(Challenge("x")), "said something that is no message"),
-        (b"x" * 2_000_000, "said a line of more than 1000000 bytes"),
+        (b"x" * 2_000_000, "said a line of more than 976.6 KiB"),
         (encode(hello("p")), "said hello twice"),
         (encode(Bye()), "said bye"),
         (encode(Failed(5, "no memory")), "no memory"),
