@@ -188,7 +188,7 @@ def test_an_endless_line() -> None:
     with running() as server:
         stranger(server.address, b"x" * 10 * STRANGER_BYTES)
         wait_for(lambda: server.lines)
-        assert "more than 65536 bytes" in server.lines[0]
+        assert "more than 64 KiB" in server.lines[0]
 
 
 def test_a_flood_of_the_silent() -> None:
