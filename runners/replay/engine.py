@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.protocols import RecoveryPolicy
+from ...schemas.quantities import print_apart, print_time
 from ...schemas.replay import (
     Checkpointing,
     GpuHours,
@@ -224,9 +225,8 @@ class _Replay:
         fleet = self._fleet
         for moment in moments:
             if moment.time_s < asked_s:
-                raise InvalidInputError(
-                    f"a moment at {moment.time_s} s comes after one at {asked_s} s", where="--trace"
-                )
+                early, late = print_apart(moment.time_s, asked_s, print_time)
+                raise InvalidInputError(f"a moment at {early} comes after one at {late}", where="--trace")
             if until_s is not None and moment.time_s >= until_s:
                 break
             if not moment.lost and not moment.came and moment.fleet == fleet:

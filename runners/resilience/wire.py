@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.quantities import print_bytes
 from ..training import SECRET
 from .protocol import STRANGER_BYTES, Challenge, encode
 
@@ -236,7 +237,7 @@ class Lines:
 
     def _check(self, length: int) -> None:
         if length > self.limit_bytes:
-            raise InvalidInputError(f"a line of more than {self.limit_bytes} bytes")
+            raise InvalidInputError(f"a line of more than {print_bytes(self.limit_bytes)}")
 
 
 # host:port and [IPv6 address]:port, in text and as a pair.

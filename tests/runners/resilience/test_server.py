@@ -188,7 +188,7 @@ def test_an_endless_line() -> None:
     with running() as server:
         stranger(server.address, b"x" * 10 * STRANGER_BYTES)
         wait_for(lambda: server.lines)
-        assert "more than 65536 bytes" in server.lines[0]
+        assert "more than 64 KiB" in server.lines[0]
 
 
 def test_a_flood_of_the_silent() -> None:
@@ -234,7 +234,7 @@ def test_who_says_nothing_is_sent_away() -> None:
     [
         (b"{}\n", "said something that is no message"),
         (encode(Challenge("x")), "said something that is no message"),
-        (b"x" * 2_000_000, "said a line of more than 1000000 bytes"),
+        (b"x" * 2_000_000, "said a line of more than 976.6 KiB"),
         (encode(hello("p")), "said hello twice"),
         (encode(Bye()), "said bye"),
         (encode(Failed(5, "no memory")), "no memory"),
