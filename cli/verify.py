@@ -64,14 +64,15 @@ def is_atlas(path: str) -> bool:
 
 def _read(path: str) -> Iterator[tuple[str, "Plan"]]:
     """A file's plan, or the plans that an atlas is for, made again as it says; and what each is called."""
-    from ..planners.plain.slipstream import plan_from_atlas
-    from ..planners.slipstream.atlas_folder import read_atlas
     from ..schemas.documents import read_document
     from ..schemas.plan import Plan
 
     if not is_atlas(path):
         yield source_of(path), read_document(path, Plan)
         return
+    from ..planners.plain.slipstream import plan_from_atlas  # takes longer to load than most plans to be checked
+    from ..planners.slipstream.atlas_folder import read_atlas
+
     for failures in range(read_atlas(path).most_failures + 1):
         yield f"{path}, {counted(failures, 'failure')}", plan_from_atlas(path, failures=failures)
 
