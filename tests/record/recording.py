@@ -23,6 +23,7 @@ from .commands import GROUPS
 
 HERE = Path(__file__).parent
 SURROUNDINGS = {"COLUMNS": "80", "NO_COLOR": "1", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+CLOCK = re.compile(r'(?<="unix_time_s": )\d+(\.\d+)?')
 DECIMAL = re.compile(r"\d+\.\d+(?:e[+-]?\d+)?")
 SIGNIFICANT, WRITTEN_OUT = 9, 13  # digits that are kept of a number that has so many or more
 BEGINNING = 100
@@ -52,13 +53,14 @@ def run(line: str, folder: Path) -> tuple[int, Outputs]:
 
 
 def steady(data: bytes, name: str, folder: Path) -> str:
-    """What a command wrote without what depends on the machine, or on Python's version.
+    """What a command wrote without what depends on the machine, the clock, or Python's version.
 
-    What is packed is unpacked; the command's folder, and rtk's version, are replaced by words; and of numbers that are
-    written out in full 9 digits count, for Python 3.12 adds up floats in another way than 3.11.
+    What is packed is unpacked; the command's folder, rtk's version, and the time of an event, are replaced by words;
+    and of numbers that are written out in full 9 digits count, for Python 3.12 adds up floats in another way than 3.11.
     """
     text = (gzip.decompress(data) if name.endswith(".gz") else data).decode(errors="backslashreplace")
     text = text.replace(str(folder), "FOLDER").replace(__version__, "VERSION")
+    text = CLOCK.sub("NOW", text)
     return DECIMAL.sub(lambda found: _rounded(found[0]), text)
 
 
