@@ -114,7 +114,7 @@ def find(path: Path) -> Path:
     """
     checkpoint = path if (path / MANIFEST).is_file() else newest(path)
     if checkpoint is None:
-        what = "there is no whole checkpoint here" if path.is_dir() else "there is no such folder"
+        what = "there is no complete checkpoint here" if path.is_dir() else "there is no such folder"
         raise InvalidInputError(
             what, where=str(path), fix="give a folder with step-… folders in it, or one that holds checkpoint.json"
         )

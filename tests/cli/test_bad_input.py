@@ -245,7 +245,7 @@ def test_a_trace_that_cannot_be_injected_is_refused(case: str, tmp_path: Path) -
         ((*COORDINATE, "--standby"), "a standby waits for a log", "--standby"),
         ((*COORDINATE, "--log", "plan.json"), "no coordinator's log", "plan.json, line 1"),
         ((*COORDINATE, "--resume", "nowhere"), "there is no such folder", "nowhere"),
-        ((*COORDINATE, "--resume", "empty"), "there is no whole checkpoint here", "empty"),
+        ((*COORDINATE, "--resume", "empty"), "there is no complete checkpoint here", "empty"),
         ((*JOIN, "--worker", "0/0", "--iterations", "5"), "the coordinator decides on --iterations", "--iterations"),
         ((*JOIN, "--worker", "0/0", "--resume", "empty"), "the coordinator decides on --resume", "--resume"),
         ((*JOIN[:-1], "garbage", "--worker", "0/0"), "'garbage' is no address", "--coordinator"),

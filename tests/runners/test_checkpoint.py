@@ -147,7 +147,7 @@ def test_partial_checkpoints_are_refused(tmp_path: Path) -> None:
     assert newest(tmp_path) is None
     with pytest.raises(InvalidInputError, match="layers 1-2 and 4-5 of 6 are missing") as alone:
         read_state(partial, (0, 1))
-    assert "no whole checkpoint" in str(alone.value.fix)
+    assert "no complete checkpoint" in str(alone.value.fix)
     whole = _save(tmp_path, 50, state, [(0, 6)])
     for refusing in (lambda: find(partial), lambda: read_state(partial, (0, 1))):
         with pytest.raises(InvalidInputError) as caught:

@@ -130,7 +130,7 @@ def test_all_paths_are_found_and_written_into_a_profile(tmp_path: Path) -> None:
     assert written.network.inter_node == Connection(**told["inter_node"])
     said = (tmp_path / "0.err").read_text()
     assert "pair 0-3 is slow: a byte takes 2.50 times as long as on others" in said
-    assert "all-reduce of all 4: 100000 B take 3.00 times what a ring over such pairs would" in said
+    assert "all-reduce of all 4: 97.66 KiB take 3.00 times what a ring over such pairs would" in said
 
 
 def test_a_rank_that_dies_ends_the_others_with_an_error(tmp_path: Path) -> None:

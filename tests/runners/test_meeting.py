@@ -274,7 +274,7 @@ def test_what_is_too_much_ends_its_own_connection(place: MeetingPlace, saying: t
 
 def test_a_notice_that_no_board_takes_is_not_sent(place: MeetingPlace) -> None:
     """It is an error of who would put it up."""
-    with pytest.raises(RuntimeError, match="a meeting place takes 65536"):
+    with pytest.raises(RuntimeError, match="a meeting place takes 64 KiB"):
         meet(place.address, SECRET, 1).set("key", b"x" * (VALUE_BYTES + 1))
 
 

@@ -205,7 +205,7 @@ def test_bad_orders_are_invalid_input(csv: str, words: str) -> None:
 
 def test_orders_that_do_not_fit_in_memory_are_invalid_input() -> None:
     """The device of the profile bounds the micro-batches under way."""
-    with pytest.raises(InvalidInputError, match="holds up to 8 bytes, its limit is 5"):
+    with pytest.raises(InvalidInputError, match="holds up to 8 B, its limit is 5 B"):
         plan_from_orders(replace(PROFILE, device=Device(memory_bytes=5)), ORDERS, Shape(2, 1, 2), "import", "x.csv")
 
 
