@@ -171,9 +171,7 @@ def _advice(made: "Plan") -> Iterator[str]:
 def _moves(said: dict[str, Any], is_moved: bool) -> str:
     """Which workers move, in this plan or in the normalized one, and whether that pays."""
     before_s, after_s = said["iteration_time_in_place_s"], said["iteration_time_normalized_s"]
-    if not said["copies"]:
-        return "the failures are where they cost least"
-    if not is_moved and after_s >= before_s:
+    if not said["copies"] or (not is_moved and after_s >= before_s):
         return "no other places for the failures would be better"
     names = [f"{copy['worker']} becomes {copy['becomes']}" for copy in said["copies"]]
     other = (

@@ -4,12 +4,13 @@ rich's help would group as well; importing it costs as much as all else that `rt
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ..schemas.quantities import print_bytes, print_time
 from .console import SETTINGS
 from .examples import EXAMPLES
 from .groups import COMMANDS, ENOUGH, PANELS, panel_of
@@ -18,6 +19,10 @@ from .parameters import choices_of, is_option, metavar, name_of, range_of, usage
 from .usage import lacking, stray_word, usage_error
 
 FIRST_COLUMN = 26  # characters; what is longer has a line of its own
+PRINTED: dict[str, Callable[[float], str]] = {
+    "DURATION": print_time,
+    "SIZE": print_bytes,
+}  # defaults, by what stands for a value
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 102}  # of which 2 stay blank
 
 
@@ -204,7 +209,8 @@ def _remarks(param: Any) -> Iterator[str]:
     if param.show_envvar and param.envvar:
         yield f"env var: {param.envvar}"
     if param.show_default and param.default is not None and param.default is not False:
-        yield f"default: {param.default}"
+        told = PRINTED.get(metavar(param), str) if isinstance(param.default, float) else str  # else it has its unit
+        yield f"default: {told(param.default)}"
     choices = choices_of(param)
     if choices and metavar(param) == "NAME":
         yield f"one of {', '.join(choices)}"
