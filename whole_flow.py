@@ -17,6 +17,7 @@ from .runners.processes import available_cores
 from .runners.training import JobConfig, Training
 from .running import run
 from .schemas.errors import InvalidInputError, installing, remark
+from .schemas.pace import FAR
 from .schemas.quantities import print_percent, print_time
 from .schemas.timeline import IterationTime, iteration_time_s
 from .schemas.trace import Trace, TraceEvent
@@ -40,7 +41,6 @@ FAULTS = Trace(
 REPEATS = 10  # of the measurements
 # Workers that share a core take turns; this much longer than their share, so that each can keep the plan's pace.
 MARGIN = 1.5
-FAR = 0.1  # measured times this far beyond the predicted ones are explained
 Progress = Callable[[int, int], None]  # hears how much is done, and of how much
 Showing = Callable[[str], AbstractContextManager[Progress]]
 

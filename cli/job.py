@@ -142,9 +142,9 @@ class JobDefaults:
 
 def command_of(name: str) -> Any:
     """The command of a name such as `plan pipeline`."""
-    first, *inner = name.split()
     from .commands import load  # which needs this module
 
+    first, *inner = name.split()
     command = load(first)
     for word in inner:
         command = command.commands[word]
@@ -195,15 +195,9 @@ def settle(given: dict[str, Any]) -> dict[str, Any]:
 
 def shown(value: "JobValue | None") -> str:
     """A value for people."""
-    return (
-        "yes"
-        if value is True
-        else "no"
-        if value is False
-        else value
-        if isinstance(value, str)
-        else " ".join(value or ())
-    )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else " ".join(value or ())
 
 
 @contextmanager

@@ -34,7 +34,7 @@ UNKNOWN = -int(signal.SIGKILL)  # how a process has ended of which nobody can te
 
 
 class Forked:
-    """A process that a nursery has forked: `poll`, `wait` and `send_signal` are as those of `subprocess.Popen`.
+    """A process that a nursery has forked: `poll` and `send_signal` are as those of `subprocess.Popen`.
 
     Args:
         nursery: that has forked it.

@@ -96,12 +96,6 @@ def simulate(plan: Plan, jitter: float = 0.0, seed: int = 0, transport: Sending 
     return _summary(plan, clock, {"jitter": jitter, "seed": seed})
 
 
-def timeline_of(plan: Plan) -> Timeline:
-    """A valid plan, simulated: two iterations if its optimizers are staggered, for they overlap."""
-    simulation = simulate(plan)
-    return simulation.repeated(2) if plan.optimizer == "staggered" else simulation.timeline
-
-
 Pauses = Mapping[int, tuple[float, float]]  # by rank: from when until when, in s, a worker stands still
 Cuts = Mapping[RankPair, float]  # by pair of ranks: from when on, in s, nothing passes between them
 

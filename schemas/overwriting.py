@@ -85,7 +85,7 @@ def refused(where: str, what: str) -> InvalidInputError:
 
 def kind_of(path: Path) -> str | None:
     """What a file is, by its beginning: `an rtk.plan`, `a web page`, `JSON`; None if it is empty or cannot be read."""
-    head = _head(path)
+    head = head_of(path)
     start = head.lstrip()[:512].lower()
     if not start:
         return None
@@ -96,9 +96,9 @@ def kind_of(path: Path) -> str | None:
 
 
 def _json_kind(head: bytes) -> str:
-    format_ = _FORMAT.search(head)
+    format_ = format_in(head)
     if format_ is not None:
-        return f"an {format_[1].decode()}"
+        return f"an {format_}"
     if b'"traceEvents"' in head or b'"ph"' in head:
         return "a Chrome trace"
     first, _, rest = head.lstrip().partition(b"\n")
@@ -110,13 +110,25 @@ def _json_kind(head: bytes) -> str:
     return "JSON lines" if rest.strip() or (isinstance(line, dict) and {"kind", "event"} & line.keys()) else "JSON"
 
 
-def _head(path: Path) -> bytes:
+def format_in(head: bytes) -> str | None:
+    """The format of ours that a file says it has, by its beginning: `rtk.plan`; None where it says none."""
+    found = _FORMAT.search(head)
+    return None if found is None else found[1].decode()
+
+
+def head_of(path: Path, most_bytes: int = HEAD_BYTES) -> bytes:
+    """A file's beginning, unpacked; nothing where it cannot be read, which whoever reads or writes it says.
+
+    Args:
+        path: the file.
+        most_bytes: of it, and of what they unpack to.
+    """
     try:
         with path.open("rb") as stream:
-            raw = stream.read(HEAD_BYTES)
-    except OSError:  # whoever writes there says so
+            raw = stream.read(most_bytes)
+    except OSError:
         return b""
     try:
-        return zlib.decompressobj(wbits=31).decompress(raw, HEAD_BYTES) if raw.startswith(b"\x1f\x8b") else raw
+        return zlib.decompressobj(wbits=31).decompress(raw, most_bytes) if raw.startswith(b"\x1f\x8b") else raw
     except zlib.error:
         return raw

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from .quantities import print_percent
 
+FAR = 0.1  # measured times this far beyond the planned ones are explained
+
 
 @dataclass(frozen=True, slots=True)
 class PaceCause:

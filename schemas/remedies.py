@@ -1,13 +1,12 @@
 """What to do about a file of another kind, and about a key in another place than its own."""
 
-import gzip
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .errors import InvalidInputError
+from .overwriting import format_in, head_of
 
 
 @dataclass(frozen=True)
@@ -105,14 +104,8 @@ def uses_of(path: str) -> list[str]:
 
 
 def format_at(path: str, most_bytes: int = 1 << 20) -> str | None:
-    """The format that a file says it has, found by reading no more than its beginning; None where it says none."""
-    try:
-        with gzip.open(path) if path.endswith(".gz") else Path(path).open("rb") as stream:
-            beginning = stream.read(most_bytes)
-    except (OSError, EOFError, zlib.error, ValueError):
-        return None
-    _, found, rest = beginning.partition(b'"format": "')
-    return rest.partition(b'"')[0].decode("utf-8", "replace") if found else None
+    """The format of ours that a file says it has, by its beginning alone; None where it says none."""
+    return format_in(head_of(Path(path), most_bytes))
 
 
 def folder_error(path: str) -> InvalidInputError | None:

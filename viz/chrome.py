@@ -21,12 +21,6 @@ STREAMS = {COMPUTE: "compute", COMMUNICATION: "communication"}
 PIECE = 20_000  # spans that are turned into text at once
 
 
-def chrome_trace(timelines: Sequence[Labelled]) -> dict[str, Any]:
-    """What `trace_pieces` writes, as values."""
-    tree: dict[str, Any] = json.loads("".join(trace_pieces(timelines)))
-    return tree
-
-
 def trace_pieces(timelines: Sequence[Labelled]) -> Iterator[str]:
     """Turn timelines into one trace in the Trace Event Format, as pieces of its text.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...schemas.errors import InvalidInputError
-from ...schemas.pace import PaceReport
+from ...schemas.pace import FAR, PaceReport
 from ...schemas.plan import Plan
 from ...schemas.timeline import Span, Timeline
 from . import progress
@@ -16,7 +16,6 @@ from .protocol import Hello
 KEPT = 12  # iterations that are looked at
 EVERY = 8  # iterations between two looks
 MOST_OPERATIONS = 4000  # of an iteration; workers of larger plans are not asked what they execute
-FAR = 0.1  # a difference that is explained
 
 
 class PaceFollower:

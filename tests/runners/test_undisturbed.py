@@ -5,13 +5,20 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from rtk.runners.simulator import timeline_of
+from rtk.runners.simulator import simulate
 from rtk.runners.undisturbed import columns_of_plan
 from rtk.schemas import check
 from rtk.schemas.columns import timeline_from
 from rtk.schemas.plan import Plan
+from rtk.schemas.timeline import Timeline
 
 from ..strategies import any_plans, hand_plan
+
+
+def timeline_of(plan: Plan) -> Timeline:
+    """Two iterations if its optimizers are staggered, for they overlap."""
+    simulation = simulate(plan)
+    return simulation.repeated(2) if plan.optimizer == "staggered" else simulation.timeline
 
 
 @given(any_plans())

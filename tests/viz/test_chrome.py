@@ -1,7 +1,7 @@
 """Chrome/Perfetto traces."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from rtk.runners.simulator import simulate
 from rtk.schemas.plan import Plan
 from rtk.schemas.timeline import Timeline
-from rtk.viz.chrome import chrome_trace
+from rtk.viz.chrome import trace_pieces
+from rtk.viz.facts import Labelled
 
 MakePlan = Callable[..., Plan]
+
+
+def chrome_trace(timelines: Sequence[Labelled]) -> dict[str, Any]:
+    """What is written, as values."""
+    tree: dict[str, Any] = json.loads("".join(trace_pieces(timelines)))
+    return tree
 
 
 def records(timeline: Timeline, phase: str) -> list[dict[str, Any]]:
