@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .runners.traces.verbs import trace_generate as trace_generate
     from .runners.traces.verbs import trace_show as trace_show
     from .runners.training import JobConfig as JobConfig
-    from .runners.training import Training as Training
+    from .runners.training import TrainingConfig as TrainingConfig
     from .running import coordinate as coordinate
     from .running import run as run
     from .schemas.atlas import Atlas as Atlas
@@ -104,7 +104,7 @@ _PLACES = {
     "Trace": "schemas.trace",
     "TraceEvent": "schemas.trace",
     "TraceOptions": "runners.traces.read",
-    "Training": "runners.training",
+    "TrainingConfig": "runners.training",
     "check_timeline": "schemas.check",
     "coordinate": "running",
     "detect": "profilers.failslow.tracker:track",

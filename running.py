@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .planners.recovery.answers import PolicyName, answers_if_any, remedies_of
 from .planners.recovery.escalation import escalating
 from .runners.processes import keep_one_arena
-from .runners.training import JobConfig, Training, training_of
+from .runners.training import JobConfig, TrainingConfig, training_of
 from .schemas.errors import InvalidInputError, require_package
 from .schemas.text import known
 
@@ -94,7 +94,7 @@ def controller_of(plan: "Plan", how: JobConfig) -> "JobController":
 
 def run(
     plan: "Plan",
-    training: Training,
+    training: TrainingConfig,
     how: JobConfig,
     announce: "Callable[[Announcement], None]" = lambda what: None,
 ) -> "list[Announcement]":
@@ -116,7 +116,7 @@ def run(
     return local_job(plan, training_of(plan, training), how).run(announce)
 
 
-def local_job(plan: "Plan", training: Training, how: JobConfig, options: Sequence[str] = ()) -> "LocalJob":
+def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: Sequence[str] = ()) -> "LocalJob":
     """A job that this process leads, with one process per live worker on this machine.
 
     What all workers would refuse is refused here, once, before any of them is started.
@@ -178,7 +178,7 @@ def coordinate(
     controller.lead(announce, secret, controller.take_over(log, standby), host, port, is_ready)
 
 
-def load_training(plan: "Plan", training: Training) -> "tuple[Model, ByteCorpus]":
+def load_training(plan: "Plan", training: TrainingConfig) -> "tuple[Model, ByteCorpus]":
     """The model and the data, checked against the plan and each other.
 
     Raises:
@@ -208,7 +208,7 @@ def load_training(plan: "Plan", training: Training) -> "tuple[Model, ByteCorpus]
 
 def work(
     plan: "Plan",
-    training: Training,
+    training: TrainingConfig,
     name: str,
     addresses: list[str],
     secret: bytes,
@@ -225,7 +225,7 @@ def work(
     be_worker(load_training, plan, training, name, addresses, secret, patience_s, others)
 
 
-def plain_job(plan: "Plan", training: Training) -> "PlainJob":
+def plain_job(plan: "Plan", training: TrainingConfig) -> "PlainJob":
     """One worker of a job without a coordinator: this process, which torchrun has started.
 
     Raises:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .runners.processes import available_cores
-from .runners.training import JobConfig, Training
+from .runners.training import JobConfig, TrainingConfig
 from .running import run
 from .schemas.errors import InvalidInputError, installing, remark
 from .schemas.pace import FAR
@@ -232,10 +232,11 @@ def _trained(place: Path, seed: int, showing: Showing) -> QuickstartResult:
         (*training, *(["--paced"] if is_paced else []), "--inject", "faults.jsonl", "--timeline", "run.json"),
     )
     job = JobConfig(ITERATIONS, inject=str(place / "faults.jsonl"), timeline=str(place / "run.json"))
-    happened = run(plan, Training(MODEL, paced=is_paced, seed=seed), job, _tell)
+    happened = run(plan, TrainingConfig(MODEL, paced=is_paced, seed=seed), job, _tell)
     steps.begin("train the same again, undisturbed and at full speed, to compare the losses", training)
     with showing("training undisturbed") as tell:
-        undisturbed = run(plan, Training(MODEL, seed=seed), JobConfig(ITERATIONS), lambda what: _count(what, tell))
+        alone = TrainingConfig(MODEL, seed=seed)
+        undisturbed = run(plan, alone, JobConfig(ITERATIONS), lambda what: _count(what, tell))
     _draw(steps, is_measured=True)
     told = steps.result(happened, undisturbed)
     return replace(told, paced=is_paced, load=load)

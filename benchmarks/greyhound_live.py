@@ -27,7 +27,7 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.shape import Shape
 from rtk.runners.simulator import simulate
-from rtk.runners.training import JobConfig, Training
+from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.schemas.conditions import under_conditions
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
@@ -76,7 +76,7 @@ def profile(stages: int) -> Profile:
 
 def run(plan: Plan, how: JobConfig, events: Sequence[TraceEvent], keep: str | None = None, model: Path = EIGHT) -> Ran:
     """A job of real processes; where it is saved to start again, also the rest of it."""
-    training = Training(str(model), (), 1e-3, 2, 32, 1, True, "auto", 0)
+    training = TrainingConfig(str(model), (), 1e-3, 2, 32, 1, True, "auto", 0)
     with tempfile.TemporaryDirectory() as folder:
         inject = Path(folder) / "trace.jsonl"
         inject.write_bytes(print_trace(Trace(tuple(events))))
@@ -91,7 +91,7 @@ def run(plan: Plan, how: JobConfig, events: Sequence[TraceEvent], keep: str | No
     return ran
 
 
-def _led(plan: Plan, how: JobConfig, training: Training) -> tuple[Ran, JobConfig | None]:
+def _led(plan: Plan, how: JobConfig, training: TrainingConfig) -> tuple[Ran, JobConfig | None]:
     """What came of a job, and how to lead its rest."""
     with ProcessJob(plan, how, training) as job:
         finished = job.result(120.0 + 10.0 * how.iterations)

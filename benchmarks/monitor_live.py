@@ -24,7 +24,7 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName
 from rtk.planners.shape import Shape
 from rtk.runners.resilience.protocol import Vote, encode, from_worker
-from rtk.runners.training import JobConfig, Training
+from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.schemas.documents import canonical
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
@@ -43,7 +43,7 @@ class Case:
     """A job: its model, what its operations take, and how many micro-batches a pipeline has."""
 
     name: str
-    training: Training
+    training: TrainingConfig
     layers: int
     operation_s: float
     microbatches: int
@@ -57,8 +57,8 @@ class Case:
 
 
 CASES = (
-    Case("paced", Training(f"{SMALL}:eight", (), 1e-3, 2, 32, 1, True, "auto", 0), 8, 0.02, 4, 45),
-    Case("training", Training("gpt-tiny", (), 1e-4, 4, 64, 1, False, "auto", 0), 10, 0.01, 4, 30),
+    Case("paced", TrainingConfig(f"{SMALL}:eight", (), 1e-3, 2, 32, 1, True, "auto", 0), 8, 0.02, 4, 45),
+    Case("training", TrainingConfig("gpt-tiny", (), 1e-4, 4, 64, 1, False, "auto", 0), 10, 0.01, 4, 30),
 )
 
 

@@ -33,7 +33,7 @@ from rtk.planners.shape import Shape
 from rtk.profilers.failslow.monitor.ring import monitor_of
 from rtk.runners.program import Sending
 from rtk.runners.simulator import simulate
-from rtk.runners.training import JobConfig, Training
+from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.runners.virtual.job import simulate_story
 from rtk.schemas.conditions import Conditions, SlowLink, under_conditions
 from rtk.schemas.documents import read_document, write_document
@@ -101,9 +101,9 @@ def healthy(plan: Plan) -> Plan:
     return under_conditions(plan, {}, {(None, link): 0.0 for link in links})
 
 
-def training(transport: Sending, model: Path = MODEL, paced: bool = True) -> Training:
+def training(transport: Sending, model: Path = MODEL, paced: bool = True) -> TrainingConfig:
     """On micro-batches so small that the workers keep any pace."""
-    return Training(str(model), (), 1e-3, 2, 32, 1, paced, transport, 0)
+    return TrainingConfig(str(model), (), 1e-3, 2, 32, 1, paced, transport, 0)
 
 
 def run(

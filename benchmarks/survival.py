@@ -34,7 +34,7 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import AtlasRequest, Technique, opening
 from rtk.planners.slipstream.replanner import Replanner
-from rtk.runners.training import JobConfig, Training
+from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
@@ -48,14 +48,14 @@ SMALL, DOUBLE = (Path(__file__).parent / f"{name}_model.py:layers" for name in (
 SECRET_TEXT = b"a secret for the benchmark"
 
 
-def training(model: Path | str = "gpt-tiny", learning_rate: float = 1e-3, paced: bool = False) -> Training:
+def training(model: Path | str = "gpt-tiny", learning_rate: float = 1e-3, paced: bool = False) -> TrainingConfig:
     """On micro-batches so small that many workers can share two cores."""
-    return Training(str(model), (), learning_rate, 2, 32, 1, paced)
+    return TrainingConfig(str(model), (), learning_rate, 2, 32, 1, paced)
 
 
-def exact() -> Training:
+def exact() -> TrainingConfig:
     """In double precision, and slow enough for rounding not to grow: what differs then was lost or done twice."""
-    return Training(str(DOUBLE), (), 1e-4, 1, 32, 1, False)
+    return TrainingConfig(str(DOUBLE), (), 1e-4, 1, 32, 1, False)
 
 
 def even_profile(layers: int, seconds: float) -> Profile:

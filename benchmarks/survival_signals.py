@@ -34,7 +34,7 @@ from rtk.benchmarks.common import write_result
 from rtk.benchmarks.hanging_model import SOURCE
 from rtk.benchmarks.survival import exact, is_event, plan_of
 from rtk.runners.resilience.progress import HUNG
-from rtk.runners.training import JobConfig, Training
+from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.plan import Plan
 from rtk.tests.runners.processes import PATIENCE_S, ProcessJob
@@ -213,7 +213,7 @@ def vars_of(fault: Fault) -> dict[str, Any]:
     return {**asdict(fault), "after_s": round(fault.after_s, 3), "lasts_s": round(fault.lasts_s, 3)}
 
 
-def hanging(folder: Path) -> Training:
+def hanging(folder: Path) -> TrainingConfig:
     """In double precision, with layers that can hang."""
     return replace(exact(), model=f"{folder / 'model.py'}:layers")
 

@@ -10,7 +10,7 @@ import typer
 
 from ..planners.recovery.answers import PolicyName
 from ..runners.program import Sending
-from ..runners.training import JobConfig, Training
+from ..runners.training import JobConfig, TrainingConfig
 from ..schemas.documents import digest, read_document
 from ..schemas.errors import InvalidInputError, LimitReachedError, remark
 from ..schemas.files import source_of
@@ -368,7 +368,7 @@ def own_proof(made: "Plan") -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class TrainingOptions(Training):
+class TrainingOptions(TrainingConfig):
     """What is trained."""
 
     model: Annotated[str, typer.Option("--model", help="A preset, file.py:factory, or a config.json.")]

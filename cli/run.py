@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..runners.training import COORDINATOR, SECRET, JobConfig, Training, first_beyond, name_of_rank, training_of
+from ..runners.training import COORDINATOR, SECRET, JobConfig, TrainingConfig, first_beyond, name_of_rank, training_of
 from ..running import local_job, plain_job, work
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM
@@ -105,7 +105,7 @@ def command(
             local.run(report.report)
 
 
-def _report(plan: "Plan", training: Training, how: JobConfig, tokens: int, common: Common) -> RunReport:
+def _report(plan: "Plan", training: TrainingConfig, how: JobConfig, tokens: int, common: Common) -> RunReport:
     facts = RunFacts(plan, training.model, tokens, training.paced, how.iterations)
     return RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics)
 

@@ -17,7 +17,7 @@ COORDINATOR, SECRET, NOT_BEFORE = "RTK_COORDINATOR", "RTK_SECRET", "RTK_NOT_BEFO
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingConfig:
     """What is trained how; the same for all workers but for `threads`. All workers read the form out of the plan.
 
     Attributes:
@@ -66,7 +66,7 @@ class Training:
         return told | {"data": list(self.data or ())} | self.form.options()
 
 
-def training_of(plan: Plan, asked: Training) -> Training:
+def training_of(plan: Plan, asked: TrainingConfig) -> TrainingConfig:
     """The training that is asked for; sizes that it leaves open, and the form, are of the profile behind the plan.
 
     Raises:

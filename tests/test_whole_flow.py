@@ -11,7 +11,7 @@ import pytest
 
 from rtk import whole_flow
 from rtk.runners.resilience.events import Announcement, IterationCommitted
-from rtk.runners.training import JobConfig, Training
+from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
@@ -47,7 +47,7 @@ def _announced(plan: Plan, is_disturbed: bool, times: float) -> tuple[list[Annou
     return happened, story.timeline
 
 
-Ran = list[tuple[Training, JobConfig]]
+Ran = list[tuple[TrainingConfig, JobConfig]]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
         ran: Ran = []
 
         def run(
-            plan: Plan, training: Training, job: JobConfig, announce: Callable[[Announcement], None]
+            plan: Plan, training: TrainingConfig, job: JobConfig, announce: Callable[[Announcement], None]
         ) -> list[Announcement]:
             ran.append((training, job))
             happened, timeline = _announced(plan, job.inject is not None, times)

@@ -13,7 +13,8 @@ from torch import nn
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
 from ...schemas.text import with_article
-from .stage import FlatGradients, Loss, TorchStage
+from .gradients import FlatGradients
+from .stage import Loss, TorchStage
 from .staging import HostStaging
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

@@ -6,21 +6,19 @@ whether the iteration counts.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import nn
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Operation, print_operation
 from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span
-from ..program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Sending, Step, posting_order
-from .held_stage import HeldStage, OptimizerFactory
-from .stage import Loss
+from ..program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, posting_order
+from .held_stage import HeldStage
 from .transport import Tags as Tags
 from .transport import Transfers, Transport
 
@@ -394,50 +392,6 @@ def seed_randomness(device: torch.device, seed: int, iteration: int, microbatch:
     torch.default_generator.manual_seed(mixed % 2**63)
     if device.type == "cuda":
         torch.cuda.manual_seed(mixed % 2**63)
-
-
-# What a worker of a resilient run trains, and how.
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """What a worker trains, and how.
-
-    Attributes:
-        name: the worker's, `k/i`.
-        plan: that it was started with.
-        make_layers: makes all layers of the model, equal on every worker and at every call.
-        loss: maps (output, target) of a micro-batch to its mean loss, a scalar.
-        optimizer: makes the optimizer of a stage's parameters.
-        batch: the micro-batches of an iteration.
-        settings: what must be the same for all workers; kept in checkpoints.
-        secret: the job's, by which its workers know each other.
-        device: where to compute.
-        hostname: the interface on which other workers reach this one.
-        others: its addresses on other networks, in the order of its meeting places there.
-        paced: let every operation last what the plan says.
-        seed: of dropout and the like.
-        transport: which links have delegates (plane.py, `delegated_peers`).
-    """
-
-    name: str
-    plan: Plan
-    make_layers: Callable[[], Sequence[nn.Module]]
-    loss: Loss
-    optimizer: OptimizerFactory
-    batch: Callable[[int], Batch]
-    settings: dict[str, Any]
-    secret: bytes = field(repr=False)
-    device: torch.device | str = "cpu"
-    hostname: str = "127.0.0.1"
-    others: tuple[str, ...] = ()
-    paced: bool = False
-    seed: int = 0
-    transport: Sending = "auto"
-
-    def worker(self) -> Worker:
-        """The worker in the plan that it was started with."""
-        return next(worker for worker in self.plan.workers if worker.name == self.name)
 
 
 def _kind(tensor: torch.Tensor) -> str:

@@ -13,10 +13,11 @@ from .delegates import STALL_S, Delegates
 from .detours import Detours
 from .faults import DelayedTransport, Injection
 from .gloo import GlooTransport, Sidestep
-from .iteration import Task, groups_of
+from .iteration import groups_of
 from .probe import Probes
 from .rendezvous import all_answer, meet, meetings
 from .staging import HostStaging
+from .task import Task
 from .transport import Sample, Transfers, Transport
 
 # A needed message that takes so many iterations to come is held for lost, though never before STALL_S.

@@ -82,13 +82,15 @@ from ..resilience.worker_rules import (
     plan_of,
 )
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
+from .boundaries import boundary_samples
 from .checkpoint import read_state, take_over, write_part
 from .faults import Injection
 from .held_stage import HeldStage, SpareLayers
-from .iteration import Iteration, Rank, Task, splits_backward
+from .hosting import hosted
+from .iteration import Iteration, Rank, splits_backward
 from .plane import Plane, reach, see_everybody
 from .rendezvous import connect, in_thread
-from .stage import boundary_samples, hosted
+from .task import Task
 from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
 
 # How a worker's main thread, which waits in gloo most of the time, learns that its epoch is over.

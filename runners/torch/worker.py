@@ -23,12 +23,12 @@ from ..resilience.link import CoordinatorLink
 from ..resilience.progress import INTERRUPTED
 from ..resilience.protocol import End, Failed, Hello, Leaving, Returning
 from ..resilience.wire import parse_address
-from ..training import NOT_BEFORE, Training
-from .iteration import Task
+from ..training import NOT_BEFORE, TrainingConfig
 from .rendezvous import MeetingPlace
 from .resilient import ResilientWorker
 from .runner import ByteCorpus, PlanRunner
 from .stage import Loss
+from .task import Task
 
 LAST_WORDS_S = 1.0
 
@@ -47,7 +47,7 @@ class TrainedModel(Protocol):
         ...
 
 
-Loader = Callable[[Plan, Training], tuple[TrainedModel, ByteCorpus]]  # what a training of a plan is of, checked
+Loader = Callable[[Plan, TrainingConfig], tuple[TrainedModel, ByteCorpus]]  # what a training of a plan is of, checked
 
 
 class EndedError(RtkError):
@@ -61,7 +61,7 @@ class EndedError(RtkError):
 def be_worker(
     load: Loader,
     plan: Plan,
-    training: Training,
+    training: TrainingConfig,
     name: str,
     addresses: list[str],
     secret: bytes,
@@ -223,7 +223,7 @@ class PlainJob:
         InvalidInputError: the model or the data do not fit the plan.
     """
 
-    def __init__(self, load: Loader, plan: Plan, training: Training) -> None:
+    def __init__(self, load: Loader, plan: Plan, training: TrainingConfig) -> None:
         torch.set_num_threads(training.threads)
         model, corpus = load(plan, training)
         self._runner = PlanRunner(

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 from rtk.profilers.failslow.monitor import ring
 from rtk.runners.resilience.controller import raise_for
-from rtk.runners.training import JobConfig, Training
+from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.schemas.conditions import HEALTHY, Conditions, SlowLink, SlowWorker
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.plan import Plan
@@ -19,7 +19,7 @@ from ..runners.processes import ProcessJob, single_process
 from ..runners.test_survival import plan_of
 
 MODEL = Path(__file__).parents[1] / "runners" / "small_model.py"
-TRAINING = Training(f"{MODEL}:layers", (), 1e-4, 1, 16, threads=1, paced=True, seed=0)
+TRAINING = TrainingConfig(f"{MODEL}:layers", (), 1e-4, 1, 16, threads=1, paced=True, seed=0)
 SLOW = Conditions(slow_workers=(SlowWorker("1/0", 8.0),))
 Findings = dict[int, Conditions]
 

@@ -21,9 +21,9 @@ from rtk.runners.resilience.events import Announcement, IterationCommitted, JobE
 from rtk.runners.resilience.link import CoordinatorLink
 from rtk.runners.resilience.protocol import Failed, Leaving, Returning
 from rtk.runners.torch import worker as workers
-from rtk.runners.torch.iteration import Task
+from rtk.runners.torch.task import Task
 from rtk.runners.torch.worker import _end_at_once, _hello_of, _leave_when_told
-from rtk.runners.training import NOT_BEFORE, JobConfig, Training, training_of
+from rtk.runners.training import NOT_BEFORE, JobConfig, TrainingConfig, training_of
 from rtk.running import controller_of, load_training, plain_job, work
 from rtk.schemas.documents import digest, read_document
 from rtk.schemas.errors import InvalidInputError
@@ -60,7 +60,7 @@ def test_the_form_follows_from_the_plan(tmp_path: Path) -> None:
     """Model, cut, type and checkpointing are those of the profile behind the plan, as sizes are, for every worker."""
     (tmp_path / "mine.py").write_text(WHOLE)
     told = plan(1, cut="steps.*", dtype="bf16", checkpointing=True)
-    training = training_of(told, Training(f"{tmp_path}/mine.py:Whole"))
+    training = training_of(told, TrainingConfig(f"{tmp_path}/mine.py:Whole"))
     assert training.form == ModelForm("steps.*", "bf16", True)
     assert training.settings()["cut"] == "steps.*"
     model, corpus = load_training(told, training)
@@ -71,7 +71,7 @@ def test_the_form_follows_from_the_plan(tmp_path: Path) -> None:
 
 def test_plans_of_usual_models_say_nothing_new() -> None:
     """A plan whose profile says no form trains in the usual one."""
-    training = training_of(plan(2, name="gpt-tiny"), Training("gpt-tiny", microbatch_size=2))
+    training = training_of(plan(2, name="gpt-tiny"), TrainingConfig("gpt-tiny", microbatch_size=2))
     assert training.form == ModelForm()
     assert not {"form", "cut", "dtype", "checkpointing"} & training.settings().keys()
 
@@ -80,7 +80,7 @@ def test_tied_weights_across_stages_are_refused(tmp_path: Path) -> None:
     """A model whose two ends share a matrix does not run in two stages, and the error says what would help."""
     (tmp_path / "mine.py").write_text(WHOLE)
     told = plan(2, cut="steps.*")
-    training = training_of(told, Training(f"{tmp_path}/mine.py:Whole"))
+    training = training_of(told, TrainingConfig(f"{tmp_path}/mine.py:Whole"))
     with pytest.raises(InvalidInputError, match=r"tied weights.*\n.*\n.*tie_word_embeddings"):
         load_training(told, training)
 
@@ -88,7 +88,7 @@ def test_tied_weights_across_stages_are_refused(tmp_path: Path) -> None:
 def test_unknown_forms_are_refused() -> None:
     """A plan that asks for a type that there is not is refused."""
     with pytest.raises(InvalidInputError, match="'fp8' is no type"):
-        training_of(plan(2, dtype="fp8"), Training("gpt-tiny", microbatch_size=2))
+        training_of(plan(2, dtype="fp8"), TrainingConfig("gpt-tiny", microbatch_size=2))
 
 
 def test_plain_worker_trains_and_tells_of_each_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_plain_worker_trains_and_tells_of_each_iteration(tmp_path: Path, monkeyp
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setattr("rtk.runners.torch.runner._environment_store", HashStore)
     whole = plan(1, cut="steps.*")
-    training = training_of(whole, Training(f"{tmp_path}/mine.py:Whole", learning_rate=0.1))
+    training = training_of(whole, TrainingConfig(f"{tmp_path}/mine.py:Whole", learning_rate=0.1))
     job, said = plain_job(whole, training), list[Announcement]()
     job.run(3, said.append)
     job.end(str(tmp_path / "timeline.json"))
@@ -123,7 +123,7 @@ def test_models_that_read_no_bytes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(WHOLE.replace("256", "16"))
     told = plan(1, cut="steps.*")
     with pytest.raises(InvalidInputError, match="vocabulary must be 256 or more"):
-        load_training(told, training_of(told, Training(f"{tmp_path}/mine.py:Whole")))
+        load_training(told, training_of(told, TrainingConfig(f"{tmp_path}/mine.py:Whole")))
 
 
 def test_stages_on_several_gpus_are_refused() -> None:
@@ -132,7 +132,7 @@ def test_stages_on_several_gpus_are_refused() -> None:
     (template,) = told.templates
     wide = replace(template, stages=(template.stages[0], replace(template.stages[1], tensor_parallel=2)))
     with pytest.raises(InvalidInputError, match="on 2 GPUs") as raised:
-        load_training(replace(told, templates=(wide,)), Training("gpt-tiny", microbatch_size=2))
+        load_training(replace(told, templates=(wide,)), TrainingConfig("gpt-tiny", microbatch_size=2))
     assert raised.value.where == "/templates/0/stages/1/tensor_parallel"
 
 
@@ -140,7 +140,7 @@ def test_worker_introduces_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """A hello names place, plan, settings and process; only one that has been there is not held back."""
     (tmp_path / "mine.py").write_text(WHOLE)
     told = plan(1, cut="steps.*")
-    training = training_of(told, Training(f"{tmp_path}/mine.py:Whole"))
+    training = training_of(told, TrainingConfig(f"{tmp_path}/mine.py:Whole"))
     model, corpus = load_training(told, training)
     task = Task(
         name="0/0",
@@ -188,7 +188,7 @@ def test_worker_of_a_job_trains_until_it_is_over(tmp_path: Path, monkeypatch: py
     """It finds its coordinator, gives the losses of one process, and leaves."""
     (tmp_path / "mine.py").write_text(WHOLE)
     whole = plan(1, cut="steps.*")
-    training = training_of(whole, Training(f"{tmp_path}/mine.py:Whole", learning_rate=0.1))
+    training = training_of(whole, TrainingConfig(f"{tmp_path}/mine.py:Whole", learning_rate=0.1))
     monkeypatch.setattr(workers, "die_with_launcher", lambda: None)
     monkeypatch.setattr(workers, "_leave_when_told", lambda link: None)
     losses: list[float] = []

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rtk.runners.resilience.events import Announcement
-from rtk.runners.training import JobConfig, Training
+from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.running import controller_of, load_training
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import RtkError
@@ -21,7 +21,7 @@ if __name__ != "worker":
 PATIENCE_S = 60.0  # as `--patience` of `rtk run`
 
 
-def single_process(plan: Plan, training: Training, iterations: int) -> list[float]:
+def single_process(plan: Plan, training: TrainingConfig, iterations: int) -> list[float]:
     """The losses of all micro-batches one after the other through the whole model, then AdamW."""
     import torch
 
@@ -42,7 +42,9 @@ def single_process(plan: Plan, training: Training, iterations: int) -> list[floa
     return losses
 
 
-def work(plan: bytes, training: Training, name: str, addresses: list[str], secret: bytes, not_before: int) -> None:
+def work(
+    plan: bytes, training: TrainingConfig, name: str, addresses: list[str], secret: bytes, not_before: int
+) -> None:
     """A worker's process: what `rtk run --coordinator` does."""
     from rtk.runners.training import NOT_BEFORE
     from rtk.running import work as be_worker
@@ -68,7 +70,12 @@ class ProcessJob:
     """
 
     def __init__(
-        self, plan: Plan, how: JobConfig, training: Training, host: str = "127.0.0.1", is_watchful: bool | None = None
+        self,
+        plan: Plan,
+        how: JobConfig,
+        training: TrainingConfig,
+        host: str = "127.0.0.1",
+        is_watchful: bool | None = None,
     ) -> None:
         self.plan, self.training = plan, training
         self.conductor = controller_of(plan, how)

@@ -20,9 +20,9 @@ from rtk.runners.resilience.link import CoordinatorLink
 from rtk.runners.resilience.protocol import Hello, Job, Returning
 from rtk.runners.resilience.rules import CoordinatorRules
 from rtk.runners.resilience.server import Finished, Limits, Server, Surroundings
-from rtk.runners.torch.iteration import Task
 from rtk.runners.torch.rendezvous import MeetingPlace
 from rtk.runners.torch.resilient import ResilientWorker
+from rtk.runners.torch.task import Task
 from rtk.schemas.conditions import Conditions
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError

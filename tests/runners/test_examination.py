@@ -23,7 +23,7 @@ from rtk.runners import passes  # noqa: E402
 from rtk.runners.program import Sending  # noqa: E402
 from rtk.runners.torch.faults import DelayedTransport, slowest_links  # noqa: E402
 from rtk.runners.torch.resilient import examine  # noqa: E402
-from rtk.runners.training import JobConfig, Training  # noqa: E402
+from rtk.runners.training import JobConfig, TrainingConfig  # noqa: E402
 from rtk.runners.virtual.cluster import (  # noqa: E402
     COMPUTE_S,
     ROUNDS,
@@ -46,7 +46,7 @@ from .test_detours import world  # noqa: E402
 from .test_transport_epochs import close_all, in_background, in_ranks  # noqa: E402
 
 MODEL = Path(__file__).parents[2] / "benchmarks" / "small_model.py"
-PACED = Training(f"{MODEL}:eight", (), 1e-3, 2, 32, 1, True, "auto", 0)
+PACED = TrainingConfig(f"{MODEL}:eight", (), 1e-3, 2, 32, 1, True, "auto", 0)
 NAMES = [f"{k}/0" for k in range(12)]
 
 

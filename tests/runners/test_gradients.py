@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from rtk.runners.torch.stage import FlatGradients
+from rtk.runners.torch.gradients import FlatGradients
 
 KINDS = ("linear", "double", "mixed", "frozen", "empty")
 

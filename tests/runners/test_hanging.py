@@ -19,13 +19,13 @@ from rtk.runners.resilience.progress import HUNG  # noqa: E402
 from rtk.runners.resilience.protocol import End, Epoch, Inquiry  # noqa: E402
 from rtk.runners.torch import resilient  # noqa: E402
 from rtk.runners.torch.resilient import Activity, ActivityTimer, Interruption  # noqa: E402
-from rtk.runners.training import JobConfig, Training  # noqa: E402
+from rtk.runners.training import JobConfig, TrainingConfig  # noqa: E402
 from rtk.schemas.orders import Operation  # noqa: E402
 from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
 
 from .processes import ProcessJob, single_process  # noqa: E402
 
-TRAINING = Training("", (), 1e-4, 1, 16, threads=1, paced=True, seed=0)
+TRAINING = TrainingConfig("", (), 1e-4, 1, 16, threads=1, paced=True, seed=0)
 STALL_LIMIT_S = 3.0
 # Small, and in double precision; whoever finds a file with the number of its process beside this one hangs.
 MODEL = """from pathlib import Path

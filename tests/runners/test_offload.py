@@ -17,7 +17,8 @@ from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.presets import GptConfig
-from rtk.runners.torch.stage import TorchStage, hosted
+from rtk.runners.torch.hosting import hosted
+from rtk.runners.torch.stage import TorchStage
 from rtk.runners.torch.staging import HostStaging
 from rtk.schemas.orders import Operation
 from rtk.schemas.plan import Plan

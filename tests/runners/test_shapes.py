@@ -10,7 +10,7 @@ from torch import nn
 
 from rtk.profilers.models.gpt import gpt_layers
 from rtk.profilers.models.presets import GptConfig
-from rtk.runners.torch.stage import Boundary, boundary_samples
+from rtk.runners.torch.boundaries import Boundary, boundary_samples
 from rtk.schemas.errors import InvalidInputError
 
 

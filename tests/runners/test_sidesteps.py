@@ -22,7 +22,7 @@ from rtk.runners.torch.gloo import (  # noqa: E402
 )
 from rtk.runners.torch.rendezvous import MeetingPlace, meet  # noqa: E402
 from rtk.runners.torch.transport import LostTouchError  # noqa: E402
-from rtk.runners.training import JobConfig, Training  # noqa: E402
+from rtk.runners.training import JobConfig, TrainingConfig  # noqa: E402
 from rtk.running import work as be_worker  # noqa: E402
 from rtk.schemas.documents import canonical, parse_document  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
@@ -97,7 +97,7 @@ COORDINATOR = "coordinator"
 
 
 def work(
-    namespace: str, other: str, plan: bytes, training: Training, name: str, addresses: list[str], secret: bytes
+    namespace: str, other: str, plan: bytes, training: TrainingConfig, name: str, addresses: list[str], secret: bytes
 ) -> None:
     """A worker in its node, as `rtk run --coordinator … --interface …`."""
     enter(namespace)

@@ -13,7 +13,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.presets import GptConfig
-from rtk.runners.torch.stage import DeferredLinear, TorchStage
+from rtk.runners.torch.deferral import DeferredLinear
+from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
 
 WIDTH = 6

@@ -19,7 +19,7 @@ from rtk.planners.pipeline import plan_pipeline  # noqa: E402
 from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners.checkpoint import read_manifest  # noqa: E402
 from rtk.runners.torch.gloo import CONNECT_LIMIT  # noqa: E402
-from rtk.runners.training import JobConfig, Training  # noqa: E402
+from rtk.runners.training import JobConfig, TrainingConfig  # noqa: E402
 from rtk.schemas.plan import Plan  # noqa: E402
 from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
 
@@ -28,7 +28,7 @@ from .processes import ProcessJob, single_process  # noqa: E402
 HEARTBEAT_S = 2.0
 # Of a learning rate that is low: rounding, which differs with who executes what, grows in AdamW by a factor of 1e3 in a
 # hundred iterations of 1e-3, with and without faults.
-TRAINING = Training("gpt-tiny", (), 1e-4, 1, 16, threads=1, paced=False, seed=0)
+TRAINING = TrainingConfig("gpt-tiny", (), 1e-4, 1, 16, threads=1, paced=False, seed=0)
 FOREVER = 1_000_000
 
 
