@@ -428,5 +428,5 @@ def test_a_step_is_that_of_one_batch_of_unlike_parts(kept: list[int], clip: floa
 @pytest.mark.parametrize("count", [0.0, math.nan, -1.0, math.inf])
 def test_a_loss_that_counts_nothing_is_refused(count: float) -> None:
     """There is no mean over nothing."""
-    with pytest.raises(InvalidInputError, match="counts .* in all micro-batches of iteration 4"):
+    with pytest.raises(InvalidInputError, match=r"counts .* in all micro-batches of iteration 4"):
         small().step(StepTerms(count, None, 4))

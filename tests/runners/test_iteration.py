@@ -109,7 +109,7 @@ def test_nothing_changes_before_the_step(schedule: Schedule) -> None:
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
 def test_an_iteration_says_what_it_did(schedule: Schedule) -> None:
-    """Each micro-batch's own loss and count is told, the iteration's is their mean, and who ran backward is told too."""
+    """Each micro-batch's own loss and count is told, the iteration's is their mean; who ran backward is told."""
     rank = make_rank(make_plan(schedule))
     whole = nn.Sequential(*rank.held.stage.layers)
     wanted = {n: F.mse_loss(whole(x), target).item() for n, (x, target) in enumerate(batch())}
