@@ -431,7 +431,7 @@ def _execute(file: Path, source: bytes) -> ModuleType:
         with seeded(0), without_groups():
             exec(compile(source, str(file), "exec"), vars(module))
     except RtkError as error:
-        error.where = error.where or line_in_file(error, str(file))
+        error.where = ", ".join(filter(None, (line_in_file(error, str(file)), error.where)))
         raise
     except (Exception, SystemExit) as error:
         raise failed_in_file("the script cannot be executed", error, str(file)) from error
