@@ -14,6 +14,7 @@ Torch's own parser reads `0F1xyz` as `0F1`; this one refuses it.
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, cast
 
 from ..schemas.errors import InvalidInputError
@@ -137,7 +138,7 @@ def torchtitan_parts(plan: Plan) -> list[list[str]]:
             fix="plan from a profile of an embedding, blocks and a head, as `rtk profile` makes them",
         )
     names = [["tok_embeddings"], *([f"layers.{block}"] for block in range(blocks)), ["norm", "lm_head"]]
-    return [sum(names[slice(*stage.layers)], []) for stage in stages]
+    return [list(chain.from_iterable(names[slice(*stage.layers)])) for stage in stages]
 
 
 def torchtitan_parallelism(plan: Plan, csv_file: str) -> dict[str, Any]:

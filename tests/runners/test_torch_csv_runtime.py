@@ -84,7 +84,7 @@ def run_rank(rank: int, folder: Path, csv_files: Sequence[str]) -> None:
         module = make_model()[rank]
         stage = PipelineStage(module, rank, STAGES, torch.device("cpu"))
         runtime = _PipelineScheduleRuntime([stage], MICROBATCHES, loss_fn=mse_loss)  # type: ignore[no-untyped-call]
-        runtime._load_csv(csv_file, format=Path(csv_file).suffix[1:])
+        runtime._load_csv(csv_file, format=Path(csv_file).suffix[1:])  # type: ignore[arg-type]
         optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
         for _ in range(STEPS):
             optimizer.zero_grad()
