@@ -45,6 +45,7 @@ class FlatGradients:
         self.buffers: list[torch.Tensor] = []
         self._starts: list[list[int]] = []
         self._own: list[torch.Tensor] = []  # the buffers without the loss
+        self._views_of: dict[nn.Parameter, torch.Tensor] = {}
         for dtype in sorted(types, key=str):
             held = [[parameter for parameter in layer if parameter.dtype == dtype] for layer in own]
             sizes = [sum(parameter.numel() for parameter in layer) for layer in held]
@@ -52,13 +53,20 @@ class FlatGradients:
             flat = torch.zeros(sum(sizes), dtype=dtype, device=device)
             start = 0
             for parameter in itertools.chain.from_iterable(held):
-                parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+                self._views_of[parameter] = flat[start : start + parameter.numel()].view_as(parameter)
                 start += parameter.numel()
             self.buffers.append(flat)
             self._starts.append([0, *accumulate(sizes)])
             self._own.append(flat[:start])
             if dtype == loss_type:
                 self._loss = flat[start:]
+
+        self.attach()
+
+    def attach(self) -> None:
+        """Let every parameter's `grad` be its view, also where somebody has taken that away (`zero_grad`)."""
+        for parameter, view in self._views_of.items():
+            parameter.grad = view
 
     def clear(self) -> None:
         """Set the gradients and the loss to zero."""
