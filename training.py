@@ -118,7 +118,7 @@ class TextFiles:
 
     def feed(self, microbatch_size: int, sequence_length: int | None, microbatches: int, seed: int) -> Feed:
         """A `ByteCorpus`."""
-        from .runners.torch.runner import ByteCorpus
+        from .runners.torch.data.corpus import ByteCorpus
 
         if sequence_length is None:
             raise InvalidInputError(
