@@ -79,11 +79,15 @@ class FlatGradients:
         self.buffers.append(flat)
         self._starts.append(starts)
 
-    def clear(self) -> None:
-        """Set the gradients and the loss to zero; parameters whose `grad` is no view any more get theirs again."""
+    def attach(self) -> None:
+        """Let every parameter's `grad` be its view, also where somebody has taken that away (`zero_grad`)."""
         for parameter, view in self._views:
-            if parameter.grad is not view:  # after the user's zero_grad()
+            if parameter.grad is not view:
                 parameter.grad = view
+
+    def clear(self) -> None:
+        """Set the gradients and the loss to zero, every parameter's `grad` its view."""
+        self.attach()
         for buffer in self.buffers:
             buffer.zero_()
 

@@ -133,6 +133,10 @@ class HeldStage:
         for layer in range(*layers):
             self._buffers.share(layer - self.layers_range[0], peers, is_lowest)
 
+    def commit_buffers(self) -> None:
+        """What the iteration has made of buffers counts; for a step that is not taken here, else a part of `step`."""
+        self._buffers.commit()
+
     def reset(self) -> None:
         """Drop every micro-batch under way, all gradients, and what an interrupted iteration has made of buffers."""
         self.stage.reset()
