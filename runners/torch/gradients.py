@@ -1,8 +1,9 @@
 """The gradients of a stage in one flat buffer a type, so that they are summed over their holders in one go."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ class FlatGradients:
     Parameters stand in the layers' order, so consecutive layers are a view into each buffer. Workers whose stages begin
     or end elsewhere have equal views of the layers that both hold: types come in one order everywhere, and the loss
     stands behind the last layer's last gradient, in float32 at least, or alone where that layer has none of its own.
+    What layers share with layers of other stages too stands in buffers of its own, after those of the layers.
 
     Args:
         layers: the stage's; a parameter that several share belongs to the first, one that takes no gradient is left
@@ -23,14 +25,25 @@ class FlatGradients:
         first: the number of the first layer in the model.
         device: where the loss is kept.
         with_loss: whether the model ends here, and so has a loss.
+        ties: by the layers of the model that share them, parameters whose gradients stand by themselves, for others
+            sum them as well.
 
     Attributes:
         buffers: the flat buffers.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], first: int, device: torch.device, *, with_loss: bool) -> None:
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        first: int,
+        device: torch.device,
+        *,
+        with_loss: bool,
+        ties: Mapping[tuple[int, ...], Sequence[nn.Parameter]] = MappingProxyType({}),
+    ) -> None:
         self._first = first
-        own = _own_parameters(layers)
+        self._ties = ties
+        own = _own_parameters(layers, itertools.chain.from_iterable(ties.values()))
         types = {parameter.dtype for layer in own for parameter in layer}
         loss_type = None
         if with_loss:
@@ -44,14 +57,13 @@ class FlatGradients:
             sizes = [sum(parameter.numel() for parameter in layer) for layer in held]
             sizes[-1] += dtype == loss_type
             flat = torch.zeros(sum(sizes), dtype=dtype, device=device)
-            start = 0
-            for parameter in itertools.chain.from_iterable(held):
-                parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
-                start += parameter.numel()
+            _let_be_views(flat, itertools.chain.from_iterable(held))
             self.buffers.append(flat)
             self._starts.append([0, *accumulate(sizes)])
             if dtype == loss_type:
                 self._loss = flat[-1]
+        self._tied = {layers: _flat(parameters, device) for layers, parameters in ties.items()}
+        self.buffers += itertools.chain.from_iterable(self._tied.values())
 
     def clear(self) -> None:
         """Set the gradients and the loss to zero."""
@@ -62,9 +74,17 @@ class FlatGradients:
         """The flat gradients of the model's layers [first, stop), all of them held here: one view a type."""
         first, stop = layers[0] - self._first, layers[1] - self._first
         views = [
-            buffer[starts[first] : starts[stop]] for buffer, starts in zip(self.buffers, self._starts, strict=True)
-        ]
+            buffer[starts[first] : starts[stop]] for buffer, starts in zip(self.buffers, self._starts, strict=False)
+        ]  # the buffers of ties come last
         return [view for view in views if len(view)]
+
+    def of_tie(self, layers: tuple[int, ...]) -> list[torch.Tensor]:
+        """The flat gradients of what these layers share, and only they: one tensor a type."""
+        return self._tied[layers]
+
+    def parameters_of_tie(self, layers: tuple[int, ...]) -> Sequence[nn.Parameter]:
+        """What these layers share, and only they."""
+        return self._ties[layers]
 
     def add_loss(self, loss: torch.Tensor) -> None:
         """Add to the loss that travels with the last layer's gradients."""
@@ -75,12 +95,30 @@ class FlatGradients:
         return float(self._loss)
 
 
-def _own_parameters(layers: Sequence[nn.Module]) -> list[list[nn.Parameter]]:
-    """The parameters of each layer that take a gradient, without those that an earlier layer has as well."""
-    seen: set[nn.Parameter] = set()
+def _own_parameters(layers: Sequence[nn.Module], others: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """The parameters of each layer that take a gradient, without `others` and those that an earlier layer has too."""
+    seen = set(others)
     found = []
     for layer in layers:
         own = [parameter for parameter in layer.parameters() if parameter.requires_grad and parameter not in seen]
         seen.update(own)
         found.append(own)
     return found
+
+
+def _flat(parameters: Sequence[nn.Parameter], device: torch.device) -> list[torch.Tensor]:
+    """Gradients of parameters, one flat buffer a type."""
+    buffers = []
+    for dtype in sorted({parameter.dtype for parameter in parameters}, key=str):
+        held = [parameter for parameter in parameters if parameter.dtype == dtype]
+        buffers.append(torch.zeros(sum(parameter.numel() for parameter in held), dtype=dtype, device=device))
+        _let_be_views(buffers[-1], held)
+    return buffers
+
+
+def _let_be_views(flat: torch.Tensor, parameters: Iterable[nn.Parameter]) -> None:
+    """Let the gradients of parameters be views into a buffer, one after the other."""
+    start = 0
+    for parameter in parameters:
+        parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from ...schemas.text import with_article
 from .gradients import FlatGradients
 from .stage import Loss, TorchStage
 from .staging import HostStaging
+from .ties import Tie, tie, ties_of, trained_ties
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -34,8 +34,9 @@ class HeldStage:
     """Consecutive layers of a model with all that training them needs, and a name for every tensor of their state.
 
     The names are the same on all peers: `3.qkv.weight` for a parameter or persistent buffer of the model's layer 3,
-    `3.qkv.weight/exp_avg` for what the optimizer keeps of it. Learning rates and other settings of the optimizer are
-    not part of the state: every peer's factory makes the same.
+    `3.qkv.weight/exp_avg` for what the optimizer keeps of it. What layers share (ties.py) is state of each of them, so
+    that a layer's state is the same wherever the stage around it begins and ends. Learning rates and other settings of
+    the optimizer are not part of the state: every peer's factory makes the same.
 
     Args:
         layers: all layers of the model; those held are moved to `device`, the others left alone.
@@ -46,6 +47,7 @@ class HeldStage:
         loss_scale: multiplies the loss: 1 / the micro-batches of an iteration.
         is_last: whether the model ends here.
         is_split: whether the plan to serve first splits the backward pass into I and W.
+        ties: the model's, where the layers may not show them any more; else they are looked for in `layers`.
     """
 
     def __init__(
@@ -59,13 +61,17 @@ class HeldStage:
         loss_scale: float = 1.0,
         is_last: bool = False,
         is_split: bool = False,
+        ties: Sequence[Tie] | None = None,
     ) -> None:
+        ties = ties_of(layers) if ties is None else ties
         self.layers_range = held
         self.device = torch.device(device)
         self.is_last = is_last
         kept = [layer.to(self.device) for layer in layers[slice(*held)]]
+        tie(kept, held, ties)
+        shared = trained_ties(kept, held, ties)
         self.stage = TorchStage(kept, loss if is_last else None, loss_scale, is_split)
-        self.gradients = FlatGradients(list(self.stage.layers), held[0], self.device, with_loss=is_last)
+        self.gradients = FlatGradients(list(self.stage.layers), held[0], self.device, with_loss=is_last, ties=shared)
         self.optimizer = optimizer(self.stage.parameters())
         self._persistent = frozenset(self.stage.layers.state_dict())
         self._kept: dict[str, torch.Tensor] | None = None
@@ -128,7 +134,7 @@ class HeldStage:
         """The part of `state()` that belongs to some layers, in the same order, whatever the stage around them.
 
         Args:
-            layers: [first, stop) of the model; those not held have no part. What layers share belongs to the first.
+            layers: [first, stop) of the model; those not held have no part.
 
         Returns:
             References, as `state()`.
@@ -205,9 +211,9 @@ class HeldStage:
             raise RuntimeFailedError("no state was kept to go back to")
         for slot in list(self._slots()):
             if slot.name not in self._kept:
-                del slot.entries[slot.key]
+                slot.entries.pop(slot.key, None)  # of what layers share the first has done it
                 if all(entry is None for entry in slot.entries.values()):
-                    del self.optimizer.state[slot.parameter]
+                    self.optimizer.state.pop(slot.parameter, None)
         _check_same_kind(self.state(), self._kept)
         self._write(self._kept)
 
@@ -223,14 +229,20 @@ class HeldStage:
         return {layer: _sha256(self.state_of((layer, layer + 1))) for layer in layers or held if layer in held}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        layers = self.stage.layers
-        buffers = {name: value for name, value in layers.named_buffers() if name in self._persistent}
-        everything = {**dict(layers.named_parameters()), **buffers}
+        layers = enumerate(self.stage.layers)
+        every = (one for place, layer in layers for one in layer.named_buffers(str(place)))
+        buffers = {name: value for name, value in every if name in self._persistent}
+        everything = {**dict(self._named_parameters()), **buffers}
         return {self._global_name(name): value.detach() for name, value in everything.items()}
+
+    def _named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """All parameters; what layers share comes with each of them."""
+        for place, layer in enumerate(self.stage.layers):
+            yield from layer.named_parameters(str(place))
 
     def _slots(self) -> Iterator[_Slot]:
         """The optimizer's state in the parameters' order; keys in alphabetical order, whoever made them first."""
-        for name, parameter in self.stage.layers.named_parameters():
+        for name, parameter in self._named_parameters():
             entries = self.optimizer.state.get(parameter, {})
             for key in sorted(entries):
                 if entries[key] is not None:
@@ -337,11 +349,7 @@ class SpareLayers:
     """
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
-        owners = Counter(parameter for layer in layers for parameter in set(layer.parameters()))
-        self._layers = [
-            _without_values(layer) if all(owners[parameter] == 1 for parameter in layer.parameters()) else None
-            for layer in layers
-        ]
+        self._layers = [_without_values(layer) for layer in layers]
 
     def of(self, stage: tuple[int, int], device: torch.device | str) -> list[nn.Module] | None:
         """The layers of a stage with room for their values, which are arbitrary.
@@ -351,8 +359,9 @@ class SpareLayers:
             device: where to make room.
 
         Returns:
-            As many as the model has, only those of the stage with room; None where one of these shares a parameter
-            with another layer, or keeps something that is not part of its state, and so must be made as at first.
+            As many as the model has, only those of the stage with room, each with its own, whatever layers shared
+            (ties.py ties them again); None where one of these keeps something that is not part of its state, and so
+            must be made as at first.
         """
         wanted = self._layers[slice(*stage)]
         if any(layer is None for layer in wanted):
