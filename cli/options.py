@@ -354,7 +354,9 @@ def own_proof(made: "Plan") -> Iterator[str]:
 class TrainingOptions(TrainingConfig):
     """What is trained."""
 
-    model: Annotated[str, typer.Option("--model", help="A preset, file.py:factory, or a config.json.")]
+    model: Annotated[
+        str, typer.Option("--model", show_default=False, help="A preset, file.py:factory, or a config.json.")
+    ] = ""
     data: Annotated[
         list[str] | None, typer.Option("--data", help="A text file; Python's own library where none. Repeatable.")
     ] = None
@@ -381,6 +383,30 @@ class TrainingOptions(TrainingConfig):
         ),
     ] = "auto"
     seed: Seed = 0
+    script: Annotated[
+        str | None,
+        typer.Option(
+            "--script",
+            metavar="FILE",
+            help="A Python file of your own that holds a Training (rtk.train): model, data, optimizer and all.",
+        ),
+    ] = None
+
+    def require_one_source(self) -> None:
+        """Raise InvalidInputError unless either a model or a script is given, and with a script nothing else."""
+        given = [name for name, value in vars(self).items() if value != getattr(TrainingConfig(), name)]
+        beside = [name for name in given if name not in ("script", "threads", "paced", "transport", "form")]
+        if self.script is None and not self.model:
+            raise InvalidInputError(
+                "nothing says what is trained", where="--model", fix="give --model NAME, or --script train.py"
+            )
+        if self.script is not None and beside:
+            option = {"learning_rate": "--lr"}.get(beside[0], "--" + beside[0].replace("_", "-"))
+            raise InvalidInputError(
+                f"the script says what is trained, and so does {option}",
+                where=option,
+                fix=f"leave {option} away and say it in {self.script}, or leave --script away",
+            )
 
 
 @dataclass(frozen=True)

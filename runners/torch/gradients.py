@@ -14,10 +14,15 @@ from ...schemas.plan import Layers
 class FlatGradients:
     """Lets every parameter's `grad` be a view into a flat buffer; with the gradients of the last layer goes the loss.
 
+    The loss is two numbers, its sum and its count.
+
     Parameters stand in the layers' order, so consecutive layers are a view into each buffer. Workers whose stages begin
     or end elsewhere have equal views of the layers that both hold: types come in one order everywhere, and the loss
-    stands behind the last layer's last gradient, in float32 at least, or alone where that layer has none of its own.
-    What layers share with layers of other stages too stands in buffers of its own, after those of the layers.
+    stands behind the last layer's last gradient, in float32 at least, or alone in float64 where that layer has none of
+    its own. A buffer of float64 for it alone would be another message. In float32 counts are exact up to 16 million,
+    and beyond that off by 6e-8 of themselves: so is every gradient. What gradients are divided by does not come from
+    here, for only the last layer's holders have it (`StepTerms`). What layers share with layers of other stages too
+    stands in buffers of its own, after those of the layers.
 
     Args:
         layers: the stage's; a parameter that several share belongs to the first, one that takes no gradient is left
@@ -52,16 +57,18 @@ class FlatGradients:
             types.add(loss_type)
         self.buffers: list[torch.Tensor] = []
         self._starts: list[list[int]] = []
+        self._own: list[torch.Tensor] = []  # the buffers without the loss
         for dtype in sorted(types, key=str):
             held = [[parameter for parameter in layer if parameter.dtype == dtype] for layer in own]
             sizes = [sum(parameter.numel() for parameter in layer) for layer in held]
-            sizes[-1] += dtype == loss_type
+            sizes[-1] += 2 * (dtype == loss_type)
             flat = torch.zeros(sum(sizes), dtype=dtype, device=device)
             _let_be_views(flat, itertools.chain.from_iterable(held))
             self.buffers.append(flat)
             self._starts.append([0, *accumulate(sizes)])
+            self._own.append(flat[: sum(parameter.numel() for layer in held for parameter in layer)])
             if dtype == loss_type:
-                self._loss = flat[-1]
+                self._loss = flat[self._own[-1].numel() :]
         self._tied = {layers: _flat(parameters, device) for layers, parameters in ties.items()}
         self.buffers += itertools.chain.from_iterable(self._tied.values())
 
@@ -87,12 +94,37 @@ class FlatGradients:
         return self._ties[layers]
 
     def add_loss(self, loss: torch.Tensor) -> None:
-        """Add to the loss that travels with the last layer's gradients."""
+        """Add [sum, count] to the loss that travels with the last layer's gradients."""
         self._loss += loss.to(self._loss.dtype)
 
-    def loss(self) -> float:
-        """The loss: this worker's own, or after the all-reduce that of all workers of the last layer together."""
-        return float(self._loss)
+    def loss(self) -> tuple[float, float]:
+        """(sum, count): of this worker, or after the all-reduce of all workers of the last layer together."""
+        total, count = self._loss.tolist()
+        return total, count
+
+    def scale(self, factor: float) -> None:
+        """Multiply all gradients, but not the loss."""
+        if factor != 1.0:
+            for buffer in (*self._own, *itertools.chain.from_iterable(self._tied.values())):
+                buffer.mul_(factor)
+
+    def squared_norms(self, layers: Iterable[int]) -> dict[int, float]:
+        """Of some of the model's layers, all of them held here: the sum of their gradients' squares, in float64.
+
+        Finite exactly where all gradients of the layer are, as long as none is beyond 1e150. Waits for the device once.
+        What layers share counts with the first of them.
+        """
+        wanted = list(layers)
+        norms = [torch.linalg.vector_norm(view, dtype=torch.float64) for layer in wanted for view in self._views(layer)]
+        values = iter(torch.stack(norms).square().tolist() if norms else [])
+        return {layer: sum(next(values) for _ in self._views(layer)) for layer in wanted}
+
+    def _views(self, layer: int) -> list[torch.Tensor]:
+        """The gradients of one of the model's layers, and of what it is the first to share: one view a type."""
+        place = layer - self._first
+        views = [own[starts[place] : starts[place + 1]] for own, starts in zip(self._own, self._starts, strict=True)]
+        tied = (buffers for layers, buffers in self._tied.items() if layers[0] == layer)
+        return [view for view in (*views, *itertools.chain.from_iterable(tied)) if len(view)]
 
 
 def _own_parameters(layers: Sequence[nn.Module], others: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:

@@ -4,6 +4,7 @@ Receives are posted ahead of need, and the optimizer's step is a part of its own
 whether the iteration counts.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -19,6 +20,7 @@ from ...schemas.plan import Plan, Worker
 from ...schemas.text import listed
 from ...schemas.timeline import Span
 from ..program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, TiedBucket, posting_order
+from ..resilience.protocol import StepTerms
 from .held_stage import HeldStage
 from .ties import fingerprint
 from .transport import Tags as Tags
@@ -44,7 +46,7 @@ class Rank:
     Args:
         program: the lowered plan.
         number: this rank, which runs `program.instructions[number]`.
-        held: the stage to run it on, adapted to the plan (`splits_backward`, 1 / the plan's micro-batches).
+        held: the stage to run it on, adapted to the plan (`splits_backward`).
         transport: reaches the other ranks of the program; knows the groups of `groups_of` and `everyone`.
         input_like: of the shape and type of the stage's input, on the stage's device.
         output_like: of the shape and type of its output.
@@ -195,17 +197,28 @@ class Iteration:
 
     def step(self) -> None:
         """Step the optimizer, without waiting for anybody."""
+        terms = StepTerms(self.rank.plan.total_microbatches(), None, self.number)
         with self._timed("step", self._step.duration_s):
-            self.rank.held.optimizer.step()
+            self.rank.held.step(terms)
 
     @property
-    def losses(self) -> dict[int, float]:
-        """Every micro-batch's part of the loss, by global number: those whose last F this rank ran; they sum up.
+    def losses(self) -> dict[int, tuple[float, float]]:
+        """Every micro-batch's loss as (sum, count), by global number: those whose last F this rank ran.
 
         Reading it waits for the device.
+
+        Raises:
+            InvalidInputError: a count is negative or not finite.
         """
         values = torch.stack(list(self._losses.values())).tolist() if self._losses else []
-        return dict(zip(self._losses, values, strict=True))
+        for number, (_, count) in zip(self._losses, values, strict=True):
+            if not 0 <= count < math.inf:
+                raise InvalidInputError(
+                    f"the loss of micro-batch {number} counts {count:g}",
+                    where=f"the loss function, iteration {self.number}",
+                    fix="return (sum, count): a count of 0 or more, such as that of the targets that are not ignored",
+                )
+        return {number: (total, count) for number, (total, count) in zip(self._losses, values, strict=True)}
 
     @property
     def pace(self) -> float | None:
@@ -283,7 +296,7 @@ class Iteration:
         output = held.stage.forward(operation[1:], inputs, target, seed)
         if held.is_last:
             held.gradients.add_loss(output)
-            self._losses[number] = output.reshape(())
+            self._losses[number] = output
         return output
 
     def _own(self, number: int, place: int, like: torch.Tensor | None) -> torch.Tensor:
@@ -323,7 +336,8 @@ class Iteration:
                     if self.number.bit_count() == 1:
                         self._compare_copies(tie)
         if self.rank.held.is_last:
-            self.loss = gradients.loss()
+            total, count = gradients.loss()
+            self.loss = total / count if count else math.nan
 
     def _compare_copies(self, tie: TiedBucket) -> None:
         """Raise InvalidInputError where the optimizer has made different values of the copies of tied weights.

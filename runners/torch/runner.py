@@ -282,7 +282,6 @@ class PlanRunner:
             loss,
             optimizer,
             self.device,
-            loss_scale=1 / self.plan.total_microbatches(),
             is_last=self._is_last(self.worker),
             is_split=splits_backward(instructions),
         )
