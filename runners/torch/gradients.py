@@ -1,7 +1,9 @@
 """The gradients of a stage in one flat buffer a type, so that they are summed over their holders in one go."""
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -17,7 +19,8 @@ class FlatGradients:
     """Lets every parameter's `grad` be a view into a flat buffer; what else is summed goes with them.
 
     That is the loss, two numbers, its sum and its count, behind the last layer's gradients; and each layer's persistent
-    buffers, such as a batch norm's running mean (buffers.py), behind its own.
+    buffers, such as a batch norm's running mean (buffers.py), behind its own. What layers share with layers of other
+    stages too stands in flat buffers of its own, after those of the layers.
 
     Parameters stand in the layers' order, so consecutive layers are a view into each buffer. Workers whose stages begin
     or end elsewhere have equal views of the layers that both hold, as types come in one order everywhere. Gradients are
@@ -32,24 +35,36 @@ class FlatGradients:
         first: the number of the first layer in the model.
         device: where the loss is kept.
         with_loss: whether the model ends here, and so has a loss.
+        ties: by the layers of the model that share them, parameters whose gradients stand by themselves, for others
+            sum them as well.
 
     Attributes:
         buffers: the flat buffers.
         buffer_views: of each layer's persistent buffers the module and name, and the view that sums them.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], first: int, device: torch.device, *, with_loss: bool) -> None:
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        first: int,
+        device: torch.device,
+        *,
+        with_loss: bool,
+        ties: Mapping[tuple[int, ...], Sequence[nn.Parameter]] = MappingProxyType({}),
+    ) -> None:
         self._first = first
+        self._ties = ties
         self.buffers: list[torch.Tensor] = []
         self.buffer_views: list[list[tuple[nn.Module, str, torch.Tensor]]] = [[] for _ in layers]
         self._starts: list[list[int]] = []
         self._gradients: list[list[torch.Tensor]] = [[] for _ in layers]  # of each layer: one view a type
         self._views: list[tuple[nn.Parameter, torch.Tensor]] = []
-        own = _owned(layers)
+        own = _owned(layers, itertools.chain.from_iterable(ties.values()))
         loss_type = own[-1].carrier(torch.float64) if with_loss else None
         types = {dtype for layer in own for dtype in layer.types()} | ({loss_type} if loss_type is not None else set())
         for dtype in sorted(types, key=str):
             self._add_buffer(dtype, own, device, 2 * (dtype == loss_type))
+        self._tied = {shared: self._flat(parameters, device) for shared, parameters in ties.items()}
 
     def _add_buffer(self, dtype: torch.dtype, own: "Sequence[_Owned]", device: torch.device, behind: int) -> None:
         parameters = [[one for one in layer.parameters if gradient_type(one.dtype) == dtype] for layer in own]
@@ -60,12 +75,7 @@ class FlatGradients:
         starts, start = [0], 0
         for place, (held, beside) in enumerate(zip(parameters, others, strict=True)):
             for parameter in held:
-                view = flat[start : start + parameter.numel()].view_as(parameter)
-                parameter.grad = None
-                if dtype != parameter.dtype:
-                    parameter.grad_dtype = dtype
-                parameter.grad = view
-                self._views.append((parameter, view))
+                self._let_be_view(parameter, flat[start : start + parameter.numel()])
                 start += parameter.numel()
             if start > starts[-1]:
                 self._gradients[place].append(flat[starts[-1] : start])
@@ -78,6 +88,26 @@ class FlatGradients:
             starts[-1] += behind
         self.buffers.append(flat)
         self._starts.append(starts)
+
+    def _flat(self, parameters: Sequence[nn.Parameter], device: torch.device) -> list[torch.Tensor]:
+        """Gradients of parameters, one flat buffer a type."""
+        flats = []
+        for dtype in sorted({gradient_type(parameter.dtype) for parameter in parameters}, key=str):
+            held = [parameter for parameter in parameters if gradient_type(parameter.dtype) == dtype]
+            sizes = [parameter.numel() for parameter in held]
+            flats.append(torch.zeros(sum(sizes), dtype=dtype, device=device))
+            for parameter, view in zip(held, torch.split(flats[-1], sizes), strict=True):
+                self._let_be_view(parameter, view)
+        self.buffers += flats
+        return flats
+
+    def _let_be_view(self, parameter: nn.Parameter, flat: torch.Tensor) -> None:
+        view = flat.view_as(parameter)
+        parameter.grad = None
+        if flat.dtype != parameter.dtype:
+            parameter.grad_dtype = flat.dtype
+        parameter.grad = view
+        self._views.append((parameter, view))
 
     def attach(self) -> None:
         """Let every parameter's `grad` be its view, also where somebody has taken that away (`zero_grad`)."""
@@ -106,9 +136,17 @@ class FlatGradients:
         """The flat gradients of the model's layers [first, stop), all of them held here: one view a type."""
         first, stop = layers[0] - self._first, layers[1] - self._first
         views = [
-            buffer[starts[first] : starts[stop]] for buffer, starts in zip(self.buffers, self._starts, strict=True)
-        ]
+            buffer[starts[first] : starts[stop]] for buffer, starts in zip(self.buffers, self._starts, strict=False)
+        ]  # the buffers of ties come last
         return [view for view in views if len(view)]
+
+    def of_tie(self, layers: tuple[int, ...]) -> list[torch.Tensor]:
+        """The flat gradients of what these layers share, and only they: one tensor a type."""
+        return self._tied[layers]
+
+    def parameters_of_tie(self, layers: tuple[int, ...]) -> Sequence[nn.Parameter]:
+        """What these layers share, and only they."""
+        return self._ties[layers]
 
     def add_loss(self, loss: torch.Tensor) -> None:
         """Add [sum, count] to the loss that travels with the last layer's gradients."""
@@ -122,17 +160,24 @@ class FlatGradients:
     def scale(self, factor: float) -> None:
         """Multiply all gradients, but nothing else; one pass, and none where the factor is 1."""
         if factor != 1.0:
-            torch._foreach_mul_([view for layer in self._gradients for view in layer], factor)
+            views = itertools.chain.from_iterable((*self._gradients, *self._tied.values()))
+            torch._foreach_mul_(list(views), factor)
 
     def squared_norms(self, layers: Iterable[int]) -> dict[int, float]:
         """Of some of the model's layers, all of them held here: the sum of their gradients' squares, in float64.
 
         Finite exactly where all gradients of the layer are, as long as none is beyond 1e150. Waits for the device once.
+        What layers share counts with the first of them.
         """
-        squares = {layer: [_squared_norm(view) for view in self._gradients[layer - self._first]] for layer in layers}
+        squares = {layer: [_squared_norm(view) for view in self._of_layer(layer)] for layer in layers}
         together = [square for layer in squares.values() for square in layer]
         values = iter(torch.stack(together).tolist() if together else [])
         return {layer: sum(next(values) for _ in found) for layer, found in squares.items()}
+
+    def _of_layer(self, layer: int) -> list[torch.Tensor]:
+        """The gradients of one of the model's layers, and of what it is the first to share."""
+        tied = (flats for layers, flats in self._tied.items() if layers[0] == layer)
+        return [*self._gradients[layer - self._first], *itertools.chain.from_iterable(tied)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,8 +201,9 @@ class _Owned:
         return of_buffers | {gradient_type(parameter.dtype) for parameter in self.parameters}
 
 
-def _owned(layers: Sequence[nn.Module]) -> list[_Owned]:
-    seen: set[object] = set()
+def _owned(layers: Sequence[nn.Module], others: Iterable[nn.Parameter]) -> list[_Owned]:
+    """What each layer brings, without `others`."""
+    seen: set[object] = set(others)
     found = []
     for layer in layers:
         parameters = [one for one in layer.parameters() if one.requires_grad and one not in seen]

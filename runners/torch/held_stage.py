@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from .precision import Precision, convert, require_precision
 from .schedules import LearningRates, Schedule
 from .stage import Loss, TorchStage
 from .staging import HostStaging
+from .ties import Tie, tie, ties_of, trained_ties
 
 # What wrappers of torch put before a layer's names: `torch.compile`'s, and checkpoint_wrapper's.
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
@@ -42,8 +42,9 @@ class HeldStage:
 
     The names are the same on all peers: `3.qkv.weight` for a parameter or persistent buffer of the model's layer 3,
     `3.qkv.weight/exp_avg` for what the optimizer keeps of it, and `3.qkv.weight/master` for a float32 master. They are
-    those of the layers without `torch.compile` and checkpoint_wrapper. Learning rates and other settings of the
-    optimizer are not part of the state: every peer's factory makes the same.
+    those of the layers without `torch.compile` and checkpoint_wrapper. What layers share (ties.py) is state of each of
+    them, so that a layer's state is the same wherever the stage around it begins and ends. Learning rates and other
+    settings of the optimizer are not part of the state: every peer's factory makes the same.
 
     Buffers are part of the state as of the last step: `begin` an iteration before its first F.
 
@@ -56,6 +57,7 @@ class HeldStage:
         is_last: whether the model ends here.
         is_split: whether the plan to serve first splits the backward pass into I and W.
         clip_norm: the largest norm of the gradients of the whole model with which to step; None for any.
+        ties: the model's, where the layers may not show them any more; else they are looked for in `layers`.
         precision: in which types to compute; the layers are converted in place.
         schedule: of the learning rates; None leaves them as the optimizer has them.
         buffers: what counts where peers' buffers differ (buffers.py).
@@ -75,19 +77,23 @@ class HeldStage:
         is_last: bool = False,
         is_split: bool = False,
         clip_norm: float | None = None,
+        ties: Sequence[Tie] | None = None,
         precision: Precision = "fp32",
         schedule: Schedule | None = None,
         buffers: SharedBuffers = "lowest",
     ) -> None:
         require_precision(precision)
+        ties = ties_of(layers) if ties is None else ties
         self.layers_range = held
         self.device = torch.device(device)
         self.is_last = is_last
         self.clip_norm = clip_norm
         kept = [layer.to(self.device) for layer in layers[slice(*held)]]
+        tie(kept, held, ties)
         convert(kept, precision)
+        shared = trained_ties(kept, held, ties)
         self.stage = TorchStage(kept, loss if is_last else None, is_split, precision, is_first=held[0] == 0)
-        self.gradients = FlatGradients(list(self.stage.layers), held[0], self.device, with_loss=is_last)
+        self.gradients = FlatGradients(list(self.stage.layers), held[0], self.device, with_loss=is_last, ties=shared)
         self._buffers = StageBuffers(self.stage.layers, self.gradients, buffers)
         self._stepping = StageOptimizer(optimizer, self.stage.parameters(), precision)
         self._rates = LearningRates(self.optimizer, None if self._stepping.is_idle else schedule)
@@ -219,7 +225,7 @@ class HeldStage:
         """The part of `state()` that belongs to some layers, in the same order, whatever the stage around them.
 
         Args:
-            layers: [first, stop) of the model; those not held have no part. What layers share belongs to the first.
+            layers: [first, stop) of the model; those not held have no part.
 
         Returns:
             References, as `state()`.
@@ -305,7 +311,7 @@ class HeldStage:
             raise RuntimeFailedError("no state was kept to go back to")
         for slot in list(self._slots()):
             if slot.name not in self._kept:
-                del slot.entries[slot.key]
+                slot.entries.pop(slot.key, None)  # of what layers share the first has done it
                 self._stepping.drop_empty(slot.parameter)
         _check_same_kind(self.state(), self._kept)
         self._write(self._kept)
@@ -325,14 +331,20 @@ class HeldStage:
         return {layer: _sha256(self.state_of((layer, layer + 1))) for layer in layers or held if layer in held}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        layers = self.stage.layers
-        buffers = {name: value for name, value in layers.named_buffers() if _plain(name) in self._persistent}
-        everything = {**dict(layers.named_parameters()), **buffers}
+        layers = enumerate(self.stage.layers)
+        every = (one for place, layer in layers for one in layer.named_buffers(str(place)))
+        buffers = {name: value for name, value in every if _plain(name) in self._persistent}
+        everything = {**dict(self._named_parameters()), **buffers}
         return {self._global_name(name): value.detach() for name, value in everything.items()}
+
+    def _named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """All parameters; what layers share comes with each of them."""
+        for place, layer in enumerate(self.stage.layers):
+            yield from layer.named_parameters(str(place))
 
     def _slots(self) -> Iterator[_Slot]:
         """The optimizer's state in the parameters' order; keys in alphabetical order, whoever made them first."""
-        for name, parameter in self.stage.layers.named_parameters():
+        for name, parameter in self._named_parameters():
             for key, entries in self._stepping.entries(parameter):
                 yield _Slot(f"{self._global_name(name)}/{key}", parameter, key, entries)
 
@@ -436,11 +448,7 @@ class SpareLayers:
     """
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
-        owners = Counter(parameter for layer in layers for parameter in set(layer.parameters()))
-        self._layers = [
-            _without_values(layer) if all(owners[parameter] == 1 for parameter in layer.parameters()) else None
-            for layer in layers
-        ]
+        self._layers = [_without_values(layer) for layer in layers]
 
     def of(self, stage: tuple[int, int], device: torch.device | str) -> list[nn.Module] | None:
         """The layers of a stage with room for their values, which are arbitrary.
@@ -450,8 +458,9 @@ class SpareLayers:
             device: where to make room.
 
         Returns:
-            As many as the model has, only those of the stage with room; None where one of these shares a parameter
-            with another layer, or keeps something that is not part of its state, and so must be made as at first.
+            As many as the model has, only those of the stage with room, each with its own, whatever layers shared
+            (ties.py ties them again); None where one of these keeps something that is not part of its state, and so
+            must be made as at first.
         """
         wanted = self._layers[slice(*stage)]
         if any(layer is None for layer in wanted):

@@ -17,10 +17,12 @@ import torch
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Operation, print_operation
 from ...schemas.plan import Plan, Worker
+from ...schemas.text import listed
 from ...schemas.timeline import Span
-from ..program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, posting_order
+from ..program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, TiedBucket, posting_order
 from ..resilience.protocol import StepTerms
 from .held_stage import HeldStage
+from .ties import fingerprint
 from .transport import Tags as Tags
 from .transport import Transfers, Transport
 
@@ -331,9 +333,35 @@ class Iteration:
                         for view in gradients.of_layers(part.layers):
                             self.rank.transport.all_reduce(part.ranks, view)
             self.reduction_s = timed.start_s, timed.end_s
+        shared = [tie for tie in reduction.ties if len(tie.ranks) > 1]
+        if shared:  # a span of its own: here stages wait for each other, which says nothing of links and peers
+            with self._timed("allreduce", 0.0):
+                for tie in shared:
+                    for view in gradients.of_tie(tie.layers):
+                        self.rank.transport.all_reduce(tie.ranks, view)
+                    if self.number.bit_count() == 1:
+                        self._compare_copies(tie)
         if held.is_last:
             total, count = gradients.loss()
             self.loss = total / count if count else math.nan
+
+    def _compare_copies(self, tie: TiedBucket) -> None:
+        """Raise InvalidInputError where the optimizer has made different values of the copies of tied weights.
+
+        In iterations 1, 2, 4, 8 and so on, for it takes a message and a pass over the parameters. All holders add up a
+        number of their bits: if not all have the same, then whoever has the largest one finds less than its multiple.
+        """
+        own = fingerprint(self.rank.held.gradients.parameters_of_tie(tie.layers))
+        total = torch.tensor([own], dtype=torch.float64, device=self.rank.held.device)
+        self.rank.transport.all_reduce(tie.ranks, total)
+        if int(total) != own * len(tie.ranks):
+            raise InvalidInputError(
+                f"the weights that layers {listed(map(str, tie.layers))} share (tied weights) are no longer the same "
+                "in all stages",
+                where=f"iteration {self.number}",
+                fix="let the optimizer treat a parameter by its shape or name, not by its place among a stage's "
+                "parameters, and without randomness of its own",
+            )
 
     def _post_next(self) -> None:
         if self._to_post:
@@ -396,7 +424,7 @@ def splits_backward(instructions: Iterable[Instruction]) -> bool:
 
 def groups_of(instructions: Iterable[Instruction]) -> set[tuple[int, ...]]:
     """The groups of ranks that a rank's instructions sum over."""
-    return {part.ranks for one in instructions if isinstance(one, AllReduce) for part in one.parts}
+    return {group for one in instructions if isinstance(one, AllReduce) for group in one.groups}
 
 
 def meet(transport: Transport, group: tuple[int, ...]) -> None:
