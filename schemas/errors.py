@@ -29,6 +29,7 @@ EXTRAS = {
     "pyscipopt": "scip",
     "distributed": "dask",
     "ray": "ray",
+    "tensorboardX": "tensorboard",
 }
 
 
