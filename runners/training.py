@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from ..schemas.errors import InvalidInputError
@@ -34,7 +35,7 @@ class TrainingConfig:
     """What is trained how; the same for all workers but for `threads`. All workers read the form out of the plan.
 
     Attributes:
-        model: a preset, "file.py:factory", or a config.json.
+        model: a preset, "file.py:factory", or a config.json; empty where a script says what is trained.
         data: files of text or of tokens, or a folder that `datasets` has saved; none: Python's own library.
         learning_rate: of the optimizer.
         microbatch_size: samples a micro-batch; None: the profile's.
@@ -62,9 +63,11 @@ class TrainingConfig:
         precision: of parameters and computing; None: as the plan's profile has it.
         weights: a file or folder of safetensors to begin with; None: those beside the model, if there are any.
         random_weights: begin with random ones, whatever there is.
+        script: a Python file that holds a `Training` (training.py); then all but `threads`, `paced` and `transport`
+            stands there.
     """
 
-    model: str
+    model: str = ""
     data: Sequence[str] | None = None
     learning_rate: float = 1e-3
     microbatch_size: int | None = None
@@ -91,6 +94,7 @@ class TrainingConfig:
     precision: Precision | None = None
     weights: str | None = None
     random_weights: bool = False
+    script: str | None = None
 
     @property
     def is_scheduled(self) -> bool:
@@ -99,6 +103,9 @@ class TrainingConfig:
 
     def arguments(self) -> list[str]:
         """The options by which another process trains the same."""
+        how = {"--threads": self.threads, "--transport": self.transport, "--paced": self.paced}
+        if self.script is not None:
+            return arguments_of({"--script": self.script, **how})
         return arguments_of(
             {
                 "--model": self.model,
@@ -123,20 +130,18 @@ class TrainingConfig:
                 "--random-weights": self.random_weights,
                 "--microbatch-size": self.microbatch_size,
                 "--sequence-length": self.sequence_length,
-                "--threads": self.threads,
                 "--seed": self.seed,
-                "--transport": self.transport,
-                "--paced": self.paced,
+                **how,
             }
         )
 
     def settings(self) -> dict[str, Any]:
-        """What the coordinator compares between workers."""
+        """What the coordinator compares between workers, where no script says what is trained."""
         usual = {one.name: one.default for one in fields(self)}
         told = {
             name: value
             for name, value in asdict(self).items()
-            if name not in ("threads", "form") and (name in ALWAYS_COMPARED or value != usual[name])
+            if name not in ("threads", "form", "script") and (name in ALWAYS_COMPARED or value != usual[name])
         }
         evaluated = {"eval_data": list(self.eval_data)} if self.eval_data else {}
         return told | {"data": list(self.data or ())} | evaluated | self.form.options()
@@ -242,6 +247,12 @@ def training_of(plan: Plan, asked: TrainingConfig, iterations: int | None = None
     )
     training.check()
     return training
+
+
+def require_script(path: str) -> None:
+    """Raise InvalidInputError unless there is a script of that path; asked before torch is imported."""
+    if not Path(path).is_file():
+        raise InvalidInputError("there is no such script", where=path, fix="check the path")
 
 
 def sizes_of(plan: Plan) -> tuple[int | None, int | None]:
