@@ -20,6 +20,7 @@ COORDINATOR, SECRET, NOT_BEFORE = "RTK_COORDINATOR", "RTK_SECRET", "RTK_NOT_BEFO
 
 OptimizerName = Literal["adamw", "sgd", "muon"]
 EVAL_EVERY = 100
+WSD_FALL = 0.2  # the share of all iterations over which it falls at the end
 RateSchedule = Literal["constant", "linear", "cosine", "wsd"]
 Precision = Literal["fp32", "bf16", "bf16-autocast", "bf16-master"]
 
@@ -100,6 +101,11 @@ class TrainingConfig:
     def is_scheduled(self) -> bool:
         """Whether the learning rate is not always the same."""
         return self.lr_schedule != "constant" or self.warmup > 0
+
+    @property
+    def lr_fall(self) -> int:
+        """The iterations at the end over which the learning rate of wsd falls."""
+        return max(1, round(WSD_FALL * (self.lr_steps or 0)))
 
     def arguments(self) -> list[str]:
         """The options by which another process trains the same."""
@@ -204,9 +210,11 @@ class TrainingConfig:
                 where="--lr-schedule",
                 fix="give --lr-steps N, the same to all workers: the coordinator's --iterations, usually",
             )
-        if self.lr_steps is not None and self.warmup >= self.lr_steps and self.warmup:
+        falls = self.lr_fall if self.lr_schedule == "wsd" else 0
+        if self.lr_steps is not None and self.warmup and self.warmup >= self.lr_steps - falls:
             raise InvalidInputError(
-                f"a warm-up of {self.warmup} iterations is not over after all {self.lr_steps}",
+                f"a warm-up of {self.warmup} iterations is not over "
+                + (f"before the last {falls} of {self.lr_steps}" if falls else f"after all {self.lr_steps}"),
                 where="--warmup",
                 fix="take fewer, usually 1 to 10 % of them",
             )

@@ -39,6 +39,7 @@ def test_what_is_as_usual_is_compared_as_ever() -> None:
         ({"lr_schedule": "cosine", "lr_steps": None}, "--lr-schedule"),
         ({"lr_schedule": "cosine", "lr_steps": 10, "warmup": 10}, "--warmup"),
         ({"lr_steps": 10, "warmup": 11}, "--warmup"),
+        ({"lr_schedule": "wsd", "lr_steps": 10, "warmup": 8}, "--warmup"),
         ({"min_lr_ratio": 0.1}, "--min-lr-ratio"),
         *(({"lr_schedule": "wsd", "lr_steps": 9, "min_lr_ratio": one}, "--min-lr-ratio") for one in (-0.1, 1.1)),
         ({"random_weights": True, "weights": "folder"}, "--random-weights"),

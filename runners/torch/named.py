@@ -1,4 +1,4 @@
-"""The optimizers that a run's options name; all are torch's own.
+"""Optimizers and schedules of learning rates by the names that options give them; optimizers are torch's own.
 
 Weight decay, where it is asked for, is of matrices only, as usual for language models (Megatron-LM, nanoGPT); without a
 word torch's defaults hold, of all parameters. Muon (Jordan et al., "Muon: An optimizer for hidden layers in neural
@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from ..training import TrainingConfig, parse_betas
-from .held_stage import OptimizerFactory
+from .optimizers import OptimizerFactory, decay_groups
+from .schedules import RateCurve, constant, cosine, linear, wsd
 
 
 def optimizer_of(training: TrainingConfig, layers: Sequence[nn.Module]) -> OptimizerFactory:
@@ -49,14 +50,28 @@ def _made(
 
 def _groups(training: TrainingConfig, parameters: list[nn.Parameter]) -> Any:
     """Parameters as they are, or in groups with and without weight decay."""
-    decay = training.weight_decay
-    if decay is None or training.decay_all:
-        return parameters if decay is None else [{"params": parameters, "weight_decay": decay}]
-    groups = [
-        {"params": [one for one in parameters if one.dim() > 1], "weight_decay": decay},
-        {"params": [one for one in parameters if one.dim() <= 1], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    if training.weight_decay is None:
+        return parameters
+    if training.decay_all:
+        return [{"params": parameters, "weight_decay": training.weight_decay}]
+    return decay_groups(parameters, training.weight_decay)
+
+
+def schedule_of(training: TrainingConfig) -> RateCurve | None:
+    """How the learning rate goes; None where it is always the same.
+
+    Args:
+        training: checked.
+    """
+    if not training.is_scheduled:
+        return None
+    if training.lr_schedule == "constant":
+        return constant(warmup=training.warmup)
+    assert training.lr_steps is not None
+    ends: dict[str, Any] = {"warmup": training.warmup, "steps": training.lr_steps, "final": training.min_lr_ratio}
+    if training.lr_schedule == "wsd":
+        return wsd(**ends, decay=training.lr_fall)
+    return linear(**ends) if training.lr_schedule == "linear" else cosine(**ends)
 
 
 def _outer_shapes(layers: Sequence[nn.Module]) -> frozenset[torch.Size]:
