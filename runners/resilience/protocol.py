@@ -140,6 +140,23 @@ class Saver:
 
 
 @dataclass(frozen=True, slots=True)
+class StepTerms:
+    """What an optimizer's step has to know of the whole iteration, the same for all workers.
+
+    Attributes:
+        count: what the summed gradients are divided by: of all micro-batches, what their losses are sums of.
+        norm: of the divided gradients of all layers together, by which they are clipped; None: they are not.
+        taken: steps taken before this one; iterations that were skipped do not count.
+    """
+
+    count: float
+    norm: float | None
+    taken: Index
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class Epoch:
     """Coordinator: leave everything as of the last commit, form new groups, and go on at `iteration`.
 
