@@ -142,10 +142,12 @@ def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: S
 
     nursery = Nursery(OF_WORKERS)  # it loads torch while we do
     try:
+        from .runners.torch.data.provider import Provider
         from .training import Training
 
-        controller, model = controller_of(plan, how), Training.of(training).load(plan)[0]
-        tokens = plan.total_microbatches() * model.microbatch_size * (model.sequence_length or 0)
+        controller, (model, feed) = controller_of(plan, how), Training.of(training).load(plan)
+        usual = plan.total_microbatches() * model.microbatch_size * (model.sequence_length or 0)
+        tokens = feed.tokens_of(plan) if isinstance(feed, Provider) else usual
         return LocalJob(controller, tokens, [*training.arguments(), *options], nursery)
     except BaseException:
         nursery.close()

@@ -56,7 +56,9 @@ class Feed(Protocol):
 class Data(Protocol):
     """What a feed is made from, once it is known what one micro-batch is."""
 
-    def feed(self, microbatch_size: int, sequence_length: int | None, microbatches: int, seed: int) -> Feed:
+    def feed(
+        self, microbatch_size: int, sequence_length: int | None, microbatches: int, seed: int, vocabulary: int | None
+    ) -> Feed:
         """The feed of a training.
 
         Args:
@@ -64,6 +66,7 @@ class Data(Protocol):
             sequence_length: tokens in a sample; None: nobody has said.
             microbatches: of one iteration.
             seed: of the choice of samples.
+            vocabulary: of the model, which tokens must be below; None: not known.
         """
         ...
 
@@ -107,24 +110,40 @@ class NamedModel:
 
 
 @dataclass(frozen=True)
-class TextFiles:
-    """The bytes of text files.
+class DataFiles:
+    """Files, or a folder, as `rtk run --data` takes them.
 
     Attributes:
-        paths: of the files; none: Python's own library.
+        paths: text; or tokens (`.bin`, `.npy`, Megatron's `.idx`); or one folder that `datasets` has saved. None:
+            Python's own library.
+        dtype: of the tokens in a `.bin` without an index.
+        tokenizer: a folder with the tokenizer of text; None: its bytes are tokens.
     """
 
     paths: tuple[str, ...] = ()
+    dtype: str | None = None
+    tokenizer: str | None = None
 
-    def feed(self, microbatch_size: int, sequence_length: int | None, microbatches: int, seed: int) -> Feed:
-        """A `ByteCorpus`."""
-        from .runners.torch.runner import ByteCorpus
+    def feed(
+        self, microbatch_size: int, sequence_length: int | None, microbatches: int, seed: int, vocabulary: int | None
+    ) -> Feed:
+        """As `open_provider`."""
+        from .runners.torch.data.opening import open_provider
 
         if sequence_length is None:
             raise InvalidInputError(
-                "nothing says how many bytes a sample has", where="sequence_length", fix="give a sequence length"
+                "nothing says how many tokens a sample has", where="sequence_length", fix="give a sequence length"
             )
-        return ByteCorpus(self.paths, microbatch_size, sequence_length, seed)
+        return open_provider(
+            self.paths,
+            microbatch_size,
+            microbatches,
+            sequence_length,
+            seed=seed,
+            dtype=self.dtype,
+            tokenizer=self.tokenizer,
+            vocabulary=vocabulary,
+        )
 
     def settings(self) -> dict[str, Any]:
         """The paths."""
@@ -138,7 +157,8 @@ class Training:
         model: a function that returns the layers (an nn.Sequential or a list), or a module that `cut` cuts; or the
             layers or the module themselves, which every worker copies; or what loads a whole model (`ModelSource`).
             A function is called with torch's generator seeded.
-        data: what gives the micro-batches (`Data`, or a `Feed` that is ready).
+        data: what gives the micro-batches: `Tokens` or another map-style dataset (`__len__`, `__getitem__`), whose rows
+            are shuffled in each pass over them; files (`DataFiles`); or what has `batch(iteration)` and chooses itself.
         loss: maps (output, target) of a micro-batch to its mean, a scalar, or to (sum, count); None: the model's own,
             or cross entropy where targets are whole numbers, else the mean squared error.
         microbatch_size: samples in a micro-batch; None: as in the profile behind the plan.
@@ -148,7 +168,8 @@ class Training:
         clip_norm: the largest norm of the gradients of all parameters together; None: they are not clipped.
         precision: of parameters and computation; None: as in the profile behind the plan.
         evaluate: what is evaluated, and how often; None: nothing.
-        collate: makes (inputs, targets) of the samples of a micro-batch.
+        collate: makes (inputs, targets), or (inputs, targets, kwargs), of a list of rows; None: rows are such pairs.
+        loader_workers: processes of each worker that read rows ahead; 0: a thread does.
         cut: names of the modules that are layers, such as `model.layers.*`.
         seed: of all randomness.
         buffers: which of the peers' buffers, such as BatchNorm's running means, are saved and handed on.
@@ -171,6 +192,7 @@ class Training:
         precision: Precision | None = None,
         evaluate: Any = None,
         collate: Callable[[list[Any]], Any] | None = None,
+        loader_workers: int = 0,
         cut: str | None = None,
         seed: int = 0,
         buffers: Buffers = "lowest",
@@ -178,9 +200,10 @@ class Training:
         for name, function in (("loss", loss), ("optimizer", optimizer), ("schedule", schedule), ("collate", collate)):
             if function is not None and not callable(function):
                 raise _wrong(name, f"{function!r} cannot be called", "give a function")
-        for name, size in (("microbatch_size", microbatch_size), ("sequence_length", sequence_length)):
-            if size is not None and not (isinstance(size, int) and size >= 1):
-                raise _wrong(name, f"{size!r} is no size", "give a whole number from 1 on")
+        sizes = ("microbatch_size", microbatch_size, 1), ("sequence_length", sequence_length, 1)
+        for name, size, least in (*sizes, ("loader_workers", loader_workers, 0)):
+            if size is not None and not (isinstance(size, int) and size >= least):
+                raise _wrong(name, f"{size!r} is no size", f"give a whole number from {least} on")
         if not isinstance(seed, int) or seed < 0:
             raise _wrong("seed", f"{seed!r} is no seed", "give a whole number from 0 on")
         if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0 and isfinite(clip_norm)):
@@ -190,13 +213,14 @@ class Training:
         if buffers not in get_args(Buffers):
             raise _wrong("buffers", f"{buffers!r} is no rule", f"take one of {', '.join(get_args(Buffers))}")
         if not isinstance(data, Data) and not callable(getattr(data, "batch", None)):
-            kind = with_article(type(data).__name__)
-            raise _wrong("data", f"{kind} gives no micro-batches", "give text files, tokens, or what has batch()")
+            from .runners.torch.data.rows import check_dataset
+
+            check_dataset(data)
         self.model, self.data, self.loss = model, data, loss
         self.microbatch_size, self.sequence_length = microbatch_size, sequence_length
         self.optimizer, self.schedule, self.clip_norm = optimizer, schedule, clip_norm
         self.precision, self.evaluate, self.collate = precision, evaluate, collate
-        self.cut, self.seed, self.buffers = cut, seed, buffers
+        self.cut, self.seed, self.buffers, self.loader_workers = cut, seed, buffers, loader_workers
         self.script: str | None = None
         self._files: dict[str, str] = {}
         self._settings: dict[str, Any] | None = None
@@ -214,7 +238,7 @@ class Training:
             return load_script(asked.script)
         training = cls(
             model=NamedModel(asked.model),
-            data=TextFiles(tuple(asked.data or ())),
+            data=DataFiles(tuple(asked.data or ())),
             microbatch_size=asked.microbatch_size,
             sequence_length=asked.sequence_length,
             optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=asked.learning_rate),
@@ -239,8 +263,12 @@ class Training:
         dtype = found.dtype if self.precision is None else PARAMETERS[self.precision]
         return ModelForm(self.cut or found.cut, dtype, found.checkpointing)
 
-    def load(self, plan: "Plan") -> "tuple[Model, Feed]":
+    def load(self, plan: "Plan", feed: Feed | None = None) -> "tuple[Model, Feed]":
         """The model and the data, checked against a plan and each other.
+
+        Args:
+            plan: valid.
+            feed: the data, where they are there already.
 
         Raises:
             InvalidInputError: they do not fit.
@@ -254,25 +282,39 @@ class Training:
         if isinstance(self.model, ModelSource):
             model = self.model.load(size, length, self.seed, self.form(plan))
             check_model(plan, model.layers)
-            return model, self._feed(plan, model.microbatch_size, model.sequence_length, model.vocabulary)
+            return model, feed or self._feed(plan, model.microbatch_size, model.sequence_length, model.vocabulary)
         size = size or DEFAULT_MICROBATCH_SIZE
-        feed = self._feed(plan, size, length, None)
+        feed = feed or self._feed(plan, size, length, None)
         model = self._model(size, length, self.form(plan), feed)
         check_model(plan, model.layers)
         return model, feed
 
     def _feed(self, plan: "Plan", size: int, length: int | None, vocabulary: int | None) -> Feed:
-        reads_bytes = vocabulary is not None and vocabulary >= BYTES and length is not None
-        if isinstance(self.data, TextFiles) and isinstance(self.model, NamedModel) and not reads_bytes:
+        from .runners.torch.data.feed import RowFeed
+        from .runners.torch.data.opening import are_bytes
+
+        files, words = self.data, 0 if length is None else vocabulary or 0
+        gives_bytes = isinstance(files, DataFiles) and are_bytes(files.paths, files.dtype, files.tokenizer)
+        if isinstance(self.model, NamedModel) and gives_bytes and words < BYTES:
             raise InvalidInputError(
                 f"the model does not read bytes: its vocabulary must be {BYTES} or more",
                 where="--model",
-                fix="for other data, train it from a script of your own: --script",
+                fix="give tokens (--data of .bin, .npy or .idx), or train it from a script of your own: --script",
             )
         if isinstance(self.data, Data):
-            return self.data.feed(size, length, plan.total_microbatches(), self.seed)
-        feed: Feed = self.data
-        return feed
+            return self.data.feed(size, length, plan.total_microbatches(), self.seed, vocabulary)
+        if callable(getattr(self.data, "batch", None)):
+            feed: Feed = self.data
+            return feed
+        return RowFeed(
+            self.data,
+            size,
+            plan.total_microbatches(),
+            seed=self.seed,
+            collate=self.collate,
+            vocabulary=vocabulary,
+            loader_workers=self.loader_workers,
+        )
 
     def _model(self, size: int, length: int | None, form: ModelForm, feed: Feed) -> "Model":
         """The model of what the user has made, tried on the first micro-batch."""
@@ -325,19 +367,24 @@ class Training:
         """
         import torch
 
+        from .runners.torch.data.provider import Provider
         from .runners.torch.task import Task
 
         model, feed = self.load(plan)
+        told: dict[str, Any] = {}
+        if isinstance(feed, Provider):
+            feed.start()  # here there are no sockets yet
+            told = {"dataset": feed.fingerprint()}
         made = [model.layers]
         usual: OptimizerFactory = torch.optim.AdamW
         return Task(
             name=name,
             plan=plan,
-            make_layers=lambda: made.pop() if made else self.load(plan)[0].layers,
+            make_layers=lambda: made.pop() if made else self.load(plan, feed)[0].layers,
             loss=model.loss if self.loss is None else self.loss,
             optimizer=self.optimizer or usual,
-            batch=feed.batch,
-            settings={**self.settings(), "paced": paced, "transport": transport},
+            batch=feed if isinstance(feed, Provider) else feed.batch,
+            settings={**self.settings(), **told, "paced": paced, "transport": transport},
             secret=secret,
             device=device,
             hostname=hostname,

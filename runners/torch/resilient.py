@@ -84,6 +84,7 @@ from ..resilience.worker_rules import (
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
 from .boundaries import boundary_samples
 from .checkpoint import read_state, take_over, write_part
+from .data.provider import Provider
 from .faults import Injection
 from .held_stage import HeldStage, SpareLayers
 from .hosting import hosted
@@ -516,7 +517,11 @@ class ResilientWorker:
         self._activity.be("computing", f"data of iteration {number}")
         rank = self._faulty_rank(number)
         plane.begin(number)
-        iteration = Iteration(rank, number, self._task.batch(number))
+        batch = self._task.batch
+        if isinstance(batch, Provider):
+            for one in (number, number + 1):  # of the first iteration of a plan nothing has been read
+                batch.prefetch(one, rank.reads)
+        iteration = Iteration(rank, number, batch(number))
         iteration.reduce()
         self._activity.be("computing", "vote")
         losses = tuple((n, loss if isfinite(loss) else None) for n, loss in sorted(iteration.losses.items()))
