@@ -142,13 +142,10 @@ def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: S
 
     nursery = Nursery(OF_WORKERS)  # it loads torch while we do
     try:
-        from .runners.torch.data.provider import Provider
         from .training import Training
 
-        controller, (model, feed) = controller_of(plan, how), Training.of(training).load(plan)
-        usual = plan.total_microbatches() * model.microbatch_size * (model.sequence_length or 0)
-        tokens = feed.tokens_of(plan) if isinstance(feed, Provider) else usual
-        return LocalJob(controller, tokens, [*training.arguments(), *options], nursery)
+        controller, feed = controller_of(plan, how), Training.of(training).load(plan)[1]
+        return LocalJob(controller, feed.tokens_of(plan), [*training.arguments(), *options], nursery)
     except BaseException:
         nursery.close()
         raise

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import torch
 
     from .profilers.models.model import Model
+    from .runners.torch.data.provider import Provider
     from .runners.torch.held_stage import OptimizerFactory
-    from .runners.torch.iteration import Batch
     from .runners.torch.stage import Loss
     from .runners.torch.task import Task
     from .schemas.plan import Plan
@@ -44,21 +44,13 @@ PARAMETERS: dict[Precision, DataType] = {
 BYTES = 256  # words that a model of bytes must know
 
 
-class Feed(Protocol):
-    """Gives the micro-batches of an iteration, chosen by iteration and number and never by who asks."""
-
-    def batch(self, iteration: int) -> "Batch":
-        """The micro-batches of one iteration, by global number."""
-        ...
-
-
 @runtime_checkable
 class Data(Protocol):
     """What a feed is made from, once it is known what one micro-batch is."""
 
     def feed(
         self, microbatch_size: int, sequence_length: int | None, microbatches: int, seed: int, vocabulary: int | None
-    ) -> Feed:
+    ) -> "Provider":
         """The feed of a training.
 
         Args:
@@ -126,7 +118,7 @@ class DataFiles:
 
     def feed(
         self, microbatch_size: int, sequence_length: int | None, microbatches: int, seed: int, vocabulary: int | None
-    ) -> Feed:
+    ) -> "Provider":
         """As `open_provider`."""
         from .runners.torch.data.opening import open_provider
 
@@ -263,7 +255,7 @@ class Training:
         dtype = found.dtype if self.precision is None else PARAMETERS[self.precision]
         return ModelForm(self.cut or found.cut, dtype, found.checkpointing)
 
-    def load(self, plan: "Plan", feed: Feed | None = None) -> "tuple[Model, Feed]":
+    def load(self, plan: "Plan", feed: "Provider | None" = None) -> "tuple[Model, Provider]":
         """The model and the data, checked against a plan and each other.
 
         Args:
@@ -289,9 +281,10 @@ class Training:
         check_model(plan, model.layers)
         return model, feed
 
-    def _feed(self, plan: "Plan", size: int, length: int | None, vocabulary: int | None) -> Feed:
+    def _feed(self, plan: "Plan", size: int, length: int | None, vocabulary: int | None) -> "Provider":
         from .runners.torch.data.feed import RowFeed
         from .runners.torch.data.opening import are_bytes
+        from .runners.torch.data.provider import OwnBatches
 
         files, words = self.data, 0 if length is None else vocabulary or 0
         gives_bytes = isinstance(files, DataFiles) and are_bytes(files.paths, files.dtype, files.tokenizer)
@@ -304,8 +297,7 @@ class Training:
         if isinstance(self.data, Data):
             return self.data.feed(size, length, plan.total_microbatches(), self.seed, vocabulary)
         if callable(getattr(self.data, "batch", None)):
-            feed: Feed = self.data
-            return feed
+            return OwnBatches(self.data, size * (length or 0))
         return RowFeed(
             self.data,
             size,
@@ -316,7 +308,7 @@ class Training:
             loader_workers=self.loader_workers,
         )
 
-    def _model(self, size: int, length: int | None, form: ModelForm, feed: Feed) -> "Model":
+    def _model(self, size: int, length: int | None, form: ModelForm, feed: "Provider") -> "Model":
         """The model of what the user has made, tried on the first micro-batch."""
         from torch import nn
 
@@ -367,14 +359,10 @@ class Training:
         """
         import torch
 
-        from .runners.torch.data.provider import Provider
         from .runners.torch.task import Task
 
         model, feed = self.load(plan)
-        told: dict[str, Any] = {}
-        if isinstance(feed, Provider):
-            feed.start()  # here there are no sockets yet
-            told = {"dataset": feed.fingerprint()}
+        feed.start()  # here there are no sockets yet
         made = [model.layers]
         usual: OptimizerFactory = torch.optim.AdamW
         return Task(
@@ -383,8 +371,8 @@ class Training:
             make_layers=lambda: made.pop() if made else self.load(plan, feed)[0].layers,
             loss=model.loss if self.loss is None else self.loss,
             optimizer=self.optimizer or usual,
-            batch=feed if isinstance(feed, Provider) else feed.batch,
-            settings={**self.settings(), **told, "paced": paced, "transport": transport},
+            batch=feed,
+            settings={**self.settings(), "dataset": feed.fingerprint(), "paced": paced, "transport": transport},
             secret=secret,
             device=device,
             hostname=hostname,
@@ -478,7 +466,7 @@ def _execute(file: Path, source: bytes) -> ModuleType:
         with seeded(0), without_groups():
             exec(compile(source, str(file), "exec"), vars(module))
     except RtkError as error:
-        error.where = error.where or line_in_file(error, str(file))
+        error.where = ", ".join(filter(None, (line_in_file(error, str(file)), error.where)))
         raise
     except (Exception, SystemExit) as error:
         raise failed_in_file("the script cannot be executed", error, str(file)) from error

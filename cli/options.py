@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -409,21 +409,31 @@ class TrainingOptions(TrainingConfig):
         ),
     ] = None
 
-    def require_one_source(self) -> None:
-        """Raise InvalidInputError unless either a model or a script is given, and with a script nothing else."""
-        given = [name for name, value in vars(self).items() if value != getattr(TrainingConfig(), name)]
-        beside = [name for name in given if name not in ("script", "threads", "paced", "transport", "form")]
-        if self.script is None and not self.model:
+    def settled(self) -> TrainingConfig:
+        """What is asked for: a model, or a script that says everything; a model's name may be a script's.
+
+        Raises:
+            InvalidInputError: neither is given, or something beside a script that stands there.
+        """
+        is_script = self.script is None and self.model.endswith(".py") and ":" not in self.model
+        asked = replace(self, model="", script=self.model) if is_script else self
+        usual = TrainingConfig()
+        given = [name for name, value in vars(asked).items() if value not in (getattr(usual, name), [])]
+        beside = [name for name in given if name not in ("script", "threads", "paced", "transport")]
+        if asked.script is None and not asked.model:
             raise InvalidInputError(
-                "nothing says what is trained", where="--model", fix="give --model NAME, or --script train.py"
+                "--model is missing, and no script says what is trained",
+                where="--model",
+                fix="add --model MODEL, or --script train.py",
             )
-        if self.script is not None and beside:
+        if asked.script is not None and beside:
             option = {"learning_rate": "--lr"}.get(beside[0], "--" + beside[0].replace("_", "-"))
             raise InvalidInputError(
                 f"the script says what is trained, and so does {option}",
                 where=option,
-                fix=f"leave {option} away and say it in {self.script}, or leave --script away",
+                fix=f"leave {option} away and say it in {asked.script}, or leave --script away",
             )
+        return asked
 
 
 @dataclass(frozen=True)

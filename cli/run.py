@@ -66,9 +66,9 @@ def command(
         raise InvalidInputError(
             "only a coordinator's workers meet there", where="--interface", fix="give --coordinator"
         )
-    asked.require_one_source()
+    trained = asked.settled()
     read = read_valid_plan(plan, profile)
-    training = training_of(read, asked)
+    training = training_of(read, trained)
     if coordinator:
         from ..runners.resilience.wire import secret_of
 

@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -29,6 +29,7 @@ from ..program import Instruction, Send, Sending, lower
 from .delegates import Delegates
 from .faults import DelayedTransport, slowest_links
 from .gloo import GlooTransport
+from .gradients import FlatGradients
 from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
@@ -128,6 +129,11 @@ class PlanRunner:
         """The micro-batches of which this rank needs inputs or targets, by global number, in the order of need."""
         return reads_of(self._program, self.rank)
 
+    @property
+    def gradients(self) -> FlatGradients:
+        """The gradients of this rank's stage."""
+        return self._held.gradients
+
     def step(self, batch: Batch) -> StepResult:
         """Run one iteration: all operations of this rank's order, the all-reduce, and the optimizer step.
 
@@ -138,21 +144,40 @@ class PlanRunner:
         Returns:
             What the iteration gave.
         """
+        start_s = self._now_s()
+        run = self._run(batch, Iteration.run)
+        return StepResult(run.number, run.loss, start_s, self._now_s())
+
+    def reduce(self, batch: Batch) -> Iteration:
+        """Run one iteration but for the step, which the caller takes: its gradients are left in the parameters' `grad`.
+
+        Args:
+            batch: as for `step`.
+
+        Returns:
+            The iteration. Gradients are sums over all micro-batches, and not divided by what the loss counts.
+        """
+
+        def reduce(run: Iteration) -> None:
+            run.reduce()
+            self._transport.flush()
+
+        return self._run(batch, reduce)
+
+    def _run(self, batch: Batch, how: Callable[[Iteration], None]) -> Iteration:
         if self._prepared is None:
             self._prepared = self._prepare(batch)
-        start_s = self._now_s()
         run = Iteration(self._prepared, self.iteration, batch)
         try:
-            run.run()
+            how(run)
         except InvalidInputError as error:
             self._tell_others(error)
             raise
         except RuntimeFailedError:
             self._raise_what_others_told()
             raise
-        result = StepResult(self.iteration, run.loss, start_s, self._now_s())
         self.iteration += 1
-        return result
+        return run
 
     def _tell_others(self, error: InvalidInputError) -> None:
         """Input is wrong for all: wake whoever waits for this rank, and stay until all know."""
@@ -218,7 +243,6 @@ class PlanRunner:
             loss,
             optimizer,
             self.device,
-            loss_scale=1 / self.plan.total_microbatches(),
             is_last=self._is_last(self.worker),
             is_split=splits_backward(instructions),
         )

@@ -51,3 +51,35 @@ class Provider(Protocol):
     def close(self) -> None:
         """Read nothing ahead any more."""
         return
+
+
+class HasBatches(Protocol):
+    """What a user may write instead of a dataset: it chooses the rows itself, by number and never by who asks."""
+
+    def batch(self, iteration: int) -> Batch:
+        """The micro-batches of one iteration, by global number."""
+        ...
+
+
+class OwnBatches(Provider):
+    """The micro-batches of a user's own object, which are read when they are needed.
+
+    Args:
+        source: gives them.
+        tokens: of a micro-batch; 0: not known.
+    """
+
+    def __init__(self, source: HasBatches, tokens: int) -> None:
+        self._source, self._tokens = source, tokens
+
+    def batch(self, iteration: int) -> Batch:
+        """The micro-batches of one iteration."""
+        return self._source.batch(iteration)
+
+    def tokens_of(self, plan: Plan) -> int:
+        """Tokens of one iteration of a plan."""
+        return plan.total_microbatches() * self._tokens
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Nothing: only the user knows what the data are."""
+        return {}

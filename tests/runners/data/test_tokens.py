@@ -2,6 +2,7 @@
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,7 @@ def test_wrong_indices_are_refused(tmp_path: Path) -> None:
     """Another version, another file, another length, no `.bin`: each is told."""
     index = write_megatron(tmp_path / "mine", [[1, 2, 3], [4, 5]])
     whole, tokens = index.read_bytes(), index.with_suffix(".bin").read_bytes()
-    cases = [
+    cases: list[tuple[Callable[[], object], str]] = [
         (lambda: _change(index, 9, struct.pack("<Q", 2)), "version 2"),
         (lambda: _change(index, 0, b"HELLO"), "does not begin with MMIDIDX"),
         (lambda: _change(index, 17, b"\x63"), "type 99"),
