@@ -343,10 +343,13 @@ class ResilientWorker:
             How it ended.
 
         Raises:
+            InvalidInputError: the data have shrunk since the checkpoint was saved that the job began with.
             RuntimeFailedError: the coordinator is gone and did not come back within the link's patience.
         """
         self._link = link
         self._wants_spans = welcome.spans
+        if welcome.data is not None and isinstance(self._task.batch, Provider):
+            self._task.batch.go_on(welcome.data.iteration, welcome.data.row, welcome.data.rows)
         self._clock_ahead_s = 0.0 if welcome.host == socket.gethostname() else welcome.now_s - time.perf_counter()
         events = type_adapter(tuple[TraceEvent, ...]).validate_json(json.dumps(welcome.inject))
         self._injection = Injection(events, self._task.name)
@@ -640,6 +643,7 @@ def publish_whole(task: Task, layers: int, message: Publish) -> Published:
             files=message.parts,
             job=task.settings,
             missing=missing_layers(layers, (part.layers for part in message.parts)),
+            row=task.batch.row_of(message.iteration) if isinstance(task.batch, Provider) else None,
         )
         path = publish(folder, manifest)
         prune(folder, CHECKPOINTS_KEPT)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ....schemas.errors import InvalidInputError
+from ....schemas.errors import InvalidInputError, remark
 from ....schemas.plan import Plan
 from ....schemas.text import counted
 from .ahead import ReadAhead
@@ -83,8 +83,18 @@ class RowFeed(Provider):
         begin, row = self._origin
         return row + (iteration - begin) * self.microbatches * self.microbatch_size
 
-    def go_on(self, iteration: int, row: int) -> None:
-        """Let an iteration begin with a row, as counted by `row_of`; those before it are of another batch size."""
+    def go_on(self, iteration: int, row: int, rows: int | None = None) -> None:
+        """Go on where a job was saved, as `Provider.go_on` says; with more rows than there were, in another order."""
+        if rows is not None and self.rows < rows:
+            raise InvalidInputError(
+                f"the data have {counted(self.rows, 'row')}, and had {rows} when the checkpoint was saved",
+                where=name_of(self._reader.dataset),
+                fix="give the data that the job was trained on",
+            )
+        if rows is not None and self.rows > rows:
+            remark(
+                f"the data have {self.rows} rows, and had {rows} when the checkpoint was saved: their order is another"
+            )
         self._origin = iteration, row
         self._ahead.want(())  # what was read is of other rows
 

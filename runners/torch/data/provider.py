@@ -31,8 +31,17 @@ class Provider(Protocol):
         """The first row of an iteration, counted through all passes over the data; None where there are no rows."""
         return None
 
-    def go_on(self, iteration: int, row: int) -> None:
-        """Let an iteration begin with a row, as counted by `row_of`; those before it are of another batch size."""
+    def go_on(self, iteration: int, row: int, rows: int | None = None) -> None:
+        """Go on where a job was saved, whose batches may have had another size.
+
+        Args:
+            iteration: the next.
+            row: that it begins with, as counted by `row_of`.
+            rows: how many there were; None: not known.
+
+        Raises:
+            InvalidInputError: there are fewer now.
+        """
         return
 
     def start(self) -> None:
