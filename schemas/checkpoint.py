@@ -38,6 +38,8 @@ class Checkpoint:
         files: in the order of their layers, which do not overlap.
         job: settings of the run, such as the model's name.
         missing: the layers [first, stop) that no file holds.
+        row: the first of the data that the next iteration reads, counted through all passes over them; None: the data
+            are not read in rows.
     """
 
     iteration: Index
@@ -48,9 +50,10 @@ class Checkpoint:
     files: tuple[CheckpointFile, ...]
     job: dict[str, Any] = field(default_factory=dict)
     missing: tuple[Layers, ...] = ()
+    row: Index | None = None
 
     FORMAT: ClassVar[str] = "rtk.checkpoint"
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset()
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"row"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
     def validate(self) -> None:

@@ -84,6 +84,7 @@ from ..resilience.worker_rules import (
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
 from .boundaries import boundary_samples
 from .checkpoint import read_tied_state, take_over, write_part
+from .data.provider import Provider
 from .faults import Injection
 from .held_stage import HeldStage, SpareLayers
 from .hosting import hosted
@@ -344,10 +345,13 @@ class ResilientWorker:
             How it ended.
 
         Raises:
+            InvalidInputError: the data have shrunk since the checkpoint was saved that the job began with.
             RuntimeFailedError: the coordinator is gone and did not come back within the link's patience.
         """
         self._link = link
         self._wants_spans = welcome.spans
+        if welcome.data is not None and isinstance(self._task.batch, Provider):
+            self._task.batch.go_on(welcome.data.iteration, welcome.data.row, welcome.data.rows)
         self._clock_ahead_s = 0.0 if welcome.host == socket.gethostname() else welcome.now_s - time.perf_counter()
         events = type_adapter(tuple[TraceEvent, ...]).validate_json(json.dumps(welcome.inject))
         self._injection = Injection(events, self._task.name)
@@ -522,7 +526,11 @@ class ResilientWorker:
         self._activity.be("computing", f"data of iteration {number}")
         rank = self._faulty_rank(number)
         plane.begin(number)
-        iteration = Iteration(rank, number, self._task.batch(number))
+        batch = self._task.batch
+        if isinstance(batch, Provider):
+            for one in (number, number + 1):  # of the first iteration of a plan nothing has been read
+                batch.prefetch(one, rank.reads)
+        iteration = Iteration(rank, number, batch(number))
         iteration.reduce()
         self._activity.be("computing", "vote")
         parts = {n: total / rank.plan.total_microbatches() for n, (total, _) in sorted(iteration.losses.items())}
@@ -642,6 +650,7 @@ def publish_whole(task: Task, layers: int, message: Publish) -> Published:
             files=message.parts,
             job=task.settings,
             missing=missing_layers(layers, (part.layers for part in message.parts)),
+            row=task.batch.row_of(message.iteration) if isinstance(task.batch, Provider) else None,
         )
         path = publish(folder, manifest)
         prune(folder, CHECKPOINTS_KEPT)

@@ -33,7 +33,7 @@ from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Batch as Batch
-from .iteration import Iteration, Rank, groups_of, meet, splits_backward
+from .iteration import Iteration, Rank, groups_of, meet, reads_of, splits_backward
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
 from .stage import Loss, TorchStage
@@ -124,6 +124,11 @@ class PlanRunner:
     def stage(self) -> TorchStage:
         """This rank's stage; `stage.layers` are its layers."""
         return self._held.stage
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The micro-batches of which this rank needs inputs or targets, by global number, in the order of need."""
+        return reads_of(self._program, self.rank)
 
     @property
     def gradients(self) -> FlatGradients:
