@@ -5,20 +5,17 @@ to every rank, so that neither a re-routed plan nor pipelines of unlike stages c
 need, sends are waited for only at the end of the iteration, and the loss is divided by the global number of
 micro-batches, so that the sum over a layer's holders is the gradient of the mean whoever executed what.
 
-Its data are bytes of text files, chosen by (iteration, global micro-batch) and never by rank (`ByteCorpus`).
+Its data are chosen by (iteration, global micro-batch) and never by rank (data/).
 """
 
 import json
 import os
 import socket
-import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -43,71 +40,6 @@ from .plane import delegated_peers, stall_limit_s
 from .stage import Loss, TorchStage
 from .staging import HostStaging
 from .transport import Transport
-
-
-class ByteCorpus:
-    """The bytes of some files, one after the other, as a source of language-model samples.
-
-    Args:
-        files: what to read; none for the text of the Python modules that this interpreter brings along.
-        microbatch_size: samples a micro-batch.
-        sequence_length: tokens a sample; a sample takes one byte more, the last target.
-        seed: of the choice of samples.
-
-    Raises:
-        InvalidInputError: a file cannot be read, or all of them together are shorter than one sample.
-    """
-
-    def __init__(self, files: Sequence[str], microbatch_size: int, sequence_length: int, seed: int) -> None:
-        paths = [Path(name) for name in files] or standard_library()
-        self.data = np.frombuffer(b"".join(map(_read, paths)), dtype=np.uint8)
-        self.microbatch_size = microbatch_size
-        self.sequence_length = sequence_length
-        self.seed = seed
-        if len(self.data) < sequence_length + 1:
-            raise InvalidInputError(
-                f"{len(self.data)} bytes of data are shorter than one sample of {sequence_length + 1}",
-                where=", ".join(map(str, paths)),
-                fix="give more text with --data, or a smaller --sequence-length",
-            )
-
-    def tokens_of(self, plan: Plan) -> int:
-        """Tokens of one iteration of a plan."""
-        return plan.total_microbatches() * self.microbatch_size * self.sequence_length
-
-    def batch(self, iteration: int) -> "ByteBatch":
-        """The micro-batches of one iteration."""
-        return ByteBatch(self, iteration)
-
-
-class ByteBatch:
-    """One iteration's micro-batches by global number."""
-
-    def __init__(self, corpus: ByteCorpus, iteration: int) -> None:
-        self.corpus = corpus
-        self.iteration = iteration
-
-    def __getitem__(self, microbatch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(inputs, targets), both of shape (microbatch_size, sequence_length): targets are one byte further."""
-        corpus = self.corpus
-        generator = np.random.default_rng((corpus.seed, self.iteration, microbatch))
-        starts = generator.integers(0, len(corpus.data) - corpus.sequence_length, corpus.microbatch_size)
-        rows = corpus.data[starts[:, None] + np.arange(corpus.sequence_length + 1)].astype(np.int64)
-        tokens = torch.from_numpy(rows)
-        return tokens[:, :-1], tokens[:, 1:]
-
-
-def standard_library() -> list[Path]:
-    """The top-level modules of the running Python's standard library, in alphabetical order."""
-    return sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InvalidInputError(f"cannot read the data: {reason}", where=str(path), fix="check the path") from error
 
 
 @dataclass(frozen=True)
