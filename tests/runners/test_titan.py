@@ -53,12 +53,11 @@ def let_torchtitan_run_on_cpus() -> None:
         memory_stats=lambda *_: {},
     )
     torch._utils._get_available_device_type = lambda: "cpu"
-    torch._utils._get_device_module = lambda _: nothing  # type: ignore[assignment,return-value]
+    torch._utils._get_device_module = lambda _: nothing  # type: ignore[assignment]
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-    utils, attention = (
-        importlib.import_module(f"torchtitan.{name}") for name in ("distributed.utils", "models.common.attention")
-    )
+    utils: Any = importlib.import_module("torchtitan.distributed.utils")
+    attention: Any = importlib.import_module("torchtitan.models.common.attention")
     utils.set_pg_timeouts = lambda **_: None  # a barrier that gloo refuses, and a function that torch 2.13 lacks
 
     def dense(
@@ -198,7 +197,7 @@ def run_rank(rank: int, folder: Path, cases: list[list[Any]]) -> None:
         torch.save(made, folder / f"{case}.{rank}")
 
 
-CASES = {
+CASES: dict[str, tuple[Schedule, bool, int]] = {
     "torch's": ("1f1b", False, 1),
     "rtk's": ("zero-bubble", True, 1),
     "torch's, accumulated": ("1f1b", False, 2),
