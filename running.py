@@ -195,7 +195,8 @@ def load_training(plan: "Plan", training: TrainingConfig) -> "tuple[Model, ByteC
                     where=f"/templates/{t}/stages/{i}/tensor_parallel",
                     fix="plan from a profile with costs at tensor_parallel 1 only",
                 )
-    model = load_model(training.model, training.microbatch_size, training.sequence_length, training.seed, training.form)
+    size, length = training.microbatch_size, training.sequence_length
+    model = load_model(training.model, size, length, training.seed, training.form, filled=False)
     check_model(plan, model.layers)
     if model.vocabulary is None or model.vocabulary < 256 or model.sequence_length is None:
         raise InvalidInputError(

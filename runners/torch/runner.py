@@ -41,6 +41,7 @@ from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
 from .stage import Loss, TorchStage
 from .staging import HostStaging
+from .task import Fill
 from .transport import Transport
 
 
@@ -138,6 +139,8 @@ class PlanRunner:
         paced: let every operation last what the plan says, sleeping out the rest, and links their delay.
         seed: of dropout and the like in the layers, which depend on (seed, iteration, micro-batch, layer) only.
         transport: which links have delegates: with "auto" those of which the plan says a delay.
+        fill: gives the layers [first, stop) their values where their parameters are on the meta device; of this rank's
+            stage only.
 
     Raises:
         InvalidInputError: the plan is not valid, or does not fit the model or the number of ranks.
@@ -158,6 +161,7 @@ class PlanRunner:
         paced: bool = False,
         seed: int = 0,
         transport: Sending = "auto",
+        fill: Fill | None = None,
     ) -> None:
         require_valid(plan, "the plan")
         program = lower(plan)
@@ -179,6 +183,8 @@ class PlanRunner:
         self.spans: list[Span] = []
         self._program = program
         self._everyone = tuple(range(len(program.workers)))
+        if fill is not None:
+            fill(layers, plan.stage_of(self.worker).layers)
         self._held = self._hold(layers, loss, optimizer, program.instructions[self.rank])
         self._store = _environment_store() if store is None else store
         self._delegated = delegated_peers(transport, program, self.rank)

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from ...schemas.checkpoint import HuggingFaceNames
 from ...schemas.documents import digest, write_document
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from ...schemas.plan import Plan
@@ -28,7 +29,7 @@ from .rendezvous import MeetingPlace
 from .resilient import ResilientWorker
 from .runner import ByteCorpus, PlanRunner
 from .stage import Loss
-from .task import Task
+from .task import Fill, Task
 
 LAST_WORDS_S = 1.0
 
@@ -44,6 +45,16 @@ class TrainedModel(Protocol):
     @property
     def loss(self) -> Loss:
         """Maps (output, target) of a micro-batch to a scalar, a mean."""
+        ...
+
+    @property
+    def fill(self) -> Fill | None:
+        """Gives layers on the meta device their values; None: they have them."""
+        ...
+
+    @property
+    def names(self) -> HuggingFaceNames | None:
+        """What the layers' tensors are called in files of Hugging Face's."""
         ...
 
 
@@ -105,6 +116,8 @@ def be_worker(
         paced=training.paced,
         seed=training.seed,
         transport=training.transport,
+        fill=model.fill,
+        names=model.names,
     )
     meeting, besides = MeetingPlace(secret, hostname), _places_besides(secret, others)
     worker = ResilientWorker(task)
@@ -235,6 +248,7 @@ class PlainJob:
             paced=training.paced,
             seed=training.seed,
             transport=training.transport,
+            fill=model.fill,
         )
         self._batch = corpus.batch
         self.tokens, self.reports_loss = corpus.tokens_of(plan), self._runner.reports_loss()
