@@ -7,7 +7,7 @@ begins with the command's name.
 COMMANDS = {
     "Start": ("quickstart", "init", "config"),
     "Plan": ("profile", "plan", "explain", "verify"),
-    "Run": ("simulate", "run", "coordinate"),
+    "Run": ("simulate", "run", "coordinate", "checkpoint"),
     "Watch": ("monitor", "detect", "probe"),
     "Decide": ("trace", "replay", "sweep", "reproduce"),
     "Files": ("viz", "diff", "export", "import", "schema"),

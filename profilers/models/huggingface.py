@@ -38,7 +38,7 @@ from .model import (
 )
 from .sharding import transformers_plan
 from .skeleton import with_checkpoints
-from .weights import FileWeights, RandomWeights, Weights, give_values, require_weights, weights_beside
+from .weights import FileWeights, ModelWeights, RandomWeights, give_values, require_weights, weights_beside
 
 # What a config must say itself: transformers would fill in the sizes of some model of the family.
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
@@ -159,7 +159,7 @@ class _Filling:
         needs: of memory.
     """
 
-    def __init__(self, weights: Weights, names: Mapping[str, str], needs: _Needs) -> None:
+    def __init__(self, weights: ModelWeights, names: Mapping[str, str], needs: _Needs) -> None:
         self._weights, self._names, self._needs = weights, names, needs
 
     def __call__(self, layers: Sequence[nn.Module], held: Layers) -> None:
@@ -190,6 +190,23 @@ def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 # The model without its values.
+
+
+def hollow_model(told: dict[str, Any], where: str) -> nn.Module:
+    """A model of transformers' without any values.
+
+    Args:
+        told: its config.
+        where: that comes from, for errors.
+
+    Raises:
+        InvalidInputError: transformers is missing, or cannot make it.
+    """
+    with _offline():
+        config = _config(told, where)
+        _count(config, where)
+        with torch.device("meta"):
+            return _make(config, torch.float32)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Where the values of a Hugging Face model's parameters come from: safetensors files, or a random generator.
 
 Either gives the values of one parameter at a time, by its name in the model, so that whoever needs a few layers reads
-no others. Which tensors of a file make a parameter is transformers' own knowledge (`conversion_mapping.py` there): most
+no others. Which tensors of a file make a parameter is transformers' own knowledge (its `conversion_mapping`): most
 have the parameter's name, experts of some models stand in the file one by one and in the model in one tensor.
 """
 
@@ -29,7 +29,7 @@ NAMED = 3  # names of tensors in an error
 FLOATS = ("F64", "F32", "F16", "BF16")
 
 
-class Weights(Protocol):
+class ModelWeights(Protocol):
     """The values of a model's parameters."""
 
     def read(self, name: str) -> torch.Tensor:

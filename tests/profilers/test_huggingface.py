@@ -110,8 +110,8 @@ def test_random_values_of_a_part(tmp_path: Path) -> None:
     assert float(named["module.mlp.c_fc.weight"].std()) == pytest.approx(0.02, rel=0.1)
     assert float(named["module.mlp.c_proj.weight"].std()) == pytest.approx(0.01, rel=0.1)  # by twice the layers
     assert torch.equal(named["module.ln_1.weight"], torch.ones(16))
-    other = load_model(str(tmp_path), 2, 7, seed=4)
-    assert not torch.equal(other.layers[1].get_parameter("module.mlp.c_fc.weight"), named["module.mlp.c_fc.weight"])
+    unlike = load_model(str(tmp_path), 2, 7, seed=4)
+    assert not torch.equal(unlike.layers[1].get_parameter("module.mlp.c_fc.weight"), named["module.mlp.c_fc.weight"])
     head = load_model(str(tmp_path), 2, 7, seed=3).layers
     assert head[0].get_parameter("root.transformer.wte.weight") is head[-1].get_parameter("lm_head.weight")
 
