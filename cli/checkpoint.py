@@ -10,12 +10,12 @@ from ..schemas.errors import remark
 from ..schemas.quantities import SIZE
 from .console import Common, grouped, print_json, quantity
 
-app = typer.Typer(no_args_is_help=True, help="What a run has saved.")
+app = typer.Typer(no_args_is_help=True, help="What a run has saved: export it for others.")
 
 
 @app.callback()
 def checkpoint() -> None:
-    """What a run has saved."""
+    """What a run has saved: export it for others."""
 
 
 @app.command("export")

@@ -56,7 +56,7 @@ PANELS = {
     "Reading the logs": ("detect --format", "--follow", "--mode", "--shortest"),
     "Solver": ("--solver", "--time-limit", "--require-optimal", "--jobs", "--seed", "--executor"),
     "Output": ("--output", "--timeline", "--metrics", "--html", "--json", "--terminal", "--plotly", "--md", "--github",
-               "--exit-code", "--fail-if", "--tolerance", "--markdown", "--into"),
+               "--exit-code", "--fail-if", "--tolerance", "--markdown", "--into", "--shard-size", "--source"),
     "Expert": ("--profile", "--plan"),
     GENERAL: ("--quiet", "--debug", "--help", "--force", "--yes"),
 }  # fmt: skip
