@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 from .planners.recovery.answers import PolicyName, answers_if_any, remedies_of
 from .planners.recovery.escalation import escalating
 from .runners.processes import keep_one_arena
-from .runners.training import JobConfig, TrainingConfig, training_of
+from .runners.training import JobConfig, TrainingConfig, require_script, training_of
 from .schemas.errors import InvalidInputError, require_package
 from .schemas.text import known
 
 if TYPE_CHECKING:
-    from .profilers.models.load import Model
     from .runners.resilience.controller import JobController, LocalJob
     from .runners.resilience.events import Announcement
     from .runners.resilience.server import Server
-    from .runners.torch.runner import ByteCorpus
+    from .runners.torch.task import Task
     from .runners.torch.worker import PlainJob
     from .schemas.pace import PaceReport
     from .schemas.plan import Plan
@@ -134,13 +133,20 @@ def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: S
     from .runners.nursery import Nursery
     from .runners.resilience.controller import LocalJob
 
-    require_model(training.model)  # before torch is imported, which takes seconds
+    # Before torch is imported, which takes seconds.
+    if training.script is None:
+        require_model(training.model)
+    else:
+        require_script(training.script)
     require_package("torch")
 
     nursery = Nursery(OF_WORKERS)  # it loads torch while we do
     try:
-        controller, corpus = controller_of(plan, how), load_training(plan, training)[1]
-        return LocalJob(controller, corpus.tokens_of(plan), [*training.arguments(), *options], nursery)
+        from .training import Training
+
+        controller, model = controller_of(plan, how), Training.of(training).load(plan)[0]
+        tokens = plan.total_microbatches() * model.microbatch_size * (model.sequence_length or 0)
+        return LocalJob(controller, tokens, [*training.arguments(), *options], nursery)
     except BaseException:
         nursery.close()
         raise
@@ -178,35 +184,6 @@ def coordinate(
     controller.lead(announce, secret, controller.take_over(log, standby), host, port, is_ready)
 
 
-def load_training(plan: "Plan", training: TrainingConfig) -> "tuple[Model, ByteCorpus]":
-    """The model and the data, checked against the plan and each other.
-
-    Raises:
-        InvalidInputError: they do not fit.
-    """
-    from .profilers.models.load import load_model
-    from .runners.torch.runner import ByteCorpus, check_model
-
-    for t, template in enumerate(plan.templates):
-        for i, stage in enumerate(template.stages):
-            if stage.tensor_parallel > 1:
-                raise InvalidInputError(
-                    f"a stage of template {template.name} is on {stage.tensor_parallel} GPUs; a worker computes on one",
-                    where=f"/templates/{t}/stages/{i}/tensor_parallel",
-                    fix="plan from a profile with costs at tensor_parallel 1 only",
-                )
-    size, length = training.microbatch_size, training.sequence_length
-    model = load_model(training.model, size, length, training.seed, training.form, filled=False)
-    check_model(plan, model.layers)
-    if model.vocabulary is None or model.vocabulary < 256 or model.sequence_length is None:
-        raise InvalidInputError(
-            "the model does not read bytes: its vocabulary must be 256 or more",
-            where="--model",
-            fix="for other data, use PlanRunner in a script of your own (docs/library.md)",
-        )
-    return model, ByteCorpus(tuple(training.data or ()), model.microbatch_size, model.sequence_length, training.seed)
-
-
 def work(
     plan: "Plan",
     training: TrainingConfig,
@@ -216,14 +193,41 @@ def work(
     patience_s: float,
     others: Sequence[str] = (),
 ) -> None:
-    """Be worker `name` of a job that trains a model of the profilers'.
+    """Be worker `name` of a job until the coordinator says that the job, or this worker's part in it, is over.
 
-    What is asked and raised: as for `be_worker` (runners/torch/worker.py), which gets `load_training` as its `load`.
+    Args:
+        plan: that the job begins with.
+        training: what to train.
+        name: `k/i`.
+        addresses: of the coordinator, and of standbys.
+        secret: the job's.
+        patience_s: how long to look for a lost coordinator, in s.
+        others: this machine's addresses on other networks than that of the coordinator.
+
+    Raises:
+        InvalidInputError: the model or the data do not fit the plan, an address is not this machine's, or the
+            coordinator refuses this worker.
+        RuntimeFailedError: no coordinator is found for `patience_s`.
+        EndedError: the job failed.
     """
     keep_one_arena()
-    from .runners.torch.worker import be_worker
+    from .runners.torch.worker import be_worker, own_device
+    from .training import Training, without_groups
 
-    be_worker(load_training, plan, training, name, addresses, secret, patience_s, others)
+    def make_task(hostname: str) -> "Task":
+        return Training.of(training).task(
+            plan,
+            name,
+            secret=secret,
+            device=own_device(),
+            hostname=hostname,
+            others=others,
+            paced=training.paced,
+            transport=training.transport,
+        )
+
+    with without_groups():
+        be_worker(make_task, addresses, patience_s, training.threads)
 
 
 def plain_job(plan: "Plan", training: TrainingConfig) -> "PlainJob":
@@ -232,6 +236,14 @@ def plain_job(plan: "Plan", training: TrainingConfig) -> "PlainJob":
     Raises:
         InvalidInputError: the model or the data do not fit the plan.
     """
-    from .runners.torch.worker import PlainJob
+    import torch
 
-    return PlainJob(load_training, plan, training)
+    from .runners.torch.worker import PlainJob, own_device
+    from .training import Training
+
+    torch.set_num_threads(training.threads)
+    name = plan.live_workers()[0].name
+    task = Training.of(training).task(
+        plan, name, device=own_device(), paced=training.paced, transport=training.transport
+    )
+    return PlainJob(task)

@@ -44,7 +44,6 @@ def whole(name: str, clock: Clock, split: bool) -> Callable[[], list[list[float]
         (0, len(model.layers)),
         model.loss,
         lambda parameters: torch.optim.AdamW(parameters, lr=0.0),
-        loss_scale=1 / MICROBATCHES,
         is_last=True,
         is_split=split,
     )

@@ -369,11 +369,11 @@ def plain_worker(plan: bytes, rank: int, port: int, iterations: int, results: An
 
     from rtk.runners.torch.groups import TCPStore
     from rtk.runners.torch.runner import PlanRunner
-    from rtk.running import load_training
+    from rtk.training import Training
 
     torch.set_num_threads(1)
     read = parse_document(plan, Plan, "the plan")
-    model, corpus = load_training(read, training())
+    model, corpus = Training.of(training()).load(read)
     store = TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
     runner = PlanRunner(
         read,

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -371,7 +371,9 @@ def own_proof(made: "Plan") -> Iterator[str]:
 class TrainingOptions(TrainingConfig):
     """What is trained."""
 
-    model: Annotated[str, typer.Option("--model", help="A preset, file.py:factory, or a config.json.")]
+    model: Annotated[
+        str, typer.Option("--model", show_default=False, help="A preset, file.py:factory, or a config.json.")
+    ] = ""
     data: Annotated[
         list[str] | None, typer.Option("--data", help="A text file; Python's own library where none. Repeatable.")
     ] = None
@@ -398,6 +400,40 @@ class TrainingOptions(TrainingConfig):
         ),
     ] = "auto"
     seed: Seed = 0
+    script: Annotated[
+        str | None,
+        typer.Option(
+            "--script",
+            metavar="FILE",
+            help="A Python file of your own that holds a Training (rtk.train): model, data, optimizer and all.",
+        ),
+    ] = None
+
+    def settled(self) -> TrainingConfig:
+        """What is asked for: a model, or a script that says everything; a model's name may be a script's.
+
+        Raises:
+            InvalidInputError: neither is given, or something beside a script that stands there.
+        """
+        is_script = self.script is None and self.model.endswith(".py") and ":" not in self.model
+        asked = replace(self, model="", script=self.model) if is_script else self
+        usual = TrainingConfig()
+        given = [name for name, value in vars(asked).items() if value not in (getattr(usual, name), [])]
+        beside = [name for name in given if name not in ("script", "threads", "paced", "transport")]
+        if asked.script is None and not asked.model:
+            raise InvalidInputError(
+                "--model is missing, and no script says what is trained",
+                where="--model",
+                fix="add --model MODEL, or --script train.py",
+            )
+        if asked.script is not None and beside:
+            option = {"learning_rate": "--lr"}.get(beside[0], "--" + beside[0].replace("_", "-"))
+            raise InvalidInputError(
+                f"the script says what is trained, and so does {option}",
+                where=option,
+                fix=f"leave {option} away and say it in {asked.script}, or leave --script away",
+            )
+        return asked
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,9 @@ def command(
         raise InvalidInputError(
             "only a coordinator's workers meet there", where="--interface", fix="give --coordinator"
         )
+    trained = asked.settled()
     read = read_valid_plan(plan, profile)
-    training = training_of(read, asked)
+    training = training_of(read, trained)
     if coordinator:
         from ..runners.resilience.wire import secret_of
 
@@ -93,7 +94,7 @@ def command(
             )
         job = plain_job(read, training)
         SETTINGS.trains = True
-        with _report(read, training, how, job.tokens, common) if job.reports_loss else nullcontext() as report:
+        with _report(read, training, how, 0, common) if job.reports_loss else nullcontext() as report:
             job.run(how.iterations, report.report if report else lambda what: None)
         job.end(how.timeline)
     else:
@@ -106,7 +107,7 @@ def command(
 
 
 def _report(plan: "Plan", training: TrainingConfig, how: JobConfig, tokens: int, common: Common) -> RunReport:
-    facts = RunFacts(plan, training.model, tokens, training.paced, how.iterations)
+    facts = RunFacts(plan, training.script or training.model, tokens, training.paced, how.iterations)
     return RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics)
 
 

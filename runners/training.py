@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..schemas.errors import InvalidInputError
@@ -21,7 +22,7 @@ class TrainingConfig:
     """What is trained how; the same for all workers but for `threads`. All workers read the form out of the plan.
 
     Attributes:
-        model: a preset, "file.py:factory", or a config.json.
+        model: a preset, "file.py:factory", or a config.json; empty where a script says what is trained.
         data: text files; none: Python's own library.
         learning_rate: of AdamW.
         microbatch_size: samples a micro-batch; None: the profile's.
@@ -31,9 +32,11 @@ class TrainingConfig:
         transport: how messages are sent.
         seed: of all randomness.
         form: of the model behind the plan.
+        script: a Python file that holds a `Training` (training.py); then all but `threads`, `paced` and `transport`
+            stands there.
     """
 
-    model: str
+    model: str = ""
     data: Sequence[str] | None = None
     learning_rate: float = 1e-3
     microbatch_size: int | None = None
@@ -43,9 +46,13 @@ class TrainingConfig:
     transport: Sending = "auto"
     seed: int = 0
     form: ModelForm = AS_USUAL
+    script: str | None = None
 
     def arguments(self) -> list[str]:
         """The options by which another process trains the same."""
+        how = {"--threads": self.threads, "--transport": self.transport, "--paced": self.paced}
+        if self.script is not None:
+            return arguments_of({"--script": self.script, **how})
         return arguments_of(
             {
                 "--model": self.model,
@@ -53,16 +60,14 @@ class TrainingConfig:
                 "--lr": self.learning_rate,
                 "--microbatch-size": self.microbatch_size,
                 "--sequence-length": self.sequence_length,
-                "--threads": self.threads,
                 "--seed": self.seed,
-                "--transport": self.transport,
-                "--paced": self.paced,
+                **how,
             }
         )
 
     def settings(self) -> dict[str, Any]:
-        """What the coordinator compares between workers."""
-        told = {name: value for name, value in asdict(self).items() if name not in ("threads", "form")}
+        """What the coordinator compares between workers, where no script says what is trained."""
+        told = {name: value for name, value in asdict(self).items() if name not in ("threads", "form", "script")}
         return told | {"data": list(self.data or ())} | self.form.options()
 
 
@@ -80,6 +85,12 @@ def training_of(plan: Plan, asked: TrainingConfig) -> TrainingConfig:
         sequence_length=asked.sequence_length or length,
         form=form_of(plan.planner.options),
     )
+
+
+def require_script(path: str) -> None:
+    """Raise InvalidInputError unless there is a script of that path; asked before torch is imported."""
+    if not Path(path).is_file():
+        raise InvalidInputError("there is no such script", where=path, fix="check the path")
 
 
 def sizes_of(plan: Plan) -> tuple[int | None, int | None]:

@@ -24,6 +24,7 @@ EXTRAS = {
     "torch": "torch",
     "safetensors": "torch",
     "transformers": "hf",
+    "datasets": "data",
     "pyarrow": "parquet",
     "ortools": "cp-sat",
     "pyscipopt": "scip",

@@ -82,18 +82,19 @@ _STORIES = (*_LED, "simulate")
 # A worker whose coordinator is elsewhere leaves to it how the job is led: that one reads the same file.
 _LEADING = {"run": ("coordinator", False)}
 _ANALYTIC = {"profile model": ("analytic", True)}
+_NO_SCRIPT = {"run": ("script", False)}  # one that is named on the command line says these things itself
 _COUNT, _NUMBER, _TEXT, _FLAG, _TEXTS, _LIST = ValueKind
 
 KEYS = (
-    JobKey("model", "name", _TEXT, '"gpt-tiny"', "A preset, file.py:factory, or a Hugging Face config.json.",
-           {"profile model": "MODEL", "run": "--model"}, is_path=True),
+    JobKey("model", "name", _TEXT, '"gpt-tiny"', "A preset, file.py:factory, a config.json, or a script.",
+           {"profile model": "MODEL", "run": "--model"}, is_path=True, only=_NO_SCRIPT),
     JobKey("model", "profile", _TEXT, '"profile.json"', "Its profile: `rtk profile` writes it, plans are made from it.",
            {"profile model": "--output", "replay": "--profile", **_at("PROFILE", *_PLANS, "plan templates")},
            is_path=True),
     JobKey("model", "microbatch_size", _COUNT, "4", "Samples of a micro-batch.",
-           _at("--microbatch-size", "profile model", "run", "plan oobleck")),
+           _at("--microbatch-size", "profile model", "run", "plan oobleck"), only=_NO_SCRIPT),
     JobKey("model", "sequence_length", _COUNT, "128", "Tokens of a sample.",
-           _at("--sequence-length", "profile model", "run")),
+           _at("--sequence-length", "profile model", "run"), only=_NO_SCRIPT),
     JobKey("model", "dtype", _TEXT, '"bf16"', "Of parameters, gradients and activations: fp32 or bf16.",
            _at("--dtype", "profile model")),
     JobKey("model", "checkpointing", _FLAG, "true", "Blocks keep their input only, and compute the rest again.",
@@ -139,11 +140,12 @@ KEYS = (
     JobKey("policy", "cost", _TEXTS, '["restart_s=600"]', "What a change costs, for `rtk replay`.",
            _at("--cost", "replay")),
     JobKey("training", "data", _TEXTS, '["data.txt"]', "Text files; where none, Python's own library.",
-           _at("--data", "run"), is_path=True),
+           _at("--data", "run"), is_path=True, only=_NO_SCRIPT),
     JobKey("training", "iterations", _COUNT, "10", "How many, those before a resumed checkpoint included.",
            _at("--iterations", *_LED), only=_LEADING),
-    JobKey("training", "lr", _NUMBER, "1e-3", "Learning rate of AdamW.", _at("--lr", "run")),
-    JobKey("training", "seed", _COUNT, "0", "Of a run's parameters and data.", _at("--seed", "run")),
+    JobKey("training", "lr", _NUMBER, "1e-3", "Learning rate of AdamW.", _at("--lr", "run"), only=_NO_SCRIPT),
+    JobKey("training", "seed", _COUNT, "0", "Of a run's parameters and data.", _at("--seed", "run"),
+           only=_NO_SCRIPT),
     JobKey("training", "threads", _COUNT, "1", "Torch threads of each worker.", _at("--threads", "run")),
     JobKey("training", "paced", _FLAG, "true", "Let every operation last what the plan says.", _at("--paced", "run")),
     JobKey("training", "transport", _TEXT, '"auto"', "How messages are sent: auto, direct or delegated.",

@@ -38,7 +38,15 @@ from .model import (
 )
 from .sharding import transformers_plan
 from .skeleton import with_checkpoints
-from .weights import FileWeights, ModelWeights, RandomWeights, give_values, require_weights, weights_beside
+from .weights import (
+    FileWeights,
+    ModelWeights,
+    RandomWeights,
+    give_values,
+    require_weights,
+    weights_beside,
+    weights_digest,
+)
 
 # What a config must say itself: transformers would fill in the sizes of some model of the family.
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
@@ -56,7 +64,7 @@ class HuggingFace:
     folder: str
     random_weights: bool = False
 
-    def model(
+    def load(
         self,
         microbatch_size: int | None = None,
         sequence_length: int | None = None,
@@ -66,6 +74,13 @@ class HuggingFace:
         """The model without its values, which `Model.fill` gives; arguments and errors as `load_model`."""
         weights = None if self.random_weights else self.folder
         return load_config(self.folder, microbatch_size, sequence_length, seed, form, weights, self.random_weights)
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same for all workers, by the names that a refusal tells."""
+        told = {"model": self.folder, "random_weights": self.random_weights}
+        if self.random_weights:
+            return told
+        return told | {"weights": weights_digest(require_weights(self.folder))}
 
 
 def load_config(

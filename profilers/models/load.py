@@ -135,21 +135,45 @@ def load_file(name: str, microbatch_size: int | None, sequence_length: int | Non
     Raises:
         InvalidInputError: the file does not work, or what it makes cannot be cut.
     """
-    microbatch_size = microbatch_size or DEFAULT_MICROBATCH_SIZE
     with seeded(seed):
         user = load_user_model(name, form.cut is not None)
+    return model_of(name, user, microbatch_size or DEFAULT_MICROBATCH_SIZE, sequence_length, form)
+
+
+def model_of(
+    name: str,
+    user: UserModel,
+    microbatch_size: int,
+    sequence_length: int | None,
+    form: ModelForm,
+    example: Example | None = None,
+) -> Model:
+    """The model of what a user has made, tried on an example.
+
+    Args:
+        name: says where, in errors.
+        user: the layers or the module, and what came with them.
+        microbatch_size: samples in a micro-batch.
+        sequence_length: tokens in a sample; None: the usual number where the model reads tokens.
+        form: which of its modules are layers, in which numbers, and whether they keep their inputs only.
+        example: micro-batches such as the model will read; None: the user's, or random ones of the first layer's kind.
+
+    Raises:
+        InvalidInputError: the modules cannot be cut, or do not work on an example.
+    """
     in_type(user.modules, form.dtype)
     modules = (module for layer in user.modules for module in layer.modules())
     first = next((module for module in modules if any(True for _ in module.parameters(recurse=False))), None)
     vocabulary = first.num_embeddings if isinstance(first, nn.Embedding) else None
     if vocabulary is not None:
         sequence_length = sequence_length or DEFAULT_SEQUENCE_LENGTH
-    example = _example(name, user, first, microbatch_size, sequence_length)
+    fix = SUIT_FILE if example is None else SUIT_DATA
+    reads = example or _example(name, user, first, microbatch_size, sequence_length)
     if form.dtype != AS_USUAL.dtype:
-        example = _in_type(example, TORCH_TYPES[form.dtype])
+        reads = _in_type(reads, TORCH_TYPES[form.dtype])
     layers, blocks = user.modules, range(1, len(user.modules) - 1)
     if form.cut is not None:
-        layers, blocks = cut_module(user.modules[0], form.cut, lambda seed: example(seed)[0], name)
+        layers, blocks = cut_module(user.modules[0], form.cut, lambda seed: reads(seed)[0], name)
     model = Model(
         name=name,
         layers=with_checkpoints(layers, blocks) if form.checkpointing else layers,
@@ -157,18 +181,19 @@ def load_file(name: str, microbatch_size: int | None, sequence_length: int | Non
         microbatch_size=microbatch_size,
         sequence_length=sequence_length,
         vocabulary=vocabulary,
-        example=example,
+        example=reads,
         form=form,
         tensor_parallel=user.tensor_parallel,
     )
     try:
         with torch.no_grad(), seeded(0):
             inputs, targets = model.example(0)
-            loss = model.loss(apply(model.layers, inputs), targets)
+            found = model.loss(apply(model.layers, inputs), targets)
+            loss = found[0] if isinstance(found, tuple) else found
             if loss.numel() != 1:
                 raise ValueError(f"the loss has the shape {tuple(loss.shape)}, and must be a scalar")
     except Exception as error:
-        raise _does_not_work(model.name, error) from error
+        raise _does_not_work(model.name, error, fix) from error
     return model
 
 
@@ -230,9 +255,12 @@ def _default_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.mse_loss(output, target) if target.is_floating_point() else language_model_loss(output, target)
 
 
-def _does_not_work(name: str, error: Exception) -> InvalidInputError:
+SUIT_FILE = "define example(microbatch_size, sequence_length) and loss(output, target) in the file to suit it"
+SUIT_DATA = "have model, loss and data suit each other: the example is the data's first micro-batch"
+
+
+def _does_not_work(name: str, error: Exception, fix: str = SUIT_FILE) -> InvalidInputError:
     path, what = name.rpartition(":")[0], "the model does not work on an example"
-    fix = "define example(microbatch_size, sequence_length) and loss(output, target) in the file to suit it"
     if line_in_file(error, path) is None:
         return InvalidInputError(f"{what}: {describe(error)}", where=name, fix=fix)
     return failed_in_file(what, error, path, f"correct the file, or {fix}")

@@ -71,7 +71,7 @@ def load_user_model(name: str, is_cut: bool) -> UserModel:
             fix="return the nn.Module, or leave --cut away",
         )
     return UserModel(
-        [made] if is_cut else _layers(made, name),
+        [made] if is_cut else layers_of(made, name),
         _callable(module, "example"),
         _callable(module, "loss"),
         _tensor_parallel(module, path),
@@ -126,7 +126,12 @@ def _callable(module: ModuleType, name: str) -> Callable[..., Any] | None:
     return value if callable(value) else None
 
 
-def _layers(made: Any, name: str) -> list[nn.Module]:
+def layers_of(made: Any, name: str) -> list[nn.Module]:
+    """The layers that a user's factory made: an nn.Sequential or a list; `name` says where, in errors.
+
+    Raises:
+        InvalidInputError: it is no sequence of layers.
+    """
     layers = list(made) if isinstance(made, nn.Sequential | list | tuple) else []
     if layers and all(isinstance(layer, nn.Module) for layer in layers):
         return layers

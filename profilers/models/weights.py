@@ -19,12 +19,13 @@ from torch import nn
 
 from ...schemas.documents import unique_keys
 from ...schemas.errors import InvalidInputError
-from ...schemas.files import read_bytes
+from ...schemas.files import read_bytes, unreadable
 from ...schemas.text import listed
 from .model import describe, seeded
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+COMPARED_BYTES = 1 << 20  # of each file
 NAMED = 3  # names of tensors in an error
 FLOATS = ("F64", "F32", "F16", "BF16")
 
@@ -81,6 +82,27 @@ def require_weights(name: str) -> Path:
             fix="give a folder with safetensors in it, or ask for random weights",
         )
     return found
+
+
+def weights_digest(path: Path) -> str:
+    """A sha256 that tells weights from others without reading all of them: the files' names, sizes and beginnings.
+
+    Args:
+        path: as `require_weights` gives it.
+
+    Raises:
+        InvalidInputError: a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    files = [path] if path.suffix == ".safetensors" else [path, *sorted(path.parent.glob("*.safetensors"))]
+    for file in files:
+        try:
+            digest.update(f"{file.name} {file.stat().st_size}\n".encode())
+            with file.open("rb") as stream:
+                digest.update(stream.read(COMPARED_BYTES))
+        except OSError as error:
+            raise unreadable(str(file), error) from error
+    return digest.hexdigest()
 
 
 @dataclass(slots=True, eq=False)

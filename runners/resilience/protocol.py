@@ -140,6 +140,23 @@ class Saver:
 
 
 @dataclass(frozen=True, slots=True)
+class StepTerms:
+    """What the optimizer's step of an iteration depends on beside the gradients; the same for all workers.
+
+    Attributes:
+        count: what the loss counted in all micro-batches together; the summed gradients are divided by it.
+        norm: of the divided gradients of the whole model; None where nothing is clipped.
+        taken: steps taken before this one.
+    """
+
+    count: float
+    norm: float | None
+    taken: int
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class Epoch:
     """Coordinator: leave everything as of the last commit, form new groups, and go on at `iteration`.
 

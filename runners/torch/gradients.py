@@ -1,7 +1,7 @@
 """The gradients of a stage in one flat buffer a type, so that they are summed over their holders in one go."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import torch
@@ -13,9 +13,14 @@ from ...schemas.plan import Layers
 class FlatGradients:
     """Lets every parameter's `grad` be a view into a flat buffer; with the gradients of the last layer goes the loss.
 
+    The loss is two numbers, its sum and its count.
+
     Parameters stand in the layers' order, so consecutive layers are a view into each buffer. Workers whose stages begin
     or end elsewhere have equal views of the layers that both hold: types come in one order everywhere, and the loss
-    stands behind the last layer's last gradient, in float32 at least, or alone where that layer has none of its own.
+    stands behind the last layer's last gradient, in float32 at least, or alone in float64 where that layer has none of
+    its own. A buffer of float64 for it alone would be another message. In float32 counts are exact up to 16 million,
+    and beyond that off by 6e-8 of themselves: so is every gradient. What gradients are divided by does not come from
+    here, for only the last layer's holders have it (`StepTerms`).
 
     Args:
         layers: the stage's; a parameter that several share belongs to the first, one that takes no gradient is left
@@ -39,19 +44,29 @@ class FlatGradients:
             types.add(loss_type)
         self.buffers: list[torch.Tensor] = []
         self._starts: list[list[int]] = []
+        self._own: list[torch.Tensor] = []  # the buffers without the loss
+        self._views_of: dict[nn.Parameter, torch.Tensor] = {}
         for dtype in sorted(types, key=str):
             held = [[parameter for parameter in layer if parameter.dtype == dtype] for layer in own]
             sizes = [sum(parameter.numel() for parameter in layer) for layer in held]
-            sizes[-1] += dtype == loss_type
+            sizes[-1] += 2 * (dtype == loss_type)
             flat = torch.zeros(sum(sizes), dtype=dtype, device=device)
             start = 0
             for parameter in itertools.chain.from_iterable(held):
-                parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+                self._views_of[parameter] = flat[start : start + parameter.numel()].view_as(parameter)
                 start += parameter.numel()
             self.buffers.append(flat)
             self._starts.append([0, *accumulate(sizes)])
+            self._own.append(flat[:start])
             if dtype == loss_type:
-                self._loss = flat[-1]
+                self._loss = flat[start:]
+
+        self.attach()
+
+    def attach(self) -> None:
+        """Let every parameter's `grad` be its view, also where somebody has taken that away (`zero_grad`)."""
+        for parameter, view in self._views_of.items():
+            parameter.grad = view
 
     def clear(self) -> None:
         """Set the gradients and the loss to zero."""
@@ -67,12 +82,38 @@ class FlatGradients:
         return [view for view in views if len(view)]
 
     def add_loss(self, loss: torch.Tensor) -> None:
-        """Add to the loss that travels with the last layer's gradients."""
+        """Add [sum, count] to the loss that travels with the last layer's gradients."""
         self._loss += loss.to(self._loss.dtype)
 
-    def loss(self) -> float:
-        """The loss: this worker's own, or after the all-reduce that of all workers of the last layer together."""
-        return float(self._loss)
+    def loss(self) -> tuple[float, float]:
+        """(sum, count): of this worker, or after the all-reduce of all workers of the last layer together."""
+        total, count = self._loss.tolist()
+        return total, count
+
+    def scale(self, factor: float) -> None:
+        """Multiply all gradients, but not the loss."""
+        if factor != 1.0:
+            for buffer in self._own:
+                buffer.mul_(factor)
+
+    def squared_norms(self, layers: Iterable[int]) -> dict[int, float]:
+        """Of some of the model's layers, all of them held here: the sum of their gradients' squares, in float64.
+
+        Finite exactly where all gradients of the layer are, as long as none is beyond 1e150. Waits for the device once.
+        """
+        wanted = list(layers)
+        norms = [
+            torch.linalg.vector_norm(view, dtype=torch.float64)
+            for layer in wanted
+            for view in self._views(layer - self._first)
+        ]
+        values = iter(torch.stack(norms).square().tolist() if norms else [])
+        return {layer: sum(next(values) for _ in self._views(layer - self._first)) for layer in wanted}
+
+    def _views(self, place: int) -> list[torch.Tensor]:
+        """The gradients of one layer of the stage: one view a type."""
+        views = [own[starts[place] : starts[place + 1]] for own, starts in zip(self._own, self._starts, strict=True)]
+        return [view for view in views if len(view)]
 
 
 def _own_parameters(layers: Sequence[nn.Module]) -> list[list[nn.Parameter]]:

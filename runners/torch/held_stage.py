@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from torch import nn
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
 from ...schemas.text import with_article
+from ..resilience.protocol import StepTerms
 from .gradients import FlatGradients
 from .stage import Loss, TorchStage
 from .staging import HostStaging
@@ -40,12 +42,12 @@ class HeldStage:
     Args:
         layers: all layers of the model; those held are moved to `device`, the others left alone.
         held: the layers [first, stop) to hold.
-        loss: maps (output, target) of a micro-batch to its mean loss; used where `is_last`.
+        loss: maps (output, target) of a micro-batch to its mean loss, or (sum, count); used where `is_last`.
         optimizer: makes the optimizer of the held parameters.
         device: where to compute.
-        loss_scale: multiplies the loss: 1 / the micro-batches of an iteration.
         is_last: whether the model ends here.
         is_split: whether the plan to serve first splits the backward pass into I and W.
+        clip_norm: the largest norm of the gradients of the whole model with which to step; None for any.
     """
 
     def __init__(
@@ -56,30 +58,29 @@ class HeldStage:
         optimizer: OptimizerFactory,
         device: torch.device | str = "cpu",
         *,
-        loss_scale: float = 1.0,
         is_last: bool = False,
         is_split: bool = False,
+        clip_norm: float | None = None,
     ) -> None:
         self.layers_range = held
         self.device = torch.device(device)
         self.is_last = is_last
+        self.clip_norm = clip_norm
         kept = [layer.to(self.device) for layer in layers[slice(*held)]]
-        self.stage = TorchStage(kept, loss if is_last else None, loss_scale, is_split)
+        self.stage = TorchStage(kept, loss if is_last else None, is_split)
         self.gradients = FlatGradients(list(self.stage.layers), held[0], self.device, with_loss=is_last)
         self.optimizer = optimizer(self.stage.parameters())
         self._persistent = frozenset(self.stage.layers.state_dict())
         self._kept: dict[str, torch.Tensor] | None = None
         self.target_like: torch.Tensor | None = None  # of the shape and type of all targets, once one was seen
 
-    def adapt(self, loss_scale: float, is_split: bool, hosted: Collection[tuple[int, int]] = ()) -> None:
+    def adapt(self, is_split: bool, hosted: Collection[tuple[int, int]] = ()) -> None:
         """Serve another plan with the same layers and optimizer; call it between iterations.
 
         Args:
-            loss_scale: as in the constructor.
             is_split: as in the constructor; going back to unsplit leaves no cost behind.
             hosted: the (pipeline, micro-batch) pairs that wait for their backward pass on the host (stage.py).
         """
-        self.stage.loss_scale = loss_scale
         self.stage.split(is_split)
         self.stage.host(hosted, HostStaging.of(self.device) if hosted else HostStaging())
 
@@ -98,7 +99,7 @@ class HeldStage:
             target: at a last stage, and only there.
 
         Returns:
-            The stage's output, or its scaled loss.
+            The stage's output, or its loss's [sum, count].
         """
         self.target_like = target
         before = [(buffer, buffer.clone()) for buffer in self.stage.layers.buffers()]
@@ -108,6 +109,40 @@ class HeldStage:
             buffer.copy_(value)
         self.gradients.clear()
         return output
+
+    def squared_norms(self, layers: Iterable[int]) -> dict[int, float]:
+        """Of held layers, by their number in the model: the squared norm of the summed, undivided gradients.
+
+        As of `FlatGradients`, and not finite exactly where a gradient is not. What layers share belongs to the first.
+
+        Args:
+            layers: which of them.
+        """
+        return self.gradients.squared_norms(layers)
+
+    def step(self, terms: StepTerms) -> None:
+        """Divide the gradients by what the loss counted, clip them, and step the optimizer.
+
+        Clipping is that of `torch.nn.utils.clip_grad_norm_`, the division and it are one multiplication.
+
+        Args:
+            terms: of the iteration, the same for all workers; where the norm is None gradients are not clipped.
+
+        Raises:
+            InvalidInputError: the loss counted nothing in the whole iteration.
+        """
+        if not 0 < terms.count < math.inf:
+            raise InvalidInputError(
+                f"the loss counts {terms.count:g} in all micro-batches of iteration {terms.taken} together",
+                where="the loss function",
+                fix="return (sum, count) with a count above 0 in one micro-batch at least, such as that of all targets "
+                "that are not ignored",
+            )
+        factor = 1 / terms.count
+        if self.clip_norm is not None and terms.norm is not None:
+            factor *= min(1.0, self.clip_norm / (terms.norm + 1e-6))
+        self.gradients.scale(factor)
+        self.optimizer.step()
 
     def is_finite(self) -> bool:
         """Whether all gradients and the loss that travels with them are finite; one pass without temporaries."""

@@ -4,6 +4,7 @@ Receives are posted ahead of need, and the optimizer's step is a part of its own
 whether the iteration counts.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,6 +19,7 @@ from ...schemas.orders import Operation, print_operation
 from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span
 from ..program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, posting_order
+from ..resilience.protocol import StepTerms
 from .held_stage import HeldStage
 from .transport import Tags as Tags
 from .transport import Transfers, Transport
@@ -42,7 +44,7 @@ class Rank:
     Args:
         program: the lowered plan.
         number: this rank, which runs `program.instructions[number]`.
-        held: the stage to run it on, adapted to the plan (`splits_backward`, 1 / the plan's micro-batches).
+        held: the stage to run it on, adapted to the plan (`splits_backward`).
         transport: reaches the other ranks of the program; knows the groups of `groups_of` and `everyone`.
         input_like: of the shape and type of the stage's input, on the stage's device.
         output_like: of the shape and type of its output.
@@ -193,17 +195,28 @@ class Iteration:
 
     def step(self) -> None:
         """Step the optimizer, without waiting for anybody."""
+        terms = StepTerms(self.rank.plan.total_microbatches(), None, self.number)
         with self._timed("step", self._step.duration_s):
-            self.rank.held.optimizer.step()
+            self.rank.held.step(terms)
 
     @property
-    def losses(self) -> dict[int, float]:
-        """Every micro-batch's part of the loss, by global number: those whose last F this rank ran; they sum up.
+    def losses(self) -> dict[int, tuple[float, float]]:
+        """Every micro-batch's loss as (sum, count), by global number: those whose last F this rank ran.
 
         Reading it waits for the device.
+
+        Raises:
+            InvalidInputError: a count is negative or not finite.
         """
         values = torch.stack(list(self._losses.values())).tolist() if self._losses else []
-        return dict(zip(self._losses, values, strict=True))
+        for number, (_, count) in zip(self._losses, values, strict=True):
+            if not 0 <= count < math.inf:
+                raise InvalidInputError(
+                    f"the loss of micro-batch {number} counts {count:g}",
+                    where=f"the loss function, iteration {self.number}",
+                    fix="return (sum, count): a count of 0 or more, such as that of the targets that are not ignored",
+                )
+        return {number: (total, count) for number, (total, count) in zip(self._losses, values, strict=True)}
 
     @property
     def pace(self) -> float | None:
@@ -281,7 +294,7 @@ class Iteration:
         output = held.stage.forward(operation[1:], inputs, target, seed)
         if held.is_last:
             held.gradients.add_loss(output)
-            self._losses[number] = output.reshape(())
+            self._losses[number] = output
         return output
 
     def _own(self, number: int, place: int, like: torch.Tensor | None) -> torch.Tensor:
@@ -313,7 +326,8 @@ class Iteration:
                             self.rank.transport.all_reduce(part.ranks, view)
             self.reduction_s = timed.start_s, timed.end_s
         if self.rank.held.is_last:
-            self.loss = gradients.loss()
+            total, count = gradients.loss()
+            self.loss = total / count if count else math.nan
 
     def _post_next(self) -> None:
         if self._to_post:

@@ -440,7 +440,7 @@ class ResilientWorker:
         # host's memory.
         limit_bytes = self._task.plan.stage_of(self._task.worker()).memory_limit_bytes
         waiting = hosted(tuple(worker.operations()), plan.stage_of(worker), limit_bytes)
-        held.adapt(1 / plan.total_microbatches(), splits_backward(program.instructions[rank]), waiting)
+        held.adapt(splits_backward(program.instructions[rank]), waiting)
         self._fitting = held
         self._activity.be("joining", "connecting", range(len(epoch.seats)))
         self._plane = connect(
@@ -465,7 +465,6 @@ class ResilientWorker:
             self._task.loss,
             self._task.optimizer,
             self._task.device,
-            loss_scale=1 / plan.total_microbatches(),
             is_last=worker.stage == len(stages) - 1,
         )
 
@@ -527,7 +526,8 @@ class ResilientWorker:
         iteration = Iteration(rank, number, self._task.batch(number))
         iteration.reduce()
         self._activity.be("computing", "vote")
-        losses = tuple((n, loss if isfinite(loss) else None) for n, loss in sorted(iteration.losses.items()))
+        parts = {n: total / rank.plan.total_microbatches() for n, (total, _) in sorted(iteration.losses.items())}
+        losses = tuple((n, loss if isfinite(loss) else None) for n, loss in parts.items())
         self._iteration = iteration
         is_finite, measured = self._held.is_finite(), self._measured(epoch, iteration, plane)
         return Vote(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured)

@@ -13,7 +13,8 @@ from .deferral import DeferredGradient, GradientStore, defer_linears
 from .hosting import Hosting, ParkedGradient
 from .staging import HostStaging
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+# Of a micro-batch: its mean loss, which counts 1, or (sum, count), such as (sum over tokens, tokens that count).
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,8 +37,8 @@ class TorchStage:
 
     Args:
         layers: applied one after another; each maps one tensor to one tensor.
-        loss: maps (output, target) to a scalar; a last stage's, and only there.
-        loss_scale: multiplies the loss, and so all gradients; 1 / N averages over N micro-batches.
+        loss: maps (output, target) to a scalar, or (sum, count); a last stage's, and only there. Gradients are those
+            of the sum: whoever knows the counts of all micro-batches divides by them (`HeldStage.step`).
         is_split: whether I and W will run; B alone is cheaper without deferral, by 0.1 ms a linear layer.
     """
 
@@ -45,12 +46,10 @@ class TorchStage:
         self,
         layers: Sequence[nn.Module],
         loss: Loss | None = None,
-        loss_scale: float = 1.0,
         is_split: bool = True,
     ) -> None:
         self.layers = nn.ModuleList(layers)
         self.loss = loss
-        self.loss_scale = loss_scale
         self._store = GradientStore()
         self._forwards: dict[Hashable, _Forward] = {}
         self._deferred: dict[Hashable, Sequence[DeferredGradient | ParkedGradient]] = {}
@@ -88,7 +87,7 @@ class TorchStage:
         target: torch.Tensor | None = None,
         before_layer: Callable[[int], None] | None = None,
     ) -> torch.Tensor:
-        """F: the stage's output, or the scaled loss at a last stage; with gradients switched off nothing is kept.
+        """F: the stage's output, or the loss at a last stage; with gradients switched off nothing is kept.
 
         Args:
             key: names the micro-batch until its backward pass.
@@ -97,21 +96,27 @@ class TorchStage:
             before_layer: called before each layer with its place in the stage, from 0; for seeding.
 
         Returns:
-            The output (or a scalar), detached from the graph.
+            The output, detached from the graph; at a last stage the two numbers [sum, count] of the loss, in float64.
 
         Raises:
             RuntimeFailedError: the key is under way already, or target and loss do not come together.
-            InvalidInputError: a layer's output is not one tensor, or the loss is not a scalar.
+            InvalidInputError: a layer's output is not one tensor, or the loss is neither a scalar nor (sum, count).
         """
         if key in self._forwards or key in self._deferred:
             raise RuntimeFailedError(f"F of micro-batch {key!r} again, before its backward pass has ended")
         inputs = inputs.detach().requires_grad_(inputs.is_floating_point() and torch.is_grad_enabled())
         with self._hosting.forward(key, inputs):
-            output = self._apply_loss(self._apply_layers(inputs, before_layer), target)
+            output = self._apply_layers(inputs, before_layer)
+            given = output.detach()
+            if (target is None) != (self.loss is None):
+                raise RuntimeFailedError("a target must be given at the stage that has the loss, and only there")
+            if self.loss is not None and target is not None:
+                output, count = loss_and_count(self.loss(output, target))
+                given = torch.stack([output.detach().reshape(()).double(), count.to(output.device)])
         if torch.is_grad_enabled():
             edge = get_gradient_edge(output) if output.requires_grad else None
             self._forwards[key] = _Forward(inputs, edge)
-        return output.detach()
+        return given
 
     def backward_input(self, key: Hashable, gradient: torch.Tensor | None = None) -> torch.Tensor | None:
         """I: the gradient of the stage's input; the weight gradients of linear layers are put off.
@@ -178,16 +183,6 @@ class TorchStage:
                 )
         return value
 
-    def _apply_loss(self, output: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
-        if (target is None) != (self.loss is None):
-            raise RuntimeFailedError("a target must be given at the stage that has the loss, and only there")
-        if self.loss is None or target is None:
-            return output
-        loss = self.loss(output, target)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise InvalidInputError("the loss is not a scalar", fix="return its mean, a tensor of one element")
-        return loss * self.loss_scale
-
     def _run_backward(self, key: Hashable, gradient: torch.Tensor | None) -> torch.Tensor | None:
         if key not in self._forwards:
             raise RuntimeFailedError(f"I or B of micro-batch {key!r} without an F before it")
@@ -198,3 +193,37 @@ class TorchStage:
         if forward.output is not None:
             torch.autograd.backward(forward.output, gradient)
         return forward.inputs.grad
+
+
+def loss_and_count(given: object) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a loss function has returned, as a sum that can be differentiated and how many it counts.
+
+    Args:
+        given: a scalar, which is a mean and counts 1, or (sum, count).
+
+    Returns:
+        The sum, and the count as a float64 scalar; its value is not looked at, for that would wait for the device.
+
+    Raises:
+        InvalidInputError: it is something else.
+    """
+    total, count = given if isinstance(given, tuple) and len(given) == 2 else (given, 1.0)
+    if not isinstance(total, torch.Tensor) or total.numel() != 1 or not total.is_floating_point():
+        raise InvalidInputError(
+            f"the loss is {_described(total)}, not a scalar",
+            fix="return its mean over the micro-batch, a tensor of one element, or (its sum, how many it sums over)",
+        )
+    if isinstance(count, torch.Tensor) and count.numel() == 1 and not count.is_complex():
+        return total, count.detach().reshape(()).double()
+    if isinstance(count, int | float):
+        return total, torch.tensor(float(count), dtype=torch.float64)
+    raise InvalidInputError(
+        f"the loss's count is {_described(count)}, not one number",
+        fix="return (sum, count), the count a number or a tensor of one element",
+    )
+
+
+def _described(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)}"
+    return with_article(type(value).__name__)

@@ -7,15 +7,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import torch
-from torch import nn
 
-from ...schemas.checkpoint import HuggingFaceNames
 from ...schemas.documents import digest, write_document
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
-from ...schemas.plan import Plan
 from ...schemas.timeline import IterationTime, iteration_time_s
 from ..processes import LAUNCHED, die_with_launcher
 from ..resilience.conditions import cores_here
@@ -24,41 +20,13 @@ from ..resilience.link import CoordinatorLink
 from ..resilience.progress import INTERRUPTED
 from ..resilience.protocol import End, Failed, Hello, Leaving, Returning
 from ..resilience.wire import parse_address
-from ..training import NOT_BEFORE, TrainingConfig
+from ..training import NOT_BEFORE
 from .rendezvous import MeetingPlace
 from .resilient import ResilientWorker
-from .runner import ByteCorpus, PlanRunner
-from .stage import Loss
-from .task import Fill, Task
+from .runner import PlanRunner
+from .task import Task
 
 LAST_WORDS_S = 1.0
-
-
-class TrainedModel(Protocol):
-    """What of a model is trained."""
-
-    @property
-    def layers(self) -> Sequence[nn.Module]:
-        """All of them, in order."""
-        ...
-
-    @property
-    def loss(self) -> Loss:
-        """Maps (output, target) of a micro-batch to a scalar, a mean."""
-        ...
-
-    @property
-    def fill(self) -> Fill | None:
-        """Gives layers on the meta device their values; None: they have them."""
-        ...
-
-    @property
-    def names(self) -> HuggingFaceNames | None:
-        """What the layers' tensors are called in files of Hugging Face's."""
-        ...
-
-
-Loader = Callable[[Plan, TrainingConfig], tuple[TrainedModel, ByteCorpus]]  # what a training of a plan is of, checked
 
 
 class EndedError(RtkError):
@@ -69,27 +37,14 @@ class EndedError(RtkError):
         self.exit_code = end.exit_code
 
 
-def be_worker(
-    load: Loader,
-    plan: Plan,
-    training: TrainingConfig,
-    name: str,
-    addresses: list[str],
-    secret: bytes,
-    patience_s: float,
-    others: Sequence[str] = (),
-) -> None:
-    """Be worker `name` until the coordinator says that the job, or this worker's part in it, is over.
+def be_worker(make_task: Callable[[str], Task], addresses: list[str], patience_s: float, threads: int) -> None:
+    """Be a worker until the coordinator says that the job, or this worker's part in it, is over.
 
     Args:
-        load: the model and the data.
-        plan: that the job begins with.
-        training: what to train.
-        name: `k/i`.
+        make_task: gives what to train, by this machine's address.
         addresses: of the coordinator, and of standbys.
-        secret: the job's.
         patience_s: how long to look for a lost coordinator, in s.
-        others: this machine's addresses on other networks than that of the coordinator.
+        threads: of torch.
 
     Raises:
         InvalidInputError: the model or the data do not fit the plan, an address is not this machine's, or the
@@ -98,28 +53,10 @@ def be_worker(
         EndedError: the job failed.
     """
     die_with_launcher()
-    torch.set_num_threads(training.threads)
-    hostname = _own_address(addresses[0])
-    model, corpus = load(plan, training)
-    task = Task(
-        name=name,
-        plan=plan,
-        make_layers=lambda: load(plan, training)[0].layers,
-        loss=model.loss,
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
-        batch=corpus.batch,
-        settings=training.settings(),
-        secret=secret,
-        device=_device(),
-        hostname=hostname,
-        others=tuple(others),
-        paced=training.paced,
-        seed=training.seed,
-        transport=training.transport,
-        fill=model.fill,
-        names=model.names,
-    )
-    meeting, besides = MeetingPlace(secret, hostname), _places_besides(secret, others)
+    torch.set_num_threads(threads)
+    task = make_task(_own_address(addresses[0]))
+    secret = task.secret
+    meeting, besides = MeetingPlace(secret, task.hostname), _places_besides(secret, task.others)
     worker = ResilientWorker(task)
     hello = _hello_of(task, meeting.address, tuple(place.address for place in besides))
     link = CoordinatorLink(
@@ -210,7 +147,7 @@ def _leave_when_told(link: CoordinatorLink) -> None:
     signal.signal(signal.SIGTERM, leave)
 
 
-def _device() -> str:
+def own_device() -> str:
     """Where this worker computes: its GPU, of those that there are, else the CPU."""
     if not torch.cuda.is_available():
         return "cpu"
@@ -224,34 +161,29 @@ class PlainJob:
     """One worker of a job without a coordinator, which ends when one of its workers fails: a process of torchrun's.
 
     Args:
-        load: the model and the data.
-        plan: valid.
-        training: what is trained.
+        task: what is trained; its worker is the plan's live one number RANK.
 
     Attributes:
-        tokens: of one iteration.
         reports_loss: whether this is the worker that tells what happens.
 
     Raises:
-        InvalidInputError: the model or the data do not fit the plan.
+        InvalidInputError: the model does not fit the plan, or the plan not the number of ranks.
     """
 
-    def __init__(self, load: Loader, plan: Plan, training: TrainingConfig) -> None:
-        torch.set_num_threads(training.threads)
-        model, corpus = load(plan, training)
+    def __init__(self, task: Task) -> None:
         self._runner = PlanRunner(
-            plan,
-            model.layers,
-            model.loss,
-            lambda parameters: torch.optim.AdamW(parameters, lr=training.learning_rate),
-            device=_device(),
-            paced=training.paced,
-            seed=training.seed,
-            transport=training.transport,
-            fill=model.fill,
+            task.plan,
+            task.make_layers(),
+            task.loss,
+            task.optimizer,
+            device=task.device,
+            paced=task.paced,
+            seed=task.seed,
+            transport=task.transport,
+            fill=task.fill,
         )
-        self._batch = corpus.batch
-        self.tokens, self.reports_loss = corpus.tokens_of(plan), self._runner.reports_loss()
+        self._batch = task.batch
+        self.reports_loss = self._runner.reports_loss()
 
     def run(self, iterations: int, announce: Callable[[Announcement], None]) -> None:
         """Run all iterations, and say what each gave; it lasts from the end of the one before it.

@@ -11,10 +11,10 @@ import torch
 
 from rtk.runners.torch.runner import PlanRunner
 from rtk.runners.training import TrainingConfig, training_of
-from rtk.running import load_training
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.training import Training
 
 from ..ports import free_port
 from ..runners.ranks import run_ranks
@@ -170,7 +170,7 @@ def undisturbed(folder: Path, iterations: int) -> list[float]:
     """The losses of the same training without a coordinator and without processes, in which nothing happens."""
     plan = read_document(str(folder / "two-stages.json"), Plan)
     with contextlib.chdir(folder):
-        model, corpus = load_training(plan, training_of(plan, TrainingConfig("model.py:tiny", ["text.txt"])))
+        model, corpus = Training.of(training_of(plan, TrainingConfig("model.py:tiny", ["text.txt"]))).load(plan)
 
     def losses(runner: PlanRunner) -> list[float | None]:
         return [runner.step(corpus.batch(iteration)).loss for iteration in range(iterations)]

@@ -24,12 +24,13 @@ from rtk.runners.torch import worker as workers
 from rtk.runners.torch.task import Task
 from rtk.runners.torch.worker import _end_at_once, _hello_of, _leave_when_told
 from rtk.runners.training import NOT_BEFORE, JobConfig, TrainingConfig, training_of
-from rtk.running import controller_of, load_training, plain_job, work
+from rtk.running import controller_of, plain_job, work
 from rtk.schemas.documents import digest, read_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, ModelForm, Profile
 from rtk.schemas.timeline import Timeline
+from rtk.training import Training
 
 from ..runners.processes import single_process
 
@@ -63,10 +64,11 @@ def test_the_form_follows_from_the_plan(tmp_path: Path) -> None:
     training = training_of(told, TrainingConfig(f"{tmp_path}/mine.py:Whole"))
     assert training.form == ModelForm("steps.*", "bf16", True)
     assert training.settings()["cut"] == "steps.*"
-    model, corpus = load_training(told, training)
+    model, corpus = Training.of(training).load(told)
     assert [isinstance(layer, Checkpointed) for layer in model.layers] == [False, True, True, False]
     assert {one.dtype for layer in model.layers for one in layer.parameters()} == {torch.bfloat16}
-    assert (corpus.microbatch_size, corpus.sequence_length) == (3, 9)
+    assert (model.microbatch_size, model.sequence_length) == (3, 9)
+    assert corpus.batch(0)[0][0].shape == (3, 9)
 
 
 def test_plans_of_usual_models_say_nothing_new() -> None:
@@ -82,7 +84,7 @@ def test_tied_weights_across_stages_are_refused(tmp_path: Path) -> None:
     told = plan(2, cut="steps.*")
     training = training_of(told, TrainingConfig(f"{tmp_path}/mine.py:Whole"))
     with pytest.raises(InvalidInputError, match=r"tied weights.*\n.*\n.*tie_word_embeddings"):
-        load_training(told, training)
+        Training.of(training).load(told)
 
 
 def test_unknown_forms_are_refused() -> None:
@@ -108,7 +110,6 @@ def test_plain_worker_trains_and_tells_of_each_iteration(tmp_path: Path, monkeyp
     assert ended.iterations == 3
     losses = [one.loss for one in done if isinstance(one, IterationCommitted)]
     assert losses == pytest.approx(single_process(whole, training, 3))
-    assert job.tokens == 2 * 3 * 9
     timeline = read_document(str(tmp_path / "timeline.json"), Timeline)
     assert {span.iteration for span in timeline.spans} == {0, 1, 2}
     silent = plain_job(whole, training)
@@ -123,7 +124,7 @@ def test_models_that_read_no_bytes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(WHOLE.replace("256", "16"))
     told = plan(1, cut="steps.*")
     with pytest.raises(InvalidInputError, match="vocabulary must be 256 or more"):
-        load_training(told, training_of(told, TrainingConfig(f"{tmp_path}/mine.py:Whole")))
+        Training.of(training_of(told, TrainingConfig(f"{tmp_path}/mine.py:Whole"))).load(told)
 
 
 def test_stages_on_several_gpus_are_refused() -> None:
@@ -132,7 +133,7 @@ def test_stages_on_several_gpus_are_refused() -> None:
     (template,) = told.templates
     wide = replace(template, stages=(template.stages[0], replace(template.stages[1], tensor_parallel=2)))
     with pytest.raises(InvalidInputError, match="on 2 GPUs") as raised:
-        load_training(replace(told, templates=(wide,)), TrainingConfig("gpt-tiny", microbatch_size=2))
+        Training.of(TrainingConfig("gpt-tiny", microbatch_size=2)).load(replace(told, templates=(wide,)))
     assert raised.value.where == "/templates/0/stages/1/tensor_parallel"
 
 
@@ -141,7 +142,7 @@ def test_worker_introduces_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "mine.py").write_text(WHOLE)
     told = plan(1, cut="steps.*")
     training = training_of(told, TrainingConfig(f"{tmp_path}/mine.py:Whole"))
-    model, corpus = load_training(told, training)
+    model, corpus = Training.of(training).load(told)
     task = Task(
         name="0/0",
         plan=told,

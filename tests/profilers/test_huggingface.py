@@ -77,7 +77,7 @@ def test_layers_give_what_transformers_gives(tmp_path: Path, config: dict[str, A
     """Layers filled part by part from shards give, without dropout, the logits of the model that was saved."""
     whole = saved(tmp_path, config, max_shard_size="8KB")
     assert (tmp_path / "model.safetensors.index.json").exists()
-    model = HuggingFace(str(tmp_path)).model(2, 7)
+    model = HuggingFace(str(tmp_path)).load(2, 7)
     assert model.fill is not None
     assert all(one.is_meta for layer in model.layers for one in layer.parameters())
     layers = copy.deepcopy(model.layers)
@@ -99,7 +99,7 @@ def test_random_values_of_a_part(tmp_path: Path) -> None:
     """Random weights are as transformers draws them, and of any part what they are of the whole."""
     write(tmp_path, GPT2)
     whole = load_model(str(tmp_path), 2, 7, seed=3)
-    model = HuggingFace(str(tmp_path), random_weights=True).model(2, 7, seed=3)
+    model = HuggingFace(str(tmp_path), random_weights=True).load(2, 7, seed=3)
     assert model.fill is not None
     model.fill(model.layers, (1, 3))
     for place in (1, 2):
@@ -167,7 +167,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
     """A missing shard, a config alone, pickles and a broken file are told with the place and the way out."""
     write(tmp_path, LLAMA)
     with pytest.raises(InvalidInputError, match=r"no weights: no model\.safetensors"):
-        HuggingFace(str(tmp_path)).model()
+        HuggingFace(str(tmp_path)).load()
     (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(InvalidInputError, match="pickled"):
         load_model(str(tmp_path))

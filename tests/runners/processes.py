@@ -10,10 +10,11 @@ from typing import Any
 
 from rtk.runners.resilience.events import Announcement
 from rtk.runners.training import JobConfig, TrainingConfig
-from rtk.running import controller_of, load_training
+from rtk.running import controller_of
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import RtkError
 from rtk.schemas.plan import Plan
+from rtk.training import Training
 
 if __name__ != "worker":
     from ..warm import fork
@@ -25,7 +26,7 @@ def single_process(plan: Plan, training: TrainingConfig, iterations: int) -> lis
     """The losses of all micro-batches one after the other through the whole model, then AdamW."""
     import torch
 
-    model, corpus = load_training(plan, training)
+    model, corpus = Training.of(training).load(plan)
     whole = torch.nn.Sequential(*model.layers)
     optimizer = torch.optim.AdamW(whole.parameters(), lr=training.learning_rate)
     losses, total = [], plan.total_microbatches()

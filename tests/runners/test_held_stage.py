@@ -1,6 +1,7 @@
 """The stage that a worker holds serves plan after plan, and its state can be named, moved, kept and compared."""
 
 import copy
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.presets import GptConfig
+from rtk.runners.resilience.protocol import StepTerms
 from rtk.runners.torch.held_stage import HeldStage, OptimizerFactory
 from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
 
@@ -44,7 +46,7 @@ def train(held: HeldStage, number: int) -> float:
     loss = held.stage.forward(number, *data(number))
     held.stage.backward(number)
     held.optimizer.step()
-    return loss.item()
+    return loss[0].item()
 
 
 def trained(steps: int, optimizer: OptimizerFactory = adamw) -> HeldStage:
@@ -88,17 +90,17 @@ OPTIMIZERS: dict[str, OptimizerFactory] = {
 
 
 @settings(max_examples=15)
-@given(st.lists(st.tuples(st.booleans(), st.sampled_from([1.0, 0.5, 0.25])), min_size=1, max_size=4))
-def test_any_sequence_of_plans_gives_the_gradients(plans: list[tuple[bool, float]]) -> None:
-    """Whatever plans a stage served before, split or not, its gradients are autograd's times the loss scale."""
+@given(st.lists(st.booleans(), min_size=1, max_size=4))
+def test_any_sequence_of_plans_gives_the_gradients(plans: list[bool]) -> None:
+    """Whatever plans a stage served before, split or not, its gradients are autograd's."""
     torch.manual_seed(5)
     layers = gpt_layers(GPT)
     whole = nn.Sequential(*copy.deepcopy(layers))
     held = HeldStage(layers, (0, 3), language_model_loss, adamw, is_last=True)
     inputs, target = torch.randint(11, (2, 5)), torch.randint(11, (2, 5))
     language_model_loss(whole(inputs), target).backward()  # type: ignore[no-untyped-call]
-    for is_split, scale in plans:
-        held.adapt(scale, is_split)
+    for is_split in plans:
+        held.adapt(is_split)
         held.gradients.clear()
         held.stage.forward(0, inputs, target)
         if is_split:
@@ -108,7 +110,7 @@ def test_any_sequence_of_plans_gives_the_gradients(plans: list[tuple[bool, float
             held.stage.backward(0)
         for parameter, wanted in zip(held.stage.parameters(), whole.parameters(), strict=True):
             assert parameter.grad is not None and wanted.grad is not None
-            torch.testing.assert_close(parameter.grad, wanted.grad * scale)
+            torch.testing.assert_close(parameter.grad, wanted.grad)
 
 
 def test_unsplit_again_is_ordinary() -> None:
@@ -116,7 +118,7 @@ def test_unsplit_again_is_ordinary() -> None:
     held = HeldStage([nn.Linear(WIDTH, WIDTH)], (0, 1), F.mse_loss, adamw, is_split=True)
     layer = held.stage.layers[0]
     split = layer(torch.randn(1, WIDTH)).grad_fn
-    held.adapt(1.0, is_split=False)
+    held.adapt(is_split=False)
     unsplit = layer(torch.randn(1, WIDTH)).grad_fn
     assert (split.name(), unsplit.name()) == ("_LinearBackward", "AddmmBackward0")
 
@@ -378,3 +380,53 @@ def test_finite(value: float, place: int, is_double: bool) -> None:
         buffer.fill_(value)
     buffer[place % len(buffer)] = value
     assert held.is_finite() == (abs(value) < float("inf"))
+
+
+def counted(output: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum over targets that are not ignored, and how many these are."""
+    return F.cross_entropy(output, target, reduction="sum"), (target != -100).sum()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any),
+    st.sampled_from([None, 1e-3, 0.3, 1e3]),
+    st.booleans(),
+)
+def test_a_step_is_that_of_one_batch_of_unlike_parts(kept: list[int], clip: float | None, is_split: bool) -> None:
+    """Micro-batches of unlike counts give the mean over all they count, clipped as torch does, in three steps."""
+    torch.manual_seed(6)
+    layers = [nn.Linear(WIDTH, WIDTH).double(), nn.Linear(WIDTH, 3).double()]
+    whole = nn.Sequential(*copy.deepcopy(layers))
+    held = HeldStage(layers, (0, 2), counted, adamw, is_last=True, is_split=is_split, clip_norm=clip)
+    optimizer = adamw(whole.parameters())
+    for taken in range(3):
+        inputs, targets = torch.randn(len(kept), 5, WIDTH).double(), torch.randint(3, (len(kept), 5))
+        for number, keep in enumerate(kept):
+            targets[number, keep:] = -100
+        optimizer.zero_grad()
+        torch.autograd.backward(F.cross_entropy(whole(inputs).flatten(0, 1), targets.flatten()))
+        norm = nn.utils.clip_grad_norm_(whole.parameters(), clip or math.inf).item()
+        optimizer.step()
+        held.gradients.clear()
+        for number, _ in enumerate(kept):
+            held.gradients.add_loss(held.stage.forward(number, inputs[number], targets[number]))
+            if is_split:
+                held.stage.backward_input(number)
+                held.stage.backward_weight(number)
+            else:
+                held.stage.backward(number)
+        count = held.gradients.loss()[1]
+        assert count == sum(kept)
+        squares = held.squared_norms(range(2))
+        assert math.sqrt(sum(squares.values())) / count == pytest.approx(norm, rel=1e-12)
+        held.step(StepTerms(count, norm, taken))
+        for ours, theirs in zip(held.stage.parameters(), whole.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [0.0, math.nan, -1.0, math.inf])
+def test_a_loss_that_counts_nothing_is_refused(count: float) -> None:
+    """There is no mean over nothing."""
+    with pytest.raises(InvalidInputError, match=r"counts .* in all micro-batches of iteration 4"):
+        small().step(StepTerms(count, None, 4))

@@ -75,7 +75,6 @@ def make_rank(plan: Plan, spans: list[Span] | None = None) -> Rank:
         (0, 2),
         F.mse_loss,
         lambda parameters: torch.optim.SGD(parameters, lr=0.5),
-        loss_scale=1 / MICROBATCHES,
         is_last=True,
         is_split=splits_backward(program.instructions[0]),
     )
@@ -110,15 +109,16 @@ def test_nothing_changes_before_the_step(schedule: Schedule) -> None:
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
 def test_an_iteration_says_what_it_did(schedule: Schedule) -> None:
-    """Each micro-batch's own part of the loss is told, they sum up to the iteration's, and who ran backward is too."""
+    """Each micro-batch's own loss and count is told, the iteration's is their mean; who ran backward is told."""
     rank = make_rank(make_plan(schedule))
     whole = nn.Sequential(*rank.held.stage.layers)
-    wanted = {n: F.mse_loss(whole(x), target).item() / MICROBATCHES for n, (x, target) in enumerate(batch())}
+    wanted = {n: F.mse_loss(whole(x), target).item() for n, (x, target) in enumerate(batch())}
     run = Iteration(rank, 0, batch())
     assert (run.losses, run.microbatches, run.loss) == ({}, (), None)
     run.reduce()
-    assert run.losses == pytest.approx(wanted)
-    assert run.loss == pytest.approx(sum(wanted.values()))
+    assert {number: total for number, (total, _) in run.losses.items()} == pytest.approx(wanted)
+    assert {count for _, count in run.losses.values()} == {1.0}
+    assert run.loss == pytest.approx(sum(wanted.values()) / MICROBATCHES)
     assert sorted(run.microbatches) == list(range(MICROBATCHES))
 
 

@@ -182,7 +182,7 @@ def test_a_loss_may_wait_too() -> None:
     """A last stage's loss and targets are saved like all else."""
     tokens, found = torch.arange(16).reshape(2, 8), []
     for waiting in (set[int](), {0}):
-        stage = TorchStage(models()[0], language_model_loss, 0.5)
+        stage = TorchStage(models()[0], language_model_loss)
         stage.host(waiting, HostStaging())
         stage.forward(0, tokens, tokens + 1)
         stage.backward(0)

@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.presets import GptConfig
 from rtk.runners.torch.deferral import DeferredLinear
-from rtk.runners.torch.stage import TorchStage
+from rtk.runners.torch.stage import TorchStage, loss_and_count
 from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
 
 WIDTH = 6
@@ -254,6 +254,13 @@ def test_loss_must_be_a_scalar() -> None:
     stage = TorchStage([nn.Linear(WIDTH, 2)], lambda output, target: (output - target) ** 2)
     with pytest.raises(InvalidInputError, match="not a scalar"):
         stage.forward(0, torch.randn(2, WIDTH), torch.randn(2, 2))
+
+
+@pytest.mark.parametrize("returned", [torch.tensor(3), (torch.ones(2), 1), (torch.ones(()), torch.ones(2)), "no", None])
+def test_a_loss_is_a_scalar_or_a_sum_and_a_count(returned: object) -> None:
+    """Whatever else a loss returns is refused in words."""
+    with pytest.raises(InvalidInputError, match="the loss"):
+        loss_and_count(returned)
 
 
 def test_failed_backward_leaves_the_store_closed() -> None:

@@ -1,0 +1,473 @@
+"""A training as its user declares it: the class `Training`, and the scripts that hold one.
+
+It stands at the root because it hands the runners' workers the profilers' models.
+"""
+
+import copy
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
+
+from .runners.program import Sending
+from .runners.training import TrainingConfig, sizes_of
+from .schemas.errors import InvalidInputError, RtkError
+from .schemas.profile import DataType, ModelForm, form_of
+from .schemas.text import with_article
+
+if TYPE_CHECKING:
+    import torch
+
+    from .profilers.models.model import Model
+    from .runners.torch.held_stage import OptimizerFactory
+    from .runners.torch.iteration import Batch
+    from .runners.torch.stage import Loss
+    from .runners.torch.task import Task
+    from .schemas.plan import Plan
+
+Precision = Literal["fp32", "bf16", "bf16-autocast", "bf16-master"]
+Buffers = Literal["lowest", "mean"]
+
+# What the parameters are made as for each; masters and casts are the stage's.
+PARAMETERS: dict[Precision, DataType] = {
+    "fp32": "fp32",
+    "bf16": "bf16",
+    "bf16-autocast": "fp32",
+    "bf16-master": "bf16",
+}
+BYTES = 256  # words that a model of bytes must know
+
+
+class Feed(Protocol):
+    """Gives the micro-batches of an iteration, chosen by iteration and number and never by who asks."""
+
+    def batch(self, iteration: int) -> "Batch":
+        """The micro-batches of one iteration, by global number."""
+        ...
+
+
+@runtime_checkable
+class Data(Protocol):
+    """What a feed is made from, once it is known what one micro-batch is."""
+
+    def feed(self, microbatch_size: int, sequence_length: int | None, microbatches: int, seed: int) -> Feed:
+        """The feed of a training.
+
+        Args:
+            microbatch_size: samples in a micro-batch.
+            sequence_length: tokens in a sample; None: nobody has said.
+            microbatches: of one iteration.
+            seed: of the choice of samples.
+        """
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same for all workers, by the names that a refusal tells."""
+        ...
+
+
+@runtime_checkable
+class ModelSource(Protocol):
+    """What makes a whole model, with a loss of its own."""
+
+    def load(self, microbatch_size: int | None, sequence_length: int | None, seed: int, form: ModelForm) -> "Model":
+        """The model, equal at every call, with values or with what fills it; arguments as of `load_model`."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same for all workers, by the names that a refusal tells."""
+        ...
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A model by the name that `rtk run --model` takes.
+
+    Attributes:
+        name: a preset, `file.py:factory`, or a config.json.
+    """
+
+    name: str
+
+    def load(self, microbatch_size: int | None, sequence_length: int | None, seed: int, form: ModelForm) -> "Model":
+        """As `load_model`."""
+        from .profilers.models.load import load_model
+
+        return load_model(self.name, microbatch_size, sequence_length, seed, form, filled=False)
+
+    def settings(self) -> dict[str, Any]:
+        """The name."""
+        return {"model": self.name}
+
+
+@dataclass(frozen=True)
+class TextFiles:
+    """The bytes of text files.
+
+    Attributes:
+        paths: of the files; none: Python's own library.
+    """
+
+    paths: tuple[str, ...] = ()
+
+    def feed(self, microbatch_size: int, sequence_length: int | None, microbatches: int, seed: int) -> Feed:
+        """A `ByteCorpus`."""
+        from .runners.torch.data.corpus import ByteCorpus
+
+        if sequence_length is None:
+            raise InvalidInputError(
+                "nothing says how many bytes a sample has", where="sequence_length", fix="give a sequence length"
+            )
+        return ByteCorpus(self.paths, microbatch_size, sequence_length, seed)
+
+    def settings(self) -> dict[str, Any]:
+        """The paths."""
+        return {"data": [*self.paths]}
+
+
+class Training:
+    """What is trained, and how; `rtk run plan.json --script train.py` trains it and goes on when workers fail.
+
+    Args:
+        model: a function that returns the layers (an nn.Sequential or a list), or a module that `cut` cuts; or the
+            layers or the module themselves, which every worker copies; or what loads a whole model (`ModelSource`).
+            A function is called with torch's generator seeded.
+        data: what gives the micro-batches (`Data`, or a `Feed` that is ready).
+        loss: maps (output, target) of a micro-batch to its mean, a scalar, or to (sum, count); None: the model's own,
+            or cross entropy where targets are whole numbers, else the mean squared error.
+        microbatch_size: samples in a micro-batch; None: as in the profile behind the plan.
+        sequence_length: tokens in a sample; None: as in that profile.
+        optimizer: makes the optimizer of the parameters that it is given; None: AdamW with torch's defaults.
+        schedule: maps the number of steps taken to the factor of the learning rates.
+        clip_norm: the largest norm of the gradients of all parameters together; None: they are not clipped.
+        precision: of parameters and computation; None: as in the profile behind the plan.
+        evaluate: what is evaluated, and how often; None: nothing.
+        collate: makes (inputs, targets) of the samples of a micro-batch.
+        cut: names of the modules that are layers, such as `model.layers.*`.
+        seed: of all randomness.
+        buffers: which of the peers' buffers, such as BatchNorm's running means, are saved and handed on.
+
+    Raises:
+        InvalidInputError: an argument cannot be what it is.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        data: Any,
+        loss: "Loss | None" = None,
+        microbatch_size: int | None = None,
+        sequence_length: int | None = None,
+        optimizer: "OptimizerFactory | None" = None,
+        schedule: Callable[..., Any] | None = None,
+        clip_norm: float | None = None,
+        precision: Precision | None = None,
+        evaluate: Any = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        cut: str | None = None,
+        seed: int = 0,
+        buffers: Buffers = "lowest",
+    ) -> None:
+        for name, function in (("loss", loss), ("optimizer", optimizer), ("schedule", schedule), ("collate", collate)):
+            if function is not None and not callable(function):
+                raise _wrong(name, f"{function!r} cannot be called", "give a function")
+        for name, size in (("microbatch_size", microbatch_size), ("sequence_length", sequence_length)):
+            if size is not None and not (isinstance(size, int) and size >= 1):
+                raise _wrong(name, f"{size!r} is no size", "give a whole number from 1 on")
+        if not isinstance(seed, int) or seed < 0:
+            raise _wrong("seed", f"{seed!r} is no seed", "give a whole number from 0 on")
+        if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0 and isfinite(clip_norm)):
+            raise _wrong("clip_norm", f"{clip_norm!r} is no norm", "give a number above 0, or None for no clipping")
+        if precision not in (None, *get_args(Precision)):
+            raise _wrong("precision", f"{precision!r} is none", f"take one of {', '.join(get_args(Precision))}")
+        if buffers not in get_args(Buffers):
+            raise _wrong("buffers", f"{buffers!r} is no rule", f"take one of {', '.join(get_args(Buffers))}")
+        if not isinstance(data, Data) and not callable(getattr(data, "batch", None)):
+            kind = with_article(type(data).__name__)
+            raise _wrong("data", f"{kind} gives no micro-batches", "give text files, tokens, or what has batch()")
+        self.model, self.data, self.loss = model, data, loss
+        self.microbatch_size, self.sequence_length = microbatch_size, sequence_length
+        self.optimizer, self.schedule, self.clip_norm = optimizer, schedule, clip_norm
+        self.precision, self.evaluate, self.collate = precision, evaluate, collate
+        self.cut, self.seed, self.buffers = cut, seed, buffers
+        self.script: str | None = None
+        self._files: dict[str, str] = {}
+        self._settings: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, asked: TrainingConfig) -> "Training":
+        """The training that options ask for: that of a script, or of a named model.
+
+        Raises:
+            InvalidInputError: the script cannot be executed, or holds no training, or several.
+        """
+        import torch
+
+        if asked.script is not None:
+            return load_script(asked.script)
+        training = cls(
+            model=NamedModel(asked.model),
+            data=TextFiles(tuple(asked.data or ())),
+            microbatch_size=asked.microbatch_size,
+            sequence_length=asked.sequence_length,
+            optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=asked.learning_rate),
+            seed=asked.seed,
+        )
+        training._settings = asked.settings()
+        return training
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same for all workers: who differs is refused, and told in what."""
+        if self._settings is not None:
+            return self._settings
+        own = ("microbatch_size", "sequence_length", "clip_norm", "precision", "cut", "seed", "buffers")
+        told = {name: getattr(self, name) for name in own}
+        for source in (self.model, self.data):
+            told |= source.settings() if isinstance(source, ModelSource | Data) else {}
+        return {**told, **self._files}
+
+    def form(self, plan: "Plan") -> ModelForm:
+        """In which form the layers are: as in the profile behind a plan, but for what the training says itself."""
+        found = form_of(plan.planner.options)
+        dtype = found.dtype if self.precision is None else PARAMETERS[self.precision]
+        return ModelForm(self.cut or found.cut, dtype, found.checkpointing)
+
+    def load(self, plan: "Plan") -> "tuple[Model, Feed]":
+        """The model and the data, checked against a plan and each other.
+
+        Raises:
+            InvalidInputError: they do not fit.
+        """
+        from .profilers.models.model import DEFAULT_MICROBATCH_SIZE
+        from .runners.torch.runner import check_model
+
+        require_one_gpu(plan)
+        usual_size, usual_length = sizes_of(plan)
+        size, length = self.microbatch_size or usual_size, self.sequence_length or usual_length
+        if isinstance(self.model, ModelSource):
+            model = self.model.load(size, length, self.seed, self.form(plan))
+            check_model(plan, model.layers)
+            return model, self._feed(plan, model.microbatch_size, model.sequence_length, model.vocabulary)
+        size = size or DEFAULT_MICROBATCH_SIZE
+        feed = self._feed(plan, size, length, None)
+        model = self._model(size, length, self.form(plan), feed)
+        check_model(plan, model.layers)
+        return model, feed
+
+    def _feed(self, plan: "Plan", size: int, length: int | None, vocabulary: int | None) -> Feed:
+        reads_bytes = vocabulary is not None and vocabulary >= BYTES and length is not None
+        if isinstance(self.data, TextFiles) and isinstance(self.model, NamedModel) and not reads_bytes:
+            raise InvalidInputError(
+                f"the model does not read bytes: its vocabulary must be {BYTES} or more",
+                where="--model",
+                fix="for other data, train it from a script of your own: --script",
+            )
+        if isinstance(self.data, Data):
+            return self.data.feed(size, length, plan.total_microbatches(), self.seed)
+        feed: Feed = self.data
+        return feed
+
+    def _model(self, size: int, length: int | None, form: ModelForm, feed: Feed) -> "Model":
+        """The model of what the user has made, tried on the first micro-batch."""
+        from torch import nn
+
+        from .profilers.models.load import model_of
+        from .profilers.models.model import UserModel, failed_in_file, layers_of, seeded
+
+        source = self.script or "Training"
+        name = f"{source}:{getattr(self.model, '__name__', 'model')}"
+        made = self.model
+        if isinstance(made, nn.Module) or not callable(made):
+            made = copy.deepcopy(made)
+        else:
+            try:
+                with seeded(self.seed):
+                    made = made()
+            except (Exception, SystemExit) as error:
+                raise failed_in_file("the model cannot be made", error, source) from error
+        if form.cut is not None and not isinstance(made, nn.Module):
+            raise _wrong("cut", f"{with_article(type(made).__name__)} has no modules to cut", "leave cut away")
+        modules = layers_of(made, name) if form.cut is None else [made]
+
+        def example(number: int) -> "tuple[torch.Tensor, torch.Tensor]":
+            return feed.batch(number)[0]
+
+        return model_of(name, UserModel(modules, None, self.loss, None), size, length, form, example)
+
+    def task(
+        self,
+        plan: "Plan",
+        name: str,
+        *,
+        secret: bytes = b"",
+        device: "torch.device | str" = "cpu",
+        hostname: str = "127.0.0.1",
+        others: Sequence[str] = (),
+        paced: bool = False,
+        transport: Sending = "auto",
+    ) -> "Task":
+        """What a worker of a plan trains.
+
+        Args:
+            plan: valid.
+            name: the worker's, `k/i`.
+            secret, device, hostname, others, paced, transport: as of `Task`.
+
+        Raises:
+            InvalidInputError: the model or the data do not fit the plan.
+        """
+        import torch
+
+        from .runners.torch.task import Task
+
+        model, feed = self.load(plan)
+        made = [model.layers]
+        usual: OptimizerFactory = torch.optim.AdamW
+        return Task(
+            name=name,
+            plan=plan,
+            make_layers=lambda: made.pop() if made else self.load(plan)[0].layers,
+            loss=model.loss if self.loss is None else self.loss,
+            optimizer=self.optimizer or usual,
+            batch=feed.batch,
+            settings={**self.settings(), "paced": paced, "transport": transport},
+            secret=secret,
+            device=device,
+            hostname=hostname,
+            others=tuple(others),
+            paced=paced,
+            seed=self.seed,
+            transport=transport,
+            fill=model.fill,
+            names=model.names,
+        )
+
+
+def _wrong(name: str, what: str, fix: str) -> InvalidInputError:
+    return InvalidInputError(what, where=f"Training({name}=…)", fix=fix)
+
+
+def require_one_gpu(plan: "Plan") -> None:
+    """Raise InvalidInputError unless every stage of a plan is on one GPU, as a worker is."""
+    for t, template in enumerate(plan.templates):
+        for i, stage in enumerate(template.stages):
+            if stage.tensor_parallel > 1:
+                raise InvalidInputError(
+                    f"a stage of template {template.name} is on {stage.tensor_parallel} GPUs; a worker computes on one",
+                    where=f"/templates/{t}/stages/{i}/tensor_parallel",
+                    fix="plan from a profile with costs at tensor_parallel 1 only",
+                )
+
+
+# A script that holds a training.
+
+
+_executing: list[str] = []  # the script under way
+
+
+def load_script(path: str) -> Training:
+    """The training that a script declares.
+
+    The script is executed under its own name, not as `__main__`, with its folder first where modules are looked for and
+    an empty command line, and with torch's generator seeded, so that layers made outside of a function are equal for
+    all workers. Relative paths in it are from the current folder, as when Python runs it.
+
+    Args:
+        path: of the script.
+
+    Returns:
+        The training, which knows the digests of the script and of the modules beside it that were imported.
+
+    Raises:
+        InvalidInputError: there is no such script, it cannot be executed, or it holds no training, or several.
+    """
+    file = Path(path)
+    try:
+        source = file.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(
+            f"the script cannot be read: {error.strerror}", where=path, fix="check the path"
+        ) from None
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    before = {*sys.modules}
+    module = _execute(file, source)
+    found = {id(one): (name, one) for name, one in vars(module).items() if isinstance(one, Training)}
+    if len(found) != 1:
+        names = ", ".join(name for name, _ in found.values())
+        raise InvalidInputError(
+            f"the script holds {f'{len(found)} trainings: {names}' if found else 'no Training'}",
+            where=path,
+            fix="have one `training = Training(…)` at its top level" if not found else "leave one of them",
+        )
+    (_, training), *_ = found.values()
+    training.script = path
+    training._files = {file.name: hashlib.sha256(source).hexdigest(), **_digests_beside(folder, before, module)}
+    return training
+
+
+def _execute(file: Path, source: bytes) -> ModuleType:
+    """Execute a script as a module, which is found under its name, as what is unpickled needs it."""
+    from .profilers.models.model import failed_in_file, line_in_file, seeded
+
+    known = sys.modules.get(file.stem)
+    is_free = known is None or getattr(known, "__file__", None) == str(file.resolve())
+    is_name = file.stem.isidentifier() and file.stem not in sys.stdlib_module_names
+    name = file.stem if is_free and is_name else f"rtk_script_{file.stem}"
+    spec = importlib.util.spec_from_loader(name, loader=None, origin=str(file.resolve()))
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    module.__file__ = str(file.resolve())
+    sys.modules[name] = module
+    line, sys.argv = sys.argv, [str(file)]
+    _executing.append(str(file))
+    try:
+        with seeded(0), without_groups():
+            exec(compile(source, str(file), "exec"), vars(module))
+    except RtkError as error:
+        error.where = ", ".join(filter(None, (line_in_file(error, str(file)), error.where)))
+        raise
+    except (Exception, SystemExit) as error:
+        raise failed_in_file("the script cannot be executed", error, str(file)) from error
+    finally:
+        _executing.pop()
+        sys.argv = line
+    return module
+
+
+def _digests_beside(folder: str, before: set[str], script: ModuleType) -> dict[str, str]:
+    """The digests of modules beside a script that it has imported, by their paths there."""
+    found = {}
+    for name in sorted({*sys.modules} - before - {script.__name__}):
+        place = Path(folder, *name.split("."))
+        for path in (place.with_suffix(".py"), place / "__init__.py"):
+            if getattr(sys.modules[name], "__file__", None) == str(path):
+                found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+@contextmanager
+def without_groups() -> Iterator[None]:
+    """In here `torch.distributed.init_process_group` is refused: it would wait for ever for workers that fail."""
+    import torch.distributed
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise InvalidInputError(
+            "the script calls torch.distributed.init_process_group, and rtk connects the workers itself",
+            fix="leave it away: who trains what is the plan's, and groups change when workers fail",
+        )
+
+    usual = torch.distributed.init_process_group
+    torch.distributed.init_process_group = refuse
+    try:
+        yield
+    finally:
+        torch.distributed.init_process_group = usual
