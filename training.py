@@ -49,7 +49,7 @@ class ModelSource(Protocol):
     """What makes a whole model, with a loss of its own."""
 
     def load(self, microbatch_size: int | None, sequence_length: int | None, seed: int, form: ModelForm) -> "Model":
-        """The model, equal at every call; arguments as of `load_model` (profilers/models/load.py)."""
+        """The model, equal at every call, with values or with what fills it; arguments as of `load_model`."""
         ...
 
     def settings(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class NamedModel:
         """As `load_model`."""
         from .profilers.models.load import load_model
 
-        return load_model(self.name, microbatch_size, sequence_length, seed, form)
+        return load_model(self.name, microbatch_size, sequence_length, seed, form, filled=False)
 
     def settings(self) -> dict[str, Any]:
         """The name."""
@@ -367,6 +367,8 @@ class Training:
             paced=paced,
             seed=self.seed,
             transport=transport,
+            fill=model.fill,
+            names=model.names,
         )
 
 
