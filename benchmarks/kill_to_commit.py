@@ -7,8 +7,8 @@ Both sides train benchmarks/mlp_training.py with AdamW on 128 rows a worker and 
 worker paces its computation to the same 0.4 s for its 128 rows, so that more of them than cores can be compared.
 SIGKILL hits at a random moment of a step, each time a job of its own. A step counts as the next one if it is without
 the worker that was killed. torchft runs one process a replica group, as its train_ddp.py does: ProcessGroupGloo,
-DistributedDataParallel, OptimizerWrapper, a lighthouse with the settings named; it has no pipelines, so that PP 2 x DP 2
-has no row of its.
+DistributedDataParallel, OptimizerWrapper, a lighthouse with the settings named; it has no pipelines, and so no row of PP
+2 x DP 2.
 
 * kill_to_commit_s: from the signal to the next step that is taken.
 * rows_lost: of the rows that the schedule had for the eight steps after the kill and those that failed on the way, how

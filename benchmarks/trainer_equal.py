@@ -2,8 +2,8 @@
 
 `python benchmarks/trainer_equal.py [--steps 100] [-o FILE]`, in an environment that has accelerate beside rtk[hf].
 
-A small Llama in float32 with accumulation over 8 micro-batches, of which unlike numbers of targets count, clipping at 1,
-a cosine schedule with a warm-up, and AdamW that decays matrices only. The Trainer runs it in one process; rtk as two
+A small Llama in float32 with accumulation over 8 micro-batches, of which unlike numbers of targets count, clipping at
+1, a cosine schedule with a warm-up, and AdamW that decays matrices only. The Trainer runs it in one process; rtk as two
 pipelines of two stages, once undisturbed, and once with a worker killed halfway, which joins again.
 """
 
