@@ -121,7 +121,9 @@ class Bench:
         self.device = torch.device(device, 0) if device == "cuda" else torch.device("cpu")
         self.gpu = self._gpu()
         self.dtype: DataType = "fp32" if self.device.type == "cpu" else "bf16"
-        self.sizes = (1, 32) if small else (None, None)  # samples of a micro-batch, tokens of a sample
+        self.sizes: tuple[int | None, int | None] = (
+            (1, 32) if small else (None, None)
+        )  # samples of a micro-batch, tokens of a sample
         self.models = {"gpt-tiny": "gpt-tiny"}
         if not small:
             self.models = {}
@@ -141,7 +143,8 @@ class Bench:
 
     def load(self, model: str) -> Model:
         """A model in this bench's type."""
-        return load_model(model, *self.sizes, form=ModelForm(dtype=self.dtype))
+        size, length = self.sizes
+        return load_model(model, size, length, form=ModelForm(dtype=self.dtype))
 
     def profile(self, model: Model) -> Profile:
         """Measured on the first device."""
@@ -240,7 +243,7 @@ def delegates(bench: Bench) -> dict[str, Any]:
     for _ in range(1 if bench.small else 3):  # in turns
         for kind in kinds:
             times[kind] += iteration_times(bench, made, model, kind)
-    medians = {kind: statistics.median(found) for kind, found in times.items()}
+    medians: dict[str, float] = {kind: statistics.median(found) for kind, found in times.items()}
     return {**medians, "overhead": medians["delegated"] / medians["direct"] - 1}
 
 

@@ -73,9 +73,9 @@ def with_trainer(folder: Path, steps: int) -> dict[str, Any]:
             return found
 
     class Listen(TrainerCallback):  # type: ignore[misc,unused-ignore]
-        def on_log(self, *_: Any, logs: dict[str, Any], **__: Any) -> None:
-            if "grad_norm" in logs:
-                norms.append(float(logs["grad_norm"]))
+        def on_log(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            if "grad_norm" in named["logs"]:
+                norms.append(float(named["logs"]["grad_norm"]))
 
     arguments = TrainingArguments(
         output_dir=str(folder / "trainer"),
