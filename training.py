@@ -345,6 +345,7 @@ class Training:
             paced=paced,
             seed=self.seed,
             transport=transport,
+            clip_norm=self.clip_norm,
         )
 
 

@@ -38,6 +38,7 @@ class Checkpoint:
         files: in the order of their layers, which do not overlap.
         job: settings of the run, such as the model's name.
         missing: the layers [first, stop) that no file holds.
+        steps: of the optimizer in those iterations, of which some may have been skipped; None: as many as iterations.
     """
 
     iteration: Index
@@ -48,6 +49,7 @@ class Checkpoint:
     files: tuple[CheckpointFile, ...]
     job: dict[str, Any] = field(default_factory=dict)
     missing: tuple[Layers, ...] = ()
+    steps: Index | None = None
 
     FORMAT: ClassVar[str] = "rtk.checkpoint"
     OPTIONAL: ClassVar[frozenset[str]] = frozenset()

@@ -385,7 +385,8 @@ def _resumed(job: Job, folder: str) -> Job:
             f"the checkpoint's plan had {manifest.total_microbatches} micro-batches an iteration, "
             f"this one has {job.plan.total_microbatches()}: the data go on from other samples"
         )
-    return replace(job, first_iteration=manifest.iteration, resume=str(path.resolve()))
+    taken = manifest.iteration if manifest.steps is None else manifest.steps
+    return replace(job, first_iteration=manifest.iteration, resume=str(path.resolve()), taken=taken)
 
 
 def _trace(plan: Plan, path: str | None) -> Trace | None:

@@ -40,6 +40,9 @@ class TorchStage:
         loss: maps (output, target) to a scalar, or (sum, count); a last stage's, and only there. Gradients are those
             of the sum: whoever knows the counts of all micro-batches divides by them (`HeldStage.step`).
         is_split: whether I and W will run; B alone is cheaper without deferral, by 0.1 ms a linear layer.
+
+    Attributes:
+        does_count: whether the loss has said how much it counts; False before it was first asked.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class TorchStage:
     ) -> None:
         self.layers = nn.ModuleList(layers)
         self.loss = loss
+        self.does_count = False
         self._store = GradientStore()
         self._forwards: dict[Hashable, _Forward] = {}
         self._deferred: dict[Hashable, Sequence[DeferredGradient | ParkedGradient]] = {}
@@ -111,7 +115,9 @@ class TorchStage:
             if (target is None) != (self.loss is None):
                 raise RuntimeFailedError("a target must be given at the stage that has the loss, and only there")
             if self.loss is not None and target is not None:
-                output, count = loss_and_count(self.loss(output, target))
+                told = self.loss(output, target)
+                self.does_count = isinstance(told, tuple)
+                output, count = loss_and_count(told)
                 given = torch.stack([output.detach().reshape(()).double(), count.to(output.device)])
         if torch.is_grad_enabled():
             edge = get_gradient_edge(output) if output.requires_grad else None

@@ -9,6 +9,7 @@ from torch import nn
 
 from ...schemas.plan import Plan, Worker
 from ..program import Sending
+from .evaluation import HeldOut
 from .held_stage import OptimizerFactory
 from .iteration import Batch
 from .stage import Loss
@@ -22,7 +23,7 @@ class Task:
         name: the worker's, `k/i`.
         plan: that it was started with.
         make_layers: makes all layers of the model, equal on every worker and at every call.
-        loss: maps (output, target) of a micro-batch to its mean loss, a scalar.
+        loss: maps (output, target) of a micro-batch to its mean loss, a scalar, or to (sum, count).
         optimizer: makes the optimizer of a stage's parameters.
         batch: the micro-batches of an iteration.
         settings: what must be the same for all workers; kept in checkpoints.
@@ -33,6 +34,8 @@ class Task:
         paced: let every operation last what the plan says.
         seed: of dropout and the like.
         transport: which links have delegates (plane.py, `delegated_peers`).
+        clip_norm: the largest norm of the gradients of the whole model with which to step; None: they are not clipped.
+        evaluation: what to evaluate on, and when; None: nothing is evaluated.
     """
 
     name: str
@@ -49,6 +52,8 @@ class Task:
     paced: bool = False
     seed: int = 0
     transport: Sending = "auto"
+    clip_norm: float | None = None
+    evaluation: HeldOut | None = None
 
     def worker(self) -> Worker:
         """The worker in the plan that it was started with."""
