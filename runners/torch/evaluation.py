@@ -65,7 +65,7 @@ def evaluate(rank: Rank, data: HeldOut, iteration: int) -> dict[int, tuple[float
     """
     total = rank.plan.total_microbatches()
     found: dict[int, tuple[float, float]] = {}
-    with torch.no_grad(), _in_evaluation(rank.held):
+    with _as_it_was(rank.held), rank.held.stage.evaluating():
         for turn, first in enumerate(range(0, data.microbatches, total)):
             program = forward_only(rank, min(total, data.microbatches - first))
             alone = replace(rank, program=program, record=lambda span: None, before=None, transfers=None)
@@ -140,16 +140,10 @@ class _Shifted:
 
 
 @contextmanager
-def _in_evaluation(held: HeldStage) -> Iterator[None]:
-    """Modules are in evaluation mode, and afterwards as they were, and so are buffers."""
-    layers = held.stage.layers
-    training = [module for module in layers.modules() if module.training]
-    before = [(buffer, buffer.clone()) for buffer in layers.buffers()]
-    layers.eval()
+def _as_it_was(held: HeldStage) -> Iterator[None]:
+    """What is done inside leaves no trace in buffers; gradients are 0 afterwards."""
+    held.begin()
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
-        for buffer, value in before:
-            buffer.copy_(value)
+        held.reset()

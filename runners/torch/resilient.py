@@ -86,7 +86,7 @@ from ..resilience.worker_rules import (
 )
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
 from .boundaries import boundary_samples
-from .checkpoint import read_state, take_over, write_part
+from .checkpoint import read_tied_state, take_over, write_part
 from .evaluation import evaluate
 from .faults import Injection
 from .held_stage import HeldStage, SpareLayers
@@ -95,6 +95,7 @@ from .iteration import Iteration, Rank, splits_backward
 from .plane import Plane, reach, see_everybody
 from .rendezvous import connect, in_thread
 from .task import Task
+from .ties import ties_of, trained_together
 from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
 
 # How a worker's main thread, which waits in gloo most of the time, learns that its epoch is over.
@@ -203,8 +204,8 @@ class Activity:
         match instruction:
             case Receive(_, source):
                 self.be("waiting", instruction, (source,))
-            case AllReduce(parts=parts):
-                self.be("waiting", instruction, sorted({rank for part in parts for rank in part.ranks}))
+            case AllReduce():
+                self.be("waiting", instruction, sorted({rank for group in instruction.groups for rank in group}))
             case _:
                 self.be("computing", instruction)
 
@@ -297,6 +298,7 @@ class ResilientWorker:
         self._task = task
         layers = task.make_layers()
         self._boundaries = boundary_samples(layers, task.batch(0)[0][0])
+        self._ties = ties_of(layers)
         self._spare = SpareLayers(layers)
         self._held = self._build(layers, task.plan, task.worker())
         self._warm_up()
@@ -427,6 +429,7 @@ class ResilientWorker:
                 iteration.step(terms)
             case UndoStep():
                 self._held.restore()
+                self._held.reset()
             case SavePart(folder, iteration, layers):
                 return save_part(self._held, layers, folder, iteration)
             case PublishWhole(message):
@@ -438,7 +441,7 @@ class ResilientWorker:
     def _connect(self, epoch: Epoch, rank: int) -> None:
         """Have the stage of this worker's place, and meet the others."""
         self._activity.be("preparing", "its stage")
-        program, held = _program(epoch.plan), self._held
+        program, held = self._program(epoch.plan), self._held
         plan, worker = program.plan, program.workers[rank]
         if held.layers_range != plan.stage_of(worker).layers:
             # Values are made anew only where nobody has any.
@@ -468,7 +471,11 @@ class ResilientWorker:
             self._task.device,
             is_last=worker.stage == len(stages) - 1,
             clip_norm=self._task.clip_norm,
+            ties=self._ties,
         )
+
+    def _program(self, plan: str) -> Program:
+        return _program(plan, trained_together(self._ties))
 
     def _copy_state(self, epoch: Epoch, rank: int) -> Ready:
         """Have the state of the place's layers: as it is, made anew, from the stage held so far, or from others."""
@@ -481,13 +488,13 @@ class ResilientWorker:
             copied = take_over(epoch.copies, rank, self._plane.direct, before, held, waits)
         elif held is not before and epoch.resume is not None:  # else as the layers were made
             held.prime_optimizer()
-            held.load(read_state(Path(epoch.resume), held.layers_range))
+            held.load(read_tied_state(Path(epoch.resume), held.layers_range, self._ties))
         self._activity.be("preparing", "checksums")
         sums: dict[int, str] = {}
         if copied:
             sums = held.checksums(copied) | (before.checksums(copied) if before not in (None, held) else {})
         self._held = held
-        self._rank = self._rank_in(_program(epoch.plan), rank, self._plane)
+        self._rank = self._rank_in(self._program(epoch.plan), rank, self._plane)
         return Ready(epoch.epoch, held.layers_range, tuple(sorted(sums.items())))
 
     def _rank_in(self, program: Program, number: int, plane: Plane) -> Rank:
@@ -618,8 +625,8 @@ def told(losses: Mapping[int, tuple[float, float]]) -> tuple[MicrobatchLoss, ...
 
 
 @lru_cache(maxsize=8)
-def _program(plan: str) -> Program:
-    return lower(plan_of(plan))
+def _program(plan: str, ties: tuple[tuple[int, ...], ...]) -> Program:
+    return lower(plan_of(plan), ties)
 
 
 # A worker's part in the job's checkpoints, of which resilience/membership.py is the coordinator's.
