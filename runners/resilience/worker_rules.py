@@ -280,6 +280,11 @@ class WorkerRules:
         self._thread = self._live()
         self.action: Action = next(self._thread)
 
+    @property
+    def taken(self) -> int:
+        """Steps in the state that it holds, one that can be undone included."""
+        return self._taken + (self._undoable is not None and self._undoable > self.committed)
+
     def go_on(self, result: Any = None) -> None:
         """The action is done.
 

@@ -36,11 +36,12 @@ from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Batch as Batch
-from .iteration import Agreement, Iteration, Rank, groups_of, meet, splits_backward
+from .iteration import Agreement, Iteration, Rank, groups_of, meet, reads_of, splits_backward
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
 from .stage import Loss, TorchStage
 from .staging import HostStaging
+from .task import Fill
 from .ties import ties_of, trained_together
 from .transport import Transport
 
@@ -59,6 +60,7 @@ class StepResult:
         start_s, end_s: when it began and ended.
         count: what the mean is taken over.
         grad_norm: of the gradients of the mean, before they are clipped; None as the loss.
+        learning_rate: of the step, in the optimizer's first group; None where this rank has nothing to train.
         skipped: a gradient was not finite, and nobody has stepped.
     """
 
@@ -67,7 +69,8 @@ class StepResult:
     start_s: float
     end_s: float
     count: float
-    grad_norm: float | None = None
+    grad_norm: float | None
+    learning_rate: float | None
     skipped: bool = False
 
 
@@ -91,6 +94,8 @@ class PlanRunner:
         seed: of dropout and the like in the layers, which depend on (seed, iteration, micro-batch, layer) only.
         transport: which links have delegates: with "auto" those of which the plan says a delay.
         clip_norm: the largest norm of the gradients of the whole model with which to step; None: they are not clipped.
+        fill: gives the layers [first, stop) their values where their parameters are on the meta device; of this rank's
+            stage only.
 
     Raises:
         InvalidInputError: the plan is not valid, or does not fit the model or the number of ranks.
@@ -112,6 +117,7 @@ class PlanRunner:
         seed: int = 0,
         transport: Sending = "auto",
         clip_norm: float | None = None,
+        fill: Fill | None = None,
     ) -> None:
         require_valid(plan, "the plan")
         ties = ties_of(layers)
@@ -135,6 +141,8 @@ class PlanRunner:
         self.spans: list[Span] = []
         self._program = program
         self._everyone = tuple(range(len(program.workers)))
+        if fill is not None:
+            fill(layers, plan.stage_of(self.worker).layers)
         self._held = self._hold(layers, loss, optimizer, program.instructions[self.rank], clip_norm)
         self._store = _environment_store() if store is None else store
         self._delegated = delegated_peers(transport, program, self.rank)
@@ -146,6 +154,11 @@ class PlanRunner:
     def stage(self) -> TorchStage:
         """This rank's stage; `stage.layers` are its layers."""
         return self._held.stage
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The micro-batches of which this rank needs inputs or targets, by global number, in the order of need."""
+        return reads_of(self._program, self.rank)
 
     @property
     def gradients(self) -> FlatGradients:
@@ -168,7 +181,8 @@ class PlanRunner:
         (found,) = agreed
         self._taken += found.is_finite
         terms, is_skipped = found.terms, not found.is_finite
-        return StepResult(run.number, found.loss, start_s, self.now_s(), terms.count, terms.norm, is_skipped)
+        known = (terms.count, terms.norm, self._held.learning_rate, is_skipped)
+        return StepResult(run.number, found.loss, start_s, self.now_s(), *known)
 
     def evaluate(self, data: HeldOut) -> tuple[float | None, float]:
         """Evaluate the model as it is on held-out micro-batches; collective.

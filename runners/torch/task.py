@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...schemas.plan import Plan, Worker
+from ...schemas.checkpoint import HuggingFaceNames
+from ...schemas.plan import Layers, Plan, Worker
 from ..program import Sending
 from .evaluation import HeldOut
 from .held_stage import OptimizerFactory
 from .iteration import Batch
 from .stage import Loss
+
+Fill = Callable[[Sequence[nn.Module], Layers], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +39,9 @@ class Task:
         transport: which links have delegates (plane.py, `delegated_peers`).
         clip_norm: the largest norm of the gradients of the whole model with which to step; None: they are not clipped.
         evaluation: what to evaluate on, and when; None: nothing is evaluated.
+        fill: gives the layers [first, stop) of those that `make_layers` made, or of a copy of them, the values of their
+            parameters, which are on the meta device until then; None: all layers are made with values.
+        names: what the model's tensors are called in files of Hugging Face's; kept in checkpoints.
     """
 
     name: str
@@ -54,6 +60,8 @@ class Task:
     transport: Sending = "auto"
     clip_norm: float | None = None
     evaluation: HeldOut | None = None
+    fill: Fill | None = None
+    names: HuggingFaceNames | None = None
 
     def worker(self) -> Worker:
         """The worker in the plan that it was started with."""

@@ -21,9 +21,10 @@ from ..resilience.progress import INTERRUPTED
 from ..resilience.protocol import End, Failed, Hello, Leaving, Returning
 from ..resilience.wire import parse_address
 from ..training import NOT_BEFORE
+from .data.provider import Provider
 from .rendezvous import MeetingPlace
 from .resilient import ResilientWorker
-from .runner import PlanRunner
+from .runner import PlanRunner, StepResult
 from .task import Task
 
 LAST_WORDS_S = 1.0
@@ -71,6 +72,8 @@ def be_worker(make_task: Callable[[str], Task], addresses: list[str], patience_s
         raise
     finally:
         link.close()
+        if isinstance(task.batch, Provider):
+            task.batch.close()
         for place in (meeting, *besides):
             place.close()
     if (
@@ -182,6 +185,7 @@ class PlainJob:
             seed=task.seed,
             transport=task.transport,
             clip_norm=task.clip_norm,
+            fill=task.fill,
         )
         self._batch, self._evaluation = task.batch, task.evaluation
         self.reports_loss = self._runner.reports_loss()
@@ -201,7 +205,7 @@ class PlainJob:
         for iteration in range(iterations):
             if self._evaluation is not None and self._evaluation.is_due_before(iteration):
                 last_end_s = self._evaluate(iteration, tell)
-            result = self._runner.step(self._batch(iteration))
+            result = self._step(iteration)
             begun_s = result.start_s if last_end_s is None else last_end_s
             times.append(IterationTime(iteration, result.end_s - begun_s, is_first=not times))
             last_end_s = result.end_s
@@ -215,6 +219,7 @@ class PlainJob:
                     skipped=result.skipped,
                     count=result.count,
                     grad_norm=result.grad_norm,
+                    learning_rate=result.learning_rate,
                 )
             )
         if self._evaluation is not None:
@@ -231,9 +236,17 @@ class PlainJob:
         tell(ModelEvaluated(epoch=0, iteration=iteration, loss=loss, count=count, seconds=ended_s - begun_s))
         return ended_s
 
+    def _step(self, iteration: int) -> StepResult:
+        if isinstance(self._batch, Provider):
+            for one in (iteration, iteration + 1):
+                self._batch.prefetch(one, self._runner.reads)
+        return self._runner.step(self._batch(iteration))
+
     def end(self, timeline: str | None) -> None:
         """Write what all workers executed, where that is asked for, and leave the group."""
         measured = None if timeline is None else self._runner.timeline()
         if timeline is not None and measured is not None:
             write_document(timeline, measured)
         self._runner.close()
+        if isinstance(self._batch, Provider):
+            self._batch.close()
