@@ -69,7 +69,7 @@ def evaluate(rank: Rank, data: HeldOut, iteration: int) -> dict[int, tuple[float
         for turn, first in enumerate(range(0, data.microbatches, total)):
             program = forward_only(rank, min(total, data.microbatches - first))
             alone = replace(rank, program=program, record=lambda span: None, before=None, transfers=None)
-            run = ForwardPass(alone, iteration, _Shifted(data.batch, first), turn)
+            run = HeldOutPass(alone, iteration, _Shifted(data.batch, first), turn)
             run.reduce()
             # Of two turns messages are told apart, and no queue is to hold more.
             rank.transport.flush(sum(isinstance(one, Send) for one in alone.instructions))
@@ -104,7 +104,7 @@ def forward_only(rank: Rank, microbatches: int) -> Program:
     return replace(rank.program, instructions=tuple(kept))
 
 
-class ForwardPass(Iteration):
+class HeldOutPass(Iteration):
     """The F of held-out micro-batches.
 
     Args:

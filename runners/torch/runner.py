@@ -35,8 +35,8 @@ from .gradients import FlatGradients
 from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
-from .iteration import Batch as Batch
 from .iteration import Agreement, Iteration, Rank, groups_of, meet, reads_of, splits_backward
+from .iteration import Batch as Batch
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
 from .stage import Loss, TorchStage
@@ -44,7 +44,6 @@ from .staging import HostStaging
 from .task import Fill
 from .ties import ties_of, trained_together
 from .transport import Transport
-
 
 Result = TypeVar("Result")
 
