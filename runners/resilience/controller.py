@@ -49,6 +49,9 @@ from .wire import make_secret
 Announcements = Callable[[Announcement], None]
 Adviser = Callable[[Plan, JobConfig], JobAdvice]
 
+# Within it a second Ctrl-C is the first one: torchrun passes on what a terminal has sent to all its processes.
+TWICE_S = 0.3
+
 # What another coordinator of the same job may have otherwise.
 OF_A_COORDINATOR = ("heartbeat_limit_s", "stall_limit_s", "timeline", "metrics")
 
@@ -149,12 +152,14 @@ class JobController:
         host: str,
         port: int,
         is_ready: Callable[[Server], None],
+        stops: Sequence[int] = (signal.SIGINT,),
     ) -> None:
         """Listen, and lead the job until its end.
 
         Args:
             announce, secret, journal, host, port: as for `server`.
             is_ready: is told the coordinator once it listens.
+            stops: the signals that stop the job.
 
         Raises:
             RuntimeFailedError: training could not go on.
@@ -164,7 +169,7 @@ class JobController:
         is_ready(server)
         try:
             # Workers elsewhere are to hear that it is over; they would wait for another coordinator.
-            with heeding(server, (signal.SIGINT,), partial(server.finish, INTERRUPTED, "interrupted")):
+            with heeding(server, stops, partial(server.finish, INTERRUPTED, "interrupted")):
                 finished = server.run()
         finally:
             if journal is not None:
@@ -289,14 +294,15 @@ def heeding(server: Server, numbers: Sequence[int], end_at_once: Callable[[], No
         numbers: the signals.
         end_at_once: called from the handler.
     """
-    asked: list[int] = []
+    asked_s: list[float] = []
 
     def hear(number: int, frame: object) -> None:
-        if not asked:
+        now_s = time.monotonic()
+        if not asked_s:
             server.stop()
-        elif number == signal.SIGINT:
+        elif number == signal.SIGINT and now_s > asked_s[-1] + TWICE_S:
             end_at_once()
-        asked.append(number)
+        asked_s.append(now_s)
 
     usual: list[Any] = [signal.SIG_DFL, signal.default_int_handler]
     is_main = threading.current_thread() is threading.main_thread()
