@@ -74,7 +74,7 @@ def command(
     trained = asked.settled()
     is_supervisor = is_rank(bool(coordinator))
     read = read_valid_plan(plan, profile)
-    training = training_of(read, trained)
+    training = training_of(read, trained, None if coordinator else how.iterations)
     options = ["--debug"] if SETTINGS.debug else []
     if coordinator:
         _refuse_what_a_coordinator_decides(how)
@@ -123,7 +123,7 @@ def _report(plan: "Plan", training: TrainingConfig, how: JobConfig, tokens: int 
     if tokens is None and training.microbatch_size and training.sequence_length:
         tokens = plan.total_microbatches() * training.microbatch_size * training.sequence_length
     facts = RunFacts(plan, training.script or training.model, tokens, training.paced, how.iterations)
-    return RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics)
+    return RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics, log_to=how.log_to)
 
 
 def _addresses(given: list[str]) -> list[str]:

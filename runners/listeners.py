@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from queue import Full, Queue
 from typing import Any
 
@@ -83,10 +84,8 @@ class _Listener:
 
     def close(self, limit_s: float) -> None:
         """Wait until everything is heard, but no longer than so."""
-        try:
+        with suppress(Full):
             self._waiting.put(None, timeout=limit_s)
-        except Full:
-            pass
         self._thread.join(limit_s)
         if self._thread.is_alive():
             self._say_once("late", "has not heard the last events: it does not return")

@@ -21,6 +21,7 @@ from ..resilience.wire import parse_address
 from ..resilience.worker_rules import Turn
 from ..supervisor import BEGUN, ENDED, tell_supervisor
 from ..training import NOT_BEFORE
+from .data.provider import Provider
 from .rendezvous import MeetingPlace
 from .resilient import ResilientWorker
 from .task import Task
@@ -85,6 +86,8 @@ def be_worker(
         raise wrong from error
     finally:
         link.close()
+        if isinstance(task.batch, Provider):
+            task.batch.close()
         for place in (meeting, *besides):
             place.close()
     tell_supervisor(ENDED, end.exit_code)
