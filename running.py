@@ -18,6 +18,7 @@ from .schemas.errors import InvalidInputError, require_package
 from .schemas.text import known
 
 if TYPE_CHECKING:
+    from .runners.log_writers import LogWriter
     from .runners.resilience.controller import JobController, LocalJob
     from .runners.resilience.events import Announcement
     from .runners.resilience.server import Server
@@ -145,8 +146,9 @@ def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: S
     try:
         from .training import Training
 
-        controller, feed = controller_of(plan, how), Training.of(training).load(plan)[1]
-        return LocalJob(controller, feed.tokens_of(plan), [*training.arguments(), *options], nursery)
+        controller, trained = controller_of(plan, how), Training.of(training)
+        feed = trained.load(plan)[1]
+        return LocalJob(controller, feed.tokens_of(plan), [*training.arguments(), *options], nursery, trained.logs())
     except BaseException:
         nursery.close()
         raise
@@ -234,6 +236,21 @@ def work(
             )
 
         be_worker(make_task, addresses, patience_s, trained.explain)
+
+
+def logs_of(script: str | None) -> "list[LogWriter]":
+    """What a script wants to be told of its job; nothing where there is no script.
+
+    Raises:
+        InvalidInputError: as of `load_script`.
+    """
+    if script is None:
+        return []
+    require_script(script)
+    require_package("torch")
+    from .training import load_script
+
+    return load_script(script).logs()
 
 
 def supervise(

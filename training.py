@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .profilers.models.model import Model
+    from .runners.log_writers import LogWriter
     from .runners.torch.data.provider import Provider
     from .runners.torch.held_stage import OptimizerFactory
     from .runners.torch.stage import Loss
@@ -211,6 +212,12 @@ class Training:
             return listener
 
         return listening
+
+    def logs(self) -> "list[LogWriter]":
+        """What tells the listeners of `on`, beside a coordinator; nothing where there are none."""
+        from .runners.listeners import Listeners
+
+        return [Listeners(self.listeners)] if self.listeners else []
 
     def run(self) -> NoReturn:
         """At the end of a script, under `if __name__ == "__main__"`: be `rtk run --script` of it, in this process.

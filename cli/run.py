@@ -8,7 +8,7 @@ import typer
 
 from ..runners.processes import arguments_of
 from ..runners.training import COORDINATOR, SECRET, JobConfig, TrainingConfig, first_beyond, name_of_rank, training_of
-from ..running import local_job, supervise, work
+from ..running import local_job, logs_of, supervise, work
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.quantities import DURATION
@@ -17,6 +17,9 @@ from .options import InjectOptions, ProfileOption, TrainingOptions, read_valid_p
 from .run_output import RunFacts, RunReport, saying_how_to_go_on
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..runners.log_writers import LogWriter
     from ..schemas.plan import Plan
 
 
@@ -96,13 +99,14 @@ def command(
         given = secret_of(secret_file) if secret_file or os.environ.get(SECRET) else None
         if name != read.live_workers()[0].name:
             sys.exit(supervise(read, training, how, name, secret=given, options=options))
-        with saying_how_to_go_on(how.checkpoint), _report(read, training, how, None, common) as report:
+        logs = logs_of(training.script)
+        with saying_how_to_go_on(how.checkpoint), _report(read, training, how, None, common, logs) as report:
             supervise(read, training, how, name, secret=given, options=options, announce=report.report)
     else:
         local = local_job(read, training, how, options)
         with (
             saying_how_to_go_on(how.checkpoint),
-            _report(read, training, how, local.tokens, common) as report,
+            _report(read, training, how, local.tokens, common, local.logs) as report,
         ):
             local.run(report.report)
 
@@ -119,11 +123,20 @@ def _refuse_what_a_coordinator_decides(how: JobConfig) -> None:
         )
 
 
-def _report(plan: "Plan", training: TrainingConfig, how: JobConfig, tokens: int | None, common: Common) -> RunReport:
+def _report(
+    plan: "Plan",
+    training: TrainingConfig,
+    how: JobConfig,
+    tokens: int | None,
+    common: Common,
+    logs: "Sequence[LogWriter]",
+) -> RunReport:
     if tokens is None and training.microbatch_size and training.sequence_length:
         tokens = plan.total_microbatches() * training.microbatch_size * training.sequence_length
     facts = RunFacts(plan, training.script or training.model, tokens, training.paced, how.iterations)
-    return RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics, log_to=how.log_to)
+    return RunReport(
+        facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics, log_to=how.log_to, logs=logs
+    )
 
 
 def _addresses(given: list[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from queue import Full, Queue
 from typing import Any
@@ -36,7 +36,7 @@ def _kinds(of: type[Any]) -> Iterator[type[Any]]:
 
 
 class Listeners:
-    """All listeners of a training; use it as a context, which waits for the last ones a little.
+    """All listeners of a training: a log (log_writers.py) that is kept by functions.
 
     Args:
         listeners: names of events, none for all, with the function that hears of them.
@@ -45,18 +45,17 @@ class Listeners:
     def __init__(self, listeners: Sequence[tuple[Sequence[str], Callable[[dict[str, Any]], Any]]]) -> None:
         self._each = [_Listener(names, function) for names, function in listeners]
 
-    def tell(self, event: dict[str, Any]) -> None:
-        """Tell everybody whom it concerns; never waits."""
+    def write(self, said: Mapping[str, Any], words: str | None) -> None:
+        """Tell everybody whom an event concerns; never waits."""
         for one in self._each:
-            one.tell(event)
+            one.tell(said)
 
-    def __enter__(self) -> "Listeners":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Wait until everything is heard, but not for long; again does nothing."""
         deadline_s = time.monotonic() + LAST_WORDS_S
         for one in self._each:
             one.close(max(0.0, deadline_s - time.monotonic()))
+        self._each = []
 
 
 class _Listener:
@@ -71,7 +70,7 @@ class _Listener:
         self._thread = threading.Thread(target=self._run, name=f"listener {self._name}", daemon=True)
         self._thread.start()
 
-    def tell(self, event: dict[str, Any]) -> None:
+    def tell(self, event: Mapping[str, Any]) -> None:
         if self._names and event["event"] not in self._names:
             return
         since_s = self._since_s

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...schemas.checkpoint import Checkpoint
 from ...schemas.conditions import Conditions
@@ -46,6 +46,9 @@ from .protocol import DataPosition, Hello, Job, Welcome
 from .rules import CoordinatorRules
 from .server import Finished, Limits, Server, Surroundings
 from .wire import make_secret
+
+if TYPE_CHECKING:
+    from ..log_writers import LogWriter
 
 Announcements = Callable[[Announcement], None]
 Adviser = Callable[[Plan, JobConfig], JobAdvice]
@@ -454,14 +457,23 @@ class LocalJob:
         tokens: of one iteration.
         arguments: the workers' command line behind the plan.
         nursery: forks them, and is closed at the end.
+        logs: what a script wants to be told of the job, beside whoever runs it.
 
     Attributes:
         tokens: of one iteration.
+        logs: as given.
     """
 
-    def __init__(self, controller: JobController, tokens: int, arguments: Sequence[str], nursery: Nursery) -> None:
+    def __init__(
+        self,
+        controller: JobController,
+        tokens: int,
+        arguments: Sequence[str],
+        nursery: Nursery,
+        logs: "Sequence[LogWriter]" = (),
+    ) -> None:
         self._controller, self.tokens, self._arguments = controller, tokens, list(arguments)
-        self._nursery = nursery
+        self._nursery, self.logs = nursery, list(logs)
 
     def run(self, announce: Announcements) -> list[Announcement]:
         """Lead it until its end, and give all that has happened.
