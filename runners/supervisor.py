@@ -192,29 +192,35 @@ def _listens(address: tuple[str, int]) -> bool:
     return True
 
 
-def introduce(nursery: "Nursery", told: Mapping[str, str]) -> dict[str, str]:
+def introduce(nursery: "Nursery", told: Mapping[str, str], is_told: threading.Event) -> dict[str, str]:
     """Have all ranks of a torchrun job know what its first one tells, through torchrun's own store.
 
     Args:
         nursery: forks the process that reaches the store, which needs torch.
         told: by rank 0, for its environment; nothing on others.
+        is_told: to leave: then it is broken off.
 
     Returns:
-        What was told.
+        What was told; nothing where it is broken off.
 
     Raises:
         RuntimeFailedError: the store, or a rank, does not answer.
     """
     hears, tells = os.pipe()
-    with WorkerProcesses(nursery) as processes, os.fdopen(hears) as answer:
+    os.set_blocking(hears, False)
+    with WorkerProcesses(nursery) as processes:
         try:
             process = processes.start("introduction", [], dict(told), INTRODUCTION, {1: tells})
         finally:
             os.close(tells)
+        while (code := process.poll()) is None:
+            if is_told.wait(TICK_S):
+                process.send_signal(signal.SIGKILL)
+                os.close(hears)
+                return {}
+    with os.fdopen(hears) as answer:
         text = answer.read()
-        while process.poll() is None:
-            time.sleep(0.01)
-    if process.poll() or not text:
+    if code or not text:
         raise RuntimeFailedError(
             "the ranks of this job do not find each other through torchrun's store",
             where="MASTER_ADDR, MASTER_PORT",

@@ -66,6 +66,9 @@ def require_as_many(plan: "Plan") -> None:
         )
 
 
+LEFT = 128 + signal.SIGTERM  # the exit code of a rank that was told to end before it had a worker
+
+
 class TorchrunRank:
     """One process of a torchrun job.
 
@@ -99,7 +102,10 @@ class TorchrunRank:
         with dying_with_parent(_die), tempfile.TemporaryFile() as plan:
             plan.write(canonical(self._plan))
             plan.flush()
-            supervisor = self._start(self._told(), plan.fileno())
+            told = self._told()
+            if not told:
+                return LEFT
+            supervisor = self._start(told, plan.fileno())
             code, may_go_on = supervisor.run()
             if code and may_go_on and not self._is_told.is_set():
                 supervisor.outlast()
@@ -126,9 +132,9 @@ class TorchrunRank:
             try:
                 controller.lead(announce, self._secret, None, _own_host(), 0, is_ready, (signal.SIGINT, signal.SIGTERM))
             finally:
+                self._leave()
                 for thread in threads:
                     thread.join(GRACE_S)
-                self._leave()
         return 0
 
     def _work_beside(self, server: "Server", plan: int) -> None:
@@ -137,7 +143,8 @@ class TorchrunRank:
             given = {GIVEN: "1"} if SECRET in os.environ else {}
             assert self._secret is not None
             told = {COORDINATOR: server.address, SECRET: self._secret.decode()}
-            introduce(self._nursery, {**told, **given})
+            if not introduce(self._nursery, {**told, **given}, self._is_told):
+                return
             code, may_go_on = self._start(told, plan).run()
         except RtkError as error:
             server.finish(error.exit_code, error.what)
@@ -148,7 +155,7 @@ class TorchrunRank:
     def _told(self) -> dict[str, str]:
         """Where the coordinator is, and the secret: as given, or as rank 0 tells."""
         if not self._addresses:
-            return introduce(self._nursery, {})
+            return introduce(self._nursery, {}, self._is_told)
         assert self._secret is not None
         return {COORDINATOR: ",".join(self._addresses), SECRET: self._secret.decode()}
 
