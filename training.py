@@ -6,6 +6,7 @@ It stands at the root because it hands the runners' workers the profilers' model
 import copy
 import hashlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args, runtime_checkable
 
 from .runners.program import Sending
 from .runners.training import EVAL_EVERY, TrainingConfig, sizes_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .profilers.models.model import Model
+    from .runners.log_writers import LogWriter
     from .runners.torch.data.provider import Provider
     from .runners.torch.evaluation import HeldOut
     from .runners.torch.held_stage import OptimizerFactory
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from .runners.torch.task import Task
     from .schemas.plan import Plan
 
+Listener = Callable[[dict[str, Any]], Any]
 Precision = Literal["fp32", "bf16", "bf16-autocast", "bf16-master"]
 Buffers = Literal["lowest", "mean"]
 
@@ -190,6 +193,7 @@ class Training:
         self.optimizer, self.schedule, self.clip_norm = optimizer, schedule, clip_norm
         self.precision, self.evaluate, self.collate = precision, evaluate, collate
         self.cut, self.seed, self.buffers, self.loader_workers = cut, seed, buffers, loader_workers
+        self.listeners: list[tuple[tuple[str, ...], Listener]] = []
         self.script: str | None = None
         self._files: dict[str, str] = {}
         self._settings: dict[str, Any] | None = None
@@ -217,6 +221,67 @@ class Training:
         )
         training._settings = asked.settings()
         return training
+
+    def on(self, *events: str) -> Callable[[Listener], Listener]:
+        """Decorate a function that is told of events, as dicts with the fields of docs/resilience.md.
+
+        It is called beside the coordinator, in a thread of its own: it may take its time, and what it raises is said
+        once, and stops nothing.
+
+        Args:
+            events: their names, such as "iteration", "evaluation" or "failure"; none: all.
+
+        Raises:
+            InvalidInputError: there is no such event.
+        """
+        from .runners.listeners import require_events
+
+        require_events(events)
+
+        def listening(listener: Listener) -> Listener:
+            self.listeners.append((events, listener))
+            return listener
+
+        return listening
+
+    def logs(self) -> "list[LogWriter]":
+        """What tells the listeners of `on`, beside a coordinator; nothing where there are none."""
+        from .runners.listeners import Listeners
+
+        return [Listeners(self.listeners)] if self.listeners else []
+
+    def run(self) -> NoReturn:
+        """At the end of a script, under `if __name__ == "__main__"`: be `rtk run --script` of it, in this process.
+
+        The script's own arguments are those of `rtk run`; the plan may also come from RTK_PLAN, the coordinator from
+        RTK_COORDINATOR and RTK_SECRET, the place from RTK_WORKER, RANK or SLURM_PROCID.
+
+        Raises:
+            InvalidInputError: it is called while rtk executes the script, or by what is no script.
+        """
+        if _executing:
+            raise InvalidInputError(
+                "the script calls run() when it is imported",
+                fix='write `if __name__ == "__main__":` before it',
+            )
+        main = sys.modules["__main__"]
+        script = getattr(main, "__file__", None)
+        if script is None:
+            raise InvalidInputError(
+                "run() executes a script, and this is none",
+                where="Training.run",
+                fix="write it into a file; or train step by step: training.step(plan, iterations)",
+            )
+        if not any(one is self for one in vars(main).values()):
+            raise InvalidInputError(
+                "run() is for the training that the script itself holds",
+                where=script,
+                fix="name it at the script's top level: training = Training(…)",
+            )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        command = [sys.executable, "-m", "rtk.cli.main", "run", "--script", script, *sys.argv[1:]]
+        os.execv(sys.executable, command)
 
     def settings(self) -> dict[str, Any]:
         """What must be the same for all workers: who differs is refused, and told in what."""
@@ -371,6 +436,27 @@ class Training:
         if form.cut is not None and not isinstance(made, nn.Module):
             raise _wrong("cut", f"{with_article(type(made).__name__)} has no modules to cut", "leave cut away")
         return layers_of(made, name) if form.cut is None else [made]
+
+    def explain(self, error: Exception) -> InvalidInputError | None:
+        """What is wrong with the training where its own code has raised an error; None where that may be the machine.
+
+        Args:
+            error: that a worker has met.
+        """
+        import torch
+
+        from .profilers.models.model import failed_in_file, line_in_file
+
+        file = self.script or (self.model.name.rpartition(":")[0] if isinstance(self.model, NamedModel) else "")
+        if isinstance(error, RtkError | OSError | MemoryError | torch.AcceleratorError | torch.OutOfMemoryError):
+            return None
+        if "backward through the graph a second time" in str(error):
+            return InvalidInputError(
+                "a layer or the loss calls backward(), and the passes backward are the plan's",
+                where=line_in_file(error, file) or file,
+                fix="return the loss, and leave backward(), step() and zero_grad() to rtk",
+            )
+        return failed_in_file("training fails", error, file) if file and line_in_file(error, file) else None
 
     def task(
         self,

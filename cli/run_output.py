@@ -427,6 +427,7 @@ class RunReport:
         quiet: no text.
         metrics: append the JSON lines to this file too, each as soon as it is said.
         log_to: other logs, such as `tensorboard:FOLDER`.
+        logs: further ones.
         live: whether text is a live view; by default on a terminal, and not in CI.
         now: seconds since 1970.
 
@@ -442,13 +443,14 @@ class RunReport:
         quiet: bool = False,
         metrics: str | Path | None = None,
         log_to: Iterable[str] | None = None,
+        logs: Iterable[LogWriter] = (),
         live: bool | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._story = RunStory(facts)
         self._as_json, self._quiet = as_json, quiet
         self._logs: list[LogWriter] = [] if metrics is None else [JsonLinesLog(Path(metrics))]
-        self._logs += log_writers(log_to)
+        self._logs += [*log_writers(log_to), *logs]
         self._now = now
         is_live = (wants_live_view() if live is None else live) and not as_json and not quiet
         self._view = self._live_view() if is_live else None
