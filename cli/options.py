@@ -26,14 +26,12 @@ from ..schemas.quantities import (
     print_percent,
     print_time,
 )
-from ..schemas.text import listed
 from .console import Common, Output, Seed, Writes, emit, quantity, working, wrote
 
 if TYPE_CHECKING:
     from ..planners.scheduling.solve import Effort
     from ..schemas.conditions import LinkPlace
     from ..schemas.plan import Place, Plan, Prediction
-    from ..schemas.profile import HoldsBytes
 
 
 @dataclass(frozen=True)
@@ -271,7 +269,6 @@ def present(
     common: Common,
     lines: Iterable[str] = (),
     require_optimal: bool = False,
-    layers: "Sequence[HoldsBytes]" = (),
 ) -> None:
     """Write a plan, and say what it promises, what its solver has proven, and these lines.
 
@@ -281,7 +278,6 @@ def present(
         common: the common options.
         lines: more of what there is to say.
         require_optimal: whether a proof is required.
-        layers: the model's; `rtk run` cannot train those that share a matrix and are in different stages.
 
     Raises:
         LimitReachedError: a proof is required, and there is none.
@@ -289,7 +285,7 @@ def present(
     from ..planners.scheduling.solve import OPTION
 
     emit(made, output, common.as_json)
-    for line in (summary(made), *own_proof(made), *absurd_delays(made), *lines, *ties_apart(made, layers)):
+    for line in (summary(made), *own_proof(made), *absurd_delays(made), *lines):
         remark(line)
     wrote(output, f"rtk simulate {output}")
     own = made.planner.options.get(OPTION)
@@ -300,19 +296,6 @@ def present(
             f"{own['solver']} has not proven the plan optimal itself",
             where="--require-optimal",
             fix="the plan is written all the same; raise --time-limit, or leave --solver out: any proof will do then",
-        )
-
-
-def ties_apart(made: "Plan", layers: "Sequence[HoldsBytes]") -> Iterator[str]:
-    """A line on layers that share a matrix, where stages of a plan keep them apart; nothing where none are."""
-    from ..schemas.profile import UNTIE, ties_across
-
-    apart = {tie for one in made.templates for tie in ties_across(layers, [stage.layers for stage in one.stages])}
-    if apart:
-        pairs = listed(f"{earlier} and {later}" for earlier, later in sorted(apart))
-        yield (
-            f"warning: layers {pairs} share a matrix (tied weights) and are in different stages: `rtk run` cannot "
-            f"train that yet; to run it, {UNTIE}"
         )
 
 

@@ -21,6 +21,7 @@ from ...schemas.plan import Layers
 from ..checkpoint import MANIFEST, read_manifest, refuse_partial, reporting_failure, write_durably, writing_folder
 from ..resilience.protocol import Copy
 from .held_stage import HeldStage
+from .ties import Tie
 from .transport import Transport
 
 State = dict[str, torch.Tensor]
@@ -109,6 +110,32 @@ def read_state(path: Path, layers: Layers) -> State:
     for file in manifest.files:
         if file.layers[0] < stop and first < file.layers[1]:
             state.update(_read_file(path / file.name, file, layers))
+    return state
+
+
+def read_tied_state(path: Path, layers: Layers, ties: Sequence[Tie]) -> State:
+    """As `read_state`, of a model with ties; versions up to 0.2 saved what layers share with the first of them only.
+
+    Args:
+        path: as of `read_state`.
+        layers: as of `read_state`.
+        ties: of the model.
+    """
+    state = read_state(path, layers)
+    for one in ties:
+        first, own = one.places[0]
+        lacking = {
+            layer: name for layer, name in reversed(one.places) if layers[0] <= layer < layers[1] and layer != first
+        }
+        for layer, name in lacking.items():
+            if f"{layer}.{name}" not in state:
+                saved = f"{first}.{own}"
+                shared = read_state(path, (first, first + 1)).items()
+                state |= {
+                    f"{layer}.{name}{key.removeprefix(saved)}": value
+                    for key, value in shared
+                    if key == saved or key.startswith(f"{saved}/")
+                }
     return state
 
 

@@ -83,7 +83,7 @@ from ..resilience.worker_rules import (
 )
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
 from .boundaries import boundary_samples
-from .checkpoint import read_state, take_over, write_part
+from .checkpoint import read_tied_state, take_over, write_part
 from .faults import Injection
 from .held_stage import HeldStage, SpareLayers
 from .hosting import hosted
@@ -91,6 +91,7 @@ from .iteration import Iteration, Rank, splits_backward
 from .plane import Plane, reach, see_everybody
 from .rendezvous import connect, in_thread
 from .task import Task
+from .ties import ties_of, trained_together
 from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
 
 # How a worker's main thread, which waits in gloo most of the time, learns that its epoch is over.
@@ -199,8 +200,8 @@ class Activity:
         match instruction:
             case Receive(_, source):
                 self.be("waiting", instruction, (source,))
-            case AllReduce(parts=parts):
-                self.be("waiting", instruction, sorted({rank for part in parts for rank in part.ranks}))
+            case AllReduce():
+                self.be("waiting", instruction, sorted({rank for group in instruction.groups for rank in group}))
             case _:
                 self.be("computing", instruction)
 
@@ -293,6 +294,7 @@ class ResilientWorker:
         self._task = task
         layers = task.make_layers()
         self._boundaries = boundary_samples(layers, task.batch(0)[0][0])
+        self._ties = ties_of(layers)
         self._spare = SpareLayers(layers)
         self._held = self._build(layers, task.plan, task.worker())
         self._warm_up()
@@ -418,6 +420,7 @@ class ResilientWorker:
                 iteration.step()
             case UndoStep():
                 self._held.restore()
+                self._held.reset()
             case SavePart(folder, iteration, layers):
                 return save_part(self._held, layers, folder, iteration)
             case PublishWhole(message):
@@ -429,7 +432,7 @@ class ResilientWorker:
     def _connect(self, epoch: Epoch, rank: int) -> None:
         """Have the stage of this worker's place, and meet the others."""
         self._activity.be("preparing", "its stage")
-        program, held = _program(epoch.plan), self._held
+        program, held = self._program(epoch.plan), self._held
         plan, worker = program.plan, program.workers[rank]
         if held.layers_range != plan.stage_of(worker).layers:
             # Values are made anew only where nobody has any.
@@ -458,7 +461,11 @@ class ResilientWorker:
             self._task.optimizer,
             self._task.device,
             is_last=worker.stage == len(stages) - 1,
+            ties=self._ties,
         )
+
+    def _program(self, plan: str) -> Program:
+        return _program(plan, trained_together(self._ties))
 
     def _copy_state(self, epoch: Epoch, rank: int) -> Ready:
         """Have the state of the place's layers: as it is, made anew, from the stage held so far, or from others."""
@@ -471,13 +478,13 @@ class ResilientWorker:
             copied = take_over(epoch.copies, rank, self._plane.direct, before, held, waits)
         elif held is not before and epoch.resume is not None:  # else as the layers were made
             held.prime_optimizer()
-            held.load(read_state(Path(epoch.resume), held.layers_range))
+            held.load(read_tied_state(Path(epoch.resume), held.layers_range, self._ties))
         self._activity.be("preparing", "checksums")
         sums: dict[int, str] = {}
         if copied:
             sums = held.checksums(copied) | (before.checksums(copied) if before not in (None, held) else {})
         self._held = held
-        self._rank = self._rank_in(_program(epoch.plan), rank, self._plane)
+        self._rank = self._rank_in(self._program(epoch.plan), rank, self._plane)
         return Ready(epoch.epoch, held.layers_range, tuple(sorted(sums.items())))
 
     def _rank_in(self, program: Program, number: int, plane: Plane) -> Rank:
@@ -588,8 +595,8 @@ class ResilientWorker:
 
 
 @lru_cache(maxsize=8)
-def _program(plan: str) -> Program:
-    return lower(plan_of(plan))
+def _program(plan: str, ties: tuple[tuple[int, ...], ...]) -> Program:
+    return lower(plan_of(plan), ties)
 
 
 # A worker's part in the job's checkpoints, of which resilience/membership.py is the coordinator's.

@@ -23,7 +23,6 @@ from ...schemas.check import require_valid
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Plan, Worker
-from ...schemas.profile import UNTIE
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Send, Sending, lower
 from .delegates import Delegates
@@ -39,6 +38,7 @@ from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
 from .stage import Loss, TorchStage
 from .staging import HostStaging
+from .ties import ties_of, trained_together
 from .transport import Transport
 
 
@@ -93,7 +93,8 @@ class PlanRunner:
         transport: Sending = "auto",
     ) -> None:
         require_valid(plan, "the plan")
-        program = lower(plan)
+        ties = ties_of(layers)
+        program = lower(plan, trained_together(ties))
         self.plan = plan
         self.rank = _environment("RANK", len(program.workers)) if rank is None else rank
         processes = _environment("WORLD_SIZE", len(program.workers)) if world_size is None else world_size
@@ -155,6 +156,7 @@ class PlanRunner:
 
         def reduce(run: Iteration) -> None:
             run.reduce()
+            self._held.commit_buffers()
             self._transport.flush()
 
         return self._run(batch, reduce)
@@ -307,28 +309,15 @@ class PlanRunner:
 
 
 def check_model(plan: Plan, layers: Sequence[nn.Module]) -> None:
-    """Raise InvalidInputError unless every template's stages cover the model, and share no parameter."""
+    """Raise InvalidInputError unless every template's stages cover the model."""
     for number, template in enumerate(plan.templates):
-        where = f"/templates/{number}/stages"
         needed = template.stages[-1].layers[1]
         if len(layers) != needed:
             raise InvalidInputError(
                 f"the plan places {needed} layers, the model has {len(layers)}",
-                where=where,
+                where=f"/templates/{number}/stages",
                 fix="plan from a profile of this model",
             )
-        owner: dict[nn.Parameter, tuple[int, int]] = {}  # the stage and the layer that have it first
-        for index, stage in enumerate(template.stages):
-            for place in range(*stage.layers):
-                for parameter in layers[place].parameters():
-                    first, earlier = owner.setdefault(parameter, (index, place))
-                    if first != index:
-                        raise InvalidInputError(
-                            f"layers {earlier} and {place} share a matrix (tied weights), and are in stages {first} "
-                            f"and {index}: that cannot be trained yet",
-                            where=where,
-                            fix=UNTIE,
-                        )
 
 
 def _environment(name: str, workers: int) -> int:

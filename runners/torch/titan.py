@@ -204,6 +204,9 @@ class _TrainersOptimizer(torch.optim.Optimizer):
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__(parameters, {})
 
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Do nothing: the trainer steps."""
+
 
 def _with_a_layer_a_stage(plan: Plan) -> Plan:
     """The plan of a model whose layers are the plan's stages, as torchtitan's parts are."""

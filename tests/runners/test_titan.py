@@ -47,9 +47,7 @@ def make_plan(schedule: Schedule, pipelines: int = 1) -> Plan:
 def let_torchtitan_run_on_cpus() -> None:
     """What torchtitan 0.3.0 wants of a GPU, or of a nightly torch."""
     nothing = SimpleNamespace(
-        **dict.fromkeys(
-            ("set_device", "reset_peak_memory_stats", "empty_cache", "synchronize"), lambda *_, **__: None
-        ),
+        **dict.fromkeys(("set_device", "reset_peak_memory_stats", "empty_cache", "synchronize"), lambda *_, **__: None),
         device_count=lambda: 1,
         current_device=lambda: 0,
         get_device_name=lambda *_: "cpu",
