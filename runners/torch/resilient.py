@@ -412,7 +412,7 @@ class ResilientWorker:
     def _change(self, action: Action) -> Saved | Published | None:
         """Do what concerns this worker's own state."""
         match action:
-            case TakeStep(_, can_be_undone):
+            case TakeStep(_, can_be_undone, _):
                 iteration, self._iteration = self._iteration, None
                 assert iteration is not None
                 if can_be_undone:
