@@ -1,6 +1,6 @@
 """From a model's name to its layers, its loss, and examples to feed it with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -147,9 +147,7 @@ def model_of(
         InvalidInputError: the modules cannot be cut, or do not work on an example.
     """
     in_type(user.modules, form.dtype)
-    modules = (module for layer in user.modules for module in layer.modules())
-    first = next((module for module in modules if any(True for _ in module.parameters(recurse=False))), None)
-    vocabulary = first.num_embeddings if isinstance(first, nn.Embedding) else None
+    first, vocabulary = _first(user.modules), vocabulary_of(user.modules)
     if vocabulary is not None:
         sequence_length = sequence_length or DEFAULT_SEQUENCE_LENGTH
     fix = SUIT_FILE if example is None else SUIT_DATA
@@ -180,6 +178,18 @@ def model_of(
     except Exception as error:
         raise _does_not_work(model.name, error, fix) from error
     return model
+
+
+def _first(modules: Iterable[nn.Module]) -> nn.Module | None:
+    """The first module with parameters of its own."""
+    inner = (module for layer in modules for module in layer.modules())
+    return next((module for module in inner if any(True for _ in module.parameters(recurse=False))), None)
+
+
+def vocabulary_of(modules: Iterable[nn.Module]) -> int | None:
+    """How many tokens layers, or a whole module, read that begin with an embedding; None where others do."""
+    first = _first(modules)
+    return first.num_embeddings if isinstance(first, nn.Embedding) else None
 
 
 def _example(

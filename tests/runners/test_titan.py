@@ -6,32 +6,27 @@ environment, for it brings a hundred packages: `.ci/run` makes it one of its own
 
 import importlib
 import importlib.util
-import json
 import os
-import socket
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 from torch import distributed
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.torch.titan import pipelining_fn
-from rtk.runners.torch_csv import to_torch_csv, torchtitan_parallelism
-from rtk.schemas.documents import read_document, write_document
-from rtk.schemas.errors import InvalidInputError
+from rtk.runners.torch_csv import torchtitan_parallelism
+from rtk.schemas.documents import read_document
 from rtk.schemas.orders import Schedule
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 
 if __name__ != "worker":
-    from ..warm import fork
+    pass
 
 STAGES, MICROBATCHES, ROWS, LENGTH, STEPS = 2, 4, 1, 16, 3
 BLOCKS = 6  # of torchtitan's debug model
