@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 from .runners.program import Sending
-from .runners.training import TrainingConfig, sizes_of
+from .runners.training import Precision, TrainingConfig, sizes_of
 from .schemas.errors import InvalidInputError, RtkError
 from .schemas.profile import DataType, ModelForm, form_of
 from .schemas.text import with_article
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .runners.torch.task import Task
     from .schemas.plan import Plan
 
-Precision = Literal["fp32", "bf16", "bf16-autocast", "bf16-master"]
 Buffers = Literal["lowest", "mean"]
 
 # What the parameters are made as for each; masters and casts are the stage's.
@@ -160,7 +159,7 @@ class Training:
         self.cut, self.seed, self.buffers = cut, seed, buffers
         self.script: str | None = None
         self._files: dict[str, str] = {}
-        self._settings: dict[str, Any] | None = None
+        self._asked: TrainingConfig | None = None
 
     @classmethod
     def of(cls, asked: TrainingConfig) -> "Training":
@@ -169,25 +168,27 @@ class Training:
         Raises:
             InvalidInputError: the script cannot be executed, or holds no training, or several.
         """
-        import torch
+        from .runners.torch.named import schedule_of
 
         if asked.script is not None:
             return load_script(asked.script)
         training = cls(
             model=NamedModel(asked.model),
-            data=DataFiles(tuple(asked.data or ())),
+            data=DataFiles(tuple(asked.data or ()), asked.data_dtype, asked.tokenizer),
             microbatch_size=asked.microbatch_size,
             sequence_length=asked.sequence_length,
-            optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=asked.learning_rate),
+            schedule=schedule_of(asked),
+            clip_norm=asked.clip_norm,
+            precision=asked.precision,
             seed=asked.seed,
         )
-        training._settings = asked.settings()
+        training._asked = asked
         return training
 
     def settings(self) -> dict[str, Any]:
         """What must be the same for all workers: who differs is refused, and told in what."""
-        if self._settings is not None:
-            return self._settings
+        if self._asked is not None:
+            return self._asked.settings()
         own = ("microbatch_size", "sequence_length", "clip_norm", "precision", "cut", "seed", "buffers")
         told = {name: getattr(self, name) for name in own}
         if isinstance(self.model, ModelSource):
@@ -195,8 +196,11 @@ class Training:
         return {**told, **self._files}
 
     def _told(self, data: "Provider") -> dict[str, Any]:
-        """What data say of themselves, where a script gives them; options name files."""
-        return {} if self._settings is not None else {f"data: {name}": one for name, one in data.fingerprint().items()}
+        """What data say of themselves; text of which bytes are the tokens is named by options, as ever."""
+        from .runners.torch.data.corpus import ByteCorpus
+
+        is_named = self._asked is not None and isinstance(data, ByteCorpus)
+        return {} if is_named else {f"data: {name}": one for name, one in data.fingerprint().items()}
 
     def form(self, plan: "Plan") -> ModelForm:
         """In which form the layers are: as in the profile behind a plan, but for what the training says itself."""
@@ -322,19 +326,16 @@ class Training:
         Raises:
             InvalidInputError: the model or the data do not fit the plan.
         """
-        import torch
-
         from .runners.torch.task import Task
 
         model, data = self.load(plan)
         made = [model.layers]
-        usual: OptimizerFactory = torch.optim.AdamW
         return Task(
             name=name,
             plan=plan,
             make_layers=lambda: made.pop() if made else self.load(plan)[0].layers,
             loss=model.loss if self.loss is None else self.loss,
-            optimizer=self.optimizer or usual,
+            optimizer=self._optimizer_for(model.layers),
             batch=data,
             settings={**self.settings(), **self._told(data), "paced": paced, "transport": transport},
             secret=secret,
@@ -345,6 +346,14 @@ class Training:
             seed=self.seed,
             transport=transport,
         )
+
+    def _optimizer_for(self, layers: "Sequence[nn.Module]") -> "OptimizerFactory":
+        import torch
+
+        from .runners.torch.named import optimizer_of
+
+        usual: OptimizerFactory = torch.optim.AdamW if self._asked is None else optimizer_of(self._asked, layers)
+        return self.optimizer or usual
 
 
 def _wrong(name: str, what: str, fix: str) -> InvalidInputError:
