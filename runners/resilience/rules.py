@@ -497,6 +497,7 @@ class CoordinatorRules:
             skipped=self._was_skipped,
             count=terms.count,
             grad_norm=terms.norm,
+            taken=terms.taken,
         )
         self._announce(committed, iteration)
         if recovery is not None:
