@@ -48,7 +48,7 @@ class ModelSource(Protocol):
     """What makes a whole model, with a loss of its own."""
 
     def load(self, microbatch_size: int | None, sequence_length: int | None, seed: int, form: ModelForm) -> "Model":
-        """The model, equal at every call; arguments as of `load_model` (profilers/models/load.py)."""
+        """The model, equal at every call, with values or with what fills it; arguments as of `load_model`."""
         ...
 
     def settings(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class NamedModel:
         """As `load_model`."""
         from .profilers.models.load import load_model
 
-        return load_model(self.name, microbatch_size, sequence_length, seed, form)
+        return load_model(self.name, microbatch_size, sequence_length, seed, form, filled=False)
 
     def settings(self) -> dict[str, Any]:
         """The name."""
@@ -99,8 +99,8 @@ class Training:
         model: a function that returns the layers (an nn.Sequential or a list), or a module that `cut` cuts; or the
             layers or the module themselves, which every worker copies; or what loads a whole model (`ModelSource`).
             A function is called with torch's generator seeded.
-        data: rows by number: `Tokens`, or any other map-style dataset; or `DataFiles`; or a `Provider` of micro-batches
-            (runners/torch/data/provider.py).
+        data: rows by number: `Tokens`, or any other map-style dataset; or `DataFiles`; or what has
+            `batch(iteration)` and chooses by itself.
         loss: maps (output, target) of a micro-batch to its mean, a scalar, or to (sum, count); None: the model's own,
             or cross entropy where targets are whole numbers, else the mean squared error.
         microbatch_size: samples in a micro-batch; None: as in the profile behind the plan.
@@ -112,6 +112,7 @@ class Training:
         evaluate: what is evaluated, and how often; None: nothing.
         collate: makes (inputs, targets), or (inputs, targets, kwargs), of the rows of a micro-batch; None: rows are
             such pairs, and torch's default_collate stacks them.
+        loader_workers: processes of each worker that read rows ahead; 0: a thread does.
         cut: names of the modules that are layers, such as `model.layers.*`.
         seed: of all randomness.
         buffers: which of the peers' buffers, such as BatchNorm's running means, are saved and handed on.
@@ -134,6 +135,7 @@ class Training:
         precision: Precision | None = None,
         evaluate: Any = None,
         collate: Callable[[list[Any]], Any] | None = None,
+        loader_workers: int = 0,
         cut: str | None = None,
         seed: int = 0,
         buffers: Buffers = "lowest",
@@ -141,9 +143,10 @@ class Training:
         for name, function in (("loss", loss), ("optimizer", optimizer), ("schedule", schedule), ("collate", collate)):
             if function is not None and not callable(function):
                 raise _wrong(name, f"{function!r} cannot be called", "give a function")
-        for name, size in (("microbatch_size", microbatch_size), ("sequence_length", sequence_length)):
-            if size is not None and not (isinstance(size, int) and size >= 1):
-                raise _wrong(name, f"{size!r} is no size", "give a whole number from 1 on")
+        sizes = ("microbatch_size", microbatch_size, 1), ("sequence_length", sequence_length, 1)
+        for name, size, least in (*sizes, ("loader_workers", loader_workers, 0)):
+            if size is not None and not (isinstance(size, int) and size >= least):
+                raise _wrong(name, f"{size!r} is no size", f"give a whole number from {least} on")
         if not isinstance(seed, int) or seed < 0:
             raise _wrong("seed", f"{seed!r} is no seed", "give a whole number from 0 on")
         if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0 and isfinite(clip_norm)):
@@ -156,7 +159,7 @@ class Training:
         self.microbatch_size, self.sequence_length = microbatch_size, sequence_length
         self.optimizer, self.schedule, self.clip_norm = optimizer, schedule, clip_norm
         self.precision, self.evaluate, self.collate = precision, evaluate, collate
-        self.cut, self.seed, self.buffers = cut, seed, buffers
+        self.cut, self.seed, self.buffers, self.loader_workers = cut, seed, buffers, loader_workers
         self.script: str | None = None
         self._files: dict[str, str] = {}
         self._asked: TrainingConfig | None = None
@@ -208,8 +211,12 @@ class Training:
         dtype = found.dtype if self.precision is None else PARAMETERS[self.precision]
         return ModelForm(self.cut or found.cut, dtype, found.checkpointing)
 
-    def load(self, plan: "Plan") -> "tuple[Model, Provider]":
+    def load(self, plan: "Plan", provider: "Provider | None" = None) -> "tuple[Model, Provider]":
         """The model and the data, checked against a plan and each other.
+
+        Args:
+            plan: valid.
+            provider: the data, where they are there already.
 
         Raises:
             InvalidInputError: they do not fit.
@@ -218,12 +225,17 @@ class Training:
 
         require_one_gpu(plan)
         size, length = sizes_of(plan)
-        model, data = self.load_alone(size, length, self.form(plan), plan.total_microbatches())
+        model, data = self.load_alone(size, length, self.form(plan), plan.total_microbatches(), provider)
         check_model(plan, model.layers)
         return model, data
 
     def load_alone(
-        self, microbatch_size: int | None, sequence_length: int | None, form: ModelForm, microbatches: int
+        self,
+        microbatch_size: int | None,
+        sequence_length: int | None,
+        form: ModelForm,
+        microbatches: int,
+        provider: "Provider | None" = None,
     ) -> "tuple[Model, Provider]":
         """The model and the data without a plan.
 
@@ -231,6 +243,7 @@ class Training:
             microbatch_size, sequence_length: where the training does not say them.
             form: in which the layers are to be.
             microbatches: of an iteration.
+            provider: the data, where they are there already.
 
         Raises:
             InvalidInputError: they do not work, or do not fit each other.
@@ -242,31 +255,41 @@ class Training:
         if isinstance(self.model, ModelSource):
             model = self.model.load(size, length, self.seed, form)
             sizes = model.microbatch_size, microbatches, model.sequence_length
-            return model, self._provider(*sizes, model.vocabulary)
+            return model, provider or self._provider(*sizes, model.vocabulary)
         name = f"{self.script or 'Training'}:{getattr(self.model, '__name__', 'model')}"
         modules = self._modules(name, form)
         vocabulary = vocabulary_of(modules)
         length = length or (DEFAULT_SEQUENCE_LENGTH if vocabulary is not None else None)
         size = size or DEFAULT_MICROBATCH_SIZE
-        provider = self._provider(size, microbatches, length, vocabulary)
+        data = provider or self._provider(size, microbatches, length, vocabulary)
 
         def example(number: int) -> "tuple[torch.Tensor, torch.Tensor]":
-            inputs, targets, *_ = provider.batch(number)[0]
+            inputs, targets, *_ = data.batch(number)[0]
             return inputs, targets
 
-        return model_of(name, UserModel(modules, None, self.loss, None), size, length, form, example), provider
+        return model_of(name, UserModel(modules, None, self.loss, None), size, length, form, example), data
 
     def _provider(self, size: int, microbatches: int, length: int | None, vocabulary: int | None) -> "Provider":
         """What gives the micro-batches."""
-        from .runners.torch.data.feed import Feed
+        from .runners.torch.data.feed import RowFeed
         from .runners.torch.data.opening import open_provider
-        from .runners.torch.data.provider import Provider
+        from .runners.torch.data.provider import HasBatches, OwnBatches, Provider
 
         data = self.data
         if isinstance(data, Provider):
             return data
+        if isinstance(data, HasBatches):
+            return OwnBatches(data, size * (length or 0))
         if not isinstance(data, DataFiles):
-            return Feed(data, size, microbatches, seed=self.seed, collate=self.collate, vocabulary=vocabulary)
+            return RowFeed(
+                data,
+                size,
+                microbatches,
+                seed=self.seed,
+                collate=self.collate,
+                vocabulary=vocabulary,
+                loader_workers=self.loader_workers,
+            )
         if length is None:
             raise InvalidInputError(
                 "the model does not read tokens: its first layer is no embedding, and nothing says how many a sample "
@@ -333,7 +356,7 @@ class Training:
         return Task(
             name=name,
             plan=plan,
-            make_layers=lambda: made.pop() if made else self.load(plan)[0].layers,
+            make_layers=lambda: made.pop() if made else self.load(plan, data)[0].layers,
             loss=model.loss if self.loss is None else self.loss,
             optimizer=self._optimizer_for(model.layers),
             batch=data,
@@ -345,6 +368,8 @@ class Training:
             paced=paced,
             seed=self.seed,
             transport=transport,
+            fill=model.fill,
+            names=model.names,
         )
 
     def _optimizer_for(self, layers: "Sequence[nn.Module]") -> "OptimizerFactory":

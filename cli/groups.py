@@ -7,7 +7,7 @@ begins with the command's name.
 COMMANDS = {
     "Start": ("quickstart", "init", "config"),
     "Plan": ("profile", "plan", "explain", "verify"),
-    "Run": ("simulate", "run", "coordinate"),
+    "Run": ("simulate", "run", "coordinate", "checkpoint"),
     "Watch": ("monitor", "detect", "probe"),
     "Decide": ("trace", "replay", "sweep", "reproduce"),
     "Files": ("viz", "diff", "export", "import", "schema"),
@@ -59,7 +59,8 @@ PANELS = {
     "Reading the logs": ("detect --format", "--follow", "--mode", "--shortest"),
     "Solver": ("--solver", "--time-limit", "--require-optimal", "--jobs", "--seed", "--executor"),
     "Output": ("--output", "--timeline", "--metrics", "--log-to", "--html", "--json", "--terminal", "--plotly", "--md",
-               "--github", "--exit-code", "--fail-if", "--tolerance", "--markdown", "--into"),
+               "--github", "--exit-code", "--fail-if", "--tolerance", "--markdown", "--into", "--shard-size",
+               "--source"),
     "Expert": ("--profile", "--plan"),
     GENERAL: ("--quiet", "--debug", "--help", "--force", "--yes"),
 }  # fmt: skip

@@ -45,6 +45,10 @@ def load_model(
     sequence_length: int | None = None,
     seed: int = 0,
     form: ModelForm = AS_USUAL,
+    *,
+    weights: str | None = None,
+    random_weights: bool = False,
+    filled: bool = True,
 ) -> Model:
     """Make a model with parameters that follow from the seed; torch's global generator stays as it was.
 
@@ -56,22 +60,33 @@ def load_model(
         sequence_length: tokens in a sample; None for the model's default.
         seed: of the initial parameters.
         form: which of its modules are layers, in which numbers, and whether they keep their inputs only.
+        weights: of a Hugging Face model: a file of safetensors, an index of several, or the folder of either; None:
+            those beside its config, where there are any, else random ones.
+        random_weights: take random ones, whatever there is.
+        filled: whether all layers have values; else those of a Hugging Face model have none until `Model.fill`.
 
     Returns:
         The model, on the CPU.
 
     Raises:
-        InvalidInputError: the name or a size means nothing, the model cannot be cut, or the user's file does not work.
+        InvalidInputError: the name or a size means nothing, the model cannot be cut, the user's file does not work, or
+            the weights do not fit the model.
         InfeasibleError: the model does not fit into this machine's free memory; nothing has been allocated.
     """
     require_model(name)
     for value, option in ((microbatch_size, "--microbatch-size"), (sequence_length, "--sequence-length")):
         if value is not None and value < 1:
             raise InvalidInputError(f"{value} is no size", where=option, fix="give a whole number of at least 1")
+    if is_config(name):
+        return load_config(name, microbatch_size, sequence_length, seed, form, weights, random_weights, filled)
+    if weights is not None:
+        raise InvalidInputError(
+            f"weights can be given for a Hugging Face model only, and {name} is none",
+            where=weights,
+            fix="leave them away",
+        )
     if name in PRESETS:
         return _load_preset(name, PRESETS[name], microbatch_size, sequence_length, seed, form)
-    if is_config(name):
-        return load_config(name, microbatch_size, sequence_length, seed, form)
     return load_file(name, microbatch_size, sequence_length, seed, form)
 
 

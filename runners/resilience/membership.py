@@ -415,14 +415,23 @@ def stranger_to(
     if hello.plan != plan:
         return f"its plan (sha256 {hello.plan[:12]}…) is not this job's (sha256 {plan[:12]}…)"
     if settings is not None and hello.job != settings:
-        unlike = [key for key in sorted({*hello.job, *settings}) if hello.job.get(key) != settings.get(key)]
-        return f"its settings are not this job's: {', '.join(unlike)}"
+        return f"its settings are not this job's: {', '.join(_unlike(hello.job, settings))}"
     if hello.worker not in names:
         return f"the plan has no worker {hello.worker}"
     known = hello.returning
     if known is not None and progress < (known.epoch, known.committed):
         return "this coordinator does not know the run; start it with the log of the one before it"
     return None
+
+
+def _unlike(theirs: Mapping[str, Any], ours: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """Where settings differ, each by its name, after those of the settings that it is within."""
+    for key in sorted({*theirs, *ours}):
+        one, other = theirs.get(key), ours.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from _unlike(one, other, f"{within}{key}/")
+        elif one != other:
+            yield f"{within}{key}"
 
 
 def refusal_of_double(hello: Hello, waiting: Iterable[Newcomer], is_seated: bool, committed: int) -> Refused | None:

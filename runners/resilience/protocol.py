@@ -81,10 +81,22 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class DataPosition:
+    """Where a checkpoint stands in the data: `iteration` begins with `row`, counted through all passes over `rows`."""
+
+    iteration: Index
+    row: Index
+    rows: Index | None = None
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class Welcome:
     """Coordinator: you are in; beat every heartbeat_s; `now_s` is its clock, on `host`.
 
-    `inject` are the trace events that this worker plays on itself; `spans`: report what you executed and when.
+    `inject` are the trace events that this worker plays on itself; `spans`: report what you executed and when;
+    `data`: where the checkpoint stands that the job began with.
     """
 
     heartbeat_s: Seconds
@@ -92,6 +104,7 @@ class Welcome:
     host: str
     spans: bool = False
     inject: tuple[dict[str, Any], ...] = ()
+    data: DataPosition | None = None
     kind: Literal["welcome"] = "welcome"
 
     __pydantic_config__ = STRICT
@@ -526,6 +539,7 @@ class Job:
         iterations: where to stop, counted from the first iteration of all.
         first_iteration: where to begin; more than 0 after a checkpoint.
         resume: the checkpoint to begin with.
+        data: where that stands in the data; None: it does not say.
         heartbeat_limit_s: how long a worker may be silent.
         checkpoint: the folder for checkpoints.
         checkpoint_every: iterations between them; 0: it is not for their number that one is due.
@@ -540,6 +554,7 @@ class Job:
     iterations: int
     first_iteration: int = 0
     resume: str | None = None
+    data: DataPosition | None = None
     heartbeat_limit_s: float = 2.0
     checkpoint: str | None = None
     checkpoint_every: int = 0

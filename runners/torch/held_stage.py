@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -477,3 +477,31 @@ def _without_values(layer: nn.Module) -> nn.Module | None:
         *dict(layer.named_buffers(remove_duplicate=False)),
     }
     return copy.deepcopy(layer).to("meta") if tensors == set(layer.state_dict()) else None
+
+
+class LayersToFill:
+    """Layers whose parameters have no values, of which stages are made that have some.
+
+    Args:
+        layers: all layers of the model, their parameters on the meta device; they stay as they are.
+        fill: gives the layers [first, stop) of a copy their values.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], fill: Callable[[Sequence[nn.Module], Layers], None]) -> None:
+        self._layers, self._fill = list(layers), fill
+
+    def of(self, stage: Layers, *, filled: bool) -> list[nn.Module]:
+        """All layers anew, those of a stage with their values, or with room for values that are still to come."""
+        layers = copy.deepcopy(self._layers)
+        if filled:
+            self._fill(layers, stage)
+            return layers
+        room: dict[nn.Parameter, nn.Parameter] = {}
+        for layer in layers[slice(*stage)]:
+            for one in layer.parameters():
+                room[one] = nn.Parameter(torch.zeros_like(one, device="cpu"), requires_grad=one.requires_grad)
+        for module in (module for layer in layers for module in layer.modules()):
+            for name, parameter in module._parameters.items():
+                if parameter in room:
+                    module._parameters[name] = room[parameter]
+        return layers

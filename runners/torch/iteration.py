@@ -112,6 +112,11 @@ class Rank:
         return tuple(one for one in self._receives if one.source not in self.delegated)
 
     @cached_property
+    def reads(self) -> tuple[int, ...]:
+        """The micro-batches of which this rank needs inputs or targets, by global number, in the order of need."""
+        return reads_of(self.program, self.number)
+
+    @cached_property
     def tags(self) -> "Tags":
         """The messages' numbers."""
         return Tags(self.plan)
@@ -132,6 +137,15 @@ class Rank:
     @cached_property
     def _receives(self) -> tuple[Receive, ...]:
         return posting_order(self.program, self.number)
+
+
+def reads_of(program: Program, number: int) -> tuple[int, ...]:
+    """The micro-batches of which a rank needs inputs (first stages) or targets (last ones), as in `Rank.reads`."""
+    worker, tags = program.workers[number], Tags(program.plan)
+    if 0 < worker.stage < len(program.plan.template_of(worker.pipeline).stages) - 1:
+        return ()
+    forward = (one.operation for one in program.instructions[number] if isinstance(one, Compute))
+    return tuple(dict.fromkeys(tags.microbatch(one) for one in forward if one.kind == "F"))
 
 
 class Iteration:

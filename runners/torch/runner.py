@@ -33,11 +33,12 @@ from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Batch as Batch
-from .iteration import Iteration, Rank, groups_of, meet, splits_backward
+from .iteration import Iteration, Rank, groups_of, meet, reads_of, splits_backward
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
 from .stage import Loss, TorchStage
 from .staging import HostStaging
+from .task import Fill
 from .ties import ties_of, trained_together
 from .transport import Transport
 
@@ -71,6 +72,8 @@ class PlanRunner:
         paced: let every operation last what the plan says, sleeping out the rest, and links their delay.
         seed: of dropout and the like in the layers, which depend on (seed, iteration, micro-batch, layer) only.
         transport: which links have delegates: with "auto" those of which the plan says a delay.
+        fill: gives the layers [first, stop) their values where their parameters are on the meta device; of this rank's
+            stage only.
 
     Raises:
         InvalidInputError: the plan is not valid, or does not fit the model or the number of ranks.
@@ -91,6 +94,7 @@ class PlanRunner:
         paced: bool = False,
         seed: int = 0,
         transport: Sending = "auto",
+        fill: Fill | None = None,
     ) -> None:
         require_valid(plan, "the plan")
         ties = ties_of(layers)
@@ -113,6 +117,8 @@ class PlanRunner:
         self.spans: list[Span] = []
         self._program = program
         self._everyone = tuple(range(len(program.workers)))
+        if fill is not None:
+            fill(layers, plan.stage_of(self.worker).layers)
         self._held = self._hold(layers, loss, optimizer, program.instructions[self.rank])
         self._store = _environment_store() if store is None else store
         self._delegated = delegated_peers(transport, program, self.rank)
@@ -124,6 +130,11 @@ class PlanRunner:
     def stage(self) -> TorchStage:
         """This rank's stage; `stage.layers` are its layers."""
         return self._held.stage
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The micro-batches of which this rank needs inputs or targets, by global number, in the order of need."""
+        return reads_of(self._program, self.rank)
 
     @property
     def gradients(self) -> FlatGradients:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ....schemas.errors import InvalidInputError
+from ....schemas.errors import InvalidInputError, remark
 from ....schemas.plan import Plan
 from ....schemas.text import counted
 from .ahead import ReadAhead
@@ -16,7 +16,7 @@ from .provider import Provider
 from .rows import Collate, HasFingerprint, MapStyle, Microbatch, RowReader, check_dataset, check_repeatable, name_of
 
 
-class Feed(Provider):
+class RowFeed(Provider):
     """Micro-batches of a dataset's rows.
 
     Row k of micro-batch m of iteration i is number p = i B + m b + k of an endless order, where b is the size of a
@@ -61,11 +61,11 @@ class Feed(Provider):
         self._reader = RowReader(dataset, collate, vocabulary)
         self._digests = check_repeatable(self._reader, sorted({0, self.rows - 1}))
         self._tokens_a_row = _tokens_of(self._reader([0])[0])
-        self._ahead = ReadAhead(self._reader, loader_workers)
+        self._ahead = ReadAhead(self._reader, lambda key: self.rows_of(*key), loader_workers)
 
-    def batch(self, iteration: int) -> "FeedBatch":
+    def batch(self, iteration: int) -> "RowBatch":
         """The micro-batches of one iteration."""
-        return FeedBatch(self, iteration)
+        return RowBatch(self, iteration)
 
     def tokens_of(self, plan: Plan) -> int:
         """Tokens of one iteration of a plan; rows, where these are not whole numbers in one dimension."""
@@ -83,10 +83,20 @@ class Feed(Provider):
         begin, row = self._origin
         return row + (iteration - begin) * self.microbatches * self.microbatch_size
 
-    def go_on(self, iteration: int, row: int) -> None:
-        """Let an iteration begin with a row, as counted by `row_of`; those before it are of another batch size."""
+    def go_on(self, iteration: int, row: int, rows: int | None = None) -> None:
+        """Go on where a job was saved, as `Provider.go_on` says; with more rows than there were, in another order."""
+        if rows is not None and self.rows < rows:
+            raise InvalidInputError(
+                f"the data have {counted(self.rows, 'row')}, and had {rows} when the checkpoint was saved",
+                where=name_of(self._reader.dataset),
+                fix="give the data that the job was trained on",
+            )
+        if rows is not None and self.rows > rows:
+            remark(
+                f"the data have {self.rows} rows, and had {rows} when the checkpoint was saved: their order is another"
+            )
         self._origin = iteration, row
-        self._ahead.want({})  # what was read is of other rows
+        self._ahead.want(())  # what was read is of other rows
 
     def rows_of(self, iteration: int, microbatch: int) -> list[int]:
         """The numbers of a micro-batch's rows."""
@@ -100,11 +110,11 @@ class Feed(Provider):
 
     def prefetch(self, iteration: int, microbatches: Sequence[int]) -> None:
         """Read micro-batches ahead of need, in this order, and drop what was read of iterations before the last."""
-        self._ahead.want({(iteration, number): self.rows_of(iteration, number) for number in microbatches})
+        self._ahead.want([(iteration, number) for number in microbatches])
 
     def read(self, iteration: int, microbatch: int) -> Microbatch:
         """A micro-batch: read ahead, or now."""
-        return self._ahead.take((iteration, microbatch), lambda: self.rows_of(iteration, microbatch))
+        return self._ahead.take((iteration, microbatch))
 
     def close(self) -> None:
         """Read nothing ahead any more."""
@@ -127,10 +137,10 @@ class Feed(Provider):
             )
 
 
-class FeedBatch:
+class RowBatch:
     """One iteration's micro-batches by global number."""
 
-    def __init__(self, feed: Feed, iteration: int) -> None:
+    def __init__(self, feed: RowFeed, iteration: int) -> None:
         self._feed, self._iteration = feed, iteration
         self._last: tuple[int, Microbatch] | None = None
 

@@ -47,7 +47,7 @@ def _update(found: "hashlib._Hash", value: object) -> None:
     match value:
         case torch.Tensor():
             found.update(f"{value.dtype}{list(value.shape)}".encode())
-            found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         case Mapping():
             for key in sorted(value, key=str):
                 found.update(f"{key}:".encode())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ....schemas.errors import InvalidInputError
 from .corpus import ByteCorpus, standard_library
-from .feed import Feed
+from .feed import RowFeed
 from .folders import ArrowRows, open_folder
 from .provider import Provider
 from .rows import MapStyle
@@ -69,22 +69,20 @@ def open_provider(
 
     Args:
         paths, sequence_length, dtype, tokenizer: as of `open_data`.
-        microbatch_size, microbatches, seed, vocabulary, loader_workers: as of `Feed`.
+        microbatch_size, microbatches, seed, vocabulary, loader_workers: as of `RowFeed`.
 
     Raises:
-        InvalidInputError: as of `open_data` and `Feed`; or the model cannot read bytes, and the data are bytes.
+        InvalidInputError: as of `open_data` and `RowFeed`.
     """
-    is_text = all(_kind(Path(one)) == "text" for one in paths)
-    if is_text and tokenizer is None and dtype is None:
-        if vocabulary is None or vocabulary < 256:
-            raise InvalidInputError(
-                "the model does not read bytes: its vocabulary must be 256 or more",
-                where="--model",
-                fix="give tokens (--data of .bin, .npy or .idx), or --tokenizer with its text",
-            )
+    if are_bytes(paths, dtype, tokenizer):
         return ByteCorpus(paths, microbatch_size, sequence_length, seed)
     rows = open_data(paths, sequence_length, dtype=dtype, tokenizer=tokenizer)
-    return Feed(rows, microbatch_size, microbatches, seed=seed, vocabulary=vocabulary, loader_workers=loader_workers)
+    return RowFeed(rows, microbatch_size, microbatches, seed=seed, vocabulary=vocabulary, loader_workers=loader_workers)
+
+
+def are_bytes(paths: Sequence[str], dtype: str | None = None, tokenizer: str | None = None) -> bool:
+    """Whether the tokens are the bytes of text, of which there are 256; arguments as of `open_data`."""
+    return tokenizer is None and dtype is None and all(_kind(Path(one)) == "text" for one in paths)
 
 
 def _kind(path: Path) -> str:

@@ -172,7 +172,7 @@ class TokenFile:
             raise unreadable(self.path, error) from error
         if len(found) < length:
             raise InvalidInputError(
-                f"the file ends at byte {offset + len(found)}: it has become shorter since it was opened",
+                f"the file has {os.fstat(self._descriptor).st_size} bytes: it has become shorter since it was opened",
                 where=self.name,
                 fix="leave the data as they are while they are trained on",
             )
