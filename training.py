@@ -62,19 +62,31 @@ class NamedModel:
 
     Attributes:
         name: a preset, `file.py:factory`, or a config.json.
+        weights: of a Hugging Face model, as of `load_model`; None: those beside its config, if there are any.
+        random_weights: begin with random ones, whatever there is.
     """
 
     name: str
+    weights: str | None = None
+    random_weights: bool = False
 
     def load(self, microbatch_size: int | None, sequence_length: int | None, seed: int, form: ModelForm) -> "Model":
         """As `load_model`."""
         from .profilers.models.load import load_model
 
-        return load_model(self.name, microbatch_size, sequence_length, seed, form, filled=False)
+        chosen = {"weights": self.weights, "random_weights": self.random_weights}
+        return load_model(self.name, microbatch_size, sequence_length, seed, form, **chosen, filled=False)
 
     def settings(self) -> dict[str, Any]:
-        """The name."""
-        return {"model": self.name}
+        """The name, and what tells weights from others where there are some."""
+        from .profilers.analytic.configuration import is_config
+        from .profilers.models.weights import require_weights, weights_beside, weights_digest
+
+        told = {"model": self.name}
+        if self.random_weights or not is_config(self.name):
+            return told
+        found = weights_beside(Path(self.name)) if self.weights is None else require_weights(self.weights)
+        return told if found is None else {**told, "weights": weights_digest(found)}
 
 
 @dataclass(frozen=True)
@@ -176,7 +188,7 @@ class Training:
         if asked.script is not None:
             return load_script(asked.script)
         training = cls(
-            model=NamedModel(asked.model),
+            model=NamedModel(asked.model, asked.weights, asked.random_weights),
             data=DataFiles(tuple(asked.data or ()), asked.data_dtype, asked.tokenizer),
             microbatch_size=asked.microbatch_size,
             sequence_length=asked.sequence_length,
@@ -191,7 +203,7 @@ class Training:
     def settings(self) -> dict[str, Any]:
         """What must be the same for all workers: who differs is refused, and told in what."""
         if self._asked is not None:
-            return self._asked.settings()
+            return {**self._asked.settings(), **self.model.settings()}
         own = ("microbatch_size", "sequence_length", "clip_norm", "precision", "cut", "seed", "buffers")
         told = {name: getattr(self, name) for name in own}
         if isinstance(self.model, ModelSource):
