@@ -151,20 +151,6 @@ def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: S
         raise
 
 
-def learning_rates(training: TrainingConfig) -> "Callable[[int], float] | None":
-    """The learning rate by the number of steps taken before; None where only a script knows it.
-
-    Args:
-        training: checked.
-    """
-    if training.script is not None:
-        return None
-    from .runners.torch.named import schedule_of
-
-    schedule = schedule_of(training)
-    return lambda taken: training.learning_rate * (1.0 if schedule is None else schedule(taken))
-
-
 def coordinate(
     plan: "Plan",
     how: JobConfig,

@@ -3,4 +3,5 @@
 from .profilers.models.huggingface import HuggingFace as HuggingFace
 from .runners.torch.data.tokens import Tokens as Tokens
 from .training import DataFiles as DataFiles
+from .training import Evaluation as Evaluation
 from .training import Training as Training

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 from .runners.program import Sending
-from .runners.training import Precision, TrainingConfig, sizes_of
+from .runners.training import EVAL_EVERY, Precision, TrainingConfig, sizes_of
 from .schemas.errors import InvalidInputError, RtkError
 from .schemas.profile import DataType, ModelForm, form_of
 from .schemas.text import with_article
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from .profilers.models.model import Model
     from .runners.torch.data.provider import Provider
+    from .runners.torch.evaluation import HeldOut
     from .runners.torch.held_stage import OptimizerFactory
     from .runners.torch.stage import Loss
     from .runners.torch.task import Task
@@ -104,6 +105,32 @@ class DataFiles:
     tokenizer: str | None = None
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model is evaluated on while it is trained, and when: before iterations, and after the last.
+
+    Attributes:
+        data: as of `Training`; rows come in the order of their numbers, the same ones each time.
+        every: iterations between two evaluations.
+        microbatches: of an evaluation; None: as many as an iteration has.
+        at_start: whether there is one before iteration 0.
+    """
+
+    data: Any
+    every: int
+    microbatches: int | None = None
+    at_start: bool = False
+
+    def __post_init__(self) -> None:
+        for name, number in (("every", self.every), ("microbatches", self.microbatches)):
+            if number is not None and not (isinstance(number, int) and number >= 1):
+                raise InvalidInputError(
+                    f"{number!r} is no number to evaluate by",
+                    where=f"Evaluation({name}=…)",
+                    fix="give a whole number from 1 on",
+                )
+
+
 class Training:
     """What is trained, and how; `rtk run plan.json --script train.py` trains it and goes on when workers fail.
 
@@ -121,7 +148,7 @@ class Training:
         schedule: maps the number of steps taken to the factor of the learning rates.
         clip_norm: the largest norm of the gradients of all parameters together; None: they are not clipped.
         precision: of parameters and computation; None: as in the profile behind the plan.
-        evaluate: what is evaluated, and how often; None: nothing.
+        evaluate: an `Evaluation`: on what the model is evaluated, and when; None: it is not.
         collate: makes (inputs, targets), or (inputs, targets, kwargs), of the rows of a micro-batch; None: rows are
             such pairs, and torch's default_collate stacks them.
         loader_workers: processes of each worker that read rows ahead; 0: a thread does.
@@ -145,7 +172,7 @@ class Training:
         schedule: Callable[..., Any] | None = None,
         clip_norm: float | None = None,
         precision: Precision | None = None,
-        evaluate: Any = None,
+        evaluate: Evaluation | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         loader_workers: int = 0,
         cut: str | None = None,
@@ -167,6 +194,8 @@ class Training:
             raise _wrong("precision", f"{precision!r} is none", f"take one of {', '.join(get_args(Precision))}")
         if buffers not in get_args(Buffers):
             raise _wrong("buffers", f"{buffers!r} is no rule", f"take one of {', '.join(get_args(Buffers))}")
+        if evaluate is not None and not isinstance(evaluate, Evaluation):
+            raise _wrong("evaluate", f"{with_article(type(evaluate).__name__)} is no Evaluation", "give one")
         self.model, self.data, self.loss = model, data, loss
         self.microbatch_size, self.sequence_length = microbatch_size, sequence_length
         self.optimizer, self.schedule, self.clip_norm = optimizer, schedule, clip_norm
@@ -196,6 +225,7 @@ class Training:
             clip_norm=asked.clip_norm,
             precision=asked.precision,
             seed=asked.seed,
+            evaluate=_evaluation_of(asked),
         )
         training._asked = asked
         return training
@@ -281,13 +311,15 @@ class Training:
 
         return model_of(name, UserModel(modules, None, self.loss, None), size, length, form, example), data
 
-    def _provider(self, size: int, microbatches: int, length: int | None, vocabulary: int | None) -> "Provider":
-        """What gives the micro-batches."""
+    def _provider(
+        self, size: int, microbatches: int, length: int | None, vocabulary: int | None, held_out: Any = None
+    ) -> "Provider":
+        """What gives the micro-batches of training, or of held-out data."""
         from .runners.torch.data.feed import RowFeed
         from .runners.torch.data.opening import open_provider
         from .runners.torch.data.provider import HasBatches, OwnBatches, Provider
 
-        data = self.data
+        data, is_trained = (self.data, True) if held_out is None else (held_out, False)
         if isinstance(data, Provider):
             return data
         if isinstance(data, HasBatches):
@@ -298,9 +330,10 @@ class Training:
                 size,
                 microbatches,
                 seed=self.seed,
+                shuffle=is_trained,
                 collate=self.collate,
                 vocabulary=vocabulary,
-                loader_workers=self.loader_workers,
+                loader_workers=self.loader_workers if is_trained else 0,
             )
         if length is None:
             raise InvalidInputError(
@@ -318,7 +351,22 @@ class Training:
             dtype=data.dtype,
             tokenizer=data.tokenizer,
             vocabulary=vocabulary,
+            shuffle=is_trained,
         )
+
+    def _held_out(self, model: "Model", plan: "Plan") -> "tuple[HeldOut | None, dict[str, Any]]":
+        """What is evaluated on, and what must be the same of it for all workers."""
+        from .runners.torch.evaluation import HeldOut
+
+        asked = self.evaluate
+        if asked is None:
+            return None, {}
+        count = asked.microbatches or plan.total_microbatches()
+        sizes = model.microbatch_size, count, model.sequence_length
+        provider = self._provider(*sizes, model.vocabulary, asked.data)
+        told = {f"evaluate: {name}": one for name, one in provider.fingerprint().items()}
+        told |= {f"evaluate: {name}": getattr(asked, name) for name in ("every", "microbatches", "at_start")}
+        return HeldOut(provider.batch(0), count, asked.every, asked.at_start), told
 
     def _modules(self, name: str, form: ModelForm) -> "list[nn.Module]":
         """What the user has made: the layers, or the module that is to be cut alone."""
@@ -364,6 +412,7 @@ class Training:
         from .runners.torch.task import Task
 
         model, data = self.load(plan)
+        evaluation, evaluated_on = self._held_out(model, plan)
         made = [model.layers]
         return Task(
             name=name,
@@ -372,7 +421,13 @@ class Training:
             loss=model.loss if self.loss is None else self.loss,
             optimizer=self._optimizer_for(model.layers),
             batch=data,
-            settings={**self.settings(), **self._told(data), "paced": paced, "transport": transport},
+            settings={
+                **self.settings(),
+                **self._told(data),
+                **evaluated_on,
+                "paced": paced,
+                "transport": transport,
+            },
             secret=secret,
             device=device,
             hostname=hostname,
@@ -380,6 +435,8 @@ class Training:
             paced=paced,
             seed=self.seed,
             transport=transport,
+            clip_norm=self.clip_norm,
+            evaluation=evaluation,
             fill=model.fill,
             names=model.names,
         )
@@ -391,6 +448,14 @@ class Training:
 
         usual: OptimizerFactory = torch.optim.AdamW if self._asked is None else optimizer_of(self._asked, layers)
         return self.optimizer or usual
+
+
+def _evaluation_of(asked: TrainingConfig) -> Evaluation | None:
+    """The evaluation that options ask for."""
+    if not asked.eval_data:
+        return None
+    data = DataFiles(tuple(asked.eval_data), asked.data_dtype, asked.tokenizer)
+    return Evaluation(data, asked.eval_every or EVAL_EVERY, asked.eval_microbatches)
 
 
 def _wrong(name: str, what: str, fix: str) -> InvalidInputError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runners.training import COORDINATOR, SECRET, JobConfig, TrainingConfig, first_beyond, name_of_rank, training_of
-from ..running import learning_rates, local_job, plain_job, work
+from ..running import local_job, plain_job, work
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.quantities import DURATION
@@ -109,8 +109,7 @@ def command(
 
 
 def _report(plan: "Plan", training: TrainingConfig, how: JobConfig, tokens: int, common: Common) -> RunReport:
-    model, rate = training.script or training.model, learning_rates(training)
-    facts = RunFacts(plan, model, tokens, training.paced, how.iterations, rate, training.is_scheduled)
+    facts = RunFacts(plan, training.script or training.model, tokens, training.paced, how.iterations)
     return RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics, log_to=how.log_to)
 
 

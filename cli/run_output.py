@@ -57,8 +57,6 @@ class RunFacts:
         tokens: tokens of one iteration, over all pipelines; None or 0 where that is not known.
         paced: every operation lasts what the plan says.
         iterations: how many there are to be; None where only the run's start tells.
-        learning_rate: by the number of steps taken before; None where nobody knows.
-        is_scheduled: whether it changes.
     """
 
     plan: "Plan"
@@ -66,8 +64,6 @@ class RunFacts:
     tokens: int | None
     paced: bool = False
     iterations: int | None = None
-    learning_rate: Callable[[int], float] | None = None
-    is_scheduled: bool = False
 
 
 @dataclass
@@ -105,6 +101,8 @@ class RunStory:
         self.time_s: float | None = None
         self.losses: deque[float | None] = deque(maxlen=LOSSES_KEPT)
         self.curve = LearningCurve()
+        self._first_rate: float | None = None
+        self._has_schedule = False  # the learning rate has changed
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
         self.failures = 0
         self.joins = 0
@@ -193,21 +191,21 @@ class RunStory:
         self._is_first = False
         if done.skipped:
             self._note(f"iteration {self.iteration} skipped: a gradient is not finite", at_s, is_bad=True)
-        rate = None
-        if done.taken is not None and self.facts.learning_rate is not None:
-            rate = self.facts.learning_rate(done.taken)
+        rate = done.learning_rate
+        if self._first_rate is None:
+            self._first_rate = rate
+        self._has_schedule |= rate != self._first_rate
         parts = [
             f"iteration {self.iteration:3d}",
             f"loss {print_loss(self.loss)}",
             f"grad norm {done.grad_norm:.4g}" if done.grad_norm is not None else "",
-            f"lr {rate:.3g}" if rate is not None and self.facts.is_scheduled else "",
+            f"lr {rate:.3g}" if self._has_schedule and rate is not None else "",
             print_time(self.time_s) if self.time_s is not None else "",
             f"{self.tokens_per_s:.0f} tokens/s" if self.tokens_per_s is not None else "",
             "skipped: a gradient is not finite" if done.skipped else "",
         ]
         words = "  ".join(part for part in parts if part)
-        more = {"tokens_per_s": self.tokens_per_s, "paced": self.facts.paced}
-        return words, more if rate is None else {**more, "learning_rate": rate}
+        return words, {"tokens_per_s": self.tokens_per_s, "paced": self.facts.paced}
 
     def _evaluate(self, done: "ModelEvaluated") -> str:
         loss = _finite(done.loss)

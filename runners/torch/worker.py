@@ -15,7 +15,7 @@ from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from ...schemas.timeline import IterationTime, iteration_time_s
 from ..processes import LAUNCHED, die_with_launcher
 from ..resilience.conditions import cores_here
-from ..resilience.events import Announcement, IterationCommitted, JobEnded, JobStarted
+from ..resilience.events import Announcement, IterationCommitted, JobEnded, JobStarted, ModelEvaluated
 from ..resilience.link import CoordinatorLink
 from ..resilience.progress import INTERRUPTED
 from ..resilience.protocol import End, Failed, Hello, Leaving, Returning
@@ -100,6 +100,7 @@ def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str,
             returning=returning,
             others=others,
             cores=cores,
+            evaluates=task.evaluation is not None,
         )
 
     return hello
@@ -183,9 +184,10 @@ class PlainJob:
             paced=task.paced,
             seed=task.seed,
             transport=task.transport,
+            clip_norm=task.clip_norm,
             fill=task.fill,
         )
-        self._batch = task.batch
+        self._batch, self._evaluation = task.batch, task.evaluation
         self.reports_loss = self._runner.reports_loss()
 
     def run(self, iterations: int, announce: Callable[[Announcement], None]) -> None:
@@ -195,31 +197,44 @@ class PlainJob:
             iterations: how many.
             announce: hears of it, where this worker reports.
         """
-        if not self.reports_loss:
-            for iteration in range(iterations):
-                self._step(iteration)
-            return
+        tell = announce if self.reports_loss else lambda what: None
         live = len(self._runner.plan.live_workers())
-        announce(JobStarted(epoch=0, live_workers=live, iterations=iterations, iteration=0))
+        tell(JobStarted(epoch=0, live_workers=live, iterations=iterations, iteration=0))
         times: list[IterationTime] = []
         last_end_s = None
         for iteration in range(iterations):
+            if self._evaluation is not None and self._evaluation.is_due_before(iteration):
+                last_end_s = self._evaluate(iteration, tell)
             result = self._step(iteration)
-            is_first = last_end_s is None
             begun_s = result.start_s if last_end_s is None else last_end_s
-            times.append(IterationTime(iteration, result.end_s - begun_s, is_first))
+            times.append(IterationTime(iteration, result.end_s - begun_s, is_first=not times))
             last_end_s = result.end_s
-            announce(
+            tell(
                 IterationCommitted(
                     epoch=0,
                     iteration=iteration,
                     loss=result.loss,
                     iteration_time_s=times[-1].seconds,
                     live_workers=live,
+                    skipped=result.skipped,
+                    count=result.count,
+                    grad_norm=result.grad_norm,
+                    learning_rate=result.learning_rate,
                 )
             )
+        if self._evaluation is not None:
+            self._evaluate(iterations, tell)
         usual_s, done = iteration_time_s(times), "all iterations are done"
-        announce(JobEnded(epoch=0, exit_code=0, reason=done, iterations=iterations, iteration_time_s=usual_s))
+        tell(JobEnded(epoch=0, exit_code=0, reason=done, iterations=iterations, iteration_time_s=usual_s))
+
+    def _evaluate(self, iteration: int, tell: Callable[[Announcement], None]) -> float:
+        """Evaluate before an iteration; gives when that has ended, by the runner's clock."""
+        assert self._evaluation is not None
+        begun_s = self._runner.now_s()
+        loss, count = self._runner.evaluate(self._evaluation)
+        ended_s = self._runner.now_s()
+        tell(ModelEvaluated(epoch=0, iteration=iteration, loss=loss, count=count, seconds=ended_s - begun_s))
+        return ended_s
 
     def _step(self, iteration: int) -> StepResult:
         if isinstance(self._batch, Provider):
