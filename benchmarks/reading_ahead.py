@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed import HashStore
+from torch._C._distributed_c10d import HashStore
 
 from rtk.benchmarks.common import in_turns, spread, write_result
 from rtk.planners.pipeline import plan_pipeline
