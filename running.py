@@ -112,7 +112,7 @@ def run(
         InvalidInputError: something does not fit the plan.
         RuntimeFailedError: training could not go on.
     """
-    return local_job(plan, training_of(plan, training), how).run(announce)
+    return local_job(plan, training_of(plan, training, how.iterations), how).run(announce)
 
 
 def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: Sequence[str] = ()) -> "LocalJob":

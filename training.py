@@ -23,6 +23,7 @@ from .schemas.text import with_article
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from .profilers.models.model import Model
     from .runners.torch.data.provider import Provider
@@ -41,30 +42,6 @@ PARAMETERS: dict[Precision, DataType] = {
     "bf16-autocast": "fp32",
     "bf16-master": "bf16",
 }
-BYTES = 256  # words that a model of bytes must know
-
-
-@runtime_checkable
-class Data(Protocol):
-    """What a feed is made from, once it is known what one micro-batch is."""
-
-    def feed(
-        self, microbatch_size: int, sequence_length: int | None, microbatches: int, seed: int, vocabulary: int | None
-    ) -> "Provider":
-        """The feed of a training.
-
-        Args:
-            microbatch_size: samples in a micro-batch.
-            sequence_length: tokens in a sample; None: nobody has said.
-            microbatches: of one iteration.
-            seed: of the choice of samples.
-            vocabulary: of the model, which tokens must be below; None: not known.
-        """
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """What must be the same for all workers, by the names that a refusal tells."""
-        ...
 
 
 @runtime_checkable
@@ -72,7 +49,7 @@ class ModelSource(Protocol):
     """What makes a whole model, with a loss of its own."""
 
     def load(self, microbatch_size: int | None, sequence_length: int | None, seed: int, form: ModelForm) -> "Model":
-        """The model, equal at every call; arguments as of `load_model` (profilers/models/load.py)."""
+        """The model, equal at every call, with values or with what fills it; arguments as of `load_model`."""
         ...
 
     def settings(self) -> dict[str, Any]:
@@ -94,7 +71,7 @@ class NamedModel:
         """As `load_model`."""
         from .profilers.models.load import load_model
 
-        return load_model(self.name, microbatch_size, sequence_length, seed, form)
+        return load_model(self.name, microbatch_size, sequence_length, seed, form, filled=False)
 
     def settings(self) -> dict[str, Any]:
         """The name."""
@@ -103,43 +80,17 @@ class NamedModel:
 
 @dataclass(frozen=True)
 class DataFiles:
-    """Files, or a folder, as `rtk run --data` takes them.
+    """What `rtk run --data` names: files of text or tokens, or a folder that `datasets` has written.
 
     Attributes:
-        paths: text; or tokens (`.bin`, `.npy`, Megatron's `.idx`); or one folder that `datasets` has saved. None:
-            Python's own library.
+        paths: of files of one kind, or of one folder; none: the text of Python's own modules.
         dtype: of the tokens in a `.bin` without an index.
-        tokenizer: a folder with the tokenizer of text; None: its bytes are tokens.
+        tokenizer: a folder with the tokenizer of text; None: text is bytes, and a byte is a token.
     """
 
-    paths: tuple[str, ...] = ()
+    paths: Sequence[str] = ()
     dtype: str | None = None
     tokenizer: str | None = None
-
-    def feed(
-        self, microbatch_size: int, sequence_length: int | None, microbatches: int, seed: int, vocabulary: int | None
-    ) -> "Provider":
-        """As `open_provider`."""
-        from .runners.torch.data.opening import open_provider
-
-        if sequence_length is None:
-            raise InvalidInputError(
-                "nothing says how many tokens a sample has", where="sequence_length", fix="give a sequence length"
-            )
-        return open_provider(
-            self.paths,
-            microbatch_size,
-            microbatches,
-            sequence_length,
-            seed=seed,
-            dtype=self.dtype,
-            tokenizer=self.tokenizer,
-            vocabulary=vocabulary,
-        )
-
-    def settings(self) -> dict[str, Any]:
-        """The paths."""
-        return {"data": [*self.paths]}
 
 
 class Training:
@@ -149,8 +100,8 @@ class Training:
         model: a function that returns the layers (an nn.Sequential or a list), or a module that `cut` cuts; or the
             layers or the module themselves, which every worker copies; or what loads a whole model (`ModelSource`).
             A function is called with torch's generator seeded.
-        data: what gives the micro-batches: `Tokens` or another map-style dataset (`__len__`, `__getitem__`), whose rows
-            are shuffled in each pass over them; files (`DataFiles`); or what has `batch(iteration)` and chooses itself.
+        data: rows by number: `Tokens`, or any other map-style dataset; or `DataFiles`; or what has
+            `batch(iteration)` and chooses by itself.
         loss: maps (output, target) of a micro-batch to its mean, a scalar, or to (sum, count); None: the model's own,
             or cross entropy where targets are whole numbers, else the mean squared error.
         microbatch_size: samples in a micro-batch; None: as in the profile behind the plan.
@@ -160,7 +111,8 @@ class Training:
         clip_norm: the largest norm of the gradients of all parameters together; None: they are not clipped.
         precision: of parameters and computation; None: as in the profile behind the plan.
         evaluate: what is evaluated, and how often; None: nothing.
-        collate: makes (inputs, targets), or (inputs, targets, kwargs), of a list of rows; None: rows are such pairs.
+        collate: makes (inputs, targets), or (inputs, targets, kwargs), of the rows of a micro-batch; None: rows are
+            such pairs, and torch's default_collate stacks them.
         loader_workers: processes of each worker that read rows ahead; 0: a thread does.
         cut: names of the modules that are layers, such as `model.layers.*`.
         seed: of all randomness.
@@ -204,10 +156,6 @@ class Training:
             raise _wrong("precision", f"{precision!r} is none", f"take one of {', '.join(get_args(Precision))}")
         if buffers not in get_args(Buffers):
             raise _wrong("buffers", f"{buffers!r} is no rule", f"take one of {', '.join(get_args(Buffers))}")
-        if not isinstance(data, Data) and not callable(getattr(data, "batch", None)):
-            from .runners.torch.data.rows import check_dataset
-
-            check_dataset(data)
         self.model, self.data, self.loss = model, data, loss
         self.microbatch_size, self.sequence_length = microbatch_size, sequence_length
         self.optimizer, self.schedule, self.clip_norm = optimizer, schedule, clip_norm
@@ -245,9 +193,13 @@ class Training:
             return self._settings
         own = ("microbatch_size", "sequence_length", "clip_norm", "precision", "cut", "seed", "buffers")
         told = {name: getattr(self, name) for name in own}
-        for source in (self.model, self.data):
-            told |= source.settings() if isinstance(source, ModelSource | Data) else {}
+        if isinstance(self.model, ModelSource):
+            told |= self.model.settings()
         return {**told, **self._files}
+
+    def _told(self, data: "Provider") -> dict[str, Any]:
+        """What data say of themselves, where a script gives them; options name files."""
+        return {} if self._settings is not None else {f"data: {name}": one for name, one in data.fingerprint().items()}
 
     def form(self, plan: "Plan") -> ModelForm:
         """In which form the layers are: as in the profile behind a plan, but for what the training says itself."""
@@ -255,68 +207,109 @@ class Training:
         dtype = found.dtype if self.precision is None else PARAMETERS[self.precision]
         return ModelForm(self.cut or found.cut, dtype, found.checkpointing)
 
-    def load(self, plan: "Plan", feed: "Provider | None" = None) -> "tuple[Model, Provider]":
+    def load(self, plan: "Plan", provider: "Provider | None" = None) -> "tuple[Model, Provider]":
         """The model and the data, checked against a plan and each other.
 
         Args:
             plan: valid.
-            feed: the data, where they are there already.
+            provider: the data, where they are there already.
 
         Raises:
             InvalidInputError: they do not fit.
         """
-        from .profilers.models.model import DEFAULT_MICROBATCH_SIZE
         from .runners.torch.runner import check_model
 
         require_one_gpu(plan)
-        usual_size, usual_length = sizes_of(plan)
-        size, length = self.microbatch_size or usual_size, self.sequence_length or usual_length
-        if isinstance(self.model, ModelSource):
-            model = self.model.load(size, length, self.seed, self.form(plan))
-            check_model(plan, model.layers)
-            return model, feed or self._feed(plan, model.microbatch_size, model.sequence_length, model.vocabulary)
-        size = size or DEFAULT_MICROBATCH_SIZE
-        feed = feed or self._feed(plan, size, length, None)
-        model = self._model(size, length, self.form(plan), feed)
+        size, length = sizes_of(plan)
+        model, data = self.load_alone(size, length, self.form(plan), plan.total_microbatches(), provider)
         check_model(plan, model.layers)
-        return model, feed
+        return model, data
 
-    def _feed(self, plan: "Plan", size: int, length: int | None, vocabulary: int | None) -> "Provider":
+    def load_alone(
+        self,
+        microbatch_size: int | None,
+        sequence_length: int | None,
+        form: ModelForm,
+        microbatches: int,
+        provider: "Provider | None" = None,
+    ) -> "tuple[Model, Provider]":
+        """The model and the data without a plan.
+
+        Args:
+            microbatch_size, sequence_length: where the training does not say them.
+            form: in which the layers are to be.
+            microbatches: of an iteration.
+            provider: the data, where they are there already.
+
+        Raises:
+            InvalidInputError: they do not work, or do not fit each other.
+        """
+        from .profilers.models.load import model_of, vocabulary_of
+        from .profilers.models.model import DEFAULT_MICROBATCH_SIZE, DEFAULT_SEQUENCE_LENGTH, UserModel
+
+        size, length = self.microbatch_size or microbatch_size, self.sequence_length or sequence_length
+        if isinstance(self.model, ModelSource):
+            model = self.model.load(size, length, self.seed, form)
+            sizes = model.microbatch_size, microbatches, model.sequence_length
+            return model, provider or self._provider(*sizes, model.vocabulary)
+        name = f"{self.script or 'Training'}:{getattr(self.model, '__name__', 'model')}"
+        modules = self._modules(name, form)
+        vocabulary = vocabulary_of(modules)
+        length = length or (DEFAULT_SEQUENCE_LENGTH if vocabulary is not None else None)
+        size = size or DEFAULT_MICROBATCH_SIZE
+        data = provider or self._provider(size, microbatches, length, vocabulary)
+
+        def example(number: int) -> "tuple[torch.Tensor, torch.Tensor]":
+            inputs, targets, *_ = data.batch(number)[0]
+            return inputs, targets
+
+        return model_of(name, UserModel(modules, None, self.loss, None), size, length, form, example), data
+
+    def _provider(self, size: int, microbatches: int, length: int | None, vocabulary: int | None) -> "Provider":
+        """What gives the micro-batches."""
         from .runners.torch.data.feed import RowFeed
-        from .runners.torch.data.opening import are_bytes
-        from .runners.torch.data.provider import OwnBatches
+        from .runners.torch.data.opening import open_provider
+        from .runners.torch.data.provider import HasBatches, OwnBatches, Provider
 
-        files, words = self.data, 0 if length is None else vocabulary or 0
-        gives_bytes = isinstance(files, DataFiles) and are_bytes(files.paths, files.dtype, files.tokenizer)
-        if isinstance(self.model, NamedModel) and gives_bytes and words < BYTES:
-            raise InvalidInputError(
-                f"the model does not read bytes: its vocabulary must be {BYTES} or more",
-                where="--model",
-                fix="give tokens (--data of .bin, .npy or .idx), or train it from a script of your own: --script",
+        data = self.data
+        if isinstance(data, Provider):
+            return data
+        if isinstance(data, HasBatches):
+            return OwnBatches(data, size * (length or 0))
+        if not isinstance(data, DataFiles):
+            return RowFeed(
+                data,
+                size,
+                microbatches,
+                seed=self.seed,
+                collate=self.collate,
+                vocabulary=vocabulary,
+                loader_workers=self.loader_workers,
             )
-        if isinstance(self.data, Data):
-            return self.data.feed(size, length, plan.total_microbatches(), self.seed, vocabulary)
-        if callable(getattr(self.data, "batch", None)):
-            return OwnBatches(self.data, size * (length or 0))
-        return RowFeed(
-            self.data,
+        if length is None:
+            raise InvalidInputError(
+                "the model does not read tokens: its first layer is no embedding, and nothing says how many a sample "
+                "has",
+                where="Training(sequence_length=…)",
+                fix="give a sequence length, or other data",
+            )
+        return open_provider(
+            [*data.paths],
             size,
-            plan.total_microbatches(),
+            microbatches,
+            length,
             seed=self.seed,
-            collate=self.collate,
+            dtype=data.dtype,
+            tokenizer=data.tokenizer,
             vocabulary=vocabulary,
-            loader_workers=self.loader_workers,
         )
 
-    def _model(self, size: int, length: int | None, form: ModelForm, feed: "Provider") -> "Model":
-        """The model of what the user has made, tried on the first micro-batch."""
+    def _modules(self, name: str, form: ModelForm) -> "list[nn.Module]":
+        """What the user has made: the layers, or the module that is to be cut alone."""
         from torch import nn
 
-        from .profilers.models.load import model_of
-        from .profilers.models.model import UserModel, failed_in_file, layers_of, seeded
+        from .profilers.models.model import failed_in_file, layers_of, seeded
 
-        source = self.script or "Training"
-        name = f"{source}:{getattr(self.model, '__name__', 'model')}"
         made = self.model
         if isinstance(made, nn.Module) or not callable(made):
             made = copy.deepcopy(made)
@@ -325,15 +318,10 @@ class Training:
                 with seeded(self.seed):
                     made = made()
             except (Exception, SystemExit) as error:
-                raise failed_in_file("the model cannot be made", error, source) from error
+                raise failed_in_file("the model cannot be made", error, self.script or "Training") from error
         if form.cut is not None and not isinstance(made, nn.Module):
             raise _wrong("cut", f"{with_article(type(made).__name__)} has no modules to cut", "leave cut away")
-        modules = layers_of(made, name) if form.cut is None else [made]
-
-        def example(number: int) -> "tuple[torch.Tensor, torch.Tensor]":
-            return feed.batch(number)[0]
-
-        return model_of(name, UserModel(modules, None, self.loss, None), size, length, form, example)
+        return layers_of(made, name) if form.cut is None else [made]
 
     def task(
         self,
@@ -361,18 +349,17 @@ class Training:
 
         from .runners.torch.task import Task
 
-        model, feed = self.load(plan)
-        feed.start()  # here there are no sockets yet
+        model, data = self.load(plan)
         made = [model.layers]
         usual: OptimizerFactory = torch.optim.AdamW
         return Task(
             name=name,
             plan=plan,
-            make_layers=lambda: made.pop() if made else self.load(plan, feed)[0].layers,
+            make_layers=lambda: made.pop() if made else self.load(plan, data)[0].layers,
             loss=model.loss if self.loss is None else self.loss,
             optimizer=self.optimizer or usual,
-            batch=feed,
-            settings={**self.settings(), "dataset": feed.fingerprint(), "paced": paced, "transport": transport},
+            batch=data,
+            settings={**self.settings(), **self._told(data), "paced": paced, "transport": transport},
             secret=secret,
             device=device,
             hostname=hostname,
@@ -380,6 +367,8 @@ class Training:
             paced=paced,
             seed=self.seed,
             transport=transport,
+            fill=model.fill,
+            names=model.names,
         )
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..planners.recovery.answers import PolicyName
+from ..runners.log_writers import json_files
 from ..runners.program import Sending
-from ..runners.training import JobConfig, TrainingConfig
+from ..runners.training import EVAL_EVERY, JobConfig, OptimizerName, Precision, RateSchedule, TrainingConfig
 from ..schemas.documents import digest, read_document
 from ..schemas.errors import InvalidInputError, LimitReachedError, remark
 from ..schemas.files import source_of
@@ -25,14 +26,12 @@ from ..schemas.quantities import (
     print_percent,
     print_time,
 )
-from ..schemas.text import listed
 from .console import Common, Output, Seed, Writes, emit, quantity, working, wrote
 
 if TYPE_CHECKING:
     from ..planners.scheduling.solve import Effort
     from ..schemas.conditions import LinkPlace
     from ..schemas.plan import Place, Plan, Prediction
-    from ..schemas.profile import HoldsBytes
 
 
 @dataclass(frozen=True)
@@ -270,7 +269,6 @@ def present(
     common: Common,
     lines: Iterable[str] = (),
     require_optimal: bool = False,
-    layers: "Sequence[HoldsBytes]" = (),
 ) -> None:
     """Write a plan, and say what it promises, what its solver has proven, and these lines.
 
@@ -280,7 +278,6 @@ def present(
         common: the common options.
         lines: more of what there is to say.
         require_optimal: whether a proof is required.
-        layers: the model's; `rtk run` cannot train those that share a matrix and are in different stages.
 
     Raises:
         LimitReachedError: a proof is required, and there is none.
@@ -288,7 +285,7 @@ def present(
     from ..planners.scheduling.solve import OPTION
 
     emit(made, output, common.as_json)
-    for line in (summary(made), *own_proof(made), *absurd_delays(made), *lines, *ties_apart(made, layers)):
+    for line in (summary(made), *own_proof(made), *absurd_delays(made), *lines):
         remark(line)
     wrote(output, f"rtk simulate {output}")
     own = made.planner.options.get(OPTION)
@@ -299,19 +296,6 @@ def present(
             f"{own['solver']} has not proven the plan optimal itself",
             where="--require-optimal",
             fix="the plan is written all the same; raise --time-limit, or leave --solver out: any proof will do then",
-        )
-
-
-def ties_apart(made: "Plan", layers: "Sequence[HoldsBytes]") -> Iterator[str]:
-    """A line on layers that share a matrix, where stages of a plan keep them apart; nothing where none are."""
-    from ..schemas.profile import UNTIE, ties_across
-
-    apart = {tie for one in made.templates for tie in ties_across(layers, [stage.layers for stage in one.stages])}
-    if apart:
-        pairs = listed(f"{earlier} and {later}" for earlier, later in sorted(apart))
-        yield (
-            f"warning: layers {pairs} share a matrix (tied weights) and are in different stages: `rtk run` cannot "
-            f"train that yet; to run it, {UNTIE}"
         )
 
 
@@ -375,9 +359,14 @@ class TrainingOptions(TrainingConfig):
         str, typer.Option("--model", show_default=False, help="A preset, file.py:factory, or a config.json.")
     ] = ""
     data: Annotated[
-        list[str] | None, typer.Option("--data", help="A text file; Python's own library where none. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--data",
+            help="Text, tokens (.bin, .npy, Megatron's .idx), or a folder of `datasets`; Python's own library where "
+            "none. Repeatable.",
+        ),
     ] = None
-    learning_rate: Annotated[float, typer.Option("--lr", min=0, help="Learning rate of AdamW.")] = 1e-3
+    learning_rate: Annotated[float, typer.Option("--lr", min=0, help="Learning rate, after the warm-up.")] = 1e-3
     microbatch_size: Annotated[
         int | None, typer.Option("--microbatch-size", min=1, help="Samples a micro-batch; the profile's by default.")
     ] = None
@@ -400,6 +389,85 @@ class TrainingOptions(TrainingConfig):
         ),
     ] = "auto"
     seed: Seed = 0
+    data_dtype: Annotated[
+        str | None, typer.Option("--data-dtype", help="Type of a .bin file's tokens, such as uint16 or int32.")
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--tokenizer", help="Makes tokens of text: a folder or tokenizer.json of Hugging Face's; bytes where none."
+        ),
+    ] = None
+    eval_data: Annotated[
+        list[str] | None, typer.Option("--eval-data", help="Evaluate on this, given as --data. Repeatable.")
+    ] = None
+    eval_every: Annotated[
+        int | None,
+        typer.Option(
+            "--eval-every", min=1, help=f"Evaluate every N iterations, and at the end. {EVAL_EVERY} by default."
+        ),
+    ] = None
+    eval_microbatches: Annotated[
+        int | None,
+        typer.Option(
+            "--eval-microbatches", min=1, help="Micro-batches of an evaluation; as many as an iteration has by default."
+        ),
+    ] = None
+    optimizer: Annotated[
+        OptimizerName,
+        typer.Option("--optimizer", help="muon: for matrices; AdamW for embeddings, the output layer and vectors."),
+    ] = "adamw"
+    betas: Annotated[str | None, typer.Option("--betas", metavar="B1,B2", help="Of AdamW; 0.9,0.999 by default.")] = (
+        None
+    )
+    weight_decay: Annotated[
+        float | None,
+        typer.Option(
+            "--weight-decay",
+            min=0,
+            help="None of it on parameters of one dimension. Default: what torch has for the optimizer, on all.",
+        ),
+    ] = None
+    decay_all: Annotated[
+        bool, typer.Option("--decay-all/--no-decay-all", help="Weight decay on parameters of one dimension, too.")
+    ] = False
+    clip_norm: Annotated[
+        float | None,
+        typer.Option("--clip-norm", help="Scale gradients down where their norm, of the whole model, is above this."),
+    ] = None
+    lr_schedule: Annotated[
+        RateSchedule,
+        typer.Option(
+            "--lr-schedule",
+            help="The learning rate after the warm-up: wsd stays, and falls over the last fifth of the iterations.",
+        ),
+    ] = "constant"
+    lr_steps: Annotated[
+        int | None,
+        typer.Option("--lr-steps", min=1, help="Iterations over which the schedule goes; --iterations by default."),
+    ] = None
+    warmup: Annotated[
+        int, typer.Option("--warmup", min=0, help="Iterations in which the learning rate rises from 0.")
+    ] = 0
+    min_lr_ratio: Annotated[
+        float, typer.Option("--min-lr-ratio", help="What the learning rate falls to, as a share of --lr.")
+    ] = 0.0
+    precision: Annotated[
+        Precision | None,
+        typer.Option(
+            "--precision",
+            help="bf16-autocast: float32 parameters, computed with in bf16; bf16-master: bf16 parameters, and the "
+            "optimizer's in float32. Default: the profile's type.",
+        ),
+    ] = None
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", help="Begin with these safetensors; by default with those beside config.json."),
+    ] = None
+    random_weights: Annotated[
+        bool,
+        typer.Option("--random-weights/--no-random-weights", help="Begin with random weights, whatever there is."),
+    ] = False
     script: Annotated[
         str | None,
         typer.Option(
@@ -517,6 +585,15 @@ class LeadOptions(AnswerOptions):
     )
     metrics: Annotated[
         str | None, typer.Option("--metrics", help="Append what happens to this JSON-lines file."), Writes("JSON lines")
+    ] = None
+    log_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--log-to",
+            metavar="KIND:PATH",
+            help="tensorboard:FOLDER: losses, norms and times for TensorBoard; jsonl:FILE: as --metrics. Repeatable.",
+        ),
+        Writes("JSON lines", files=json_files),
     ] = None
 
 

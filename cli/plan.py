@@ -235,7 +235,7 @@ def topology(
             schedule=schedule,
             seed=seed,
         )
-    present(made, output, common, topology_words(made), layers=read.layers)
+    present(made, output, common, topology_words(made))
 
 
 def _parse_slow_links(values: Sequence[str] | None) -> "dict[Pair, float]":
@@ -299,7 +299,7 @@ def joint(
         )
     bypassed = listed(made.planner.options["bypassed_links"])
     lines = [f"slow links that carry nothing: {bypassed}"] if bypassed else []
-    present(made, output, common, lines, effort.require_optimal, read.layers)
+    present(made, output, common, lines, effort.require_optimal)
 
 
 app = typer.Typer(no_args_is_help=True, help="Make a plan from a profile.")
@@ -329,7 +329,7 @@ def pipeline(
     read = read_document(profile, Profile)
     with shape.planning():
         made = plan_pipeline(read, **given, schedule=schedule)
-    present(made, output, common, layers=read.layers)
+    present(made, output, common)
 
 
 @app.command("adaptra")
@@ -362,7 +362,7 @@ def adaptra(
         made = plan_adaptra(read, **given, technique=technique)
     cascading = listed(cascading_links(made), between="; ")
     lines = [f"delays beyond what the warm-ups absorb: {cascading}"] if cascading else []
-    present(made, output, common, lines, effort.require_optimal, read.layers)
+    present(made, output, common, lines, effort.require_optimal)
 
 
 app.command("slipstream")(slipstream)

@@ -60,7 +60,7 @@ def oobleck(
             objective,
             solver,
         )
-    present(made, output, common, [pipelines_of(made)], layers=read.layers)
+    present(made, output, common, [pipelines_of(made)])
 
 
 def pipelines_of(made: "Plan") -> str:

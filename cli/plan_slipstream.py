@@ -106,7 +106,7 @@ def slipstream(
         made = plan_from_atlas(
             from_atlas, failed=places, failures=failures, profile=of, cluster=cluster, overlay=overlay
         )
-        present(made, output, common, _advice(made), effort.require_optimal, () if of is None else of.layers)
+        present(made, output, common, _advice(made), effort.require_optimal)
         return
     if profile is None or pp is None or dp is None or microbatches is None:
         needed = {"PROFILE": profile, "--pp": pp, "--dp": dp, "--microbatches": microbatches}
@@ -127,7 +127,7 @@ def slipstream(
             )
         with planning(pp, dp, microbatches):
             made = rerouted(atlas, units, failures, asked.effort)
-        present(made, output, common, _advice(made), effort.require_optimal, read.layers)
+        present(made, output, common, _advice(made), effort.require_optimal)
         return
     with progress() as bar:
         task = bar.add_task("plans", total=None)

@@ -10,7 +10,7 @@ import typer
 from ..schemas.documents import read_document, write_document
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
-from ..schemas.profile import TIMES, UNTIE, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
+from ..schemas.profile import TIMES, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
 from ..schemas.quantities import SHARE, print_bytes, print_share
 from ..schemas.site import read_cluster, with_gpu
 from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, quantity, wrote
@@ -185,8 +185,8 @@ def model(
     for place, layer in enumerate(profile.layers):
         if layer.tied_to is not None:
             remark(
-                f"layers {layer.tied_to} and {place} share a matrix (tied weights): `rtk run` cannot train them in "
-                f"different stages yet; to run them, {UNTIE}"
+                f"layers {layer.tied_to} and {place} share a matrix (tied weights): in different stages each has a "
+                "copy, and their gradients are summed"
             )
     wrote(output, f"rtk plan pipeline {output} --pp 2 --dp 2 --microbatches 8 -o plan.json")
     recomputed_bytes = profile.model.get("recomputed_bytes")

@@ -60,6 +60,17 @@ class GradientBucket:
 
 
 @dataclass(frozen=True, slots=True)
+class TiedBucket:
+    """What layers share with each other (tied weights); its gradients are summed over all ranks that hold one of them.
+
+    A rank that holds several has one parameter for them, and gives the gradient of all its uses.
+    """
+
+    layers: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AllReduce:
     """Sum the gradients of a stage's layers over all that hold them.
 
@@ -70,14 +81,22 @@ class AllReduce:
         parts: what is to be summed with whom, one after the other, the last layers first, for backward passes end with
             the first: so who has ended does not wait for somebody who still computes. All ranks go through the layers
             in this order, so none wait for each other. One part where all cut alike.
+        ties: what the layers share, also with layers of other stages, after all parts, for it is there when the
+            earliest of these layers' backward passes have ended; in one order for all ranks.
     """
 
     parts: tuple[GradientBucket, ...]
+    ties: tuple[TiedBucket, ...] = ()
 
     @property
     def duration_s(self) -> float:
         """All parts, without waiting for anybody."""
         return sum(part.duration_s for part in self.parts)
+
+    @property
+    def groups(self) -> frozenset[tuple[int, ...]]:
+        """All groups of ranks that something is summed over."""
+        return frozenset({*(part.ranks for part in self.parts), *(tie.ranks for tie in self.ties)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +123,17 @@ class Program:
         return next(one for one in self.instructions[rank] if isinstance(one, AllReduce))
 
     def peers(self, rank: int) -> tuple[int, ...]:
-        """The other ranks that a rank sums gradients with, ascending."""
+        """The other ranks that a rank sums its layers' gradients with, ascending; not those with a tied layer only."""
         return tuple(sorted({peer for part in self.reduction(rank).parts for peer in part.ranks} - {rank}))
 
 
-def lower(plan: Plan) -> Program:
-    """Lower a valid plan (schemas/check.py) to programs."""
+def lower(plan: Plan, ties: Sequence[tuple[int, ...]] = ()) -> Program:
+    """Lower a valid plan (schemas/check.py) to programs.
+
+    Args:
+        plan: says nothing of parameters that layers share.
+        ties: the sets of layers that share some, ascending each, in the same order for all workers.
+    """
     workers = plan.live_workers()
     rank = {worker.name: number for number, worker in enumerate(workers)}
     executor = {
@@ -121,7 +145,7 @@ def lower(plan: Plan) -> Program:
     everyone = plan.optimizer == "synchronous"
     instructions = tuple(
         (*_exchanges(plan, worker, executor, rank), reduction, Step(everyone, plan.stage_of(worker).optimizer_s))
-        for worker, reduction in zip(workers, reductions(plan, workers), strict=True)
+        for worker, reduction in zip(workers, reductions(plan, workers, ties), strict=True)
     )
     return Program(plan, workers, instructions)
 
@@ -171,13 +195,19 @@ def _message(operation: Operation, worker: Worker, other: Worker) -> Message:
     return Message(kind, operation.pipeline, operation.microbatch, min(worker.stage, other.stage))
 
 
-def reductions(plan: Plan, workers: Sequence[Worker]) -> Iterator[AllReduce]:
+def reductions(plan: Plan, workers: Sequence[Worker], ties: Sequence[tuple[int, ...]] = ()) -> Iterator[AllReduce]:
     """The all-reduce of each rank."""
     stages = [plan.stage_of(worker) for worker in workers]
     runs = _runs_of_layers(stages)
     at = {run.layers[0]: place for place, run in enumerate(runs)}
-    for first, stop in (stage.layers for stage in stages):
-        yield AllReduce(tuple(runs[at[first] : at.get(stop, len(runs))])[::-1])
+    tied = [TiedBucket(tie, tuple(n for n, stage in enumerate(stages) if _holds(stage, tie))) for tie in ties]
+    for rank, (first, stop) in enumerate(stage.layers for stage in stages):
+        parts = tuple(runs[at[first] : at.get(stop, len(runs))])[::-1]
+        yield AllReduce(parts, tuple(one for one in tied if rank in one.ranks))
+
+
+def _holds(stage: Stage, tie: tuple[int, ...]) -> bool:
+    return any(stage.layers[0] <= layer < stage.layers[1] for layer in tie)
 
 
 def _runs_of_layers(stages: Sequence[Stage]) -> list[GradientBucket]:

@@ -30,6 +30,7 @@ EXTRAS = {
     "pyscipopt": "scip",
     "distributed": "dask",
     "ray": "ray",
+    "tensorboardX": "tensorboard",
 }
 
 

@@ -184,17 +184,6 @@ def held_bytes(layers: "Sequence[HoldsBytes]", first: int, stop: int) -> tuple[f
     return sum(parameter_bytes for parameter_bytes, _ in added), sum(state_bytes for _, state_bytes in added)
 
 
-# How two layers that share a matrix can be trained all the same.
-UNTIE = 'untie them and profile again (in a config.json: "tie_word_embeddings": false), or take one stage: --pp 1'
-
-
-def ties_across(layers: "Sequence[HoldsBytes]", stages: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The pairs of layers that share a matrix, the earlier one first, and that stages [first, stop) keep apart."""
-    first_of = {place: first for first, stop in stages for place in range(first, stop)}
-    ties = [(one.tied_to, place) for place, one in enumerate(layers) if one.tied_to is not None]
-    return [(earlier, later) for earlier, later in ties if first_of.get(earlier) != first_of.get(later)]
-
-
 def ring_steps(ranks: int) -> int:
     """How many messages follow one another in a ring all-reduce of so many ranks, in each of which 1/n of all is sent.
 

@@ -51,7 +51,7 @@ Announcements = Callable[[Announcement], None]
 Adviser = Callable[[Plan, JobConfig], JobAdvice]
 
 # What another coordinator of the same job may have otherwise.
-OF_A_COORDINATOR = ("heartbeat_limit_s", "stall_limit_s", "timeline", "metrics")
+OF_A_COORDINATOR = ("heartbeat_limit_s", "stall_limit_s", "timeline", "metrics", "log_to")
 
 
 class JobController:

@@ -32,7 +32,8 @@ def boundary_samples(layers: Sequence[nn.Module], example_input: torch.Tensor) -
     """What flows into every layer, and out of the last.
 
     Runs a copy of one layer after the other on the meta device, which computes shapes only; a layer that does not work
-    there runs on zeros, on its own device. The layers themselves and the random generators stay as they are.
+    there runs on zeros, on its own device, or with zeros as its values where it has none. The layers themselves and the
+    random generators stay as they are.
 
     Args:
         layers: all layers of the model; each maps one tensor to one tensor.
@@ -58,7 +59,7 @@ def _output(index: int, layer: nn.Module, inputs: Boundary) -> torch.Tensor:
     try:
         output = _run(layer, inputs, torch.device("meta"))
     except Exception:  # whatever a layer that needs values raises; one that is broken raises again
-        some = next(itertools.chain(layer.parameters(), layer.buffers()), None)
+        some = next((one for one in itertools.chain(layer.parameters(), layer.buffers()) if not one.is_meta), None)
         output = _run(layer, inputs, torch.device("cpu") if some is None else some.device)
     if not isinstance(output, torch.Tensor):
         raise InvalidInputError(
@@ -72,4 +73,16 @@ def _output(index: int, layer: nn.Module, inputs: Boundary) -> torch.Tensor:
 def _run(layer: nn.Module, inputs: Boundary, device: torch.device) -> object:
     generators = [device] if device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices=generators):
-        return copy.deepcopy(layer).to(device)(inputs.zeros(device))
+        layer = copy.deepcopy(layer)
+        if device.type != "meta":
+            _give_zeros(layer)
+        return layer.to(device)(inputs.zeros(device))
+
+
+def _give_zeros(layer: nn.Module) -> None:
+    """Let parameters without values be zeros, which take no memory."""
+    for module in layer.modules():
+        for name, one in module._parameters.items():
+            if one is not None and one.is_meta:
+                zeros = torch.zeros((), dtype=one.dtype).expand(one.shape)
+                module._parameters[name] = nn.Parameter(zeros, requires_grad=False)

@@ -17,10 +17,12 @@ import torch
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Operation, print_operation
 from ...schemas.plan import Plan, Worker
+from ...schemas.text import listed
 from ...schemas.timeline import Span
-from ..program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, posting_order
+from ..program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, TiedBucket, posting_order
 from ..resilience.protocol import StepTerms
 from .held_stage import HeldStage
+from .ties import fingerprint
 from .transport import Tags as Tags
 from .transport import Transfers, Transport
 
@@ -177,7 +179,7 @@ class Iteration:
         self._output: torch.Tensor | None = None
         self._to_post = deque(rank.receives)
         self._posted: set[Message] = set()
-        rank.held.gradients.clear()
+        rank.held.begin()
         if rank.transfers is not None:
             rank.transfers.begin(number)
         for one in rank.fetched:
@@ -215,7 +217,9 @@ class Iteration:
 
     @property
     def losses(self) -> dict[int, tuple[float, float]]:
-        """Every micro-batch's loss as (sum, count), by global number: those whose last F this rank ran.
+        """Every micro-batch's loss as (sum, count), by global number: those whose F this rank ran at the last stage.
+
+        At another stage: what layers add to the sum (`add_loss`), which counts 0; nothing where they do not.
 
         Reading it waits for the device.
 
@@ -309,6 +313,8 @@ class Iteration:
         if held.is_last:
             held.gradients.add_loss(output)
             self._losses[number] = output
+        elif held.stage.added is not None:  # a part of the sum, which counts at the last stage
+            self._losses[number] = torch.stack([held.stage.added, torch.zeros_like(held.stage.added)])
         return output
 
     def _own(self, number: int, place: int, like: torch.Tensor | None) -> torch.Tensor:
@@ -331,17 +337,45 @@ class Iteration:
 
     def _all_reduce(self, reduction: AllReduce) -> None:
         """Sum each part over its holders, as soon as they all are there (program.py says in which order)."""
-        gradients = self.rank.held.gradients
+        held, gradients = self.rank.held, self.rank.held.gradients
+        gradients.require_attached()
         if any(len(part.ranks) > 1 for part in reduction.parts):
             with self._timed("allreduce", reduction.duration_s) as timed:
                 for part in reduction.parts:
                     if len(part.ranks) > 1:
+                        held.share_buffers(part.layers, len(part.ranks), self.rank.number == min(part.ranks))
                         for view in gradients.of_layers(part.layers):
                             self.rank.transport.all_reduce(part.ranks, view)
             self.reduction_s = timed.start_s, timed.end_s
-        if self.rank.held.is_last:
+        shared = [tie for tie in reduction.ties if len(tie.ranks) > 1]
+        if shared:  # a span of its own: here stages wait for each other, which says nothing of links and peers
+            with self._timed("allreduce", 0.0):
+                for tie in shared:
+                    for view in gradients.of_tie(tie.layers):
+                        self.rank.transport.all_reduce(tie.ranks, view)
+                    if self.number.bit_count() == 1:
+                        self._compare_copies(tie)
+        if held.is_last:
             total, count = gradients.loss()
             self.loss = total / count if count else math.nan
+
+    def _compare_copies(self, tie: TiedBucket) -> None:
+        """Raise InvalidInputError where the optimizer has made different values of the copies of tied weights.
+
+        In iterations 1, 2, 4, 8 and so on, for it takes a message and a pass over the parameters. All holders add up a
+        number of their bits: if not all have the same, then whoever has the largest one finds less than its multiple.
+        """
+        own = fingerprint(self.rank.held.gradients.parameters_of_tie(tie.layers))
+        total = torch.tensor([own], dtype=torch.float64, device=self.rank.held.device)
+        self.rank.transport.all_reduce(tie.ranks, total)
+        if int(total) != own * len(tie.ranks):
+            raise InvalidInputError(
+                f"the weights that layers {listed(map(str, tie.layers))} share (tied weights) are no longer the same "
+                "in all stages",
+                where=f"iteration {self.number}",
+                fix="let the optimizer treat a parameter by its shape or name, not by its place among a stage's "
+                "parameters, and without randomness of its own",
+            )
 
     def _post_next(self) -> None:
         if self._to_post:
@@ -404,7 +438,7 @@ def splits_backward(instructions: Iterable[Instruction]) -> bool:
 
 def groups_of(instructions: Iterable[Instruction]) -> set[tuple[int, ...]]:
     """The groups of ranks that a rank's instructions sum over."""
-    return {part.ranks for one in instructions if isinstance(one, AllReduce) for part in one.parts}
+    return {group for one in instructions if isinstance(one, AllReduce) for group in one.groups}
 
 
 def meet(transport: Transport, group: tuple[int, ...]) -> None:

@@ -83,15 +83,16 @@ from ..resilience.worker_rules import (
 )
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
 from .boundaries import boundary_samples
-from .checkpoint import read_state, take_over, write_part
+from .checkpoint import read_tied_state, take_over, write_part
 from .data.provider import Provider
 from .faults import Injection
-from .held_stage import HeldStage, SpareLayers
+from .held_stage import HeldStage, LayersToFill, SpareLayers
 from .hosting import hosted
 from .iteration import Iteration, Rank, splits_backward
 from .plane import Plane, reach, see_everybody
 from .rendezvous import connect, in_thread
 from .task import Task
+from .ties import ties_of, trained_together
 from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
 
 # How a worker's main thread, which waits in gloo most of the time, learns that its epoch is over.
@@ -200,8 +201,8 @@ class Activity:
         match instruction:
             case Receive(_, source):
                 self.be("waiting", instruction, (source,))
-            case AllReduce(parts=parts):
-                self.be("waiting", instruction, sorted({rank for part in parts for rank in part.ranks}))
+            case AllReduce():
+                self.be("waiting", instruction, sorted({rank for group in instruction.groups for rank in group}))
             case _:
                 self.be("computing", instruction)
 
@@ -294,7 +295,11 @@ class ResilientWorker:
         self._task = task
         layers = task.make_layers()
         self._boundaries = boundary_samples(layers, task.batch(0)[0][0])
+        self._ties = ties_of(layers)
         self._spare = SpareLayers(layers)
+        self._to_fill = LayersToFill(layers, task.fill) if task.fill is not None else None
+        if self._to_fill is not None:
+            layers = self._to_fill.of(task.plan.stage_of(task.worker()).layers, filled=True)
         self._held = self._build(layers, task.plan, task.worker())
         self._warm_up()
         self._rules = WorkerRules(task.name)
@@ -414,7 +419,7 @@ class ResilientWorker:
     def _change(self, action: Action) -> Saved | Published | None:
         """Do what concerns this worker's own state."""
         match action:
-            case TakeStep(_, can_be_undone):
+            case TakeStep(_, can_be_undone, _):
                 iteration, self._iteration = self._iteration, None
                 assert iteration is not None
                 if can_be_undone:
@@ -422,6 +427,7 @@ class ResilientWorker:
                 iteration.step()
             case UndoStep():
                 self._held.restore()
+                self._held.reset()
             case SavePart(folder, iteration, layers):
                 return save_part(self._held, layers, folder, iteration)
             case PublishWhole(message):
@@ -433,12 +439,10 @@ class ResilientWorker:
     def _connect(self, epoch: Epoch, rank: int) -> None:
         """Have the stage of this worker's place, and meet the others."""
         self._activity.be("preparing", "its stage")
-        program, held = _program(epoch.plan), self._held
+        program, held = self._program(epoch.plan), self._held
         plan, worker = program.plan, program.workers[rank]
         if held.layers_range != plan.stage_of(worker).layers:
-            # Values are made anew only where nobody has any.
-            spare = None if epoch.nothing_committed else self._spare.of(plan.stage_of(worker).layers, "cpu")
-            held = self._build(spare or self._task.make_layers(), plan, worker)
+            held = self._build(self._layers_for(plan.stage_of(worker).layers, epoch), plan, worker)
         # What the device holds is the limit of the plan that the job began with: that of a later one may count on the
         # host's memory.
         limit_bytes = self._task.plan.stage_of(self._task.worker()).memory_limit_bytes
@@ -453,6 +457,13 @@ class ResilientWorker:
         )
         self._interruption.guard(self._plane.transport)
 
+    def _layers_for(self, stage: Layers, epoch: Epoch) -> Sequence[nn.Module]:
+        """The layers with room for a stage; values are made anew only where nobody has any."""
+        if self._to_fill is not None:
+            return self._to_fill.of(stage, filled=epoch.nothing_committed and epoch.resume is None)
+        spare = None if epoch.nothing_committed else self._spare.of(stage, "cpu")
+        return spare or self._task.make_layers()
+
     def _build(self, layers: Sequence[nn.Module], plan: Plan, worker: Worker) -> HeldStage:
         stages = plan.template_of(worker.pipeline).stages
         return HeldStage(
@@ -462,7 +473,11 @@ class ResilientWorker:
             self._task.optimizer,
             self._task.device,
             is_last=worker.stage == len(stages) - 1,
+            ties=self._ties,
         )
+
+    def _program(self, plan: str) -> Program:
+        return _program(plan, trained_together(self._ties))
 
     def _copy_state(self, epoch: Epoch, rank: int) -> Ready:
         """Have the state of the place's layers: as it is, made anew, from the stage held so far, or from others."""
@@ -475,13 +490,13 @@ class ResilientWorker:
             copied = take_over(epoch.copies, rank, self._plane.direct, before, held, waits)
         elif held is not before and epoch.resume is not None:  # else as the layers were made
             held.prime_optimizer()
-            held.load(read_state(Path(epoch.resume), held.layers_range))
+            held.load(read_tied_state(Path(epoch.resume), held.layers_range, self._ties))
         self._activity.be("preparing", "checksums")
         sums: dict[int, str] = {}
         if copied:
             sums = held.checksums(copied) | (before.checksums(copied) if before not in (None, held) else {})
         self._held = held
-        self._rank = self._rank_in(_program(epoch.plan), rank, self._plane)
+        self._rank = self._rank_in(self._program(epoch.plan), rank, self._plane)
         return Ready(epoch.epoch, held.layers_range, tuple(sorted(sums.items())))
 
     def _rank_in(self, program: Program, number: int, plane: Plane) -> Rank:
@@ -596,8 +611,8 @@ class ResilientWorker:
 
 
 @lru_cache(maxsize=8)
-def _program(plan: str) -> Program:
-    return lower(plan_of(plan))
+def _program(plan: str, ties: tuple[tuple[int, ...], ...]) -> Program:
+    return lower(plan_of(plan), ties)
 
 
 # A worker's part in the job's checkpoints, of which resilience/membership.py is the coordinator's.
@@ -644,6 +659,7 @@ def publish_whole(task: Task, layers: int, message: Publish) -> Published:
             job=task.settings,
             missing=missing_layers(layers, (part.layers for part in message.parts)),
             row=task.batch.row_of(message.iteration) if isinstance(task.batch, Provider) else None,
+            hugging_face=task.names,
         )
         path = publish(folder, manifest)
         prune(folder, CHECKPOINTS_KEPT)

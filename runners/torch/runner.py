@@ -23,7 +23,6 @@ from ...schemas.check import require_valid
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Plan, Worker
-from ...schemas.profile import UNTIE
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Send, Sending, lower
 from .delegates import Delegates
@@ -39,6 +38,8 @@ from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
 from .stage import Loss, TorchStage
 from .staging import HostStaging
+from .task import Fill
+from .ties import ties_of, trained_together
 from .transport import Transport
 
 
@@ -71,6 +72,8 @@ class PlanRunner:
         paced: let every operation last what the plan says, sleeping out the rest, and links their delay.
         seed: of dropout and the like in the layers, which depend on (seed, iteration, micro-batch, layer) only.
         transport: which links have delegates: with "auto" those of which the plan says a delay.
+        fill: gives the layers [first, stop) their values where their parameters are on the meta device; of this rank's
+            stage only.
 
     Raises:
         InvalidInputError: the plan is not valid, or does not fit the model or the number of ranks.
@@ -91,9 +94,11 @@ class PlanRunner:
         paced: bool = False,
         seed: int = 0,
         transport: Sending = "auto",
+        fill: Fill | None = None,
     ) -> None:
         require_valid(plan, "the plan")
-        program = lower(plan)
+        ties = ties_of(layers)
+        program = lower(plan, trained_together(ties))
         self.plan = plan
         self.rank = _environment("RANK", len(program.workers)) if rank is None else rank
         processes = _environment("WORLD_SIZE", len(program.workers)) if world_size is None else world_size
@@ -112,6 +117,8 @@ class PlanRunner:
         self.spans: list[Span] = []
         self._program = program
         self._everyone = tuple(range(len(program.workers)))
+        if fill is not None:
+            fill(layers, plan.stage_of(self.worker).layers)
         self._held = self._hold(layers, loss, optimizer, program.instructions[self.rank])
         self._store = _environment_store() if store is None else store
         self._delegated = delegated_peers(transport, program, self.rank)
@@ -160,6 +167,7 @@ class PlanRunner:
 
         def reduce(run: Iteration) -> None:
             run.reduce()
+            self._held.commit_buffers()
             self._transport.flush()
 
         return self._run(batch, reduce)
@@ -312,28 +320,15 @@ class PlanRunner:
 
 
 def check_model(plan: Plan, layers: Sequence[nn.Module]) -> None:
-    """Raise InvalidInputError unless every template's stages cover the model, and share no parameter."""
+    """Raise InvalidInputError unless every template's stages cover the model."""
     for number, template in enumerate(plan.templates):
-        where = f"/templates/{number}/stages"
         needed = template.stages[-1].layers[1]
         if len(layers) != needed:
             raise InvalidInputError(
                 f"the plan places {needed} layers, the model has {len(layers)}",
-                where=where,
+                where=f"/templates/{number}/stages",
                 fix="plan from a profile of this model",
             )
-        owner: dict[nn.Parameter, tuple[int, int]] = {}  # the stage and the layer that have it first
-        for index, stage in enumerate(template.stages):
-            for place in range(*stage.layers):
-                for parameter in layers[place].parameters():
-                    first, earlier = owner.setdefault(parameter, (index, place))
-                    if first != index:
-                        raise InvalidInputError(
-                            f"layers {earlier} and {place} share a matrix (tied weights), and are in stages {first} "
-                            f"and {index}: that cannot be trained yet",
-                            where=where,
-                            fix=UNTIE,
-                        )
 
 
 def _environment(name: str, workers: int) -> int:

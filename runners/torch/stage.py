@@ -1,6 +1,8 @@
 """A stage on a device: consecutive layers, executed micro-batch by micro-batch with F, I, W and B."""
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +13,7 @@ from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.text import with_article
 from .deferral import DeferredGradient, GradientStore, defer_linears
 from .hosting import Hosting, ParkedGradient
+from .precision import Precision, autocasting, parameter_type
 from .staging import HostStaging
 
 # Of a micro-batch: its mean loss, which counts 1, or (sum, count), such as (sum over tokens, tokens that count).
@@ -21,11 +24,55 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor | tuple[torch.Tensor,
 class _Forward:
     """What the backward pass of a micro-batch starts from.
 
-    The output's place in the graph stands for the output, whose memory thus ends with its last user.
+    Places in the graph stand for tensors, whose memory thus ends with their last user.
     """
 
     inputs: torch.Tensor
     output: GradientEdge | None
+    added: tuple[GradientEdge, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Added:
+    """What layers add to the loss during an F."""
+
+    losses: list[torch.Tensor]
+    with_gradients: bool
+
+
+_added: ContextVar[_Added | None] = ContextVar("_added", default=None)
+
+
+def add_loss(value: torch.Tensor) -> None:
+    """Within a layer's forward: add to the loss, such as a router's balance, in whatever stage the layer is.
+
+    It is added to the sum that the loss function gives of the same micro-batch, and is divided as that is, by what the
+    loss counts in the whole iteration: the gradient is that of (all sums + all that is added) / all counts. So where
+    the loss is a mean, which counts 1, add a mean; where it is (sum over tokens, tokens), add a sum over tokens. The
+    iteration's loss contains it.
+
+    Outside of a stage's F, and while a checkpoint is recomputed, it does nothing: the layer works anywhere.
+
+    Args:
+        value: a tensor of one element.
+
+    Raises:
+        InvalidInputError: it is something else; or the layer runs in a re-entrant checkpoint, which keeps no graph.
+    """
+    added = _added.get()
+    if added is None:
+        return
+    if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.is_floating_point():
+        raise InvalidInputError(
+            f"add_loss is given {_described(value)}, not a scalar", where="a layer", fix="add a tensor of one element"
+        )
+    if added.with_gradients and not torch.is_grad_enabled():
+        raise InvalidInputError(
+            "add_loss is called where no gradients are computed, such as in a re-entrant checkpoint",
+            where="a layer",
+            fix="use torch.utils.checkpoint.checkpoint(..., use_reentrant=False)",
+        )
+    added.losses.append(value.reshape(()))
 
 
 class TorchStage:
@@ -40,6 +87,12 @@ class TorchStage:
         loss: maps (output, target) to a scalar, or (sum, count); a last stage's, and only there. Gradients are those
             of the sum: whoever knows the counts of all micro-batches divides by them (`HeldStage.step`).
         is_split: whether I and W will run; B alone is cheaper without deferral, by 0.1 ms a linear layer.
+        precision: whether layers compute under autocast, and in which type they take floating inputs of the model.
+        is_first: whether the model begins here.
+
+    Attributes:
+        added: what `add_loss` added in the last F, detached, in float64; None where it did not, or the stage has a
+            loss, which contains it.
     """
 
     def __init__(
@@ -47,9 +100,15 @@ class TorchStage:
         layers: Sequence[nn.Module],
         loss: Loss | None = None,
         is_split: bool = True,
+        precision: Precision = "fp32",
+        is_first: bool = False,
     ) -> None:
         self.layers = nn.ModuleList(layers)
         self.loss = loss
+        self.added: torch.Tensor | None = None
+        self._precision = precision
+        self._input_type = parameter_type(precision) if is_first else None
+        self._copies_inputs = False
         self._store = GradientStore()
         self._forwards: dict[Hashable, _Forward] = {}
         self._deferred: dict[Hashable, Sequence[DeferredGradient | ParkedGradient]] = {}
@@ -104,19 +163,40 @@ class TorchStage:
         """
         if key in self._forwards or key in self._deferred:
             raise RuntimeFailedError(f"F of micro-batch {key!r} again, before its backward pass has ended")
-        inputs = inputs.detach().requires_grad_(inputs.is_floating_point() and torch.is_grad_enabled())
-        with self._hosting.forward(key, inputs):
-            output = self._apply_layers(inputs, before_layer)
-            given = output.detach()
-            if (target is None) != (self.loss is None):
-                raise RuntimeFailedError("a target must be given at the stage that has the loss, and only there")
+        if (target is None) != (self.loss is None):
+            raise RuntimeFailedError("a target must be given at the stage that has the loss, and only there")
+        inputs = inputs.detach()
+        if self._input_type is not None and inputs.is_floating_point():
+            inputs = inputs.to(self._input_type)
+        inputs.requires_grad_(inputs.is_floating_point() and torch.is_grad_enabled())
+        added = _Added([], torch.is_grad_enabled())
+        with self._hosting.forward(key, inputs), autocasting(self._precision, inputs.device), _taking(added):
+            output = self._apply_layers(inputs, before_layer, added)
+            # What is sent lies in one piece.
+            given = output.detach().contiguous()
             if self.loss is not None and target is not None:
                 output, count = loss_and_count(self.loss(output, target))
+                for one in added.losses:
+                    output = output + one
                 given = torch.stack([output.detach().reshape(()).double(), count.to(output.device)])
+                added.losses.clear()
         if torch.is_grad_enabled():
-            edge = get_gradient_edge(output) if output.requires_grad else None
-            self._forwards[key] = _Forward(inputs, edge)
+            self._forwards[key] = _Forward(inputs, _edge(output), tuple(filter(None, map(_edge, added.losses))))
+        values = [one.detach().double() for one in added.losses]
+        self.added = torch.stack(values).sum() if values else None
         return given
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Within the context F computes what evaluation wants: without gradients, and as `eval()` has it."""
+        modes = [(module, module.training) for module in self.layers.modules()]
+        self.layers.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
 
     def backward_input(self, key: Hashable, gradient: torch.Tensor | None = None) -> torch.Tensor | None:
         """I: the gradient of the stage's input; the weight gradients of linear layers are put off.
@@ -170,7 +250,21 @@ class TorchStage:
         }
         return sum(storages.values())
 
-    def _apply_layers(self, value: torch.Tensor, before_layer: Callable[[int], None] | None) -> torch.Tensor:
+    def _apply_layers(
+        self, inputs: torch.Tensor, before_layer: Callable[[int], None] | None, added: _Added
+    ) -> torch.Tensor:
+        if not self._copies_inputs:
+            try:
+                return self._layers_of(inputs, before_layer)
+            except RuntimeError as error:
+                if _WRITTEN not in str(error):
+                    raise
+                # From now on the first layer, which writes into its input, has one of its own.
+                self._copies_inputs = True
+                added.losses.clear()
+        return self._layers_of(inputs.clone(), before_layer)
+
+    def _layers_of(self, value: torch.Tensor, before_layer: Callable[[int], None] | None) -> torch.Tensor:
         for index, layer in enumerate(self.layers):
             if before_layer is not None:
                 before_layer(index)
@@ -190,9 +284,29 @@ class TorchStage:
             raise RuntimeFailedError("the output's gradient must be given except at the stage that has the loss")
         forward = self._forwards.pop(key)
         self._hosting.begin_backward(key)
-        if forward.output is not None:
-            torch.autograd.backward(forward.output, gradient)
-        return forward.inputs.grad
+        starts = [] if forward.output is None else [(forward.output, gradient)]
+        starts += [(edge, None) for edge in forward.added]
+        if starts:
+            edges, gradients = zip(*starts, strict=True)
+            torch.autograd.backward(edges, gradients)
+        found = forward.inputs.grad
+        return None if found is None else found.contiguous()
+
+
+_WRITTEN = "leaf Variable that requires grad"  # what torch says of a leaf, or a view of one, that is written into
+
+
+@contextmanager
+def _taking(added: _Added) -> Iterator[None]:
+    token = _added.set(added)
+    try:
+        yield
+    finally:
+        _added.reset(token)
+
+
+def _edge(tensor: torch.Tensor) -> GradientEdge | None:
+    return get_gradient_edge(tensor) if tensor.requires_grad else None
 
 
 def loss_and_count(given: object) -> tuple[torch.Tensor, torch.Tensor]:

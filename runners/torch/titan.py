@@ -16,6 +16,7 @@ import torch
 from torch import distributed, nn
 from torch._C._distributed_c10d import PrefixStore
 
+from ...schemas.check import require_valid
 from ...schemas.documents import read_document
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Plan
@@ -57,11 +58,13 @@ def pipelining_fn(plan: Plan | str) -> PipeliningFunction:
         loss_fn: Callable[..., Any],
         **_: Any,
     ) -> tuple[TitanSchedule, list[nn.Module], bool, bool]:
+        read = read_document(plan, Plan) if isinstance(plan, str) else plan
+        require_valid(read, "the plan")
+        _require_fit(read, parallel_dims, training, parallelism, len(model_config.layers))
+
         from torchtitan.distributed.compile import apply_compile
         from torchtitan.distributed.pipeline_parallel import _split_module
 
-        read = read_document(plan, Plan) if isinstance(plan, str) else plan
-        _require_fit(read, parallel_dims, training, parallelism, len(model_config.layers))
         stage = parallel_dims.get_mesh("pp").get_local_rank()
         pipeline = parallel_dims.get_mesh("batch").get_local_rank() if len(read.pipelines) > 1 else 0
         part = _split_module(model, torchtitan_parts(read)[stage])
@@ -204,6 +207,9 @@ class _TrainersOptimizer(torch.optim.Optimizer):
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__(parameters, {})
 
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Do nothing: the trainer steps."""
+
 
 def _with_a_layer_a_stage(plan: Plan) -> Plan:
     """The plan of a model whose layers are the plan's stages, as torchtitan's parts are."""
@@ -222,7 +228,7 @@ def _require_fit(plan: Plan, dims: Any, training: Any, parallelism: Any, blocks:
     cut = plan.template_of(0).stages[-1].layers[1]
     abroad = next((w.name for w in plan.live_workers() if any(o.pipeline != w.pipeline for o in w.operations())), None)
     names = "tensor", "context", "expert", "data_parallel_shard"
-    other = {name: degree for name, degree in zip(names, (dims.tp, dims.cp, dims.ep, dims.dp_shard), strict=True)}
+    other = dict(zip(names, (dims.tp, dims.cp, dims.ep, dims.dp_shard), strict=True))
     wrong = next((name for name, degree in other.items() if degree > 1), None)
     problem: tuple[str, str, str] | None = None
     if dims.pp != stages or dims.dp_replicate != pipelines:
@@ -240,7 +246,8 @@ def _require_fit(plan: Plan, dims: Any, training: Any, parallelism: Any, blocks:
         )
     elif planned != {microbatches}:
         problem = (
-            f"pipelines of the plan have {' or '.join(map(str, sorted(planned)))} micro-batches, the job's {microbatches}",
+            f"the plan's pipelines have {' or '.join(map(str, sorted(planned)))} micro-batches, "
+            f"the job's {microbatches}",
             "training.local_batch_size, parallelism.pipeline_parallel_microbatch_size",
             f"set local_batch_size to {max(planned) * parallelism.pipeline_parallel_microbatch_size}"
             if len(planned) == 1

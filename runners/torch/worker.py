@@ -183,6 +183,7 @@ class PlainJob:
             paced=task.paced,
             seed=task.seed,
             transport=task.transport,
+            fill=task.fill,
         )
         self._batch = task.batch
         self.reports_loss = self._runner.reports_loss()

@@ -78,15 +78,6 @@ def test_plans_of_usual_models_say_nothing_new() -> None:
     assert not {"form", "cut", "dtype", "checkpointing"} & training.settings().keys()
 
 
-def test_tied_weights_across_stages_are_refused(tmp_path: Path) -> None:
-    """A model whose two ends share a matrix does not run in two stages, and the error says what would help."""
-    (tmp_path / "mine.py").write_text(WHOLE)
-    told = plan(2, cut="steps.*")
-    training = training_of(told, TrainingConfig(f"{tmp_path}/mine.py:Whole"))
-    with pytest.raises(InvalidInputError, match=r"tied weights.*\n.*\n.*tie_word_embeddings"):
-        Training.of(training).load(told)
-
-
 def test_unknown_forms_are_refused() -> None:
     """A plan that asks for a type that there is not is refused."""
     with pytest.raises(InvalidInputError, match="'fp8' is no type"):

@@ -85,3 +85,23 @@ def test_losses_keep_their_digits_beside_bfloat16() -> None:
         gradients.add_loss(torch.tensor([0.0511, 150_001]))
     total, count = gradients.loss()
     assert abs(total - 5.11) < 1e-5 and count == 15_000_100
+
+
+def test_what_layers_share_stands_by_itself_and_counts_once() -> None:
+    """Tied gradients are in no part, are scaled and cleared, and the norm has them with the first of their layers."""
+    first, last = nn.Linear(2, 2, bias=False), nn.Linear(2, 2)
+    last.weight = first.weight
+    ties: dict[tuple[int, ...], list[nn.Parameter]] = {(4, 9): list(first.parameters())}
+    front = FlatGradients([first], 4, torch.device("cpu"), with_loss=False, ties=ties)
+    back = FlatGradients([last], 9, torch.device("cpu"), with_loss=True, ties=ties)  # takes the gradients over
+    assert (front.of_layers((4, 5)), [len(view) for view in back.of_layers((9, 10))]) == ([], [4])
+    for gradients in (front, back):
+        (tied,) = gradients.of_tie((4, 9))
+        tied.fill_(2.0)
+        gradients.scale(1.5)
+        assert tied.tolist() == [3.0] * 4
+    assert torch.equal(first.weight.grad.reshape(-1), back.of_tie((4, 9))[0])  # type: ignore[union-attr]
+    assert front.squared_norms([4]) == {4: 36.0}
+    assert back.squared_norms([9]) == {9: 0.0}
+    back.clear()
+    assert not first.weight.grad.any()  # type: ignore[union-attr]

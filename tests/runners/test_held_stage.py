@@ -158,12 +158,12 @@ def test_warm_up_leaves_no_trace() -> None:
 
 
 def test_names_count_layers_of_the_model() -> None:
-    """The state has each parameter, persistent buffer and optimizer entry by the model's numbers, a shared one once."""
+    """The state has each parameter, persistent buffer and optimizer entry by the model's numbers; shared ones twice."""
     layers = [nn.Linear(1, 1), *small_layers()]
     layers[3].weight = layers[1].weight
     layers[2].register_buffer("scratch", torch.zeros(1), persistent=False)
     held = HeldStage(layers, (1, 4), F.mse_loss, adamw, is_last=True)
-    parameters = ["1.weight", "1.bias", "2.weight", "2.bias"]
+    parameters = ["1.weight", "1.bias", "2.weight", "2.bias", "3.weight"]
     buffers = ["2.running_mean", "2.running_var", "2.num_batches_tracked"]
     assert list(held.state()) == parameters + buffers
     train(held, 0)
@@ -360,13 +360,14 @@ def test_loading_layers_leaves_the_others() -> None:
     assert held.state_of((3, 9)) == {}
 
 
-def test_a_shared_parameter_is_state_of_the_first_layer() -> None:
-    """Tied weights are named by the first of their layers; the other one still has a checksum, of nothing."""
+def test_a_shared_parameter_is_state_of_each_of_its_layers() -> None:
+    """Tied weights are named by every layer that has them, wherever the stage is cut."""
     tied = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2)]
     tied[1].weight = tied[0].weight
     held = HeldStage([nn.ReLU(), *tied], (1, 3), F.mse_loss, adamw)
-    assert list(held.state_of((1, 2))) == list(held.state()) == ["1.weight"]
-    assert held.state_of((2, 3)) == {}
+    assert list(held.state()) == ["1.weight", "2.weight"]
+    assert list(held.state_of((1, 2))) == ["1.weight"]
+    assert list(held.state_of((2, 3))) == ["2.weight"]
     assert list(held.checksums()) == [1, 2]
 
 

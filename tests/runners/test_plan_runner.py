@@ -351,22 +351,3 @@ def test_a_model_of_another_depth_is_refused() -> None:
     plan = plan_pipeline(profile(), Shape(2, 1, 2), "1f1b")
     with pytest.raises(InvalidInputError, match="places 6 layers, the model has 5"):
         PlanRunner(plan, model()[:-1], language_model_loss, torch.optim.AdamW, rank=0, world_size=2)
-
-
-def test_weights_tied_across_stages_of_any_template_are_refused() -> None:
-    """What one template keeps in a stage another one may not cut apart, whichever a rank is to run."""
-    layers = model()
-    layers[2].register_parameter("tied", next(layers[3].parameters()))
-    plan = unlike((3, 1), (2, 1))
-    with pytest.raises(InvalidInputError, match="share a matrix") as caught:
-        PlanRunner(plan, layers, language_model_loss, torch.optim.AdamW, rank=0, world_size=5)
-    assert caught.value.where == "/templates/1/stages"
-
-
-def test_weights_tied_across_stages_are_refused() -> None:
-    """A parameter in two stages would get two different gradients; within one stage it is fine."""
-    layers = model()
-    layers[5].get_submodule("logits").weight = layers[0].get_submodule("token").weight
-    plan = plan_pipeline(profile(), Shape(2, 1, 2), "1f1b")
-    with pytest.raises(InvalidInputError, match="share a matrix"):
-        PlanRunner(plan, layers, language_model_loss, torch.optim.AdamW, rank=0, world_size=2)

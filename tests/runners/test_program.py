@@ -1,6 +1,7 @@
 """Lowering: what each worker's program sends, receives and ends with."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -162,6 +163,27 @@ def test_holders_sum_a_part_for_as_long_as_the_slowest_needs_for_its_share(plan:
             share = part.layers[1] - part.layers[0]
             shares_s = [stage.allreduce_s * share / (stage.layers[1] - stage.layers[0]) for stage in holders]
             assert part.duration_s == pytest.approx(max(shares_s))
+
+
+@given(unlike_plans(), st.data())
+def test_what_layers_share_is_summed_by_all_in_one_order(plan: Plan, data: st.DataObject) -> None:
+    """Who holds one of the layers that share something sums it with all who do, after its own layers, and for all ranks
+    ties stand in one order: so no ranks wait for each other in a circle. The rest is the program without ties."""
+    layers = plan.templates[0].stages[-1].layers[1]
+    places = st.lists(st.integers(0, layers - 1), min_size=1, max_size=3, unique=True).map(sorted).map(tuple)
+    ties = data.draw(st.lists(places, max_size=3, unique=True))
+    program, without = lower(plan, ties), lower(plan)
+    held = [plan.stage_of(worker).layers for worker in program.workers]
+    for rank, (first, stop) in enumerate(held):
+        reduction = program.reduction(rank)
+        assert [one.layers for one in reduction.ties] == [t for t in ties if any(first <= n < stop for n in t)]
+        for tie in reduction.ties:
+            assert tie.ranks == tuple(n for n, (a, b) in enumerate(held) if any(a <= one < b for one in tie.layers))
+        assert reduction.groups == {*(one.ranks for one in reduction.parts), *(one.ranks for one in reduction.ties)}
+        assert replace(reduction, ties=()) == without.reduction(rank)
+        assert program.peers(rank) == without.peers(rank)
+        own = [one for one in program.instructions[rank] if not isinstance(one, AllReduce)]
+        assert own == [one for one in without.instructions[rank] if not isinstance(one, AllReduce)]
 
 
 def test_a_program_of_unlike_cuts_reads_as_written() -> None:

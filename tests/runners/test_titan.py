@@ -5,10 +5,7 @@ environment, for it brings a hundred packages: `.ci/run` makes it one of its own
 """
 
 import importlib
-import importlib.util
-import json
 import os
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +18,7 @@ import torch
 from torch import distributed
 
 from rtk.planners.pipeline import plan_pipeline
+from rtk.planners.plain.slipstream import plan_slipstream
 from rtk.planners.shape import Shape
 from rtk.runners.torch.titan import pipelining_fn
 from rtk.runners.torch_csv import to_torch_csv, torchtitan_parallelism
@@ -35,13 +33,13 @@ if __name__ != "worker":
 
 STAGES, MICROBATCHES, ROWS, LENGTH, STEPS = 2, 4, 1, 16, 3
 BLOCKS = 6  # of torchtitan's debug model
+PROFILE = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(BLOCKS + 2)))
 DEADLINE_S = 90.0
 
 
 def make_plan(schedule: Schedule, pipelines: int = 1) -> Plan:
-    """Two stages of unlike sizes."""
-    profile = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(BLOCKS + 2)))
-    return plan_pipeline(profile, Shape(STAGES, pipelines, MICROBATCHES), schedule)
+    """Two stages."""
+    return plan_pipeline(PROFILE, Shape(STAGES, pipelines, MICROBATCHES), schedule)
 
 
 def let_torchtitan_run_on_cpus() -> None:
@@ -55,12 +53,11 @@ def let_torchtitan_run_on_cpus() -> None:
         memory_stats=lambda *_: {},
     )
     torch._utils._get_available_device_type = lambda: "cpu"
-    torch._utils._get_device_module = lambda _: nothing  # type: ignore[assignment,return-value]
+    torch._utils._get_device_module = lambda _: nothing  # type: ignore[assignment]
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-    utils, attention = (
-        importlib.import_module(f"torchtitan.{name}") for name in ("distributed.utils", "models.common.attention")
-    )
+    utils: Any = importlib.import_module("torchtitan.distributed.utils")
+    attention: Any = importlib.import_module("torchtitan.models.common.attention")
     utils.set_pg_timeouts = lambda **_: None  # a barrier that gloo refuses, and a function that torch 2.13 lacks
 
     def dense(
@@ -183,20 +180,123 @@ def train(parallelism: dict[str, Any], pipelining: Any, folder: str, accumulated
     return found
 
 
-def run_rank(rank: int, port: int, folder: Path, cases: list[list[Any]]) -> None:
+def run_rank(rank: int, folder: Path, cases: list[list[Any]]) -> None:
     """Train once a case, on this rank."""
     torch.set_num_threads(1)
+    torch._dynamo.config.disable = True  # it would take seconds to compile what makes the masks
     let_torchtitan_run_on_cpus()
-    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": STAGES, "MASTER_ADDR": "127.0.0.1"}
-    os.environ.update({name: str(value) for name, value in ranks.items()})
+    os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(STAGES)})
     for case, (plan_file, is_ours, accumulated) in enumerate(cases):
-        os.environ["MASTER_PORT"] = str(port + case)
+        meeting = f"file://{folder / f'store-{case}'}"
+        distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=STAGES)
         plan = read_document(plan_file, Plan)
         parallelism = torchtitan_parallelism(plan, f"{plan_file}.csv")
         if is_ours:
             parallelism = {**parallelism, "pipeline_parallel_schedule_csv": ""}
         made = train(parallelism, pipelining_fn(plan_file) if is_ours else None, str(folder), accumulated)
         torch.save(made, folder / f"{case}.{rank}")
+
+
+CASES: dict[str, tuple[Schedule, bool, int]] = {
+    "torch's": ("1f1b", False, 1),
+    "rtk's": ("zero-bubble", True, 1),
+    "torch's, accumulated": ("1f1b", False, 2),
+    "rtk's, accumulated": ("zero-bubble", True, 2),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What each rank found, by case."""
+    pytest.importorskip("torchtitan")
+    folder = tmp_path_factory.mktemp("titan")
+    cases = []
+    for schedule, is_ours, accumulated in CASES.values():
+        file, plan = folder / f"{schedule}.json", make_plan(schedule)
+        write_document(str(file), plan)
+        Path(f"{file}.csv").write_text(to_torch_csv(plan))
+        cases.append([str(file), is_ours, accumulated])
+    ranks = [fork(__file__, rank, folder, cases) for rank in range(STAGES)]
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        for rank in ranks:
+            rank.join(max(0.0, deadline - time.monotonic()))
+        assert [rank.exitcode for rank in ranks] == [0] * STAGES
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+    return {name: [torch.load(folder / f"{n}.{rank}") for rank in range(STAGES)] for n, name in enumerate(CASES)}
+
+
+@pytest.mark.parametrize(("accumulated", "tolerance"), [("", 1e-6), (", accumulated", 5e-6)])
+def test_a_plan_trains_as_torchs_own_runtime(
+    trained: dict[str, list[dict[str, Any]]], accumulated: str, tolerance: float
+) -> None:
+    """3 AdamW steps, clipped, of the debug Llama; documents by positions, ignored targets; a split backward pass.
+
+    Where gradients are accumulated over two calls a step, they are sums of other orders.
+    """
+    for theirs, ours in zip(trained[f"torch's{accumulated}"], trained[f"rtk's{accumulated}"], strict=True):
+        assert len(set(theirs["norms"])) == STEPS
+        assert ours["norms"] == pytest.approx(theirs["norms"], rel=1e-5)
+        assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-6)
+        assert ours["parameters"].keys() == theirs["parameters"].keys()
+        for name, value in theirs["parameters"].items():
+            torch.testing.assert_close(ours["parameters"][name], value, atol=tolerance, rtol=0)
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """What torchtitan's trainer gives a `pipelining_fn`, as far as it is looked at before the model is cut."""
+    given: dict[str, Any] = {
+        "pp": STAGES,
+        "dp_replicate": 2,
+        "blocks": BLOCKS,
+        "local_batch_size": MICROBATCHES * ROWS,
+        "mixed_precision_param": "float32",
+        "enable_cpu_offload": False,
+        **dict.fromkeys(("tp", "cp", "ep", "dp_shard"), 1),
+        **changes,
+    }
+    rest = dict.fromkeys(("compile_config", "ac_config", "dump_folder", "device", "parallelize_fn", "loss_fn"))
+    return {
+        "parallel_dims": SimpleNamespace(**given),
+        "training": SimpleNamespace(dtype="float32", **given),
+        "parallelism": SimpleNamespace(pipeline_parallel_microbatch_size=ROWS),
+        "model_config": SimpleNamespace(layers=range(given["blocks"])),
+        **rest,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"pp": 4}, "2 stages and 2 pipelines, the job 4 and 2"),
+        ({"dp_replicate": 1}, "2 stages and 2 pipelines, the job 2 and 1"),
+        ({"tp": 2}, "tensor_parallel_degree is 2"),
+        ({"cp": 2}, "context_parallel_degree is 2"),
+        ({"ep": 2}, "expert_parallel_degree is 2"),
+        ({"dp_shard": 2}, "data_parallel_shard_degree is 2"),
+        ({"local_batch_size": 6}, "have 4 micro-batches, the job's 6"),
+        ({"blocks": 5}, "the plan cuts 8 layers, the model has 7"),
+        ({"mixed_precision_param": "bfloat16"}, "computation in bfloat16 with parameters in float32"),
+        ({"enable_cpu_offload": True}, "offloading"),
+    ],
+)
+def test_settings_that_do_not_go_with_the_plan_are_refused(changes: dict[str, Any], words: str) -> None:
+    """Before anything is cut or connected, with the setting and what to set it to."""
+    with pytest.raises(InvalidInputError, match=words) as caught:
+        pipelining_fn(make_plan("1f1b", 2))(torch.nn.Identity(), **settings(**changes))
+    assert caught.value.where is not None
+    assert caught.value.fix is not None
+
+
+def test_orders_beyond_a_pipeline_are_refused(tmp_path: Path) -> None:
+    """The trainer gives each replica its own data only."""
+    plan = plan_slipstream(PROFILE, pp=STAGES, dp=2, microbatches=MICROBATCHES, failed=["1/1"])
+    write_document(str(tmp_path / "plan.json"), plan)
+    with pytest.raises(InvalidInputError, match="of another pipeline"):
+        pipelining_fn(str(tmp_path / "plan.json"))(torch.nn.Identity(), **settings())
 
 
 if __name__ == "worker":

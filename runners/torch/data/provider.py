@@ -62,6 +62,7 @@ class Provider(Protocol):
         return
 
 
+@runtime_checkable
 class HasBatches(Protocol):
     """What a user may write instead of a dataset: it chooses the rows itself, by number and never by who asks."""
 
