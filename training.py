@@ -178,7 +178,7 @@ class Training:
             return load_script(asked.script)
         training = cls(
             model=NamedModel(asked.model),
-            data=DataFiles(tuple(asked.data or ())),
+            data=DataFiles(tuple(asked.data or ()), asked.data_dtype, asked.tokenizer),
             microbatch_size=asked.microbatch_size,
             sequence_length=asked.sequence_length,
             optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=asked.learning_rate),
@@ -196,10 +196,6 @@ class Training:
         if isinstance(self.model, ModelSource):
             told |= self.model.settings()
         return {**told, **self._files}
-
-    def _told(self, data: "Provider") -> dict[str, Any]:
-        """What data say of themselves, where a script gives them; options name files."""
-        return {} if self._settings is not None else {f"data: {name}": one for name, one in data.fingerprint().items()}
 
     def form(self, plan: "Plan") -> ModelForm:
         """In which form the layers are: as in the profile behind a plan, but for what the training says itself."""
@@ -350,6 +346,7 @@ class Training:
         from .runners.torch.task import Task
 
         model, data = self.load(plan)
+        data.start()  # there are no sockets yet
         made = [model.layers]
         usual: OptimizerFactory = torch.optim.AdamW
         return Task(
@@ -359,7 +356,7 @@ class Training:
             loss=model.loss if self.loss is None else self.loss,
             optimizer=self.optimizer or usual,
             batch=data,
-            settings={**self.settings(), **self._told(data), "paced": paced, "transport": transport},
+            settings={**self.settings(), "dataset": data.fingerprint(), "paced": paced, "transport": transport},
             secret=secret,
             device=device,
             hostname=hostname,

@@ -2,9 +2,9 @@
 
 One rank trains a small GPT on a data set of 10^9 rows, in a permuted order, with data in memory, read when they are
 needed, read ahead by a thread, and by a process, in turns. Reading waits (as for a disk) or computes (as a decoder
-does, which needs a core). What is hidden is the share of the reading for which training need not wait: 1 - its waits for
-data / its waits when it reads at need. The iterations' times are beside it: they also have what reading takes from the
-same cores.
+does, which needs a core). What is hidden is the share of the reading for which training need not wait: 1 - its waits
+for data / its waits when it reads at need. The iterations' times are beside it: they also have what reading takes from
+the same cores.
 A second part reads tokens from a file, which takes microseconds: what a micro-batch costs when it is read at need.
 
     python benchmarks/reading_ahead.py --output reading_ahead.json
