@@ -310,7 +310,7 @@ class Training:
         from .runners.torch.data.corpus import ByteCorpus
 
         is_named = self._asked is not None and isinstance(data, ByteCorpus)
-        return {} if is_named else {f"data: {name}": one for name, one in data.fingerprint().items()}
+        return {} if is_named else {"dataset": data.fingerprint()}
 
     def form(self, plan: "Plan") -> ModelForm:
         """In which form the layers are: as in the profile behind a plan, but for what the training says itself."""
@@ -499,6 +499,7 @@ class Training:
 
         model, data = self.load(plan)
         evaluation, evaluated_on = self._held_out(model, plan)
+        data.start()  # there are no sockets yet
         made = [model.layers]
         return Task(
             name=name,
