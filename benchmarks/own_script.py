@@ -60,5 +60,5 @@ training = Training(
     microbatch_size=2,
     optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
     schedule=cosine(warmup=50, steps=5_000, final=0.1),
-    clip_norm=1.0,
+    clip_norm=0.3,
 )
