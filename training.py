@@ -6,6 +6,7 @@ It stands at the root because it hands the runners' workers the profilers' model
 import copy
 import hashlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,10 +14,10 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args, runtime_checkable
 
 from .runners.program import Sending
-from .runners.training import EVAL_EVERY, TrainingConfig, sizes_of
+from .runners.training import EVAL_EVERY, Precision, TrainingConfig, sizes_of
 from .schemas.errors import InvalidInputError, RtkError
 from .schemas.profile import DataType, ModelForm, form_of
 from .schemas.text import with_article
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .profilers.models.model import Model
+    from .runners.log_writers import LogWriter
     from .runners.torch.data.provider import Provider
     from .runners.torch.evaluation import HeldOut
     from .runners.torch.held_stage import OptimizerFactory
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from .runners.torch.task import Task
     from .schemas.plan import Plan
 
-Precision = Literal["fp32", "bf16", "bf16-autocast", "bf16-master"]
+Listener = Callable[[dict[str, Any]], Any]
 Buffers = Literal["lowest", "mean"]
 
 # What the parameters are made as for each; masters and casts are the stage's.
@@ -64,19 +66,31 @@ class NamedModel:
 
     Attributes:
         name: a preset, `file.py:factory`, or a config.json.
+        weights: of a Hugging Face model, as of `load_model`; None: those beside its config, if there are any.
+        random_weights: begin with random ones, whatever there is.
     """
 
     name: str
+    weights: str | None = None
+    random_weights: bool = False
 
     def load(self, microbatch_size: int | None, sequence_length: int | None, seed: int, form: ModelForm) -> "Model":
         """As `load_model`."""
         from .profilers.models.load import load_model
 
-        return load_model(self.name, microbatch_size, sequence_length, seed, form, filled=False)
+        chosen = {"weights": self.weights, "random_weights": self.random_weights}
+        return load_model(self.name, microbatch_size, sequence_length, seed, form, **chosen, filled=False)
 
     def settings(self) -> dict[str, Any]:
-        """The name."""
-        return {"model": self.name}
+        """The name, and what tells weights from others where there are some."""
+        from .profilers.analytic.configuration import is_config
+        from .profilers.models.weights import require_weights, weights_beside, weights_digest
+
+        told = {"model": self.name}
+        if self.random_weights or not is_config(self.name):
+            return told
+        found = weights_beside(Path(self.name)) if self.weights is None else require_weights(self.weights)
+        return told if found is None else {**told, "weights": weights_digest(found)}
 
 
 @dataclass(frozen=True)
@@ -190,9 +204,10 @@ class Training:
         self.optimizer, self.schedule, self.clip_norm = optimizer, schedule, clip_norm
         self.precision, self.evaluate, self.collate = precision, evaluate, collate
         self.cut, self.seed, self.buffers, self.loader_workers = cut, seed, buffers, loader_workers
+        self.listeners: list[tuple[tuple[str, ...], Listener]] = []
         self.script: str | None = None
         self._files: dict[str, str] = {}
-        self._settings: dict[str, Any] | None = None
+        self._asked: TrainingConfig | None = None
 
     @classmethod
     def of(cls, asked: TrainingConfig) -> "Training":
@@ -201,27 +216,89 @@ class Training:
         Raises:
             InvalidInputError: the script cannot be executed, or holds no training, or several.
         """
-        import torch
+        from .runners.torch.named import schedule_of
 
         if asked.script is not None:
             return load_script(asked.script)
         training = cls(
-            model=NamedModel(asked.model),
-            data=DataFiles(tuple(asked.data or ())),
+            model=NamedModel(asked.model, asked.weights, asked.random_weights),
+            data=DataFiles(tuple(asked.data or ()), asked.data_dtype, asked.tokenizer),
             microbatch_size=asked.microbatch_size,
             sequence_length=asked.sequence_length,
-            optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=asked.learning_rate),
-            seed=asked.seed,
+            schedule=schedule_of(asked),
             clip_norm=asked.clip_norm,
+            precision=asked.precision,
+            seed=asked.seed,
             evaluate=_evaluation_of(asked),
         )
-        training._settings = asked.settings()
+        training._asked = asked
         return training
+
+    def on(self, *events: str) -> Callable[[Listener], Listener]:
+        """Decorate a function that is told of events, as dicts with the fields of docs/resilience.md.
+
+        It is called beside the coordinator, in a thread of its own: it may take its time, and what it raises is said
+        once, and stops nothing.
+
+        Args:
+            events: their names, such as "iteration", "evaluation" or "failure"; none: all.
+
+        Raises:
+            InvalidInputError: there is no such event.
+        """
+        from .runners.listeners import require_events
+
+        require_events(events)
+
+        def listening(listener: Listener) -> Listener:
+            self.listeners.append((events, listener))
+            return listener
+
+        return listening
+
+    def logs(self) -> "list[LogWriter]":
+        """What tells the listeners of `on`, beside a coordinator; nothing where there are none."""
+        from .runners.listeners import Listeners
+
+        return [Listeners(self.listeners)] if self.listeners else []
+
+    def run(self) -> NoReturn:
+        """At the end of a script, under `if __name__ == "__main__"`: be `rtk run --script` of it, in this process.
+
+        The script's own arguments are those of `rtk run`; the plan may also come from RTK_PLAN, the coordinator from
+        RTK_COORDINATOR and RTK_SECRET, the place from RTK_WORKER, RANK or SLURM_PROCID.
+
+        Raises:
+            InvalidInputError: it is called while rtk executes the script, or by what is no script.
+        """
+        if _executing:
+            raise InvalidInputError(
+                "the script calls run() when it is imported",
+                fix='write `if __name__ == "__main__":` before it',
+            )
+        main = sys.modules["__main__"]
+        script = getattr(main, "__file__", None)
+        if script is None:
+            raise InvalidInputError(
+                "run() executes a script, and this is none",
+                where="Training.run",
+                fix="write it into a file; or train step by step: training.step(plan, iterations)",
+            )
+        if not any(one is self for one in vars(main).values()):
+            raise InvalidInputError(
+                "run() is for the training that the script itself holds",
+                where=script,
+                fix="name it at the script's top level: training = Training(…)",
+            )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        command = [sys.executable, "-m", "rtk.cli.main", "run", "--script", script, *sys.argv[1:]]
+        os.execv(sys.executable, command)
 
     def settings(self) -> dict[str, Any]:
         """What must be the same for all workers: who differs is refused, and told in what."""
-        if self._settings is not None:
-            return self._settings
+        if self._asked is not None:
+            return {**self._asked.settings(), **self.model.settings()}
         own = ("microbatch_size", "sequence_length", "clip_norm", "precision", "cut", "seed", "buffers")
         told = {name: getattr(self, name) for name in own}
         if isinstance(self.model, ModelSource):
@@ -229,8 +306,11 @@ class Training:
         return {**told, **self._files}
 
     def _told(self, data: "Provider") -> dict[str, Any]:
-        """What data say of themselves, where a script gives them; options name files."""
-        return {} if self._settings is not None else {f"data: {name}": one for name, one in data.fingerprint().items()}
+        """What data say of themselves; text of which bytes are the tokens is named by options, as ever."""
+        from .runners.torch.data.corpus import ByteCorpus
+
+        is_named = self._asked is not None and isinstance(data, ByteCorpus)
+        return {} if is_named else {"dataset": data.fingerprint()}
 
     def form(self, plan: "Plan") -> ModelForm:
         """In which form the layers are: as in the profile behind a plan, but for what the training says itself."""
@@ -372,6 +452,27 @@ class Training:
             raise _wrong("cut", f"{with_article(type(made).__name__)} has no modules to cut", "leave cut away")
         return layers_of(made, name) if form.cut is None else [made]
 
+    def explain(self, error: Exception) -> InvalidInputError | None:
+        """What is wrong with the training where its own code has raised an error; None where that may be the machine.
+
+        Args:
+            error: that a worker has met.
+        """
+        import torch
+
+        from .profilers.models.model import failed_in_file, line_in_file
+
+        file = self.script or (self.model.name.rpartition(":")[0] if isinstance(self.model, NamedModel) else "")
+        if isinstance(error, RtkError | OSError | MemoryError | torch.AcceleratorError | torch.OutOfMemoryError):
+            return None
+        if "backward through the graph a second time" in str(error):
+            return InvalidInputError(
+                "a layer or the loss calls backward(), and the passes backward are the plan's",
+                where=line_in_file(error, file) or file,
+                fix="return the loss, and leave backward(), step() and zero_grad() to rtk",
+            )
+        return failed_in_file("training fails", error, file) if file and line_in_file(error, file) else None
+
     def task(
         self,
         plan: "Plan",
@@ -394,20 +495,18 @@ class Training:
         Raises:
             InvalidInputError: the model or the data do not fit the plan.
         """
-        import torch
-
         from .runners.torch.task import Task
 
         model, data = self.load(plan)
         evaluation, evaluated_on = self._held_out(model, plan)
+        data.start()  # there are no sockets yet
         made = [model.layers]
-        usual: OptimizerFactory = torch.optim.AdamW
         return Task(
             name=name,
             plan=plan,
             make_layers=lambda: made.pop() if made else self.load(plan, data)[0].layers,
             loss=model.loss if self.loss is None else self.loss,
-            optimizer=self.optimizer or usual,
+            optimizer=self._optimizer_for(model.layers),
             batch=data,
             settings={
                 **self.settings(),
@@ -428,6 +527,14 @@ class Training:
             fill=model.fill,
             names=model.names,
         )
+
+    def _optimizer_for(self, layers: "Sequence[nn.Module]") -> "OptimizerFactory":
+        import torch
+
+        from .runners.torch.named import optimizer_of
+
+        usual: OptimizerFactory = torch.optim.AdamW if self._asked is None else optimizer_of(self._asked, layers)
+        return self.optimizer or usual
 
 
 def _evaluation_of(asked: TrainingConfig) -> Evaluation | None:

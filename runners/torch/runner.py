@@ -143,7 +143,7 @@ class PlanRunner:
         if fill is not None:
             fill(layers, plan.stage_of(self.worker).layers)
         self._held = self._hold(layers, loss, optimizer, program.instructions[self.rank], clip_norm)
-        self._store = _environment_store() if store is None else store
+        self._store = environment_store() if store is None else store
         self._delegated = delegated_peers(transport, program, self.rank)
         self._transport: Transport = self._connect(program.instructions[self.rank])
         self._prepared: Rank | None = None
@@ -399,7 +399,8 @@ def _environment(name: str, workers: int) -> int:
     return int(os.environ[name])
 
 
-def _environment_store() -> Store:
+def environment_store() -> Store:
+    """The store of a torchrun job, for this attempt of it; rank 0 hosts it where torchrun's agent does not."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     hosts_store = os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = TCPStore(address, port, None, is_master=hosts_store, wait_for_workers=False)
