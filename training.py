@@ -524,6 +524,9 @@ class Training:
             transport=transport,
             clip_norm=self.clip_norm,
             evaluation=evaluation,
+            precision=self.precision or "fp32",
+            schedule=self.schedule,
+            buffers=self.buffers,
             fill=model.fill,
             names=model.names,
         )

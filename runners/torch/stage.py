@@ -190,6 +190,18 @@ class TorchStage:
         self.added = torch.stack(values).sum() if values else None
         return given
 
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Within the context F computes what evaluation wants: without gradients, and as `eval()` has it."""
+        modes = [(module, module.training) for module in self.layers.modules()]
+        self.layers.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
     def backward_input(self, key: Hashable, gradient: torch.Tensor | None = None) -> torch.Tensor | None:
         """I: the gradient of the stage's input; the weight gradients of linear layers are put off.
 

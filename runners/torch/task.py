@@ -10,9 +10,12 @@ from torch import nn
 from ...schemas.checkpoint import HuggingFaceNames
 from ...schemas.plan import Layers, Plan, Worker
 from ..program import Sending
+from .buffers import SharedBuffers
 from .evaluation import HeldOut
 from .held_stage import OptimizerFactory
 from .iteration import Batch
+from .precision import Precision
+from .schedules import Schedule
 from .stage import Loss
 
 Fill = Callable[[Sequence[nn.Module], Layers], None]
@@ -42,6 +45,9 @@ class Task:
         fill: gives the layers [first, stop) of those that `make_layers` made, or of a copy of them, the values of their
             parameters, which are on the meta device until then; None: all layers are made with values.
         names: what the model's tensors are called in files of Hugging Face's; kept in checkpoints.
+        precision: in which types to compute (precision.py).
+        schedule: of the learning rates (schedules.py); None leaves them as the optimizer has them.
+        buffers: what counts where peers' buffers differ (buffers.py).
     """
 
     name: str
@@ -62,6 +68,9 @@ class Task:
     evaluation: HeldOut | None = None
     fill: Fill | None = None
     names: HuggingFaceNames | None = None
+    precision: Precision = "fp32"
+    schedule: Schedule | None = None
+    buffers: SharedBuffers = "lowest"
 
     def worker(self) -> Worker:
         """The worker in the plan that it was started with."""
