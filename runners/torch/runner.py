@@ -2,8 +2,8 @@
 
 Our own interpreter rather than torch.distributed.pipelining's, which ties one stage to one rank and every micro-batch
 to every rank, so that neither a re-routed plan nor pipelines of unlike stages can be said. Receives are posted ahead of
-need, sends are waited for only at the end of the iteration, and sums of losses are divided, late, by what all micro-batches
-count, so that the sum over a layer's holders is the gradient of the mean whoever executed what.
+need, sends are waited for only at the end of the iteration, and sums of losses are divided, late, by what all
+micro-batches count, so that the sum over a layer's holders is the gradient of the mean whoever executed what.
 
 Its data are chosen by (iteration, global micro-batch) and never by rank (data/).
 """
