@@ -12,20 +12,36 @@ from ...schemas.text import with_article
 from .deferral import DeferredGradient, GradientStore, defer_linears
 from .hosting import Hosting, ParkedGradient
 from .staging import HostStaging
+from .trees import (
+    NOTHING,
+    Gradient,
+    Named,
+    NamedInputs,
+    Tree,
+    check_output,
+    floating,
+    on_tensors,
+    own_tensors,
+    tensors_of_gradient,
+)
 
 # Of a micro-batch: its mean loss, which counts 1, or (sum, count), such as (sum over tokens, tokens that count).
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]]
+Loss = Callable[[Tree, Tree], torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Forward:
     """What the backward pass of a micro-batch starts from.
 
-    The output's place in the graph stands for the output, whose memory thus ends with its last user.
+    The output's places in the graph stand for the output, whose memory thus ends with its last user.
+
+    Attributes:
+        inputs: the stage's, apart from the graph of whoever made them.
+        outputs: where the graph ends, for each floating tensor of the output; None for one that is no part of it.
     """
 
-    inputs: torch.Tensor
-    output: GradientEdge | None
+    inputs: Tree
+    outputs: Sequence[GradientEdge | None]
 
 
 class TorchStage:
@@ -36,7 +52,7 @@ class TorchStage:
     one. Tensors given to the methods must not be written to until the micro-batch's W has ended.
 
     Args:
-        layers: applied one after another; each maps one tensor to one tensor.
+        layers: applied one after another; each maps a tensor, or a tuple or dict of some, to another (trees.py).
         loss: maps (output, target) to a scalar, or (sum, count); a last stage's, and only there. Gradients are those
             of the sum: whoever knows the counts of all micro-batches divides by them (`HeldStage.step`).
         is_split: whether I and W will run; B alone is cheaper without deferral, by 0.1 ms a linear layer.
@@ -50,6 +66,7 @@ class TorchStage:
     ) -> None:
         self.layers = nn.ModuleList(layers)
         self.loss = loss
+        self.named_inputs = NamedInputs(layers)
         self._store = GradientStore()
         self._forwards: dict[Hashable, _Forward] = {}
         self._deferred: dict[Hashable, Sequence[DeferredGradient | ParkedGradient]] = {}
@@ -83,50 +100,54 @@ class TorchStage:
     def forward(
         self,
         key: Hashable,
-        inputs: torch.Tensor,
-        target: torch.Tensor | None = None,
+        inputs: Tree,
+        target: Tree | None = None,
         before_layer: Callable[[int], None] | None = None,
-    ) -> torch.Tensor:
+        named: Named = NOTHING,
+    ) -> Tree:
         """F: the stage's output, or the loss at a last stage; with gradients switched off nothing is kept.
 
         Args:
             key: names the micro-batch until its backward pass.
-            inputs: what the first layer takes; gradients are taken with respect to it where it is floating.
+            inputs: what the first layer takes; gradients are taken with respect to what is floating of it.
             target: what the loss compares the output with; given exactly where the stage has a loss.
             before_layer: called before each layer with its place in the stage, from 0; for seeding.
+            named: more that belongs to the micro-batch: each layer gets what its `forward` names.
 
         Returns:
             The output, detached from the graph; at a last stage the two numbers [sum, count] of the loss, in float64.
 
         Raises:
             RuntimeFailedError: the key is under way already, or target and loss do not come together.
-            InvalidInputError: a layer's output is not one tensor, or the loss is neither a scalar nor (sum, count).
+            InvalidInputError: a layer's output holds something else than tensors, or the loss is neither a scalar nor
+                (sum, count).
         """
         if key in self._forwards or key in self._deferred:
             raise RuntimeFailedError(f"F of micro-batch {key!r} again, before its backward pass has ended")
-        inputs = inputs.detach().requires_grad_(inputs.is_floating_point() and torch.is_grad_enabled())
-        with self._hosting.forward(key, inputs):
-            output = self._apply_layers(inputs, before_layer)
-            given = output.detach()
+        takes = torch.is_grad_enabled()
+        inputs = on_tensors(lambda one: one.detach().requires_grad_(takes and one.is_floating_point()), inputs)
+        with self._hosting.forward(key, own_tensors(inputs)):
+            output = self._apply_layers(inputs, before_layer, named)
+            given = on_tensors(torch.Tensor.detach, output)
             if (target is None) != (self.loss is None):
                 raise RuntimeFailedError("a target must be given at the stage that has the loss, and only there")
             if self.loss is not None and target is not None:
                 output, count = loss_and_count(self.loss(output, target))
                 given = torch.stack([output.detach().reshape(()).double(), count.to(output.device)])
         if torch.is_grad_enabled():
-            edge = get_gradient_edge(output) if output.requires_grad else None
-            self._forwards[key] = _Forward(inputs, edge)
+            edges = [get_gradient_edge(one) if one.requires_grad else None for one in floating(output)]
+            self._forwards[key] = _Forward(inputs, edges)
         return given
 
-    def backward_input(self, key: Hashable, gradient: torch.Tensor | None = None) -> torch.Tensor | None:
+    def backward_input(self, key: Hashable, gradient: Gradient | None = None) -> Gradient | None:
         """I: the gradient of the stage's input; the weight gradients of linear layers are put off.
 
         Args:
             key: a micro-batch whose F has run.
-            gradient: that of the stage's output, in its shape; None at a last stage.
+            gradient: that of the stage's output (trees.py); None at a last stage.
 
         Returns:
-            The gradient, in the input's shape; None where the input takes none (token numbers).
+            The gradient of the input; None where that is one tensor and takes none (token numbers).
 
         Raises:
             RuntimeFailedError: there is no F to this I, or the gradient is missing or not asked for.
@@ -147,7 +168,7 @@ class TorchStage:
         for gradient in self._deferred.pop(key):
             gradient.accumulate()
 
-    def backward(self, key: Hashable, gradient: torch.Tensor | None = None) -> torch.Tensor | None:
+    def backward(self, key: Hashable, gradient: Gradient | None = None) -> Gradient | None:
         """B: the gradients of the input (returned) and of all weights; arguments and errors as `backward_input`."""
         return self._run_backward(key, gradient)
 
@@ -170,29 +191,28 @@ class TorchStage:
         }
         return sum(storages.values())
 
-    def _apply_layers(self, value: torch.Tensor, before_layer: Callable[[int], None] | None) -> torch.Tensor:
+    def _apply_layers(self, value: Tree, before_layer: Callable[[int], None] | None, named: Named) -> Tree:
         for index, layer in enumerate(self.layers):
             if before_layer is not None:
                 before_layer(index)
-            value = layer(value)
-            if not isinstance(value, torch.Tensor):
-                raise InvalidInputError(
-                    f"a layer's output is {with_article(type(value).__name__)}, not one tensor",
-                    where=f"layer {index} of the stage, {type(layer).__name__}",
-                    fix="wrap the layer in a module that maps one tensor to one tensor",
-                )
+            value = layer(value, **self.named_inputs.of(index, named))
+            check_output(value, layer, f"layer {index} of the stage")
         return value
 
-    def _run_backward(self, key: Hashable, gradient: torch.Tensor | None) -> torch.Tensor | None:
+    def _run_backward(self, key: Hashable, gradient: Gradient | None) -> Gradient | None:
         if key not in self._forwards:
             raise RuntimeFailedError(f"I or B of micro-batch {key!r} without an F before it")
         if (gradient is None) != (self.loss is not None):
             raise RuntimeFailedError("the output's gradient must be given except at the stage that has the loss")
         forward = self._forwards.pop(key)
         self._hosting.begin_backward(key)
-        if forward.output is not None:
-            torch.autograd.backward(forward.output, gradient)
-        return forward.inputs.grad
+        gradients = (None,) if self.loss is not None else tensors_of_gradient(gradient)
+        ends = [(edge, given) for edge, given in zip(forward.outputs, gradients, strict=True) if edge is not None]
+        if ends:
+            torch.autograd.backward([edge for edge, _ in ends], [given for _, given in ends])
+        if isinstance(forward.inputs, torch.Tensor):
+            return forward.inputs.grad
+        return tuple(torch.zeros_like(one) if one.grad is None else one.grad for one in floating(forward.inputs))
 
 
 def loss_and_count(given: object) -> tuple[torch.Tensor, torch.Tensor]:

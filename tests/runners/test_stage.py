@@ -149,7 +149,7 @@ def staged(
 ) -> list[torch.Tensor | None]:
     """Input gradients of a stage that executes the operations of an order."""
     stage = TorchStage(layers)
-    results: dict[int, torch.Tensor | None] = {}
+    results: dict[int, object] = {}
     for kind, number in ((operation[0], int(operation[1:])) for operation in order):
         if kind == "F":
             torch.manual_seed(number)
