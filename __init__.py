@@ -11,6 +11,7 @@ from .schemas.display import Displayed
 
 if TYPE_CHECKING:
     from .benchmarks.papers.catalogue import reproduce as reproduce
+    from .exporting import export_checkpoint as export_checkpoint
     from .planners.explain.explain import explain as explain
     from .planners.explain.words import words_of_explanation as words_of_explanation
     from .planners.oobleck.plan import plan_oobleck as plan_oobleck
@@ -112,6 +113,7 @@ _PLACES = {
     "diff": "viz.diff:diff_plans",
     "draw": "wiring",
     "explain": "planners.explain.explain",
+    "export_checkpoint": "exporting",
     "export_plan": "runners.torch_csv:to_torch_csv",
     "figure": "wiring",
     "import_plan": "wiring",

@@ -112,7 +112,7 @@ def run(
         InvalidInputError: something does not fit the plan.
         RuntimeFailedError: training could not go on.
     """
-    return local_job(plan, training_of(plan, training), how).run(announce)
+    return local_job(plan, training_of(plan, training, how.iterations), how).run(announce)
 
 
 def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: Sequence[str] = ()) -> "LocalJob":
@@ -144,9 +144,8 @@ def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: S
     try:
         from .training import Training
 
-        controller, model = controller_of(plan, how), Training.of(training).load(plan)[0]
-        tokens = plan.total_microbatches() * model.microbatch_size * (model.sequence_length or 0)
-        return LocalJob(controller, tokens, [*training.arguments(), *options], nursery)
+        controller, feed = controller_of(plan, how), Training.of(training).load(plan)[1]
+        return LocalJob(controller, feed.tokens_of(plan), [*training.arguments(), *options], nursery)
     except BaseException:
         nursery.close()
         raise

@@ -23,10 +23,11 @@ from .schemas.text import with_article
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from .profilers.models.model import Model
+    from .runners.torch.data.provider import Provider
     from .runners.torch.held_stage import OptimizerFactory
-    from .runners.torch.iteration import Batch
     from .runners.torch.stage import Loss
     from .runners.torch.task import Task
     from .schemas.plan import Plan
@@ -41,35 +42,6 @@ PARAMETERS: dict[Precision, DataType] = {
     "bf16-autocast": "fp32",
     "bf16-master": "bf16",
 }
-BYTES = 256  # words that a model of bytes must know
-
-
-class Feed(Protocol):
-    """Gives the micro-batches of an iteration, chosen by iteration and number and never by who asks."""
-
-    def batch(self, iteration: int) -> "Batch":
-        """The micro-batches of one iteration, by global number."""
-        ...
-
-
-@runtime_checkable
-class Data(Protocol):
-    """What a feed is made from, once it is known what one micro-batch is."""
-
-    def feed(self, microbatch_size: int, sequence_length: int | None, microbatches: int, seed: int) -> Feed:
-        """The feed of a training.
-
-        Args:
-            microbatch_size: samples in a micro-batch.
-            sequence_length: tokens in a sample; None: nobody has said.
-            microbatches: of one iteration.
-            seed: of the choice of samples.
-        """
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """What must be the same for all workers, by the names that a refusal tells."""
-        ...
 
 
 @runtime_checkable
@@ -77,7 +49,7 @@ class ModelSource(Protocol):
     """What makes a whole model, with a loss of its own."""
 
     def load(self, microbatch_size: int | None, sequence_length: int | None, seed: int, form: ModelForm) -> "Model":
-        """The model, equal at every call; arguments as of `load_model` (profilers/models/load.py)."""
+        """The model, equal at every call, with values or with what fills it; arguments as of `load_model`."""
         ...
 
     def settings(self) -> dict[str, Any]:
@@ -99,7 +71,7 @@ class NamedModel:
         """As `load_model`."""
         from .profilers.models.load import load_model
 
-        return load_model(self.name, microbatch_size, sequence_length, seed, form)
+        return load_model(self.name, microbatch_size, sequence_length, seed, form, filled=False)
 
     def settings(self) -> dict[str, Any]:
         """The name."""
@@ -107,28 +79,18 @@ class NamedModel:
 
 
 @dataclass(frozen=True)
-class TextFiles:
-    """The bytes of text files.
+class DataFiles:
+    """What `rtk run --data` names: files of text or tokens, or a folder that `datasets` has written.
 
     Attributes:
-        paths: of the files; none: Python's own library.
+        paths: of files of one kind, or of one folder; none: the text of Python's own modules.
+        dtype: of the tokens in a `.bin` without an index.
+        tokenizer: a folder with the tokenizer of text; None: text is bytes, and a byte is a token.
     """
 
-    paths: tuple[str, ...] = ()
-
-    def feed(self, microbatch_size: int, sequence_length: int | None, microbatches: int, seed: int) -> Feed:
-        """A `ByteCorpus`."""
-        from .runners.torch.runner import ByteCorpus
-
-        if sequence_length is None:
-            raise InvalidInputError(
-                "nothing says how many bytes a sample has", where="sequence_length", fix="give a sequence length"
-            )
-        return ByteCorpus(self.paths, microbatch_size, sequence_length, seed)
-
-    def settings(self) -> dict[str, Any]:
-        """The paths."""
-        return {"data": [*self.paths]}
+    paths: Sequence[str] = ()
+    dtype: str | None = None
+    tokenizer: str | None = None
 
 
 class Training:
@@ -138,7 +100,8 @@ class Training:
         model: a function that returns the layers (an nn.Sequential or a list), or a module that `cut` cuts; or the
             layers or the module themselves, which every worker copies; or what loads a whole model (`ModelSource`).
             A function is called with torch's generator seeded.
-        data: what gives the micro-batches (`Data`, or a `Feed` that is ready).
+        data: rows by number: `Tokens`, or any other map-style dataset; or `DataFiles`; or what has
+            `batch(iteration)` and chooses by itself.
         loss: maps (output, target) of a micro-batch to its mean, a scalar, or to (sum, count); None: the model's own,
             or cross entropy where targets are whole numbers, else the mean squared error.
         microbatch_size: samples in a micro-batch; None: as in the profile behind the plan.
@@ -148,7 +111,9 @@ class Training:
         clip_norm: the largest norm of the gradients of all parameters together; None: they are not clipped.
         precision: of parameters and computation; None: as in the profile behind the plan.
         evaluate: what is evaluated, and how often; None: nothing.
-        collate: makes (inputs, targets) of the samples of a micro-batch.
+        collate: makes (inputs, targets), or (inputs, targets, kwargs), of the rows of a micro-batch; None: rows are
+            such pairs, and torch's default_collate stacks them.
+        loader_workers: processes of each worker that read rows ahead; 0: a thread does.
         cut: names of the modules that are layers, such as `model.layers.*`.
         seed: of all randomness.
         buffers: which of the peers' buffers, such as BatchNorm's running means, are saved and handed on.
@@ -171,6 +136,7 @@ class Training:
         precision: Precision | None = None,
         evaluate: Any = None,
         collate: Callable[[list[Any]], Any] | None = None,
+        loader_workers: int = 0,
         cut: str | None = None,
         seed: int = 0,
         buffers: Buffers = "lowest",
@@ -178,9 +144,10 @@ class Training:
         for name, function in (("loss", loss), ("optimizer", optimizer), ("schedule", schedule), ("collate", collate)):
             if function is not None and not callable(function):
                 raise _wrong(name, f"{function!r} cannot be called", "give a function")
-        for name, size in (("microbatch_size", microbatch_size), ("sequence_length", sequence_length)):
-            if size is not None and not (isinstance(size, int) and size >= 1):
-                raise _wrong(name, f"{size!r} is no size", "give a whole number from 1 on")
+        sizes = ("microbatch_size", microbatch_size, 1), ("sequence_length", sequence_length, 1)
+        for name, size, least in (*sizes, ("loader_workers", loader_workers, 0)):
+            if size is not None and not (isinstance(size, int) and size >= least):
+                raise _wrong(name, f"{size!r} is no size", f"give a whole number from {least} on")
         if not isinstance(seed, int) or seed < 0:
             raise _wrong("seed", f"{seed!r} is no seed", "give a whole number from 0 on")
         if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0 and isfinite(clip_norm)):
@@ -189,14 +156,11 @@ class Training:
             raise _wrong("precision", f"{precision!r} is none", f"take one of {', '.join(get_args(Precision))}")
         if buffers not in get_args(Buffers):
             raise _wrong("buffers", f"{buffers!r} is no rule", f"take one of {', '.join(get_args(Buffers))}")
-        if not isinstance(data, Data) and not callable(getattr(data, "batch", None)):
-            kind = with_article(type(data).__name__)
-            raise _wrong("data", f"{kind} gives no micro-batches", "give text files, tokens, or what has batch()")
         self.model, self.data, self.loss = model, data, loss
         self.microbatch_size, self.sequence_length = microbatch_size, sequence_length
         self.optimizer, self.schedule, self.clip_norm = optimizer, schedule, clip_norm
         self.precision, self.evaluate, self.collate = precision, evaluate, collate
-        self.cut, self.seed, self.buffers = cut, seed, buffers
+        self.cut, self.seed, self.buffers, self.loader_workers = cut, seed, buffers, loader_workers
         self.script: str | None = None
         self._files: dict[str, str] = {}
         self._settings: dict[str, Any] | None = None
@@ -214,7 +178,7 @@ class Training:
             return load_script(asked.script)
         training = cls(
             model=NamedModel(asked.model),
-            data=TextFiles(tuple(asked.data or ())),
+            data=DataFiles(tuple(asked.data or ())),
             microbatch_size=asked.microbatch_size,
             sequence_length=asked.sequence_length,
             optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=asked.learning_rate),
@@ -229,9 +193,13 @@ class Training:
             return self._settings
         own = ("microbatch_size", "sequence_length", "clip_norm", "precision", "cut", "seed", "buffers")
         told = {name: getattr(self, name) for name in own}
-        for source in (self.model, self.data):
-            told |= source.settings() if isinstance(source, ModelSource | Data) else {}
+        if isinstance(self.model, ModelSource):
+            told |= self.model.settings()
         return {**told, **self._files}
+
+    def _told(self, data: "Provider") -> dict[str, Any]:
+        """What data say of themselves, where a script gives them; options name files."""
+        return {} if self._settings is not None else {f"data: {name}": one for name, one in data.fingerprint().items()}
 
     def form(self, plan: "Plan") -> ModelForm:
         """In which form the layers are: as in the profile behind a plan, but for what the training says itself."""
@@ -239,50 +207,109 @@ class Training:
         dtype = found.dtype if self.precision is None else PARAMETERS[self.precision]
         return ModelForm(self.cut or found.cut, dtype, found.checkpointing)
 
-    def load(self, plan: "Plan") -> "tuple[Model, Feed]":
+    def load(self, plan: "Plan", provider: "Provider | None" = None) -> "tuple[Model, Provider]":
         """The model and the data, checked against a plan and each other.
+
+        Args:
+            plan: valid.
+            provider: the data, where they are there already.
 
         Raises:
             InvalidInputError: they do not fit.
         """
-        from .profilers.models.model import DEFAULT_MICROBATCH_SIZE
         from .runners.torch.runner import check_model
 
         require_one_gpu(plan)
-        usual_size, usual_length = sizes_of(plan)
-        size, length = self.microbatch_size or usual_size, self.sequence_length or usual_length
-        if isinstance(self.model, ModelSource):
-            model = self.model.load(size, length, self.seed, self.form(plan))
-            check_model(plan, model.layers)
-            return model, self._feed(plan, model.microbatch_size, model.sequence_length, model.vocabulary)
-        size = size or DEFAULT_MICROBATCH_SIZE
-        feed = self._feed(plan, size, length, None)
-        model = self._model(size, length, self.form(plan), feed)
+        size, length = sizes_of(plan)
+        model, data = self.load_alone(size, length, self.form(plan), plan.total_microbatches(), provider)
         check_model(plan, model.layers)
-        return model, feed
+        return model, data
 
-    def _feed(self, plan: "Plan", size: int, length: int | None, vocabulary: int | None) -> Feed:
-        reads_bytes = vocabulary is not None and vocabulary >= BYTES and length is not None
-        if isinstance(self.data, TextFiles) and isinstance(self.model, NamedModel) and not reads_bytes:
-            raise InvalidInputError(
-                f"the model does not read bytes: its vocabulary must be {BYTES} or more",
-                where="--model",
-                fix="for other data, train it from a script of your own: --script",
+    def load_alone(
+        self,
+        microbatch_size: int | None,
+        sequence_length: int | None,
+        form: ModelForm,
+        microbatches: int,
+        provider: "Provider | None" = None,
+    ) -> "tuple[Model, Provider]":
+        """The model and the data without a plan.
+
+        Args:
+            microbatch_size, sequence_length: where the training does not say them.
+            form: in which the layers are to be.
+            microbatches: of an iteration.
+            provider: the data, where they are there already.
+
+        Raises:
+            InvalidInputError: they do not work, or do not fit each other.
+        """
+        from .profilers.models.load import model_of, vocabulary_of
+        from .profilers.models.model import DEFAULT_MICROBATCH_SIZE, DEFAULT_SEQUENCE_LENGTH, UserModel
+
+        size, length = self.microbatch_size or microbatch_size, self.sequence_length or sequence_length
+        if isinstance(self.model, ModelSource):
+            model = self.model.load(size, length, self.seed, form)
+            sizes = model.microbatch_size, microbatches, model.sequence_length
+            return model, provider or self._provider(*sizes, model.vocabulary)
+        name = f"{self.script or 'Training'}:{getattr(self.model, '__name__', 'model')}"
+        modules = self._modules(name, form)
+        vocabulary = vocabulary_of(modules)
+        length = length or (DEFAULT_SEQUENCE_LENGTH if vocabulary is not None else None)
+        size = size or DEFAULT_MICROBATCH_SIZE
+        data = provider or self._provider(size, microbatches, length, vocabulary)
+
+        def example(number: int) -> "tuple[torch.Tensor, torch.Tensor]":
+            inputs, targets, *_ = data.batch(number)[0]
+            return inputs, targets
+
+        return model_of(name, UserModel(modules, None, self.loss, None), size, length, form, example), data
+
+    def _provider(self, size: int, microbatches: int, length: int | None, vocabulary: int | None) -> "Provider":
+        """What gives the micro-batches."""
+        from .runners.torch.data.feed import RowFeed
+        from .runners.torch.data.opening import open_provider
+        from .runners.torch.data.provider import HasBatches, OwnBatches, Provider
+
+        data = self.data
+        if isinstance(data, Provider):
+            return data
+        if isinstance(data, HasBatches):
+            return OwnBatches(data, size * (length or 0))
+        if not isinstance(data, DataFiles):
+            return RowFeed(
+                data,
+                size,
+                microbatches,
+                seed=self.seed,
+                collate=self.collate,
+                vocabulary=vocabulary,
+                loader_workers=self.loader_workers,
             )
-        if isinstance(self.data, Data):
-            return self.data.feed(size, length, plan.total_microbatches(), self.seed)
-        feed: Feed = self.data
-        return feed
+        if length is None:
+            raise InvalidInputError(
+                "the model does not read tokens: its first layer is no embedding, and nothing says how many a sample "
+                "has",
+                where="Training(sequence_length=…)",
+                fix="give a sequence length, or other data",
+            )
+        return open_provider(
+            [*data.paths],
+            size,
+            microbatches,
+            length,
+            seed=self.seed,
+            dtype=data.dtype,
+            tokenizer=data.tokenizer,
+            vocabulary=vocabulary,
+        )
 
-    def _model(self, size: int, length: int | None, form: ModelForm, feed: Feed) -> "Model":
-        """The model of what the user has made, tried on the first micro-batch."""
+    def _modules(self, name: str, form: ModelForm) -> "list[nn.Module]":
+        """What the user has made: the layers, or the module that is to be cut alone."""
         from torch import nn
 
-        from .profilers.models.load import model_of
-        from .profilers.models.model import UserModel, failed_in_file, layers_of, seeded
+        from .profilers.models.model import failed_in_file, layers_of, seeded
 
-        source = self.script or "Training"
-        name = f"{source}:{getattr(self.model, '__name__', 'model')}"
         made = self.model
         if isinstance(made, nn.Module) or not callable(made):
             made = copy.deepcopy(made)
@@ -291,15 +318,10 @@ class Training:
                 with seeded(self.seed):
                     made = made()
             except (Exception, SystemExit) as error:
-                raise failed_in_file("the model cannot be made", error, source) from error
+                raise failed_in_file("the model cannot be made", error, self.script or "Training") from error
         if form.cut is not None and not isinstance(made, nn.Module):
             raise _wrong("cut", f"{with_article(type(made).__name__)} has no modules to cut", "leave cut away")
-        modules = layers_of(made, name) if form.cut is None else [made]
-
-        def example(number: int) -> "tuple[torch.Tensor, torch.Tensor]":
-            return feed.batch(number)[0]
-
-        return model_of(name, UserModel(modules, None, self.loss, None), size, length, form, example)
+        return layers_of(made, name) if form.cut is None else [made]
 
     def task(
         self,
@@ -327,17 +349,17 @@ class Training:
 
         from .runners.torch.task import Task
 
-        model, feed = self.load(plan)
+        model, data = self.load(plan)
         made = [model.layers]
         usual: OptimizerFactory = torch.optim.AdamW
         return Task(
             name=name,
             plan=plan,
-            make_layers=lambda: made.pop() if made else self.load(plan)[0].layers,
+            make_layers=lambda: made.pop() if made else self.load(plan, data)[0].layers,
             loss=model.loss if self.loss is None else self.loss,
             optimizer=self.optimizer or usual,
-            batch=feed.batch,
-            settings={**self.settings(), "paced": paced, "transport": transport},
+            batch=data,
+            settings={**self.settings(), **self._told(data), "paced": paced, "transport": transport},
             secret=secret,
             device=device,
             hostname=hostname,
@@ -345,6 +367,8 @@ class Training:
             paced=paced,
             seed=self.seed,
             transport=transport,
+            fill=model.fill,
+            names=model.names,
         )
 
 
@@ -431,7 +455,7 @@ def _execute(file: Path, source: bytes) -> ModuleType:
         with seeded(0), without_groups():
             exec(compile(source, str(file), "exec"), vars(module))
     except RtkError as error:
-        error.where = error.where or line_in_file(error, str(file))
+        error.where = ", ".join(filter(None, (line_in_file(error, str(file)), error.where)))
         raise
     except (Exception, SystemExit) as error:
         raise failed_in_file("the script cannot be executed", error, str(file)) from error

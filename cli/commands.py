@@ -22,6 +22,7 @@ SUMMARIES = {
     "simulate": "Execute a plan on a virtual clock.",
     "run": "Execute a plan on real processes, and go on when some die.",
     "coordinate": "Lead a run whose workers are started elsewhere.",
+    "checkpoint": "What a run has saved: export it for others.",
     "monitor": "Watch any torch training command, unchanged, for fail-slows.",
     "detect": "Find what is slow in logs of iteration times, of calls, and in traces.",
     "probe": "Test all workers and links of a job, and name the slow ones.",

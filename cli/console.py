@@ -105,9 +105,11 @@ class Writes:
 
     Attributes:
         kind: of file, as `kind_of` says it, where it is known before; else it is compared when it is written.
+        files: the files that its value names, where that is not one file's name.
     """
 
     kind: str | None = None
+    files: Callable[[Any], Iterable[str]] | None = None
 
 
 def quantity(kind: Quantity, option: str, words: str, least: float = 0.0) -> Any:
@@ -223,18 +225,23 @@ def require_outputs(options: Iterable[Parameter], outputs: Mapping[str, Writes],
     taken = {os.path.realpath(one): called[name] for name, several in values if name not in outputs
              for one in several if isinstance(one, str) and one and Path(one).is_file()}  # fmt: skip
     for name, writes in outputs.items():
-        path = given[name]
-        if path is None or path == STANDARD_STREAM or (path and Path(path).exists() and not Path(path).is_file()):
-            continue  # what is no file, such as /dev/null or an atlas, is written to as it is
-        where, folder = f"{called[name]} {path}".strip(), Path(path).parent
-        if not path or not folder.is_dir() or not os.access(folder, os.W_OK):
-            what = f"nothing can be written into the folder {folder}" if path else "a file without a name"
-            raise InvalidInputError(what, where=where, fix="check the path and its permissions")
-        same = next((option for one, option in taken.items() if _is_same(one, path)), None)
-        if same is not None:
-            raise refused(where, f"{same} is the same file")
-        taken[os.path.realpath(path)] = called[name]
-        require_kind(path, writes.kind, where)
+        for path in [given[name]] if writes.files is None else writes.files(given[name]):
+            _require_output(path, writes.kind, called[name], taken)
+
+
+def _require_output(path: str | None, kind: str | None, option: str, taken: dict[str, str]) -> None:
+    """Refuse one file, and note that it is taken; arguments as above, `taken` files with the options that say so."""
+    if path is None or path == STANDARD_STREAM or (path and Path(path).exists() and not Path(path).is_file()):
+        return  # what is no file, such as /dev/null or an atlas, is written to as it is
+    where, folder = f"{option} {path}".strip(), Path(path).parent
+    if not path or not folder.is_dir() or not os.access(folder, os.W_OK):
+        what = f"nothing can be written into the folder {folder}" if path else "a file without a name"
+        raise InvalidInputError(what, where=where, fix="check the path and its permissions")
+    same = next((option for one, option in taken.items() if _is_same(one, path)), None)
+    if same is not None:
+        raise refused(where, f"{same} is the same file")
+    taken[os.path.realpath(path)] = option
+    require_kind(path, kind, where)
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -65,7 +65,7 @@ def command(
 
     with (
         saying_how_to_go_on(how.checkpoint),
-        RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics) as report,
+        RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics, log_to=how.log_to) as report,
     ):
         controller.lead(report.report, secret, journal, host, port, is_ready)
 

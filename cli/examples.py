@@ -102,6 +102,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk coordinate plan.json --listen 10.0.0.5:29400 --secret-file secret --iterations 1000",
         "rtk run plan.json --model gpt-tiny --coordinator 10.0.0.5:29400 --secret-file secret --worker 0/1",
     ),
+    "checkpoint": ("rtk checkpoint export saved --to hf -o model",),
+    "checkpoint export": (
+        "rtk checkpoint export saved --to hf -o model",
+        "rtk checkpoint export saved/step-00001000 --to hf -o model --dtype bf16",
+    ),
     "profile refine": (
         "rtk profile refine p.json --timeline t.json --plan plan.json -o refined.json",
         "rtk profile compare p.json refined.json",
@@ -186,6 +191,7 @@ PARSED = (
     "rtk profile refine",
     "rtk run ",
     "rtk coordinate",
+    "rtk checkpoint",
     "rtk monitor",
     "rtk probe",
     "rtk detect train.log --follow",

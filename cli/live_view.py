@@ -17,6 +17,7 @@ from rich.text import Text
 from ..schemas.plan import name_of
 from ..schemas.quantities import print_change, print_time
 from ..schemas.text import counted, listed
+from .learning_curve import FAILED
 from .run_output import Happening, RunStory, clock, print_loss, printable
 
 LEAST_BETWEEN_S = 0.25  # between two refreshes; what matters more than an iteration is shown at once
@@ -27,6 +28,8 @@ CELL = 7  # the width of a place in the grid
 LABEL = 11  # the width of what stands left of a row
 GAP = 4  # between the workers and the facts beside them
 FACTS = 42  # the width that these need
+CURVE_LINES = 4  # of the learning curve, above its axis
+LEAST_HAPPENINGS = 2  # that have room below it
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -78,6 +81,9 @@ class RunView:
         height = sum(len(console.render_lines(part, options.update_width(inner))) for part in parts)
         # A view higher than the terminal could not be drawn anew in place.
         room = max(0, console.size.height - height - 4)
+        if room > CURVE_LINES + 1 + min(LEAST_HAPPENINGS, len(story.happenings)) and len(story.curve) > 1:
+            parts[-1:-1] = [*_curve(story, inner), Text()]
+            room -= CURVE_LINES + 2
         if room and story.happenings:
             parts += [Text(), *(_happening(one, inner) for one in list(story.happenings)[-room:])]
         yield Panel(
@@ -213,6 +219,8 @@ def _facts(story: RunStory, width: int) -> Table:
     bars = sparkline(story.losses, width - LABEL - len(loss) - 2)
     table.add_row("workers", f"{story.live_workers} of {len(story.facts.plan.workers)}, epoch {story.epoch}")
     table.add_row("loss", Text.assemble(loss, "  ", (bars, "cyan")))
+    if story.curve.evaluations:
+        table.add_row("evaluation", story.evaluated_in_words().removeprefix("evaluation "))
     table.add_row("iteration", "-" if story.time_s is None else print_time(story.time_s))
     table.add_row("predicted", _predicted(story.predicted_s, story.time_s) if story.predicted_s else "-")
     table.add_row("tokens", "-" if story.tokens_per_s is None else f"{story.tokens_per_s:.0f} /s")
@@ -241,6 +249,21 @@ def sparkline(values: Iterable[float | None], width: int) -> str:
     spread = max(known) - least
     bars = {value: BARS[round((value - least) / spread * top)] if 0 < spread < math.inf else BARS[3] for value in known}
     return "".join(" " if value is None else bars[value] for value in shown)
+
+
+def _curve(story: RunStory, inner: int) -> Iterator[Text]:
+    """The losses of all iterations so far, of the lines above the axis and it; crosses are failures."""
+    drawing = story.curve.drawn(inner - LABEL - len(f" {story.iteration}"), CURVE_LINES)
+    labels = {0: f"loss {drawing.most:.4g}", CURVE_LINES - 1: f"{drawing.least:.4g}"}
+    for number, line in enumerate(drawing.lines):
+        text = Text.assemble((f"{labels.get(number, ''):>{LABEL - 1}} ", "dim"), (line, "cyan"))
+        for y, x in drawing.evaluations:
+            if y == number:
+                text.stylize("magenta", LABEL + x, LABEL + x + 1)
+        yield text
+    axis = Text.assemble(f"{drawing.first:>{LABEL - 1}} {drawing.axis} {drawing.last}", style="dim")
+    axis.highlight_regex(FAILED, "not dim red")
+    yield axis
 
 
 def _progress(story: RunStory) -> Table:

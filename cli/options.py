@@ -3,14 +3,15 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ..planners.recovery.answers import PolicyName
+from ..runners.log_writers import json_files
 from ..runners.program import Sending
-from ..runners.training import JobConfig, TrainingConfig
+from ..runners.training import EVAL_EVERY, JobConfig, OptimizerName, Precision, RateSchedule, TrainingConfig
 from ..schemas.documents import digest, read_document
 from ..schemas.errors import InvalidInputError, LimitReachedError, remark
 from ..schemas.files import source_of
@@ -358,9 +359,14 @@ class TrainingOptions(TrainingConfig):
         str, typer.Option("--model", show_default=False, help="A preset, file.py:factory, or a config.json.")
     ] = ""
     data: Annotated[
-        list[str] | None, typer.Option("--data", help="A text file; Python's own library where none. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--data",
+            help="Text, tokens (.bin, .npy, Megatron's .idx), or a folder of `datasets`; Python's own library where "
+            "none. Repeatable.",
+        ),
     ] = None
-    learning_rate: Annotated[float, typer.Option("--lr", min=0, help="Learning rate of AdamW.")] = 1e-3
+    learning_rate: Annotated[float, typer.Option("--lr", min=0, help="Learning rate, after the warm-up.")] = 1e-3
     microbatch_size: Annotated[
         int | None, typer.Option("--microbatch-size", min=1, help="Samples a micro-batch; the profile's by default.")
     ] = None
@@ -383,6 +389,85 @@ class TrainingOptions(TrainingConfig):
         ),
     ] = "auto"
     seed: Seed = 0
+    data_dtype: Annotated[
+        str | None, typer.Option("--data-dtype", help="Type of a .bin file's tokens, such as uint16 or int32.")
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--tokenizer", help="Makes tokens of text: a folder or tokenizer.json of Hugging Face's; bytes where none."
+        ),
+    ] = None
+    eval_data: Annotated[
+        list[str] | None, typer.Option("--eval-data", help="Evaluate on this, given as --data. Repeatable.")
+    ] = None
+    eval_every: Annotated[
+        int | None,
+        typer.Option(
+            "--eval-every", min=1, help=f"Evaluate every N iterations, and at the end. {EVAL_EVERY} by default."
+        ),
+    ] = None
+    eval_microbatches: Annotated[
+        int | None,
+        typer.Option(
+            "--eval-microbatches", min=1, help="Micro-batches of an evaluation; as many as an iteration has by default."
+        ),
+    ] = None
+    optimizer: Annotated[
+        OptimizerName,
+        typer.Option("--optimizer", help="muon: for matrices; AdamW for embeddings, the output layer and vectors."),
+    ] = "adamw"
+    betas: Annotated[str | None, typer.Option("--betas", metavar="B1,B2", help="Of AdamW; 0.9,0.999 by default.")] = (
+        None
+    )
+    weight_decay: Annotated[
+        float | None,
+        typer.Option(
+            "--weight-decay",
+            min=0,
+            help="None of it on parameters of one dimension. Default: what torch has for the optimizer, on all.",
+        ),
+    ] = None
+    decay_all: Annotated[
+        bool, typer.Option("--decay-all/--no-decay-all", help="Weight decay on parameters of one dimension, too.")
+    ] = False
+    clip_norm: Annotated[
+        float | None,
+        typer.Option("--clip-norm", help="Scale gradients down where their norm, of the whole model, is above this."),
+    ] = None
+    lr_schedule: Annotated[
+        RateSchedule,
+        typer.Option(
+            "--lr-schedule",
+            help="The learning rate after the warm-up: wsd stays, and falls over the last fifth of the iterations.",
+        ),
+    ] = "constant"
+    lr_steps: Annotated[
+        int | None,
+        typer.Option("--lr-steps", min=1, help="Iterations over which the schedule goes; --iterations by default."),
+    ] = None
+    warmup: Annotated[
+        int, typer.Option("--warmup", min=0, help="Iterations in which the learning rate rises from 0.")
+    ] = 0
+    min_lr_ratio: Annotated[
+        float, typer.Option("--min-lr-ratio", help="What the learning rate falls to, as a share of --lr.")
+    ] = 0.0
+    precision: Annotated[
+        Precision | None,
+        typer.Option(
+            "--precision",
+            help="bf16-autocast: float32 parameters, computed with in bf16; bf16-master: bf16 parameters, and the "
+            "optimizer's in float32. Default: the profile's type.",
+        ),
+    ] = None
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", help="Begin with these safetensors; by default with those beside config.json."),
+    ] = None
+    random_weights: Annotated[
+        bool,
+        typer.Option("--random-weights/--no-random-weights", help="Begin with random weights, whatever there is."),
+    ] = False
     script: Annotated[
         str | None,
         typer.Option(
@@ -392,21 +477,31 @@ class TrainingOptions(TrainingConfig):
         ),
     ] = None
 
-    def require_one_source(self) -> None:
-        """Raise InvalidInputError unless either a model or a script is given, and with a script nothing else."""
-        given = [name for name, value in vars(self).items() if value != getattr(TrainingConfig(), name)]
-        beside = [name for name in given if name not in ("script", "threads", "paced", "transport", "form")]
-        if self.script is None and not self.model:
+    def settled(self) -> TrainingConfig:
+        """What is asked for: a model, or a script that says everything; a model's name may be a script's.
+
+        Raises:
+            InvalidInputError: neither is given, or something beside a script that stands there.
+        """
+        is_script = self.script is None and self.model.endswith(".py") and ":" not in self.model
+        asked = replace(self, model="", script=self.model) if is_script else self
+        usual = TrainingConfig()
+        given = [name for name, value in vars(asked).items() if value not in (getattr(usual, name), [])]
+        beside = [name for name in given if name not in ("script", "threads", "paced", "transport")]
+        if asked.script is None and not asked.model:
             raise InvalidInputError(
-                "nothing says what is trained", where="--model", fix="give --model NAME, or --script train.py"
+                "--model is missing, and no script says what is trained",
+                where="--model",
+                fix="add --model MODEL, or --script train.py",
             )
-        if self.script is not None and beside:
+        if asked.script is not None and beside:
             option = {"learning_rate": "--lr"}.get(beside[0], "--" + beside[0].replace("_", "-"))
             raise InvalidInputError(
                 f"the script says what is trained, and so does {option}",
                 where=option,
-                fix=f"leave {option} away and say it in {self.script}, or leave --script away",
+                fix=f"leave {option} away and say it in {asked.script}, or leave --script away",
             )
+        return asked
 
 
 @dataclass(frozen=True)
@@ -490,6 +585,15 @@ class LeadOptions(AnswerOptions):
     )
     metrics: Annotated[
         str | None, typer.Option("--metrics", help="Append what happens to this JSON-lines file."), Writes("JSON lines")
+    ] = None
+    log_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--log-to",
+            metavar="KIND:PATH",
+            help="tensorboard:FOLDER: losses, norms and times for TensorBoard; jsonl:FILE: as --metrics. Repeatable.",
+        ),
+        Writes("JSON lines", files=json_files),
     ] = None
 
 

@@ -66,9 +66,9 @@ def command(
         raise InvalidInputError(
             "only a coordinator's workers meet there", where="--interface", fix="give --coordinator"
         )
-    asked.require_one_source()
+    trained = asked.settled()
     read = read_valid_plan(plan, profile)
-    training = training_of(read, asked)
+    training = training_of(read, trained, None if coordinator else how.iterations)
     if coordinator:
         from ..runners.resilience.wire import secret_of
 
@@ -85,7 +85,9 @@ def command(
         SETTINGS.trains = True
         work(read, training, name, addresses, secret, patience, interface or ())
     elif is_worker:
-        option = first_beyond(JobConfig(how.iterations, timeline=how.timeline, metrics=how.metrics), how)
+        option = first_beyond(
+            JobConfig(how.iterations, timeline=how.timeline, metrics=how.metrics, log_to=how.log_to), how
+        )
         if option is not None:
             raise InvalidInputError(
                 f"{option} needs a coordinator",
@@ -108,7 +110,7 @@ def command(
 
 def _report(plan: "Plan", training: TrainingConfig, how: JobConfig, tokens: int, common: Common) -> RunReport:
     facts = RunFacts(plan, training.script or training.model, tokens, training.paced, how.iterations)
-    return RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics)
+    return RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics, log_to=how.log_to)
 
 
 def _addresses(given: list[str]) -> list[str]:

@@ -4,15 +4,13 @@ Announcements (runners/resilience/events.py) are those of the coordinator's rule
 coordinator; what is not known of a run is left out.
 """
 
-import json
 import math
 import os
 import shlex
-import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,12 +20,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
-from ..schemas.errors import InvalidInputError, remark
+from ..runners.log_writers import JsonLinesLog, LogWriter, json_line, log_writers
+from ..schemas.errors import remark
 from ..schemas.pace import beyond_in_words
 from ..schemas.quantities import print_change, print_percent, print_time
 from ..schemas.text import counted, listed
 from ..schemas.timeline import IterationTime, iteration_time_s
 from .console import SETTINGS
+from .learning_curve import LearningCurve
 
 if TYPE_CHECKING:
     from ..runners.resilience.events import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         IterationCommitted,
         JobEnded,
         JobStarted,
+        ModelEvaluated,
         Recovered,
     )
     from ..schemas.plan import Plan
@@ -99,6 +100,7 @@ class RunStory:
         self.loss: float | None = None
         self.time_s: float | None = None
         self.losses: deque[float | None] = deque(maxlen=LOSSES_KEPT)
+        self.curve = LearningCurve()
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
         self.failures = 0
         self.joins = 0
@@ -140,6 +142,8 @@ class RunStory:
                 words, more = self._start(dated)
             case said.IterationCommitted():
                 words, more = self._commit(dated, at_s)
+            case said.ModelEvaluated():
+                words = self._evaluate(dated)
             case said.EpochBegun():
                 words = self._begin_epoch(dated)
             case said.Recovered():
@@ -172,6 +176,8 @@ class RunStory:
         self.iteration, self.loss, self.time_s = done.iteration, _finite(done.loss), done.iteration_time_s
         self.live_workers = done.live_workers
         self.losses.append(self.loss)
+        if self.loss is not None:
+            self.curve.add(done.iteration or 0, self.loss)
         self._recovered, self._answered = self._answered, []
         if self.time_s is not None:
             self._times.append(IterationTime(done.iteration or 0, self.time_s, self._is_first))
@@ -186,12 +192,19 @@ class RunStory:
         parts = [
             f"iteration {self.iteration:3d}",
             f"loss {print_loss(self.loss)}",
+            f"grad norm {done.grad_norm:.4g}" if done.grad_norm is not None else "",
             print_time(self.time_s) if self.time_s is not None else "",
             f"{self.tokens_per_s:.0f} tokens/s" if self.tokens_per_s is not None else "",
             "skipped: a gradient is not finite" if done.skipped else "",
         ]
         words = "  ".join(part for part in parts if part)
         return words, {"tokens_per_s": self.tokens_per_s, "paced": self.facts.paced}
+
+    def _evaluate(self, done: "ModelEvaluated") -> str:
+        loss = _finite(done.loss)
+        if loss is not None:
+            self.curve.add_evaluation(done.iteration or 0, loss)
+        return f"evaluation after {counted(done.iteration or 0, 'iteration')}  loss {print_loss(loss)}"
 
     # Who comes and goes
 
@@ -240,6 +253,7 @@ class RunStory:
         match told:
             case said.WorkerFailed():
                 self.failures += 1
+                self.curve.mark(0 if told.iteration is None else told.iteration)
                 self._forget(told.worker)
                 if told.place is not None:
                     self.dead.add(told.place)
@@ -306,12 +320,14 @@ class RunStory:
             "joins": self.joins,
             **{f"{what}s": count for what, count in self.found.items()},
             "lost_s": self.lost_s,
+            **({"evaluation_loss": self.curve.evaluations[-1][1]} if self.curve.evaluations else {}),
             **({"why": self.pace} if self.pace else {}),
         }
         because = [f"ended with {end.exit_code}: {end.reason}"] if end.exit_code else []
         changes = [*self.changes(), *([counted(end.epochs, "epoch")] if end.epochs > 1 else [])]
         parts = [
             f"{counted(end.iterations, 'iteration')}, loss {print_loss(self.loss)}",
+            self.evaluated_in_words(),
             ", ".join(changes),
             self.lost_in_words() if changes else "",
             _speed(more["iteration_time_s"], more["predicted_iteration_time_s"], self.facts.paced),
@@ -335,6 +351,14 @@ class RunStory:
         if self.iterations is None or self.iteration is None or not self._times:
             return None
         return (self.iterations - self.iteration - 1) * median(one.seconds for one in self._times[-10:])
+
+    def evaluated_in_words(self) -> str:
+        """The last evaluation's loss, and the least of all where that was another; empty where there was none."""
+        if not self.curve.evaluations:
+            return ""
+        last, best = self.curve.evaluations[-1], min(self.curve.evaluations, key=lambda one: (one[1], -one[0]))
+        least = "" if best == last else f", at best {print_loss(best[1])} after {counted(best[0], 'iteration')}"
+        return f"evaluation {print_loss(last[1])}{least}"
 
     def changes(self) -> list[str]:
         """How often workers came and went, or were slow: `2 failures`, `1 join`; nothing for what did not happen."""
@@ -394,7 +418,7 @@ def _finite(value: Any) -> Any:
 class RunReport:
     """Takes announcements one by one, and says them; use it as a context, so that the terminal is left in order.
 
-    All calls are to come from one thread at a time. Only `metrics` forgives an error of writing; a closed standard
+    All calls are to come from one thread at a time. Only logs forgive an error of writing; a closed standard
     output raises BrokenPipeError, as everywhere in rtk.
 
     Args:
@@ -402,11 +426,12 @@ class RunReport:
         as_json: JSON lines on standard output, else text.
         quiet: no text.
         metrics: append the JSON lines to this file too, each as soon as it is said.
+        log_to: other logs, such as `tensorboard:FOLDER`.
         live: whether text is a live view; by default on a terminal, and not in CI.
         now: seconds since 1970.
 
     Raises:
-        InvalidInputError: the metrics file cannot be opened.
+        InvalidInputError: a log cannot be opened.
     """
 
     def __init__(
@@ -416,12 +441,14 @@ class RunReport:
         as_json: bool = False,
         quiet: bool = False,
         metrics: str | Path | None = None,
+        log_to: Iterable[str] | None = None,
         live: bool | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._story = RunStory(facts)
         self._as_json, self._quiet = as_json, quiet
-        self._metrics = _Metrics(Path(metrics)) if metrics is not None else None
+        self._logs: list[LogWriter] = [] if metrics is None else [JsonLinesLog(Path(metrics))]
+        self._logs += log_writers(log_to)
         self._now = now
         is_live = (wants_live_view() if live is None else live) and not as_json and not quiet
         self._view = self._live_view() if is_live else None
@@ -434,13 +461,11 @@ class RunReport:
             if self._view is not None:
                 self._view.update(is_urgent=False)
             return
-        line = ""
-        if self._as_json or self._metrics is not None:
-            line = json.dumps({**said, "unix_time_s": now_s}, sort_keys=True, allow_nan=False)
-        if self._metrics is not None:
-            self._metrics.write(line)
+        said["unix_time_s"] = now_s
+        for log in self._logs:
+            log.write(said, words)
         if self._as_json:
-            print(line, flush=True)
+            print(json_line(said), flush=True)
             SETTINGS.has_answered |= said["event"] == "end"
         elif self._view is not None and said["event"] != "end":
             self._view.update(is_urgent=said["event"] != "iteration")
@@ -459,8 +484,8 @@ class RunReport:
     def close(self) -> None:
         """Give the terminal back and close the file; again does nothing."""
         self._stop_view()
-        if self._metrics is not None:
-            self._metrics.close()
+        for log in self._logs:
+            log.close()
 
     def _stop_view(self) -> None:
         view, self._view = self._view, None
@@ -507,45 +532,3 @@ def wants_live_view() -> bool:
     """Whether somebody is there to look at one: a terminal that can move its cursor and draw bars, and not in CI."""
     is_able = os.environ.get("TERM") != "dumb" and (sys.stdout.encoding or "").lower().startswith("utf")
     return sys.stdout.isatty() and is_able and not os.environ.get("CI")
-
-
-class _Metrics:
-    """A file that lines are appended to; once it cannot be written, it is left alone."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-            self._before = "\n" if _ends_amid_a_line(path) else ""
-        except OSError as error:
-            raise InvalidInputError(
-                f"cannot write the file: {error.strerror}", where=str(path), fix="check the path and its permissions"
-            ) from error
-
-    def write(self, line: str) -> None:
-        """Append a line, without a buffer: whoever reads along has it at once, and nothing is left to fail later."""
-        if self._file is None:
-            return
-        rest = f"{self._before}{line}\n".encode()
-        self._before = ""
-        try:
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
-        except OSError as error:
-            remark(f"{self._path}: {error.strerror}; no more metrics are written, the training goes on")
-            self.close()
-
-    def close(self) -> None:
-        """Close the file; again does nothing."""
-        file, self._file = self._file, None
-        if file is not None:
-            os.close(file)
-
-
-def _ends_amid_a_line(path: Path) -> bool:
-    """Whether the one who wrote the file before died in the middle of a line."""
-    if not stat.S_ISREG(path.stat().st_mode) or path.stat().st_size == 0:
-        return False
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"

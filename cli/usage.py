@@ -1,7 +1,7 @@
 """What is wrong with a command line, in the words of all our errors: what, where, what to do."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,9 @@ def _look(path: str) -> str:
 
 def _unknown_option(option: str, near: Iterable[str], ctx: Any, path: str) -> InvalidInputError:
     near = list(near)
+    known = {name for one in ctx.command.params for name in one.opts} if ctx is not None else set()
+    if "--lr" in known and (fix := _of_another_framework(option, known)):
+        return InvalidInputError(f"{path} has no option {option}", where=option, fix=fix)
     if option == "--max-input":
         fix = f"give it before the command's name: rtk --max-input 4GiB {path.partition(' ')[2]} …"
     elif ctx is not None and hasattr(ctx.command, "commands") and option in OF_COMMANDS:
@@ -114,6 +117,25 @@ def _unknown_option(option: str, near: Iterable[str], ctx: Any, path: str) -> In
     else:
         fix = _look(path)
     return InvalidInputError(f"{path} has no option {option}", where=option, fix=fix)
+
+
+def _of_another_framework(option: str, known: Collection[str]) -> str | None:
+    """What to write for an option that another framework has; None where it is none, or there is nothing like it.
+
+    Args:
+        option: as it was typed.
+        known: the command's own.
+    """
+    from ..schemas.other_names import meant_by
+
+    meant = meant_by(option.partition("=")[0])
+    if meant is None:
+        return None
+    if not meant.names:
+        return meant.note
+    if not all(f"--{name.replace('_', '-')}" in known for name in meant.names):
+        return None
+    return f"it is {meant.options()} here{meant.note and f', {meant.note}'}"
 
 
 def _without_value(option: str, message: str, ctx: Any, path: str) -> InvalidInputError:

@@ -1,8 +1,9 @@
-"""Torch's form of an order: the CSV files of torch.distributed.pipelining, in their `compute_only` form.
+"""Torch's form of an order: the CSV files of torch.distributed.pipelining.
 
 Row i is rank i, which holds stage i; its cells are operations `<stage><OP><micro-batch>`, such as `2F0`, in order of
-execution; an empty cell is a bubble; there is no header. Torch's runtime adds the communication itself when it loads
-one (`_PipelineScheduleRuntime._load_csv`), and torchtitan takes one as `pipeline_parallel_schedule_csv`.
+execution; an empty cell is a bubble; there is no header. A `compute_only` file holds operations, and torch's runtime
+adds the communication itself when it loads one (`_PipelineScheduleRuntime._load_csv`); torchtitan takes one as
+`pipeline_parallel_schedule_csv`. A `compute_comms` file says the communication as well.
 
 Such a file belongs to the ranks of one pipeline and holds orders, nothing else. A plan whose meaning lies in more than
 one order a stage cannot be written; what merely describes the orders (times, limits, predictions) is left out, and
@@ -12,8 +13,9 @@ Torch's own parser reads `0F1xyz` as `0F1`; this one refuses it.
 """
 
 import re
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, cast
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.orders import Kind, print_operation
@@ -44,8 +46,119 @@ def to_torch_csv(plan: Plan) -> str:
             their orders, or the optimizer is staggered: a CSV cannot say so.
     """
     _refuse_what_is_no_order(plan)
-    rows = [worker.operations() for worker in plan.workers if worker.pipeline == 0]
-    return "".join(",".join(f"{stage}{op.kind}{op.microbatch}" for op in row) + "\n" for stage, row in enumerate(rows))
+    return _written(
+        [f"{stage}{kind}{microbatch}" for kind, microbatch in order] for stage, order in enumerate(_orders(plan))
+    )
+
+
+def to_torch_comms_csv(plan: Plan) -> str:
+    """Write a plan's orders as a `compute_comms` CSV: with a SEND and a RECV for every message.
+
+    A SEND stands behind the operation that made the message. The RECV is announced at the same moment of a run at the
+    plan's times, or before the operation that runs then. So any two ranks name the messages between them in one order,
+    as NCCL wants, which would hang otherwise. Torch's own lowering does likewise, at one operation a rank and turn,
+    whatever these last.
+
+    Every row begins with UNSHARD and ends with RESHARD and REDUCE_GRAD. They are not for `fully_shard` alone: torch
+    2.13 divides the gradients by the micro-batches in REDUCE_GRAD, and without it trains wrongly and says nothing.
+
+    Args:
+        plan: a valid plan.
+
+    Returns:
+        One line a stage.
+
+    Raises:
+        InvalidInputError: as `to_torch_csv`.
+    """
+    _refuse_what_is_no_order(plan)
+    orders, slowdowns = _orders(plan), [worker.slowdown or 1.0 for worker in plan.workers]
+    stages = plan.template_of(0).stages
+    rows = [[f"{stage}UNSHARD"] for stage in range(len(orders))]
+    free_s = [0.0] * len(orders)
+    arrived_s: dict[tuple[str, int, int], float] = {}  # kind of the operation that waits for it, stage, micro-batch
+    done = [0] * len(orders)
+
+    def end_s(stage: int) -> float | None:
+        """When a stage's next operation ends, or that it has none that can run."""
+        if done[stage] == len(orders[stage]):
+            return None
+        kind, microbatch = orders[stage][done[stage]]
+        ready_s = arrived_s.get((kind, stage, microbatch), None if _waits(kind, stage, len(orders)) else 0.0)
+        if ready_s is None:
+            return None
+        return max(free_s[stage], ready_s) + stages[stage].duration_s(kind) * slowdowns[stage]
+
+    for _ in range(sum(map(len, orders))):
+        ends_s = {stage: end for stage in range(len(orders)) if (end := end_s(stage)) is not None}
+        stage = min(ends_s, key=lambda one: (ends_s[one], one))
+        kind, microbatch = orders[stage][done[stage]]
+        done[stage] += 1
+        free_s[stage] = ends_s[stage]
+        rows[stage].append(f"{stage}{kind}{microbatch}")
+        to, way, waiting = (stage + 1, "F", "F") if kind == "F" else (stage - 1, "B", "IB")
+        if kind != "W" and 0 <= to < len(orders):
+            rows[stage].append(f"{stage}SEND_{way}{microbatch}")
+            rows[to].append(f"{to}RECV_{way}{microbatch}")
+            arrived_s |= {(one, to, microbatch): free_s[stage] for one in waiting}
+    return _written([*row, f"{stage}RESHARD", f"{stage}REDUCE_GRAD"] for stage, row in enumerate(rows))
+
+
+def splits_backward(plan: Plan) -> bool:
+    """Whether an exported order has I and W, under which `fully_shard` computes wrong gradients (`FULLY_SHARD`)."""
+    return any(kind == "I" for order in _orders(plan) for kind, _ in order)
+
+
+# Measured with torch 2.13 and torchtitan 0.3.0: a grad norm of 0.8640 for 0.8681, and no message.
+FULLY_SHARD = (
+    "these orders split the backward pass (I, W), and torch computes wrong gradients for them under fully_shard, "
+    "silently: run them without it, which torchtitan's own parallelize functions always apply "
+    "(rtk.torchtitan.pipelining_fn does without), or export a plan of --schedule 1f1b"
+)
+
+
+def torchtitan_parts(plan: Plan) -> list[list[str]]:
+    """What of a torchtitan decoder each stage holds, as its `module_fqns_per_model_part` says it.
+
+    Args:
+        plan: of a model whose first layer is the embedding, whose last one is the head, and the rest blocks.
+
+    Returns:
+        The modules' names, by stage.
+
+    Raises:
+        InvalidInputError: there are no blocks.
+    """
+    stages = plan.template_of(0).stages
+    blocks = stages[-1].layers[1] - 2
+    if blocks < 1:
+        raise InvalidInputError(
+            f"a model of {blocks + 2} layers has no block between an embedding and a head",
+            where="/templates/0/stages",
+            fix="plan from a profile of an embedding, blocks and a head, as `rtk profile` makes them",
+        )
+    names = [["tok_embeddings"], *([f"layers.{block}"] for block in range(blocks)), ["norm", "lm_head"]]
+    return [list(chain.from_iterable(names[slice(*stage.layers)])) for stage in stages]
+
+
+def torchtitan_parallelism(plan: Plan, csv_file: str) -> dict[str, Any]:
+    """What torchtitan's `ParallelismConfig` is to be given for a plan, by its names.
+
+    Args:
+        plan: a plan that `to_torch_csv` takes.
+        csv_file: where its orders will be.
+
+    Returns:
+        Keyword arguments of `ParallelismConfig`.
+    """
+    return {
+        "pipeline_parallel_degree": len(plan.template_of(0).stages),
+        "data_parallel_replicate_degree": len(plan.pipelines),
+        "data_parallel_shard_degree": 1,
+        "pipeline_parallel_schedule": "1F1B",  # only says that a rank holds one stage
+        "pipeline_parallel_schedule_csv": csv_file,
+        "module_fqns_per_model_part": torchtitan_parts(plan),
+    }
 
 
 def not_carried(plan: Plan) -> list[str]:
@@ -83,6 +196,20 @@ def from_torch_csv(text: str, source: str) -> list[list[tuple[Kind, int]]]:
     """
     lines = text.rstrip().split("\n")
     return [_parse_row(line, stage, source) for stage, line in enumerate(lines)]
+
+
+def _orders(plan: Plan) -> list[list[tuple[Kind, int]]]:
+    """The order of each stage of pipeline 0."""
+    return [[(op.kind, op.microbatch) for op in one.operations()] for one in plan.workers if one.pipeline == 0]
+
+
+def _waits(kind: Kind, stage: int, stages: int) -> bool:
+    """Whether an operation takes a message from another stage."""
+    return stage > 0 if kind == "F" else kind != "W" and stage < stages - 1
+
+
+def _written(rows: Iterable[Iterable[str]]) -> str:
+    return "".join(",".join(row) + "\n" for row in rows)
 
 
 def _refuse_what_is_no_order(plan: Plan) -> None:

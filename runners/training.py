@@ -1,20 +1,34 @@
 """What a job of real processes is asked to be: what is trained, and how the job is led."""
 
+import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Plan
 from ..schemas.profile import AS_USUAL, ModelForm, form_of
-from ..schemas.quantities import DURATION
+from ..schemas.quantities import DURATION, parse_number
 from .processes import arguments_of
 from .program import Sending
 
 # What a worker finds in its environment: the addresses of coordinators, the job's secret, and its first iteration.
 COORDINATOR, SECRET, NOT_BEFORE = "RTK_COORDINATOR", "RTK_SECRET", "RTK_NOT_BEFORE"
+
+
+OptimizerName = Literal["adamw", "sgd", "muon"]
+EVAL_EVERY = 100
+WSD_FALL = 0.2  # the share of all iterations over which it falls at the end
+RateSchedule = Literal["constant", "linear", "cosine", "wsd"]
+Precision = Literal["fp32", "bf16", "bf16-autocast", "bf16-master"]
+
+# What is always said of a training when workers are compared; the rest only where it is not as usual, so that the
+# workers, logs and checkpoints of earlier versions, which did not know it, are those of the same job.
+ALWAYS_COMPARED = frozenset(
+    {"model", "data", "learning_rate", "microbatch_size", "sequence_length", "paced", "transport", "seed"}
+)
 
 
 @dataclass(frozen=True)
@@ -23,8 +37,8 @@ class TrainingConfig:
 
     Attributes:
         model: a preset, "file.py:factory", or a config.json; empty where a script says what is trained.
-        data: text files; none: Python's own library.
-        learning_rate: of AdamW.
+        data: files of text or of tokens, or a folder that `datasets` has saved; none: Python's own library.
+        learning_rate: of the optimizer.
         microbatch_size: samples a micro-batch; None: the profile's.
         sequence_length: tokens a sample; None: the profile's.
         threads: of torch, in each worker.
@@ -32,6 +46,24 @@ class TrainingConfig:
         transport: how messages are sent.
         seed: of all randomness.
         form: of the model behind the plan.
+        data_dtype: of the tokens of a raw file, such as "uint16"; None: the file says it.
+        tokenizer: makes tokens of text: a folder or file of Hugging Face's; None: the bytes are the tokens.
+        eval_data: as `data`, for evaluations; None: there are none.
+        eval_every: evaluate before each iteration that is a multiple of this, and at the end; None: `EVAL_EVERY`.
+        eval_microbatches: of an evaluation; None: as many as an iteration has.
+        optimizer: which.
+        betas: of AdamW, such as "0.9,0.95"; None: torch's.
+        weight_decay: of parameters of two dimensions and more; None: torch's, of all parameters.
+        decay_all: the weight decay is of all parameters.
+        clip_norm: the norm of all gradients together is no greater; None: as it is.
+        lr_schedule: how the learning rate goes after the warm-up.
+        lr_steps: iterations over which it goes, the warm-up included; None: not known, and only a constant one asks
+            for nothing more.
+        warmup: iterations in which it rises from 0.
+        min_lr_ratio: what it ends at, as a share of `learning_rate`.
+        precision: of parameters and computing; None: as the plan's profile has it.
+        weights: a file or folder of safetensors to begin with; None: those beside the model, if there are any.
+        random_weights: begin with random ones, whatever there is.
         script: a Python file that holds a `Training` (training.py); then all but `threads`, `paced` and `transport`
             stands there.
     """
@@ -46,7 +78,34 @@ class TrainingConfig:
     transport: Sending = "auto"
     seed: int = 0
     form: ModelForm = AS_USUAL
+    data_dtype: str | None = None
+    tokenizer: str | None = None
+    eval_data: Sequence[str] | None = None
+    eval_every: int | None = None
+    eval_microbatches: int | None = None
+    optimizer: OptimizerName = "adamw"
+    betas: str | None = None
+    weight_decay: float | None = None
+    decay_all: bool = False
+    clip_norm: float | None = None
+    lr_schedule: RateSchedule = "constant"
+    lr_steps: int | None = None
+    warmup: int = 0
+    min_lr_ratio: float = 0.0
+    precision: Precision | None = None
+    weights: str | None = None
+    random_weights: bool = False
     script: str | None = None
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the learning rate is not always the same."""
+        return self.lr_schedule != "constant" or self.warmup > 0
+
+    @property
+    def lr_fall(self) -> int:
+        """The iterations at the end over which the learning rate of wsd falls."""
+        return max(1, round(WSD_FALL * (self.lr_steps or 0)))
 
     def arguments(self) -> list[str]:
         """The options by which another process trains the same."""
@@ -57,7 +116,24 @@ class TrainingConfig:
             {
                 "--model": self.model,
                 "--data": tuple(self.data or ()),
+                "--data-dtype": self.data_dtype,
+                "--tokenizer": self.tokenizer,
+                "--eval-data": tuple(self.eval_data or ()),
+                "--eval-every": self.eval_every,
+                "--eval-microbatches": self.eval_microbatches,
+                "--optimizer": self.optimizer,
                 "--lr": self.learning_rate,
+                "--betas": self.betas,
+                "--weight-decay": self.weight_decay,
+                "--decay-all": self.decay_all,
+                "--clip-norm": self.clip_norm,
+                "--lr-schedule": self.lr_schedule,
+                "--lr-steps": self.lr_steps,
+                "--warmup": self.warmup,
+                "--min-lr-ratio": self.min_lr_ratio,
+                "--precision": self.precision,
+                "--weights": self.weights,
+                "--random-weights": self.random_weights,
                 "--microbatch-size": self.microbatch_size,
                 "--sequence-length": self.sequence_length,
                 "--seed": self.seed,
@@ -67,24 +143,118 @@ class TrainingConfig:
 
     def settings(self) -> dict[str, Any]:
         """What the coordinator compares between workers, where no script says what is trained."""
-        told = {name: value for name, value in asdict(self).items() if name not in ("threads", "form", "script")}
-        return told | {"data": list(self.data or ())} | self.form.options()
+        usual = {one.name: one.default for one in fields(self)}
+        told = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("threads", "form", "script") and (name in ALWAYS_COMPARED or value != usual[name])
+        }
+        evaluated = {"eval_data": list(self.eval_data)} if self.eval_data else {}
+        return told | {"data": list(self.data or ())} | evaluated | self.form.options()
+
+    def check(self) -> None:
+        """Refuse what does not go together.
+
+        Raises:
+            InvalidInputError: with the option that is wrong.
+        """
+        self._check_numbers()
+        self._check_schedule()
+        for name, value in (("--eval-every", self.eval_every), ("--eval-microbatches", self.eval_microbatches)):
+            if value is not None and not self.eval_data:
+                raise InvalidInputError(
+                    "there is nothing to evaluate on", where=name, fix="give --eval-data as well, or leave it out"
+                )
+        if self.betas is not None and self.optimizer == "sgd":
+            raise InvalidInputError("sgd has no betas", where="--betas", fix="leave it out, or take --optimizer adamw")
+        if self.decay_all and self.weight_decay is None:
+            raise InvalidInputError(
+                "nothing says how much", where="--decay-all", fix="give --weight-decay as well, or leave it out"
+            )
+        if self.random_weights and self.weights is not None:
+            raise InvalidInputError(
+                f"weights of {self.weights} and random ones are both asked for",
+                where="--random-weights",
+                fix="leave one of the two out",
+            )
+
+    def _check_numbers(self) -> None:
+        for name, value in (("--lr", self.learning_rate), ("--weight-decay", self.weight_decay)):
+            if value is not None and not 0 <= value < math.inf:
+                raise InvalidInputError(f"{value:g} is no such number", where=name, fix="take one of 0 or more")
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise InvalidInputError(
+                f"gradients cannot be clipped to a norm of {self.clip_norm:g}",
+                where="--clip-norm",
+                fix="take a number above 0, usually 1; for no clipping leave it out",
+            )
+        if self.betas is not None:
+            parse_betas(self.betas)
+        if not 0 <= self.min_lr_ratio <= 1:
+            raise InvalidInputError(
+                f"{self.min_lr_ratio:g} is no share",
+                where="--min-lr-ratio",
+                fix="take a number from 0 to 1, such as 0.1",
+            )
+
+    def _check_schedule(self) -> None:
+        if self.lr_schedule == "constant" and self.min_lr_ratio:
+            raise InvalidInputError(
+                "a constant learning rate does not end at another one",
+                where="--min-lr-ratio",
+                fix="take --lr-schedule cosine, linear or wsd, or leave it out",
+            )
+        if self.lr_schedule != "constant" and self.lr_steps is None:
+            raise InvalidInputError(
+                f"nothing says over how many iterations the learning rate is {self.lr_schedule}",
+                where="--lr-schedule",
+                fix="give --lr-steps N, the same to all workers: the coordinator's --iterations, usually",
+            )
+        falls = self.lr_fall if self.lr_schedule == "wsd" else 0
+        if self.lr_steps is not None and self.warmup and self.warmup >= self.lr_steps - falls:
+            raise InvalidInputError(
+                f"a warm-up of {self.warmup} iterations is not over "
+                + (f"before the last {falls} of {self.lr_steps}" if falls else f"after all {self.lr_steps}"),
+                where="--warmup",
+                fix="take fewer, usually 1 to 10 % of them",
+            )
 
 
-def training_of(plan: Plan, asked: TrainingConfig) -> TrainingConfig:
-    """The training that is asked for; sizes that it leaves open, and the form, are of the profile behind the plan.
+def parse_betas(text: str) -> tuple[float, float]:
+    """`0.9,0.95`: how much of the moments before a step AdamW keeps.
 
     Raises:
-        InvalidInputError: the plan's options ask for a form that there is not.
+        InvalidInputError: they are not two numbers from 0 to below 1.
+    """
+    fix = "take two numbers from 0 to below 1, such as 0.9,0.95"
+    found = [parse_number("--betas", one, fix) for one in text.split(",")]
+    if len(found) != 2 or not all(0 <= one < 1 for one in found):
+        raise InvalidInputError(f"{text!r} are no betas", where="--betas", fix=fix)
+    return found[0], found[1]
+
+
+def training_of(plan: Plan, asked: TrainingConfig, iterations: int | None = None) -> TrainingConfig:
+    """The training that is asked for; sizes that it leaves open, and the form, are of the profile behind the plan.
+
+    Args:
+        plan: valid.
+        asked: what is asked for.
+        iterations: of the job; None: its coordinator knows.
+
+    Raises:
+        InvalidInputError: the plan's options ask for a form that there is not, or options do not go together.
     """
     size, length = sizes_of(plan)
-    return replace(
+    training = replace(
         asked,
         data=tuple(asked.data or ()),
         microbatch_size=asked.microbatch_size or size,
         sequence_length=asked.sequence_length or length,
+        lr_steps=iterations if asked.lr_steps is None and asked.is_scheduled else asked.lr_steps,
         form=form_of(plan.planner.options),
     )
+    training.check()
+    return training
 
 
 def require_script(path: str) -> None:
@@ -123,6 +293,7 @@ class JobConfig:
     stall_limit_s: float | None = None
     timeline: str | None = None
     metrics: str | None = None
+    log_to: Sequence[str] | None = None
 
 
 def checkpoints_due(every: int | str) -> tuple[int, float | None]:

@@ -26,6 +26,25 @@ class CheckpointFile:
 
 
 @dataclass(frozen=True, slots=True)
+class HuggingFaceNames:
+    """What a model's tensors are called in files of Hugging Face's, by which a checkpoint goes back to that form.
+
+    Attributes:
+        folder: that the config was read from; tokenizers and the like lie there.
+        config: the model's config.json.
+        names: the name there of every parameter and buffer, `3.module.mlp.weight`; tied ones have one name.
+        transposed: names, of theirs, of matrices that the layers have the other way round.
+    """
+
+    folder: str
+    config: dict[str, Any]
+    names: dict[str, str]
+    transposed: tuple[str, ...] = ()
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A training state after some iterations; whole, or partial where stages have died with their last peer.
 
@@ -38,6 +57,9 @@ class Checkpoint:
         files: in the order of their layers, which do not overlap.
         job: settings of the run, such as the model's name.
         missing: the layers [first, stop) that no file holds.
+        row: the first of the data that the next iteration reads, counted through all passes over them; None: the data
+            are not read in rows.
+        hugging_face: by which the model goes back to the form that it came from; None where that was another.
     """
 
     iteration: Index
@@ -48,9 +70,11 @@ class Checkpoint:
     files: tuple[CheckpointFile, ...]
     job: dict[str, Any] = field(default_factory=dict)
     missing: tuple[Layers, ...] = ()
+    row: Index | None = None
+    hugging_face: HuggingFaceNames | None = None
 
     FORMAT: ClassVar[str] = "rtk.checkpoint"
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset()
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"row", "hugging_face"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
     def validate(self) -> None:

@@ -24,11 +24,13 @@ EXTRAS = {
     "torch": "torch",
     "safetensors": "torch",
     "transformers": "hf",
+    "datasets": "data",
     "pyarrow": "parquet",
     "ortools": "cp-sat",
     "pyscipopt": "scip",
     "distributed": "dask",
     "ray": "ray",
+    "tensorboardX": "tensorboard",
 }
 
 

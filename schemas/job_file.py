@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from .errors import InvalidInputError
 from .files import STANDARD_STREAM, opened
+from .other_names import meant_by
 from .text import listed, near
 
 FILE_NAME = "rtk.toml"
@@ -82,18 +83,19 @@ _STORIES = (*_LED, "simulate")
 # A worker whose coordinator is elsewhere leaves to it how the job is led: that one reads the same file.
 _LEADING = {"run": ("coordinator", False)}
 _ANALYTIC = {"profile model": ("analytic", True)}
+_NO_SCRIPT = {"run": ("script", False)}  # one that is named on the command line says these things itself
 _COUNT, _NUMBER, _TEXT, _FLAG, _TEXTS, _LIST = ValueKind
 
 KEYS = (
-    JobKey("model", "name", _TEXT, '"gpt-tiny"', "A preset, file.py:factory, or a Hugging Face config.json.",
-           {"profile model": "MODEL", "run": "--model"}, is_path=True),
+    JobKey("model", "name", _TEXT, '"gpt-tiny"', "A preset, file.py:factory, a config.json, or a script.",
+           {"profile model": "MODEL", "run": "--model"}, is_path=True, only=_NO_SCRIPT),
     JobKey("model", "profile", _TEXT, '"profile.json"', "Its profile: `rtk profile` writes it, plans are made from it.",
            {"profile model": "--output", "replay": "--profile", **_at("PROFILE", *_PLANS, "plan templates")},
            is_path=True),
     JobKey("model", "microbatch_size", _COUNT, "4", "Samples of a micro-batch.",
-           _at("--microbatch-size", "profile model", "run", "plan oobleck")),
+           _at("--microbatch-size", "profile model", "run", "plan oobleck"), only=_NO_SCRIPT),
     JobKey("model", "sequence_length", _COUNT, "128", "Tokens of a sample.",
-           _at("--sequence-length", "profile model", "run")),
+           _at("--sequence-length", "profile model", "run"), only=_NO_SCRIPT),
     JobKey("model", "dtype", _TEXT, '"bf16"', "Of parameters, gradients and activations: fp32 or bf16.",
            _at("--dtype", "profile model")),
     JobKey("model", "checkpointing", _FLAG, "true", "Blocks keep their input only, and compute the rest again.",
@@ -138,12 +140,45 @@ KEYS = (
            _at("--fault-tolerance", "plan templates")),
     JobKey("policy", "cost", _TEXTS, '["restart_s=600"]', "What a change costs, for `rtk replay`.",
            _at("--cost", "replay")),
-    JobKey("training", "data", _TEXTS, '["data.txt"]', "Text files; where none, Python's own library.",
-           _at("--data", "run"), is_path=True),
+    JobKey("training", "data", _TEXTS, '["data.txt"]', "Text, .bin, .npy, .idx or a folder of `datasets`.",
+           _at("--data", "run"), is_path=True, only=_NO_SCRIPT),
+    JobKey("training", "data_dtype", _TEXT, '"uint16"', "Type of a .bin file's tokens.",
+           _at("--data-dtype", "run"), only=_NO_SCRIPT),
+    JobKey("training", "tokenizer", _TEXT, '"llama-1b"', "Makes tokens of text: a folder or tokenizer.json.",
+           _at("--tokenizer", "run"), is_path=True, only=_NO_SCRIPT),
+    JobKey("training", "eval_data", _TEXTS, '["valid.txt"]', "Evaluate on this; given as data.",
+           _at("--eval-data", "run"), is_path=True, only=_NO_SCRIPT),
+    JobKey("training", "eval_every", _COUNT, "100", "Evaluate every so many iterations, and at the end.",
+           _at("--eval-every", "run"), only=_NO_SCRIPT),
+    JobKey("training", "eval_microbatches", _COUNT, "16", "Micro-batches of an evaluation.",
+           _at("--eval-microbatches", "run"), only=_NO_SCRIPT),
     JobKey("training", "iterations", _COUNT, "10", "How many, those before a resumed checkpoint included.",
            _at("--iterations", *_LED), only=_LEADING),
-    JobKey("training", "lr", _NUMBER, "1e-3", "Learning rate of AdamW.", _at("--lr", "run")),
-    JobKey("training", "seed", _COUNT, "0", "Of a run's parameters and data.", _at("--seed", "run")),
+    JobKey("training", "optimizer", _TEXT, '"adamw"', "adamw, sgd or muon.",
+           _at("--optimizer", "run"), only=_NO_SCRIPT),
+    JobKey("training", "lr", _NUMBER, "1e-3", "Learning rate, after the warm-up.", _at("--lr", "run"), only=_NO_SCRIPT),
+    JobKey("training", "betas", _LIST, "[0.9, 0.95]", "Of AdamW.", _at("--betas", "run"), only=_NO_SCRIPT),
+    JobKey("training", "weight_decay", _NUMBER, "0.1", "None of it on parameters of one dimension.",
+           _at("--weight-decay", "run"), only=_NO_SCRIPT),
+    JobKey("training", "decay_all", _FLAG, "true", "Weight decay on parameters of one dimension, too.",
+           _at("--decay-all", "run"), only=_NO_SCRIPT),
+    JobKey("training", "clip_norm", _NUMBER, "1.0", "Most that the norm of all gradients together may be.",
+           _at("--clip-norm", "run"), only=_NO_SCRIPT),
+    JobKey("training", "lr_schedule", _TEXT, '"cosine"', "constant, linear, cosine or wsd.",
+           _at("--lr-schedule", "run"), only=_NO_SCRIPT),
+    JobKey("training", "lr_steps", _COUNT, "10000", "Iterations over which the learning rate goes; else iterations.",
+           _at("--lr-steps", "run"), only=_NO_SCRIPT),
+    JobKey("training", "warmup", _COUNT, "200", "Iterations in which the learning rate rises from 0.",
+           _at("--warmup", "run"), only=_NO_SCRIPT),
+    JobKey("training", "min_lr_ratio", _NUMBER, "0.1", "What the learning rate falls to, as a share of lr.",
+           _at("--min-lr-ratio", "run"), only=_NO_SCRIPT),
+    JobKey("training", "precision", _TEXT, '"bf16-master"', "fp32, bf16, bf16-autocast or bf16-master.",
+           _at("--precision", "run"), only=_NO_SCRIPT),
+    JobKey("training", "weights", _TEXT, '"llama-1b"', "Safetensors to begin with; else those of the model's folder.",
+           _at("--weights", "run"), is_path=True, only=_NO_SCRIPT),
+    JobKey("training", "random_weights", _FLAG, "true", "Begin with random weights, whatever there is.",
+           _at("--random-weights", "run"), only=_NO_SCRIPT),
+    JobKey("training", "seed", _COUNT, "0", "Of a run's parameters and data.", _at("--seed", "run"), only=_NO_SCRIPT),
     JobKey("training", "threads", _COUNT, "1", "Torch threads of each worker.", _at("--threads", "run")),
     JobKey("training", "paced", _FLAG, "true", "Let every operation last what the plan says.", _at("--paced", "run")),
     JobKey("training", "transport", _TEXT, '"auto"', "How messages are sent: auto, direct or delegated.",
@@ -160,6 +195,8 @@ KEYS = (
            _at("--timeline", *_LED), is_path=True, only=_LEADING),
     JobKey("training", "metrics", _TEXT, '"metrics.jsonl"', "Append what happens to this JSON-lines file.",
            _at("--metrics", *_LED), is_path=True, only=_LEADING),
+    JobKey("training", "log_to", _TEXTS, '"tensorboard:logs"', "tensorboard:FOLDER or jsonl:FILE; or a list of these.",
+           _at("--log-to", *_LED), is_path=True, only=_LEADING),
 )  # fmt: skip
 
 COMMANDS = frozenset(command for key in KEYS for command in key.options)
@@ -302,6 +339,12 @@ def _refuse_key(table: str, name: str, path: str, line: int | None) -> NoReturn:
     where = _where(path, f"{table}.{name}".lstrip("."), line)
     if homes := [key.table for key in KEYS if key.name == name]:
         raise InvalidInputError(f"{name} belongs in [{homes[0]}]", where=where, fix=f"move it to [{homes[0]}]")
+    meant_there = meant_by(name) if table == "training" else None
+    if meant_there is not None:
+        told = f"it is {meant_there.keys()} here" if meant_there.names else ""
+        raise InvalidInputError(
+            f"unknown key {name}", where=where, fix=", ".join(part for part in (told, meant_there.note) if part)
+        )
     here = [key.name for key in KEYS if key.table == table]
     elsewhere = {key.name: key.place for key in KEYS}
     meant = near(name, here) or elsewhere.get(near(name, elsewhere) or "")
@@ -356,7 +399,15 @@ def _found(key: JobKey, value: JobValue, path: str) -> JobValue:
     if not key.is_path or isinstance(value, bool):
         return value
     if isinstance(value, tuple):
-        return tuple(_beside(one, path) for one in value)
+        return tuple(_found_text(key, one, path) for one in value)
+    return _found_text(key, value, path)
+
+
+def _found_text(key: JobKey, value: str, path: str) -> str:
+    """One of its texts."""
+    if key.name == "log_to":
+        kind, colon, name = value.partition(":")
+        return f"{kind}{colon}{_beside(name, path)}" if colon else value
     is_no_file = {"name": not re.search(r"[/.]", value), "cluster": re.fullmatch(r"slurm|\d+x\d+", value) is not None}
     return value if is_no_file.get(key.name, False) else _beside(value, path)
 

@@ -1,15 +1,25 @@
-"""A Hugging Face decoder from its `config.json`: random weights, nothing from the network, transformers' code alone."""
+"""A Hugging Face decoder from its `config.json`: nothing from the network, transformers' code alone.
+
+The model is made and cut without its values: its parameters are on the meta device, and while it is cut they are views
+of one small memory of random numbers. Values come afterwards, layer by layer (weights.py): who trains some layers reads
+and holds only these.
+"""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from ...schemas.checkpoint import HuggingFaceNames
 from ...schemas.errors import InvalidInputError, require_package
-from ...schemas.profile import ModelForm
+from ...schemas.plan import Layers
+from ...schemas.profile import AS_USUAL, ModelForm
 from ...schemas.text import joined
 from ..analytic.configuration import read_config, unsupported
 from .cut import cut_module
@@ -28,13 +38,60 @@ from .model import (
 )
 from .sharding import transformers_plan
 from .skeleton import with_checkpoints
+from .weights import (
+    FileWeights,
+    ModelWeights,
+    RandomWeights,
+    give_values,
+    require_weights,
+    weights_beside,
+    weights_digest,
+)
 
 # What a config must say itself: transformers would fill in the sizes of some model of the family.
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 
 
+@dataclass(frozen=True)
+class HuggingFace:
+    """A model in a folder of Hugging Face's form: `config.json`, and safetensors, whole or in shards with an index.
+
+    Args:
+        folder: with `config.json` in it, or the path of that.
+        random_weights: begin with random weights, whatever there is; else the folder must hold some.
+    """
+
+    folder: str
+    random_weights: bool = False
+
+    def load(
+        self,
+        microbatch_size: int | None = None,
+        sequence_length: int | None = None,
+        seed: int = 0,
+        form: ModelForm = AS_USUAL,
+    ) -> Model:
+        """The model without its values, which `Model.fill` gives; arguments and errors as `load_model`."""
+        weights = None if self.random_weights else self.folder
+        return load_config(self.folder, microbatch_size, sequence_length, seed, form, weights, self.random_weights)
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same for all workers, by the names that a refusal tells."""
+        told = {"model": self.folder, "random_weights": self.random_weights}
+        if self.random_weights:
+            return told
+        return told | {"weights": weights_digest(require_weights(self.folder))}
+
+
 def load_config(
-    name: str, microbatch_size: int | None, sequence_length: int | None, seed: int, form: ModelForm
+    name: str,
+    microbatch_size: int | None,
+    sequence_length: int | None,
+    seed: int,
+    form: ModelForm,
+    weights: str | None = None,
+    random_weights: bool = False,
+    filled: bool = False,
 ) -> Model:
     """Make the model of a `config.json`, or of the folder that it is in; arguments as `load_model`.
 
@@ -43,26 +100,43 @@ def load_config(
     that their weight gradients can be put off.
 
     Raises:
-        InvalidInputError: transformers is missing, the config is no causal language model's, or its values do not fit.
-        InfeasibleError: the model does not fit into this machine's free memory; nothing has been allocated.
+        InvalidInputError: transformers is missing, the config is no causal language model's, its values do not fit, or
+            the weights do not.
+        InfeasibleError: the model does not fit into this machine's free memory; nothing has been allocated. Of one that
+            is not filled its `fill` says so, of the layers that it is to fill.
     """
     told, file = read_config(name)
+    if weights is not None and random_weights:
+        raise InvalidInputError("weights are given, and random ones asked for", where=weights, fix="leave one away")
+    path = None if random_weights else require_weights(weights) if weights else weights_beside(Path(name))
+    if path is not None and "quantization_config" in told:
+        raise InvalidInputError(
+            "the weights are quantized: such a model is not trained",
+            where=f"{file}, /quantization_config",
+            fix="give weights in float32 or bfloat16, or ask for random ones",
+        )
     with _offline():
         config = _config(told, file)
         width, vocabulary = config.hidden_size, config.vocab_size
         microbatch_size = microbatch_size or DEFAULT_MICROBATCH_SIZE
         sequence_length = _sequence_length(config, sequence_length, file)
+        needs = _Needs(name, width, vocabulary, microbatch_size * sequence_length, form)
         parameters = _count(config, file)
-        size = ModelSize(parameters, width, vocabulary)
-        require_memory(name, size, microbatch_size * sequence_length, form.dtype)
-        with seeded(seed):
-            root = _with_linears(_make(config, TORCH_TYPES[form.dtype]))
+        if filled:
+            needs.require(parameters)
+        with seeded(seed), _on_meta():
+            root = _make(config, TORCH_TYPES[form.dtype])
+        transposed = _conv1ds(root)
+        from_files = None if path is None else FileWeights(path, root, file, transposed)
     example = token_example(microbatch_size, sequence_length, vocabulary)
-    cut = form.cut or _decoder(root, config.num_hidden_layers, file)
-    layers, blocks = cut_module(root, cut, lambda seed: example(seed)[0], name)
+    layers, names = _cut(_with_linears(root), form, lambda seed: example(seed)[0], name, config.num_hidden_layers, file)
+    initialize: Any = root._init_weights
+    fill = _Filling(from_files or RandomWeights(layers, names, initialize, seed), names, needs)
+    if filled:
+        fill(layers, (0, len(layers)))
     return Model(
         name=name,
-        layers=with_checkpoints(layers, blocks) if form.checkpointing else layers,
+        layers=layers,
         loss=loss_in_float32(language_model_loss),
         microbatch_size=microbatch_size,
         sequence_length=sequence_length,
@@ -70,7 +144,148 @@ def load_config(
         example=example,
         form=form,
         tensor_parallel=transformers_plan(config.model_type, config.base_model_tp_plan),
+        fill=None if filled else fill,
+        names=HuggingFaceNames(str(Path(file).parent), told, names, tuple(sorted(transposed))),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """What decides how much memory the training of some layers takes."""
+
+    name: str
+    width: int
+    vocabulary: int
+    tokens: int
+    form: ModelForm
+
+    def require(self, parameters: int) -> None:
+        """Raise InfeasibleError unless so many parameters can be trained on this machine."""
+        size = ModelSize(parameters, self.width, self.vocabulary)
+        require_memory(self.name, size, self.tokens, self.form.dtype)
+
+
+class _Filling:
+    """Gives layers their values, from wherever these come.
+
+    Args:
+        weights: the values.
+        names: the model's names of the layers' tensors.
+        needs: of memory.
+    """
+
+    def __init__(self, weights: ModelWeights, names: Mapping[str, str], needs: _Needs) -> None:
+        self._weights, self._names, self._needs = weights, names, needs
+
+    def __call__(self, layers: Sequence[nn.Module], held: Layers) -> None:
+        """Fill the layers [first, stop) in place, of the model or of a copy of it; what has values keeps them.
+
+        Raises:
+            InfeasibleError: these layers do not fit into this machine's free memory; nothing has been allocated.
+            InvalidInputError: a file has been changed since it was checked.
+        """
+        found = [(place, *one) for place in range(*held) for one in _tensors(layers[place]).items()]
+        empty = {one: place for place, _, one in found if one.is_meta}
+        self._needs.require(sum(one.numel() for one in empty))
+        values: dict[nn.Parameter, torch.Tensor] = {}
+        for place, local, one in found:
+            name = self._names[f"{place}.{local}"]
+            if isinstance(one, nn.Parameter):
+                if one.is_meta and one not in values:
+                    values[one] = self._weights.read(name)
+            elif self._weights.has_buffers:
+                one.copy_(self._weights.read(name))
+        give_values(layers, values)
+
+
+def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """A module's parameters and persistent buffers by name, themselves; what has two names stands under both."""
+    found: dict[str, torch.Tensor] = module.state_dict(keep_vars=True)
+    return found
+
+
+# The model without its values.
+
+
+def hollow_model(told: dict[str, Any], where: str) -> nn.Module:
+    """A model of transformers' without any values.
+
+    Args:
+        told: its config.
+        where: that comes from, for errors.
+
+    Raises:
+        InvalidInputError: transformers is missing, or cannot make it.
+    """
+    with _offline():
+        config = _config(told, where)
+        _count(config, where)
+        with torch.device("meta"):
+            return _make(config, torch.float32)
+
+
+@contextmanager
+def _on_meta() -> Iterator[None]:
+    """Parameters that modules are made with have no values; buffers, which are computed, have theirs."""
+
+    def without_value(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if parameter is None or parameter.is_meta:
+            return None
+        return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+
+    hook: Any = without_value  # torch's type says that it gives nothing
+    handle = register_module_parameter_registration_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _cut(
+    root: nn.Module, form: ModelForm, inputs_of: Callable[[int], torch.Tensor], name: str, count: int, file: str
+) -> tuple[list[nn.Module], dict[str, str]]:
+    """The layers, on the meta device, and the names in the model of all that they hold."""
+    owners: dict[torch.Tensor, str] = {}
+    for owner, one in _tensors(root).items():
+        owners.setdefault(one, owner)
+    stand_ins = give_values([root], _stand_ins(root.parameters()))
+    owner_of = {stand_ins.get(one, one): owner for one, owner in owners.items()}  # type: ignore[call-overload]
+    layers, blocks = cut_module(root, form.cut or _decoder(root, count, file), inputs_of, name)
+    if form.checkpointing:
+        layers = with_checkpoints(layers, blocks)
+    names = {
+        f"{place}.{local}": owner_of[one]
+        for place, layer in enumerate(layers)
+        for local, one in _tensors(layer).items()
+    }
+    give_values([*layers, root], {one: torch.empty_like(one, device="meta") for one in stand_ins.values()})
+    return layers, names
+
+
+RANDOM = 1_000_003  # so many numbers, over and over: a prime, so that no two rows of a matrix are alike
+DEVIATION = 0.02
+APART, ALIGNED = 8345, 16  # where parameters begin in them
+
+
+def _stand_ins(parameters: Iterable[nn.Parameter]) -> dict[nn.Parameter, torch.Tensor]:
+    """Values by which a model shows how it computes: parts of one memory, as large as the largest parameter.
+
+    Whether a model can be cut does not depend on its values, as long as they are not alike: they need not be its own.
+    Vectors are about 1, as the scales of norms are, matrices about 0.
+    """
+    some = torch.randn(RANDOM, generator=torch.Generator().manual_seed(0)) * DEVIATION
+    by_type: dict[torch.dtype, list[nn.Parameter]] = {}
+    for one in parameters:
+        by_type.setdefault(one.dtype, []).append(one)
+    found: dict[nn.Parameter, torch.Tensor] = {}
+    for dtype, alike in by_type.items():
+        memory = some.to(dtype).repeat(2 + max(one.numel() for one in alike) // RANDOM)
+        for number, one in enumerate(alike):
+            start = number * APART % (RANDOM - APART)
+            start -= start % ALIGNED
+            value = memory[start : start + one.numel()].view(one.shape)
+            found[one] = 1 + value if one.dim() < 2 else value
+    return found
 
 
 @contextmanager
@@ -160,8 +375,15 @@ def _make(config: Any, dtype: torch.dtype) -> nn.Module:
     return model.train()
 
 
+def _conv1ds(root: nn.Module) -> dict[str, nn.Module]:
+    """Each of transformers' Conv1D, a linear layer whose matrix is transposed, by the name of that matrix."""
+    from transformers.pytorch_utils import Conv1D
+
+    return {f"{name}.weight": module for name, module in root.named_modules() if type(module) is Conv1D}
+
+
 def _with_linears(root: nn.Module) -> nn.Module:
-    """The model with each of transformers' Conv1D, a linear layer whose matrix is transposed, as an nn.Linear."""
+    """The model with each of transformers' Conv1D as an nn.Linear."""
     from transformers.pytorch_utils import Conv1D
 
     for name, module in list(root.named_modules()):

@@ -1,6 +1,6 @@
 """From a model's name to its layers, its loss, and examples to feed it with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -45,6 +45,10 @@ def load_model(
     sequence_length: int | None = None,
     seed: int = 0,
     form: ModelForm = AS_USUAL,
+    *,
+    weights: str | None = None,
+    random_weights: bool = False,
+    filled: bool = True,
 ) -> Model:
     """Make a model with parameters that follow from the seed; torch's global generator stays as it was.
 
@@ -56,22 +60,33 @@ def load_model(
         sequence_length: tokens in a sample; None for the model's default.
         seed: of the initial parameters.
         form: which of its modules are layers, in which numbers, and whether they keep their inputs only.
+        weights: of a Hugging Face model: a file of safetensors, an index of several, or the folder of either; None:
+            those beside its config, where there are any, else random ones.
+        random_weights: take random ones, whatever there is.
+        filled: whether all layers have values; else those of a Hugging Face model have none until `Model.fill`.
 
     Returns:
         The model, on the CPU.
 
     Raises:
-        InvalidInputError: the name or a size means nothing, the model cannot be cut, or the user's file does not work.
+        InvalidInputError: the name or a size means nothing, the model cannot be cut, the user's file does not work, or
+            the weights do not fit the model.
         InfeasibleError: the model does not fit into this machine's free memory; nothing has been allocated.
     """
     require_model(name)
     for value, option in ((microbatch_size, "--microbatch-size"), (sequence_length, "--sequence-length")):
         if value is not None and value < 1:
             raise InvalidInputError(f"{value} is no size", where=option, fix="give a whole number of at least 1")
+    if is_config(name):
+        return load_config(name, microbatch_size, sequence_length, seed, form, weights, random_weights, filled)
+    if weights is not None:
+        raise InvalidInputError(
+            f"weights can be given for a Hugging Face model only, and {name} is none",
+            where=weights,
+            fix="leave them away",
+        )
     if name in PRESETS:
         return _load_preset(name, PRESETS[name], microbatch_size, sequence_length, seed, form)
-    if is_config(name):
-        return load_config(name, microbatch_size, sequence_length, seed, form)
     return load_file(name, microbatch_size, sequence_length, seed, form)
 
 
@@ -147,9 +162,7 @@ def model_of(
         InvalidInputError: the modules cannot be cut, or do not work on an example.
     """
     in_type(user.modules, form.dtype)
-    modules = (module for layer in user.modules for module in layer.modules())
-    first = next((module for module in modules if any(True for _ in module.parameters(recurse=False))), None)
-    vocabulary = first.num_embeddings if isinstance(first, nn.Embedding) else None
+    first, vocabulary = _first(user.modules), vocabulary_of(user.modules)
     if vocabulary is not None:
         sequence_length = sequence_length or DEFAULT_SEQUENCE_LENGTH
     fix = SUIT_FILE if example is None else SUIT_DATA
@@ -180,6 +193,18 @@ def model_of(
     except Exception as error:
         raise _does_not_work(model.name, error, fix) from error
     return model
+
+
+def _first(modules: Iterable[nn.Module]) -> nn.Module | None:
+    """The first module with parameters of its own."""
+    inner = (module for layer in modules for module in layer.modules())
+    return next((module for module in inner if any(True for _ in module.parameters(recurse=False))), None)
+
+
+def vocabulary_of(modules: Iterable[nn.Module]) -> int | None:
+    """How many tokens layers, or a whole module, read that begin with an embedding; None where others do."""
+    first = _first(modules)
+    return first.num_embeddings if isinstance(first, nn.Embedding) else None
 
 
 def _example(

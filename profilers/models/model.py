@@ -15,7 +15,9 @@ from typing import Any, get_args
 import torch
 from torch import nn
 
+from ...schemas.checkpoint import HuggingFaceNames
 from ...schemas.errors import InfeasibleError, InvalidInputError
+from ...schemas.plan import Layers
 from ...schemas.profile import AS_USUAL, DataType, ModelForm
 from ...schemas.quantities import print_bytes
 from ...schemas.text import with_article
@@ -197,6 +199,7 @@ TORCH_TYPES: dict[DataType, torch.dtype] = {"fp32": torch.float32, "bf16": torch
 
 Example = Callable[[int], tuple[torch.Tensor, torch.Tensor]]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Fill = Callable[[Sequence[nn.Module], Layers], None]  # gives the layers [first, stop) of a model their values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,6 +216,9 @@ class Model:
         example: makes one random micro-batch (inputs, targets) of these sizes, the same for the same seed.
         form: in which the layers are.
         tensor_parallel: how matrices of the layers are shared out by tensor parallelism; None where nobody has said.
+        fill: gives parameters that are on the meta device their values, those of some layers at a time, in a copy of
+            the layers, too; None: all layers have values.
+        names: what the layers' tensors are called in files of Hugging Face's; None for other models.
     """
 
     name: str
@@ -224,6 +230,8 @@ class Model:
     example: Example
     form: ModelForm = AS_USUAL
     tensor_parallel: TensorParallelPlan | None = None
+    fill: Fill | None = None
+    names: HuggingFaceNames | None = None
 
 
 def token_example(microbatch_size: int, sequence_length: int, vocabulary: int) -> Example:

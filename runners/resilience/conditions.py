@@ -71,19 +71,24 @@ class Chronicle:
         """A worker has joined the epoch; with the last one it is formed."""
         self._formed_s = now_s
 
-    def note_commit(self, now_s: float) -> tuple[float, Recovered | None]:
+    def note_commit(self, now_s: float, evaluation_s: float = 0.0) -> tuple[float, Recovered | None]:
         """An iteration is committed.
+
+        Args:
+            now_s: the time.
+            evaluation_s: what was evaluated before it took so long, and is no part of it.
 
         Returns:
             What it took, counted from the commit before or from when the epoch was formed; and, if it is the first of
             an epoch, what the change before it has cost.
         """
         begun_s = max((s for s in (self._committed_s, self._formed_s) if s is not None), default=now_s)
-        recovery = self._recovery(now_s)
-        self._times.append(IterationTime(len(self._times), now_s - begun_s, is_first=self._recovering is not None))
+        recovery = self._recovery(now_s - evaluation_s)
+        took_s = max(0.0, now_s - evaluation_s - begun_s)
+        self._times.append(IterationTime(len(self._times), took_s, is_first=self._recovering is not None))
         self._recovering = None
         self._committed_s = now_s
-        return now_s - begun_s, recovery
+        return took_s, recovery
 
     def iteration_time_s(self) -> float | None:
         """The job's iteration time so far; None where nothing is committed."""

@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ...schemas.checkpoint import Checkpoint
 from ...schemas.conditions import Conditions
 from ...schemas.documents import canonical, digest, to_tree, write_document
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
@@ -41,7 +42,7 @@ from .events import (
 from .journal import Journal, take
 from .pace import PaceFollower
 from .progress import INTERRUPTED
-from .protocol import Hello, Job, Welcome
+from .protocol import DataPosition, Hello, Job, Welcome
 from .rules import CoordinatorRules
 from .server import Finished, Limits, Server, Surroundings
 from .wire import make_secret
@@ -50,7 +51,7 @@ Announcements = Callable[[Announcement], None]
 Adviser = Callable[[Plan, JobConfig], JobAdvice]
 
 # What another coordinator of the same job may have otherwise.
-OF_A_COORDINATOR = ("heartbeat_limit_s", "stall_limit_s", "timeline", "metrics")
+OF_A_COORDINATOR = ("heartbeat_limit_s", "stall_limit_s", "timeline", "metrics", "log_to")
 
 
 class JobController:
@@ -235,7 +236,8 @@ class JobController:
         if self._crowding is not None:
             self._crowding.arrive(hello)
         events = tuple(to_tree(event) for event in _events_of(self.trace, hello)) if self.trace else ()
-        return Welcome(1.0, 0.0, "", spans=self.how.timeline is not None or self._follower.can_follow, inject=events)
+        wants_spans = self.how.timeline is not None or self._follower.can_follow
+        return Welcome(1.0, 0.0, "", spans=wants_spans, inject=events, data=self.job.data)
 
     def _take_spans(self, worker: str, place: str, spans: tuple[tuple[str, float, float, int], ...]) -> None:
         self._follower.take(place, spans)
@@ -380,12 +382,20 @@ def _resumed(job: Job, folder: str) -> Job:
         raise InvalidInputError(
             f"{manifest.iteration} iterations are done already", where=str(path), fix="ask for more with --iterations"
         )
-    if manifest.total_microbatches != job.plan.total_microbatches():
+    if manifest.row is None and manifest.total_microbatches != job.plan.total_microbatches():
         remark(
             f"the checkpoint's plan had {manifest.total_microbatches} micro-batches an iteration, "
             f"this one has {job.plan.total_microbatches()}: the data go on from other samples"
         )
-    return replace(job, first_iteration=manifest.iteration, resume=str(path.resolve()))
+    data = None if manifest.row is None else DataPosition(manifest.iteration, manifest.row, _rows_of(manifest))
+    return replace(job, first_iteration=manifest.iteration, resume=str(path.resolve()), data=data)
+
+
+def _rows_of(manifest: Checkpoint) -> int | None:
+    """How many rows the data had; None where the settings do not say."""
+    told = manifest.job.get("dataset")
+    rows = told.get("rows") if isinstance(told, dict) else None
+    return rows if isinstance(rows, int) and rows > 0 else None
 
 
 def _trace(plan: Plan, path: str | None) -> Trace | None:

@@ -106,6 +106,8 @@ class IterationCommitted(Announcement):
         iteration_time_s: since the commit before, or since the epoch was formed.
         live_workers: that worked on it.
         skipped: a gradient was not finite, and nobody has stepped.
+        count: what the mean is taken over: micro-batches, or whatever the loss counts, such as tokens.
+        grad_norm: of the gradients of the mean, before they are clipped; None where it is not finite or not known.
     """
 
     event = "iteration"
@@ -115,6 +117,32 @@ class IterationCommitted(Announcement):
     iteration_time_s: float | None
     live_workers: int
     skipped: bool = False
+    count: float | None = None
+    grad_norm: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEvaluated(Announcement):
+    """The model was evaluated on held-out data, as it is before `iteration`.
+
+    Attributes:
+        loss: None where it is not finite.
+        count: as of an iteration.
+        seconds: what it took, of the slowest worker.
+    """
+
+    event = "evaluation"
+    is_drawn = False
+
+    loss: float | None
+    count: float
+    seconds: float
+
+    @property
+    def sentence(self) -> str:
+        """When, and how good."""
+        loss = "not finite" if self.loss is None else f"{self.loss:.4f}"
+        return f"evaluation before iteration {self.iteration}: loss {loss}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

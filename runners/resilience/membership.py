@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import fsum
+from math import fsum, isfinite, sqrt
 from typing import Any
 
 from ...schemas.checkpoint import CheckpointFile, print_layers
@@ -11,7 +11,21 @@ from ...schemas.conditions import Conditions
 from ...schemas.plan import Layers, Place, Plan, name_of
 from ...schemas.protocols import Hand
 from .events import CheckpointSaved, MakePlan, Planned
-from .protocol import Copy, Epoch, Hello, Publish, Published, RankAssignment, Ready, Refused, Saved, Saver, Vote
+from .protocol import (
+    Copy,
+    Epoch,
+    Hello,
+    MicrobatchLoss,
+    Publish,
+    Published,
+    RankAssignment,
+    Ready,
+    Refused,
+    Saved,
+    Saver,
+    StepTerms,
+    Vote,
+)
 
 Seats = dict[Place, str]  # the workers' names by their places
 
@@ -145,6 +159,7 @@ class VoteCounter:
     def __init__(self, plan: Plan) -> None:
         self._wanted = list(range(plan.total_microbatches()))
         self._layers = {place: layers_at(plan, place) for place in live_places(plan)}
+        self._number_of_layers = plan.templates[0].stages[-1].layers[1]
         self._votes: dict[int, dict[Place, Vote]] = {}
 
     def add(self, place: Place, vote: Vote) -> None:
@@ -173,18 +188,58 @@ class VoteCounter:
         return None
 
     def is_finite(self, iteration: int) -> bool:
-        """Whether all gradients are finite."""
-        return all(vote.is_finite for vote in self._votes[iteration].values())
+        """Whether all gradients are finite, and so is their norm."""
+        squares = self._squares(iteration)
+        is_small = None not in squares and isfinite(sum(one for one in squares if one is not None))
+        return is_small and all(vote.is_finite for vote in self._votes[iteration].values())
+
+    def terms(self, iteration: int, taken: int) -> StepTerms:
+        """What its step has to know; the norm only where that of every layer was told, and is finite.
+
+        Args:
+            iteration: a complete one.
+            taken: steps taken before it.
+        """
+        losses, squares = self._losses(iteration), self._squares(iteration)
+        # Nobody tells losses on the virtual clock.
+        count = fsum(count for _, _, count in losses) if losses else float(len(self._wanted))
+        is_whole = len(squares) == self._number_of_layers and count > 0 and self.is_finite(iteration)
+        return StepTerms(count, sqrt(sum(one or 0.0 for one in squares)) / count if is_whole else None, taken)
+
+    def is_foreseen(self, iteration: int, terms: StepTerms) -> bool:
+        """Whether everybody who steps before the commit takes a step of these terms."""
+        return all(vote.ahead is None or vote.ahead.holds(terms) for vote in self._votes[iteration].values())
 
     def loss(self, iteration: int) -> float | None:
         """The mean loss, the same to the last bit whoever executed what; None where it is not finite or not known."""
-        parts = [loss for vote in self._votes[iteration].values() for _, loss in vote.losses]
-        known = [loss for loss in parts if loss is not None]
-        return fsum(known) if known and len(known) == len(parts) else None
+        return mean_loss(self._losses(iteration))
+
+    def evaluation(self, iteration: int) -> tuple[tuple[MicrobatchLoss, ...], float]:
+        """The losses of held-out micro-batches before it, in their order, and how long that took."""
+        votes = self._votes[iteration].values()
+        losses = sorted((loss for vote in votes for loss in vote.evaluated), key=lambda loss: loss[0])
+        return tuple(losses), max(vote.evaluation_s for vote in votes)
+
+    def _squares(self, iteration: int) -> list[float | None]:
+        """The squared norms that were told, in the layers' order."""
+        told = {layer: square for vote in self._votes[iteration].values() for layer, square in vote.norms}
+        return [told[layer] for layer in sorted(told)]
+
+    def _losses(self, iteration: int) -> list[MicrobatchLoss]:
+        """In logs of before these are shares of the mean."""
+        told = [loss for vote in self._votes[iteration].values() for loss in vote.losses]
+        return [loss if len(loss) == 3 else (*loss, 1 / len(self._wanted)) for loss in told]
 
     def forget(self, iteration: int) -> None:
         """The votes of a committed iteration are of no more use."""
         del self._votes[iteration]
+
+
+def mean_loss(losses: Collection[MicrobatchLoss]) -> float | None:
+    """The mean over all that the losses are sums of, whatever their order; None where it is not finite or not known."""
+    sums = [total for _, total, _ in losses if total is not None]
+    count = fsum(count for _, _, count in losses)
+    return fsum(sums) / count if count > 0 and len(sums) == len(losses) else None
 
 
 # A checkpoint under way: savers write a part each, then one worker makes the whole visible.
@@ -196,15 +251,22 @@ class Saving:
     Args:
         folder: where it goes.
         iteration: how many iterations are done: the next one to run after loading it.
+        taken: steps that were taken in them.
         savers: who writes which part.
         begun_s: now.
         is_last_resort: parts that cannot be written do not spoil the others.
     """
 
     def __init__(
-        self, folder: str, iteration: int, savers: tuple[Saver, ...], begun_s: float, is_last_resort: bool = False
+        self,
+        folder: str,
+        iteration: int,
+        taken: int,
+        savers: tuple[Saver, ...],
+        begun_s: float,
+        is_last_resort: bool = False,
     ) -> None:
-        self._folder, self._iteration, self._begun_s = folder, iteration, begun_s
+        self._folder, self._iteration, self._taken, self._begun_s = folder, iteration, taken, begun_s
         self._is_last_resort = is_last_resort
         self._waited_for = {saver.worker for saver in savers}
         self._parts: list[CheckpointFile] = []
@@ -246,7 +308,7 @@ class Saving:
         self._publisher = publisher
         is_wanted = self._error is None or self._is_last_resort
         parts = tuple(sorted(self._parts, key=lambda part: part.layers)) if is_wanted else ()
-        return Publish(self._folder, self._iteration, parts)
+        return Publish(self._folder, self._iteration, parts, self._taken)
 
     def end(self, published: Published) -> None:
         """It is visible, or could not be made so."""
@@ -353,14 +415,23 @@ def stranger_to(
     if hello.plan != plan:
         return f"its plan (sha256 {hello.plan[:12]}…) is not this job's (sha256 {plan[:12]}…)"
     if settings is not None and hello.job != settings:
-        unlike = [key for key in sorted({*hello.job, *settings}) if hello.job.get(key) != settings.get(key)]
-        return f"its settings are not this job's: {', '.join(unlike)}"
+        return f"its settings are not this job's: {', '.join(_unlike(hello.job, settings))}"
     if hello.worker not in names:
         return f"the plan has no worker {hello.worker}"
     known = hello.returning
     if known is not None and progress < (known.epoch, known.committed):
         return "this coordinator does not know the run; start it with the log of the one before it"
     return None
+
+
+def _unlike(theirs: Mapping[str, Any], ours: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """Where settings differ, each by its name, after those of the settings that it is within."""
+    for key in sorted({*theirs, *ours}):
+        one, other = theirs.get(key), ours.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from _unlike(one, other, f"{within}{key}/")
+        elif one != other:
+            yield f"{within}{key}"
 
 
 def refusal_of_double(hello: Hello, waiting: Iterable[Newcomer], is_seated: bool, committed: int) -> Refused | None:

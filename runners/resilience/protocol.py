@@ -61,6 +61,7 @@ class Hello:
         not_before: the first iteration that it wants to take part in.
         returning: set when it comes back to a coordinator that was gone.
         cores: those that it may use, alone or with other workers; None: it does not say.
+        evaluates: whether it is to evaluate what was trained after the job's last iteration.
     """
 
     proof: str
@@ -73,7 +74,19 @@ class Hello:
     returning: Returning | None = None
     others: tuple[Name, ...] = ()
     cores: Cores | None = None
+    evaluates: bool = False
     kind: Literal["hello"] = "hello"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class DataPosition:
+    """Where a checkpoint stands in the data: `iteration` begins with `row`, counted through all passes over `rows`."""
+
+    iteration: Index
+    row: Index
+    rows: Index | None = None
 
     __pydantic_config__ = STRICT
 
@@ -82,7 +95,8 @@ class Hello:
 class Welcome:
     """Coordinator: you are in; beat every heartbeat_s; `now_s` is its clock, on `host`.
 
-    `inject` are the trace events that this worker plays on itself; `spans`: report what you executed and when.
+    `inject` are the trace events that this worker plays on itself; `spans`: report what you executed and when;
+    `data`: where the checkpoint stands that the job began with.
     """
 
     heartbeat_s: Seconds
@@ -90,6 +104,7 @@ class Welcome:
     host: str
     spans: bool = False
     inject: tuple[dict[str, Any], ...] = ()
+    data: DataPosition | None = None
     kind: Literal["welcome"] = "welcome"
 
     __pydantic_config__ = STRICT
@@ -156,6 +171,29 @@ class StepTerms:
     __pydantic_config__ = STRICT
 
 
+CLIP_EPSILON = 1e-6  # torch's clip_grad_norm_ divides by the norm and this
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a worker expects of an iteration's terms that steps before they are known.
+
+    Attributes:
+        count: their count.
+        clip_norm: their norm is so small that nothing is clipped to this; None: nothing ever is.
+    """
+
+    count: float
+    clip_norm: float | None
+
+    __pydantic_config__ = STRICT
+
+    def holds(self, terms: StepTerms) -> bool:
+        """Whether the step was that of these terms."""
+        is_free = self.clip_norm is None or (terms.norm is not None and terms.norm + CLIP_EPSILON <= self.clip_norm)
+        return is_free and self.count == terms.count
+
+
 @dataclass(frozen=True, slots=True)
 class Epoch:
     """Coordinator: leave everything as of the last commit, form new groups, and go on at `iteration`.
@@ -173,6 +211,10 @@ class Epoch:
         detours: pairs of ranks that do not reach each other directly, and the rank that passes their messages on.
         sidesteps: pairs of ranks that meet on another network, and its number, counted from 1.
         examine: groups of ranks, ascending, to be examined before the first iteration.
+        terms: of the step before; None where there was none.
+        taken: steps taken before `iteration`.
+        waits: nobody is to step in the first iteration before it is committed: its terms were not foreseen.
+        evaluate: what was trained is to be evaluated, and voted on as `iteration`, which comes after the last.
     """
 
     epoch: Index
@@ -189,6 +231,10 @@ class Epoch:
     sidesteps: tuple[tuple[Index, Index, Index], ...] = ()
     examine: tuple[tuple[Index, ...], ...] = ()
     reason: str = ""
+    terms: StepTerms | None = None
+    taken: Index = 0
+    waits: bool = False
+    evaluate: bool = False
     kind: Literal["epoch"] = "epoch"
 
     __pydantic_config__ = STRICT
@@ -202,6 +248,8 @@ class Commit:
         skip: without an optimizer step, for a gradient is not finite.
         last: do not start an iteration beyond it: the next thing to come is an epoch, or the end.
         save: the folder in which `savers`, who hold all layers together, save the state after this iteration.
+        terms: of its step.
+        evaluate: it was the job's last, and what was trained is to be evaluated, and voted on as the one after it.
     """
 
     epoch: Index
@@ -210,6 +258,8 @@ class Commit:
     last: int = 0
     save: str | None = None
     savers: tuple[Saver, ...] = ()
+    terms: StepTerms | None = None
+    evaluate: bool = False
     kind: Literal["commit"] = "commit"
 
     __pydantic_config__ = STRICT
@@ -217,13 +267,17 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Coordinator: training does not go on; `savers` save the state before `iteration`, all wait for the end."""
+    """Coordinator: training does not go on; `savers` save the state before `iteration`, all wait for the end.
+
+    `terms` are those of the step before; None where there was none.
+    """
 
     iteration: Index
     skipped: bool
     save: str | None
     savers: tuple[Saver, ...]
     reason: str
+    terms: StepTerms | None = None
     kind: Literal["halt"] = "halt"
 
     __pydantic_config__ = STRICT
@@ -231,11 +285,15 @@ class Halt:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Coordinator, to one worker: all parts of a checkpoint are written; make it visible, or with none, discard it."""
+    """Coordinator, to one worker: all parts of a checkpoint are written; make it visible, or with none, discard it.
+
+    `taken` are the steps that were taken until then; None in logs of before.
+    """
 
     folder: Name
     iteration: Index
     parts: tuple[CheckpointFile, ...]
+    taken: Index | None = None
     kind: Literal["publish"] = "publish"
 
     __pydantic_config__ = STRICT
@@ -288,6 +346,10 @@ class Ready:
     __pydantic_config__ = STRICT
 
 
+# A micro-batch's number, the sum that is its loss, and what it is a sum of; the sum is None where it is not finite.
+MicrobatchLoss = tuple[int, float | None, float]
+
+
 @dataclass(frozen=True, slots=True)
 class Vote:
     """A worker has reduced its stage's gradients of an iteration.
@@ -295,16 +357,25 @@ class Vote:
     Attributes:
         is_finite: whether all of them are.
         microbatches: global numbers of those whose backward pass it executed.
-        losses: (global number, its share of the mean loss) at a last stage; None for a number that is not finite.
+        losses: at a last stage; in logs of before without counts, each a share of the mean loss.
         measured: what it has measured meanwhile.
+        norms: by number, the squared norms of the gradients, not yet divided, of those layers that no worker of a lower
+            rank holds; None for one that is not finite.
+        ahead: what it will take for granted when it steps before the commit; None: it waits for it.
+        evaluated: losses of held-out micro-batches before this iteration, by numbers of their own.
+        evaluation_s: how long that took.
     """
 
     epoch: Index
     iteration: Index
     is_finite: bool
     microbatches: tuple[int, ...]
-    losses: tuple[tuple[int, float | None], ...] = ()
+    losses: tuple[MicrobatchLoss | tuple[int, float | None], ...] = ()
     measured: Measured | None = None
+    norms: tuple[tuple[Index, float | None], ...] = ()
+    ahead: Foreseen | None = None
+    evaluated: tuple[MicrobatchLoss, ...] = ()
+    evaluation_s: Seconds = 0.0
     kind: Literal["vote"] = "vote"
 
     __pydantic_config__ = STRICT
@@ -468,10 +539,12 @@ class Job:
         iterations: where to stop, counted from the first iteration of all.
         first_iteration: where to begin; more than 0 after a checkpoint.
         resume: the checkpoint to begin with.
+        data: where that stands in the data; None: it does not say.
         heartbeat_limit_s: how long a worker may be silent.
         checkpoint: the folder for checkpoints.
         checkpoint_every: iterations between them; 0: it is not for their number that one is due.
         checkpoint_every_s: time after which the next commit brings one; None: never.
+        taken: steps that were taken before it; None: as many as iterations.
         stall_limit_s: how long nothing may be committed until all are asked where they are; None: what the plan's
             iterations, and those so far, say (progress.py).
         newcomers: workers that must wait for a place before the job starts (those that a scripted trace will need).
@@ -481,9 +554,11 @@ class Job:
     iterations: int
     first_iteration: int = 0
     resume: str | None = None
+    data: DataPosition | None = None
     heartbeat_limit_s: float = 2.0
     checkpoint: str | None = None
     checkpoint_every: int = 0
     checkpoint_every_s: float | None = None
     newcomers: int = 0
     stall_limit_s: float | None = None
+    taken: int | None = None

@@ -10,6 +10,9 @@ epoch begins with the same plan and seats), happen between two iterations: the c
 last one of the epoch. With a staggered optimizer stages overlap by one iteration, so that commit n announces the end
 after n + 1.
 
+What a step has to know of the whole iteration (`StepTerms`) goes with the commit. Who steps before it says what it
+takes for granted; where that was wrong for somebody, the iteration is not committed but done anew, and all wait.
+
 The rules are level-triggered: an event changes the state, and `_advance` does whatever the state calls for; a second
 death during a change, or a plan that arrives too late, needs no rule of its own.
 
@@ -21,10 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import fsum
 from typing import Any, Literal
 
 from ...schemas.checkpoint import missing_layers, print_layers
 from ...schemas.documents import canonical, digest, parse_document
+from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers, Plan, name_of, place_of
 from ...schemas.protocols import Hand
 from .conditions import Chronicle, Circumstances, unreachable
@@ -45,6 +50,7 @@ from .events import (
     JobStopping,
     LinkBroken,
     Lost,
+    ModelEvaluated,
     Noticed,
     PlanKept,
     Planned,
@@ -74,6 +80,7 @@ from .membership import (
     held_by,
     layers_at,
     live_places,
+    mean_loss,
     refusal_of_double,
     savers,
     seats_of,
@@ -94,6 +101,7 @@ from .protocol import (
     Refused,
     Saved,
     Saver,
+    StepTerms,
     Suspect,
     Vote,
     Whereabouts,
@@ -136,6 +144,11 @@ class CoordinatorRules:
         self._is_draining = False
         self._must_reform = False
         self._was_skipped = False
+        self._terms: StepTerms | None = None  # of the last committed iteration
+        self._taken = job.first_iteration if job.taken is None else job.taken  # steps until then
+        self._is_void = False  # what is voted in this epoch from now on
+        self._unforeseen: int | None = None  # the iteration in which somebody stepped with other terms than its own
+        self._wants_evaluation = False  # after the last iteration
         self._is_suspected = False
         self._watches = 0  # how often the watch for a standstill has begun
         self._awaited: set[str] = set()
@@ -189,6 +202,7 @@ class CoordinatorRules:
             if returning is not None:  # another process in place of the one that was awaited
                 self._lose_member(returning, "its process was replaced")
             self._settings = self._circumstances.settings = hello.job
+            self._wants_evaluation = self._wants_evaluation or hello.evaluates
             self.newcomers[event.connection] = Newcomer.of(hello, event.now_s)
 
     def _refusal(self, hello: Hello) -> Refused | None:
@@ -285,7 +299,7 @@ class CoordinatorRules:
                 self._dismiss(event.connection, End(0, "left as asked, before it had a place"))
             return
         match event.message:
-            case Vote() as vote if vote.epoch == self.epoch and self.phase == "running":
+            case Vote() as vote if vote.epoch == self.epoch and self.phase == "running" and not self._is_void:
                 self._tally.add(member.place, vote)
                 self._commit_what_is_complete()
             case Ready() as ready:
@@ -388,7 +402,7 @@ class CoordinatorRules:
             if self._is_suspected:
                 self._ask_all()
                 self._out.append(Wake(self.job.heartbeat_limit_s, f"suspect/{self.epoch}"))
-        elif self.committed < self.job.iterations - 1:
+        elif not self._is_done:
             if self._is_suspected or found.is_still:
                 self._begin_anew(found)
         elif found.is_still and self._saving is not None:
@@ -425,25 +439,44 @@ class CoordinatorRules:
     # Votes and commits
 
     def _commit_what_is_complete(self) -> None:
-        while self.phase == "running" and self._tally.is_complete(self.committed + 1, self._seats):
-            wrong = self._tally.miscount(self.committed + 1)
+        while not (self._is_void or self._is_done) and self._tally.is_complete(self.committed + 1, self._seats):
+            iteration = self.committed + 1
+            if iteration == self.job.iterations:
+                self._end_evaluation(iteration)
+                return
+            wrong, terms = self._tally.miscount(iteration), self._tally.terms(iteration, self._taken)
             if wrong is not None:
                 self._halt(wrong)
                 return
-            self._commit(self.committed + 1)
+            if terms.count <= 0:
+                self._halt(
+                    f"the loss of every micro-batch of iteration {iteration} is a sum of nothing: its count is 0",
+                    InvalidInputError.exit_code,
+                )
+                return
+            if self._tally.is_finite(iteration) and not self._tally.is_foreseen(iteration, terms):
+                # Gradients that are reduced with the step before its terms were known are not kept, so it is done anew.
+                self._unforeseen = iteration
+                self._go_back(f"iteration {iteration} takes another step than was foreseen")
+                return
+            self._commit(iteration, terms)
 
-    def _commit(self, iteration: int) -> None:
-        self.committed = iteration
+    def _go_back(self, reason: str) -> None:
+        """Stages that have stepped already must all go back; their next iteration, under way, is worth nothing."""
+        self._must_reform = self._is_void = True
+        self._chronicle.change.note(reason, self._now_s)
+
+    def _commit(self, iteration: int, terms: StepTerms) -> None:
+        self.committed, self._terms = iteration, terms
         self._standstill.commit(self._now_s)
         self._was_skipped = not self._tally.is_finite(iteration)
-        loss = self._tally.loss(iteration)
+        self._taken += not self._was_skipped
+        loss, evaluation_s = self._tally.loss(iteration), self._tell_evaluation(iteration)
         self._tally.forget(iteration)
         self._circumstances.examinations.commit()
         self._set_last(iteration)
         if self._was_skipped and self._is_staggered:
-            # Stages that have stepped already must all go back; their next iteration, under way, is worth nothing.
-            self._must_reform = True
-            self._chronicle.change.note(f"a gradient of iteration {iteration} is not finite", self._now_s)
+            self._go_back(f"a gradient of iteration {iteration} is not finite")
         due = self._savers_now(iteration)
         self._commit_message = Commit(
             epoch=self.epoch,
@@ -452,15 +485,45 @@ class CoordinatorRules:
             last=self._last,
             save=self.job.checkpoint if due else None,
             savers=due,
+            terms=terms,
+            evaluate=self._must_evaluate,
         )
         self._tell_all(self._commit_message)
-        time_s, recovery = self._chronicle.note_commit(self._now_s)
+        time_s, recovery = self._chronicle.note_commit(self._now_s, evaluation_s)
         committed = IterationCommitted(
-            loss=loss, iteration_time_s=time_s, live_workers=len(self._seats), skipped=self._was_skipped
+            loss=loss,
+            iteration_time_s=time_s,
+            live_workers=len(self._seats),
+            skipped=self._was_skipped,
+            count=terms.count,
+            grad_norm=terms.norm,
         )
         self._announce(committed, iteration)
         if recovery is not None:
             self._announce(recovery, iteration)
+
+    def _tell_evaluation(self, iteration: int) -> float:
+        """Announce what was evaluated before an iteration, if anything was; gives the seconds that it took."""
+        losses, seconds = self._tally.evaluation(iteration)
+        if losses:
+            count = fsum(count for _, _, count in losses)
+            self._announce(ModelEvaluated(loss=mean_loss(losses), count=count, seconds=seconds), iteration)
+        return seconds
+
+    def _end_evaluation(self, iteration: int) -> None:
+        """What was trained is evaluated."""
+        self._tell_evaluation(iteration)
+        self._wants_evaluation = False
+
+    @property
+    def _must_evaluate(self) -> bool:
+        """Whether what was trained is yet to be evaluated, all iterations being committed."""
+        return self._wants_evaluation and self._stops_after is None and self.committed >= self.job.iterations - 1
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether there is nothing left to do but to save."""
+        return self.committed >= self.job.iterations - 1 and not self._must_evaluate
 
     @property
     def _wants_examination(self) -> bool:
@@ -513,7 +576,7 @@ class CoordinatorRules:
 
     def _saving_now(self) -> Saving:
         assert self.job.checkpoint is not None
-        return Saving(self.job.checkpoint, self.committed + 1, self._savers(), self._now_s)
+        return Saving(self.job.checkpoint, self.committed + 1, self._taken, self._savers(), self._now_s)
 
     def _savers(self) -> tuple[Saver, ...]:
         """Who saves which layers, as far as anybody holds them: rather those who stay, in the order of places."""
@@ -559,7 +622,7 @@ class CoordinatorRules:
                 self._announce(WorkerRefused(worker=name, reason=f"worker {name} is there already"))
 
     def _go_on(self) -> None:
-        if self.committed >= self.job.iterations - 1:
+        if self._is_done:
             self._end_well()
             return
         if self._awaited:
@@ -568,6 +631,8 @@ class CoordinatorRules:
             self._halt("stopped as asked", INTERRUPTED)
         elif self._must_change:
             self._prepare_change(at_once=True)
+        elif self._must_evaluate:
+            pass  # nothing that can wait is worth while any more
         elif self._wants_change(self.committed + 1) or self._circumstances.have_changed:
             self._prepare_change(at_once=False)
 
@@ -579,8 +644,8 @@ class CoordinatorRules:
     @property
     def _must_change(self) -> bool:
         """Whether the running epoch is over, and another one is to begin as soon as there is a plan for it."""
-        if self.committed >= self.job.iterations - 1:
-            return False  # no epoch follows the last iteration
+        if self._is_done:
+            return False  # no epoch follows
         if self._must_reform or any(name not in self.members for name in self._seats.values()):
             return True
         # Also where those who wanted it are gone: workers wait for the epoch that was announced.
@@ -686,7 +751,7 @@ class CoordinatorRules:
         self._questions.begin_epoch()
         self.epoch += 1
         self._last, self._is_draining = self.job.iterations - 1, False
-        self._must_reform = self._is_suspected = False
+        self._must_reform = self._is_suspected = self._is_void = False
         self._standstill.begin_epoch(list(seats.values()), self._now_s)
         self._checksums = Checksums()
         arrived, self._seats = coming(self.newcomers, self.committed + 1), dict(sorted(seats.items()))
@@ -714,6 +779,10 @@ class CoordinatorRules:
             sidesteps=ways.sidesteps,
             examine=examine,
             reason=reason,
+            terms=self._terms,
+            taken=self._taken,
+            waits=self._unforeseen == self.committed + 1,
+            evaluate=self._must_evaluate,
         )
         self._tell_all(self._epoch_message)
         for connection in waiting.values():
@@ -776,7 +845,7 @@ class CoordinatorRules:
             self._go_on_saving()
             self._saving = None
         if save is not None and last:
-            self._saving = Saving(save, self.committed + 1, last, self._now_s, is_last_resort=True)
+            self._saving = Saving(save, self.committed + 1, self._taken, last, self._now_s, is_last_resort=True)
             self._out.append(Wake(HALT_S, "halt"))
         self._tell_to_save(last, reason)
         if self._saving is None:
@@ -785,7 +854,7 @@ class CoordinatorRules:
     def _tell_to_save(self, due: tuple[Saver, ...], reason: str) -> None:
         """Have everybody stop, and some save what they hold."""
         folder = self.job.checkpoint if due else None
-        self._halt_message = Halt(self.committed + 1, self._was_skipped, folder, due, reason)
+        self._halt_message = Halt(self.committed + 1, self._was_skipped, folder, due, reason, self._terms)
         self._tell_all(self._halt_message)
 
     def _go_on_saving(self) -> None:

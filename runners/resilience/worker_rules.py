@@ -2,16 +2,18 @@
 
 They are the other side of the coordinator's (rules.py). In an epoch a worker connects to the others, copies what it
 lacks, and iterates: it reduces gradients, votes, and steps its optimizer once the coordinator has committed the
-iteration. When another epoch is announced it drops what was under way, and enters that at the iteration after the last
-commit. With a staggered optimizer it steps as soon as its own gradients are reduced, provided that the step before is
-committed: one step can be undone, and no more.
+iteration, by the terms that the commit tells. When another epoch is announced it drops what was under way, and enters
+that at the iteration after the last commit. With a staggered optimizer it steps as soon as its own gradients are
+reduced, provided that the step before is committed: one step can be undone, and no more. By then nobody knows the
+iteration's terms, so it does that only where it can foresee them: where the loss has counted as much in the last two
+iterations, and the last norm was far from being clipped. Else it waits for the commit, as with a synchronous optimizer.
 
 The rules ask for one action at a time, and whoever executes it says what came of it. Three do: the worker of a real run
 (runners/torch/resilient.py), stories on the virtual clock (runners/virtual/job.py), and the toy cluster of the tests,
 which lets everything happen in any order. So what is simulated, and what is tested, is what runs.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -24,16 +26,19 @@ from .protocol import (
     Doing,
     End,
     Epoch,
+    Foreseen,
     FromCoordinator,
     FromWorker,
     Halt,
     Leaving,
+    MicrobatchLoss,
     Publish,
     Published,
     Ready,
     Returning,
     Saved,
     Saver,
+    StepTerms,
     Suspect,
     Vote,
 )
@@ -97,6 +102,7 @@ class TakeStep(Action):
 
     iteration: int
     can_be_undone: bool
+    terms: StepTerms
 
     what = "step"
 
@@ -147,6 +153,15 @@ class ReduceGradients(JointAction):
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluateModel(JointAction):
+    """Run held-out micro-batches forward before an iteration; gives their losses, of last stages, and its seconds."""
+
+    iteration: int
+
+    what = "an evaluation"
+
+
+@dataclass(frozen=True, slots=True)
 class FlushMessages(JointAction):
     """Wait until others have what was sent to them; if `but_last`, all but the last iteration's messages."""
 
@@ -194,6 +209,9 @@ class Retire(Action):
 
 Acting = Generator[Action, Any, None]
 
+Evaluation = tuple[tuple[MicrobatchLoss, ...], float]  # the losses of held-out micro-batches, and seconds
+NO_EVALUATION: Evaluation = ((), 0.0)
+
 
 class _EpochOverError(Exception):
     """Something else has been announced."""
@@ -213,9 +231,13 @@ def plan_of(text: str) -> Plan:
     return parse_document(text.encode(), Plan, "the coordinator's plan")
 
 
-def may_begin(iteration: int, committed: int, is_staggered: bool) -> bool:
-    """Whether all steps before an iteration are final once `committed` is; if staggered, all but the last of them."""
-    return committed >= iteration - 1 - is_staggered
+def may_begin(iteration: int, committed: int, is_ahead: bool) -> bool:
+    """Whether all steps before an iteration are final once `committed` is; all but the last where that `is_ahead`."""
+    return committed >= iteration - 1 - is_ahead
+
+
+# Norms grow by less than this from one iteration to the next, but for the rare spike.
+FAR_FROM_CLIPPED = 0.5
 
 
 class WorkerRules:
@@ -223,6 +245,8 @@ class WorkerRules:
 
     Args:
         name: `k/i`, by which it was started.
+        clip_norm: to which gradients are clipped; None: they are not.
+        evaluates: whether held-out micro-batches are run before an iteration.
 
     Attributes:
         action: what to do now; then call `go_on`, or of a JointAction that does not come to its end, `supersede` or
@@ -235,8 +259,10 @@ class WorkerRules:
         last: the epoch's last one, as far as that is known.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(
+        self, name: str, clip_norm: float | None = None, evaluates: Callable[[int], bool] = lambda iteration: False
+    ) -> None:
+        self.name, self._clip_norm, self._evaluates = name, clip_norm, evaluates
         self.epoch: Epoch | None = None
         self.rank: int | None = None
         self.layers: Layers | None = None
@@ -244,6 +270,12 @@ class WorkerRules:
         self._reduced: int | None = None  # the iteration voted on whose gradients are there for its step
         self._undoable: int | None = None  # the iteration whose step can be undone
         self._is_staggered = False
+        self._terms: StepTerms | None = None  # of the iteration that is known, the last to be committed
+        self._known = -1
+        self._is_steady = True  # the losses of the one before that counted as much, or, if unknown, micro-batches
+        self._microbatches = 0  # of an iteration
+        self._taken = 0  # steps until then
+        self._must_evaluate = False  # all iterations are done
         self._turn: Turn | None = None  # heard, and not obeyed yet
         self._thread = self._live()
         self.action: Action = next(self._thread)
@@ -271,7 +303,7 @@ class WorkerRules:
             if isinstance(turn, Epoch):
                 yield from self._live_through(turn)
             else:
-                yield from self._settle(turn.iteration, turn.skipped)
+                yield from self._settle(turn.iteration, turn.skipped, turn.terms)
                 yield from self._save(turn.savers, turn.save, turn.iteration)
         yield Retire(turn)
 
@@ -284,9 +316,11 @@ class WorkerRules:
 
     def _live_through(self, epoch: Epoch) -> Acting:
         """Wait for a place, connect, copy, then iterate, vote and commit until the epoch is over."""
-        yield from self._settle(epoch.iteration, epoch.skipped)
+        self._microbatches = plan_of(epoch.plan).total_microbatches()
+        yield from self._settle(epoch.iteration, epoch.skipped, epoch.terms)
         yield EnterEpoch(epoch)
         self.epoch, self.last, self.voted = epoch, epoch.last, epoch.iteration - 1
+        self._taken, self._must_evaluate = epoch.taken, epoch.evaluate
         self.rank = next((rank for rank, seat in enumerate(epoch.seats) if seat.worker == self.name), None)
         if self.rank is None:
             self.layers = None
@@ -305,6 +339,8 @@ class WorkerRules:
             while self.committed < self.last:
                 yield from self._hear_more()
             yield FlushMessages(but_last=False)
+            if self._must_evaluate:
+                yield from self._evaluate_last()
             while True:
                 yield from self._hear_more()
         except _EpochOverError:
@@ -316,18 +352,47 @@ class WorkerRules:
     def _iterate(self, iteration: int, examined: Examined | None) -> Acting:
         """Reduce, vote, and step as soon as that is final, or can be undone."""
         self._reduced = None
+        evaluation: Evaluation = (yield EvaluateModel(iteration)) if self._evaluates(iteration) else NO_EVALUATION
         vote: Vote = yield ReduceGradients(iteration)
         self._reduced = self.voted = iteration
         if vote.measured is not None and examined is not None:
             vote = replace(vote, measured=replace(vote.measured, examined=examined))
-        yield Say(vote)
-        while not may_begin(iteration + 1, self.committed, self._is_staggered):
+        evaluated, evaluation_s = evaluation
+        ahead = self._foreseen(iteration) if vote.is_finite else None
+        yield Say(replace(vote, ahead=ahead, evaluated=evaluated, evaluation_s=evaluation_s))
+        while not may_begin(iteration + 1, self.committed, ahead is not None):
             yield from self._hear_more()
-        if self._is_staggered and vote.is_finite and self._reduced == iteration:
+        if ahead is not None and self._reduced == iteration:
             self._reduced, self._undoable = None, iteration
-            yield TakeStep(iteration, can_be_undone=True)
+            terms = StepTerms(ahead.count, None, self._taken)
+            yield TakeStep(iteration, can_be_undone=True, terms=terms)
         # Messages of a committed iteration have been taken; those of one that is not need not be yet.
-        yield FlushMessages(but_last=self._is_staggered)
+        yield FlushMessages(but_last=ahead is not None)
+
+    def _foreseen(self, iteration: int) -> Foreseen | None:
+        """What can be taken for granted of an iteration's terms, before it is committed; None: too little."""
+        assert self.epoch is not None
+        if not self._is_staggered or not self._is_steady or (self.epoch.waits and iteration == self.epoch.iteration):
+            return None
+        norm = None if self._terms is None else self._terms.norm
+        if self._clip_norm is not None and (norm is None or norm > FAR_FROM_CLIPPED * self._clip_norm):
+            return None
+        return Foreseen(self._usual_count, self._clip_norm)
+
+    @property
+    def _usual_count(self) -> float:
+        """What losses have counted together last; before that is known, means, each of which counts as one."""
+        return float(self._microbatches) if self._terms is None else self._terms.count
+
+    def _evaluate_last(self) -> Acting:
+        """Evaluate what was trained, once all iterations are committed."""
+        assert self.epoch is not None
+        after = self.committed + 1
+        evaluated, evaluation_s = yield EvaluateModel(after)
+        vote = Vote(self.epoch.epoch, after, True, (), evaluated=evaluated, evaluation_s=evaluation_s)
+        self.voted = after
+        yield Say(vote)
+        yield FlushMessages(but_last=False)
 
     def _hear_more(self) -> Acting:
         """Obey the next message of this epoch.
@@ -348,33 +413,37 @@ class WorkerRules:
             case Commit(number, done) if (
                 self.epoch and number == self.epoch.epoch and self.committed < done <= self.voted
             ):
-                self.committed, self.last = done, message.last
-                yield from self._be_as_after(done, message.skip)
+                self.committed, self.last, self._must_evaluate = done, message.last, message.evaluate
+                yield from self._be_as_after(done, message.skip, message.terms)
                 yield from self._save(message.savers, message.save, done + 1)
             case Publish():
                 published: Published = yield PublishWhole(message)
                 yield Say(published)
         return message
 
-    def _settle(self, iteration: int, skipped: bool) -> Acting:
+    def _settle(self, iteration: int, skipped: bool, terms: StepTerms | None) -> Acting:
         """Be as before an iteration, whose predecessor is committed; what is under way is worth nothing."""
         self.committed = iteration - 1
-        yield from self._be_as_after(iteration - 1, skipped)
+        yield from self._be_as_after(iteration - 1, skipped, terms)
         self._reduced = None
 
-    def _be_as_after(self, done: int, skipped: bool) -> Acting:
+    def _be_as_after(self, done: int, skipped: bool, terms: StepTerms | None) -> Acting:
         """Have taken the step of the last committed iteration, unless it was skipped, and none after it.
 
         A step that is missing is one that this worker has voted on: it may hear of the commit late, or, from a
-        coordinator that was restarted, not at all.
+        coordinator that was restarted, not at all. One that it has taken already had these terms.
         """
+        if terms is not None and done != self._known:
+            self._is_steady = terms.count == self._usual_count
+            self._terms, self._known, self._taken = terms, done, terms.taken + (not skipped)
         if self._undoable is not None and self._undoable > done - skipped:
             self._undoable = None
             yield UndoStep()
         if self._reduced == done:
             self._reduced = None
             if not skipped:
-                yield TakeStep(done, can_be_undone=False)
+                assert terms is not None, "what is committed has terms"
+                yield TakeStep(done, can_be_undone=False, terms=terms)
 
     def _save(self, savers: tuple[Saver, ...], folder: str | None, iteration: int) -> Acting:
         for saver in savers:

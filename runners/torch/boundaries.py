@@ -39,7 +39,8 @@ def boundary_samples(layers: Sequence[nn.Module], example_input: Tree, named: Na
     """What flows into every layer, and out of the last.
 
     Runs a copy of one layer after the other on the meta device, which computes shapes only; a layer that does not work
-    there runs on zeros, on its own device. The layers themselves and the random generators stay as they are.
+    there runs on zeros, on its own device, or with zeros as its values where it has none. The layers themselves and the
+    random generators stay as they are.
 
     Args:
         layers: all layers of the model.
@@ -103,11 +104,23 @@ def _output(layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary]) -> ob
     try:
         return _run(layer, inputs, named, torch.device("meta"))
     except Exception:  # whatever a layer that needs values raises; one that is broken raises again
-        some = next(itertools.chain(layer.parameters(), layer.buffers()), None)
+        some = next((one for one in itertools.chain(layer.parameters(), layer.buffers()) if not one.is_meta), None)
         return _run(layer, inputs, named, torch.device("cpu") if some is None else some.device)
 
 
 def _run(layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary], device: torch.device) -> object:
     generators = [device] if device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices=generators):
-        return copy.deepcopy(layer).to(device)(zeros(inputs, device), **zeros(dict(named), device))
+        layer = copy.deepcopy(layer)
+        if device.type != "meta":
+            _give_zeros(layer)
+        return layer.to(device)(zeros(inputs, device), **zeros(dict(named), device))
+
+
+def _give_zeros(layer: nn.Module) -> None:
+    """Let parameters without values be zeros, which take no memory."""
+    for module in layer.modules():
+        for name, one in module._parameters.items():
+            if one is not None and one.is_meta:
+                value = torch.zeros((), dtype=one.dtype).expand(one.shape)
+                module._parameters[name] = nn.Parameter(value, requires_grad=False)

@@ -140,8 +140,7 @@ def read_tied_state(path: Path, layers: Layers, ties: Sequence[Tie]) -> State:
 
 
 def _header(layers: Layers, state: State) -> bytes:
-    """What stands before the tensors: the length of a JSON object in 8 bytes, and the object, padded for alignment."""
-    entries, end = {}, 0
+    """What stands before the tensors of a stage."""
     for name, tensor in state.items():
         _check_entry(name, layers, file_name(layers))
         if tensor.dtype not in _DTYPES or tensor.layout != torch.strided or tensor.is_meta:
@@ -150,6 +149,13 @@ def _header(layers: Layers, state: State) -> bytes:
                 where=file_name(layers),
                 fix="keep dense tensors of plain number types in parameters, buffers and optimizer state",
             )
+    return _header_of(state, {})
+
+
+def _header_of(kinds: Mapping[str, torch.Tensor], more: dict[str, Any]) -> bytes:
+    """What stands before tensors: the length of a JSON object in 8 bytes, and the object, padded for alignment."""
+    entries, end = dict(more), 0
+    for name, tensor in kinds.items():
         start, end = end, end + tensor.numel() * tensor.itemsize
         entries[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
@@ -211,6 +217,60 @@ def _check_entry(name: str, layers: Layers, where: str) -> int:
             fix="names are <global layer>.<parameter or buffer>, then /<key> for optimizer state",
         )
     return int(found[1])
+
+
+# Whole checkpoints in the form of others.
+
+
+class SavedTensors:
+    """The tensors of a whole checkpoint, of which one at a time is in memory.
+
+    Args:
+        path: the checkpoint's folder.
+
+    Attributes:
+        manifest: what the folder says that it holds.
+        kinds: a tensor on the meta device for every entry of the state, `3.qkv.weight/exp_avg`.
+
+    Raises:
+        InvalidInputError: the checkpoint is partial, or a file is missing or not the one that was written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.manifest = read_manifest(path)
+        refuse_partial(path, self.manifest)
+        types = {name: dtype for dtype, name in _DTYPES.items()}
+        self._files: dict[str, Path] = {}
+        self.kinds: dict[str, torch.Tensor] = {}
+        for file in self.manifest.files:
+            _check_bytes(path / file.name, file)
+            with _open(path / file.name) as tensors:
+                for name in tensors.keys():  # noqa: SIM118 (the file is no dict)
+                    part = tensors.get_slice(name)
+                    self._files[name] = path / file.name
+                    self.kinds[name] = torch.empty(part.get_shape(), dtype=types[part.get_dtype()], device="meta")
+
+    def read(self, name: str) -> torch.Tensor:
+        """The value of an entry, in memory of its own."""
+        with _open(self._files[name]) as tensors:
+            value: torch.Tensor = tensors.get_tensor(name).clone()
+            return value
+
+
+def write_tensors(path: Path, kinds: Mapping[str, torch.Tensor], read: Callable[[str], torch.Tensor]) -> None:
+    """Write a safetensors file as others read it, one tensor after the other.
+
+    Args:
+        path: of the file.
+        kinds: tensors of the shapes and types that are to be written, the larger types first; their values are not
+            looked at.
+        read: gives the value of each, asked for in this order.
+
+    Raises:
+        OSError: the disk is full, or does not take the file.
+    """
+    header = _header_of(kinds, {"__metadata__": {"format": "pt"}})
+    write_durably(path, chain([header], (_bytes_of(read(name)) for name in kinds)))
 
 
 # The state of layers from the workers that have it to those that lack it.

@@ -37,13 +37,20 @@ class DeferredGradient:
         with torch.no_grad():  # or the additions to `grad` build a graph that outlives the iteration
             if self.inputs is not None:
                 weight = self.module.weight
-                if weight.grad is None:
-                    weight.grad = self.gradient.t().mm(self.inputs)
-                else:
+                if weight.grad is not None and weight.grad.dtype == self.inputs.dtype:
                     weight.grad.addmm_(self.gradient.t(), self.inputs)
+                else:
+                    _add(weight, self.gradient.t().mm(self.inputs))
             if self.module.bias is not None and self.module.bias.requires_grad:
-                bias, gradient = self.module.bias, self.gradient.sum(0)
-                bias.grad = gradient if bias.grad is None else bias.grad.add_(gradient)
+                _add(self.module.bias, self.gradient.sum(0))
+
+
+def _add(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Add to a parameter's gradient, which may be of a larger type."""
+    if parameter.grad is None:
+        parameter.grad = gradient.to(parameter.grad_dtype or gradient.dtype)
+    else:
+        parameter.grad.add_(gradient)
 
 
 class GradientStore:
@@ -76,8 +83,11 @@ class DeferredLinear(nn.Linear):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Map (..., in_features) to (..., out_features), as `nn.Linear` does."""
-        if not (self.store.is_in_use and _is_deferrable(self, inputs)):
+        if not (self.store.is_in_use and _is_deferrable(self)):
             return super().forward(inputs)
+        device = inputs.device.type
+        if torch.is_autocast_enabled(device) and inputs.is_floating_point() and inputs.dtype != torch.float64:
+            inputs = inputs.to(torch.get_autocast_dtype(device))  # here: what is saved for W is what it computes with
         output: torch.Tensor = _Linear.apply(inputs, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
         return output
 
@@ -120,7 +130,8 @@ class _Linear(torch.autograd.Function):
         """The gradients of input, W and b; those of W and b are queued, and None here, while the store collects."""
         inputs, weight = ctx.saved_tensors
         _, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        input_gradient = None if weight is None else gradient.matmul(weight)
+        # Under autocast the weight was converted on the way; it is again here, for a copy would be kept until now.
+        input_gradient = None if weight is None else gradient.matmul(weight.to(gradient.dtype))
         if not (needs_weight or needs_bias):
             return input_gradient, None, None, None
         rows = gradient.reshape(-1, gradient.shape[-1])
@@ -128,11 +139,11 @@ class _Linear(torch.autograd.Function):
         if ctx.module.store.queue is not None:
             ctx.module.store.queue.append(DeferredGradient(ctx.module, input_rows, rows))
             return input_gradient, None, None, None
-        weight_gradient = None if input_rows is None else rows.t().mm(input_rows)
-        return input_gradient, weight_gradient, rows.sum(0) if needs_bias else None, None
+        weight_gradient = None if input_rows is None else rows.t().mm(input_rows).to(ctx.module.weight.dtype)
+        bias_gradient = rows.sum(0).to(ctx.module.bias.dtype) if needs_bias else None
+        return input_gradient, weight_gradient, bias_gradient, None
 
 
-def _is_deferrable(module: DeferredLinear, inputs: torch.Tensor) -> bool:
-    # Autocast and computed weights (weight_norm, pruning) put other operations between the product and the leaf.
-    is_leaf = module.weight.is_leaf and (module.bias is None or module.bias.is_leaf)
-    return is_leaf and not torch.is_autocast_enabled(inputs.device.type)
+def _is_deferrable(module: DeferredLinear) -> bool:
+    # Computed weights (weight_norm, pruning) put other operations between the product and the leaf.
+    return module.weight.is_leaf and (module.bias is None or module.bias.is_leaf)

@@ -2,31 +2,36 @@
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
 from torch import nn
 
+from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers
+from .precision import gradient_type
+
+_CHUNK = 1 << 16  # numbers that are squared in float64 at a time: what a core's cache holds
 
 
 class FlatGradients:
-    """Lets every parameter's `grad` be a view into a flat buffer; with the gradients of the last layer goes the loss.
+    """Lets every parameter's `grad` be a view into a flat buffer; what else is summed goes with them.
 
-    The loss is two numbers, its sum and its count.
+    That is the loss, two numbers, its sum and its count, behind the last layer's gradients; and each layer's persistent
+    buffers, such as a batch norm's running mean (buffers.py), behind its own. What layers share with layers of other
+    stages too stands in flat buffers of its own, after those of the layers.
 
     Parameters stand in the layers' order, so consecutive layers are a view into each buffer. Workers whose stages begin
-    or end elsewhere have equal views of the layers that both hold: types come in one order everywhere, and the loss
-    stands behind the last layer's last gradient, in float32 at least, or alone in float64 where that layer has none of
-    its own. A buffer of float64 for it alone would be another message. In float32 counts are exact up to 16 million,
-    and beyond that off by 6e-8 of themselves: so is every gradient. What gradients are divided by does not come from
-    here, for only the last layer's holders have it (`StepTerms`). What layers share with layers of other stages too
-    stands in buffers of its own, after those of the layers.
+    or end elsewhere have equal views of the layers that both hold, as types come in one order everywhere. Gradients are
+    summed in float32 at least. The loss is so too, or stands alone in float64 where the last layer has no gradients. A
+    buffer of float64 for it in any case would be another message. In float32 counts are exact up to 16 million, and
+    beyond that off by 6e-8 of themselves: so is every gradient. What gradients are divided by does not come from here,
+    for only the last layer's holders have it (`StepTerms`).
 
     Args:
-        layers: the stage's; a parameter that several share belongs to the first, one that takes no gradient is left
-            alone.
+        layers: the stage's; a parameter or buffer that several share belongs to the first, a parameter that takes no
+            gradient is left alone.
         first: the number of the first layer in the model.
         device: where the loss is kept.
         with_loss: whether the model ends here, and so has a loss.
@@ -35,6 +40,7 @@ class FlatGradients:
 
     Attributes:
         buffers: the flat buffers.
+        buffer_views: of each layer's persistent buffers the module and name, and the view that sums them.
     """
 
     def __init__(
@@ -48,34 +54,83 @@ class FlatGradients:
     ) -> None:
         self._first = first
         self._ties = ties
-        own = _own_parameters(layers, itertools.chain.from_iterable(ties.values()))
-        types = {parameter.dtype for layer in own for parameter in layer}
-        loss_type = None
-        if with_loss:
-            # In bfloat16 a sum of losses would have two digits.
-            loss_type = torch.promote_types(own[-1][-1].dtype, torch.float32) if own[-1] else torch.float64
-            types.add(loss_type)
         self.buffers: list[torch.Tensor] = []
+        self.buffer_views: list[list[tuple[nn.Module, str, torch.Tensor]]] = [[] for _ in layers]
         self._starts: list[list[int]] = []
-        self._own: list[torch.Tensor] = []  # the buffers without the loss
+        self._gradients: list[list[torch.Tensor]] = [[] for _ in layers]  # of each layer: one view a type
+        self._views: list[tuple[nn.Parameter, torch.Tensor]] = []
+        own = _owned(layers, itertools.chain.from_iterable(ties.values()))
+        loss_type = own[-1].carrier(torch.float64) if with_loss else None
+        types = {dtype for layer in own for dtype in layer.types()} | ({loss_type} if loss_type is not None else set())
         for dtype in sorted(types, key=str):
-            held = [[parameter for parameter in layer if parameter.dtype == dtype] for layer in own]
-            sizes = [sum(parameter.numel() for parameter in layer) for layer in held]
-            sizes[-1] += 2 * (dtype == loss_type)
-            flat = torch.zeros(sum(sizes), dtype=dtype, device=device)
-            _let_be_views(flat, itertools.chain.from_iterable(held))
-            self.buffers.append(flat)
-            self._starts.append([0, *accumulate(sizes)])
-            self._own.append(flat[: sum(parameter.numel() for layer in held for parameter in layer)])
-            if dtype == loss_type:
-                self._loss = flat[self._own[-1].numel() :]
-        self._tied = {layers: _flat(parameters, device) for layers, parameters in ties.items()}
-        self.buffers += itertools.chain.from_iterable(self._tied.values())
+            self._add_buffer(dtype, own, device, 2 * (dtype == loss_type))
+        self._tied = {shared: self._flat(parameters, device) for shared, parameters in ties.items()}
+
+    def _add_buffer(self, dtype: torch.dtype, own: "Sequence[_Owned]", device: torch.device, behind: int) -> None:
+        parameters = [[one for one in layer.parameters if gradient_type(one.dtype) == dtype] for layer in own]
+        others = [[one for one in layer.buffers if layer.type_of(one[2]) == dtype] for layer in own]
+        size = sum(one.numel() for layer in parameters for one in layer)
+        size += sum(one.numel() for layer in others for *_, one in layer) + behind
+        flat = torch.zeros(size, dtype=dtype, device=device)
+        starts, start = [0], 0
+        for place, (held, beside) in enumerate(zip(parameters, others, strict=True)):
+            for parameter in held:
+                self._let_be_view(parameter, flat[start : start + parameter.numel()])
+                start += parameter.numel()
+            if start > starts[-1]:
+                self._gradients[place].append(flat[starts[-1] : start])
+            for module, name, value in beside:
+                self.buffer_views[place].append((module, name, flat[start : start + value.numel()]))
+                start += value.numel()
+            starts.append(start)
+        if behind:
+            self._loss = flat[start:]
+            starts[-1] += behind
+        self.buffers.append(flat)
+        self._starts.append(starts)
+
+    def _flat(self, parameters: Sequence[nn.Parameter], device: torch.device) -> list[torch.Tensor]:
+        """Gradients of parameters, one flat buffer a type."""
+        flats = []
+        for dtype in sorted({gradient_type(parameter.dtype) for parameter in parameters}, key=str):
+            held = [parameter for parameter in parameters if gradient_type(parameter.dtype) == dtype]
+            sizes = [parameter.numel() for parameter in held]
+            flats.append(torch.zeros(sum(sizes), dtype=dtype, device=device))
+            for parameter, view in zip(held, torch.split(flats[-1], sizes), strict=True):
+                self._let_be_view(parameter, view)
+        self.buffers += flats
+        return flats
+
+    def _let_be_view(self, parameter: nn.Parameter, flat: torch.Tensor) -> None:
+        view = flat.view_as(parameter)
+        parameter.grad = None
+        if flat.dtype != parameter.dtype:
+            parameter.grad_dtype = flat.dtype
+        parameter.grad = view
+        self._views.append((parameter, view))
+
+    def attach(self) -> None:
+        """Let every parameter's `grad` be its view, also where somebody has taken that away (`zero_grad`)."""
+        for parameter, view in self._views:
+            if parameter.grad is not view:
+                parameter.grad = view
 
     def clear(self) -> None:
-        """Set the gradients and the loss to zero."""
+        """Set the gradients and the loss to zero, every parameter's `grad` its view."""
+        self.attach()
         for buffer in self.buffers:
             buffer.zero_()
+
+    def require_attached(self) -> None:
+        """Raise InvalidInputError if a parameter's `grad` is no view any more: what it has is not in the sums."""
+        for number, (parameter, view) in enumerate(self._views):
+            if parameter.grad is not view:
+                raise InvalidInputError(
+                    f"the gradient of parameter {number} of the stage, of shape {list(parameter.shape)}, was "
+                    f"{'taken away' if parameter.grad is None else 'replaced'} in the middle of an iteration",
+                    where="zero_grad() or the like in a layer, a hook or the loss",
+                    fix="leave `grad` alone: gradients are set to zero before each iteration",
+                )
 
     def of_layers(self, layers: Layers) -> list[torch.Tensor]:
         """The flat gradients of the model's layers [first, stop), all of them held here: one view a type."""
@@ -103,10 +158,10 @@ class FlatGradients:
         return total, count
 
     def scale(self, factor: float) -> None:
-        """Multiply all gradients, but not the loss."""
+        """Multiply all gradients, but nothing else; one pass, and none where the factor is 1."""
         if factor != 1.0:
-            for buffer in (*self._own, *itertools.chain.from_iterable(self._tied.values())):
-                buffer.mul_(factor)
+            views = itertools.chain.from_iterable((*self._gradients, *self._tied.values()))
+            torch._foreach_mul_(list(views), factor)
 
     def squared_norms(self, layers: Iterable[int]) -> dict[int, float]:
         """Of some of the model's layers, all of them held here: the sum of their gradients' squares, in float64.
@@ -114,43 +169,67 @@ class FlatGradients:
         Finite exactly where all gradients of the layer are, as long as none is beyond 1e150. Waits for the device once.
         What layers share counts with the first of them.
         """
-        wanted = list(layers)
-        norms = [torch.linalg.vector_norm(view, dtype=torch.float64) for layer in wanted for view in self._views(layer)]
-        values = iter(torch.stack(norms).square().tolist() if norms else [])
-        return {layer: sum(next(values) for _ in self._views(layer)) for layer in wanted}
+        squares = {layer: [_squared_norm(view) for view in self._of_layer(layer)] for layer in layers}
+        together = [square for layer in squares.values() for square in layer]
+        values = iter(torch.stack(together).tolist() if together else [])
+        return {layer: sum(next(values) for _ in found) for layer, found in squares.items()}
 
-    def _views(self, layer: int) -> list[torch.Tensor]:
-        """The gradients of one of the model's layers, and of what it is the first to share: one view a type."""
-        place = layer - self._first
-        views = [own[starts[place] : starts[place + 1]] for own, starts in zip(self._own, self._starts, strict=True)]
-        tied = (buffers for layers, buffers in self._tied.items() if layers[0] == layer)
-        return [view for view in (*views, *itertools.chain.from_iterable(tied)) if len(view)]
+    def _of_layer(self, layer: int) -> list[torch.Tensor]:
+        """The gradients of one of the model's layers, and of what it is the first to share."""
+        tied = (flats for layers, flats in self._tied.items() if layers[0] == layer)
+        return [*self._gradients[layer - self._first], *itertools.chain.from_iterable(tied)]
 
 
-def _own_parameters(layers: Sequence[nn.Module], others: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """The parameters of each layer that take a gradient, without `others` and those that an earlier layer has too."""
-    seen = set(others)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Owned:
+    """What a layer brings to the sums, without what an earlier one has as well."""
+
+    parameters: list[nn.Parameter]
+    buffers: list[tuple[nn.Module, str, torch.Tensor]]
+
+    def carrier(self, otherwise: torch.dtype = torch.float32) -> torch.dtype:
+        """The type for what has none of its own: no other message for it where there is one already."""
+        return gradient_type(self.parameters[-1].dtype) if self.parameters else otherwise
+
+    def type_of(self, buffer: torch.Tensor) -> torch.dtype:
+        """In which a buffer is summed."""
+        return gradient_type(buffer.dtype) if buffer.is_floating_point() else self.carrier()
+
+    def types(self) -> set[torch.dtype]:
+        """Of all."""
+        of_buffers = {self.type_of(buffer) for *_, buffer in self.buffers}
+        return of_buffers | {gradient_type(parameter.dtype) for parameter in self.parameters}
+
+
+def _owned(layers: Sequence[nn.Module], others: Iterable[nn.Parameter]) -> list[_Owned]:
+    """What each layer brings, without `others`."""
+    seen: set[object] = set(others)
     found = []
     for layer in layers:
-        own = [parameter for parameter in layer.parameters() if parameter.requires_grad and parameter not in seen]
-        seen.update(own)
-        found.append(own)
+        parameters = [one for one in layer.parameters() if one.requires_grad and one not in seen]
+        seen.update(parameters)
+        buffers = [
+            (module, name, buffer)
+            for module in layer.modules()
+            if module not in seen
+            for name, buffer in module.named_buffers(recurse=False)
+            if name not in module._non_persistent_buffers_set
+        ]
+        seen.update(layer.modules())
+        found.append(_Owned(parameters, buffers))
     return found
 
 
-def _flat(parameters: Sequence[nn.Parameter], device: torch.device) -> list[torch.Tensor]:
-    """Gradients of parameters, one flat buffer a type."""
-    buffers = []
-    for dtype in sorted({parameter.dtype for parameter in parameters}, key=str):
-        held = [parameter for parameter in parameters if parameter.dtype == dtype]
-        buffers.append(torch.zeros(sum(parameter.numel() for parameter in held), dtype=dtype, device=device))
-        _let_be_views(buffers[-1], held)
-    return buffers
+def _squared_norm(view: torch.Tensor) -> torch.Tensor:
+    """The sum of squares, a float64 scalar.
 
-
-def _let_be_views(flat: torch.Tensor, parameters: Iterable[nn.Parameter]) -> None:
-    """Let the gradients of parameters be views into a buffer, one after the other."""
-    start = 0
-    for parameter in parameters:
-        parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
-        start += parameter.numel()
+    On a CPU torch's norm with a dtype is 8 times as slow as chunks that are converted in the cache.
+    """
+    if view.device.type != "cpu":
+        norm: torch.Tensor = torch.linalg.vector_norm(view, dtype=torch.float64)
+        return norm.square()
+    total = torch.zeros((), dtype=torch.float64)
+    for chunk in torch.split(view, _CHUNK):
+        numbers = chunk.double()
+        total += torch.dot(numbers, numbers)
+    return total

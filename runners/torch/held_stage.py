@@ -12,15 +12,20 @@ from torch import nn
 
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
-from ...schemas.text import with_article
 from ..resilience.protocol import StepTerms
+from .buffers import SharedBuffers, StageBuffers
 from .gradients import FlatGradients
+from .optimizers import OptimizerFactory as OptimizerFactory
+from .optimizers import StageOptimizer, as_tensor
+from .precision import Precision, convert, require_precision
+from .schedules import LearningRates, Schedule
 from .stage import Loss, TorchStage
 from .staging import HostStaging
 from .ties import Tie, tie, ties_of, trained_ties
 from .trees import NOTHING, Named, Tree, zero_gradient
 
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+# What wrappers of torch put before a layer's names: `torch.compile`'s, and checkpoint_wrapper's.
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,20 +42,29 @@ class HeldStage:
     """Consecutive layers of a model with all that training them needs, and a name for every tensor of their state.
 
     The names are the same on all peers: `3.qkv.weight` for a parameter or persistent buffer of the model's layer 3,
-    `3.qkv.weight/exp_avg` for what the optimizer keeps of it. What layers share (ties.py) is state of each of them, so
-    that a layer's state is the same wherever the stage around it begins and ends. Learning rates and other settings of
-    the optimizer are not part of the state: every peer's factory makes the same.
+    `3.qkv.weight/exp_avg` for what the optimizer keeps of it, and `3.qkv.weight/master` for a float32 master. They are
+    those of the layers without `torch.compile` and checkpoint_wrapper. What layers share (ties.py) is state of each of
+    them, so that a layer's state is the same wherever the stage around it begins and ends. Learning rates and other
+    settings of the optimizer are not part of the state: every peer's factory makes the same.
+
+    Buffers are part of the state as of the last step: `begin` an iteration before its first F.
 
     Args:
         layers: all layers of the model; those held are moved to `device`, the others left alone.
         held: the layers [first, stop) to hold.
         loss: maps (output, target) of a micro-batch to its mean loss, or (sum, count); used where `is_last`.
-        optimizer: makes the optimizer of the held parameters.
+        optimizer: makes the optimizer of those held parameters that are to be trained, or of stand-ins for them.
         device: where to compute.
         is_last: whether the model ends here.
         is_split: whether the plan to serve first splits the backward pass into I and W.
         clip_norm: the largest norm of the gradients of the whole model with which to step; None for any.
         ties: the model's, where the layers may not show them any more; else they are looked for in `layers`.
+        precision: in which types to compute; the layers are converted in place.
+        schedule: of the learning rates; None leaves them as the optimizer has them.
+        buffers: what counts where peers' buffers differ (buffers.py).
+
+    Raises:
+        InvalidInputError: the optimizer or the schedule is none that can be used (optimizers.py, schedules.py).
     """
 
     def __init__(
@@ -65,7 +79,11 @@ class HeldStage:
         is_split: bool = False,
         clip_norm: float | None = None,
         ties: Sequence[Tie] | None = None,
+        precision: Precision = "fp32",
+        schedule: Schedule | None = None,
+        buffers: SharedBuffers = "lowest",
     ) -> None:
+        require_precision(precision)
         ties = ties_of(layers) if ties is None else ties
         self.layers_range = held
         self.device = torch.device(device)
@@ -73,12 +91,16 @@ class HeldStage:
         self.clip_norm = clip_norm
         kept = [layer.to(self.device) for layer in layers[slice(*held)]]
         tie(kept, held, ties)
+        convert(kept, precision)
         shared = trained_ties(kept, held, ties)
-        self.stage = TorchStage(kept, loss if is_last else None, is_split)
+        self.stage = TorchStage(kept, loss if is_last else None, is_split, precision, is_first=held[0] == 0)
         self.gradients = FlatGradients(list(self.stage.layers), held[0], self.device, with_loss=is_last, ties=shared)
-        self.optimizer = optimizer(self.stage.parameters())
-        self._persistent = frozenset(self.stage.layers.state_dict())
+        self._buffers = StageBuffers(self.stage.layers, self.gradients, buffers)
+        self._stepping = StageOptimizer(optimizer, self.stage.parameters(), precision)
+        self._rates = LearningRates(self.optimizer, None if self._stepping.is_idle else schedule)
+        self._persistent = frozenset(map(_plain, self.stage.layers.state_dict()))
         self._kept: dict[str, torch.Tensor] | None = None
+        self._kept_gradients: list[torch.Tensor] = []
         self.target_like: Tree | None = None  # of the shape and type of all targets, once one was seen
         self.named_like: Named = NOTHING  # and of what they have by name, if some layer takes any
 
@@ -92,10 +114,42 @@ class HeldStage:
         self.stage.split(is_split)
         self.stage.host(hosted, HostStaging.of(self.device) if hosted else HostStaging())
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The user's; one of nothing where there is nothing to train."""
+        return self._stepping.inner
+
+    @property
+    def learning_rate(self) -> float | None:
+        """That of the optimizer's first group, as of the last step; None where there is nothing to train."""
+        return None if self._stepping.is_idle else float(self.optimizer.param_groups[0]["lr"])
+
+    def begin(self) -> None:
+        """An iteration begins: gradients are 0, and buffers as of the last step."""
+        self.gradients.clear()
+        self._stepping.attach()
+        self._buffers.begin()
+
+    def share_buffers(self, layers: Layers, peers: int, is_lowest: bool) -> None:
+        """Let the buffers of some layers go into the sum over gradients that is to follow; `step` takes what comes.
+
+        Args:
+            layers: [first, stop) of the model, all held here.
+            peers: how many workers sum.
+            is_lowest: whether this one is the lowest of them.
+        """
+        for layer in range(*layers):
+            self._buffers.share(layer - self.layers_range[0], peers, is_lowest)
+
+    def commit_buffers(self) -> None:
+        """What the iteration has made of buffers counts; for a step that is not taken here, else a part of `step`."""
+        self._buffers.commit()
+
     def reset(self) -> None:
-        """Drop every micro-batch under way and all gradients, after an iteration that was interrupted."""
+        """Drop every micro-batch under way, all gradients, and what an interrupted iteration has made of buffers."""
         self.stage.reset()
         self.gradients.clear()
+        self._buffers.reset()
 
     def expect(self, named: Named) -> None:
         """All micro-batches have tensors like these by name; where no layer here takes one, nobody asks for them."""
@@ -116,12 +170,10 @@ class HeldStage:
         """
         self.target_like = target
         self.expect(named)
-        before = [(buffer, buffer.clone()) for buffer in self.stage.layers.buffers()]
+        self.begin()
         output = self.stage.forward("warm-up", inputs, target, named=named)
         self.stage.backward("warm-up", None if self.is_last else zero_gradient(output))
-        for buffer, value in before:
-            buffer.copy_(value)
-        self.gradients.clear()
+        self.reset()
         return output
 
     def squared_norms(self, layers: Iterable[int]) -> dict[int, float]:
@@ -135,7 +187,7 @@ class HeldStage:
         return self.gradients.squared_norms(layers)
 
     def step(self, terms: StepTerms) -> None:
-        """Divide the gradients by what the loss counted, clip them, and step the optimizer.
+        """Divide the gradients by what the loss counted, clip them, set the learning rates, and step the optimizer.
 
         Clipping is that of `torch.nn.utils.clip_grad_norm_`, the division and it are one multiplication.
 
@@ -143,7 +195,8 @@ class HeldStage:
             terms: of the iteration, the same for all workers; where the norm is None gradients are not clipped.
 
         Raises:
-            InvalidInputError: the loss counted nothing in the whole iteration.
+            InvalidInputError: the loss counted nothing in the whole iteration, the schedule does not give a factor, or
+                gradients have left their buffer (`FlatGradients.require_attached`).
         """
         if not 0 < terms.count < math.inf:
             raise InvalidInputError(
@@ -155,8 +208,11 @@ class HeldStage:
         factor = 1 / terms.count
         if self.clip_norm is not None and terms.norm is not None:
             factor *= min(1.0, self.clip_norm / (terms.norm + 1e-6))
+        self._rates.set(terms.taken)
+        self.gradients.require_attached()
+        self._buffers.commit()
         self.gradients.scale(factor)
-        self.optimizer.step()
+        self._stepping.step()
 
     def is_finite(self) -> bool:
         """Whether all gradients and the loss that travels with them are finite; one pass without temporaries."""
@@ -183,7 +239,7 @@ class HeldStage:
             References, as `state()`.
         """
         slots = [slot for slot in self._slots() if _is_of(slot.name, layers)]
-        optimizer = {slot.name: _as_tensor(slot.entries[slot.key]) for slot in slots}
+        optimizer = {slot.name: as_tensor(slot.entries[slot.key]) for slot in slots}
         return {name: value for name, value in self._tensors().items() if _is_of(name, layers)} | optimizer
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -218,7 +274,7 @@ class HeldStage:
         dampen its first momentum. Parameters that have a state already keep it. Gradients are cleared.
         """
         states = self.optimizer.state
-        lazy = [one for one in self.stage.parameters() if one.requires_grad and not states.get(one)]
+        lazy = [one for one in self._stepping.stepped() if not states.get(one)]
         if not lazy:
             return
         values = [one.detach().clone() for one in lazy]
@@ -232,10 +288,16 @@ class HeldStage:
                 states[parameter] = recorder.first
 
     def keep(self) -> None:
-        """Copy the whole state aside, for `restore`; a copy kept earlier is overwritten, in its own storage.
+        """Copy state and gradients aside, for `restore`; a copy kept earlier is overwritten, in its own storage.
 
-        Takes the memory of the parameters and the optimizer's state once more: with AdamW 12 bytes a float32 parameter.
+        Takes the memory of parameters, optimizer's state and gradients once more: with AdamW 16 bytes a float32
+        parameter.
         """
+        self._buffers.keep()
+        if self._kept_gradients:
+            torch._foreach_copy_(self._kept_gradients, self.gradients.buffers)
+        else:
+            self._kept_gradients = [buffer.clone() for buffer in self.gradients.buffers]
         kept = self._kept = self._kept or {}
         for name, value in self.state().items():
             into = kept.get(name)
@@ -245,7 +307,10 @@ class HeldStage:
                 kept[name] = value.clone()
 
     def restore(self) -> None:
-        """Bring the kept state back, bit for bit, also an optimizer that had not stepped yet; the copy stays.
+        """Bring back what was kept, bit for bit, also an optimizer that had not stepped yet; the copy stays.
+
+        Gradients and buffers come back as well, so that another step can be taken with other terms. Where none is to
+        be taken, `reset` afterwards.
 
         Raises:
             RuntimeFailedError: nothing is kept.
@@ -255,10 +320,12 @@ class HeldStage:
         for slot in list(self._slots()):
             if slot.name not in self._kept:
                 slot.entries.pop(slot.key, None)  # of what layers share the first has done it
-                if all(entry is None for entry in slot.entries.values()):
-                    self.optimizer.state.pop(slot.parameter, None)
+                self._stepping.drop_empty(slot.parameter)
         _check_same_kind(self.state(), self._kept)
         self._write(self._kept)
+        self._buffers.restore()
+        for buffer, kept in zip(self.gradients.buffers, self._kept_gradients, strict=True):
+            buffer.copy_(kept)
 
     def checksums(self, layers: Iterable[int] | None = None) -> dict[int, str]:
         """For held layers, by their number in the model, the sha256 over the names and bytes of their state.
@@ -274,7 +341,7 @@ class HeldStage:
     def _tensors(self) -> dict[str, torch.Tensor]:
         layers = enumerate(self.stage.layers)
         every = (one for place, layer in layers for one in layer.named_buffers(str(place)))
-        buffers = {name: value for name, value in every if name in self._persistent}
+        buffers = {name: value for name, value in every if _plain(name) in self._persistent}
         everything = {**dict(self._named_parameters()), **buffers}
         return {self._global_name(name): value.detach() for name, value in everything.items()}
 
@@ -286,13 +353,11 @@ class HeldStage:
     def _slots(self) -> Iterator[_Slot]:
         """The optimizer's state in the parameters' order; keys in alphabetical order, whoever made them first."""
         for name, parameter in self._named_parameters():
-            entries = self.optimizer.state.get(parameter, {})
-            for key in sorted(entries):
-                if entries[key] is not None:
-                    yield _Slot(f"{self._global_name(name)}/{key}", parameter, key, entries)
+            for key, entries in self._stepping.entries(parameter):
+                yield _Slot(f"{self._global_name(name)}/{key}", parameter, key, entries)
 
     def _global_name(self, name: str) -> str:
-        index, _, rest = name.partition(".")
+        index, _, rest = _plain(name).partition(".")
         return f"{self.layers_range[0] + int(index)}.{rest}"
 
     def _write(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -309,14 +374,18 @@ class HeldStage:
     def _step_without_effect(self, parameters: set[int]) -> None:
         """Step with zero gradients and no weight decay, which would go into SGD's momentum, and only `parameters`."""
         self.gradients.clear()
-        others = [(one, one.grad) for one in self.stage.parameters() if id(one) not in parameters]
+        self._stepping.attach()
+        gradients = [(one, one.grad) for one in self._stepping.stepped()]
         decays = [(group, group["weight_decay"]) for group in self.optimizer.param_groups if "weight_decay" in group]
-        for one, _ in others:
-            one.grad = None
+        for one, gradient in gradients:
+            if id(one) not in parameters:
+                one.grad = None
+            elif gradient is None:
+                one.grad = torch.zeros_like(one)
         for group, _ in decays:
             group["weight_decay"] = 0.0
         self.optimizer.step()
-        for one, gradient in others:
+        for one, gradient in gradients:
             one.grad = gradient
         for group, decay in decays:
             group["weight_decay"] = decay
@@ -347,15 +416,10 @@ def _sha256(state: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _as_tensor(entry: Any) -> torch.Tensor:
-    if isinstance(entry, torch.Tensor):
-        return entry.detach()
-    if isinstance(entry, int | float):
-        return torch.tensor(entry, dtype=torch.float64)
-    raise InvalidInputError(
-        f"the optimizer keeps {with_article(type(entry).__name__)}, which cannot be handed over",
-        fix="use an optimizer whose state is tensors and numbers, such as AdamW",
-    )
+def _plain(name: str) -> str:
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
 
 
 def _check_same_kind(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
@@ -421,3 +485,31 @@ def _without_values(layer: nn.Module) -> nn.Module | None:
         *dict(layer.named_buffers(remove_duplicate=False)),
     }
     return copy.deepcopy(layer).to("meta") if tensors == set(layer.state_dict()) else None
+
+
+class LayersToFill:
+    """Layers whose parameters have no values, of which stages are made that have some.
+
+    Args:
+        layers: all layers of the model, their parameters on the meta device; they stay as they are.
+        fill: gives the layers [first, stop) of a copy their values.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], fill: Callable[[Sequence[nn.Module], Layers], None]) -> None:
+        self._layers, self._fill = list(layers), fill
+
+    def of(self, stage: Layers, *, filled: bool) -> list[nn.Module]:
+        """All layers anew, those of a stage with their values, or with room for values that are still to come."""
+        layers = copy.deepcopy(self._layers)
+        if filled:
+            self._fill(layers, stage)
+            return layers
+        room: dict[nn.Parameter, nn.Parameter] = {}
+        for layer in layers[slice(*stage)]:
+            for one in layer.parameters():
+                room[one] = nn.Parameter(torch.zeros_like(one, device="cpu"), requires_grad=one.requires_grad)
+        for module in (module for layer in layers for module in layer.modules()):
+            for name, parameter in module._parameters.items():
+                if parameter in room:
+                    module._parameters[name] = room[parameter]
+        return layers

@@ -143,6 +143,11 @@ class Rank:
         return message_like(floating(self.output_like))
 
     @cached_property
+    def reads(self) -> tuple[int, ...]:
+        """The micro-batches of which this rank needs something of the data, by global number, in the order of need."""
+        return reads_of(self.program, self.number)
+
+    @cached_property
     def tags(self) -> "Tags":
         """The messages' numbers."""
         return Tags(self.plan)
@@ -163,6 +168,15 @@ class Rank:
     @cached_property
     def _receives(self) -> tuple[Receive, ...]:
         return posting_order(self.program, self.number)
+
+
+def reads_of(program: Program, number: int) -> tuple[int, ...]:
+    """The micro-batches of which a rank needs inputs (first stages) or targets (last ones), as in `Rank.reads`."""
+    worker, tags = program.workers[number], Tags(program.plan)
+    if 0 < worker.stage < len(program.plan.template_of(worker.pipeline).stages) - 1:
+        return ()
+    forward = (one.operation for one in program.instructions[number] if isinstance(one, Compute))
+    return tuple(dict.fromkeys(tags.microbatch(one) for one in forward if one.kind == "F"))
 
 
 class Iteration:
@@ -196,7 +210,7 @@ class Iteration:
         self._output: torch.Tensor | None = None
         self._to_post = deque(rank.receives)
         self._posted: set[Message] = set()
-        rank.held.gradients.clear()
+        rank.held.begin()
         if rank.transfers is not None:
             rank.transfers.begin(number)
         for one in rank.fetched:
@@ -234,7 +248,9 @@ class Iteration:
 
     @property
     def losses(self) -> dict[int, tuple[float, float]]:
-        """Every micro-batch's loss as (sum, count), by global number: those whose last F this rank ran.
+        """Every micro-batch's loss as (sum, count), by global number: those whose F this rank ran at the last stage.
+
+        At another stage: what layers add to the sum (`add_loss`), which counts 0; nothing where they do not.
 
         Reading it waits for the device.
 
@@ -331,6 +347,8 @@ class Iteration:
         if held.is_last:
             held.gradients.add_loss(output)
             self._losses[number] = output
+        elif held.stage.added is not None:  # a part of the sum, which counts at the last stage
+            self._losses[number] = torch.stack([held.stage.added, torch.zeros_like(held.stage.added)])
         return output
 
     def _own(self, number: int, place: int, like: Tree | None) -> Tree:
@@ -360,11 +378,13 @@ class Iteration:
 
     def _all_reduce(self, reduction: AllReduce) -> None:
         """Sum each part over its holders, as soon as they all are there (program.py says in which order)."""
-        gradients = self.rank.held.gradients
+        held, gradients = self.rank.held, self.rank.held.gradients
+        gradients.require_attached()
         if any(len(part.ranks) > 1 for part in reduction.parts):
             with self._timed("allreduce", reduction.duration_s) as timed:
                 for part in reduction.parts:
                     if len(part.ranks) > 1:
+                        held.share_buffers(part.layers, len(part.ranks), self.rank.number == min(part.ranks))
                         for view in gradients.of_layers(part.layers):
                             self.rank.transport.all_reduce(part.ranks, view)
             self.reduction_s = timed.start_s, timed.end_s
@@ -376,7 +396,7 @@ class Iteration:
                         self.rank.transport.all_reduce(tie.ranks, view)
                     if self.number.bit_count() == 1:
                         self._compare_copies(tie)
-        if self.rank.held.is_last:
+        if held.is_last:
             total, count = gradients.loss()
             self.loss = total / count if count else math.nan
 

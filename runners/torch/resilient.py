@@ -84,8 +84,9 @@ from ..resilience.worker_rules import (
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
 from .boundaries import boundary_samples, like, zeros
 from .checkpoint import read_tied_state, take_over, write_part
+from .data.provider import Provider
 from .faults import Injection
-from .held_stage import HeldStage, SpareLayers
+from .held_stage import HeldStage, LayersToFill, SpareLayers
 from .hosting import hosted
 from .iteration import Iteration, Rank, first_of, splits_backward
 from .plane import Plane, reach, see_everybody
@@ -298,6 +299,9 @@ class ResilientWorker:
         self._boundaries = boundary_samples(layers, inputs, self._named)
         self._ties = ties_of(layers)
         self._spare = SpareLayers(layers)
+        self._to_fill = LayersToFill(layers, task.fill) if task.fill is not None else None
+        if self._to_fill is not None:
+            layers = self._to_fill.of(task.plan.stage_of(task.worker()).layers, filled=True)
         self._held = self._build(layers, task.plan, task.worker())
         self._warm_up(target)
         self._rules = WorkerRules(task.name)
@@ -346,10 +350,13 @@ class ResilientWorker:
             How it ended.
 
         Raises:
+            InvalidInputError: the data have shrunk since the checkpoint was saved that the job began with.
             RuntimeFailedError: the coordinator is gone and did not come back within the link's patience.
         """
         self._link = link
         self._wants_spans = welcome.spans
+        if welcome.data is not None and isinstance(self._task.batch, Provider):
+            self._task.batch.go_on(welcome.data.iteration, welcome.data.row, welcome.data.rows)
         self._clock_ahead_s = 0.0 if welcome.host == socket.gethostname() else welcome.now_s - time.perf_counter()
         events = type_adapter(tuple[TraceEvent, ...]).validate_json(json.dumps(welcome.inject))
         self._injection = Injection(events, self._task.name)
@@ -414,7 +421,7 @@ class ResilientWorker:
     def _change(self, action: Action) -> Saved | Published | None:
         """Do what concerns this worker's own state."""
         match action:
-            case TakeStep(_, can_be_undone):
+            case TakeStep(_, can_be_undone, _):
                 iteration, self._iteration = self._iteration, None
                 assert iteration is not None
                 if can_be_undone:
@@ -422,6 +429,7 @@ class ResilientWorker:
                 iteration.step()
             case UndoStep():
                 self._held.restore()
+                self._held.reset()
             case SavePart(folder, iteration, layers):
                 return save_part(self._held, layers, folder, iteration)
             case PublishWhole(message):
@@ -436,9 +444,7 @@ class ResilientWorker:
         program, held = self._program(epoch.plan), self._held
         plan, worker = program.plan, program.workers[rank]
         if held.layers_range != plan.stage_of(worker).layers:
-            # Values are made anew only where nobody has any.
-            spare = None if epoch.nothing_committed else self._spare.of(plan.stage_of(worker).layers, "cpu")
-            held = self._build(spare or self._task.make_layers(), plan, worker)
+            held = self._build(self._layers_for(plan.stage_of(worker).layers, epoch), plan, worker)
         # What the device holds is the limit of the plan that the job began with: that of a later one may count on the
         # host's memory.
         limit_bytes = self._task.plan.stage_of(self._task.worker()).memory_limit_bytes
@@ -452,6 +458,13 @@ class ResilientWorker:
             lambda: see_everybody(self._task, epoch, rank),
         )
         self._interruption.guard(self._plane.transport)
+
+    def _layers_for(self, stage: Layers, epoch: Epoch) -> Sequence[nn.Module]:
+        """The layers with room for a stage; values are made anew only where nobody has any."""
+        if self._to_fill is not None:
+            return self._to_fill.of(stage, filled=epoch.nothing_committed and epoch.resume is None)
+        spare = None if epoch.nothing_committed else self._spare.of(stage, "cpu")
+        return spare or self._task.make_layers()
 
     def _build(self, layers: Sequence[nn.Module], plan: Plan, worker: Worker) -> HeldStage:
         stages = plan.template_of(worker.pipeline).stages
@@ -525,7 +538,11 @@ class ResilientWorker:
         self._activity.be("computing", f"data of iteration {number}")
         rank = self._faulty_rank(number)
         plane.begin(number)
-        iteration = Iteration(rank, number, self._task.batch(number))
+        batch = self._task.batch
+        if isinstance(batch, Provider):
+            for one in (number, number + 1):  # of the first iteration of a plan nothing has been read
+                batch.prefetch(one, rank.reads)
+        iteration = Iteration(rank, number, batch(number))
         iteration.reduce()
         self._activity.be("computing", "vote")
         parts = {n: total / rank.plan.total_microbatches() for n, (total, _) in sorted(iteration.losses.items())}
@@ -645,6 +662,8 @@ def publish_whole(task: Task, layers: int, message: Publish) -> Published:
             files=message.parts,
             job=task.settings,
             missing=missing_layers(layers, (part.layers for part in message.parts)),
+            row=task.batch.row_of(message.iteration) if isinstance(task.batch, Provider) else None,
+            hugging_face=task.names,
         )
         path = publish(folder, manifest)
         prune(folder, CHECKPOINTS_KEPT)

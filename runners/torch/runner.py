@@ -5,20 +5,17 @@ to every rank, so that neither a re-routed plan nor pipelines of unlike stages c
 need, sends are waited for only at the end of the iteration, and the loss is divided by the global number of
 micro-batches, so that the sum over a layer's holders is the gradient of the mean whoever executed what.
 
-Its data are bytes of text files, chosen by (iteration, global micro-batch) and never by rank (`ByteCorpus`).
+Its data are chosen by (iteration, global micro-batch) and never by rank (data/).
 """
 
 import json
 import os
 import socket
-import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -32,83 +29,20 @@ from .boundaries import read, written, zeros
 from .delegates import Delegates
 from .faults import DelayedTransport, slowest_links
 from .gloo import GlooTransport
+from .gradients import FlatGradients
 from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Batch as Batch
-from .iteration import Iteration, Rank, first_of, groups_of, meet, splits_backward
+from .iteration import Iteration, Rank, first_of, groups_of, meet, reads_of, splits_backward
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
 from .stage import Loss, TorchStage
 from .staging import HostStaging
+from .task import Fill
 from .ties import ties_of, trained_together
 from .transport import Transport
 from .trees import NOTHING, NamedInputs, Tree, on_tensors
-
-
-class ByteCorpus:
-    """The bytes of some files, one after the other, as a source of language-model samples.
-
-    Args:
-        files: what to read; none for the text of the Python modules that this interpreter brings along.
-        microbatch_size: samples a micro-batch.
-        sequence_length: tokens a sample; a sample takes one byte more, the last target.
-        seed: of the choice of samples.
-
-    Raises:
-        InvalidInputError: a file cannot be read, or all of them together are shorter than one sample.
-    """
-
-    def __init__(self, files: Sequence[str], microbatch_size: int, sequence_length: int, seed: int) -> None:
-        paths = [Path(name) for name in files] or standard_library()
-        self.data = np.frombuffer(b"".join(map(_read, paths)), dtype=np.uint8)
-        self.microbatch_size = microbatch_size
-        self.sequence_length = sequence_length
-        self.seed = seed
-        if len(self.data) < sequence_length + 1:
-            raise InvalidInputError(
-                f"{len(self.data)} bytes of data are shorter than one sample of {sequence_length + 1}",
-                where=", ".join(map(str, paths)),
-                fix="give more text with --data, or a smaller --sequence-length",
-            )
-
-    def tokens_of(self, plan: Plan) -> int:
-        """Tokens of one iteration of a plan."""
-        return plan.total_microbatches() * self.microbatch_size * self.sequence_length
-
-    def batch(self, iteration: int) -> "ByteBatch":
-        """The micro-batches of one iteration."""
-        return ByteBatch(self, iteration)
-
-
-class ByteBatch:
-    """One iteration's micro-batches by global number."""
-
-    def __init__(self, corpus: ByteCorpus, iteration: int) -> None:
-        self.corpus = corpus
-        self.iteration = iteration
-
-    def __getitem__(self, microbatch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(inputs, targets), both of shape (microbatch_size, sequence_length): targets are one byte further."""
-        corpus = self.corpus
-        generator = np.random.default_rng((corpus.seed, self.iteration, microbatch))
-        starts = generator.integers(0, len(corpus.data) - corpus.sequence_length, corpus.microbatch_size)
-        rows = corpus.data[starts[:, None] + np.arange(corpus.sequence_length + 1)].astype(np.int64)
-        tokens = torch.from_numpy(rows)
-        return tokens[:, :-1], tokens[:, 1:]
-
-
-def standard_library() -> list[Path]:
-    """The top-level modules of the running Python's standard library, in alphabetical order."""
-    return sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InvalidInputError(f"cannot read the data: {reason}", where=str(path), fix="check the path") from error
 
 
 @dataclass(frozen=True)
@@ -140,6 +74,8 @@ class PlanRunner:
         paced: let every operation last what the plan says, sleeping out the rest, and links their delay.
         seed: of dropout and the like in the layers, which depend on (seed, iteration, micro-batch, layer) only.
         transport: which links have delegates: with "auto" those of which the plan says a delay.
+        fill: gives the layers [first, stop) their values where their parameters are on the meta device; of this rank's
+            stage only.
 
     Raises:
         InvalidInputError: the plan is not valid, or does not fit the model or the number of ranks.
@@ -160,6 +96,7 @@ class PlanRunner:
         paced: bool = False,
         seed: int = 0,
         transport: Sending = "auto",
+        fill: Fill | None = None,
     ) -> None:
         require_valid(plan, "the plan")
         ties = ties_of(layers)
@@ -183,6 +120,8 @@ class PlanRunner:
         self.spans: list[Span] = []
         self._program = program
         self._everyone = tuple(range(len(program.workers)))
+        if fill is not None:
+            fill(layers, plan.stage_of(self.worker).layers)
         self._held = self._hold(layers, loss, optimizer, program.instructions[self.rank])
         self._store = _environment_store() if store is None else store
         self._delegated = delegated_peers(transport, program, self.rank)
@@ -195,6 +134,16 @@ class PlanRunner:
         """This rank's stage; `stage.layers` are its layers."""
         return self._held.stage
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The micro-batches of which this rank needs inputs or targets, by global number, in the order of need."""
+        return reads_of(self._program, self.rank)
+
+    @property
+    def gradients(self) -> FlatGradients:
+        """The gradients of this rank's stage."""
+        return self._held.gradients
+
     def step(self, batch: Batch) -> StepResult:
         """Run one iteration: all operations of this rank's order, the all-reduce, and the optimizer step.
 
@@ -205,21 +154,41 @@ class PlanRunner:
         Returns:
             What the iteration gave.
         """
+        start_s = self._now_s()
+        run = self._run(batch, Iteration.run)
+        return StepResult(run.number, run.loss, start_s, self._now_s())
+
+    def reduce(self, batch: Batch) -> Iteration:
+        """Run one iteration but for the step, which the caller takes: its gradients are left in the parameters' `grad`.
+
+        Args:
+            batch: as for `step`.
+
+        Returns:
+            The iteration. Gradients are sums over all micro-batches, and not divided by what the loss counts.
+        """
+
+        def reduce(run: Iteration) -> None:
+            run.reduce()
+            self._held.commit_buffers()
+            self._transport.flush()
+
+        return self._run(batch, reduce)
+
+    def _run(self, batch: Batch, how: Callable[[Iteration], None]) -> Iteration:
         if self._prepared is None:
             self._prepared = self._prepare(batch)
-        start_s = self._now_s()
         run = Iteration(self._prepared, self.iteration, batch)
         try:
-            run.run()
+            how(run)
         except InvalidInputError as error:
             self._tell_others(error)
             raise
         except RuntimeFailedError:
             self._raise_what_others_told()
             raise
-        result = StepResult(self.iteration, run.loss, start_s, self._now_s())
         self.iteration += 1
-        return result
+        return run
 
     def _tell_others(self, error: InvalidInputError) -> None:
         """Input is wrong for all: wake whoever waits for this rank, and stay until all know."""

@@ -1,6 +1,8 @@
 """A stage on a device: consecutive layers, executed micro-batch by micro-batch with F, I, W and B."""
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +13,7 @@ from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.text import with_article
 from .deferral import DeferredGradient, GradientStore, defer_linears
 from .hosting import Hosting, ParkedGradient
+from .precision import Precision, autocasting, parameter_type
 from .staging import HostStaging
 from .trees import (
     NOTHING,
@@ -33,15 +36,60 @@ Loss = Callable[[Tree, Tree], torch.Tensor | tuple[torch.Tensor, torch.Tensor | 
 class _Forward:
     """What the backward pass of a micro-batch starts from.
 
-    The output's places in the graph stand for the output, whose memory thus ends with its last user.
+    Places in the graph stand for tensors, whose memory thus ends with their last user.
 
     Attributes:
         inputs: the stage's, apart from the graph of whoever made them.
-        outputs: where the graph ends, for each floating tensor of the output; None for one that is no part of it.
+        outputs: for each floating tensor of the output; None for one that is no part of the graph.
+        added: of what layers have added to the loss.
     """
 
     inputs: Tree
     outputs: Sequence[GradientEdge | None]
+    added: tuple[GradientEdge, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Added:
+    """What layers add to the loss during an F."""
+
+    losses: list[torch.Tensor]
+    with_gradients: bool
+
+
+_added: ContextVar[_Added | None] = ContextVar("_added", default=None)
+
+
+def add_loss(value: torch.Tensor) -> None:
+    """Within a layer's forward: add to the loss, such as a router's balance, in whatever stage the layer is.
+
+    It is added to the sum that the loss function gives of the same micro-batch, and is divided as that is, by what the
+    loss counts in the whole iteration: the gradient is that of (all sums + all that is added) / all counts. So where
+    the loss is a mean, which counts 1, add a mean; where it is (sum over tokens, tokens), add a sum over tokens. The
+    iteration's loss contains it.
+
+    Outside of a stage's F, and while a checkpoint is recomputed, it does nothing: the layer works anywhere.
+
+    Args:
+        value: a tensor of one element.
+
+    Raises:
+        InvalidInputError: it is something else; or the layer runs in a re-entrant checkpoint, which keeps no graph.
+    """
+    added = _added.get()
+    if added is None:
+        return
+    if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.is_floating_point():
+        raise InvalidInputError(
+            f"add_loss is given {_described(value)}, not a scalar", where="a layer", fix="add a tensor of one element"
+        )
+    if added.with_gradients and not torch.is_grad_enabled():
+        raise InvalidInputError(
+            "add_loss is called where no gradients are computed, such as in a re-entrant checkpoint",
+            where="a layer",
+            fix="use torch.utils.checkpoint.checkpoint(..., use_reentrant=False)",
+        )
+    added.losses.append(value.reshape(()))
 
 
 class TorchStage:
@@ -56,6 +104,12 @@ class TorchStage:
         loss: maps (output, target) to a scalar, or (sum, count); a last stage's, and only there. Gradients are those
             of the sum: whoever knows the counts of all micro-batches divides by them (`HeldStage.step`).
         is_split: whether I and W will run; B alone is cheaper without deferral, by 0.1 ms a linear layer.
+        precision: whether layers compute under autocast, and in which type they take floating inputs of the model.
+        is_first: whether the model begins here.
+
+    Attributes:
+        added: what `add_loss` added in the last F, detached, in float64; None where it did not, or the stage has a
+            loss, which contains it.
     """
 
     def __init__(
@@ -63,10 +117,16 @@ class TorchStage:
         layers: Sequence[nn.Module],
         loss: Loss | None = None,
         is_split: bool = True,
+        precision: Precision = "fp32",
+        is_first: bool = False,
     ) -> None:
         self.layers = nn.ModuleList(layers)
         self.loss = loss
+        self.added: torch.Tensor | None = None
         self.named_inputs = NamedInputs(layers)
+        self._precision = precision
+        self._input_type = parameter_type(precision) if is_first else None
+        self._copies_inputs = False
         self._store = GradientStore()
         self._forwards: dict[Hashable, _Forward] = {}
         self._deferred: dict[Hashable, Sequence[DeferredGradient | ParkedGradient]] = {}
@@ -124,20 +184,39 @@ class TorchStage:
         """
         if key in self._forwards or key in self._deferred:
             raise RuntimeFailedError(f"F of micro-batch {key!r} again, before its backward pass has ended")
-        takes = torch.is_grad_enabled()
-        inputs = on_tensors(lambda one: one.detach().requires_grad_(takes and one.is_floating_point()), inputs)
-        with self._hosting.forward(key, own_tensors(inputs)):
-            output = self._apply_layers(inputs, before_layer, named)
-            given = on_tensors(torch.Tensor.detach, output)
-            if (target is None) != (self.loss is None):
-                raise RuntimeFailedError("a target must be given at the stage that has the loss, and only there")
+        if (target is None) != (self.loss is None):
+            raise RuntimeFailedError("a target must be given at the stage that has the loss, and only there")
+        inputs = on_tensors(self._leaf, inputs)
+        leaves = own_tensors(inputs)
+        added = _Added([], torch.is_grad_enabled())
+        with self._hosting.forward(key, leaves), autocasting(self._precision, leaves[0].device), _taking(added):
+            output = self._apply_layers(inputs, before_layer, named, added)
+            # What is sent lies in one piece.
+            given = on_tensors(lambda one: one.detach().contiguous(), output)
             if self.loss is not None and target is not None:
                 output, count = loss_and_count(self.loss(output, target))
+                for one in added.losses:
+                    output = output + one
                 given = torch.stack([output.detach().reshape(()).double(), count.to(output.device)])
+                added.losses.clear()
         if torch.is_grad_enabled():
-            edges = [get_gradient_edge(one) if one.requires_grad else None for one in floating(output)]
-            self._forwards[key] = _Forward(inputs, edges)
+            ends = [_edge(one) for one in floating(output)]
+            self._forwards[key] = _Forward(inputs, ends, tuple(filter(None, map(_edge, added.losses))))
+        values = [one.detach().double() for one in added.losses]
+        self.added = torch.stack(values).sum() if values else None
         return given
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Within the context F computes what evaluation wants: without gradients, and as `eval()` has it."""
+        modes = [(module, module.training) for module in self.layers.modules()]
+        self.layers.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
 
     def backward_input(self, key: Hashable, gradient: Gradient | None = None) -> Gradient | None:
         """I: the gradient of the stage's input; the weight gradients of linear layers are put off.
@@ -191,7 +270,29 @@ class TorchStage:
         }
         return sum(storages.values())
 
-    def _apply_layers(self, value: Tree, before_layer: Callable[[int], None] | None, named: Named) -> Tree:
+    def _leaf(self, given: torch.Tensor) -> torch.Tensor:
+        """A tensor of the input, where a graph begins."""
+        leaf = given.detach()
+        if not leaf.is_floating_point():
+            return leaf
+        leaf = leaf if self._input_type is None else leaf.to(self._input_type)
+        return leaf.requires_grad_(torch.is_grad_enabled())
+
+    def _apply_layers(
+        self, inputs: Tree, before_layer: Callable[[int], None] | None, named: Named, added: _Added
+    ) -> Tree:
+        if not self._copies_inputs:
+            try:
+                return self._layers_of(inputs, before_layer, named)
+            except RuntimeError as error:
+                if _WRITTEN not in str(error):
+                    raise
+                # From now on the first layer, which writes into its input, has one of its own.
+                self._copies_inputs = True
+                added.losses.clear()
+        return self._layers_of(on_tensors(torch.Tensor.clone, inputs), before_layer, named)
+
+    def _layers_of(self, value: Tree, before_layer: Callable[[int], None] | None, named: Named) -> Tree:
         for index, layer in enumerate(self.layers):
             if before_layer is not None:
                 before_layer(index)
@@ -207,12 +308,31 @@ class TorchStage:
         forward = self._forwards.pop(key)
         self._hosting.begin_backward(key)
         gradients = (None,) if self.loss is not None else tensors_of_gradient(gradient)
-        ends = [(edge, given) for edge, given in zip(forward.outputs, gradients, strict=True) if edge is not None]
-        if ends:
-            torch.autograd.backward([edge for edge, _ in ends], [given for _, given in ends])
+        starts = [(edge, given) for edge, given in zip(forward.outputs, gradients, strict=True) if edge is not None]
+        starts += [(edge, None) for edge in forward.added]
+        if starts:
+            torch.autograd.backward([edge for edge, _ in starts], [given for _, given in starts])
         if isinstance(forward.inputs, torch.Tensor):
-            return forward.inputs.grad
-        return tuple(torch.zeros_like(one) if one.grad is None else one.grad for one in floating(forward.inputs))
+            found = forward.inputs.grad
+            return None if found is None else found.contiguous()
+        takers = floating(forward.inputs)
+        return tuple(torch.zeros_like(one) if one.grad is None else one.grad.contiguous() for one in takers)
+
+
+_WRITTEN = "leaf Variable that requires grad"  # what torch says of a leaf, or a view of one, that is written into
+
+
+@contextmanager
+def _taking(added: _Added) -> Iterator[None]:
+    token = _added.set(added)
+    try:
+        yield
+    finally:
+        _added.reset(token)
+
+
+def _edge(tensor: torch.Tensor) -> GradientEdge | None:
+    return get_gradient_edge(tensor) if tensor.requires_grad else None
 
 
 def loss_and_count(given: object) -> tuple[torch.Tensor, torch.Tensor]:

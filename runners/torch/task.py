@@ -7,11 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...schemas.plan import Plan, Worker
+from ...schemas.checkpoint import HuggingFaceNames
+from ...schemas.plan import Layers, Plan, Worker
 from ..program import Sending
 from .held_stage import OptimizerFactory
 from .iteration import Batch
 from .stage import Loss
+
+Fill = Callable[[Sequence[nn.Module], Layers], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +36,9 @@ class Task:
         paced: let every operation last what the plan says.
         seed: of dropout and the like.
         transport: which links have delegates (plane.py, `delegated_peers`).
+        fill: gives the layers [first, stop) of those that `make_layers` made, or of a copy of them, the values of their
+            parameters, which are on the meta device until then; None: all layers are made with values.
+        names: what the model's tensors are called in files of Hugging Face's; kept in checkpoints.
     """
 
     name: str
@@ -49,6 +55,8 @@ class Task:
     paced: bool = False
     seed: int = 0
     transport: Sending = "auto"
+    fill: Fill | None = None
+    names: HuggingFaceNames | None = None
 
     def worker(self) -> Worker:
         """The worker in the plan that it was started with."""

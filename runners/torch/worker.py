@@ -21,9 +21,10 @@ from ..resilience.progress import INTERRUPTED
 from ..resilience.protocol import End, Failed, Hello, Leaving, Returning
 from ..resilience.wire import parse_address
 from ..training import NOT_BEFORE
+from .data.provider import Provider
 from .rendezvous import MeetingPlace
 from .resilient import ResilientWorker
-from .runner import PlanRunner
+from .runner import PlanRunner, StepResult
 from .task import Task
 
 LAST_WORDS_S = 1.0
@@ -71,6 +72,8 @@ def be_worker(make_task: Callable[[str], Task], addresses: list[str], patience_s
         raise
     finally:
         link.close()
+        if isinstance(task.batch, Provider):
+            task.batch.close()
         for place in (meeting, *besides):
             place.close()
     if (
@@ -180,6 +183,7 @@ class PlainJob:
             paced=task.paced,
             seed=task.seed,
             transport=task.transport,
+            fill=task.fill,
         )
         self._batch = task.batch
         self.reports_loss = self._runner.reports_loss()
@@ -193,14 +197,14 @@ class PlainJob:
         """
         if not self.reports_loss:
             for iteration in range(iterations):
-                self._runner.step(self._batch(iteration))
+                self._step(iteration)
             return
         live = len(self._runner.plan.live_workers())
         announce(JobStarted(epoch=0, live_workers=live, iterations=iterations, iteration=0))
         times: list[IterationTime] = []
         last_end_s = None
         for iteration in range(iterations):
-            result = self._runner.step(self._batch(iteration))
+            result = self._step(iteration)
             is_first = last_end_s is None
             begun_s = result.start_s if last_end_s is None else last_end_s
             times.append(IterationTime(iteration, result.end_s - begun_s, is_first))
@@ -217,9 +221,17 @@ class PlainJob:
         usual_s, done = iteration_time_s(times), "all iterations are done"
         announce(JobEnded(epoch=0, exit_code=0, reason=done, iterations=iterations, iteration_time_s=usual_s))
 
+    def _step(self, iteration: int) -> StepResult:
+        if isinstance(self._batch, Provider):
+            for one in (iteration, iteration + 1):
+                self._batch.prefetch(one, self._runner.reads)
+        return self._runner.step(self._batch(iteration))
+
     def end(self, timeline: str | None) -> None:
         """Write what all workers executed, where that is asked for, and leave the group."""
         measured = None if timeline is None else self._runner.timeline()
         if timeline is not None and measured is not None:
             write_document(timeline, measured)
         self._runner.close()
+        if isinstance(self._batch, Provider):
+            self._batch.close()

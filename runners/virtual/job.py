@@ -568,6 +568,7 @@ class _World:
         """Execute an iteration; its votes come in due course, and the next one begins when its stages are free."""
         if act is not self.act or self.end is not None or iteration > act.last:
             return
+        # Losses are not computed, so that whoever may step ahead does.
         if not may_begin(iteration, len(self.committed_s) - 1, act.plan.optimizer == "staggered"):
             act.held_up = (iteration, self.now_s)
             return

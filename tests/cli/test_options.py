@@ -1,16 +1,20 @@
 """Groups of options: dataclasses that typer shows one by one, and commands receive whole."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
 import pytest
 import typer
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rtk.cli.console import grouped
+from rtk.cli.job import command_of
 from rtk.cli.options import own_proof
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.solve import OPTION
+from rtk.runners.training import TrainingConfig
 from rtk.schemas.plan import Planner
 
 from ..strategies import hand_plan
@@ -92,3 +96,37 @@ def test_proof_of_the_solver_itself_is_told(own: dict[str, Any], told: str) -> N
     option = {"solver": "milp", "operations": 4, **own}
     (line,) = own_proof(replace(plan, planner=Planner("by hand", "1", {OPTION: option})))
     assert line.startswith(told)
+
+
+shares = st.floats(0, 1, exclude_max=True)
+asked = st.builds(
+    TrainingConfig,
+    model=st.just("m"),
+    data=st.lists(st.sampled_from(["a.txt", "b c.bin"]), max_size=2).map(tuple),
+    learning_rate=st.floats(0, 10),
+    data_dtype=st.sampled_from([None, "uint16"]),
+    tokenizer=st.sampled_from([None, "tokens"]),
+    eval_data=st.just(("e.txt",)),
+    eval_every=st.none() | st.integers(1, 10),
+    eval_microbatches=st.none() | st.integers(1, 10),
+    optimizer=st.sampled_from(["adamw", "muon"]),
+    betas=st.none() | st.tuples(shares, shares).map(lambda pair: f"{pair[0]!r},{pair[1]!r}"),
+    weight_decay=st.floats(0, 1),
+    decay_all=st.booleans(),
+    clip_norm=st.none() | st.floats(1e-9, 1e9),
+    lr_schedule=st.sampled_from(["linear", "cosine", "wsd"]),
+    lr_steps=st.integers(101, 1000),
+    warmup=st.integers(0, 100),
+    min_lr_ratio=st.floats(0, 1),
+    precision=st.sampled_from([None, "fp32", "bf16-master"]),
+    random_weights=st.booleans(),
+)
+
+
+@given(asked)
+def test_another_process_is_asked_the_same(config: TrainingConfig) -> None:
+    """Workers that are started with the arguments train the same, and say so."""
+    config.check()
+    params = command_of("run").make_context("run", ["plan.json", *config.arguments()]).params
+    given = {one.name: params[one.name] for one in fields(TrainingConfig) if one.name in params}
+    assert TrainingConfig(**given).settings() == config.settings()

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rtk.cli import run_output
 from rtk.cli.live_view import RunView, sparkline
 from rtk.cli.run_output import RunFacts, RunReport, RunStory, wants_live_view
+from rtk.runners import log_writers
 from rtk.runners.resilience.events import (
     Announcement,
     CheckpointSaved,
@@ -32,6 +32,7 @@ from rtk.runners.resilience.events import (
     LayersCopied,
     LinkBroken,
     LinkSlowed,
+    ModelEvaluated,
     PaceExplained,
     PlanKept,
     Recovered,
@@ -370,7 +371,7 @@ def test_metrics_are_the_same_lines(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_full_disk_ends_the_metrics_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """When the metrics cannot be written there is one remark, and everything else goes on."""
     remarks: list[str] = []
-    monkeypatch.setattr(run_output, "remark", remarks.append)
+    monkeypatch.setattr(log_writers, "remark", remarks.append)
     tell([*STORY, END], metrics="/dev/full")
     assert capsys.readouterr().out.splitlines()[-1] == SUMMARY
     assert remarks == ["/dev/full: No space left on device; no more metrics are written, the training goes on"]
@@ -404,6 +405,12 @@ VIEW = """\
 │                              tokens     9091 /s                              │
 │                              changes    1 failure, 1 join, 260 ms lost       │
 │                                                                              │
+│     loss 5 ⠉⠉⠑⠒⠒⠒⠢⠤⠤⠤⢄⣀⣀⣀⣀                                                   │
+│                           ⠉⠉⠉⠉⠒⠒⠒⠒⠤⠤⠤⠤⢄⣀⣀⣀⡀                                  │
+│                                           ⠈⠉⠉⠉⠑⠒⠒⠒⠒⠤⠤⠤⠤⣀⣀⣀⣀                  │
+│        3.5                                                 ⠉⠉⠉⠉⠑⠒⠒⠒⠢⠤⠤⠤⢄⣀⣀   │
+│          0 ─────────────────────✗───────────────────────────────────────── 3 │
+│                                                                              │
 │ ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━  4 of 4 iterations │
 │                                                                              │
 │ 12:03:04  worker 1/1 failed: connection… · iteration 1 redone · 210 ms lost  │
@@ -414,7 +421,7 @@ VIEW = """\
 
 
 def test_the_view() -> None:
-    """The view shows workers, speed, loss and what happened; a failure's line says what it cost."""
+    """The view shows workers, speed, loss and what happened; a failure is a cross, and its line says what it cost."""
     assert rendered(facts(), STORY).splitlines() == VIEW.splitlines()
 
 
@@ -426,6 +433,41 @@ def test_the_view_fits(pipelines: int, stages: int, width: int) -> None:
     lines = rendered(facts(pipelines, stages), [*STORY[:4], *[long] * 9], width).splitlines()
     assert {len(line) for line in lines} == {min(width, 120)}
     assert len(lines) < 24
+
+
+EVALUATED = [ModelEvaluated(iteration=2, loss=4.2, count=8, seconds=0.1), *STORY[-2:]]
+EVALUATED += [ModelEvaluated(iteration=4, loss=4.3, count=8, seconds=0.1), END]
+
+
+def test_norms_and_evaluations_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """An iteration tells its gradients' norm where it is known, an evaluation its loss; the end says the last and the
+    best one, also as JSON."""
+    told = [replace(START), epoch(1, 0, ALL), replace(iteration(1, 0, 5.0), grad_norm=1.23456, count=64.0), *EVALUATED]
+    tell(told, live=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert "iteration   0  loss 5.0000  grad norm 1.235  110 ms" in lines[2]
+    assert "evaluation after 2 iterations  loss 4.2000" in lines
+    assert "evaluation 4.3000, at best 4.2000 after 2 iterations" in lines[-1]
+    tell(told, as_json=True)
+    found = lines_of(capsys.readouterr().out)
+    assert (found[2]["grad_norm"], found[2]["count"]) == (1.23456, 64.0)
+    assert [one["loss"] for one in found if one["event"] == "evaluation"] == [4.2, 4.3]
+    assert found[-1]["evaluation_loss"] == 4.3
+
+
+def test_the_view_of_evaluations() -> None:
+    """Their losses are circles on the curve, and the facts say the last and the best one."""
+    text = rendered(facts(), [*STORY[:7], *EVALUATED])
+    assert "evaluation 4.3000, at best 4.2000 after 2 it" in text
+    assert sum(line.count("○") for line in text.splitlines()) == 2
+
+
+@pytest.mark.parametrize(("height", "is_drawn"), [(19, False), (20, True), (40, True)])
+def test_the_curve_needs_room(height: int, is_drawn: bool) -> None:
+    """On a low terminal what happened goes before the learning curve."""
+    text = rendered(facts(), STORY, height=height)
+    assert ("✗" in text) == is_drawn
+    assert len(text.splitlines()) < height
 
 
 def test_the_view_of_many_workers_sums_up() -> None:

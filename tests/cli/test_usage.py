@@ -69,6 +69,29 @@ def test_options_on_the_wrong_side_of_the_command_are_told_where_they_belong() -
     )
 
 
+@pytest.mark.parametrize(
+    ("option", "fix"),
+    [
+        ("--max_grad_norm=1", "it is --clip-norm here"),
+        ("--clip-grad 1", "it is --clip-norm here"),
+        ("--training.max_norm 1", "it is --clip-norm here"),
+        ("--lr-decay-style cosine", "it is --lr-schedule here"),
+        ("--gradient_accumulation_steps 4", "gradients are accumulated over the plan's micro-batches: rtk plan …"),
+        ("--warmup-ratio 0.1", "it is --warmup here, a number of iterations"),
+        ("--fp16", "it is --precision here, bf16 in place of fp16"),
+    ],
+)
+def test_other_frameworks_options_are_answered(option: str, fix: str) -> None:
+    """What Hugging Face, Megatron and torchtitan call an option of `rtk run` is told under our name."""
+    done = rtk("run", PLAN, "--model", "gpt-tiny", *option.split())
+    assert (done.returncode, f"do: {fix}" in done.stderr) == (2, True), done.stderr
+
+
+def test_only_a_run_knows_other_frameworks_options() -> None:
+    """A command that has no such options says what it has."""
+    assert "here" not in rtk("simulate", PLAN, "--max-grad-norm", "1").stderr
+
+
 def test_a_long_or_strange_value_is_shown_safely() -> None:
     """Cut, and without control characters."""
     told = rtk("simulate", PLAN, "--jitter", "\x1b[31m" + "x" * 500).stderr

@@ -1,17 +1,21 @@
 """Models out of Hugging Face configs: what they compute, and what is wrong with configs."""
 
+import copy
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from rtk.profilers.models import huggingface, model
+from rtk.profilers.models.huggingface import HuggingFace
 from rtk.profilers.models.load import load_model
-from rtk.profilers.models.model import apply, seeded, tied
+from rtk.profilers.models.model import apply, seeded, tied, token_example
 from rtk.profilers.models.skeleton import Checkpointed, title_of
 from rtk.runners.torch.stage import TorchStage
 from rtk.schemas import errors
@@ -49,20 +53,136 @@ def write(folder: Path, config: Any) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("config", [LLAMA, GPT2 | {"resid_pdrop": 0.1}])
-def test_layers_give_what_transformers_gives(tmp_path: Path, config: dict[str, Any]) -> None:
-    """The layers of a config give, in float32 and without dropout, the logits of the model that transformers makes."""
-    model = load_model(write(tmp_path, config), 2, 7, seed=3)
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 3}
+
+
+def saved(folder: Path, config: dict[str, Any], **given: Any) -> Any:
+    """A model that transformers has made of a config, with its weights in the folder."""
+    transformers.utils.logging.disable_progress_bar()
     made = transformers.AutoConfig.for_model(**config)
     with seeded(3):
         whole = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="sdpa").eval()
+        for one in whole.parameters():
+            torch.nn.init.normal_(one, std=0.2)  # biases and norms, too
+    whole.save_pretrained(folder, **given)
+    return whole
+
+
+@pytest.mark.parametrize(
+    "config",
+    [LLAMA, LLAMA | {"tie_word_embeddings": True}, GPT2 | {"resid_pdrop": 0.1}, MIXTRAL],
+    ids=["llama", "tied", "gpt2", "mixtral"],
+)
+def test_layers_give_what_transformers_gives(tmp_path: Path, config: dict[str, Any]) -> None:
+    """Layers filled part by part from shards give, without dropout, the logits of the model that was saved."""
+    whole = saved(tmp_path, config, max_shard_size="8KB")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    model = HuggingFace(str(tmp_path)).load(2, 7)
+    assert model.fill is not None
+    assert all(one.is_meta for layer in model.layers for one in layer.parameters())
+    layers = copy.deepcopy(model.layers)
+    model.fill(layers, (2, len(layers)))
+    assert all(one.is_meta for one in layers[1].parameters())
+    model.fill(layers, (0, 2))
     tokens, _ = model.example(5)
-    for layer in model.layers:
+    for layer in layers:
         layer.eval()
     with torch.no_grad():
-        torch.testing.assert_close(apply(model.layers, tokens), whole(tokens).logits, rtol=1e-5, atol=1e-6)
-    unique = {id(one): one.numel() for layer in model.layers for one in layer.parameters()}
+        assert torch.equal(apply(layers, tokens), whole(tokens).logits)
+    unique = {id(one): one.numel() for layer in layers for one in layer.parameters()}
     assert sum(unique.values()) == sum(one.numel() for one in whole.parameters())
+    assert model.names is not None
+    assert set(model.names.names.values()) == {name for name, _ in whole.named_parameters()}
+
+
+def test_random_values_of_a_part(tmp_path: Path) -> None:
+    """Random weights are as transformers draws them, and of any part what they are of the whole."""
+    write(tmp_path, GPT2)
+    whole = load_model(str(tmp_path), 2, 7, seed=3)
+    model = HuggingFace(str(tmp_path), random_weights=True).load(2, 7, seed=3)
+    assert model.fill is not None
+    model.fill(model.layers, (1, 3))
+    for place in (1, 2):
+        for one, other in zip(model.layers[place].parameters(), whole.layers[place].parameters(), strict=True):
+            assert torch.equal(one, other)
+    assert all(one.is_meta for one in model.layers[0].parameters())
+    named = {name: one.detach() for layer in whole.layers[1:3] for name, one in layer.named_parameters()}
+    assert float(named["module.mlp.c_fc.weight"].std()) == pytest.approx(0.02, rel=0.1)
+    assert float(named["module.mlp.c_proj.weight"].std()) == pytest.approx(0.01, rel=0.1)  # by twice the layers
+    assert torch.equal(named["module.ln_1.weight"], torch.ones(16))
+    unlike = load_model(str(tmp_path), 2, 7, seed=4)
+    assert not torch.equal(unlike.layers[1].get_parameter("module.mlp.c_fc.weight"), named["module.mlp.c_fc.weight"])
+    head = load_model(str(tmp_path), 2, 7, seed=3).layers
+    assert head[0].get_parameter("root.transformer.wte.weight") is head[-1].get_parameter("lm_head.weight")
+
+
+def edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+HEAD = "lm_head.weight"
+NORM = "model.norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop(NORM), r"weights lack model\.norm\.weight of the model\n.*safetensors and .*config\.json"),
+        (lambda w: w.pop(HEAD), r"lack lm_head\.weight(.|\n)*tie_word_embeddings"),
+        (lambda w: w.update({NORM: torch.ones(15)}), r"model\.norm\.weight has the shape \[15\] in .*, \[16\] by"),
+        (lambda w: w.update({NORM: torch.ones(16, dtype=torch.int8)}), r"is I8 in the weights: quantized"),
+        (lambda w: w.update({"score.weight": torch.ones(1)}), r"score\.weight among the weights are of no parameter"),
+    ],
+    ids=["missing", "no-head", "shape", "type", "unknown"],
+)
+def test_weights_that_do_not_fit(tmp_path: Path, change: Callable[[Any], Any], message: str) -> None:
+    """What does not fit between weights and config is said with its name and both files, before anything is read."""
+    saved(tmp_path, LLAMA | {"tie_word_embeddings": False})
+    edit(tmp_path, change)
+    with pytest.raises(InvalidInputError, match=message):
+        load_model(str(tmp_path))
+    assert load_model(str(tmp_path), 1, 7, random_weights=True).layers
+
+
+def test_weights_that_are_tied_in_one_place_only(tmp_path: Path) -> None:
+    """A config that ties what differs in the file is refused; two equal copies, or the head's alone, are fine."""
+    whole = saved(tmp_path, LLAMA | {"tie_word_embeddings": True})
+    tokens = token_example(2, 7, 31)(0)[0]
+    embedding = "model.embed_tokens.weight"
+    edit(tmp_path, lambda w: w.update({HEAD: w[embedding].clone()}))
+    equal = load_model(str(tmp_path), 2, 7)
+    edit(tmp_path, lambda w: w.pop(embedding))
+    alone = load_model(str(tmp_path), 2, 7)
+    with torch.no_grad():
+        assert torch.equal(apply(equal.layers, tokens), whole(tokens).logits)
+        assert torch.equal(apply(alone.layers, tokens), whole(tokens).logits)
+    edit(tmp_path, lambda w: w.update({embedding: w[HEAD] + 1}))
+    with pytest.raises(InvalidInputError, match=r"tied in the config, and differ in the w.*\n.*/tie_word_embeddings"):
+        load_model(str(tmp_path))
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    """A missing shard, a config alone, pickles and a broken file are told with the place and the way out."""
+    write(tmp_path, LLAMA)
+    with pytest.raises(InvalidInputError, match=r"no weights: no model\.safetensors"):
+        HuggingFace(str(tmp_path)).load()
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(InvalidInputError, match="pickled"):
+        load_model(str(tmp_path))
+    (tmp_path / "pytorch_model.bin").unlink()
+    saved(tmp_path, LLAMA, max_shard_size="8KB")
+    shard = next(iter(sorted(tmp_path.glob("model-*.safetensors"))))
+    shard.rename(tmp_path / "other")
+    with pytest.raises(InvalidInputError, match=rf"1 of \d+ files of weights are missing: {shard.name}"):
+        load_model(str(tmp_path))
+    shard.write_bytes((tmp_path / "other").read_bytes()[:-20])
+    with pytest.raises(InvalidInputError, match=rf"weights cannot be read: .*\n.*{shard.name}"):
+        load_model(str(tmp_path))
+    write(tmp_path, json.loads((tmp_path / "config.json").read_text()) | {"quantization_config": {}})
+    with pytest.raises(InvalidInputError, match="quantized"):
+        load_model(str(tmp_path))
 
 
 def test_llama_in_pieces(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def staged(
 ) -> list[torch.Tensor | None]:
     """Input gradients of a stage that executes the operations of an order."""
     stage = TorchStage(layers)
-    results: dict[int, object] = {}
+    results: dict[int, torch.Tensor | None] = {}
     for kind, number in ((operation[0], int(operation[1:])) for operation in order):
         if kind == "F":
             torch.manual_seed(number)
@@ -158,7 +158,9 @@ def staged(
             stage.backward_weight(number)
         else:
             backward = stage.backward_input if kind == "I" else stage.backward
-            results[number] = backward(number, gradients[number])
+            found = backward(number, gradients[number])
+            assert not isinstance(found, tuple)
+            results[number] = found
     assert not stage.held_keys()
     return [results[number] for number in range(len(inputs))]
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,14 @@ from hypothesis import strategies as st
 from rtk.cli import export, import_
 from rtk.planners.pipeline import plan_from_orders, plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.runners.torch_csv import from_torch_csv, not_carried, to_torch_csv
+from rtk.runners.torch_csv import (
+    from_torch_csv,
+    not_carried,
+    splits_backward,
+    to_torch_comms_csv,
+    to_torch_csv,
+    torchtitan_parts,
+)
 from rtk.schemas.documents import canonical, parse_document, read_document, write_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.orders import Kind, Operation, Schedule, print_order
@@ -237,6 +245,103 @@ def test_export_writes_a_file_and_says_what_it_leaves_out(
     assert Path(files.out).read_text() == ONE_F_ONE_B
     out, _ = run(capsys, export, files.plan, "--to", "torch-csv", "-o", files.out, "--json")
     assert json.loads(out) == {"written": files.out, "format": "torch-csv", "ranks": 2}
+
+
+@given(
+    st.lists(st.tuples(*(st.sampled_from((0.0, 0.5, 1.0, 3.0)),) * 3), min_size=1, max_size=5),
+    st.integers(1, 6),
+    st.sampled_from(get_args(Schedule)),
+)
+def test_messages_are_in_one_order_at_both_ends(
+    costs: list[tuple[float, float, float]], microbatches: int, schedule: Schedule
+) -> None:
+    """Ranks whose every SEND waits for its RECV, as NCCL's may, get to the end: to a step of all of them."""
+    profile = Profile(tuple(Layer((LayerCost(*one),)) for one in costs))
+    plan = plan_pipeline(profile, Shape(len(costs), 1, microbatches), schedule)
+    text = to_torch_comms_csv(plan)
+    rows = [line.split(",") for line in text.splitlines()]
+    computing = [",".join(cell for cell in row if re.fullmatch(r"\d+[FIWB]\d+", cell)) for row in rows]
+    assert "\n".join(computing) + "\n" == to_torch_csv(plan)
+    for stage, row in enumerate(rows):
+        assert (row[0], *row[-2:]) == (f"{stage}UNSHARD", f"{stage}RESHARD", f"{stage}REDUCE_GRAD")
+    at, received = [0] * len(rows), set[str]()
+
+    def partner(cell: str) -> tuple[int, str] | None:
+        found = re.fullmatch(r"(\d+)(SEND|RECV)_([FB])(\d+)", cell)
+        if found is None:
+            return None
+        stage, what, way, number = int(found[1]), found[2], found[3], found[4]
+        other = stage + 1 if (what == "SEND") == (way == "F") else stage - 1
+        return other, f"{other}{'RECV' if what == 'SEND' else 'SEND'}_{way}{number}"
+
+    moved = True
+    while moved:
+        moved = False
+        for stage, row in enumerate(rows):
+            if at[stage] == len(row):
+                continue
+            cell = row[at[stage]]
+            meeting = partner(cell)
+            if meeting is None:
+                if re.fullmatch(r"\d+F\d+", cell) and stage:
+                    assert f"{stage}RECV_F{cell.partition('F')[2]}" in received
+                at[stage] += 1
+            elif rows[meeting[0]][at[meeting[0]] : at[meeting[0]] + 1] == [meeting[1]]:
+                received |= {cell, meeting[1]}
+                at[stage] += 1
+                at[meeting[0]] += 1
+            else:
+                continue
+            moved = True
+    assert at == [len(row) for row in rows]
+
+
+def test_export_with_messages(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
+    """--comms writes torch's compute_comms form."""
+    out, _ = run(capsys, export, files.plan, "--to", "torch-csv", "--comms")
+    assert out == (
+        "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0RESHARD,0REDUCE_GRAD\n"
+        "1UNSHARD,1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1RESHARD,1REDUCE_GRAD\n"
+    )
+
+
+def test_split_backward_comes_with_a_warning(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
+    """Under fully_shard torch computes wrong gradients for I and W, silently; B has nothing to warn of."""
+    assert "fully_shard" not in run(capsys, export, files.plan, "--to", "torch-csv")[1]
+    split = plan_pipeline(PROFILE, Shape(2, 1, 2), "zero-bubble")
+    assert splits_backward(split)
+    write_document(files.plan, split)
+    for more in ((), ("--comms",)):
+        said = run(capsys, export, files.plan, "--to", "torch-csv", *more)[1]
+        assert "wrong gradients for them under fully_shard" in said
+
+
+def test_export_for_torchtitan(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
+    """A folder of the orders and of ParallelismConfig's arguments, the cut among them; again gives the same bytes."""
+    write_document(files.plan, plan_pipeline(PROFILE, Shape(2, 3, 2), "1f1b"))
+    for _ in range(2):
+        _, said = run(capsys, export, files.plan, "--to", "torchtitan", "-o", files.out)
+        assert said == "warning: left out, for a CSV holds orders only: costs, the prediction\n"
+        csv = Path(files.out) / "schedule.csv"
+        assert csv.read_text() == ONE_F_ONE_B
+        assert json.loads((Path(files.out) / "parallelism.json").read_text()) == {
+            "pipeline_parallel_degree": 2,
+            "data_parallel_replicate_degree": 3,
+            "data_parallel_shard_degree": 1,
+            "pipeline_parallel_schedule": "1F1B",
+            "pipeline_parallel_schedule_csv": str(csv),
+            "module_fqns_per_model_part": [["tok_embeddings", "layers.0"], ["layers.1", "norm", "lm_head"]],
+        }
+    for wrong in (("-o", "-"), ("-o", files.out, "--comms"), ("-o", files.csv), ("-o", f"{files.out}/not/there")):
+        with pytest.raises(InvalidInputError):
+            run(capsys, export, files.plan, "--to", "torchtitan", *wrong)
+
+
+def test_a_model_without_blocks_is_no_decoder() -> None:
+    """Torchtitan's parts are an embedding, blocks and a head."""
+    plan = plan_pipeline(replace(PROFILE, layers=PROFILE.layers[:2]), Shape(2, 1, 2), "1f1b")
+    with pytest.raises(InvalidInputError, match="no block"):
+        torchtitan_parts(plan)
 
 
 def test_export_to_standard_output(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:

@@ -228,7 +228,7 @@ def test_micro_batches_that_differ_are_refused(place: int) -> None:
 
     def train(runner: PlanRunner) -> str:
         rows = list(batches(2)(0))
-        inputs, target, named = rows[1]
+        inputs, _, named = rows[1]
         other = (inputs[:, :3], {"labels": inputs[:, :3]}, {"keep": named["keep"]})[place]
         rows[1] = (*rows[1][:place], other, *rows[1][place + 1 :])
         with pytest.raises(InvalidInputError) as refused:

@@ -18,6 +18,7 @@ from rtk.schemas.job_file import (
     job_text,
     read_job_file,
 )
+from rtk.schemas.other_names import OTHER_NAMES
 
 VALUES = {
     ValueKind.COUNT: st.integers(1, 10**6),
@@ -202,3 +203,33 @@ def test_keys_are_unlike() -> None:
     """No name stands in two tables, so that one in the wrong table is known where it belongs."""
     assert len({key.name for key in KEYS}) == len(KEYS)
     assert {key.table for key in KEYS} == set(TABLES)
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("max_grad_norm", "it is clip_norm here"),
+        ("lr_scheduler_type", "it is lr_schedule here"),
+        ("gradient_accumulation_steps", "gradients are accumulated over the plan's micro-batches: rtk plan"),
+        ("min_lr", "it is min_lr_ratio here, a share of --lr"),
+    ],
+)
+def test_other_frameworks_names_are_answered(tmp_path: Path, name: str, fix: str) -> None:
+    """A key that Hugging Face, Megatron or torchtitan has in its place is told under our name."""
+    with pytest.raises(InvalidInputError, match=f"unknown key {name}") as caught:
+        read(tmp_path, f"[training]\n{name} = 1\n")
+    assert str(caught.value.fix).startswith(fix)
+
+
+def test_other_frameworks_names_lead_to_keys() -> None:
+    """All that they mean here is a key of the job's file or an option, and none of them is a key itself."""
+    ours = {key.name for key in KEYS if "run" in key.options} | {"model", "resume"}
+    assert {name for meant in OTHER_NAMES.values() for name in meant.names} <= ours
+    assert not {key.name for key in KEYS if key.table == "training"} & set(OTHER_NAMES)
+    assert all(meant.names or meant.note for meant in OTHER_NAMES.values())
+
+
+def test_logs_stand_beside_the_file(tmp_path: Path) -> None:
+    """The path behind a log's kind is found from where the file is; the kind is left alone."""
+    found = read(tmp_path, 'training.log_to = ["tensorboard:logs", "jsonl:/tmp/x.jsonl", "nothing"]\n')
+    assert found["training.log_to"] == (f"tensorboard:{tmp_path}/logs", "jsonl:/tmp/x.jsonl", "nothing")

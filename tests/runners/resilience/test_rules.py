@@ -18,7 +18,7 @@ from rtk.runners.resilience.events import (
     decode_event,
 )
 from rtk.runners.resilience.progress import INTERRUPTED
-from rtk.runners.resilience.protocol import Commit, Job, Suspect, Vote
+from rtk.runners.resilience.protocol import Commit, Job, StepTerms, Suspect, Vote
 from rtk.runners.resilience.rules import CoordinatorRules
 from rtk.runners.resilience.worker_rules import JointAction
 from rtk.schemas.conditions import Conditions, SlowLink, SlowWorker, pair_of
@@ -26,7 +26,18 @@ from rtk.schemas.plan import Plan
 from rtk.schemas.protocols import Hand, Replanned
 
 from . import toy_cluster
-from .toy_cluster import HOPELESS, TOLERATED_S, Hang, ToyCluster, ToyWorker, toy_plan
+from .toy_cluster import (
+    HOPELESS,
+    SMALL_NORM,
+    TOLERATED_S,
+    Hang,
+    ToyCluster,
+    ToyStep,
+    ToyTraining,
+    ToyWorker,
+    step_of,
+    toy_plan,
+)
 
 STEPS = 6000
 HANGS: list[Hang] = ["computing", "waiting", "mute"]
@@ -43,7 +54,7 @@ def run(cluster: ToyCluster) -> None:
 
 def check_states(cluster: ToyCluster, iterations: int, reason: str = "all iterations are done") -> None:
     """Whoever had a place to the end, and heard of it, has taken exactly the steps of the committed iterations."""
-    wanted = [n for n in range(iterations) if n not in cluster.not_finite]
+    wanted = steps_of(cluster, iterations)
     seated = {member.connection for member in cluster.rules.members.values()}
     for worker in cluster.workers:
         if worker.connection in seated and worker.ended is not None and worker.ended.reason == reason:
@@ -52,6 +63,28 @@ def check_states(cluster: ToyCluster, iterations: int, reason: str = "all iterat
             assert worker.state is not None
             assert list(worker.state) == list(range(*(worker.rules.layers or ()))), worker.name
             assert all(steps == wanted for steps in worker.state.values()), worker.name
+
+
+def steps_of(cluster: ToyCluster, iterations: int) -> list[ToyStep]:
+    """Those that one process alone would have taken."""
+    told, microbatches = cluster.training, cluster.job.plan.total_microbatches()
+    counted = [n for n in range(iterations) if n not in cluster.not_finite]
+    norms = [told.norms.get(n, SMALL_NORM) for n in counted]
+    terms = [
+        StepTerms(told.counts.get(n, 1.0) * microbatches, norm, taken)
+        for taken, (n, norm) in enumerate(zip(counted, norms, strict=True))
+    ]
+    return [step_of(n, one, told.clip_norm) for n, one in zip(counted, terms, strict=True)]
+
+
+TRAININGS = st.builds(
+    ToyTraining,
+    counts=st.dictionaries(st.integers(0, 7), st.sampled_from([3.0, 5.0])),
+    norms=st.dictionaries(st.integers(0, 7), st.sampled_from([0.4, 0.8, 3.0])),
+    clip_norm=st.sampled_from([None, 1.0]),
+    evaluates=st.frozensets(st.integers(0, 7), max_size=3),
+    evaluates_last=st.booleans(),
+)
 
 
 @given(
@@ -64,9 +97,11 @@ def check_states(cluster: ToyCluster, iterations: int, reason: str = "all iterat
     checkpoint=st.booleans(),
     regroups=st.booleans(),
     networks=st.integers(0, 2),
+    training=TRAININGS,
 )
-@example(127, 1, 1, False, ["mute"], frozenset(), False, False, 0)  # the only worker, and nobody answers
-@example(2337123245, 3, 1, True, ["waiting", "kill", "join"], frozenset({3, 7}), True, False, 1)  # hangs at the end
+# The only worker, and nobody answers; somebody hangs at the end.
+@example(127, 1, 1, False, ["mute"], frozenset(), False, False, 0, ToyTraining())
+@example(2337123245, 3, 1, True, ["waiting", "kill", "join"], frozenset({3, 7}), True, False, 1, ToyTraining())
 @settings(max_examples=300, deadline=None)
 def test_no_committed_iteration_is_lost_and_nothing_hangs(
     seed: int,
@@ -78,16 +113,18 @@ def test_no_committed_iteration_is_lost_and_nothing_hangs(
     checkpoint: bool,
     regroups: bool,
     networks: int,
+    training: ToyTraining,
 ) -> None:
     """Kills, newcomers, leavers, coordinator restarts, slander, and training threads that hang in processes that live
-    and come back, at any moment: all that finish took exactly the same steps.
+    and come back, at any moment: all that finish took exactly the same steps, by the terms of one process alone, and
+    every evaluation was of the state that it had then.
 
     Whether the dead's work goes to their peers, or whoever is left forms unlike pipelines and copies what it lacks.
     """
     rng = random.Random(seed)
     plan = toy_plan(stages, dp, 2, staggered and not regroups)
     job = Job(plan, iterations=8, checkpoint="ckpt" if checkpoint else None, checkpoint_every=3)
-    cluster = ToyCluster(job, rng, not_finite, regroups=regroups, networks=networks)
+    cluster = ToyCluster(job, rng, not_finite, regroups=regroups, networks=networks, training=training)
     dead: list[str] = []
     for fault in faults:
         for _ in range(rng.randrange(150)):
@@ -108,6 +145,21 @@ def test_no_committed_iteration_is_lost_and_nothing_hangs(
     assert cluster.rules.epoch <= 10 + 4 * len(faults), "a livelock that chance has ended"
     commits = [one["iteration"] for one in cluster.announced if one["event"] == "iteration"]
     assert sorted(set(commits)) == commits
+    check_evaluations(cluster, commits)
+
+
+def check_evaluations(cluster: ToyCluster, commits: list[int]) -> None:
+    """Each that was due is announced once, with what was trained until then."""
+    assert cluster.finished is not None
+    told = [one for one in cluster.announced if one["event"] == "evaluation"]
+    due = sorted(cluster.training.evaluates & {*commits})
+    is_last = cluster.training.evaluates_last and cluster.finished.exit_code == 0
+    before = [one["iteration"] for one in told]
+    assert before in ([*due, 8], due) if is_last else before == due
+    microbatches = cluster.job.plan.total_microbatches()
+    for one in told:
+        steps = float(len(steps_of(cluster, one["iteration"])))
+        assert (one["loss"], one["count"]) == (steps, microbatches)
 
 
 def inject(cluster: ToyCluster, fault: str, rng: random.Random, dead: list[str]) -> None:
@@ -518,7 +570,7 @@ def test_a_notice_loses_nothing() -> None:
     run(cluster)
     assert leaver.ended is not None and leaver.ended.reason == "left as asked"
     for steps in (leaver.state or {}).values():
-        assert steps == list(range(len(steps)))
+        assert steps == steps_of(cluster, len(steps))
     check_states(cluster, 9)
 
 

@@ -3,6 +3,7 @@
 import random
 from collections import deque
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from rtk.runners.resilience.protocol import (
     Ready,
     Saved,
     Saver,
+    StepTerms,
     Suspect,
     Vote,
 )
@@ -48,11 +50,35 @@ from .toy_cluster import toy_plan
 ITERATIONS = 12
 
 
-def epoch(number: int, iteration: int, staggered: bool = False, skipped: bool = False, seated: bool = True) -> Epoch:
+def epoch(
+    number: int,
+    iteration: int,
+    staggered: bool = False,
+    not_finite: frozenset[int] = frozenset(),
+    seated: bool = True,
+) -> Epoch:
     """One of a job of two peers, the second of whom is the worker, or the first alone."""
     plan = canonical(toy_plan(1, 2, 2, staggered)).decode()
     seats = tuple(RankAssignment(name, name, "store:1") for name in (("0/0", "1/0") if seated else ("0/0",)))
-    return Epoch(number, iteration, skipped, ITERATIONS - 1, plan, seats, nothing_committed=iteration == 0)
+    terms = terms_of(iteration - 1, not_finite) if iteration else None
+    taken = len({*range(iteration)} - not_finite)
+    return Epoch(
+        *(number, iteration, iteration - 1 in not_finite, ITERATIONS - 1, plan, seats),
+        nothing_committed=iteration == 0,
+        terms=terms,
+        taken=taken,
+    )
+
+
+def terms_of(iteration: int, not_finite: frozenset[int] = frozenset()) -> StepTerms:
+    """Of the iteration's step: one that counts micro-batches, and nothing is clipped."""
+    return StepTerms(4.0, None, len({*range(iteration)} - not_finite))
+
+
+def commit(number: int, iteration: int, not_finite: frozenset[int] = frozenset(), **more: Any) -> Commit:
+    """That of an iteration."""
+    terms, last = terms_of(iteration, not_finite), more.pop("last", ITERATIONS - 1)
+    return Commit(number, iteration, iteration in not_finite, last, terms=terms, **more)
 
 
 @dataclass
@@ -85,8 +111,9 @@ class Shell:
         match action:
             case Listen():
                 result = message
-            case TakeStep(iteration, can_be_undone):
+            case TakeStep(iteration, can_be_undone, terms):
                 assert self.reduced == iteration, "these gradients are not there"
+                assert terms == StepTerms(4.0, None, len(self.state))
                 self.kept = [*self.state] if can_be_undone else self.kept
                 self.state.append(iteration)
                 self.reduced = None
@@ -145,9 +172,8 @@ class Coordinator:
     def announce(self) -> None:
         """Another epoch, in which there is mostly a place."""
         self._number += 1
-        skipped = self.committed in self._skipped
         is_seated = self._chance.random() < 0.9
-        self.mail.append(epoch(self._number, self.committed + 1, self._staggered, skipped, is_seated))
+        self.mail.append(epoch(self._number, self.committed + 1, self._staggered, self._skipped, is_seated))
 
     def may_commit(self, votes: list[tuple[int, int]]) -> bool:
         """Whether the worker, and with it everybody, has voted on the next iteration."""
@@ -158,7 +184,7 @@ class Coordinator:
         self.committed += 1
         skip = self.committed in self._skipped
         if self._chance.random() < 0.9:
-            self.mail.append(Commit(self._number, self.committed, skip, ITERATIONS - 1))
+            self.mail.append(commit(self._number, self.committed, self._skipped))
         if skip and self._staggered:
             self.announce()
 
@@ -236,7 +262,7 @@ def test_a_worker_that_missed_a_commit_catches_up_with_the_next() -> None:
     shell.hear(epoch(1, 0, staggered=True))
     while shell.votes() != [(1, 0), (1, 1)]:
         shell.do()
-    shell.hear(Commit(1, 1, last=ITERATIONS - 1))
+    shell.hear(commit(1, 1))
     assert shell.state == [0, 1]
     shell.until(ReduceGradients)
     assert (shell.did[-1], shell.rules.action) == (FlushMessages(but_last=True), ReduceGradients(2))
@@ -247,9 +273,9 @@ def test_a_commit_of_another_epoch_or_of_nothing_that_was_voted_on_does_not_coun
     shell = Shell()
     shell.hear(epoch(3, 0))
     shell.until(Listen)
-    shell.hear(Commit(2, 0, last=9), Commit(3, 1, last=9), Commit(4, 0, last=9))
+    shell.hear(commit(2, 0), commit(3, 1), commit(4, 0))
     assert (shell.state, shell.rules.committed) == ([], -1)
-    shell.hear(Commit(3, 0, last=9), Commit(3, 0, last=9))
+    shell.hear(commit(3, 0), commit(3, 0))
     assert (shell.state, shell.rules.committed) == ([0], 0)
 
 
@@ -263,12 +289,13 @@ def test_the_course_of_an_epoch() -> None:
     second = replace(epoch(2, 0), last=1, examine=((0, 1),))
     shell.hear(second)
     shell.until(Listen)
-    shell.hear(Commit(2, 0, last=1, save="folder", savers=(Saver("1/0", (0, 1)),)))
+    shell.hear(commit(2, 0, last=1, save="folder", savers=(Saver("1/0", (0, 1)),)))
     shell.until(Listen)
-    shell.hear(Commit(2, 1, skip=True, last=1))
+    shell.hear(commit(2, 1, frozenset({1}), last=1))
     shell.until(Listen)
     shell.hear(Halt(2, True, None, (), "over"), End(5, "over"))
-    iterate = [ReduceGradients(0), Listen(), TakeStep(0, False), SavePart("folder", 1, (0, 1)), FlushMessages(False)]
+    step = TakeStep(0, False, terms_of(0))
+    iterate = [ReduceGradients(0), Listen(), step, SavePart("folder", 1, (0, 1)), FlushMessages(False)]
     assert shell.did == [
         *(Listen(), EnterEpoch(second), Connect(second, 1), CopyState(second, 1)),
         *(ExamineGroups(second, 1), *iterate, ReduceGradients(1), Listen(), FlushMessages(False)),
@@ -295,8 +322,8 @@ def test_who_loses_touch_says_with_whom_and_leaves() -> None:
     shell.hear(epoch(1, 0, staggered=True))
     while shell.votes() != [(1, 0), (1, 1)]:
         shell.do()
-    shell.hear(Commit(1, 0, last=ITERATIONS - 1))
+    shell.hear(commit(1, 0))
     assert isinstance(shell.rules.action, FlushMessages)
     shell.rules.lose_touch("connection closed")
-    shell.hear(Commit(1, 1, last=ITERATIONS - 1))
+    shell.hear(commit(1, 1))
     assert shell.state == [0, 1]

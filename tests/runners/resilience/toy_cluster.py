@@ -2,7 +2,9 @@
 
 A toy worker has two threads, as a real one: one reads what the coordinator says, the other trains, as its rules
 (worker_rules.py) want it and when the test's random generator says so. It keeps no tensors but, for each of its layers,
-the list of iterations whose optimizer step it has taken, which all who hold a layer must agree on.
+the list of the optimizer's steps that it has taken, which all who hold a layer must agree on: of which iteration, by
+how much (what the gradients were divided and multiplied by), and of which number. Its gradients are of the state that
+it has when it computes them, and a step of gradients of another state fails.
 
 Its training thread may hang while its process lives: then it says where it is when it is asked, or nothing at all. Who
 waits in vain complains at times; whoever complains leaves its epoch, and others miss it.
@@ -10,6 +12,7 @@ waits in vain complains at times; whoever complains leaves its epoch, and others
 
 import random
 from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -34,7 +37,7 @@ from rtk.runners.resilience.events import (
     encode_event,
     planned,
 )
-from rtk.runners.resilience.membership import layers_at
+from rtk.runners.resilience.membership import layers_at, live_places
 from rtk.runners.resilience.protocol import (
     Copy,
     End,
@@ -44,12 +47,14 @@ from rtk.runners.resilience.protocol import (
     Inquiry,
     Job,
     Leaving,
+    MicrobatchLoss,
     Published,
     RankAssignment,
     Ready,
     Refused,
     Returning,
     Saved,
+    StepTerms,
     Vote,
     Whereabouts,
 )
@@ -59,6 +64,7 @@ from rtk.runners.resilience.worker_rules import (
     Connect,
     CopyState,
     EnterEpoch,
+    EvaluateModel,
     ExamineGroups,
     JointAction,
     LeaveGroups,
@@ -194,6 +200,48 @@ def unlike_plan(layers: int, sizes: list[int], microbatches: int, chance: random
     return Plan(Planner("toy", "1", {}), tuple(templates), tuple(pipelines), "synchronous", tuple(workers))
 
 
+@dataclass(frozen=True)
+class ToyStep:
+    """One that is taken.
+
+    Attributes:
+        iteration: whose gradients they are.
+        number: how many were taken before it.
+        count: what the gradients are divided by.
+        scale: what they are multiplied by, so that they are clipped.
+    """
+
+    iteration: int
+    number: int
+    count: float
+    scale: float
+
+
+State = dict[int, list[ToyStep]]  # the steps of each layer
+
+
+@dataclass(frozen=True)
+class ToyTraining:
+    """What is trained.
+
+    Attributes:
+        counts: what the loss of each micro-batch counts, by iteration; in others, 1.
+        norms: of the divided gradients, by iteration; in others, small.
+        clip_norm: to which they are clipped.
+        evaluates: before which iterations there is an evaluation.
+        evaluates_last: whether there is one after the last.
+    """
+
+    counts: Mapping[int, float] = field(default_factory=dict)
+    norms: Mapping[int, float] = field(default_factory=dict)
+    clip_norm: float | None = None
+    evaluates: frozenset[int] = frozenset()
+    evaluates_last: bool = False
+
+
+SMALL_NORM = 0.125
+
+
 @dataclass
 class ToyWorker:
     """One process."""
@@ -205,15 +253,17 @@ class ToyWorker:
     heard: deque[Any] = field(default_factory=deque)  # read from it, and not yet taken by the training thread
     outbox: deque[Any] = field(default_factory=deque)
     unanswered: Unanswered = field(default_factory=Unanswered)
-    state: dict[int, list[int]] | None = None
-    kept: dict[int, list[int]] = field(default_factory=dict)  # before the last step
+    training: ToyTraining = ToyTraining()
+    state: State | None = None
+    kept: State = field(default_factory=dict)  # before the last step
+    basis: State = field(default_factory=dict)  # the state that its gradients are of
     groups: Epoch | None = None  # the epoch whose groups it is in, or forms
     ended: End | None = None
     refused: bool = False
     hangs: Hang | None = None
 
     def __post_init__(self) -> None:
-        self.rules = WorkerRules(self.name)
+        self.rules = WorkerRules(self.name, self.training.clip_norm, self.training.evaluates.__contains__)
 
     @property
     def epoch(self) -> Epoch | None:
@@ -236,7 +286,7 @@ class ToyWorker:
     def in_iteration(self) -> int:
         """Which one it executes, or has voted on last."""
         action = self.rules.action
-        return action.iteration if isinstance(action, ReduceGradients) else self.rules.voted
+        return action.iteration if isinstance(action, ReduceGradients | EvaluateModel) else self.rules.voted
 
     @property
     def is_called_away(self) -> bool:
@@ -255,8 +305,9 @@ class ToyCluster:
         timers_are_slow: bool = False,
         regroups: bool = False,
         networks: int = 0,
+        training: ToyTraining = ToyTraining(),
     ) -> None:
-        self.job, self.rng, self.not_finite = job, rng, not_finite
+        self.job, self.rng, self.not_finite, self.training = job, rng, not_finite, training
         self.timers_are_slow = timers_are_slow
         self.others = tuple(f"store:{number}" for number in range(networks))  # of every worker
         self.rules = CoordinatorRules(job)
@@ -271,7 +322,7 @@ class ToyCluster:
         self.is_down = False
         self.replan: Replan = Regrouping(job.plan) if regroups else Rerouting(job.plan)
         self.examined: list[tuple[int, str]] = []  # in which epoch, who
-        self.mail: dict[tuple[int, Copy], dict[int, list[int]]] = {}
+        self.mail: dict[tuple[int, Copy], State] = {}
         for worker in job.plan.live_workers():
             self.start(worker.name)
 
@@ -280,7 +331,7 @@ class ToyCluster:
     def start(self, name: str, not_before: int = 0) -> ToyWorker:
         """A new process says hello."""
         self.connections += 1
-        worker = ToyWorker(name, self.connections)
+        worker = ToyWorker(name, self.connections, training=self.training)
         worker.outbox.append(self._hello(worker, not_before, None))
         self.workers.append(worker)
         return worker
@@ -413,7 +464,8 @@ class ToyCluster:
 
     def _hello(self, worker: ToyWorker, not_before: int, returning: Returning | None) -> Hello:
         plan = digest(self.job.plan)
-        return Hello("", worker.name, "store:1", plan, {}, 0, not_before, returning, self.others)
+        evaluates = self.training.evaluates_last
+        return Hello("", worker.name, "store:1", plan, {}, 0, not_before, returning, self.others, evaluates=evaluates)
 
     def _hear(self, worker: ToyWorker) -> None:
         message = worker.outbox.popleft()
@@ -511,7 +563,7 @@ class ToyCluster:
             case ExamineGroups(epoch, rank):
                 suspects = {one for group in epoch.examine if rank in group for one in group}
                 return all(self._is_ready(epoch.seats[one], epoch) for one in suspects)
-            case ReduceGradients(iteration):  # all come as far
+            case ReduceGradients(iteration) | EvaluateModel(iteration):  # all come as far
                 assert worker.groups is not None
                 others = [self._seated(seat, worker.groups) for seat in worker.groups.seats]
                 return all(other is not None and other.in_iteration >= iteration for other in others)
@@ -542,6 +594,8 @@ class ToyCluster:
                 worker.rules.go_on()
             case ReduceGradients(iteration):
                 worker.rules.go_on(self._reduced(worker, iteration))
+            case EvaluateModel(iteration):
+                worker.rules.go_on((self._evaluated(worker, iteration), 0.25))
             case _:
                 worker.rules.go_on()
         self._carry_on(worker)
@@ -566,13 +620,14 @@ class ToyCluster:
             case LeaveGroups():
                 worker.groups = None
             case UndoStep():
-                worker.state = {layer: list(steps) for layer, steps in worker.kept.items()}
-            case TakeStep(iteration, can_be_undone):
+                worker.state = copy_of(worker.kept)
+            case TakeStep(iteration, can_be_undone, terms):
                 assert worker.state is not None
+                assert worker.state == worker.basis, "these gradients are of another state"
                 if can_be_undone:
-                    worker.kept = {layer: list(steps) for layer, steps in worker.state.items()}
+                    worker.kept = copy_of(worker.state)
                 for steps in worker.state.values():
-                    steps.append(iteration)
+                    steps.append(step_of(iteration, terms, self.training.clip_norm))
             case SavePart(_, iteration, layers):
                 is_held = worker.state is not None and set(range(*layers)) <= set(worker.state)
                 part = CheckpointFile(f"layers-{layers[0]}", layers, "0", 1.0)
@@ -591,7 +646,7 @@ class ToyCluster:
             # One that has gone over to another stage already, and could not yet say so, has nothing to send.
             held = worker.state or {}
             if copy.source == action.rank and set(range(*copy.layers)) <= set(held):
-                self.mail[action.epoch.epoch, copy] = {layer: list(held[layer]) for layer in range(*copy.layers)}
+                self.mail[action.epoch.epoch, copy] = copy_of({layer: held[layer] for layer in range(*copy.layers)})
 
     def _state_taken(self, worker: ToyWorker, epoch: Epoch) -> Ready:
         """What it has of its layers, and the rest from the mail."""
@@ -601,7 +656,7 @@ class ToyCluster:
             own = {layer: [] for layer in range(*wanted)}
         for copy in epoch.copies:
             if copy.target == worker.rules.rank:
-                own |= self.mail[epoch.epoch, copy]
+                own |= copy_of(self.mail[epoch.epoch, copy])
         worker.state = {layer: own[layer] for layer in range(*wanted)}
         return Ready(epoch.epoch, wanted)
 
@@ -611,6 +666,44 @@ class ToyCluster:
         mine = next(w for w in plan.workers if (w.pipeline, w.stage) == place)
         numbers = [plan.microbatch_offset(op.pipeline) + op.microbatch for op in mine.operations() if op.kind == "B"]
         is_last = place[1] == len(plan.template_of(place[0]).stages) - 1
-        losses = tuple((n, 0.5) for n in numbers) if is_last else ()
+        each = self.training.counts.get(iteration, 1.0)
+        losses = tuple((n, 0.5 * each, each) for n in numbers) if is_last else ()
         is_finite = not (iteration in self.not_finite and is_last)
-        return Vote(worker.epoch.epoch, iteration, is_finite, tuple(numbers), losses)
+        worker.basis = copy_of(worker.state or {})
+        norms = tuple((layer, self._square(worker, iteration)) for layer in self._first_held(worker))
+        return Vote(worker.epoch.epoch, iteration, is_finite, tuple(numbers), losses, norms=norms)
+
+    def _first_held(self, worker: ToyWorker) -> Iterator[int]:
+        """Its layers that no worker of a lower rank holds."""
+        places = live_places(worker.plan)
+        assert worker.place is not None
+        below = [layers_at(worker.plan, place) for place in places[: places.index(worker.place)]]
+        held = range(*layers_at(worker.plan, worker.place))
+        return (layer for layer in held if not any(first <= layer < stop for first, stop in below))
+
+    def _square(self, worker: ToyWorker, iteration: int) -> float:
+        """One layer's share of what the norm is to be."""
+        layers = worker.plan.templates[0].stages[-1].layers[1]
+        count = self.training.counts.get(iteration, 1.0) * worker.plan.total_microbatches()
+        return (self.training.norms.get(iteration, SMALL_NORM) * count) ** 2 / layers
+
+    def _evaluated(self, worker: ToyWorker, iteration: int) -> tuple[MicrobatchLoss, ...]:
+        """At a last stage, of its micro-batches: how many steps the state has seen."""
+        plan, place = worker.plan, worker.place
+        assert place is not None and worker.state is not None
+        last = len(plan.template_of(place[0]).stages) - 1
+        mine = next(w for w in plan.workers if (w.pipeline, w.stage) == place)
+        numbers = [plan.microbatch_offset(op.pipeline) + op.microbatch for op in mine.operations() if op.kind == "F"]
+        steps = float(len(next(iter(worker.state.values()))))
+        return tuple((n, steps, 1.0) for n in numbers) if place[1] == last else ()
+
+
+def copy_of(state: State) -> State:
+    """A state of its own."""
+    return {layer: list(steps) for layer, steps in state.items()}
+
+
+def step_of(iteration: int, terms: StepTerms, clip_norm: float | None) -> ToyStep:
+    """The step of an iteration's gradients by these terms, as an optimizer takes it."""
+    scale = 1.0 if clip_norm is None or terms.norm is None else min(1.0, clip_norm / terms.norm)
+    return ToyStep(iteration, terms.taken, terms.count, round(scale, 9))

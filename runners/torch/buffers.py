@@ -1,0 +1,128 @@
+"""A stage's buffers, such as a batch norm's running mean: F changes them, and so they count only once a step is taken.
+
+What an iteration has made of them that is interrupted, or committed without a step, is taken back. Workers of one stage
+see other micro-batches, and so other buffers: these go with the gradients into the sum over all of the stage, and come
+back equal before each step. So whoever joins, or saves a checkpoint, has what all have.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import nn
+
+from .gradients import FlatGradients
+
+# What peers see differently: the lowest live peer's values are taken, or the mean over all of them.
+SharedBuffers = Literal["lowest", "mean"]
+
+
+class StageBuffers:
+    """The buffers of a stage, as of the last step and as of now.
+
+    Args:
+        layers: the stage's.
+        gradients: the stage's, with whose sums the persistent ones travel.
+        shared: which values count where peers have different ones; of integers always the lowest peer's.
+    """
+
+    def __init__(self, layers: nn.ModuleList, gradients: FlatGradients, shared: SharedBuffers = "lowest") -> None:
+        self._places = [
+            (module, name) for module in layers.modules() for name, _ in module.named_buffers(recurse=False)
+        ]
+        self._gradients = gradients
+        self._is_mean = shared == "mean"
+        self._before: list[torch.Tensor] = []
+        self._is_begun = False
+        self._kept: tuple[list[torch.Tensor], list[torch.Tensor], bool] | None = None
+        self._summed: set[int] = set()  # layers of the stage that have gone into sums
+
+    def begin(self) -> None:
+        """An iteration begins; if the one before ended without a step, its traces are gone."""
+        self.reset()
+        self._before = _copied(self._now(), self._before)
+        self._is_begun = True
+
+    def reset(self) -> None:
+        """Take back what an iteration has changed since it began, unless a step was taken."""
+        if self._is_begun:
+            _write(self._places, self._before)
+        self._is_begun = False
+        self._summed.clear()
+
+    def commit(self) -> None:
+        """The step is being taken: what this iteration has made of the buffers counts, the peers' part included."""
+        for place in sorted(self._summed):
+            for module, name, view in self._gradients.buffer_views[place]:
+                self._take(module, name, view)
+        self._summed.clear()
+        self._is_begun = False
+
+    def share(self, place: int, peers: int, is_lowest: bool) -> None:
+        """Put the buffers of a layer where the sum over gradients takes them, which is to follow.
+
+        Args:
+            place: of the layer in the stage, from 0.
+            peers: how many workers sum.
+            is_lowest: whether this one is the lowest of them.
+        """
+        for module, name, view in self._gradients.buffer_views[place]:
+            value = getattr(module, name).detach()
+            is_mean = self._is_mean and value.is_floating_point()
+            if not value.is_floating_point():
+                # A difference is small, and so exact in the gradients' type. Before, all peers had the same.
+                value = value.long() - self._value_before(module, name).long()
+            if is_mean:
+                view.copy_(value.reshape(-1)).div_(peers)
+            elif is_lowest:
+                view.copy_(value.reshape(-1))
+            else:
+                view.zero_()
+        self._summed.add(place)
+
+    def keep(self) -> None:
+        """Remember all of this for `restore`."""
+        now, before, _ = self._kept or ([], [], False)
+        self._kept = _copied(self._now(), now), _copied(self._before, before), self._is_begun
+
+    def restore(self) -> None:
+        """Have the buffers as at `keep`, and be in the iteration that was under way then."""
+        assert self._kept is not None
+        now, before, self._is_begun = self._kept
+        _write(self._places, now)
+        self._before = _copied(before, self._before)
+
+    def _take(self, module: nn.Module, name: str, view: torch.Tensor) -> None:
+        buffer = getattr(module, name).detach()
+        if buffer.is_floating_point():
+            buffer.copy_(view.view_as(buffer))
+        else:
+            buffer.copy_(self._value_before(module, name).long() + view.view_as(buffer).long())
+
+    def _value_before(self, module: nn.Module, name: str) -> torch.Tensor:
+        return self._before[self._places.index((module, name))]
+
+    def _now(self) -> list[torch.Tensor]:
+        return [getattr(module, name).detach() for module, name in self._places]
+
+
+def _copied(values: Sequence[torch.Tensor], into: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies, in the memory of `into` where that is like them."""
+    if [_kind(value) for value in values] != [_kind(value) for value in into]:
+        return [value.clone() for value in values]
+    if into:
+        torch._foreach_copy_(list(into), list(values))
+    return list(into)
+
+
+def _write(places: Sequence[tuple[nn.Module, str]], values: Sequence[torch.Tensor]) -> None:
+    for (module, name), value in zip(places, values, strict=True):
+        now = getattr(module, name)
+        if now is not None and _kind(now) == _kind(value):
+            now.detach().copy_(value)
+        else:  # a layer has put another one in its place
+            module._buffers[name] = value.clone()
+
+
+def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return tensor.shape, tensor.dtype, tensor.device

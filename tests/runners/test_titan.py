@@ -1,0 +1,303 @@
+"""torchtitan's own trainer, as released, over plans of rtk: equal to torch's own runtime under it.
+
+The file is also the program of one rank, which trains the same model several times. torchtitan is no part of the test
+environment, for it brings a hundred packages: `.ci/run` makes it one of its own, and elsewhere this is skipped.
+"""
+
+import importlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed
+
+from rtk.planners.pipeline import plan_pipeline
+from rtk.planners.plain.slipstream import plan_slipstream
+from rtk.planners.shape import Shape
+from rtk.runners.torch.titan import pipelining_fn
+from rtk.runners.torch_csv import to_torch_csv, torchtitan_parallelism
+from rtk.schemas.documents import read_document, write_document
+from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.orders import Schedule
+from rtk.schemas.plan import Plan
+from rtk.schemas.profile import Layer, LayerCost, Profile
+
+if __name__ != "worker":
+    from ..warm import fork
+
+STAGES, MICROBATCHES, ROWS, LENGTH, STEPS = 2, 4, 1, 16, 3
+BLOCKS = 6  # of torchtitan's debug model
+PROFILE = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(BLOCKS + 2)))
+DEADLINE_S = 90.0
+
+
+def make_plan(schedule: Schedule, pipelines: int = 1) -> Plan:
+    """Two stages."""
+    return plan_pipeline(PROFILE, Shape(STAGES, pipelines, MICROBATCHES), schedule)
+
+
+def let_torchtitan_run_on_cpus() -> None:
+    """What torchtitan 0.3.0 wants of a GPU, or of a nightly torch."""
+    nothing = SimpleNamespace(
+        **dict.fromkeys(("set_device", "reset_peak_memory_stats", "empty_cache", "synchronize"), lambda *_, **__: None),
+        device_count=lambda: 1,
+        current_device=lambda: 0,
+        get_device_name=lambda *_: "cpu",
+        get_device_properties=lambda *_: SimpleNamespace(total_memory=2**30, name="cpu"),
+        memory_stats=lambda *_: {},
+    )
+    torch._utils._get_available_device_type = lambda: "cpu"
+    torch._utils._get_device_module = lambda _: nothing  # type: ignore[assignment]
+    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+    utils: Any = importlib.import_module("torchtitan.distributed.utils")
+    attention: Any = importlib.import_module("torchtitan.models.common.attention")
+    utils.set_pg_timeouts = lambda **_: None  # a barrier that gloo refuses, and a function that torch 2.13 lacks
+
+    def dense(
+        _: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, attention_masks: Any, **__: Any
+    ) -> torch.Tensor:
+        """FlexAttention cannot go backward on a CPU: the same mask, dense."""
+        batch, queries, keys = (torch.arange(n) for n in (q.shape[0], q.shape[1], k.shape[1]))
+        mask = attention_masks.mask_mod(
+            batch[:, None, None], torch.tensor(0), queries[None, :, None], keys[None, None, :]
+        )
+        q, k, v = (one.transpose(1, 2) for one in (q, k, v))
+        found = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None])
+        return found.transpose(1, 2)
+
+    attention.FlexAttention.forward = dense
+
+    def step(self: Any, **given: Any) -> None:
+        """By micro-batches, which a later torch takes in `step`."""
+        for stage in self._stages:
+            stage.has_backward = True
+            stage.clear_runtime_states()
+        self._step_microbatches(**given)
+
+    _PipelineScheduleRuntime.step = step  # type: ignore[method-assign,assignment]
+
+
+def trainer_config(parallelism: dict[str, Any], pipelining: Any, folder: str) -> Any:
+    """A trainer of the debug Llama on tokens made here, two documents a row."""
+    titan: Any = SimpleNamespace(
+        **{
+            name.rpartition(".")[2]: importlib.import_module(f"torchtitan.{name}")
+            for name in ("trainer", "config", "models.llama3", "components.loss", "components.dataloader")
+        },
+        tokens=importlib.import_module("torchtitan.components.tokenizer"),
+        optimizers=importlib.import_module("torchtitan.components.optimizer"),
+    )
+
+    class Tokens(titan.dataloader.BaseDataLoader):  # type: ignore[misc]
+        @dataclass(kw_only=True, slots=True)
+        class Config(titan.dataloader.BaseDataLoader.Config):  # type: ignore[misc]
+            pass
+
+        def __init__(self, config: Any, *, dp_rank: int, local_batch_size: int, seq_len: int, **_: Any) -> None:
+            self.generator = torch.Generator().manual_seed(1 + dp_rank)
+            self.shape = local_batch_size, seq_len + 1
+
+        def __iter__(self) -> Iterator[Any]:
+            while True:
+                row = torch.randint(0, 2048, self.shape, generator=self.generator)
+                labels = row[:, 1:].clone()
+                labels[:, : int(row[0, 0]) % 8] = -100  # unlike numbers of tokens that count
+                first = 5 + int(row[0, 1]) % 6
+                positions = torch.cat([torch.arange(first), torch.arange(LENGTH - first)]).expand(labels.shape)
+                yield {"input": row[:, :-1], "positions": positions}, labels
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, _: dict[str, Any]) -> None:
+            pass
+
+    class Nothing(titan.tokens.BaseTokenizer):  # type: ignore[misc]
+        @dataclass(kw_only=True, slots=True)
+        class Config(titan.tokens.BaseTokenizer.Config):  # type: ignore[misc]
+            pass
+
+        def __init__(self, config: Any, **_: Any) -> None:
+            super().__init__()
+
+        encode = decode = get_vocab_size = lambda self: None
+
+    spec = titan.llama3.model_registry("debugmodel")
+    if pipelining is None:  # torch's runtime; without fully_shard, as under rtk
+        spec.parallelize_fn = lambda model, **_: model
+    else:
+        spec.pipelining_fn = pipelining
+    made = titan.trainer.Trainer.Config(
+        model_spec=spec,
+        dump_folder=folder,
+        tokenizer=Nothing.Config(),
+        dataloader=Tokens.Config(),
+        optimizer=titan.optimizers.default_adamw(lr=8e-4),
+        loss=titan.loss.CrossEntropyLoss.Config(),
+        training=titan.config.TrainingConfig(
+            local_batch_size=MICROBATCHES * ROWS,
+            seq_len=LENGTH,
+            steps=STEPS,
+            disable_cuda_graphs=True,
+            mixed_precision_param="float32",
+        ),
+        parallelism=titan.config.ParallelismConfig(pipeline_parallel_microbatch_size=ROWS, **parallelism),
+        activation_checkpoint=None,
+    )
+    made.lr_scheduler.warmup_steps = 1
+    made.metrics.log_freq = 1
+    made.debug.seed = 7
+    return made
+
+
+def train(parallelism: dict[str, Any], pipelining: Any, folder: str, accumulated: int) -> dict[str, Any]:
+    """The grad norms, losses and parameters of a run on this rank."""
+    config = trainer_config(parallelism, pipelining, folder)
+    config.training.global_batch_size = (
+        accumulated * MICROBATCHES * ROWS * parallelism["data_parallel_replicate_degree"]
+    )
+    trainer = importlib.import_module("torchtitan.trainer").Trainer(config)
+    found: dict[str, Any] = {"norms": [], "losses": []}
+
+    def log(step: int, loss: float, _: float, norm: float, **__: Any) -> None:
+        found["norms"].append(norm)
+        found["losses"].append(loss)
+
+    trainer.metrics_processor.log = log
+    steps = trainer.batch_generator(trainer.dataloader)
+    for trainer.step in range(1, STEPS + 1):
+        trainer.train_step(steps)
+    found["parameters"] = {name: p.detach() for name, p in trainer.model_parts[0].named_parameters()}
+    trainer.close()
+    distributed.destroy_process_group()
+    return found
+
+
+def run_rank(rank: int, folder: Path, cases: list[list[Any]]) -> None:
+    """Train once a case, on this rank."""
+    torch.set_num_threads(1)
+    torch._dynamo.config.disable = True  # it would take seconds to compile what makes the masks
+    let_torchtitan_run_on_cpus()
+    os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(STAGES)})
+    for case, (plan_file, is_ours, accumulated) in enumerate(cases):
+        meeting = f"file://{folder / f'store-{case}'}"
+        distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=STAGES)
+        plan = read_document(plan_file, Plan)
+        parallelism = torchtitan_parallelism(plan, f"{plan_file}.csv")
+        if is_ours:
+            parallelism = {**parallelism, "pipeline_parallel_schedule_csv": ""}
+        made = train(parallelism, pipelining_fn(plan_file) if is_ours else None, str(folder), accumulated)
+        torch.save(made, folder / f"{case}.{rank}")
+
+
+CASES: dict[str, tuple[Schedule, bool, int]] = {
+    "torch's": ("1f1b", False, 1),
+    "rtk's": ("zero-bubble", True, 1),
+    "torch's, accumulated": ("1f1b", False, 2),
+    "rtk's, accumulated": ("zero-bubble", True, 2),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What each rank found, by case."""
+    pytest.importorskip("torchtitan")
+    folder = tmp_path_factory.mktemp("titan")
+    cases = []
+    for schedule, is_ours, accumulated in CASES.values():
+        file, plan = folder / f"{schedule}.json", make_plan(schedule)
+        write_document(str(file), plan)
+        Path(f"{file}.csv").write_text(to_torch_csv(plan))
+        cases.append([str(file), is_ours, accumulated])
+    ranks = [fork(__file__, rank, folder, cases) for rank in range(STAGES)]
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        for rank in ranks:
+            rank.join(max(0.0, deadline - time.monotonic()))
+        assert [rank.exitcode for rank in ranks] == [0] * STAGES
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+    return {name: [torch.load(folder / f"{n}.{rank}") for rank in range(STAGES)] for n, name in enumerate(CASES)}
+
+
+@pytest.mark.parametrize(("accumulated", "tolerance"), [("", 1e-6), (", accumulated", 5e-6)])
+def test_a_plan_trains_as_torchs_own_runtime(
+    trained: dict[str, list[dict[str, Any]]], accumulated: str, tolerance: float
+) -> None:
+    """3 AdamW steps, clipped, of the debug Llama; documents by positions, ignored targets; a split backward pass.
+
+    Where gradients are accumulated over two calls a step, they are sums of other orders.
+    """
+    for theirs, ours in zip(trained[f"torch's{accumulated}"], trained[f"rtk's{accumulated}"], strict=True):
+        assert len(set(theirs["norms"])) == STEPS
+        assert ours["norms"] == pytest.approx(theirs["norms"], rel=1e-5)
+        assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-6)
+        assert ours["parameters"].keys() == theirs["parameters"].keys()
+        for name, value in theirs["parameters"].items():
+            torch.testing.assert_close(ours["parameters"][name], value, atol=tolerance, rtol=0)
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """What torchtitan's trainer gives a `pipelining_fn`, as far as it is looked at before the model is cut."""
+    given: dict[str, Any] = {
+        "pp": STAGES,
+        "dp_replicate": 2,
+        "blocks": BLOCKS,
+        "local_batch_size": MICROBATCHES * ROWS,
+        "mixed_precision_param": "float32",
+        "enable_cpu_offload": False,
+        **dict.fromkeys(("tp", "cp", "ep", "dp_shard"), 1),
+        **changes,
+    }
+    rest = dict.fromkeys(("compile_config", "ac_config", "dump_folder", "device", "parallelize_fn", "loss_fn"))
+    return {
+        "parallel_dims": SimpleNamespace(**given),
+        "training": SimpleNamespace(dtype="float32", **given),
+        "parallelism": SimpleNamespace(pipeline_parallel_microbatch_size=ROWS),
+        "model_config": SimpleNamespace(layers=range(given["blocks"])),
+        **rest,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"pp": 4}, "2 stages and 2 pipelines, the job 4 and 2"),
+        ({"dp_replicate": 1}, "2 stages and 2 pipelines, the job 2 and 1"),
+        ({"tp": 2}, "tensor_parallel_degree is 2"),
+        ({"cp": 2}, "context_parallel_degree is 2"),
+        ({"ep": 2}, "expert_parallel_degree is 2"),
+        ({"dp_shard": 2}, "data_parallel_shard_degree is 2"),
+        ({"local_batch_size": 6}, "have 4 micro-batches, the job's 6"),
+        ({"blocks": 5}, "the plan cuts 8 layers, the model has 7"),
+        ({"mixed_precision_param": "bfloat16"}, "computation in bfloat16 with parameters in float32"),
+        ({"enable_cpu_offload": True}, "offloading"),
+    ],
+)
+def test_settings_that_do_not_go_with_the_plan_are_refused(changes: dict[str, Any], words: str) -> None:
+    """Before anything is cut or connected, with the setting and what to set it to."""
+    with pytest.raises(InvalidInputError, match=words) as caught:
+        pipelining_fn(make_plan("1f1b", 2))(torch.nn.Identity(), **settings(**changes))
+    assert caught.value.where is not None
+    assert caught.value.fix is not None
+
+
+def test_orders_beyond_a_pipeline_are_refused(tmp_path: Path) -> None:
+    """The trainer gives each replica its own data only."""
+    plan = plan_slipstream(PROFILE, pp=STAGES, dp=2, microbatches=MICROBATCHES, failed=["1/1"])
+    write_document(str(tmp_path / "plan.json"), plan)
+    with pytest.raises(InvalidInputError, match="of another pipeline"):
+        pipelining_fn(str(tmp_path / "plan.json"))(torch.nn.Identity(), **settings())
+
+
+if __name__ == "worker":
+    run_rank(*globals()["ARGUMENTS"])
