@@ -296,7 +296,7 @@ class TorchStage:
         for index, layer in enumerate(self.layers):
             if before_layer is not None:
                 before_layer(index)
-            value = layer(value, **self.named_inputs.of(index, named))
+            value = layer(value, **self.named_inputs.of(index, named)) if named else layer(value)
             check_output(value, layer, f"layer {index} of the stage")
         return value
 
