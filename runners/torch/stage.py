@@ -110,6 +110,7 @@ class TorchStage:
     Attributes:
         added: what `add_loss` added in the last F, detached, in float64; None where it did not, or the stage has a
             loss, which contains it.
+        does_count: whether the loss has said how much it counts; False before it was first asked.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class TorchStage:
     ) -> None:
         self.layers = nn.ModuleList(layers)
         self.loss = loss
+        self.does_count = False
         self.added: torch.Tensor | None = None
         self.named_inputs = NamedInputs(layers)
         self._precision = precision
@@ -194,7 +196,9 @@ class TorchStage:
             # What is sent lies in one piece.
             given = on_tensors(lambda one: one.detach().contiguous(), output)
             if self.loss is not None and target is not None:
-                output, count = loss_and_count(self.loss(output, target))
+                told = self.loss(output, target)
+                self.does_count = isinstance(told, tuple)
+                output, count = loss_and_count(told)
                 for one in added.losses:
                     output = output + one
                 given = torch.stack([output.detach().reshape(()).double(), count.to(output.device)])
