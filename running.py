@@ -4,23 +4,25 @@ It stands at the root because it hands the runners' coordinator the planners' an
 their workers the profilers' models.
 """
 
+import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from .planners.recovery.answers import PolicyName, answers_if_any, remedies_of
 from .planners.recovery.escalation import escalating
-from .runners.processes import keep_one_arena
+from .runners.processes import die_with_launcher, keep_one_arena
 from .runners.training import JobConfig, TrainingConfig, require_script, training_of
 from .schemas.errors import InvalidInputError, require_package
 from .schemas.text import known
 
 if TYPE_CHECKING:
+    from .runners.log_writers import LogWriter
     from .runners.resilience.controller import JobController, LocalJob
     from .runners.resilience.events import Announcement
     from .runners.resilience.server import Server
     from .runners.torch.task import Task
-    from .runners.torch.worker import PlainJob
     from .schemas.pace import PaceReport
     from .schemas.plan import Plan
     from .schemas.protocols import Answers, Monitor
@@ -144,8 +146,9 @@ def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: S
     try:
         from .training import Training
 
-        controller, feed = controller_of(plan, how), Training.of(training).load(plan)[1]
-        return LocalJob(controller, feed.tokens_of(plan), [*training.arguments(), *options], nursery)
+        controller, trained = controller_of(plan, how), Training.of(training)
+        feed = trained.load(plan)[1]
+        return LocalJob(controller, feed.tokens_of(plan), [*training.arguments(), *options], nursery, trained.logs())
     except BaseException:
         nursery.close()
         raise
@@ -210,39 +213,82 @@ def work(
         EndedError: the job failed.
     """
     keep_one_arena()
+    die_with_launcher()
+    import torch
+
     from .runners.torch.worker import be_worker, own_device
     from .training import Training, without_groups
 
-    def make_task(hostname: str) -> "Task":
-        return Training.of(training).task(
-            plan,
-            name,
-            secret=secret,
-            device=own_device(),
-            hostname=hostname,
-            others=others,
-            paced=training.paced,
-            transport=training.transport,
-        )
-
     with without_groups():
-        be_worker(make_task, addresses, patience_s, training.threads)
+        torch.set_num_threads(training.threads)
+        trained = Training.of(training)
+
+        def make_task(hostname: str) -> "Task":
+            return trained.task(
+                plan,
+                name,
+                secret=secret,
+                device=own_device(),
+                hostname=hostname,
+                others=others,
+                paced=training.paced,
+                transport=training.transport,
+            )
+
+        be_worker(make_task, addresses, patience_s, trained.explain)
 
 
-def plain_job(plan: "Plan", training: TrainingConfig) -> "PlainJob":
-    """One worker of a job without a coordinator: this process, which torchrun has started.
+def logs_of(script: str | None) -> "list[LogWriter]":
+    """What a script wants to be told of its job; nothing where there is no script.
 
     Raises:
-        InvalidInputError: the model or the data do not fit the plan.
+        InvalidInputError: as of `load_script`.
     """
-    import torch
+    if script is None:
+        return []
+    require_script(script)
+    require_package("torch")
+    from .training import load_script
 
-    from .runners.torch.worker import PlainJob, own_device
-    from .training import Training
+    return load_script(script).logs()
 
-    torch.set_num_threads(training.threads)
-    name = plan.live_workers()[0].name
-    task = Training.of(training).task(
-        plan, name, device=own_device(), paced=training.paced, transport=training.transport
-    )
-    return PlainJob(task)
+
+def supervise(
+    plan: "Plan",
+    training: TrainingConfig,
+    how: JobConfig,
+    name: str,
+    addresses: Sequence[str] = (),
+    secret: bytes | None = None,
+    *,
+    options: Sequence[str] = (),
+    announce: "Callable[[Announcement], None]" = lambda what: None,
+) -> int:
+    """Be what keeps one worker of a torchrun job going, and on rank 0 what leads the job, unless somebody else does.
+
+    Args:
+        plan: valid.
+        training: what is trained.
+        how: how the job is led.
+        name: of this rank's worker.
+        addresses: of the job's coordinator; none: rank 0 is it.
+        secret: the job's, where all ranks have been given it.
+        options: of the worker's command line, beside those of the training.
+        announce: hears of everything that happens, on rank 0 where that leads the job.
+
+    Returns:
+        The exit code of the job, or of the worker where the job could not begin.
+
+    Raises:
+        InvalidInputError: something does not fit the plan.
+        RuntimeFailedError: training could not go on, or the ranks do not find each other.
+    """
+    from .runners.nursery import Nursery
+    from .runners.torchrun import TorchrunRank
+
+    require_package("torch")
+    nursery = Nursery(OF_WORKERS)
+    with closing(nursery):
+        rank = TorchrunRank(plan, name, [*training.arguments(), *options], nursery, addresses, secret)
+        leads = not addresses and os.environ["RANK"] == "0"
+        return rank.lead(controller_of(plan, how), announce) if leads else rank.follow()

@@ -6,6 +6,7 @@ It stands at the root because it hands the runners' workers the profilers' model
 import copy
 import hashlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,10 +14,10 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args, runtime_checkable
 
 from .runners.program import Sending
-from .runners.training import TrainingConfig, sizes_of
+from .runners.training import EVAL_EVERY, Precision, TrainingConfig, sizes_of
 from .schemas.errors import InvalidInputError, RtkError
 from .schemas.profile import DataType, ModelForm, form_of
 from .schemas.text import with_article
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .profilers.models.model import Model
+    from .runners.log_writers import LogWriter
     from .runners.torch.data.provider import Provider
+    from .runners.torch.evaluation import HeldOut
     from .runners.torch.held_stage import OptimizerFactory
     from .runners.torch.stage import Loss
     from .runners.torch.task import Task
     from .schemas.plan import Plan
 
-Precision = Literal["fp32", "bf16", "bf16-autocast", "bf16-master"]
+Listener = Callable[[dict[str, Any]], Any]
 Buffers = Literal["lowest", "mean"]
 
 # What the parameters are made as for each; masters and casts are the stage's.
@@ -63,19 +66,31 @@ class NamedModel:
 
     Attributes:
         name: a preset, `file.py:factory`, or a config.json.
+        weights: of a Hugging Face model, as of `load_model`; None: those beside its config, if there are any.
+        random_weights: begin with random ones, whatever there is.
     """
 
     name: str
+    weights: str | None = None
+    random_weights: bool = False
 
     def load(self, microbatch_size: int | None, sequence_length: int | None, seed: int, form: ModelForm) -> "Model":
         """As `load_model`."""
         from .profilers.models.load import load_model
 
-        return load_model(self.name, microbatch_size, sequence_length, seed, form, filled=False)
+        chosen = {"weights": self.weights, "random_weights": self.random_weights}
+        return load_model(self.name, microbatch_size, sequence_length, seed, form, **chosen, filled=False)
 
     def settings(self) -> dict[str, Any]:
-        """The name."""
-        return {"model": self.name}
+        """The name, and what tells weights from others where there are some."""
+        from .profilers.analytic.configuration import is_config
+        from .profilers.models.weights import require_weights, weights_beside, weights_digest
+
+        told = {"model": self.name}
+        if self.random_weights or not is_config(self.name):
+            return told
+        found = weights_beside(Path(self.name)) if self.weights is None else require_weights(self.weights)
+        return told if found is None else {**told, "weights": weights_digest(found)}
 
 
 @dataclass(frozen=True)
@@ -91,6 +106,32 @@ class DataFiles:
     paths: Sequence[str] = ()
     dtype: str | None = None
     tokenizer: str | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model is evaluated on while it is trained, and when: before iterations, and after the last.
+
+    Attributes:
+        data: as of `Training`; rows come in the order of their numbers, the same ones each time.
+        every: iterations between two evaluations.
+        microbatches: of an evaluation; None: as many as an iteration has.
+        at_start: whether there is one before iteration 0.
+    """
+
+    data: Any
+    every: int
+    microbatches: int | None = None
+    at_start: bool = False
+
+    def __post_init__(self) -> None:
+        for name, number in (("every", self.every), ("microbatches", self.microbatches)):
+            if number is not None and not (isinstance(number, int) and number >= 1):
+                raise InvalidInputError(
+                    f"{number!r} is no number to evaluate by",
+                    where=f"Evaluation({name}=…)",
+                    fix="give a whole number from 1 on",
+                )
 
 
 class Training:
@@ -110,7 +151,7 @@ class Training:
         schedule: maps the number of steps taken to the factor of the learning rates.
         clip_norm: the largest norm of the gradients of all parameters together; None: they are not clipped.
         precision: of parameters and computation; None: as in the profile behind the plan.
-        evaluate: what is evaluated, and how often; None: nothing.
+        evaluate: an `Evaluation`: on what the model is evaluated, and when; None: it is not.
         collate: makes (inputs, targets), or (inputs, targets, kwargs), of the rows of a micro-batch; None: rows are
             such pairs, and torch's default_collate stacks them.
         loader_workers: processes of each worker that read rows ahead; 0: a thread does.
@@ -134,7 +175,7 @@ class Training:
         schedule: Callable[..., Any] | None = None,
         clip_norm: float | None = None,
         precision: Precision | None = None,
-        evaluate: Any = None,
+        evaluate: Evaluation | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         loader_workers: int = 0,
         cut: str | None = None,
@@ -156,14 +197,17 @@ class Training:
             raise _wrong("precision", f"{precision!r} is none", f"take one of {', '.join(get_args(Precision))}")
         if buffers not in get_args(Buffers):
             raise _wrong("buffers", f"{buffers!r} is no rule", f"take one of {', '.join(get_args(Buffers))}")
+        if evaluate is not None and not isinstance(evaluate, Evaluation):
+            raise _wrong("evaluate", f"{with_article(type(evaluate).__name__)} is no Evaluation", "give one")
         self.model, self.data, self.loss = model, data, loss
         self.microbatch_size, self.sequence_length = microbatch_size, sequence_length
         self.optimizer, self.schedule, self.clip_norm = optimizer, schedule, clip_norm
         self.precision, self.evaluate, self.collate = precision, evaluate, collate
         self.cut, self.seed, self.buffers, self.loader_workers = cut, seed, buffers, loader_workers
+        self.listeners: list[tuple[tuple[str, ...], Listener]] = []
         self.script: str | None = None
         self._files: dict[str, str] = {}
-        self._settings: dict[str, Any] | None = None
+        self._asked: TrainingConfig | None = None
 
     @classmethod
     def of(cls, asked: TrainingConfig) -> "Training":
@@ -172,25 +216,89 @@ class Training:
         Raises:
             InvalidInputError: the script cannot be executed, or holds no training, or several.
         """
-        import torch
+        from .runners.torch.named import schedule_of
 
         if asked.script is not None:
             return load_script(asked.script)
         training = cls(
-            model=NamedModel(asked.model),
-            data=DataFiles(tuple(asked.data or ())),
+            model=NamedModel(asked.model, asked.weights, asked.random_weights),
+            data=DataFiles(tuple(asked.data or ()), asked.data_dtype, asked.tokenizer),
             microbatch_size=asked.microbatch_size,
             sequence_length=asked.sequence_length,
-            optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=asked.learning_rate),
+            schedule=schedule_of(asked),
+            clip_norm=asked.clip_norm,
+            precision=asked.precision,
             seed=asked.seed,
+            evaluate=_evaluation_of(asked),
         )
-        training._settings = asked.settings()
+        training._asked = asked
         return training
+
+    def on(self, *events: str) -> Callable[[Listener], Listener]:
+        """Decorate a function that is told of events, as dicts with the fields of docs/resilience.md.
+
+        It is called beside the coordinator, in a thread of its own: it may take its time, and what it raises is said
+        once, and stops nothing.
+
+        Args:
+            events: their names, such as "iteration", "evaluation" or "failure"; none: all.
+
+        Raises:
+            InvalidInputError: there is no such event.
+        """
+        from .runners.listeners import require_events
+
+        require_events(events)
+
+        def listening(listener: Listener) -> Listener:
+            self.listeners.append((events, listener))
+            return listener
+
+        return listening
+
+    def logs(self) -> "list[LogWriter]":
+        """What tells the listeners of `on`, beside a coordinator; nothing where there are none."""
+        from .runners.listeners import Listeners
+
+        return [Listeners(self.listeners)] if self.listeners else []
+
+    def run(self) -> NoReturn:
+        """At the end of a script, under `if __name__ == "__main__"`: be `rtk run --script` of it, in this process.
+
+        The script's own arguments are those of `rtk run`; the plan may also come from RTK_PLAN, the coordinator from
+        RTK_COORDINATOR and RTK_SECRET, the place from RTK_WORKER, RANK or SLURM_PROCID.
+
+        Raises:
+            InvalidInputError: it is called while rtk executes the script, or by what is no script.
+        """
+        if _executing:
+            raise InvalidInputError(
+                "the script calls run() when it is imported",
+                fix='write `if __name__ == "__main__":` before it',
+            )
+        main = sys.modules["__main__"]
+        script = getattr(main, "__file__", None)
+        if script is None:
+            raise InvalidInputError(
+                "run() executes a script, and this is none",
+                where="Training.run",
+                fix="write it into a file; or train step by step: training.step(plan, iterations)",
+            )
+        if not any(one is self for one in vars(main).values()):
+            raise InvalidInputError(
+                "run() is for the training that the script itself holds",
+                where=script,
+                fix="name it at the script's top level: training = Training(…)",
+            )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        command = [sys.executable, "-m", "rtk.cli.main", "run", "--script", script, *sys.argv[1:]]
+        os.execv(sys.executable, command)
 
     def settings(self) -> dict[str, Any]:
         """What must be the same for all workers: who differs is refused, and told in what."""
-        if self._settings is not None:
-            return self._settings
+        if self._asked is not None:
+            return {**self._asked.settings(), **self.model.settings()}
         own = ("microbatch_size", "sequence_length", "clip_norm", "precision", "cut", "seed", "buffers")
         told = {name: getattr(self, name) for name in own}
         if isinstance(self.model, ModelSource):
@@ -198,8 +306,11 @@ class Training:
         return {**told, **self._files}
 
     def _told(self, data: "Provider") -> dict[str, Any]:
-        """What data say of themselves, where a script gives them; options name files."""
-        return {} if self._settings is not None else {f"data: {name}": one for name, one in data.fingerprint().items()}
+        """What data say of themselves; text of which bytes are the tokens is named by options, as ever."""
+        from .runners.torch.data.corpus import ByteCorpus
+
+        is_named = self._asked is not None and isinstance(data, ByteCorpus)
+        return {} if is_named else {"dataset": data.fingerprint()}
 
     def form(self, plan: "Plan") -> ModelForm:
         """In which form the layers are: as in the profile behind a plan, but for what the training says itself."""
@@ -265,13 +376,15 @@ class Training:
 
         return model_of(name, UserModel(modules, None, self.loss, None), size, length, form, example), data
 
-    def _provider(self, size: int, microbatches: int, length: int | None, vocabulary: int | None) -> "Provider":
-        """What gives the micro-batches."""
+    def _provider(
+        self, size: int, microbatches: int, length: int | None, vocabulary: int | None, held_out: Any = None
+    ) -> "Provider":
+        """What gives the micro-batches of training, or of held-out data."""
         from .runners.torch.data.feed import RowFeed
         from .runners.torch.data.opening import open_provider
         from .runners.torch.data.provider import HasBatches, OwnBatches, Provider
 
-        data = self.data
+        data, is_trained = (self.data, True) if held_out is None else (held_out, False)
         if isinstance(data, Provider):
             return data
         if isinstance(data, HasBatches):
@@ -282,9 +395,10 @@ class Training:
                 size,
                 microbatches,
                 seed=self.seed,
+                shuffle=is_trained,
                 collate=self.collate,
                 vocabulary=vocabulary,
-                loader_workers=self.loader_workers,
+                loader_workers=self.loader_workers if is_trained else 0,
             )
         if length is None:
             raise InvalidInputError(
@@ -302,7 +416,22 @@ class Training:
             dtype=data.dtype,
             tokenizer=data.tokenizer,
             vocabulary=vocabulary,
+            shuffle=is_trained,
         )
+
+    def _held_out(self, model: "Model", plan: "Plan") -> "tuple[HeldOut | None, dict[str, Any]]":
+        """What is evaluated on, and what must be the same of it for all workers."""
+        from .runners.torch.evaluation import HeldOut
+
+        asked = self.evaluate
+        if asked is None:
+            return None, {}
+        count = asked.microbatches or plan.total_microbatches()
+        sizes = model.microbatch_size, count, model.sequence_length
+        provider = self._provider(*sizes, model.vocabulary, asked.data)
+        told = {f"evaluate: {name}": one for name, one in provider.fingerprint().items()}
+        told |= {f"evaluate: {name}": getattr(asked, name) for name in ("every", "microbatches", "at_start")}
+        return HeldOut(provider.batch(0), count, asked.every, asked.at_start), told
 
     def _modules(self, name: str, form: ModelForm) -> "list[nn.Module]":
         """What the user has made: the layers, or the module that is to be cut alone."""
@@ -322,6 +451,27 @@ class Training:
         if form.cut is not None and not isinstance(made, nn.Module):
             raise _wrong("cut", f"{with_article(type(made).__name__)} has no modules to cut", "leave cut away")
         return layers_of(made, name) if form.cut is None else [made]
+
+    def explain(self, error: Exception) -> InvalidInputError | None:
+        """What is wrong with the training where its own code has raised an error; None where that may be the machine.
+
+        Args:
+            error: that a worker has met.
+        """
+        import torch
+
+        from .profilers.models.model import failed_in_file, line_in_file
+
+        file = self.script or (self.model.name.rpartition(":")[0] if isinstance(self.model, NamedModel) else "")
+        if isinstance(error, RtkError | OSError | MemoryError | torch.AcceleratorError | torch.OutOfMemoryError):
+            return None
+        if "backward through the graph a second time" in str(error):
+            return InvalidInputError(
+                "a layer or the loss calls backward(), and the passes backward are the plan's",
+                where=line_in_file(error, file) or file,
+                fix="return the loss, and leave backward(), step() and zero_grad() to rtk",
+            )
+        return failed_in_file("training fails", error, file) if file and line_in_file(error, file) else None
 
     def task(
         self,
@@ -345,21 +495,26 @@ class Training:
         Raises:
             InvalidInputError: the model or the data do not fit the plan.
         """
-        import torch
-
         from .runners.torch.task import Task
 
         model, data = self.load(plan)
+        evaluation, evaluated_on = self._held_out(model, plan)
+        data.start()  # there are no sockets yet
         made = [model.layers]
-        usual: OptimizerFactory = torch.optim.AdamW
         return Task(
             name=name,
             plan=plan,
             make_layers=lambda: made.pop() if made else self.load(plan, data)[0].layers,
             loss=model.loss if self.loss is None else self.loss,
-            optimizer=self.optimizer or usual,
+            optimizer=self._optimizer_for(model.layers),
             batch=data,
-            settings={**self.settings(), **self._told(data), "paced": paced, "transport": transport},
+            settings={
+                **self.settings(),
+                **self._told(data),
+                **evaluated_on,
+                "paced": paced,
+                "transport": transport,
+            },
             secret=secret,
             device=device,
             hostname=hostname,
@@ -367,9 +522,30 @@ class Training:
             paced=paced,
             seed=self.seed,
             transport=transport,
+            clip_norm=self.clip_norm,
+            evaluation=evaluation,
+            precision=self.precision or "fp32",
+            schedule=self.schedule,
+            buffers=self.buffers,
             fill=model.fill,
             names=model.names,
         )
+
+    def _optimizer_for(self, layers: "Sequence[nn.Module]") -> "OptimizerFactory":
+        import torch
+
+        from .runners.torch.named import optimizer_of
+
+        usual: OptimizerFactory = torch.optim.AdamW if self._asked is None else optimizer_of(self._asked, layers)
+        return self.optimizer or usual
+
+
+def _evaluation_of(asked: TrainingConfig) -> Evaluation | None:
+    """The evaluation that options ask for."""
+    if not asked.eval_data:
+        return None
+    data = DataFiles(tuple(asked.eval_data), asked.data_dtype, asked.tokenizer)
+    return Evaluation(data, asked.eval_every or EVAL_EVERY, asked.eval_microbatches)
 
 
 def _wrong(name: str, what: str, fix: str) -> InvalidInputError:

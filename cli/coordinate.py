@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runners.training import SECRET, sizes_of
-from ..running import controller_of
+from ..running import controller_of, logs_of
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.text import counted
 from .console import CommonOfEvents, grouped
@@ -33,6 +33,10 @@ def command(
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait until the coordinator that has the log is gone, then take over.")
     ] = False,
+    script: Annotated[
+        str | None,
+        typer.Option("--script", metavar="FILE", help="The workers' script, whose listeners hear of the job here."),
+    ] = None,
     *,
     how: LeadOptions,
     profile: ProfileOption = None,
@@ -46,6 +50,7 @@ def command(
     if standby and log is None:
         raise InvalidInputError("a standby waits for a log", where="--standby", fix="give --log FILE as well")
     read = read_valid_plan(plan, profile)
+    logs = logs_of(script)
     controller = controller_of(read, how)
     (host, port), secret = _listening(listen), _secret(secret_file)
     journal = controller.take_over(log, standby)
@@ -61,11 +66,14 @@ def command(
         remark(f"coordinating at {server.address}")
         remark(f"waiting for {workers}; start each, on any machine, with --worker k/i:")
         first = read.live_workers()[0].name
-        remark(f"  rtk run {plan} --model {model} --coordinator {server.address}{option} --worker {first}")
+        trained = f"--script {script}" if script else f"--model {model}"
+        remark(f"  rtk run {plan} {trained} --coordinator {server.address}{option} --worker {first}")
 
     with (
         saying_how_to_go_on(how.checkpoint),
-        RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics, log_to=how.log_to) as report,
+        RunReport(
+            facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics, log_to=how.log_to, logs=logs
+        ) as report,
     ):
         controller.lead(report.report, secret, journal, host, port, is_ready)
 

@@ -1,13 +1,14 @@
 """`rtk run`: a plan on real ranks."""
 
 import os
-from contextlib import nullcontext
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..runners.processes import arguments_of
 from ..runners.training import COORDINATOR, SECRET, JobConfig, TrainingConfig, first_beyond, name_of_rank, training_of
-from ..running import local_job, plain_job, work
+from ..running import local_job, logs_of, supervise, work
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.quantities import DURATION
@@ -16,12 +17,15 @@ from .options import InjectOptions, ProfileOption, TrainingOptions, read_valid_p
 from .run_output import RunFacts, RunReport, saying_how_to_go_on
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..runners.log_writers import LogWriter
     from ..schemas.plan import Plan
 
 
 @grouped
 def command(
-    plan: Annotated[str, typer.Argument(help="The plan; `-` is standard input.")],
+    plan: Annotated[str, typer.Argument(envvar="RTK_PLAN", help="The plan; `-` is standard input.")],
     asked: TrainingOptions,
     how: InjectOptions,
     coordinator: Annotated[
@@ -30,7 +34,9 @@ def command(
             "--coordinator", envvar=COORDINATOR, help="host:port of `rtk coordinate`, and of standbys: be its worker."
         ),
     ] = None,
-    worker: Annotated[str | None, typer.Option("--worker", help="Be this worker, k/i; else the RANK-th.")] = None,
+    worker: Annotated[
+        str | None, typer.Option("--worker", envvar="RTK_WORKER", help="Be this worker, k/i; else the RANK-th.")
+    ] = None,
     interface: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,64 +59,84 @@ def command(
 
     Started plainly: a coordinator in this process, and one worker process per live worker on this machine; a job that
     is saved to start again (--mitigate S4) does so once, with new processes. With --coordinator: one worker, whose
-    coordinator leads the job and alone decides on iterations, checkpoints and faults. Under torchrun without a
-    coordinator: one worker of a job that ends when one of them fails.
+    coordinator leads the job and alone decides on iterations, checkpoints and faults. Under torchrun: a supervisor,
+    which starts a worker, and another one when that dies; without --coordinator, rank 0's leads the job.
 
-    Data are bytes of text files, chosen by iteration and micro-batch and never by rank. With --json, one JSON line an
-    event.
+    Data are chosen by iteration and micro-batch and never by rank. With --json, one JSON line an event.
     """
-    is_worker = bool(coordinator) or "RANK" in os.environ
-    if is_worker and plan == STANDARD_STREAM:
+    is_alone = not coordinator and "RANK" not in os.environ
+    if not is_alone and plan == STANDARD_STREAM:
         raise InvalidInputError("every worker reads the plan by itself", where="PLAN", fix="give a file, not `-`")
     if interface and not coordinator:
         raise InvalidInputError(
             "only a coordinator's workers meet there", where="--interface", fix="give --coordinator"
         )
+    from ..runners.resilience.wire import secret_of
+    from ..runners.torchrun import is_rank, require_as_many
+
     trained = asked.settled()
+    is_supervisor = is_rank(bool(coordinator))
     read = read_valid_plan(plan, profile)
     training = training_of(read, trained, None if coordinator else how.iterations)
+    options = ["--debug"] if SETTINGS.debug else []
     if coordinator:
-        from ..runners.resilience.wire import secret_of
-
-        option = first_beyond(JobConfig(), how)
-        if option is not None:
-            raise InvalidInputError(
-                f"the coordinator decides on {option}, not its workers",
-                where=option,
-                fix="let `rtk run` lead its own job: no --coordinator"
-                if option == "--inject"
-                else "give it to rtk coordinate",
-            )
+        _refuse_what_a_coordinator_decides(how)
         name, secret, addresses = name_of_rank(read, worker), secret_of(secret_file), _addresses(coordinator)
+        if is_supervisor:
+            options += arguments_of({"--patience": f"{patience}s", "--interface": tuple(interface or ())})
+            sys.exit(supervise(read, training, how, name, addresses, secret, options=options))
         SETTINGS.trains = True
         work(read, training, name, addresses, secret, patience, interface or ())
-    elif is_worker:
-        option = first_beyond(
-            JobConfig(how.iterations, timeline=how.timeline, metrics=how.metrics, log_to=how.log_to), how
-        )
-        if option is not None:
+    elif is_supervisor:
+        require_as_many(read)
+        if how.inject is not None:
             raise InvalidInputError(
-                f"{option} needs a coordinator",
-                where=option,
-                fix="start `rtk coordinate`, and the workers with --coordinator",
+                "workers that torchrun starts play no faults: they are started again",
+                where="--inject",
+                fix="leave torchrun away: rtk run starts the workers of one machine itself",
             )
-        job = plain_job(read, training)
-        SETTINGS.trains = True
-        with _report(read, training, how, 0, common) if job.reports_loss else nullcontext() as report:
-            job.run(how.iterations, report.report if report else lambda what: None)
-        job.end(how.timeline)
+        name = name_of_rank(read, worker)
+        given = secret_of(secret_file) if secret_file or os.environ.get(SECRET) else None
+        if name != read.live_workers()[0].name:
+            sys.exit(supervise(read, training, how, name, secret=given, options=options))
+        logs = logs_of(training.script)
+        with saying_how_to_go_on(how.checkpoint), _report(read, training, how, None, common, logs) as report:
+            supervise(read, training, how, name, secret=given, options=options, announce=report.report)
     else:
-        local = local_job(read, training, how, ["--debug"] if SETTINGS.debug else [])
+        local = local_job(read, training, how, options)
         with (
             saying_how_to_go_on(how.checkpoint),
-            _report(read, training, how, local.tokens, common) as report,
+            _report(read, training, how, local.tokens, common, local.logs) as report,
         ):
             local.run(report.report)
 
 
-def _report(plan: "Plan", training: TrainingConfig, how: JobConfig, tokens: int, common: Common) -> RunReport:
+def _refuse_what_a_coordinator_decides(how: JobConfig) -> None:
+    option = first_beyond(JobConfig(), how)
+    if option is not None:
+        raise InvalidInputError(
+            f"the coordinator decides on {option}, not its workers",
+            where=option,
+            fix="let `rtk run` lead its own job: no --coordinator"
+            if option == "--inject"
+            else "give it to rtk coordinate",
+        )
+
+
+def _report(
+    plan: "Plan",
+    training: TrainingConfig,
+    how: JobConfig,
+    tokens: int | None,
+    common: Common,
+    logs: "Sequence[LogWriter]",
+) -> RunReport:
+    if tokens is None and training.microbatch_size and training.sequence_length:
+        tokens = plan.total_microbatches() * training.microbatch_size * training.sequence_length
     facts = RunFacts(plan, training.script or training.model, tokens, training.paced, how.iterations)
-    return RunReport(facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics, log_to=how.log_to)
+    return RunReport(
+        facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics, log_to=how.log_to, logs=logs
+    )
 
 
 def _addresses(given: list[str]) -> list[str]:

@@ -101,6 +101,8 @@ class RunStory:
         self.time_s: float | None = None
         self.losses: deque[float | None] = deque(maxlen=LOSSES_KEPT)
         self.curve = LearningCurve()
+        self._first_rate: float | None = None
+        self._has_schedule = False  # the learning rate has changed
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
         self.failures = 0
         self.joins = 0
@@ -189,10 +191,15 @@ class RunStory:
         self._is_first = False
         if done.skipped:
             self._note(f"iteration {self.iteration} skipped: a gradient is not finite", at_s, is_bad=True)
+        rate = done.learning_rate
+        if self._first_rate is None:
+            self._first_rate = rate
+        self._has_schedule |= rate != self._first_rate
         parts = [
             f"iteration {self.iteration:3d}",
             f"loss {print_loss(self.loss)}",
             f"grad norm {done.grad_norm:.4g}" if done.grad_norm is not None else "",
+            f"lr {rate:.3g}" if self._has_schedule and rate is not None else "",
             print_time(self.time_s) if self.time_s is not None else "",
             f"{self.tokens_per_s:.0f} tokens/s" if self.tokens_per_s is not None else "",
             "skipped: a gradient is not finite" if done.skipped else "",
@@ -427,6 +434,7 @@ class RunReport:
         quiet: no text.
         metrics: append the JSON lines to this file too, each as soon as it is said.
         log_to: other logs, such as `tensorboard:FOLDER`.
+        logs: further ones.
         live: whether text is a live view; by default on a terminal, and not in CI.
         now: seconds since 1970.
 
@@ -442,13 +450,14 @@ class RunReport:
         quiet: bool = False,
         metrics: str | Path | None = None,
         log_to: Iterable[str] | None = None,
+        logs: Iterable[LogWriter] = (),
         live: bool | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._story = RunStory(facts)
         self._as_json, self._quiet = as_json, quiet
         self._logs: list[LogWriter] = [] if metrics is None else [JsonLinesLog(Path(metrics))]
-        self._logs += log_writers(log_to)
+        self._logs += [*log_writers(log_to), *logs]
         self._now = now
         is_live = (wants_live_view() if live is None else live) and not as_json and not quiet
         self._view = self._live_view() if is_live else None

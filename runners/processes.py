@@ -39,13 +39,22 @@ class WorkerProcesses:
         self._processes: list[tuple[str, Forked]] = []
         self._leashes: list[int] = []  # the other ends of their standard inputs
 
-    def start(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def start(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        program: str = PROGRAM,
+        files: Mapping[int, int] | None = None,
+    ) -> "Forked":
         """Start one more process.
 
         Args:
             name: of the worker.
             arguments: the command line behind `rtk`.
             environment: what it finds in its environment beside ours.
+            program: `module:function`, where it is not `rtk`.
+            files: its descriptors that are other ones of ours.
 
         Raises:
             RuntimeFailedError: it cannot be started.
@@ -53,11 +62,13 @@ class WorkerProcesses:
         variables = {**os.environ, **environment, LAUNCHED: "1"}
         end, leash = os.pipe()
         self._leashes.append(leash)
-        kept = {number: number for number in (1, 2, *self._keep) if _is_open(number)}
+        kept = {number: number for number in (1, 2, *self._keep) if _is_open(number)} | dict(files or {})
         try:
-            self._processes.append((name, self._nursery.fork(PROGRAM, arguments, variables, {0: end, **kept})))
+            process = self._nursery.fork(program, arguments, variables, {0: end, **kept})
         finally:
             os.close(end)
+        self._processes.append((name, process))
+        return process
 
     def resume(self, name: str) -> None:
         """Let a stopped worker go on."""

@@ -315,7 +315,7 @@ def first_beyond(usual: JobConfig, how: JobConfig) -> str | None:
 
 
 def name_of_rank(plan: Plan, worker: str | None) -> str:
-    """The name of this worker: as given, else that of the plan's live worker number RANK.
+    """The name of this worker: as given, else that of the plan's live worker number RANK, or SLURM_PROCID.
 
     Raises:
         InvalidInputError: there is neither, or the plan has no such worker.
@@ -325,10 +325,12 @@ def name_of_rank(plan: Plan, worker: str | None) -> str:
         if worker not in names:
             raise InvalidInputError(f"the plan has no worker {worker}", where="--worker", fix="name one as k/i")
         return worker
-    live, rank = plan.live_workers(), os.environ.get("RANK")
+    live, rank = plan.live_workers(), os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
     if rank is None or not rank.isdecimal() or int(rank) >= len(live):
         raise InvalidInputError(
-            f"RANK is {rank}, the plan has {len(live)} live workers" if rank else "nothing says which worker this is",
+            f"this is process {rank} of a job, the plan has {len(live)} live workers"
+            if rank
+            else "nothing says which worker this is",
             where="RANK",
             fix=f"give --worker k/i, or start {len(live)} workers with torchrun",
         )

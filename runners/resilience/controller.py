@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...schemas.checkpoint import Checkpoint
 from ...schemas.conditions import Conditions
@@ -47,8 +47,14 @@ from .rules import CoordinatorRules
 from .server import Finished, Limits, Server, Surroundings
 from .wire import make_secret
 
+if TYPE_CHECKING:
+    from ..log_writers import LogWriter
+
 Announcements = Callable[[Announcement], None]
 Adviser = Callable[[Plan, JobConfig], JobAdvice]
+
+# Within it a second Ctrl-C is the first one: torchrun passes on what a terminal has sent to all its processes.
+TWICE_S = 0.3
 
 # What another coordinator of the same job may have otherwise.
 OF_A_COORDINATOR = ("heartbeat_limit_s", "stall_limit_s", "timeline", "metrics", "log_to")
@@ -150,12 +156,14 @@ class JobController:
         host: str,
         port: int,
         is_ready: Callable[[Server], None],
+        stops: Sequence[int] = (signal.SIGINT,),
     ) -> None:
         """Listen, and lead the job until its end.
 
         Args:
             announce, secret, journal, host, port: as for `server`.
             is_ready: is told the coordinator once it listens.
+            stops: the signals that stop the job.
 
         Raises:
             RuntimeFailedError: training could not go on.
@@ -165,7 +173,7 @@ class JobController:
         is_ready(server)
         try:
             # Workers elsewhere are to hear that it is over; they would wait for another coordinator.
-            with heeding(server, (signal.SIGINT,), partial(server.finish, INTERRUPTED, "interrupted")):
+            with heeding(server, stops, partial(server.finish, INTERRUPTED, "interrupted")):
                 finished = server.run()
         finally:
             if journal is not None:
@@ -291,14 +299,15 @@ def heeding(server: Server, numbers: Sequence[int], end_at_once: Callable[[], No
         numbers: the signals.
         end_at_once: called from the handler.
     """
-    asked: list[int] = []
+    asked_s: list[float] = []
 
     def hear(number: int, frame: object) -> None:
-        if not asked:
+        now_s = time.monotonic()
+        if not asked_s:
             server.stop()
-        elif number == signal.SIGINT:
+        elif number == signal.SIGINT and now_s > asked_s[-1] + TWICE_S:
             end_at_once()
-        asked.append(number)
+        asked_s.append(now_s)
 
     usual: list[Any] = [signal.SIG_DFL, signal.default_int_handler]
     is_main = threading.current_thread() is threading.main_thread()
@@ -388,7 +397,8 @@ def _resumed(job: Job, folder: str) -> Job:
             f"this one has {job.plan.total_microbatches()}: the data go on from other samples"
         )
     data = None if manifest.row is None else DataPosition(manifest.iteration, manifest.row, _rows_of(manifest))
-    return replace(job, first_iteration=manifest.iteration, resume=str(path.resolve()), data=data)
+    taken = manifest.iteration if manifest.steps is None else manifest.steps
+    return replace(job, first_iteration=manifest.iteration, resume=str(path.resolve()), taken=taken, data=data)
 
 
 def _rows_of(manifest: Checkpoint) -> int | None:
@@ -448,14 +458,23 @@ class LocalJob:
         tokens: of one iteration.
         arguments: the workers' command line behind the plan.
         nursery: forks them, and is closed at the end.
+        logs: what a script wants to be told of the job, beside whoever runs it.
 
     Attributes:
         tokens: of one iteration.
+        logs: as given.
     """
 
-    def __init__(self, controller: JobController, tokens: int, arguments: Sequence[str], nursery: Nursery) -> None:
+    def __init__(
+        self,
+        controller: JobController,
+        tokens: int,
+        arguments: Sequence[str],
+        nursery: Nursery,
+        logs: "Sequence[LogWriter]" = (),
+    ) -> None:
         self._controller, self.tokens, self._arguments = controller, tokens, list(arguments)
-        self._nursery = nursery
+        self._nursery, self.logs = nursery, list(logs)
 
     def run(self, announce: Announcements) -> list[Announcement]:
         """Lead it until its end, and give all that has happened.

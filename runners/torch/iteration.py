@@ -7,7 +7,7 @@ whether the iteration counts.
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -25,6 +25,21 @@ from .held_stage import HeldStage
 from .ties import fingerprint
 from .transport import Tags as Tags
 from .transport import Transfers, Transport
+from .trees import (
+    NOTHING,
+    Named,
+    Tree,
+    floating,
+    gradient_in,
+    is_alike,
+    kind_of,
+    message_like,
+    message_of,
+    on_tensors,
+    own_tensors,
+    tensors_of_gradient,
+    tree_in,
+)
 
 # Receives announced ahead of the one that is needed: enough to let neighbours run ahead, few enough to hold buffers.
 # From ranks that are reached by delegates all are announced at once, for these know their own bounds.
@@ -34,9 +49,15 @@ LOOK_AHEAD = 4
 class Batch(Protocol):
     """The micro-batches of one iteration by global number; only those that this rank needs are asked for."""
 
-    def __getitem__(self, microbatch: int, /) -> tuple[torch.Tensor, torch.Tensor]:
-        """(inputs, targets) of one micro-batch."""
+    def __getitem__(self, microbatch: int, /) -> tuple[Tree, ...]:
+        """(inputs, targets) of one micro-batch, or (inputs, targets, what layers take by name)."""
         ...
+
+
+def first_of(batch: Batch) -> tuple[Tree, Tree, Named]:
+    """Inputs, targets and named inputs of the first micro-batch, which all others are like."""
+    inputs, target, *named = batch[0]
+    return inputs, target, named[0] if named else NOTHING
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +69,8 @@ class Rank:
         number: this rank, which runs `program.instructions[number]`.
         held: the stage to run it on, adapted to the plan (`splits_backward`).
         transport: reaches the other ranks of the program; knows the groups of `groups_of` and `everyone`.
-        input_like: of the shape and type of the stage's input, on the stage's device.
-        output_like: of the shape and type of its output.
+        input_like: of the shapes and types of the stage's input, on the stage's device.
+        output_like: of those of its output.
         now_s: the clock of the spans, in seconds.
         record: takes the span of everything that was run.
         paced: whether every operation lasts what the plan says, sleeping out the rest.
@@ -61,6 +82,7 @@ class Rank:
             iteration.
         executing: called before each instruction.
         delegated: the ranks that `transport` reaches by delegates.
+        does_count: whether the loss says itself how much it counts, which most ranks cannot know before they agree.
         transfers: is told of all messages; it begins each iteration before the messages are announced.
     """
 
@@ -68,8 +90,8 @@ class Rank:
     number: int
     held: HeldStage
     transport: Transport
-    input_like: torch.Tensor
-    output_like: torch.Tensor
+    input_like: Tree
+    output_like: Tree
     now_s: Callable[[], float]
     record: Callable[[Span], None]
     paced: bool = False
@@ -79,6 +101,7 @@ class Rank:
     before: Callable[[int], None] | None = None
     executing: Callable[[Instruction], None] | None = None
     delegated: frozenset[int] = frozenset()
+    does_count: bool = False
     transfers: Transfers | None = None
 
     @property
@@ -112,8 +135,24 @@ class Rank:
         return tuple(one for one in self._receives if one.source not in self.delegated)
 
     @cached_property
+    def activation_like(self) -> torch.Tensor:
+        """Of the shape and type of the messages that bring inputs."""
+        return message_like(own_tensors(self.input_like))
+
+    @cached_property
+    def gradient_like(self) -> torch.Tensor:
+        """Of the shape and type of the messages that bring gradients."""
+        return message_like(floating(self.output_like))
+
+    @cached_property
+    def first_held(self) -> tuple[int, ...]:
+        """The layers of its stage that no lower rank holds: this rank tells the norms of their gradients."""
+        parts = self.program.reduction(self.number).parts
+        return tuple(layer for part in parts if part.ranks[0] == self.number for layer in range(*part.layers))
+
+    @cached_property
     def reads(self) -> tuple[int, ...]:
-        """The micro-batches of which this rank needs inputs or targets, by global number, in the order of need."""
+        """The micro-batches of which this rank needs something of the data, by global number, in the order of need."""
         return reads_of(self.program, self.number)
 
     @cached_property
@@ -148,6 +187,21 @@ def reads_of(program: Program, number: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(tags.microbatch(one) for one in forward if one.kind == "F"))
 
 
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What all ranks know of an iteration once its gradients are reduced.
+
+    Attributes:
+        terms: of its step.
+        loss: the mean; None where it is not finite, and where nobody has waited for the others' but at a last stage.
+        is_finite: whether the gradients are, and are to be stepped.
+    """
+
+    terms: StepTerms
+    loss: float | None
+    is_finite: bool
+
+
 class Iteration:
     """One iteration of one rank under way; making one clears the gradients and announces the first messages.
 
@@ -179,20 +233,24 @@ class Iteration:
         self._output: torch.Tensor | None = None
         self._to_post = deque(rank.receives)
         self._posted: set[Message] = set()
-        rank.held.begin()
-        if rank.transfers is not None:
-            rank.transfers.begin(number)
+        self._prepare()
         for one in rank.fetched:
             self._post(one)
         for _ in range(LOOK_AHEAD):
             self._post_next()
 
-    def run(self) -> None:
-        """Run the whole iteration as the plan says, until every message sent has been taken."""
+    def run(self, taken: int | None = None) -> Agreement:
+        """Run the whole iteration as the plan says, until every message sent has been taken.
+
+        Args:
+            taken: steps taken before; None: as many as iterations.
+        """
         self.reduce()
-        self.meet()
-        self.step()
+        agreed = self.agree(self.number if taken is None else taken)
+        if agreed.is_finite:
+            self.step(agreed.terms)
         self.rank.transport.flush()
+        return agreed
 
     def reduce(self) -> None:
         """Run everything up to and including the all-reduce: parameters and optimizer stay as they are.
@@ -204,14 +262,32 @@ class Iteration:
                 self.rank.executing(instruction)
             self._execute(instruction)
 
-    def meet(self) -> None:
-        """Wait until all ranks are here, where the plan wants all gradients reduced before anybody steps."""
-        if self._step.everyone:
-            meet(self.rank.transport, self.rank.everyone)
+    def agree(self, taken: int) -> Agreement:
+        """Let all ranks know the terms of the step, without a coordinator: by a sum over everybody.
 
-    def step(self) -> None:
+        With a staggered optimizer nobody waits for the others, unless the step needs it: to be clipped, or divided by
+        what the loss counts. Where it does not, nor is it skipped for a gradient that is not finite.
+
+        Args:
+            taken: steps taken before.
+        """
+        rank, total = self.rank, self.rank.plan.total_microbatches()
+        if not (self._step.everyone or rank.held.clip_norm is not None or rank.does_count):
+            return Agreement(StepTerms(float(total), None, taken), self.loss, True)
+        layers = rank.plan.templates[0].stages[-1].layers[1]
+        # Each number is told by one rank, so that the sum adds zeros to it: all have the same bits, however it is made.
+        told = torch.zeros(2 * total + layers, dtype=torch.float64)
+        for number, (loss, count) in self.losses.items():
+            told[2 * number], told[2 * number + 1] = loss, count
+        for layer, square in rank.held.squared_norms(rank.first_held).items():
+            told[2 * total + layer] = square
+        rank.transport.all_reduce(rank.everyone, told)
+        numbers = told.tolist()
+        losses, squares = numbers[: 2 * total], numbers[2 * total :]
+        return _agreement(losses[::2], losses[1::2], squares, taken)
+
+    def step(self, terms: StepTerms) -> None:
         """Step the optimizer, without waiting for anybody."""
-        terms = StepTerms(self.rank.plan.total_microbatches(), None, self.number)
         with self._timed("step", self._step.duration_s):
             self.rank.held.step(terms)
 
@@ -246,6 +322,16 @@ class Iteration:
         """The global numbers of the micro-batches whose backward pass (B or W) this rank has run, in that order."""
         return tuple(self._backward)
 
+    def _prepare(self) -> None:
+        """Before anything is announced."""
+        self.rank.held.begin()
+        if self.rank.transfers is not None:
+            self.rank.transfers.begin(self.number)
+
+    def _tag(self, message: Message) -> int:
+        """By which a message is known."""
+        return self.rank.tags.of(message, self.number)
+
     def _execute(self, instruction: Instruction) -> None:
         rank = self.rank
         match instruction:
@@ -257,7 +343,7 @@ class Iteration:
                 assert self._output is not None
                 if rank.transfers is not None:
                     rank.transfers.handed_over(message, to)
-                rank.transport.send(rank.tags.of(message, self.number), to, self._output)
+                rank.transport.send(self._tag(message), to, self._output)
             case AllReduce():
                 self._all_reduce(instruction)
             case Step():
@@ -268,7 +354,7 @@ class Iteration:
         while message not in self._posted:
             self._post_next()
         asked_s = rank.now_s()
-        self._messages[message] = rank.transport.receive(rank.tags.of(message, self.number), wanted.source)
+        self._messages[message] = rank.transport.receive(self._tag(message), wanted.source)
         if rank.transfers is not None:
             rank.transfers.received(message, wanted.source, asked_s)
         self._post_next()
@@ -279,61 +365,75 @@ class Iteration:
             rank.before(self._computed)
         name = print_operation(operation, rank.worker.pipeline)
         with self._timed(name, rank.duration_s(operation), rank.slowdown) as timed:
-            self._output = self._compute(operation)
+            self._output = message_of(self._compute(operation))
         self._computed += 1
         self._spent_s += timed.end_s - timed.start_s
         self._planned_s += rank.planned_s(operation)
         if operation.kind in ("B", "W"):
             self._backward.append(rank.tags.microbatch(operation))
 
-    def _compute(self, operation: Operation) -> torch.Tensor | None:
+    def _compute(self, operation: Operation) -> Sequence[torch.Tensor]:
+        """Run an operation; gives what of it may be sent."""
         stage, key = self.rank.held.stage, operation[1:]
         if operation.kind == "F":
-            return self._forward(operation)
+            return own_tensors(self._forward(operation))
         if operation.kind == "W":
             stage.backward_weight(key)
-            return None
+            return ()
         message = Message("gradient", operation.pipeline, operation.microbatch, self.rank.worker.stage)
-        gradient = self._messages.pop(message, None)
+        received = self._messages.pop(message, None)
+        gradient = None if received is None else gradient_in(received, self.rank.output_like)
         backward = stage.backward_input if operation.kind == "I" else stage.backward
-        return backward(key, gradient)
+        return tensors_of_gradient(backward(key, gradient))
 
-    def _forward(self, operation: Operation) -> torch.Tensor:
+    def _forward(self, operation: Operation) -> Tree:
         rank, held = self.rank, self.rank.held
         number = rank.tags.microbatch(operation)
         message = Message("activation", operation.pipeline, operation.microbatch, rank.worker.stage - 1)
         received = self._messages.pop(message, None)
-        inputs = self._own(number, 0, rank.input_like).to(held.device) if received is None else received
+        inputs = self._own(number, 0, rank.input_like) if received is None else tree_in(received, rank.input_like)
         target = self._target(number) if held.is_last else None
+        named = self._named(number) if held.named_like else NOTHING
 
         def seed(place: int) -> None:  # before a layer of the stage computes
             seed_randomness(held.device, rank.seed, self.number, number, held.layers_range[0] + place)
 
-        output = held.stage.forward(operation[1:], inputs, target, seed)
+        output = held.stage.forward(operation[1:], inputs, target, seed, named)
         if held.is_last:
-            held.gradients.add_loss(output)
-            self._losses[number] = output
+            self._note_loss(number, output)
         elif held.stage.added is not None:  # a part of the sum, which counts at the last stage
             self._losses[number] = torch.stack([held.stage.added, torch.zeros_like(held.stage.added)])
         return output
 
-    def _own(self, number: int, place: int, like: torch.Tensor | None) -> torch.Tensor:
-        """Inputs (0) or targets (1) of a micro-batch, which are to be like the first ones."""
-        given = self.batch[number][place]
-        if like is not None and (given.shape, given.dtype) != (like.shape, like.dtype):
+    def _note_loss(self, number: int, loss: torch.Tensor) -> None:
+        """A micro-batch's [sum, count] is there."""
+        self.rank.held.gradients.add_loss(loss)
+        self._losses[number] = loss
+
+    def _own(self, number: int, place: int, like: Tree | None) -> Tree:
+        """Inputs (0), targets (1) or named inputs (2) of a micro-batch, which are to be like the first ones."""
+        row = self.batch[number]
+        given = row[place] if place < len(row) else {}
+        if like is not None and not is_alike(given, like):
             raise InvalidInputError(
-                f"the {('inputs', 'targets')[place]} of micro-batch {number} are {_kind(given)}, "
-                f"those of the first one {_kind(like)}",
+                f"the {('inputs', 'targets', 'named inputs')[place]} of micro-batch {number} are {kind_of(given)}, "
+                f"those of the first one {kind_of(like)}",
                 where=f"the batch of iteration {self.number}",
                 fix="make all micro-batches alike: drop an incomplete last one (drop_last=True), pad to one length",
             )
-        return given
+        device = self.rank.held.device
+        return on_tensors(lambda one: one.to(device), given)
 
-    def _target(self, number: int) -> torch.Tensor:
+    def _named(self, number: int) -> Named:
+        """What layers take by name, of one micro-batch."""
+        named: Named = self._own(number, 2, dict(self.rank.held.named_like))
+        return named
+
+    def _target(self, number: int) -> Tree:
         held = self.rank.held
         target = self._own(number, 1, held.target_like)
         held.target_like = target if held.target_like is None else held.target_like
-        return target.to(held.device)
+        return target
 
     def _all_reduce(self, reduction: AllReduce) -> None:
         """Sum each part over its holders, as soon as they all are there (program.py says in which order)."""
@@ -383,8 +483,8 @@ class Iteration:
 
     def _post(self, one: Receive) -> None:
         rank = self.rank
-        like = rank.input_like if one.message.kind == "activation" else rank.output_like
-        rank.transport.post_receive(rank.tags.of(one.message, self.number), one.source, like)
+        like = rank.activation_like if one.message.kind == "activation" else rank.gradient_like
+        rank.transport.post_receive(self._tag(one.message), one.source, like)
         self._posted.add(one.message)
 
     @property
@@ -431,6 +531,15 @@ class SpanTimer:
         rank.record(Span(rank.worker.name, self._name, self.start_s, self.end_s, self._iteration))
 
 
+def _agreement(sums: Sequence[float], counts: Sequence[float], squares: Sequence[float], taken: int) -> Agreement:
+    """As the coordinator of a resilient run reckons it (resilience/membership.py)."""
+    count, whole = math.fsum(counts), sum(squares)
+    is_finite = math.isfinite(whole) and all(map(math.isfinite, sums))
+    norm = math.sqrt(whole) / count if is_finite and count > 0 else None
+    loss = math.fsum(sums) / count if is_finite and count > 0 else None
+    return Agreement(StepTerms(count, norm, taken), loss, is_finite)
+
+
 def splits_backward(instructions: Iterable[Instruction]) -> bool:
     """Whether a rank's instructions split the backward pass into I and W."""
     return any(isinstance(one, Compute) and one.operation.kind == "I" for one in instructions)
@@ -454,7 +563,3 @@ def seed_randomness(device: torch.device, seed: int, iteration: int, microbatch:
     torch.default_generator.manual_seed(mixed % 2**63)
     if device.type == "cuda":
         torch.cuda.manual_seed(mixed % 2**63)
-
-
-def _kind(tensor: torch.Tensor) -> str:
-    return f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"

@@ -22,7 +22,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -52,6 +52,7 @@ from ..resilience.protocol import (
     FromCoordinator,
     Halt,
     Inquiry,
+    MicrobatchLoss,
     Publish,
     Published,
     Ready,
@@ -66,6 +67,8 @@ from ..resilience.worker_rules import (
     Connect,
     CopyState,
     EnterEpoch,
+    Evaluated,
+    EvaluateModel,
     ExamineGroups,
     FlushMessages,
     JointAction,
@@ -82,18 +85,20 @@ from ..resilience.worker_rules import (
     plan_of,
 )
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
-from .boundaries import boundary_samples
+from .boundaries import boundary_samples, like, zeros
 from .checkpoint import read_tied_state, take_over, write_part
 from .data.provider import Provider
+from .evaluation import evaluate
 from .faults import Injection
 from .held_stage import HeldStage, LayersToFill, SpareLayers
 from .hosting import hosted
-from .iteration import Iteration, Rank, splits_backward
+from .iteration import Iteration, Rank, first_of, splits_backward
 from .plane import Plane, reach, see_everybody
 from .rendezvous import connect, in_thread
 from .task import Task
 from .ties import ties_of, trained_together
 from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
+from .trees import Tree, on_tensors
 
 # How a worker's main thread, which waits in gloo most of the time, learns that its epoch is over.
 
@@ -294,15 +299,18 @@ class ResilientWorker:
     def __init__(self, task: Task) -> None:
         self._task = task
         layers = task.make_layers()
-        self._boundaries = boundary_samples(layers, task.batch(0)[0][0])
+        inputs, target, self._named = first_of(task.batch(0))
+        self._boundaries = boundary_samples(layers, inputs, self._named)
         self._ties = ties_of(layers)
         self._spare = SpareLayers(layers)
         self._to_fill = LayersToFill(layers, task.fill) if task.fill is not None else None
         if self._to_fill is not None:
             layers = self._to_fill.of(task.plan.stage_of(task.worker()).layers, filled=True)
         self._held = self._build(layers, task.plan, task.worker())
-        self._warm_up()
-        self._rules = WorkerRules(task.name)
+        self._warm_up(target)
+        evaluation = task.evaluation
+        is_due = (lambda iteration: False) if evaluation is None else evaluation.is_due_before
+        self._rules = WorkerRules(task.name, task.clip_norm, is_due)
         self._interruption = Interruption()
         self._superseded: Future[None] = Future()  # the running epoch
         self._activity = Activity()
@@ -315,6 +323,7 @@ class ResilientWorker:
         self._fitting = self._held  # the stage of the epoch's place, whose state may be still to come
         self._plane: Plane | None = None
         self._iteration: Iteration | None = None  # the last one whose gradients are reduced
+        self._evaluated: int | None = None  # the iteration before which something was evaluated last
 
     @property
     def held(self) -> HeldStage:
@@ -404,8 +413,8 @@ class ResilientWorker:
                 return self._copy_state(epoch, rank)
             case ExamineGroups(epoch, rank):
                 return self._examine(epoch, rank)
-            case ReduceGradients(iteration):
-                return self._reduce(iteration)
+            case EvaluateModel(iteration) | ReduceGradients(iteration):
+                return self._evaluate(iteration) if isinstance(action, EvaluateModel) else self._reduce(iteration)
             case FlushMessages(but_last):
                 unawaited = sum(isinstance(one, Send) for one in self._rank.instructions) if but_last else 0
                 self._rank.transport.flush(unawaited)
@@ -419,12 +428,12 @@ class ResilientWorker:
     def _change(self, action: Action) -> Saved | Published | None:
         """Do what concerns this worker's own state."""
         match action:
-            case TakeStep(_, can_be_undone, _):
+            case TakeStep(_, can_be_undone, terms):
                 iteration, self._iteration = self._iteration, None
                 assert iteration is not None
                 if can_be_undone:
                     self._held.keep()
-                iteration.step()
+                iteration.step(terms)
             case UndoStep():
                 self._held.restore()
                 self._held.reset()
@@ -466,15 +475,21 @@ class ResilientWorker:
 
     def _build(self, layers: Sequence[nn.Module], plan: Plan, worker: Worker) -> HeldStage:
         stages = plan.template_of(worker.pipeline).stages
-        return HeldStage(
+        held = HeldStage(
             layers,
             stages[worker.stage].layers,
             self._task.loss,
             self._task.optimizer,
             self._task.device,
             is_last=worker.stage == len(stages) - 1,
+            clip_norm=self._task.clip_norm,
             ties=self._ties,
+            precision=self._task.precision,
+            schedule=self._task.schedule,
+            buffers=self._task.buffers,
         )
+        held.expect(self._named)
+        return held
 
     def _program(self, plan: str) -> Program:
         return _program(plan, trained_together(self._ties))
@@ -506,8 +521,8 @@ class ResilientWorker:
             number,
             self._held,
             plane.transport,
-            self._boundaries[first].like(self._held.device),
-            self._boundaries[stop].like(self._held.device),
+            like(self._boundaries[first], self._held.device),
+            like(self._boundaries[stop], self._held.device),
             self._now_s,
             self._spans.append,
             self._task.paced,
@@ -527,6 +542,14 @@ class ResilientWorker:
         names = [seat.worker for seat in epoch.seats]
         return examine(self._faulty_rank(epoch.iteration), epoch.examine, names, self._plane.direct)
 
+    def _evaluate(self, number: int) -> Evaluated:
+        """The losses of held-out micro-batches before an iteration, and how long that took."""
+        assert self._task.evaluation is not None
+        begun_s = self._now_s()
+        losses = evaluate(self._rank, self._task.evaluation, number)
+        self._evaluated = number
+        return told(losses), self._now_s() - begun_s
+
     def _reduce(self, number: int) -> Vote:
         """Everything of an iteration but the step."""
         epoch, plane = self._rules.epoch, self._plane
@@ -541,16 +564,22 @@ class ResilientWorker:
         iteration = Iteration(rank, number, batch(number))
         iteration.reduce()
         self._activity.be("computing", "vote")
-        parts = {n: total / rank.plan.total_microbatches() for n, (total, _) in sorted(iteration.losses.items())}
-        losses = tuple((n, loss if isfinite(loss) else None) for n, loss in parts.items())
+        losses, squares = told(iteration.losses), self._held.squared_norms(rank.first_held)
+        norms = tuple((layer, square if isfinite(square) else None) for layer, square in sorted(squares.items()))
+        # Of layers that others hold as well they tell it, and a step of what is not finite can be undone.
+        is_finite = None not in [value for _, value, *_ in (*losses, *norms)]
         self._iteration = iteration
-        is_finite, measured = self._held.is_finite(), self._measured(epoch, iteration, plane)
-        return Vote(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured)
+        measured = self._measured(epoch, iteration, plane)
+        learning_rate = self._held.learning_rate_after(self._rules.taken)
+        return Vote(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured, norms, learning_rate)
 
     def _measured(self, epoch: Epoch, iteration: Iteration, plane: Plane) -> Measured:
         """What the iteration, and the probes since the one before, have shown of workers and links."""
         sent, arrived = plane.samples()
         rank = iteration.rank
+        if self._evaluated == iteration.number:
+            # Some began while others still evaluated, so that what they waited for says nothing of links and peers.
+            return Measured(self._task.name, iteration.number, iteration.pace)
         return Measured(
             self._task.name,
             iteration.number,
@@ -590,12 +619,12 @@ class ResilientWorker:
 
     # Small things
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, target: Tree) -> None:
         """Pay for first calls now: survivors would have to wait for them."""
         held = self._held
-        inputs = self._boundaries[held.layers_range[0]].zeros(held.device)
-        target = self._task.batch(0)[0][1].to(held.device) if held.is_last else None
-        held.warm_up(inputs, target)
+        inputs = zeros(self._boundaries[held.layers_range[0]], held.device)
+        target, named = on_tensors(lambda one: one.to(held.device), (target, dict(self._named)))
+        held.warm_up(inputs, target if held.is_last else None, named)
         parameter = nn.Parameter(torch.zeros(1, device=held.device))
         parameter.grad = torch.zeros_like(parameter)
         self._task.optimizer([parameter]).step()
@@ -608,6 +637,13 @@ class ResilientWorker:
 
     def _now_s(self) -> float:
         return time.perf_counter() + self._clock_ahead_s
+
+
+def told(losses: Mapping[int, tuple[float, float]]) -> tuple[MicrobatchLoss, ...]:
+    """Losses as a vote has them, in the order of their numbers."""
+    return tuple(
+        (number, total if isfinite(total) else None, count) for number, (total, count) in sorted(losses.items())
+    )
 
 
 @lru_cache(maxsize=8)
@@ -658,6 +694,7 @@ def publish_whole(task: Task, layers: int, message: Publish) -> Published:
             files=message.parts,
             job=task.settings,
             missing=missing_layers(layers, (part.layers for part in message.parts)),
+            steps=message.taken,
             row=task.batch.row_of(message.iteration) if isinstance(task.batch, Provider) else None,
             hugging_face=task.names,
         )

@@ -10,21 +10,20 @@ from functools import partial
 
 import torch
 
-from ...schemas.documents import digest, write_document
+from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
-from ...schemas.timeline import IterationTime, iteration_time_s
-from ..processes import LAUNCHED, die_with_launcher
+from ..processes import LAUNCHED
 from ..resilience.conditions import cores_here
-from ..resilience.events import Announcement, IterationCommitted, JobEnded, JobStarted
 from ..resilience.link import CoordinatorLink
 from ..resilience.progress import INTERRUPTED
-from ..resilience.protocol import End, Failed, Hello, Leaving, Returning
+from ..resilience.protocol import End, Epoch, Failed, Hello, Leaving, Returning
 from ..resilience.wire import parse_address
+from ..resilience.worker_rules import Turn
+from ..supervisor import BEGUN, ENDED, tell_supervisor
 from ..training import NOT_BEFORE
 from .data.provider import Provider
 from .rendezvous import MeetingPlace
 from .resilient import ResilientWorker
-from .runner import PlanRunner, StepResult
 from .task import Task
 
 LAST_WORDS_S = 1.0
@@ -38,48 +37,62 @@ class EndedError(RtkError):
         self.exit_code = end.exit_code
 
 
-def be_worker(make_task: Callable[[str], Task], addresses: list[str], patience_s: float, threads: int) -> None:
+def be_worker(
+    make_task: Callable[[str], Task],
+    addresses: list[str],
+    patience_s: float,
+    explain: Callable[[Exception], InvalidInputError | None] = lambda error: None,
+) -> None:
     """Be a worker until the coordinator says that the job, or this worker's part in it, is over.
 
     Args:
         make_task: gives what to train, by this machine's address.
         addresses: of the coordinator, and of standbys.
         patience_s: how long to look for a lost coordinator, in s.
-        threads: of torch.
+        explain: says of an error whether what is trained is wrong: the job ends for that, and not this worker alone.
 
     Raises:
         InvalidInputError: the model or the data do not fit the plan, an address is not this machine's, or the
-            coordinator refuses this worker.
+            coordinator refuses this worker; or as `explain` says.
         RuntimeFailedError: no coordinator is found for `patience_s`.
         EndedError: the job failed.
     """
-    die_with_launcher()
-    torch.set_num_threads(threads)
     task = make_task(_own_address(addresses[0]))
     secret = task.secret
     meeting, besides = MeetingPlace(secret, task.hostname), _places_besides(secret, task.others)
-    worker = ResilientWorker(task)
+    try:
+        worker = ResilientWorker(task)
+    except Exception as error:
+        raise explain(error) or error from error
+
+    def announce(message: Turn) -> None:
+        if isinstance(message, Epoch):
+            tell_supervisor(BEGUN)
+        worker.announce(message)
+
     hello = _hello_of(task, meeting.address, tuple(place.address for place in besides))
     link = CoordinatorLink(
-        addresses, secret, hello, patience_s=patience_s, on_interrupt=worker.announce, on_inquiry=worker.answer
+        addresses, secret, hello, patience_s=patience_s, on_interrupt=announce, on_inquiry=worker.answer
     )
     welcome = link.start()
     _leave_when_told(link)
     try:
         end = worker.run(link, welcome, partial(_end_at_once, link))
-    except InvalidInputError as error:
-        link.send(Failed(error.exit_code, str(error)))
-        raise
+    except Exception as error:
+        wrong = error if isinstance(error, InvalidInputError) else explain(error)
+        if wrong is None:
+            raise
+        link.send(Failed(wrong.exit_code, str(wrong)))
+        raise wrong from error
     finally:
         link.close()
         if isinstance(task.batch, Provider):
             task.batch.close()
         for place in (meeting, *besides):
             place.close()
-    if (
-        end.exit_code == INTERRUPTED and LAUNCHED in os.environ
-    ):  # whoever has asked for it is told once, by the launcher
-        sys.exit(INTERRUPTED)
+    tell_supervisor(ENDED, end.exit_code)
+    if end.exit_code == INTERRUPTED and LAUNCHED in os.environ:
+        sys.exit(INTERRUPTED)  # whoever has asked for it is told once, by the launcher
     if end.exit_code:
         raise EndedError(end)
 
@@ -100,6 +113,7 @@ def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str,
             returning=returning,
             others=others,
             cores=cores,
+            evaluates=task.evaluation is not None,
         )
 
     return hello
@@ -155,83 +169,3 @@ def own_device() -> str:
     if not torch.cuda.is_available():
         return "cpu"
     return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
-
-
-# A worker of a plain run.
-
-
-class PlainJob:
-    """One worker of a job without a coordinator, which ends when one of its workers fails: a process of torchrun's.
-
-    Args:
-        task: what is trained; its worker is the plan's live one number RANK.
-
-    Attributes:
-        reports_loss: whether this is the worker that tells what happens.
-
-    Raises:
-        InvalidInputError: the model does not fit the plan, or the plan not the number of ranks.
-    """
-
-    def __init__(self, task: Task) -> None:
-        self._runner = PlanRunner(
-            task.plan,
-            task.make_layers(),
-            task.loss,
-            task.optimizer,
-            device=task.device,
-            paced=task.paced,
-            seed=task.seed,
-            transport=task.transport,
-            fill=task.fill,
-        )
-        self._batch = task.batch
-        self.reports_loss = self._runner.reports_loss()
-
-    def run(self, iterations: int, announce: Callable[[Announcement], None]) -> None:
-        """Run all iterations, and say what each gave; it lasts from the end of the one before it.
-
-        Args:
-            iterations: how many.
-            announce: hears of it, where this worker reports.
-        """
-        if not self.reports_loss:
-            for iteration in range(iterations):
-                self._step(iteration)
-            return
-        live = len(self._runner.plan.live_workers())
-        announce(JobStarted(epoch=0, live_workers=live, iterations=iterations, iteration=0))
-        times: list[IterationTime] = []
-        last_end_s = None
-        for iteration in range(iterations):
-            result = self._step(iteration)
-            is_first = last_end_s is None
-            begun_s = result.start_s if last_end_s is None else last_end_s
-            times.append(IterationTime(iteration, result.end_s - begun_s, is_first))
-            last_end_s = result.end_s
-            announce(
-                IterationCommitted(
-                    epoch=0,
-                    iteration=iteration,
-                    loss=result.loss,
-                    iteration_time_s=times[-1].seconds,
-                    live_workers=live,
-                )
-            )
-        usual_s, done = iteration_time_s(times), "all iterations are done"
-        announce(JobEnded(epoch=0, exit_code=0, reason=done, iterations=iterations, iteration_time_s=usual_s))
-
-    def _step(self, iteration: int) -> StepResult:
-        if isinstance(self._batch, Provider):
-            for one in (iteration, iteration + 1):
-                self._batch.prefetch(one, self._runner.reads)
-        return self._runner.step(self._batch(iteration))
-
-    def end(self, timeline: str | None) -> None:
-        """Write what all workers executed, where that is asked for, and leave the group."""
-        measured = None if timeline is None else self._runner.timeline()
-        if timeline is not None and measured is not None:
-            write_document(timeline, measured)
-        self._runner.close()
-        if isinstance(self._batch, Provider):
-            self._batch.close()

@@ -143,17 +143,6 @@ def test_workers_without_a_coordinator_say_so_with_their_exit_code(shell: Shell)
     assert all("no coordinator for 1 s" in worker.errors for worker in workers)
 
 
-def test_a_worker_of_a_plain_run_whose_peer_dies_says_so_with_its_exit_code(shell: Shell) -> None:
-    """Under torchrun without a coordinator, too, a worker ends with 5, and not by a signal."""
-    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    work = ("run", "two-stages.json", *TRAINED, "--iterations", "100000", "--json")
-    left, killed = (shell.rtk(f"rank-{rank}", *work, RANK=str(rank), **job) for rank in (0, 1))
-    wait_for(lambda: len(killed.named("iteration")) > 3, f"training begins; {killed.errors}")
-    killed.kill()
-    assert left.ended() == 5, left.errors
-    assert "error: lost touch with rank 1" in left.errors
-
-
 def test_a_run_that_is_killed_leaves_nothing(shell: Shell, tmp_path: Path) -> None:
     """`rtk run` ends by SIGKILL: its workers end as well, and nothing of it is left in the temporary folder."""
     work = ("run", "two-pipelines.json", *TRAINED, "--iterations", "100000", "--json")

@@ -108,7 +108,7 @@ ROWS: dict[int, tuple[Step, ...]] = {
     17: (wrong("run plan.json --model gpt-small", "the plan places 10 layers, the model has 14", torch=True),),
     18: (
         wrong("run plan.json --model gpt-tiny --data nope.txt", "nope.txt", torch=True),
-        wrong("run plan.json --model gpt-tiny --data .", "directory", torch=True),
+        wrong("run plan.json --model gpt-tiny --data .", "the folder holds no dataset", torch=True),
         wrong("run plan.json --model gpt-tiny --data empty.txt", "empty.txt", torch=True),
         wrong("run plan.json --model gpt-tiny --data short.txt", "short.txt", torch=True),
     ),

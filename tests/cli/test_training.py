@@ -12,24 +12,22 @@ from typing import cast
 
 import pytest
 import torch
-from torch._C._distributed_c10d import HashStore
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.skeleton import Checkpointed
-from rtk.runners.resilience.events import Announcement, IterationCommitted, JobEnded, JobStarted
+from rtk.runners.resilience.events import Announcement, IterationCommitted
 from rtk.runners.resilience.link import CoordinatorLink
 from rtk.runners.resilience.protocol import Failed, Leaving, Returning
 from rtk.runners.torch import worker as workers
 from rtk.runners.torch.task import Task
 from rtk.runners.torch.worker import _end_at_once, _hello_of, _leave_when_told
 from rtk.runners.training import NOT_BEFORE, JobConfig, TrainingConfig, training_of
-from rtk.running import controller_of, plain_job, work
-from rtk.schemas.documents import digest, read_document
+from rtk.running import controller_of, work
+from rtk.schemas.documents import digest
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, ModelForm, Profile
-from rtk.schemas.timeline import Timeline
 from rtk.training import Training
 
 from ..runners.processes import single_process
@@ -82,32 +80,6 @@ def test_unknown_forms_are_refused() -> None:
     """A plan that asks for a type that there is not is refused."""
     with pytest.raises(InvalidInputError, match="'fp8' is no type"):
         training_of(plan(2, dtype="fp8"), TrainingConfig("gpt-tiny", microbatch_size=2))
-
-
-def test_plain_worker_trains_and_tells_of_each_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker of its own is a whole job: the losses of one process, said as they come, and a timeline at the end."""
-    (tmp_path / "mine.py").write_text(WHOLE)
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.setattr("rtk.runners.torch.runner._environment_store", HashStore)
-    whole = plan(1, cut="steps.*")
-    training = training_of(whole, TrainingConfig(f"{tmp_path}/mine.py:Whole", learning_rate=0.1))
-    job, said = plain_job(whole, training), list[Announcement]()
-    job.run(3, said.append)
-    job.end(str(tmp_path / "timeline.json"))
-    begun, *done, ended = said
-    assert begun == JobStarted(epoch=0, live_workers=1, iterations=3, iteration=0)
-    assert isinstance(ended, JobEnded)
-    assert ended.iterations == 3
-    losses = [one.loss for one in done if isinstance(one, IterationCommitted)]
-    assert losses == pytest.approx(single_process(whole, training, 3))
-    timeline = read_document(str(tmp_path / "timeline.json"), Timeline)
-    assert {span.iteration for span in timeline.spans} == {0, 1, 2}
-    silent = plain_job(whole, training)
-    silent.reports_loss = False
-    silent.run(1, said.append)
-    silent.end(None)
-    assert said[-1] is ended
 
 
 def test_models_that_read_no_bytes_are_refused(tmp_path: Path) -> None:
