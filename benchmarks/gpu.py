@@ -121,9 +121,8 @@ class Bench:
         self.device = torch.device(device, 0) if device == "cuda" else torch.device("cpu")
         self.gpu = self._gpu()
         self.dtype: DataType = "fp32" if self.device.type == "cpu" else "bf16"
-        self.sizes: tuple[int | None, int | None] = (
-            (1, 32) if small else (None, None)
-        )  # samples of a micro-batch, tokens of a sample
+        # Samples of a micro-batch, tokens of a sample.
+        self.sizes: tuple[int | None, int | None] = (1, 32) if small else (None, None)
         self.models = {"gpt-tiny": "gpt-tiny"}
         if not small:
             self.models = {}
