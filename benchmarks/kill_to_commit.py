@@ -57,7 +57,7 @@ FOREVER = 10**6
 def with_rtk(pp: int, dp: int, seed: int) -> dict[str, Any]:
     """One kill in a job of rtk."""
     chance = random.Random(seed)
-    each_s = PACE_S / MICROBATCHES / 3 / DEPTH * dp * pp / dp  # a layer's F, I or W of a micro-batch
+    each_s = PACE_S / MICROBATCHES / 3 / DEPTH  # a layer's F, I or W of a micro-batch
     profile = Profile(tuple(Layer((LayerCost(each_s, each_s, each_s),)) for _ in range(DEPTH)))
     plan = plan_pipeline(profile, Shape(pp, dp, MICROBATCHES * pp), "1f1b")
     planned = plan.total_microbatches() * ROWS
