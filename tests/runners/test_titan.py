@@ -279,7 +279,7 @@ def settings(**changes: Any) -> dict[str, Any]:
         ({"dp_shard": 2}, "data_parallel_shard_degree is 2"),
         ({"local_batch_size": 6}, "have 4 micro-batches, the job's 6"),
         ({"blocks": 5}, "the plan cuts 8 layers, the model has 7"),
-        ({"mixed_precision_param": "bfloat16"}, "computation in bfloat16 with parameters in float32"),
+        ({"mixed_precision_param": "bfloat16"}, "computation is in bfloat16 with parameters in float32"),
         ({"enable_cpu_offload": True}, "offloading"),
     ],
 )
