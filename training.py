@@ -437,6 +437,9 @@ class Training:
             transport=transport,
             clip_norm=self.clip_norm,
             evaluation=evaluation,
+            schedule=self.schedule,
+            precision=self.precision or "fp32",
+            buffers=self.buffers,
             fill=model.fill,
             names=model.names,
         )

@@ -484,6 +484,9 @@ class ResilientWorker:
             is_last=worker.stage == len(stages) - 1,
             clip_norm=self._task.clip_norm,
             ties=self._ties,
+            precision=self._task.precision,
+            schedule=self._task.schedule,
+            buffers=self._task.buffers,
         )
 
     def _program(self, plan: str) -> Program:

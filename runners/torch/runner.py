@@ -27,6 +27,8 @@ from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Send, Sending, lower
+from ..training import Precision
+from .buffers import SharedBuffers
 from .delegates import Delegates
 from .evaluation import HeldOut, evaluate
 from .faults import DelayedTransport, slowest_links
@@ -39,6 +41,7 @@ from .iteration import Agreement, Iteration, Rank, groups_of, meet, reads_of, sp
 from .iteration import Batch as Batch
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
+from .schedules import Schedule
 from .stage import Loss, TorchStage
 from .staging import HostStaging
 from .task import Fill
@@ -95,6 +98,9 @@ class PlanRunner:
         clip_norm: the largest norm of the gradients of the whole model with which to step; None: they are not clipped.
         fill: gives the layers [first, stop) their values where their parameters are on the meta device; of this rank's
             stage only.
+        schedule: of the learning rates; None leaves them as the optimizer has them.
+        precision: in which types to compute.
+        buffers: what counts where peers' buffers differ (buffers.py).
 
     Raises:
         InvalidInputError: the plan is not valid, or does not fit the model or the number of ranks.
@@ -117,6 +123,9 @@ class PlanRunner:
         transport: Sending = "auto",
         clip_norm: float | None = None,
         fill: Fill | None = None,
+        schedule: Schedule | None = None,
+        precision: Precision = "fp32",
+        buffers: SharedBuffers = "lowest",
     ) -> None:
         require_valid(plan, "the plan")
         ties = ties_of(layers)
@@ -142,7 +151,19 @@ class PlanRunner:
         self._everyone = tuple(range(len(program.workers)))
         if fill is not None:
             fill(layers, plan.stage_of(self.worker).layers)
-        self._held = self._hold(layers, loss, optimizer, program.instructions[self.rank], clip_norm)
+        self._held = HeldStage(
+            layers,
+            plan.stage_of(self.worker).layers,
+            loss,
+            optimizer,
+            self.device,
+            is_last=self._is_last(self.worker),
+            is_split=splits_backward(program.instructions[self.rank]),
+            clip_norm=clip_norm,
+            precision=precision,
+            schedule=schedule,
+            buffers=buffers,
+        )
         self._store = _environment_store() if store is None else store
         self._delegated = delegated_peers(transport, program, self.rank)
         self._transport: Transport = self._connect(program.instructions[self.rank])
@@ -288,25 +309,6 @@ class PlanRunner:
     def _is_last(self, worker: Worker) -> bool:
         """Whether the model ends in a worker's stage."""
         return worker.stage == len(self.plan.template_of(worker.pipeline).stages) - 1
-
-    def _hold(
-        self,
-        layers: Sequence[nn.Module],
-        loss: Loss,
-        optimizer: OptimizerFactory,
-        instructions: tuple[Instruction, ...],
-        clip_norm: float | None,
-    ) -> HeldStage:
-        return HeldStage(
-            layers,
-            self.plan.stage_of(self.worker).layers,
-            loss,
-            optimizer,
-            self.device,
-            is_last=self._is_last(self.worker),
-            is_split=splits_backward(instructions),
-            clip_norm=clip_norm,
-        )
 
     def _connect(self, instructions: tuple[Instruction, ...]) -> Transport:
         groups = {self._everyone, *groups_of(instructions)}

@@ -10,9 +10,12 @@ from torch import nn
 from ...schemas.checkpoint import HuggingFaceNames
 from ...schemas.plan import Layers, Plan, Worker
 from ..program import Sending
+from ..training import Precision
+from .buffers import SharedBuffers
 from .evaluation import HeldOut
 from .held_stage import OptimizerFactory
 from .iteration import Batch
+from .schedules import Schedule
 from .stage import Loss
 
 Fill = Callable[[Sequence[nn.Module], Layers], None]
@@ -39,6 +42,9 @@ class Task:
         transport: which links have delegates (plane.py, `delegated_peers`).
         clip_norm: the largest norm of the gradients of the whole model with which to step; None: they are not clipped.
         evaluation: what to evaluate on, and when; None: nothing is evaluated.
+        schedule: of the learning rates; None leaves them as the optimizer has them.
+        precision: in which types to compute; layers come in the type that they are made in.
+        buffers: what counts where peers' buffers differ.
         fill: gives the layers [first, stop) of those that `make_layers` made, or of a copy of them, the values of their
             parameters, which are on the meta device until then; None: all layers are made with values.
         names: what the model's tensors are called in files of Hugging Face's; kept in checkpoints.
@@ -60,6 +66,9 @@ class Task:
     transport: Sending = "auto"
     clip_norm: float | None = None
     evaluation: HeldOut | None = None
+    schedule: Schedule | None = None
+    precision: Precision = "fp32"
+    buffers: SharedBuffers = "lowest"
     fill: Fill | None = None
     names: HuggingFaceNames | None = None
 

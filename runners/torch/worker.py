@@ -186,6 +186,9 @@ class PlainJob:
             transport=task.transport,
             clip_norm=task.clip_norm,
             fill=task.fill,
+            schedule=task.schedule,
+            precision=task.precision,
+            buffers=task.buffers,
         )
         self._batch, self._evaluation = task.batch, task.evaluation
         self.reports_loss = self._runner.reports_loss()
