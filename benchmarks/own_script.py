@@ -38,7 +38,8 @@ class Block(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Of shape (rows, LENGTH, WIDTH), as the inputs."""
-        return inputs + self.dropout(self.down(F.gelu(self.up(self.norm(inputs)))))
+        changed: torch.Tensor = self.dropout(self.down(F.gelu(self.up(self.norm(inputs)))))
+        return inputs + changed
 
 
 def layers() -> list[nn.Module]:

@@ -88,7 +88,7 @@ def _stop(job: ProcessJob, name: str, lasts_s: float) -> None:
 
 
 def _difference(said: list[dict[str, Any]], quiet: list[dict[str, Any]], name: str) -> float:
-    return max(abs(one[name] - other[name]) for one, other in zip(said, quiet, strict=True))
+    return max(float(abs(one[name] - other[name])) for one, other in zip(said, quiet, strict=True))
 
 
 def _miscounted(plan: Plan, said: list[dict[str, Any]]) -> int:
