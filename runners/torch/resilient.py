@@ -413,10 +413,8 @@ class ResilientWorker:
                 return self._copy_state(epoch, rank)
             case ExamineGroups(epoch, rank):
                 return self._examine(epoch, rank)
-            case EvaluateModel(iteration):
-                return self._evaluate(iteration)
-            case ReduceGradients(iteration):
-                return self._reduce(iteration)
+            case EvaluateModel(iteration) | ReduceGradients(iteration):
+                return self._evaluate(iteration) if isinstance(action, EvaluateModel) else self._reduce(iteration)
             case FlushMessages(but_last):
                 unawaited = sum(isinstance(one, Send) for one in self._rank.instructions) if but_last else 0
                 self._rank.transport.flush(unawaited)
