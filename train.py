@@ -2,5 +2,10 @@
 
 from .profilers.models.huggingface import HuggingFace as HuggingFace
 from .runners.torch.data.tokens import Tokens as Tokens
+from .runners.torch.schedules import constant as constant
+from .runners.torch.schedules import cosine as cosine
+from .runners.torch.schedules import linear as linear
+from .runners.torch.schedules import wsd as wsd
 from .training import DataFiles as DataFiles
+from .training import Evaluation as Evaluation
 from .training import Training as Training

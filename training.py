@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args, runtime_checkable
 
 from .runners.program import Sending
-from .runners.training import TrainingConfig, sizes_of
+from .runners.training import EVAL_EVERY, Precision, TrainingConfig, sizes_of
 from .schemas.errors import InvalidInputError, RtkError
 from .schemas.profile import DataType, ModelForm, form_of
 from .schemas.text import with_article
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from .profilers.models.model import Model
     from .runners.log_writers import LogWriter
     from .runners.torch.data.provider import Provider
+    from .runners.torch.evaluation import HeldOut
     from .runners.torch.held_stage import OptimizerFactory
     from .runners.torch.stage import Loss
     from .runners.torch.task import Task
     from .schemas.plan import Plan
 
 Listener = Callable[[dict[str, Any]], Any]
-Precision = Literal["fp32", "bf16", "bf16-autocast", "bf16-master"]
 Buffers = Literal["lowest", "mean"]
+BYTES = 256  # words that a model of bytes must know
 
 # What the parameters are made as for each; masters and casts are the stage's.
 PARAMETERS: dict[Precision, DataType] = {
@@ -66,15 +67,28 @@ class NamedModel:
 
     Attributes:
         name: a preset, `file.py:factory`, or a config.json.
+        weights: of a Hugging Face model, where they are not beside its config; as of `load_model`.
+        random_weights: take random ones, whatever there is.
     """
 
     name: str
+    weights: str | None = None
+    random_weights: bool = False
 
     def load(self, microbatch_size: int | None, sequence_length: int | None, seed: int, form: ModelForm) -> "Model":
         """As `load_model`."""
         from .profilers.models.load import load_model
 
-        return load_model(self.name, microbatch_size, sequence_length, seed, form, filled=False)
+        return load_model(
+            self.name,
+            microbatch_size,
+            sequence_length,
+            seed,
+            form,
+            weights=self.weights,
+            random_weights=self.random_weights,
+            filled=False,
+        )
 
     def settings(self) -> dict[str, Any]:
         """The name."""
@@ -96,6 +110,32 @@ class DataFiles:
     tokenizer: str | None = None
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model is evaluated on while it is trained, and when: before iterations, and after the last.
+
+    Attributes:
+        data: as of `Training`; rows come in the order of their numbers, the same ones each time.
+        every: iterations between two evaluations.
+        microbatches: of an evaluation; None: as many as an iteration has.
+        at_start: whether there is one before iteration 0.
+    """
+
+    data: Any
+    every: int
+    microbatches: int | None = None
+    at_start: bool = False
+
+    def __post_init__(self) -> None:
+        for name, number in (("every", self.every), ("microbatches", self.microbatches)):
+            if number is not None and not (isinstance(number, int) and number >= 1):
+                raise InvalidInputError(
+                    f"{number!r} is no number to evaluate by",
+                    where=f"Evaluation({name}=…)",
+                    fix="give a whole number from 1 on",
+                )
+
+
 class Training:
     """What is trained, and how; `rtk run plan.json --script train.py` trains it and goes on when workers fail.
 
@@ -113,7 +153,7 @@ class Training:
         schedule: maps the number of steps taken to the factor of the learning rates.
         clip_norm: the largest norm of the gradients of all parameters together; None: they are not clipped.
         precision: of parameters and computation; None: as in the profile behind the plan.
-        evaluate: what is evaluated, and how often; None: nothing.
+        evaluate: an `Evaluation`: on what the model is evaluated, and when; None: it is not.
         collate: makes (inputs, targets), or (inputs, targets, kwargs), of the rows of a micro-batch; None: rows are
             such pairs, and torch's default_collate stacks them.
         loader_workers: processes of each worker that read rows ahead; 0: a thread does.
@@ -137,7 +177,7 @@ class Training:
         schedule: Callable[..., Any] | None = None,
         clip_norm: float | None = None,
         precision: Precision | None = None,
-        evaluate: Any = None,
+        evaluate: Evaluation | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         loader_workers: int = 0,
         cut: str | None = None,
@@ -159,6 +199,8 @@ class Training:
             raise _wrong("precision", f"{precision!r} is none", f"take one of {', '.join(get_args(Precision))}")
         if buffers not in get_args(Buffers):
             raise _wrong("buffers", f"{buffers!r} is no rule", f"take one of {', '.join(get_args(Buffers))}")
+        if evaluate is not None and not isinstance(evaluate, Evaluation):
+            raise _wrong("evaluate", f"{with_article(type(evaluate).__name__)} is no Evaluation", "give one")
         self.model, self.data, self.loss = model, data, loss
         self.microbatch_size, self.sequence_length = microbatch_size, sequence_length
         self.optimizer, self.schedule, self.clip_norm = optimizer, schedule, clip_norm
@@ -168,6 +210,7 @@ class Training:
         self.script: str | None = None
         self._files: dict[str, str] = {}
         self._settings: dict[str, Any] | None = None
+        self._optimizer_of: Callable[[Sequence[nn.Module]], OptimizerFactory] | None = None  # by the model's layers
 
     @classmethod
     def of(cls, asked: TrainingConfig) -> "Training":
@@ -176,17 +219,19 @@ class Training:
         Raises:
             InvalidInputError: the script cannot be executed, or holds no training, or several.
         """
-        import torch
-
         if asked.script is not None:
             return load_script(asked.script)
+        from .runners.torch.named import schedule_of
+
         training = cls(
-            model=NamedModel(asked.model),
-            data=DataFiles(tuple(asked.data or ())),
+            model=NamedModel(asked.model, asked.weights, asked.random_weights),
+            data=DataFiles(tuple(asked.data or ()), asked.data_dtype, asked.tokenizer),
             microbatch_size=asked.microbatch_size,
             sequence_length=asked.sequence_length,
-            optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=asked.learning_rate),
+            schedule=schedule_of(asked),
             seed=asked.seed,
+            clip_norm=asked.clip_norm,
+            evaluate=_evaluation_of(asked),
         )
         training._settings = asked.settings()
         return training
@@ -330,13 +375,15 @@ class Training:
 
         return model_of(name, UserModel(modules, None, self.loss, None), size, length, form, example), data
 
-    def _provider(self, size: int, microbatches: int, length: int | None, vocabulary: int | None) -> "Provider":
-        """What gives the micro-batches."""
+    def _provider(
+        self, size: int, microbatches: int, length: int | None, vocabulary: int | None, held_out: Any = None
+    ) -> "Provider":
+        """What gives the micro-batches of training, or of held-out data."""
         from .runners.torch.data.feed import RowFeed
-        from .runners.torch.data.opening import open_provider
+        from .runners.torch.data.opening import are_bytes, open_provider
         from .runners.torch.data.provider import HasBatches, OwnBatches, Provider
 
-        data = self.data
+        data, is_trained = (self.data, True) if held_out is None else (held_out, False)
         if isinstance(data, Provider):
             return data
         if isinstance(data, HasBatches):
@@ -347,9 +394,17 @@ class Training:
                 size,
                 microbatches,
                 seed=self.seed,
+                shuffle=is_trained,
                 collate=self.collate,
                 vocabulary=vocabulary,
-                loader_workers=self.loader_workers,
+                loader_workers=self.loader_workers if is_trained else 0,
+            )
+        words = vocabulary or (0 if isinstance(self.model, ModelSource) else BYTES)
+        if are_bytes(data.paths, data.dtype, data.tokenizer) and words < BYTES:
+            raise InvalidInputError(
+                f"the model does not read bytes: its vocabulary must be {BYTES} or more",
+                where="--model" if isinstance(self.model, NamedModel) else "Training(data=…)",
+                fix="give tokens (--data of .bin, .npy or .idx), or --tokenizer with its text",
             )
         if length is None:
             raise InvalidInputError(
@@ -367,7 +422,22 @@ class Training:
             dtype=data.dtype,
             tokenizer=data.tokenizer,
             vocabulary=vocabulary,
+            shuffle=is_trained,
         )
+
+    def _held_out(self, model: "Model", plan: "Plan") -> "tuple[HeldOut | None, dict[str, Any]]":
+        """What is evaluated on, and what must be the same of it for all workers."""
+        from .runners.torch.evaluation import HeldOut
+
+        asked = self.evaluate
+        if asked is None:
+            return None, {}
+        count = asked.microbatches or plan.total_microbatches()
+        sizes = model.microbatch_size, count, model.sequence_length
+        provider = self._provider(*sizes, model.vocabulary, asked.data)
+        told = {f"evaluate: {name}": one for name, one in provider.fingerprint().items()}
+        told |= {f"evaluate: {name}": getattr(asked, name) for name in ("every", "microbatches", "at_start")}
+        return HeldOut(provider.batch(0), count, asked.every, asked.at_start), told
 
     def _modules(self, name: str, form: ModelForm) -> "list[nn.Module]":
         """What the user has made: the layers, or the module that is to be cut alone."""
@@ -436,16 +506,23 @@ class Training:
         from .runners.torch.task import Task
 
         model, data = self.load(plan)
+        evaluation, evaluated_on = self._held_out(model, plan)
         made = [model.layers]
-        usual: OptimizerFactory = torch.optim.AdamW
+        optimizer: OptimizerFactory = self.optimizer or torch.optim.AdamW
         return Task(
             name=name,
             plan=plan,
             make_layers=lambda: made.pop() if made else self.load(plan, data)[0].layers,
             loss=model.loss if self.loss is None else self.loss,
-            optimizer=self.optimizer or usual,
+            optimizer=optimizer if self._optimizer_of is None else self._optimizer_of(model.layers),
             batch=data,
-            settings={**self.settings(), **self._told(data), "paced": paced, "transport": transport},
+            settings={
+                **self.settings(),
+                **self._told(data),
+                **evaluated_on,
+                "paced": paced,
+                "transport": transport,
+            },
             secret=secret,
             device=device,
             hostname=hostname,
@@ -453,9 +530,22 @@ class Training:
             paced=paced,
             seed=self.seed,
             transport=transport,
+            clip_norm=self.clip_norm,
+            evaluation=evaluation,
+            precision=self.precision or "fp32",
+            schedule=self.schedule,
+            buffers=self.buffers,
             fill=model.fill,
             names=model.names,
         )
+
+
+def _evaluation_of(asked: TrainingConfig) -> Evaluation | None:
+    """The evaluation that options ask for."""
+    if not asked.eval_data:
+        return None
+    data = DataFiles(tuple(asked.eval_data), asked.data_dtype, asked.tokenizer)
+    return Evaluation(data, asked.eval_every or EVAL_EVERY, asked.eval_microbatches)
 
 
 def _wrong(name: str, what: str, fix: str) -> InvalidInputError:

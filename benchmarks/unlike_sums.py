@@ -16,7 +16,7 @@ from statistics import median
 from rtk.benchmarks.common import write_result
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
-from rtk.planners.scheduling.evaluate import Evaluation, evaluate
+from rtk.planners.scheduling.evaluate import OrderEvaluation, evaluate
 from rtk.runners.program import lower
 from rtk.schemas.conditions import components
 from rtk.schemas.errors import RtkError
@@ -44,7 +44,7 @@ def random_plan(chance: random.Random) -> Plan | None:
     return plan if len({pipeline.template for pipeline in plan.pipelines}) > 1 else None
 
 
-def run_s(evaluation: Evaluation, is_descending: bool) -> float:
+def run_s(evaluation: OrderEvaluation, is_descending: bool) -> float:
     """How long an iteration takes whose layers are summed part by part, in s, as the program of a runner has it."""
     plan, program = evaluation.plan, lower(evaluation.plan)
     free_s = [row[-1].end_s for row in evaluation.operations if row]
@@ -56,7 +56,7 @@ def run_s(evaluation: Evaluation, is_descending: bool) -> float:
     return max(free_s) + max(plan.stage_of(worker).optimizer_s for worker in program.workers)
 
 
-def as_one_s(evaluation: Evaluation) -> float:
+def as_one_s(evaluation: OrderEvaluation) -> float:
     """How long an iteration takes whose components are summed as one, in s."""
     plan = evaluation.plan
     pairs = zip(plan.workers, evaluation.operations, strict=True)

@@ -3,6 +3,7 @@ torchrun --nproc-per-node 4 train_llama.py       the same, where RTK_PLAN names 
 
 import torch
 import torch.nn.functional as F
+
 from rtk.train import Evaluation, HuggingFace, Tokens, Training, cosine
 
 

@@ -57,6 +57,7 @@ class Checkpoint:
         files: in the order of their layers, which do not overlap.
         job: settings of the run, such as the model's name.
         missing: the layers [first, stop) that no file holds.
+        steps: of the optimizer in those iterations, of which some may have been skipped; None: as many as iterations.
         row: the first of the data that the next iteration reads, counted through all passes over them; None: the data
             are not read in rows.
         hugging_face: by which the model goes back to the form that it came from; None where that was another.
@@ -70,11 +71,12 @@ class Checkpoint:
     files: tuple[CheckpointFile, ...]
     job: dict[str, Any] = field(default_factory=dict)
     missing: tuple[Layers, ...] = ()
+    steps: Index | None = None
     row: Index | None = None
     hugging_face: HuggingFaceNames | None = None
 
     FORMAT: ClassVar[str] = "rtk.checkpoint"
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"row", "hugging_face"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"row", "hugging_face", "steps"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
     def validate(self) -> None:

@@ -15,7 +15,7 @@ from typing import Literal
 from ...schemas.orders import print_operation
 from ...schemas.plan import Plan, place_of
 from ..scheduling.evaluate import ROUNDING as PATH_ROUNDING
-from ..scheduling.evaluate import Evaluation, TimedOperation, evaluate
+from ..scheduling.evaluate import OrderEvaluation, TimedOperation, evaluate
 from ..scheduling.lower_bound import Bound, lower_bound
 from ..scheduling.one_machine import routes_of
 from ..scheduling.problem import ROUNDING, Problem, codes_of, problem_of
@@ -36,7 +36,7 @@ from .what_if import (
 
 # A plan's critical path in parts that a person can follow: who computes what, and which links are waited for.
 #
-# The path (`Evaluation.critical_path`) has hundreds of operations. Here those that follow each other on one worker are
+# The path (`OrderEvaluation.critical_path`) has hundreds of operations. Here those that follow each other on one worker are
 # one leg, and so are the single ones by which a micro-batch is passed on from stage to stage; rounds of equal legs are
 # told once. In a staggered plan it begins with the window of the stage that decides the period.
 
@@ -126,7 +126,7 @@ class _Step:
     compute_s: float
 
 
-def critical_path(evaluation: Evaluation, names: Sequence[str]) -> CriticalPath:
+def critical_path(evaluation: OrderEvaluation, names: Sequence[str]) -> CriticalPath:
     """What an evaluated plan's iteration time is made of.
 
     Args:
@@ -438,7 +438,7 @@ def _binding_limits(alike: Alike, problem: Problem, bound: Bound) -> Iterator[Bi
                 yield BindingLimit(where, stage, room, held_s, without_s)
 
 
-def _busiest(evaluation: Evaluation, preferred: int, names: list[str]) -> Busiest:
+def _busiest(evaluation: OrderEvaluation, preferred: int, names: list[str]) -> Busiest:
     plan = evaluation.plan
     work_s = [fsum(timed.end_s - timed.start_s for timed in row) for row in evaluation.operations]
     most_s = max(work_s) * (1 - ROUNDING)

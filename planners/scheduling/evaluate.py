@@ -68,7 +68,7 @@ class LayerWindow:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class OrderEvaluation:
     """Times and memory of a plan; `operations[w]` are those of worker w, in order."""
 
     plan: Plan
@@ -225,7 +225,7 @@ class Evaluation:
         return found
 
 
-def evaluate(plan: Plan) -> Evaluation:
+def evaluate(plan: Plan) -> OrderEvaluation:
     """Start and end of every operation: each starts as soon as its worker is free and its message is there.
 
     Args:
@@ -257,7 +257,7 @@ def evaluate(plan: Plan) -> Evaluation:
                 ready.append(woken)
     if waiting:
         raise InvalidInputError("the orders deadlock", fix="rtk verify shows the place")
-    return Evaluation(plan, tuple(tuple(row) for row in rows))
+    return OrderEvaluation(plan, tuple(tuple(row) for row in rows))
 
 
 def _advance(

@@ -397,7 +397,8 @@ def _resumed(job: Job, folder: str) -> Job:
             f"this one has {job.plan.total_microbatches()}: the data go on from other samples"
         )
     data = None if manifest.row is None else DataPosition(manifest.iteration, manifest.row, _rows_of(manifest))
-    return replace(job, first_iteration=manifest.iteration, resume=str(path.resolve()), data=data)
+    taken = manifest.iteration if manifest.steps is None else manifest.steps
+    return replace(job, first_iteration=manifest.iteration, resume=str(path.resolve()), taken=taken, data=data)
 
 
 def _rows_of(manifest: Checkpoint) -> int | None:

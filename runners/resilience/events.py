@@ -108,6 +108,7 @@ class IterationCommitted(Announcement):
         skipped: a gradient was not finite, and nobody has stepped.
         count: what the mean is taken over: micro-batches, or whatever the loss counts, such as tokens.
         grad_norm: of the gradients of the mean, before they are clipped; None where it is not finite or not known.
+        learning_rate: of the step, in the optimizer's first group, at the first worker that has one.
     """
 
     event = "iteration"
@@ -119,6 +120,7 @@ class IterationCommitted(Announcement):
     skipped: bool = False
     count: float | None = None
     grad_norm: float | None = None
+    learning_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -214,6 +214,11 @@ class VoteCounter:
         """The mean loss, the same to the last bit whoever executed what; None where it is not finite or not known."""
         return mean_loss(self._losses(iteration))
 
+    def learning_rate(self, iteration: int) -> float | None:
+        """That of the first place that knows one."""
+        votes = (vote for _, vote in sorted(self._votes[iteration].items()))
+        return next((vote.learning_rate for vote in votes if vote.learning_rate is not None), None)
+
     def evaluation(self, iteration: int) -> tuple[tuple[MicrobatchLoss, ...], float]:
         """The losses of held-out micro-batches before it, in their order, and how long that took."""
         votes = self._votes[iteration].values()

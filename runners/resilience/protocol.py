@@ -361,6 +361,7 @@ class Vote:
         measured: what it has measured meanwhile.
         norms: by number, the squared norms of the gradients, not yet divided, of those layers that no worker of a lower
             rank holds; None for one that is not finite.
+        learning_rate: of its step, in the optimizer's first group; None where there is nothing to step.
         ahead: what it will take for granted when it steps before the commit; None: it waits for it.
         evaluated: losses of held-out micro-batches before this iteration, by numbers of their own.
         evaluation_s: how long that took.
@@ -373,6 +374,7 @@ class Vote:
     losses: tuple[MicrobatchLoss | tuple[int, float | None], ...] = ()
     measured: Measured | None = None
     norms: tuple[tuple[Index, float | None], ...] = ()
+    learning_rate: float | None = None
     ahead: Foreseen | None = None
     evaluated: tuple[MicrobatchLoss, ...] = ()
     evaluation_s: Seconds = 0.0

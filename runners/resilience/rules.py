@@ -472,6 +472,7 @@ class CoordinatorRules:
         self._was_skipped = not self._tally.is_finite(iteration)
         self._taken += not self._was_skipped
         loss, evaluation_s = self._tally.loss(iteration), self._tell_evaluation(iteration)
+        learning_rate = self._tally.learning_rate(iteration)
         self._tally.forget(iteration)
         self._circumstances.examinations.commit()
         self._set_last(iteration)
@@ -497,6 +498,7 @@ class CoordinatorRules:
             skipped=self._was_skipped,
             count=terms.count,
             grad_norm=terms.norm,
+            learning_rate=learning_rate,
         )
         self._announce(committed, iteration)
         if recovery is not None:

@@ -209,8 +209,8 @@ class Retire(Action):
 
 Acting = Generator[Action, Any, None]
 
-Evaluation = tuple[tuple[MicrobatchLoss, ...], float]  # the losses of held-out micro-batches, and seconds
-NO_EVALUATION: Evaluation = ((), 0.0)
+Evaluated = tuple[tuple[MicrobatchLoss, ...], float]  # the losses of held-out micro-batches, and seconds
+NO_EVALUATION: Evaluated = ((), 0.0)
 
 
 class _EpochOverError(Exception):
@@ -279,6 +279,11 @@ class WorkerRules:
         self._turn: Turn | None = None  # heard, and not obeyed yet
         self._thread = self._live()
         self.action: Action = next(self._thread)
+
+    @property
+    def taken(self) -> int:
+        """Steps in the state that it holds, one that can be undone included."""
+        return self._taken + (self._undoable is not None and self._undoable > self.committed)
 
     def go_on(self, result: Any = None) -> None:
         """The action is done.
@@ -352,7 +357,7 @@ class WorkerRules:
     def _iterate(self, iteration: int, examined: Examined | None) -> Acting:
         """Reduce, vote, and step as soon as that is final, or can be undone."""
         self._reduced = None
-        evaluation: Evaluation = (yield EvaluateModel(iteration)) if self._evaluates(iteration) else NO_EVALUATION
+        evaluation: Evaluated = (yield EvaluateModel(iteration)) if self._evaluates(iteration) else NO_EVALUATION
         vote: Vote = yield ReduceGradients(iteration)
         self._reduced = self.voted = iteration
         if vote.measured is not None and examined is not None:

@@ -122,6 +122,11 @@ class HeldStage:
         """That of the optimizer's first group, as of the last step; None where there is nothing to train."""
         return None if self._stepping.is_idle else float(self.optimizer.param_groups[0]["lr"])
 
+    def learning_rate_after(self, taken: int) -> float | None:
+        """That of the step before which so many were taken; as `learning_rate`, and errors as `step`."""
+        self._rates.set(taken)
+        return self.learning_rate
+
     def begin(self) -> None:
         """An iteration begins: gradients are 0, and buffers as of the last step."""
         self.gradients.clear()

@@ -7,7 +7,7 @@ whether the iteration counts.
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -61,6 +61,7 @@ class Rank:
             iteration.
         executing: called before each instruction.
         delegated: the ranks that `transport` reaches by delegates.
+        does_count: whether the loss says itself how much it counts, which most ranks cannot know before they agree.
         transfers: is told of all messages; it begins each iteration before the messages are announced.
     """
 
@@ -79,6 +80,7 @@ class Rank:
     before: Callable[[int], None] | None = None
     executing: Callable[[Instruction], None] | None = None
     delegated: frozenset[int] = frozenset()
+    does_count: bool = False
     transfers: Transfers | None = None
 
     @property
@@ -110,6 +112,12 @@ class Rank:
     def receives(self) -> tuple[Receive, ...]:
         """The messages to come directly, in the order in which to announce them."""
         return tuple(one for one in self._receives if one.source not in self.delegated)
+
+    @cached_property
+    def first_held(self) -> tuple[int, ...]:
+        """The layers of its stage that no lower rank holds: this rank tells the norms of their gradients."""
+        parts = self.program.reduction(self.number).parts
+        return tuple(layer for part in parts if part.ranks[0] == self.number for layer in range(*part.layers))
 
     @cached_property
     def reads(self) -> tuple[int, ...]:
@@ -148,6 +156,21 @@ def reads_of(program: Program, number: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(tags.microbatch(one) for one in forward if one.kind == "F"))
 
 
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What all ranks know of an iteration once its gradients are reduced.
+
+    Attributes:
+        terms: of its step.
+        loss: the mean; None where it is not finite, and where nobody has waited for the others' but at a last stage.
+        is_finite: whether the gradients are, and are to be stepped.
+    """
+
+    terms: StepTerms
+    loss: float | None
+    is_finite: bool
+
+
 class Iteration:
     """One iteration of one rank under way; making one clears the gradients and announces the first messages.
 
@@ -179,20 +202,24 @@ class Iteration:
         self._output: torch.Tensor | None = None
         self._to_post = deque(rank.receives)
         self._posted: set[Message] = set()
-        rank.held.begin()
-        if rank.transfers is not None:
-            rank.transfers.begin(number)
+        self._prepare()
         for one in rank.fetched:
             self._post(one)
         for _ in range(LOOK_AHEAD):
             self._post_next()
 
-    def run(self) -> None:
-        """Run the whole iteration as the plan says, until every message sent has been taken."""
+    def run(self, taken: int | None = None) -> Agreement:
+        """Run the whole iteration as the plan says, until every message sent has been taken.
+
+        Args:
+            taken: steps taken before; None: as many as iterations.
+        """
         self.reduce()
-        self.meet()
-        self.step()
+        agreed = self.agree(self.number if taken is None else taken)
+        if agreed.is_finite:
+            self.step(agreed.terms)
         self.rank.transport.flush()
+        return agreed
 
     def reduce(self) -> None:
         """Run everything up to and including the all-reduce: parameters and optimizer stay as they are.
@@ -204,14 +231,32 @@ class Iteration:
                 self.rank.executing(instruction)
             self._execute(instruction)
 
-    def meet(self) -> None:
-        """Wait until all ranks are here, where the plan wants all gradients reduced before anybody steps."""
-        if self._step.everyone:
-            meet(self.rank.transport, self.rank.everyone)
+    def agree(self, taken: int) -> Agreement:
+        """Let all ranks know the terms of the step, without a coordinator: by a sum over everybody.
 
-    def step(self) -> None:
+        With a staggered optimizer nobody waits for the others, unless the step needs it: to be clipped, or divided by
+        what the loss counts. Where it does not, nor is it skipped for a gradient that is not finite.
+
+        Args:
+            taken: steps taken before.
+        """
+        rank, total = self.rank, self.rank.plan.total_microbatches()
+        if not (self._step.everyone or rank.held.clip_norm is not None or rank.does_count):
+            return Agreement(StepTerms(float(total), None, taken), self.loss, True)
+        layers = rank.plan.templates[0].stages[-1].layers[1]
+        # Each number is told by one rank, so that the sum adds zeros to it: all have the same bits, however it is made.
+        told = torch.zeros(2 * total + layers, dtype=torch.float64)
+        for number, (loss, count) in self.losses.items():
+            told[2 * number], told[2 * number + 1] = loss, count
+        for layer, square in rank.held.squared_norms(rank.first_held).items():
+            told[2 * total + layer] = square
+        rank.transport.all_reduce(rank.everyone, told)
+        numbers = told.tolist()
+        losses, squares = numbers[: 2 * total], numbers[2 * total :]
+        return _agreement(losses[::2], losses[1::2], squares, taken)
+
+    def step(self, terms: StepTerms) -> None:
         """Step the optimizer, without waiting for anybody."""
-        terms = StepTerms(self.rank.plan.total_microbatches(), None, self.number)
         with self._timed("step", self._step.duration_s):
             self.rank.held.step(terms)
 
@@ -246,6 +291,16 @@ class Iteration:
         """The global numbers of the micro-batches whose backward pass (B or W) this rank has run, in that order."""
         return tuple(self._backward)
 
+    def _prepare(self) -> None:
+        """Before anything is announced."""
+        self.rank.held.begin()
+        if self.rank.transfers is not None:
+            self.rank.transfers.begin(self.number)
+
+    def _tag(self, message: Message) -> int:
+        """By which a message is known."""
+        return self.rank.tags.of(message, self.number)
+
     def _execute(self, instruction: Instruction) -> None:
         rank = self.rank
         match instruction:
@@ -257,7 +312,7 @@ class Iteration:
                 assert self._output is not None
                 if rank.transfers is not None:
                     rank.transfers.handed_over(message, to)
-                rank.transport.send(rank.tags.of(message, self.number), to, self._output)
+                rank.transport.send(self._tag(message), to, self._output)
             case AllReduce():
                 self._all_reduce(instruction)
             case Step():
@@ -268,7 +323,7 @@ class Iteration:
         while message not in self._posted:
             self._post_next()
         asked_s = rank.now_s()
-        self._messages[message] = rank.transport.receive(rank.tags.of(message, self.number), wanted.source)
+        self._messages[message] = rank.transport.receive(self._tag(message), wanted.source)
         if rank.transfers is not None:
             rank.transfers.received(message, wanted.source, asked_s)
         self._post_next()
@@ -311,11 +366,15 @@ class Iteration:
 
         output = held.stage.forward(operation[1:], inputs, target, seed)
         if held.is_last:
-            held.gradients.add_loss(output)
-            self._losses[number] = output
+            self._note_loss(number, output)
         elif held.stage.added is not None:  # a part of the sum, which counts at the last stage
             self._losses[number] = torch.stack([held.stage.added, torch.zeros_like(held.stage.added)])
         return output
+
+    def _note_loss(self, number: int, loss: torch.Tensor) -> None:
+        """A micro-batch's [sum, count] is there."""
+        self.rank.held.gradients.add_loss(loss)
+        self._losses[number] = loss
 
     def _own(self, number: int, place: int, like: torch.Tensor | None) -> torch.Tensor:
         """Inputs (0) or targets (1) of a micro-batch, which are to be like the first ones."""
@@ -384,7 +443,7 @@ class Iteration:
     def _post(self, one: Receive) -> None:
         rank = self.rank
         like = rank.input_like if one.message.kind == "activation" else rank.output_like
-        rank.transport.post_receive(rank.tags.of(one.message, self.number), one.source, like)
+        rank.transport.post_receive(self._tag(one.message), one.source, like)
         self._posted.add(one.message)
 
     @property
@@ -429,6 +488,15 @@ class SpanTimer:
             time.sleep(max(0.0, self.start_s + least_s * self._slowdown - now_s))
         self.end_s = rank.now_s()
         rank.record(Span(rank.worker.name, self._name, self.start_s, self.end_s, self._iteration))
+
+
+def _agreement(sums: Sequence[float], counts: Sequence[float], squares: Sequence[float], taken: int) -> Agreement:
+    """As the coordinator of a resilient run reckons it (resilience/membership.py)."""
+    count, whole = math.fsum(counts), sum(squares)
+    is_finite = math.isfinite(whole) and all(map(math.isfinite, sums))
+    norm = math.sqrt(whole) / count if is_finite and count > 0 else None
+    loss = math.fsum(sums) / count if is_finite and count > 0 else None
+    return Agreement(StepTerms(count, norm, taken), loss, is_finite)
 
 
 def splits_backward(instructions: Iterable[Instruction]) -> bool:

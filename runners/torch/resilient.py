@@ -22,7 +22,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -52,6 +52,7 @@ from ..resilience.protocol import (
     FromCoordinator,
     Halt,
     Inquiry,
+    MicrobatchLoss,
     Publish,
     Published,
     Ready,
@@ -66,6 +67,8 @@ from ..resilience.worker_rules import (
     Connect,
     CopyState,
     EnterEpoch,
+    Evaluated,
+    EvaluateModel,
     ExamineGroups,
     FlushMessages,
     JointAction,
@@ -85,6 +88,7 @@ from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
 from .boundaries import boundary_samples
 from .checkpoint import read_tied_state, take_over, write_part
 from .data.provider import Provider
+from .evaluation import evaluate
 from .faults import Injection
 from .held_stage import HeldStage, LayersToFill, SpareLayers
 from .hosting import hosted
@@ -302,7 +306,9 @@ class ResilientWorker:
             layers = self._to_fill.of(task.plan.stage_of(task.worker()).layers, filled=True)
         self._held = self._build(layers, task.plan, task.worker())
         self._warm_up()
-        self._rules = WorkerRules(task.name)
+        evaluation = task.evaluation
+        is_due = (lambda iteration: False) if evaluation is None else evaluation.is_due_before
+        self._rules = WorkerRules(task.name, task.clip_norm, is_due)
         self._interruption = Interruption()
         self._superseded: Future[None] = Future()  # the running epoch
         self._activity = Activity()
@@ -315,6 +321,7 @@ class ResilientWorker:
         self._fitting = self._held  # the stage of the epoch's place, whose state may be still to come
         self._plane: Plane | None = None
         self._iteration: Iteration | None = None  # the last one whose gradients are reduced
+        self._evaluated: int | None = None  # the iteration before which something was evaluated last
 
     @property
     def held(self) -> HeldStage:
@@ -404,6 +411,8 @@ class ResilientWorker:
                 return self._copy_state(epoch, rank)
             case ExamineGroups(epoch, rank):
                 return self._examine(epoch, rank)
+            case EvaluateModel(iteration):
+                return self._evaluate(iteration)
             case ReduceGradients(iteration):
                 return self._reduce(iteration)
             case FlushMessages(but_last):
@@ -419,12 +428,12 @@ class ResilientWorker:
     def _change(self, action: Action) -> Saved | Published | None:
         """Do what concerns this worker's own state."""
         match action:
-            case TakeStep(_, can_be_undone, _):
+            case TakeStep(_, can_be_undone, terms):
                 iteration, self._iteration = self._iteration, None
                 assert iteration is not None
                 if can_be_undone:
                     self._held.keep()
-                iteration.step()
+                iteration.step(terms)
             case UndoStep():
                 self._held.restore()
                 self._held.reset()
@@ -473,6 +482,10 @@ class ResilientWorker:
             self._task.optimizer,
             self._task.device,
             is_last=worker.stage == len(stages) - 1,
+            clip_norm=self._task.clip_norm,
+            precision=self._task.precision,
+            schedule=self._task.schedule,
+            buffers=self._task.buffers,
             ties=self._ties,
         )
 
@@ -527,6 +540,14 @@ class ResilientWorker:
         names = [seat.worker for seat in epoch.seats]
         return examine(self._faulty_rank(epoch.iteration), epoch.examine, names, self._plane.direct)
 
+    def _evaluate(self, number: int) -> Evaluated:
+        """The losses of held-out micro-batches before an iteration, and how long that took."""
+        assert self._task.evaluation is not None
+        begun_s = self._now_s()
+        losses = evaluate(self._rank, self._task.evaluation, number)
+        self._evaluated = number
+        return told(losses), self._now_s() - begun_s
+
     def _reduce(self, number: int) -> Vote:
         """Everything of an iteration but the step."""
         epoch, plane = self._rules.epoch, self._plane
@@ -541,16 +562,22 @@ class ResilientWorker:
         iteration = Iteration(rank, number, batch(number))
         iteration.reduce()
         self._activity.be("computing", "vote")
-        parts = {n: total / rank.plan.total_microbatches() for n, (total, _) in sorted(iteration.losses.items())}
-        losses = tuple((n, loss if isfinite(loss) else None) for n, loss in parts.items())
+        losses, squares = told(iteration.losses), self._held.squared_norms(rank.first_held)
+        norms = tuple((layer, square if isfinite(square) else None) for layer, square in sorted(squares.items()))
+        # Of layers that others hold as well they tell it, and a step of what is not finite can be undone.
+        is_finite = None not in [value for _, value, *_ in (*losses, *norms)]
         self._iteration = iteration
-        is_finite, measured = self._held.is_finite(), self._measured(epoch, iteration, plane)
-        return Vote(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured)
+        measured = self._measured(epoch, iteration, plane)
+        learning_rate = self._held.learning_rate_after(self._rules.taken)
+        return Vote(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured, norms, learning_rate)
 
     def _measured(self, epoch: Epoch, iteration: Iteration, plane: Plane) -> Measured:
         """What the iteration, and the probes since the one before, have shown of workers and links."""
         sent, arrived = plane.samples()
         rank = iteration.rank
+        if self._evaluated == iteration.number:
+            # Some began while others still evaluated, so that what they waited for says nothing of links and peers.
+            return Measured(self._task.name, iteration.number, iteration.pace)
         return Measured(
             self._task.name,
             iteration.number,
@@ -610,6 +637,13 @@ class ResilientWorker:
         return time.perf_counter() + self._clock_ahead_s
 
 
+def told(losses: Mapping[int, tuple[float, float]]) -> tuple[MicrobatchLoss, ...]:
+    """Losses as a vote has them, in the order of their numbers."""
+    return tuple(
+        (number, total if isfinite(total) else None, count) for number, (total, count) in sorted(losses.items())
+    )
+
+
 @lru_cache(maxsize=8)
 def _program(plan: str, ties: tuple[tuple[int, ...], ...]) -> Program:
     return lower(plan_of(plan), ties)
@@ -658,6 +692,7 @@ def publish_whole(task: Task, layers: int, message: Publish) -> Published:
             files=message.parts,
             job=task.settings,
             missing=missing_layers(layers, (part.layers for part in message.parts)),
+            steps=message.taken,
             row=task.batch.row_of(message.iteration) if isinstance(task.batch, Provider) else None,
             hugging_face=task.names,
         )

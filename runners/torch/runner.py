@@ -2,8 +2,8 @@
 
 Our own interpreter rather than torch.distributed.pipelining's, which ties one stage to one rank and every micro-batch
 to every rank, so that neither a re-routed plan nor pipelines of unlike stages can be said. Receives are posted ahead of
-need, sends are waited for only at the end of the iteration, and the loss is divided by the global number of
-micro-batches, so that the sum over a layer's holders is the gradient of the mean whoever executed what.
+need, sends are waited for only at the end of the iteration, and sums of losses are divided, late, by what all micro-batches
+count, so that the sum over a layer's holders is the gradient of the mean whoever executed what.
 
 Its data are chosen by (iteration, global micro-batch) and never by rank (data/).
 """
@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import fsum, isfinite
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -25,32 +27,53 @@ from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Send, Sending, lower
+from .buffers import SharedBuffers
 from .delegates import Delegates
+from .evaluation import HeldOut, evaluate
 from .faults import DelayedTransport, slowest_links
 from .gloo import GlooTransport
 from .gradients import FlatGradients
 from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
+from .iteration import Agreement, Iteration, Rank, groups_of, meet, reads_of, splits_backward
 from .iteration import Batch as Batch
-from .iteration import Iteration, Rank, groups_of, meet, reads_of, splits_backward
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
+from .precision import Precision
+from .schedules import Schedule
 from .stage import Loss, TorchStage
 from .staging import HostStaging
 from .task import Fill
 from .ties import ties_of, trained_together
 from .transport import Transport
 
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True)
 class StepResult:
-    """One iteration: its number, its mean loss (known on the last stage's workers, else None), its times in s."""
+    """One iteration.
+
+    Attributes:
+        iteration: its number.
+        loss: the mean; None where it is not finite, and, where stages do not wait for each other (a staggered
+            optimizer), except at last ones.
+        start_s, end_s: when it began and ended.
+        count: what the mean is taken over.
+        grad_norm: of the gradients of the mean, before they are clipped; None as the loss.
+        learning_rate: of the step, in the optimizer's first group; None where this rank has nothing to train.
+        skipped: a gradient was not finite, and nobody has stepped.
+    """
 
     iteration: int
     loss: float | None
     start_s: float
     end_s: float
+    count: float
+    grad_norm: float | None
+    learning_rate: float | None
+    skipped: bool = False
 
 
 REFUSED = "rtk/refused"  # under this the store has why a rank refuses its batch, and who has read that
@@ -72,6 +95,10 @@ class PlanRunner:
         paced: let every operation last what the plan says, sleeping out the rest, and links their delay.
         seed: of dropout and the like in the layers, which depend on (seed, iteration, micro-batch, layer) only.
         transport: which links have delegates: with "auto" those of which the plan says a delay.
+        clip_norm: the largest norm of the gradients of the whole model with which to step; None: they are not clipped.
+        precision: in which types to compute (precision.py).
+        schedule: of the learning rates; None: they are the optimizer's.
+        buffers: what counts where peers' buffers differ (buffers.py).
         fill: gives the layers [first, stop) their values where their parameters are on the meta device; of this rank's
             stage only.
 
@@ -94,6 +121,10 @@ class PlanRunner:
         paced: bool = False,
         seed: int = 0,
         transport: Sending = "auto",
+        clip_norm: float | None = None,
+        precision: Precision = "fp32",
+        schedule: Schedule | None = None,
+        buffers: SharedBuffers = "lowest",
         fill: Fill | None = None,
     ) -> None:
         require_valid(plan, "the plan")
@@ -114,12 +145,25 @@ class PlanRunner:
         self.paced = paced
         self.seed = seed
         self.iteration = 0
+        self._taken = 0  # steps
         self.spans: list[Span] = []
         self._program = program
         self._everyone = tuple(range(len(program.workers)))
         if fill is not None:
             fill(layers, plan.stage_of(self.worker).layers)
-        self._held = self._hold(layers, loss, optimizer, program.instructions[self.rank])
+        self._held = HeldStage(
+            layers,
+            plan.stage_of(self.worker).layers,
+            loss,
+            optimizer,
+            self.device,
+            is_last=self._is_last(self.worker),
+            is_split=splits_backward(program.instructions[self.rank]),
+            clip_norm=clip_norm,
+            precision=precision,
+            schedule=schedule,
+            buffers=buffers,
+        )
         self._store = environment_store() if store is None else store
         self._delegated = delegated_peers(transport, program, self.rank)
         self._transport: Transport = self._connect(program.instructions[self.rank])
@@ -151,9 +195,33 @@ class PlanRunner:
         Returns:
             What the iteration gave.
         """
-        start_s = self._now_s()
-        run = self._run(batch, Iteration.run)
-        return StepResult(run.number, run.loss, start_s, self._now_s())
+        start_s = self.now_s()
+        agreed: list[Agreement] = []
+        run = self._run(batch, lambda run: agreed.append(run.run(self._taken)))
+        (found,) = agreed
+        self._taken += found.is_finite
+        terms, is_skipped = found.terms, not found.is_finite
+        known = (terms.count, terms.norm, self._held.learning_rate, is_skipped)
+        return StepResult(run.number, found.loss, start_s, self.now_s(), *known)
+
+    def evaluate(self, data: HeldOut) -> tuple[float | None, float]:
+        """Evaluate the model as it is on held-out micro-batches; collective.
+
+        Args:
+            data: what to evaluate on; how often is the caller's to say.
+
+        Returns:
+            The mean loss, None where it is not finite, and what it is taken over.
+        """
+        rank = self._prepared = self._prepared or self._prepare(data.batch)
+        losses: dict[int, tuple[float, float]] = self._telling(lambda: evaluate(rank, data, self.iteration))
+        told = torch.zeros(2, data.microbatches, dtype=torch.float64)
+        for number, loss in losses.items():
+            told[:, number] = torch.tensor(loss, dtype=torch.float64)
+        self._transport.all_reduce(self._everyone, told)
+        sums, counts = told.tolist()
+        count = fsum(counts)
+        return fsum(sums) / count if count > 0 and all(map(isfinite, sums)) else None, count
 
     def reduce(self, batch: Batch) -> Iteration:
         """Run one iteration but for the step, which the caller takes: its gradients are left in the parameters' `grad`.
@@ -176,16 +244,20 @@ class PlanRunner:
         if self._prepared is None:
             self._prepared = self._prepare(batch)
         run = Iteration(self._prepared, self.iteration, batch)
+        self._telling(lambda: how(run))
+        self.iteration += 1
+        return run
+
+    def _telling(self, do: Callable[[], Result]) -> Result:
+        """Do something with the others; what is wrong for one is wrong for all."""
         try:
-            how(run)
+            return do()
         except InvalidInputError as error:
             self._tell_others(error)
             raise
         except RuntimeFailedError:
             self._raise_what_others_told()
             raise
-        self.iteration += 1
-        return run
 
     def _tell_others(self, error: InvalidInputError) -> None:
         """Input is wrong for all: wake whoever waits for this rank, and stay until all know."""
@@ -238,23 +310,6 @@ class PlanRunner:
         """Whether the model ends in a worker's stage."""
         return worker.stage == len(self.plan.template_of(worker.pipeline).stages) - 1
 
-    def _hold(
-        self,
-        layers: Sequence[nn.Module],
-        loss: Loss,
-        optimizer: OptimizerFactory,
-        instructions: tuple[Instruction, ...],
-    ) -> HeldStage:
-        return HeldStage(
-            layers,
-            self.plan.stage_of(self.worker).layers,
-            loss,
-            optimizer,
-            self.device,
-            is_last=self._is_last(self.worker),
-            is_split=splits_backward(instructions),
-        )
-
     def _connect(self, instructions: tuple[Instruction, ...]) -> Transport:
         groups = {self._everyone, *groups_of(instructions)}
         if self.device.type == "cuda" and has_gpu_of_its_own():
@@ -295,6 +350,8 @@ class PlanRunner:
         if not self._held.is_last:
             shape = json.dumps([list(output.shape), str(output.dtype).removeprefix("torch.")])
             self._store.set(f"rtk/shape/{self._held.layers_range[1]}", shape)
+        else:
+            self._store.set("rtk/does_count", json.dumps(self.stage.does_count))
         # One origin for all ranks of a host, whose monotonic clock they share; else the moment of a common barrier.
         meet(self._transport, self._everyone)
         if self.rank == 0:
@@ -308,14 +365,16 @@ class PlanRunner:
             self._transport,
             input_like=inputs,
             output_like=output,
-            now_s=self._now_s,
+            now_s=self.now_s,
             record=self.spans.append,
             paced=self.paced,
             seed=self.seed,
             delegated=self._delegated,
+            does_count=json.loads(self._store.get("rtk/does_count")),
         )
 
-    def _now_s(self) -> float:
+    def now_s(self) -> float:
+        """The clock of its times, in s."""
         return time.perf_counter() - self._origin_s
 
 

@@ -93,6 +93,7 @@ class TorchStage:
     Attributes:
         added: what `add_loss` added in the last F, detached, in float64; None where it did not, or the stage has a
             loss, which contains it.
+        does_count: whether the loss has said how much it counts; False before it was first asked.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class TorchStage:
     ) -> None:
         self.layers = nn.ModuleList(layers)
         self.loss = loss
+        self.does_count = False
         self.added: torch.Tensor | None = None
         self._precision = precision
         self._input_type = parameter_type(precision) if is_first else None
@@ -175,7 +177,9 @@ class TorchStage:
             # What is sent lies in one piece.
             given = output.detach().contiguous()
             if self.loss is not None and target is not None:
-                output, count = loss_and_count(self.loss(output, target))
+                told = self.loss(output, target)
+                self.does_count = isinstance(told, tuple)
+                output, count = loss_and_count(told)
                 for one in added.losses:
                     output = output + one
                 given = torch.stack([output.detach().reshape(()).double(), count.to(output.device)])

@@ -10,8 +10,12 @@ from torch import nn
 from ...schemas.checkpoint import HuggingFaceNames
 from ...schemas.plan import Layers, Plan, Worker
 from ..program import Sending
+from .buffers import SharedBuffers
+from .evaluation import HeldOut
 from .held_stage import OptimizerFactory
 from .iteration import Batch
+from .precision import Precision
+from .schedules import Schedule
 from .stage import Loss
 
 Fill = Callable[[Sequence[nn.Module], Layers], None]
@@ -25,7 +29,7 @@ class Task:
         name: the worker's, `k/i`.
         plan: that it was started with.
         make_layers: makes all layers of the model, equal on every worker and at every call.
-        loss: maps (output, target) of a micro-batch to its mean loss, a scalar.
+        loss: maps (output, target) of a micro-batch to its mean loss, a scalar, or to (sum, count).
         optimizer: makes the optimizer of a stage's parameters.
         batch: the micro-batches of an iteration.
         settings: what must be the same for all workers; kept in checkpoints.
@@ -36,9 +40,14 @@ class Task:
         paced: let every operation last what the plan says.
         seed: of dropout and the like.
         transport: which links have delegates (plane.py, `delegated_peers`).
+        clip_norm: the largest norm of the gradients of the whole model with which to step; None: they are not clipped.
+        evaluation: what to evaluate on, and when; None: nothing is evaluated.
         fill: gives the layers [first, stop) of those that `make_layers` made, or of a copy of them, the values of their
             parameters, which are on the meta device until then; None: all layers are made with values.
         names: what the model's tensors are called in files of Hugging Face's; kept in checkpoints.
+        precision: in which types to compute (precision.py).
+        schedule: of the learning rates; None: they are the optimizer's.
+        buffers: what counts where peers' buffers differ (buffers.py).
     """
 
     name: str
@@ -55,8 +64,13 @@ class Task:
     paced: bool = False
     seed: int = 0
     transport: Sending = "auto"
+    clip_norm: float | None = None
+    evaluation: HeldOut | None = None
     fill: Fill | None = None
     names: HuggingFaceNames | None = None
+    precision: Precision = "fp32"
+    schedule: Schedule | None = None
+    buffers: SharedBuffers = "lowest"
 
     def worker(self) -> Worker:
         """The worker in the plan that it was started with."""

@@ -67,12 +67,17 @@ class Tags:
     def __init__(self, plan: Plan) -> None:
         self._links = max(len(template.links) for template in plan.templates)
         self._offsets = [plan.microbatch_offset(k) for k in range(len(plan.pipelines))]
+        self._total = plan.total_microbatches()
 
     def of(self, message: Message, iteration: int) -> int:
         """The tag of a message in an iteration."""
         number = self._offsets[message.pipeline] + message.microbatch
         parts = 2 * (number * self._links + message.link) + (message.kind == "gradient")
         return 2 * parts + iteration % 2
+
+    def of_evaluation(self, message: Message, turn: int) -> int:
+        """The tag of an activation of held-out data, unlike all others, and those of the turn before and after."""
+        return 4 * self._total * self._links + self.of(message, turn)
 
     def microbatch(self, operation: Operation) -> int:
         """The global number of the micro-batch that an operation works on."""

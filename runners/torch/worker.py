@@ -113,6 +113,7 @@ def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str,
             returning=returning,
             others=others,
             cores=cores,
+            evaluates=task.evaluation is not None,
         )
 
     return hello

@@ -7,7 +7,7 @@ from itertools import product
 
 from hypothesis import strategies as st
 
-from rtk.planners.scheduling.evaluate import Evaluation, evaluate
+from rtk.planners.scheduling.evaluate import OrderEvaluation, evaluate
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan, Template
 
@@ -57,7 +57,7 @@ def any_order(microbatches: Sequence[tuple[int, int]], split: bool | Sequence[bo
     )
 
 
-def all_orders(plan: Plan) -> Iterator[Evaluation]:
+def all_orders(plan: Plan) -> Iterator[OrderEvaluation]:
     """Every plan with the same operations on the same workers that keeps its limits and does not deadlock.
 
     There must be one. If the first worker's micro-batches are alike everywhere, they come in one order there.

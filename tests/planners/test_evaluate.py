@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.scheduling.assemble import with_prediction
-from rtk.planners.scheduling.evaluate import Evaluation, TimedOperation, evaluate
+from rtk.planners.scheduling.evaluate import OrderEvaluation, TimedOperation, evaluate
 from rtk.planners.scheduling.problem import codes_of, problem_of
 from rtk.planners.scheduling.retime import value_s, windows_of
 from rtk.runners.program import lower
@@ -96,7 +96,7 @@ def test_critical_path_stays_on_its_worker_where_it_can() -> None:
     assert {timed.worker for timed in evaluate(light).critical_path()} == {0}
 
 
-def _hop_s(evaluation: Evaluation, earlier: TimedOperation, later: TimedOperation) -> float:
+def _hop_s(evaluation: OrderEvaluation, earlier: TimedOperation, later: TimedOperation) -> float:
     if earlier.worker == later.worker:
         return 0.0
     plan = evaluation.plan

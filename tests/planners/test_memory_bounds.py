@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.scheduling import lower_bound
-from rtk.planners.scheduling.evaluate import Evaluation, evaluate
+from rtk.planners.scheduling.evaluate import OrderEvaluation, evaluate
 from rtk.planners.scheduling.lower_bound import NO_ROOM, Limited, fits, raise_by_memory, stash_room
 from rtk.planners.scheduling.one_machine import HeadsAndTails, heads_and_tails, routes_of
 from rtk.planners.scheduling.problem import Problem, problem_of
@@ -50,7 +50,7 @@ def _raised(problem: Problem) -> HeadsAndTails:
     return found
 
 
-def _check_heads_and_tails(evaluation: Evaluation, known: HeadsAndTails) -> None:
+def _check_heads_and_tails(evaluation: OrderEvaluation, known: HeadsAndTails) -> None:
     end_s = evaluation.makespan_s - max(stage.optimizer_s for stage in evaluation.plan.templates[0].stages)
     slack_s = ROUNDING * evaluation.makespan_s
     for stage, row in enumerate(evaluation.operations):

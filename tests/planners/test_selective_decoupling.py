@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.scheduling import retime
-from rtk.planners.scheduling.evaluate import Evaluation, evaluate
+from rtk.planners.scheduling.evaluate import OrderEvaluation, evaluate
 from rtk.planners.scheduling.list_schedule import ListScheduler
 from rtk.planners.scheduling.problem import BACKWARD, KINDS, WEIGHT, Orders, Problem, codes_of, problem_of, with_orders
 from rtk.planners.slipstream import selective_decoupling
@@ -56,7 +56,7 @@ def _with_early_weights(worker: Worker) -> Worker:
 ANY = st.one_of(_rerouted(), _random())
 
 
-def _before_and_after(case: tuple[Plan, Problem, Orders]) -> tuple[Evaluation, Evaluation]:
+def _before_and_after(case: tuple[Plan, Problem, Orders]) -> tuple[OrderEvaluation, OrderEvaluation]:
     plan, problem, orders = case
     joined = with_orders(plan, *decoupled_where_it_helps(problem, orders))
     assert check_plan(joined) == []

@@ -25,6 +25,7 @@ def run_ranks(
     body: Callable[[PlanRunner], T],
     paced: bool = False,
     transport: Sending = "auto",
+    clip_norm: float | None = None,
 ) -> list[T]:
     """Run `body` with a PlanRunner of every rank, each on a copy of the layers, and give what they returned."""
     # Ranks that are threads would otherwise each start as many threads again, for one core.
@@ -45,6 +46,7 @@ def run_ranks(
                 store=store,
                 paced=paced,
                 transport=transport,
+                clip_norm=clip_norm,
             )
             results[rank] = body(runner)
             runner.close()

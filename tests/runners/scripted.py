@@ -209,7 +209,9 @@ class ThreadJob:
             worker = ResilientWorker(task)
 
             def hello(proof: str, returning: Returning | None) -> Hello:
-                return Hello(proof, name, meeting.address, digest(self.plan), {}, 1, not_before, returning)
+                evaluates = task.evaluation is not None
+                known = (1, not_before, returning)
+                return Hello(proof, name, meeting.address, digest(self.plan), {}, *known, evaluates=evaluates)
 
             link = CoordinatorLink(
                 [self.server.address],

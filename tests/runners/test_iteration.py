@@ -15,6 +15,7 @@ from torch import nn
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.program import AllReduce, GradientBucket, Send, lower
+from rtk.runners.resilience.protocol import StepTerms
 from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.iteration import Iteration, Rank, SpanTimer, Tags, groups_of, splits_backward
 from rtk.schemas.orders import Operation, Schedule
@@ -100,7 +101,7 @@ def test_nothing_changes_before_the_step(schedule: Schedule) -> None:
     again.reduce()
     assert rank.held.checksums() == before
     assert torch.equal(rank.held.gradients.buffers[0], gradients)
-    again.step()
+    again.step(StepTerms(MICROBATCHES, None, 0))
     assert rank.held.checksums() != before
     other = make_rank(make_plan(schedule))
     Iteration(other, 0, batch()).run()
@@ -150,8 +151,10 @@ def test_ranks_meet_where_the_plan_says(optimizer: Optimizer, meetings: int) -> 
     rank = make_rank(replace(make_plan(), optimizer=optimizer))
     run = Iteration(rank, 0, batch())
     run.reduce()
-    run.meet()
-    run.step()
+    agreed = run.agree(0)
+    run.step(agreed.terms)
+    assert agreed.terms.count == MICROBATCHES
+    assert (agreed.terms.norm is None) == (meetings == 0)
     assert isinstance(rank.transport, Alone)
     assert rank.transport.sums == meetings
 

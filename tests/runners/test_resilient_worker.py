@@ -29,6 +29,7 @@ from rtk.runners.resilience.protocol import (
     Job,
     RankAssignment,
     Saver,
+    StepTerms,
     Vote,
     Welcome,
 )
@@ -90,7 +91,22 @@ def meeting() -> MeetingPlace:
 
 def epoch(plan: Plan, number: int, iteration: int, skipped: bool = False) -> Epoch:
     seats = (RankAssignment("0/0", "0/0", meeting().address),)
-    return Epoch(number, iteration, skipped, 99, canonical(plan).decode(), seats, nothing_committed=iteration == 0)
+    terms = terms_of(iteration - 1) if iteration else None
+    return Epoch(
+        *(number, iteration, skipped, 99, canonical(plan).decode(), seats),
+        nothing_committed=iteration == 0,
+        terms=terms,
+        taken=iteration,
+    )
+
+
+def terms_of(iteration: int) -> StepTerms:
+    """Of a step of two micro-batches; a schedule that knows of skipped ones is not in use."""
+    return StepTerms(2.0, None, iteration)
+
+
+def commit(number: int, iteration: int, **more: Any) -> Commit:
+    return Commit(number, iteration, last=99, terms=terms_of(iteration), **more)
 
 
 def parameters(worker: ResilientWorker) -> list[torch.Tensor]:
@@ -118,11 +134,9 @@ def assert_same(got: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
 def test_a_committed_step_is_taken_though_the_epoch_is_over(staggered: bool, is_heard: bool) -> None:
     """A commit that a new epoch follows at once, or that is lost with its coordinator, still steps the optimizer."""
     worker, plan = alone(staggered)
-    commits = [Commit(1, 0, last=99)] if is_heard else []
+    commits = [commit(1, 0)] if is_heard else []
     over = epoch(plan, 2, 1)
-    script = Script(
-        worker, epoch(plan, 1, 0), {(1, 0): [*commits, over], (2, 1): [Commit(2, 1, last=99), End(0, "done")]}
-    )
+    script = Script(worker, epoch(plan, 1, 0), {(1, 0): [*commits, over], (2, 1): [commit(2, 1), End(0, "done")]})
     worker.run(script, Welcome(1.0, 0.0, ""))  # type: ignore[arg-type]
     assert [(vote.epoch, vote.iteration) for vote in script.votes] == [(1, 0), (2, 1)]
     assert_same(parameters(worker), after([0, 1]))
@@ -133,7 +147,7 @@ def test_what_was_not_committed_is_redone(staggered: bool) -> None:
     """An iteration that was voted on and not committed leaves no trace, and is done again."""
     worker, plan = alone(staggered)
     again = epoch(plan, 2, 0)
-    script = Script(worker, epoch(plan, 1, 0), {(1, 0): [again], (2, 0): [Commit(2, 0, last=99), End(0, "done")]})
+    script = Script(worker, epoch(plan, 1, 0), {(1, 0): [again], (2, 0): [commit(2, 0), End(0, "done")]})
     worker.run(script, Welcome(1.0, 0.0, ""))  # type: ignore[arg-type]
     assert [vote.epoch for vote in script.votes] == [1, 2]
     assert_same(parameters(worker), after([0]))
@@ -147,10 +161,10 @@ def test_a_skipped_step_is_not_taken(staggered: bool) -> None:
         worker,
         epoch(plan, 1, 0),
         {
-            (1, 0): [Commit(1, 0, last=99)],
-            (1, 1): [Commit(1, 1, skip=True, last=99), epoch(plan, 2, 2, skipped=True)],
+            (1, 0): [commit(1, 0)],
+            (1, 1): [commit(1, 1, skip=True), epoch(plan, 2, 2, skipped=True)],
             (2, 2): [epoch(plan, 3, 3, skipped=True)],
-            (3, 3): [Commit(3, 3, last=99), End(0, "done")],
+            (3, 3): [commit(3, 3), End(0, "done")],
         },
     )
     worker.run(script, Welcome(1.0, 0.0, ""))  # type: ignore[arg-type]
@@ -160,7 +174,7 @@ def test_a_skipped_step_is_not_taken(staggered: bool) -> None:
 def test_the_later_of_two_commits_says_both() -> None:
     """Staggered, a worker whose coordinator died with two votes unanswered may hear of the later commit only."""
     worker, plan = alone(staggered=True)
-    story = {(1, 0): [], (1, 1): [Commit(1, 1, last=99)], (1, 2): [Commit(1, 2, last=99), End(0, "done")]}
+    story = {(1, 0): [], (1, 1): [commit(1, 1)], (1, 2): [commit(1, 2), End(0, "done")]}
     worker.run(Script(worker, epoch(plan, 1, 0), story), Welcome(1.0, 0.0, ""))  # type: ignore[arg-type]
     assert_same(parameters(worker), after([0, 1, 2]))
 
@@ -168,8 +182,10 @@ def test_the_later_of_two_commits_says_both() -> None:
 def test_a_checkpoint_that_falls_due_as_an_epoch_ends_is_saved(tmp_path: Any) -> None:
     """A worker that was interrupted as it heard a commit saves the state after it all the same."""
     worker, plan = alone()
-    commit = Commit(1, 0, last=99, save=str(tmp_path), savers=(Saver("0/0", (0, 3)),))
-    script = Script(worker, epoch(plan, 1, 0), {(1, 0): [commit, Halt(1, False, None, (), "over"), End(5, "over")]})
+    saving = commit(1, 0, save=str(tmp_path), savers=(Saver("0/0", (0, 3)),))
+    script = Script(
+        worker, epoch(plan, 1, 0), {(1, 0): [saving, Halt(1, False, None, (), "over", terms_of(0)), End(5, "over")]}
+    )
     worker.run(script, Welcome(1.0, 0.0, ""))  # type: ignore[arg-type]
     assert list(tmp_path.rglob("*.safetensors"))
 

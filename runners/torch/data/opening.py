@@ -64,12 +64,13 @@ def open_provider(
     tokenizer: str | None = None,
     vocabulary: int | None = None,
     loader_workers: int = 0,
+    shuffle: bool = True,
 ) -> Provider:
     """The micro-batches of what `--data` names: of text without a tokenizer samples of its bytes, else rows.
 
     Args:
         paths, sequence_length, dtype, tokenizer: as of `open_data`.
-        microbatch_size, microbatches, seed, vocabulary, loader_workers: as of `RowFeed`.
+        microbatch_size, microbatches, seed, vocabulary, loader_workers, shuffle: as of `RowFeed`.
 
     Raises:
         InvalidInputError: as of `open_data` and `RowFeed`.
@@ -77,7 +78,15 @@ def open_provider(
     if are_bytes(paths, dtype, tokenizer):
         return ByteCorpus(paths, microbatch_size, sequence_length, seed)
     rows = open_data(paths, sequence_length, dtype=dtype, tokenizer=tokenizer)
-    return RowFeed(rows, microbatch_size, microbatches, seed=seed, vocabulary=vocabulary, loader_workers=loader_workers)
+    return RowFeed(
+        rows,
+        microbatch_size,
+        microbatches,
+        seed=seed,
+        shuffle=shuffle,
+        vocabulary=vocabulary,
+        loader_workers=loader_workers,
+    )
 
 
 def are_bytes(paths: Sequence[str], dtype: str | None = None, tokenizer: str | None = None) -> bool:
