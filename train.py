@@ -6,6 +6,7 @@ from .runners.torch.schedules import constant as constant
 from .runners.torch.schedules import cosine as cosine
 from .runners.torch.schedules import linear as linear
 from .runners.torch.schedules import wsd as wsd
+from .runners.torch.stage import add_loss as add_loss
 from .training import DataFiles as DataFiles
 from .training import Evaluation as Evaluation
 from .training import Training as Training

@@ -67,8 +67,8 @@ class NamedModel:
 
     Attributes:
         name: a preset, `file.py:factory`, or a config.json.
-        weights: of a Hugging Face model, where they are not beside its config; as of `load_model`.
-        random_weights: take random ones, whatever there is.
+        weights: of a Hugging Face model, as of `load_model`; None: those beside its config, if there are any.
+        random_weights: begin with random ones, whatever there is.
     """
 
     name: str
@@ -79,20 +79,19 @@ class NamedModel:
         """As `load_model`."""
         from .profilers.models.load import load_model
 
-        return load_model(
-            self.name,
-            microbatch_size,
-            sequence_length,
-            seed,
-            form,
-            weights=self.weights,
-            random_weights=self.random_weights,
-            filled=False,
-        )
+        chosen = {"weights": self.weights, "random_weights": self.random_weights}
+        return load_model(self.name, microbatch_size, sequence_length, seed, form, **chosen, filled=False)
 
     def settings(self) -> dict[str, Any]:
-        """The name."""
-        return {"model": self.name}
+        """The name, and what tells weights from others where there are some."""
+        from .profilers.analytic.configuration import is_config
+        from .profilers.models.weights import require_weights, weights_beside, weights_digest
+
+        told = {"model": self.name}
+        if self.random_weights or not is_config(self.name):
+            return told
+        found = weights_beside(Path(self.name)) if self.weights is None else require_weights(self.weights)
+        return told if found is None else {**told, "weights": weights_digest(found)}
 
 
 @dataclass(frozen=True)
@@ -209,8 +208,7 @@ class Training:
         self.listeners: list[tuple[tuple[str, ...], Listener]] = []
         self.script: str | None = None
         self._files: dict[str, str] = {}
-        self._settings: dict[str, Any] | None = None
-        self._optimizer_of: Callable[[Sequence[nn.Module]], OptimizerFactory] | None = None  # by the model's layers
+        self._asked: TrainingConfig | None = None
 
     @classmethod
     def of(cls, asked: TrainingConfig) -> "Training":
@@ -219,9 +217,10 @@ class Training:
         Raises:
             InvalidInputError: the script cannot be executed, or holds no training, or several.
         """
+        from .runners.torch.named import schedule_of
+
         if asked.script is not None:
             return load_script(asked.script)
-        from .runners.torch.named import schedule_of
 
         training = cls(
             model=NamedModel(asked.model, asked.weights, asked.random_weights),
@@ -229,11 +228,12 @@ class Training:
             microbatch_size=asked.microbatch_size,
             sequence_length=asked.sequence_length,
             schedule=schedule_of(asked),
-            seed=asked.seed,
             clip_norm=asked.clip_norm,
+            precision=asked.precision,
+            seed=asked.seed,
             evaluate=_evaluation_of(asked),
         )
-        training._settings = asked.settings()
+        training._asked = asked
         return training
 
     def on(self, *events: str) -> Callable[[Listener], Listener]:
@@ -299,8 +299,8 @@ class Training:
 
     def settings(self) -> dict[str, Any]:
         """What must be the same for all workers: who differs is refused, and told in what."""
-        if self._settings is not None:
-            return self._settings
+        if self._asked is not None:
+            return {**self._asked.settings(), **self.model.settings()}
         own = ("microbatch_size", "sequence_length", "clip_norm", "precision", "cut", "seed", "buffers")
         told = {name: getattr(self, name) for name in own}
         if isinstance(self.model, ModelSource):
@@ -308,8 +308,11 @@ class Training:
         return {**told, **self._files}
 
     def _told(self, data: "Provider") -> dict[str, Any]:
-        """What data say of themselves, where a script gives them; options name files."""
-        return {} if self._settings is not None else {f"data: {name}": one for name, one in data.fingerprint().items()}
+        """What data say of themselves; text of which bytes are the tokens is named by options, as ever."""
+        from .runners.torch.data.corpus import ByteCorpus
+
+        is_named = self._asked is not None and isinstance(data, ByteCorpus)
+        return {} if is_named else {"dataset": data.fingerprint()}
 
     def form(self, plan: "Plan") -> ModelForm:
         """In which form the layers are: as in the profile behind a plan, but for what the training says itself."""
@@ -501,20 +504,18 @@ class Training:
         Raises:
             InvalidInputError: the model or the data do not fit the plan.
         """
-        import torch
-
         from .runners.torch.task import Task
 
         model, data = self.load(plan)
         evaluation, evaluated_on = self._held_out(model, plan)
+        data.start()  # there are no sockets yet
         made = [model.layers]
-        optimizer: OptimizerFactory = self.optimizer or torch.optim.AdamW
         return Task(
             name=name,
             plan=plan,
             make_layers=lambda: made.pop() if made else self.load(plan, data)[0].layers,
             loss=model.loss if self.loss is None else self.loss,
-            optimizer=optimizer if self._optimizer_of is None else self._optimizer_of(model.layers),
+            optimizer=self._optimizer_for(model.layers),
             batch=data,
             settings={
                 **self.settings(),
@@ -538,6 +539,14 @@ class Training:
             fill=model.fill,
             names=model.names,
         )
+
+    def _optimizer_for(self, layers: "Sequence[nn.Module]") -> "OptimizerFactory":
+        import torch
+
+        from .runners.torch.named import optimizer_of
+
+        usual: OptimizerFactory = torch.optim.AdamW if self._asked is None else optimizer_of(self._asked, layers)
+        return self.optimizer or usual
 
 
 def _evaluation_of(asked: TrainingConfig) -> Evaluation | None:

@@ -240,7 +240,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=5, help="of each job")
     parser.add_argument("--only", default="", help="the jobs whose name holds this")
-    parser.add_argument("-o", "--output", default="-")
+    parser.add_argument("-o", "--output", default="-", help="kills are added to those of a file that is there")
     given = parser.parse_args()
     jobs: dict[str, Callable[[int], dict[str, Any]]] = {}
     for dp in (2, 3, 4):
@@ -251,10 +251,12 @@ def main() -> None:
             )
     jobs["rtk, PP 2 x DP 2"] = lambda seed: with_rtk(2, 2, seed)
     wanted = {name: job for name, job in jobs.items() if given.only in name}
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in wanted}
-    for kill in range(given.kills):  # in turns, so that a change of the machine's mood meets all of them
+    there = Path(given.output)
+    before = json.loads(there.read_text())["jobs"] if there.is_file() else {}
+    runs: dict[str, list[dict[str, Any]]] = {name: found["runs"] for name, found in before.items()}
+    for _ in range(given.kills):  # in turns, so that a change of the machine's mood meets all of them
         for name, job in wanted.items():
-            runs[name].append(job(kill))
+            runs.setdefault(name, []).append(job(len(runs.get(name, []))))
             print(name, json.dumps(runs[name][-1]), flush=True)
     result = {name: summary(found) for name, found in runs.items()}
     write_result({"pace_s": PACE_S, "torchft": version("torchft-nightly"), "jobs": result}, given.output)

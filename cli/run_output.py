@@ -101,6 +101,8 @@ class RunStory:
         self.time_s: float | None = None
         self.losses: deque[float | None] = deque(maxlen=LOSSES_KEPT)
         self.curve = LearningCurve()
+        self._first_rate: float | None = None
+        self._has_schedule = False  # the learning rate has changed
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
         self.failures = 0
         self.joins = 0
@@ -189,10 +191,15 @@ class RunStory:
         self._is_first = False
         if done.skipped:
             self._note(f"iteration {self.iteration} skipped: a gradient is not finite", at_s, is_bad=True)
+        rate = done.learning_rate
+        if self._first_rate is None:
+            self._first_rate = rate
+        self._has_schedule |= rate != self._first_rate
         parts = [
             f"iteration {self.iteration:3d}",
             f"loss {print_loss(self.loss)}",
             f"grad norm {done.grad_norm:.4g}" if done.grad_norm is not None else "",
+            f"lr {rate:.3g}" if self._has_schedule and rate is not None else "",
             print_time(self.time_s) if self.time_s is not None else "",
             f"{self.tokens_per_s:.0f} tokens/s" if self.tokens_per_s is not None else "",
             "skipped: a gradient is not finite" if done.skipped else "",

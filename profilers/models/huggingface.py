@@ -5,6 +5,7 @@ of one small memory of random numbers. Values come afterwards, layer by layer (w
 and holds only these.
 """
 
+import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -129,7 +130,14 @@ def load_config(
         transposed = _conv1ds(root)
         from_files = None if path is None else FileWeights(path, root, file, transposed)
     example = token_example(microbatch_size, sequence_length, vocabulary)
-    layers, names = _cut(_with_linears(root), form, lambda seed: example(seed)[0], name, config.num_hidden_layers, file)
+    cut = form.cut or _decoder(root, config.num_hidden_layers, file)
+    root = _with_linears(root)
+    with _offline():
+        short = _with_few_words(config, root, form)
+    inputs = token_example(microbatch_size, sequence_length, short.config.vocab_size)
+    layers, names = _cut(short, root, form, cut, lambda seed: inputs(seed)[0], name)
+    if short is not root:
+        _lengthen(layers, short, root)
     initialize: Any = root._init_weights
     fill = _Filling(from_files or RandomWeights(layers, names, initialize, seed), names, needs)
     if filled:
@@ -241,16 +249,65 @@ def _on_meta() -> Iterator[None]:
         handle.remove()
 
 
+FEW_WORDS = 2053  # a prime, which no other size of a model is
+
+
+def _with_few_words(config: Any, root: nn.Module, form: ModelForm) -> Any:
+    """A model to cut instead of another one, which has fewer words where that one has many; else that one.
+
+    How a model is cut does not depend on its words, and embedding, head and logits are often larger than all else.
+
+    Args:
+        config: of the other model.
+        root: the other model.
+        form: in which it is.
+    """
+    if config.vocab_size <= FEW_WORDS or FEW_WORDS in vars(config).values():
+        return root
+    few = copy.deepcopy(config)
+    few.vocab_size = FEW_WORDS
+    if isinstance(few.pad_token_id, int) and few.pad_token_id >= FEW_WORDS:
+        few.pad_token_id = None
+    with _on_meta():
+        return _with_linears(_make(few, TORCH_TYPES[form.dtype]))
+
+
+def _lengthen(layers: Sequence[nn.Module], short: Any, root: Any) -> None:
+    """Let layers that were cut out of a model with few words know how many there are; parameters aside."""
+    for name, module in short.named_modules():
+        if isinstance(module, nn.Embedding):
+            module.padding_idx = root.get_submodule(name).padding_idx
+    short.config.pad_token_id = root.config.pad_token_id
+    for known in (short.config, *(module for layer in layers for module in layer.modules())):
+        for name, value in list(vars(known).items()):
+            if isinstance(value, int) and value == FEW_WORDS:
+                vars(known)[name] = root.config.vocab_size
+
+
 def _cut(
-    root: nn.Module, form: ModelForm, inputs_of: Callable[[int], torch.Tensor], name: str, count: int, file: str
+    short: nn.Module,
+    root: nn.Module,
+    form: ModelForm,
+    pattern: str,
+    inputs_of: Callable[[int], torch.Tensor],
+    name: str,
 ) -> tuple[list[nn.Module], dict[str, str]]:
-    """The layers, on the meta device, and the names in the model of all that they hold."""
-    owners: dict[torch.Tensor, str] = {}
-    for owner, one in _tensors(root).items():
+    """The layers, on the meta device and of the whole model's shapes, and what that calls all that they hold.
+
+    Args:
+        short: the model to cut.
+        root: the whole model.
+        form: which layers keep their inputs only.
+        pattern: of the layers' names.
+        inputs_of: what the model to cut takes, by a seed.
+        name: of the model, for errors.
+    """
+    whole, owners = _tensors(root), dict[torch.Tensor, str]()
+    for owner, one in _tensors(short).items():
         owners.setdefault(one, owner)
-    stand_ins = give_values([root], _stand_ins(root.parameters()))
+    stand_ins = give_values([short], _stand_ins(short.parameters()))
     owner_of = {stand_ins.get(one, one): owner for one, owner in owners.items()}  # type: ignore[call-overload]
-    layers, blocks = cut_module(root, form.cut or _decoder(root, count, file), inputs_of, name)
+    layers, blocks = cut_module(short, pattern, inputs_of, name)
     if form.checkpointing:
         layers = with_checkpoints(layers, blocks)
     names = {
@@ -258,7 +315,7 @@ def _cut(
         for place, layer in enumerate(layers)
         for local, one in _tensors(layer).items()
     }
-    give_values([*layers, root], {one: torch.empty_like(one, device="meta") for one in stand_ins.values()})
+    give_values([*layers, short], {one: whole[owner_of[one]].detach() for one in stand_ins.values()})
     return layers, names
 
 

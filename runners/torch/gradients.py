@@ -159,9 +159,9 @@ class FlatGradients:
 
     def scale(self, factor: float) -> None:
         """Multiply all gradients, but nothing else; one pass, and none where the factor is 1."""
-        if factor != 1.0:
-            views = itertools.chain.from_iterable((*self._gradients, *self._tied.values()))
-            torch._foreach_mul_(list(views), factor)
+        views = list(itertools.chain.from_iterable((*self._gradients, *self._tied.values())))
+        if factor != 1.0 and views:
+            torch._foreach_mul_(views, factor)
 
     def squared_norms(self, layers: Iterable[int]) -> dict[int, float]:
         """Of some of the model's layers, all of them held here: the sum of their gradients' squares, in float64.

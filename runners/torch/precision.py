@@ -13,15 +13,14 @@ between stages have the type of what is sent.
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import nn
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.text import joined
-
-Precision = Literal["fp32", "bf16", "bf16-autocast", "bf16-master"]
+from ..training import Precision as Precision
 
 
 def require_precision(name: str) -> None:

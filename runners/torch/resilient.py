@@ -483,10 +483,10 @@ class ResilientWorker:
             self._task.device,
             is_last=worker.stage == len(stages) - 1,
             clip_norm=self._task.clip_norm,
+            ties=self._ties,
             precision=self._task.precision,
             schedule=self._task.schedule,
             buffers=self._task.buffers,
-            ties=self._ties,
         )
 
     def _program(self, plan: str) -> Program:

@@ -96,11 +96,9 @@ class PlanRunner:
         seed: of dropout and the like in the layers, which depend on (seed, iteration, micro-batch, layer) only.
         transport: which links have delegates: with "auto" those of which the plan says a delay.
         clip_norm: the largest norm of the gradients of the whole model with which to step; None: they are not clipped.
-        precision: in which types to compute (precision.py).
-        schedule: of the learning rates; None: they are the optimizer's.
-        buffers: what counts where peers' buffers differ (buffers.py).
         fill: gives the layers [first, stop) their values where their parameters are on the meta device; of this rank's
             stage only.
+        precision, schedule, buffers: as of `HeldStage`.
 
     Raises:
         InvalidInputError: the plan is not valid, or does not fit the model or the number of ranks.
@@ -122,10 +120,10 @@ class PlanRunner:
         seed: int = 0,
         transport: Sending = "auto",
         clip_norm: float | None = None,
+        fill: Fill | None = None,
         precision: Precision = "fp32",
         schedule: Schedule | None = None,
         buffers: SharedBuffers = "lowest",
-        fill: Fill | None = None,
     ) -> None:
         require_valid(plan, "the plan")
         ties = ties_of(layers)

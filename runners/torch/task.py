@@ -46,7 +46,7 @@ class Task:
             parameters, which are on the meta device until then; None: all layers are made with values.
         names: what the model's tensors are called in files of Hugging Face's; kept in checkpoints.
         precision: in which types to compute (precision.py).
-        schedule: of the learning rates; None: they are the optimizer's.
+        schedule: of the learning rates (schedules.py); None leaves them as the optimizer has them.
         buffers: what counts where peers' buffers differ (buffers.py).
     """
 

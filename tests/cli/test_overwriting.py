@@ -55,8 +55,8 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
 # Those that want processes, torch or devices, or write into folders of their own; what they write is refused before.
 UNTRIED = {"profile links --output", "profile refine --output", "monitor --output", "probe --output", "init --output"}
 UNTRIED |= {"run --timeline", "run --metrics", "coordinate --timeline", "coordinate --metrics"}
-FOLDERS = {"sweep --output", "quickstart --output"}
-FORMS = {"export --to", "profile links --into"}  # what is written is said by --output
+FOLDERS = {"checkpoint export --output", "sweep --output", "quickstart --output"}
+FORMS = {"checkpoint export --to", "export --to", "profile links --into"}  # what is written is said by --output
 ENDINGS = {"a web page": ".html", "text": ".csv", "JSON lines": ".jsonl"}
 
 

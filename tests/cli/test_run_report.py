@@ -455,6 +455,19 @@ def test_norms_and_evaluations_are_said(capsys: pytest.CaptureFixture[str]) -> N
     assert found[-1]["evaluation_loss"] == 4.3
 
 
+@pytest.mark.parametrize("rates", [(0.0, 0.001, 0.002), (0.002, 0.002, 0.002), (None, None, None)])
+def test_the_learning_rate_is_said_once_it_changes(
+    rates: tuple[float | None, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In JSON always; in lines not while it is the same, for else every line would say it."""
+    done = [replace(iteration(1, number, 5.0), learning_rate=rate) for number, rate in enumerate(rates)]
+    tell([START, epoch(1, 0, ALL), *done], as_json=True)
+    told = [one for one in lines_of(capsys.readouterr().out) if one["event"] == "iteration"]
+    assert tuple(one["learning_rate"] for one in told) == rates
+    tell([START, epoch(1, 0, ALL), *done], live=False)
+    assert ("  lr 0.002  " in capsys.readouterr().out.splitlines()[-1]) == (len(set(rates)) > 1)
+
+
 def test_the_view_of_evaluations() -> None:
     """Their losses are circles on the curve, and the facts say the last and the best one."""
     text = rendered(facts(), [*STORY[:7], *EVALUATED])

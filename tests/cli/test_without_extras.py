@@ -66,6 +66,7 @@ USES: dict[str, tuple[list[str], str | None]] = {
     "diff": (["plan.json", "slipstream.json"], None),
     "export": (["plan.json", "--to", "torch-csv", "-o", "plan.csv"], None),
     "import": (["plan.csv", "--from", "torch-csv", "--profile", "profile.json", "-o", "imported.json"], None),
+    "checkpoint export": (["nowhere", "--to", "hf", "-o", "model"], None),
     "schema": (["plan"], None),
     "init": (["--yes"], None),
     "config show": ([], None),
@@ -85,7 +86,7 @@ USES: dict[str, tuple[list[str], str | None]] = {
     "quickstart": (["-o", "first"], "torch"),
 }
 # What these are given is refused: they would go on for long, or need a run.
-REFUSED = {"coordinate", "sweep", "reproduce", "profile refine"}
+REFUSED = {"checkpoint export", "coordinate", "sweep", "reproduce", "profile refine"}
 
 
 def commands() -> Iterator[str]:

@@ -95,6 +95,21 @@ def test_layers_give_what_transformers_gives(tmp_path: Path, config: dict[str, A
     assert set(model.names.names.values()) == {name for name, _ in whole.named_parameters()}
 
 
+def test_many_words(tmp_path: Path) -> None:
+    """A model of many words is cut as one of few, and has all of them afterwards, and its padding."""
+    config = LLAMA | {"vocab_size": 3001, "pad_token_id": 2999, "tie_word_embeddings": False}
+    whole = saved(tmp_path, config)
+    model = load_model(str(tmp_path), 2, 7)
+    tokens, _ = model.example(5)
+    assert int(tokens.max()) > 2053
+    with torch.no_grad():
+        assert torch.equal(apply(model.layers, tokens), whole(tokens).logits)
+    (embedding,) = (one for one in model.layers[0].modules() if isinstance(one, nn.Embedding))
+    assert (embedding.num_embeddings, embedding.padding_idx) == (3001, 2999)
+    assert isinstance(head := model.layers[-1].get_submodule("lm_head"), nn.Linear)
+    assert head.out_features == 3001
+
+
 def test_random_values_of_a_part(tmp_path: Path) -> None:
     """Random weights are as transformers draws them, and of any part what they are of the whole."""
     write(tmp_path, GPT2)

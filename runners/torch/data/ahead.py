@@ -1,11 +1,10 @@
 """Micro-batches that are read while others are computed.
 
 Processes are those of concurrent.futures, forked before this one has sockets, groups or a GPU: a dataset need not be
-pickled. What they have read comes back as `torch.save` writes it, and is loaded with `weights_only`, which makes
-tensors and plain values only. A process that finds its parent gone ends.
+pickled. They end when they find their parent gone. What they have read comes back through its pipes: from this
+program's own children, never from outside.
 """
 
-import io
 import multiprocessing
 import os
 import signal
@@ -17,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, cast
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from ....schemas.errors import remark
 from .rows import Microbatch, RowReader
@@ -119,12 +119,22 @@ def _begin(reader: RowReader, parent: int) -> None:
     threading.Thread(target=watch, name="parent watch", daemon=True).start()
 
 
-def _pack(rows: Sequence[int]) -> bytes:
+class SentTensor:
+    """A tensor on its way between two processes, which are to share nothing: as numpy's bytes, whatever its type."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._dtype, self._shape = tensor.dtype, tensor.shape
+        self._bytes = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+    def tensor(self) -> torch.Tensor:
+        """The tensor again."""
+        return torch.from_numpy(self._bytes).view(self._dtype).reshape(self._shape)
+
+
+def _pack(rows: Sequence[int]) -> Any:
     assert _reader is not None
-    stream = io.BytesIO()
-    torch.save(_reader(rows), stream)
-    return stream.getvalue()
+    return tree_map_only(torch.Tensor, SentTensor, _reader(rows))
 
 
-def _unpacked(packed: bytes) -> Microbatch:
-    return cast(Microbatch, torch.load(io.BytesIO(packed), weights_only=True))
+def _unpacked(packed: Any) -> Microbatch:
+    return cast(Microbatch, tree_map_only(SentTensor, SentTensor.tensor, packed))

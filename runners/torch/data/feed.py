@@ -101,12 +101,14 @@ class RowFeed(Provider):
     def rows_of(self, iteration: int, microbatch: int) -> list[int]:
         """The numbers of a micro-batch's rows."""
         first = self.row_of(iteration) + microbatch * self.microbatch_size
-        numbers = np.arange(first, first + self.microbatch_size, dtype=np.uint64)
-        passes, places = numbers // np.uint64(self.rows), numbers % np.uint64(self.rows)
-        if self.shuffle:
-            for epoch in np.unique(passes):  # a micro-batch may lie across the end of a pass
-                places[passes == epoch] = _order(self.rows, self.seed, int(epoch))(places[passes == epoch])
-        return [int(row) for row in places]
+        stop = first + self.microbatch_size
+        found: list[int] = []
+        while first < stop:  # more than once where it lies across the end of a pass
+            epoch, place = divmod(first, self.rows)
+            count = min(stop - first, self.rows - place)
+            found += self._rows_at(epoch, place, count)
+            first += count
+        return found
 
     def prefetch(self, iteration: int, microbatches: Sequence[int]) -> None:
         """Read micro-batches ahead of need, in this order, and drop what was read of iterations before the last."""
@@ -123,6 +125,13 @@ class RowFeed(Provider):
     def start(self) -> None:
         """Have the processes that read ahead; call this before there are sockets, groups, or a GPU in use."""
         self._ahead.start()
+
+    def _rows_at(self, epoch: int, place: int, count: int) -> list[int]:
+        """So many rows of a pass from a place on."""
+        if not self.shuffle:
+            return [*range(place, place + count)]
+        rows: list[int] = _order(self.rows, self.seed, epoch)(np.arange(place, place + count, dtype=np.uint64)).tolist()
+        return rows
 
     def _check_length(self, name: str) -> None:
         batch = self.microbatches * self.microbatch_size
