@@ -38,7 +38,8 @@ class Block(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Of shape (rows, LENGTH, WIDTH), as the inputs."""
-        return inputs + self.dropout(self.down(F.gelu(self.up(self.norm(inputs)))))
+        changed: torch.Tensor = self.dropout(self.down(F.gelu(self.up(self.norm(inputs)))))
+        return inputs + changed
 
 
 def layers() -> list[nn.Module]:
@@ -60,5 +61,5 @@ training = Training(
     microbatch_size=2,
     optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
     schedule=cosine(warmup=50, steps=5_000, final=0.1),
-    clip_norm=1.0,
+    clip_norm=0.3,
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -24,14 +24,18 @@ class StageExecutor(Protocol):
     forward and its backward; several may be under way at once.
     """
 
-    def forward(self, key: Hashable, inputs: "torch.Tensor", target: "torch.Tensor | None" = None) -> "torch.Tensor":
-        """F: the stage's output; the loss (a scalar) at a last stage, which alone takes a `target`."""
+    def forward(self, key: Hashable, inputs: Any, target: Any = None) -> Any:
+        """F: the stage's output; the loss (a scalar) at a last stage, which alone takes a `target`.
+
+        Inputs and outputs are tensors, or tuples, lists and dicts of some.
+        """
         ...
 
-    def backward_input(self, key: Hashable, gradient: "torch.Tensor | None" = None) -> "torch.Tensor | None":
+    def backward_input(self, key: Hashable, gradient: Any = None) -> Any:
         """I: the gradient of the stage's input (None where the input takes none); weight gradients are put off.
 
-        `gradient` is that of the stage's output; None at a last stage, whose output is the loss.
+        `gradient` is that of the stage's output; None at a last stage, whose output is the loss. Of several tensors it
+        is a tuple, of the floating ones.
         """
         ...
 
@@ -39,7 +43,7 @@ class StageExecutor(Protocol):
         """W: the weight gradients that `backward_input` put off."""
         ...
 
-    def backward(self, key: Hashable, gradient: "torch.Tensor | None" = None) -> "torch.Tensor | None":
+    def backward(self, key: Hashable, gradient: Any = None) -> Any:
         """B: `backward_input` and `backward_weight` in one."""
         ...
 

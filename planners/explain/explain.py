@@ -36,9 +36,9 @@ from .what_if import (
 
 # A plan's critical path in parts that a person can follow: who computes what, and which links are waited for.
 #
-# The path (`OrderEvaluation.critical_path`) has hundreds of operations. Here those that follow each other on one worker are
-# one leg, and so are the single ones by which a micro-batch is passed on from stage to stage; rounds of equal legs are
-# told once. In a staggered plan it begins with the window of the stage that decides the period.
+# The path (`OrderEvaluation.critical_path`) has hundreds of operations. Here those that follow each other on one worker
+# are one leg, and so are the single ones by which a micro-batch is passed on from stage to stage; rounds of equal legs
+# are told once. In a staggered plan it begins with the window of the stage that decides the period.
 
 
 KINDS = "FIWB"

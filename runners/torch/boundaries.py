@@ -2,22 +2,29 @@
 
 import copy
 import itertools
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
 
 from ...schemas.errors import InvalidInputError
-from ...schemas.text import with_article
+from .trees import NOTHING, Named, NamedInputs, Tree, check_output, on_tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """The tensor that flows over a boundary between two layers: its shape and its type."""
+    """A tensor that flows over a boundary between two layers: its shape and its type."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "Boundary":
+        """A tensor's."""
+        return cls(tuple(tensor.shape), tensor.dtype)
 
     def like(self, device: torch.device | str = "cpu") -> torch.Tensor:
         """A tensor of this shape and type, with arbitrary values."""
@@ -28,7 +35,7 @@ class Boundary:
         return torch.zeros(self.shape, dtype=self.dtype, device=device)
 
 
-def boundary_samples(layers: Sequence[nn.Module], example_input: torch.Tensor) -> list[Boundary]:
+def boundary_samples(layers: Sequence[nn.Module], example_input: Tree, named: Named = NOTHING) -> list[Tree]:
     """What flows into every layer, and out of the last.
 
     Runs a copy of one layer after the other on the meta device, which computes shapes only; a layer that does not work
@@ -36,47 +43,78 @@ def boundary_samples(layers: Sequence[nn.Module], example_input: torch.Tensor) -
     random generators stay as they are.
 
     Args:
-        layers: all layers of the model; each maps one tensor to one tensor.
-        example_input: a micro-batch's input; only its shape and type count.
+        layers: all layers of the model.
+        example_input: a micro-batch's input; only shapes and types count.
+        named: what its layers take by name; here, too.
 
     Returns:
-        One more than there are layers: the i-th flows into layer i, the last out of the last layer.
+        One more than there are layers: the i-th flows into layer i, the last out of the last layer. Each is a tree as
+        what flows, with a Boundary for every tensor.
 
     Raises:
-        InvalidInputError: a layer's output is not one tensor.
+        InvalidInputError: a layer's output holds something else than tensors, or no layer takes a name.
     """
-    found = [_boundary(example_input)]
+    takers = NamedInputs(layers)
+    takers.check(named)
+    found = [on_tensors(Boundary.of, example_input)]
+    also = {name: Boundary.of(value) for name, value in named.items()}
     for index, layer in enumerate(layers):
-        found.append(_boundary(_output(index, layer, found[-1])))
+        output = _output(layer, found[-1], takers.of(index, also))
+        check_output(output, layer, f"layer {index} of the model")
+        found.append(on_tensors(Boundary.of, output))
     return found
 
 
-def _boundary(tensor: torch.Tensor) -> Boundary:
-    return Boundary(tuple(tensor.shape), tensor.dtype)
+def like(tree: Tree, device: torch.device | str = "cpu") -> Tree:
+    """Tensors with arbitrary values, one for every Boundary of a tree."""
+    return on_tensors(lambda one: one.like(device), tree)
 
 
-def _output(index: int, layer: nn.Module, inputs: Boundary) -> torch.Tensor:
+def zeros(tree: Tree, device: torch.device | str = "cpu") -> Tree:
+    """Zeros, a tensor for every Boundary of a tree."""
+    return on_tensors(lambda one: one.zeros(device), tree)
+
+
+def written(tree: Tree) -> str:
+    """A tree of tensors' shapes and types, as JSON.
+
+    Raises:
+        InvalidInputError: there is a kind of container in it that cannot be written.
+    """
+    leaves, spec = tree_flatten(tree)
+    types = [None if leaf is None else [list(leaf.shape), str(leaf.dtype).removeprefix("torch.")] for leaf in leaves]
     try:
-        output = _run(layer, inputs, torch.device("meta"))
+        return json.dumps([treespec_dumps(spec), types])
+    except (NotImplementedError, TypeError) as error:
+        raise InvalidInputError(
+            f"what a layer gives cannot be described to the next stage: {error}",
+            where="the last layer of a stage",
+            fix="return a plain tuple, list or dict of tensors",
+        ) from None
+
+
+def read(text: str) -> Tree:
+    """A tree of Boundaries of what was written."""
+    spec, types = json.loads(text)
+    leaves = (None if one is None else Boundary(tuple(one[0]), getattr(torch, one[1])) for one in types)
+    return tree_unflatten(leaves, treespec_loads(spec))
+
+
+def _output(layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary]) -> object:
+    try:
+        return _run(layer, inputs, named, torch.device("meta"))
     except Exception:  # whatever a layer that needs values raises; one that is broken raises again
         some = next((one for one in itertools.chain(layer.parameters(), layer.buffers()) if not one.is_meta), None)
-        output = _run(layer, inputs, torch.device("cpu") if some is None else some.device)
-    if not isinstance(output, torch.Tensor):
-        raise InvalidInputError(
-            f"a layer's output is {with_article(type(output).__name__)}, not one tensor",
-            where=f"layer {index} of the model, {type(layer).__name__}",
-            fix="wrap the layer in a module that maps one tensor to one tensor",
-        )
-    return output
+        return _run(layer, inputs, named, torch.device("cpu") if some is None else some.device)
 
 
-def _run(layer: nn.Module, inputs: Boundary, device: torch.device) -> object:
+def _run(layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary], device: torch.device) -> object:
     generators = [device] if device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices=generators):
         layer = copy.deepcopy(layer)
         if device.type != "meta":
             _give_zeros(layer)
-        return layer.to(device)(inputs.zeros(device))
+        return layer.to(device)(zeros(inputs, device), **zeros(dict(named), device))
 
 
 def _give_zeros(layer: nn.Module) -> None:
@@ -84,5 +122,5 @@ def _give_zeros(layer: nn.Module) -> None:
     for module in layer.modules():
         for name, one in module._parameters.items():
             if one is not None and one.is_meta:
-                zeros = torch.zeros((), dtype=one.dtype).expand(one.shape)
-                module._parameters[name] = nn.Parameter(zeros, requires_grad=False)
+                value = torch.zeros((), dtype=one.dtype).expand(one.shape)
+                module._parameters[name] = nn.Parameter(value, requires_grad=False)

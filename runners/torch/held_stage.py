@@ -22,6 +22,7 @@ from .schedules import LearningRates, Schedule
 from .stage import Loss, TorchStage
 from .staging import HostStaging
 from .ties import Tie, tie, ties_of, trained_ties
+from .trees import NOTHING, Named, Tree, zero_gradient
 
 # What wrappers of torch put before a layer's names: `torch.compile`'s, and checkpoint_wrapper's.
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
@@ -100,7 +101,8 @@ class HeldStage:
         self._persistent = frozenset(map(_plain, self.stage.layers.state_dict()))
         self._kept: dict[str, torch.Tensor] | None = None
         self._kept_gradients: list[torch.Tensor] = []
-        self.target_like: torch.Tensor | None = None  # of the shape and type of all targets, once one was seen
+        self.target_like: Tree | None = None  # of the shape and type of all targets, once one was seen
+        self.named_like: Named = NOTHING  # and of what they have by name, if some layer takes any
 
     def adapt(self, is_split: bool, hosted: Collection[tuple[int, int]] = ()) -> None:
         """Serve another plan with the same layers and optimizer; call it between iterations.
@@ -154,7 +156,11 @@ class HeldStage:
         self.gradients.clear()
         self._buffers.reset()
 
-    def warm_up(self, inputs: torch.Tensor, target: torch.Tensor | None = None) -> torch.Tensor:
+    def expect(self, named: Named) -> None:
+        """All micro-batches have tensors like these by name; where no layer here takes one, nobody asks for them."""
+        self.named_like = named if self.stage.named_inputs.takes_any_of(named) else NOTHING
+
+    def warm_up(self, inputs: Tree, target: Tree | None = None, named: Named = NOTHING) -> Tree:
         """Run one micro-batch forward and backward, so that the first iteration does not pay for first calls.
 
         Buffers are restored and gradients cleared afterwards, so the training does not see it.
@@ -162,14 +168,16 @@ class HeldStage:
         Args:
             inputs: what the first layer takes.
             target: at a last stage, and only there.
+            named: what layers take by name.
 
         Returns:
             The stage's output, or its loss's [sum, count].
         """
         self.target_like = target
+        self.expect(named)
         self.begin()
-        output = self.stage.forward("warm-up", inputs, target)
-        self.stage.backward("warm-up", None if self.is_last else torch.zeros_like(output))
+        output = self.stage.forward("warm-up", inputs, target, named=named)
+        self.stage.backward("warm-up", None if self.is_last else zero_gradient(output))
         self.reset()
         return output
 

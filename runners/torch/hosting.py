@@ -3,7 +3,7 @@
 Plans that adapt to slow links run more forwards ahead ("Adaptra" section 5.2 has "virtually no memory constraint" for
 them, with activations in host memory). A forward whose activations have no room on the device runs under autograd's
 hooks for saved tensors: what it saves is copied to the host, and back when its backward pass begins. So are the
-operands of weight gradients that I puts off. Parameters stay, and so does a micro-batch's input, one tensor at the
+operands of weight gradients that I puts off. Parameters stay, and so does a micro-batch's input, what flows over the
 boundary of two stages, which autograd keeps whatever the hooks do.
 """
 
@@ -164,12 +164,12 @@ class Hosting:
         self._waiting: dict[Hashable, list[_Parked]] = {}
 
     @contextmanager
-    def forward(self, key: Hashable, inputs: torch.Tensor) -> Iterator[None]:
+    def forward(self, key: Hashable, inputs: Iterable[torch.Tensor]) -> Iterator[None]:
         """Within the context the stage runs a forward; what autograd saves for one of `keys` goes to the host."""
         if key not in self.keys or not torch.is_grad_enabled():
             yield
             return
-        park = _Park(self._staging, self._staying | {number_of(inputs)})
+        park = _Park(self._staging, self._staying.union(map(number_of, inputs)))
         unpack: Callable[[torch.Tensor | _Absent], torch.Tensor] = _present
         with saved_tensors_hooks(park.take, unpack):
             yield

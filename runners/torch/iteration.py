@@ -25,6 +25,21 @@ from .held_stage import HeldStage
 from .ties import fingerprint
 from .transport import Tags as Tags
 from .transport import Transfers, Transport
+from .trees import (
+    NOTHING,
+    Named,
+    Tree,
+    floating,
+    gradient_in,
+    is_alike,
+    kind_of,
+    message_like,
+    message_of,
+    on_tensors,
+    own_tensors,
+    tensors_of_gradient,
+    tree_in,
+)
 
 # Receives announced ahead of the one that is needed: enough to let neighbours run ahead, few enough to hold buffers.
 # From ranks that are reached by delegates all are announced at once, for these know their own bounds.
@@ -34,9 +49,15 @@ LOOK_AHEAD = 4
 class Batch(Protocol):
     """The micro-batches of one iteration by global number; only those that this rank needs are asked for."""
 
-    def __getitem__(self, microbatch: int, /) -> tuple[torch.Tensor, torch.Tensor]:
-        """(inputs, targets) of one micro-batch."""
+    def __getitem__(self, microbatch: int, /) -> tuple[Tree, ...]:
+        """(inputs, targets) of one micro-batch, or (inputs, targets, what layers take by name)."""
         ...
+
+
+def first_of(batch: Batch) -> tuple[Tree, Tree, Named]:
+    """Inputs, targets and named inputs of the first micro-batch, which all others are like."""
+    inputs, target, *named = batch[0]
+    return inputs, target, named[0] if named else NOTHING
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +69,8 @@ class Rank:
         number: this rank, which runs `program.instructions[number]`.
         held: the stage to run it on, adapted to the plan (`splits_backward`).
         transport: reaches the other ranks of the program; knows the groups of `groups_of` and `everyone`.
-        input_like: of the shape and type of the stage's input, on the stage's device.
-        output_like: of the shape and type of its output.
+        input_like: of the shapes and types of the stage's input, on the stage's device.
+        output_like: of those of its output.
         now_s: the clock of the spans, in seconds.
         record: takes the span of everything that was run.
         paced: whether every operation lasts what the plan says, sleeping out the rest.
@@ -69,8 +90,8 @@ class Rank:
     number: int
     held: HeldStage
     transport: Transport
-    input_like: torch.Tensor
-    output_like: torch.Tensor
+    input_like: Tree
+    output_like: Tree
     now_s: Callable[[], float]
     record: Callable[[Span], None]
     paced: bool = False
@@ -114,6 +135,16 @@ class Rank:
         return tuple(one for one in self._receives if one.source not in self.delegated)
 
     @cached_property
+    def activation_like(self) -> torch.Tensor:
+        """Of the shape and type of the messages that bring inputs."""
+        return message_like(own_tensors(self.input_like))
+
+    @cached_property
+    def gradient_like(self) -> torch.Tensor:
+        """Of the shape and type of the messages that bring gradients."""
+        return message_like(floating(self.output_like))
+
+    @cached_property
     def first_held(self) -> tuple[int, ...]:
         """The layers of its stage that no lower rank holds: this rank tells the norms of their gradients."""
         parts = self.program.reduction(self.number).parts
@@ -121,7 +152,7 @@ class Rank:
 
     @cached_property
     def reads(self) -> tuple[int, ...]:
-        """The micro-batches of which this rank needs inputs or targets, by global number, in the order of need."""
+        """The micro-batches of which this rank needs something of the data, by global number, in the order of need."""
         return reads_of(self.program, self.number)
 
     @cached_property
@@ -334,37 +365,40 @@ class Iteration:
             rank.before(self._computed)
         name = print_operation(operation, rank.worker.pipeline)
         with self._timed(name, rank.duration_s(operation), rank.slowdown) as timed:
-            self._output = self._compute(operation)
+            self._output = message_of(self._compute(operation))
         self._computed += 1
         self._spent_s += timed.end_s - timed.start_s
         self._planned_s += rank.planned_s(operation)
         if operation.kind in ("B", "W"):
             self._backward.append(rank.tags.microbatch(operation))
 
-    def _compute(self, operation: Operation) -> torch.Tensor | None:
+    def _compute(self, operation: Operation) -> Sequence[torch.Tensor]:
+        """Run an operation; gives what of it may be sent."""
         stage, key = self.rank.held.stage, operation[1:]
         if operation.kind == "F":
-            return self._forward(operation)
+            return own_tensors(self._forward(operation))
         if operation.kind == "W":
             stage.backward_weight(key)
-            return None
+            return ()
         message = Message("gradient", operation.pipeline, operation.microbatch, self.rank.worker.stage)
-        gradient = self._messages.pop(message, None)
+        received = self._messages.pop(message, None)
+        gradient = None if received is None else gradient_in(received, self.rank.output_like)
         backward = stage.backward_input if operation.kind == "I" else stage.backward
-        return backward(key, gradient)
+        return tensors_of_gradient(backward(key, gradient))
 
-    def _forward(self, operation: Operation) -> torch.Tensor:
+    def _forward(self, operation: Operation) -> Tree:
         rank, held = self.rank, self.rank.held
         number = rank.tags.microbatch(operation)
         message = Message("activation", operation.pipeline, operation.microbatch, rank.worker.stage - 1)
         received = self._messages.pop(message, None)
-        inputs = self._own(number, 0, rank.input_like).to(held.device) if received is None else received
+        inputs = self._own(number, 0, rank.input_like) if received is None else tree_in(received, rank.input_like)
         target = self._target(number) if held.is_last else None
+        named = self._named(number) if held.named_like else NOTHING
 
         def seed(place: int) -> None:  # before a layer of the stage computes
             seed_randomness(held.device, rank.seed, self.number, number, held.layers_range[0] + place)
 
-        output = held.stage.forward(operation[1:], inputs, target, seed)
+        output = held.stage.forward(operation[1:], inputs, target, seed, named)
         if held.is_last:
             self._note_loss(number, output)
         elif held.stage.added is not None:  # a part of the sum, which counts at the last stage
@@ -376,23 +410,30 @@ class Iteration:
         self.rank.held.gradients.add_loss(loss)
         self._losses[number] = loss
 
-    def _own(self, number: int, place: int, like: torch.Tensor | None) -> torch.Tensor:
-        """Inputs (0) or targets (1) of a micro-batch, which are to be like the first ones."""
-        given = self.batch[number][place]
-        if like is not None and (given.shape, given.dtype) != (like.shape, like.dtype):
+    def _own(self, number: int, place: int, like: Tree | None) -> Tree:
+        """Inputs (0), targets (1) or named inputs (2) of a micro-batch, which are to be like the first ones."""
+        row = self.batch[number]
+        given = row[place] if place < len(row) else {}
+        if like is not None and not is_alike(given, like):
             raise InvalidInputError(
-                f"the {('inputs', 'targets')[place]} of micro-batch {number} are {_kind(given)}, "
-                f"those of the first one {_kind(like)}",
+                f"the {('inputs', 'targets', 'named inputs')[place]} of micro-batch {number} are {kind_of(given)}, "
+                f"those of the first one {kind_of(like)}",
                 where=f"the batch of iteration {self.number}",
                 fix="make all micro-batches alike: drop an incomplete last one (drop_last=True), pad to one length",
             )
-        return given
+        device = self.rank.held.device
+        return on_tensors(lambda one: one.to(device), given)
 
-    def _target(self, number: int) -> torch.Tensor:
+    def _named(self, number: int) -> Named:
+        """What layers take by name, of one micro-batch."""
+        named: Named = self._own(number, 2, dict(self.rank.held.named_like))
+        return named
+
+    def _target(self, number: int) -> Tree:
         held = self.rank.held
         target = self._own(number, 1, held.target_like)
         held.target_like = target if held.target_like is None else held.target_like
-        return target.to(held.device)
+        return target
 
     def _all_reduce(self, reduction: AllReduce) -> None:
         """Sum each part over its holders, as soon as they all are there (program.py says in which order)."""
@@ -442,7 +483,7 @@ class Iteration:
 
     def _post(self, one: Receive) -> None:
         rank = self.rank
-        like = rank.input_like if one.message.kind == "activation" else rank.output_like
+        like = rank.activation_like if one.message.kind == "activation" else rank.gradient_like
         rank.transport.post_receive(self._tag(one.message), one.source, like)
         self._posted.add(one.message)
 
@@ -522,7 +563,3 @@ def seed_randomness(device: torch.device, seed: int, iteration: int, microbatch:
     torch.default_generator.manual_seed(mixed % 2**63)
     if device.type == "cuda":
         torch.cuda.manual_seed(mixed % 2**63)
-
-
-def _kind(tensor: torch.Tensor) -> str:
-    return f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"

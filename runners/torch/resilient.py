@@ -85,19 +85,20 @@ from ..resilience.worker_rules import (
     plan_of,
 )
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
-from .boundaries import boundary_samples
+from .boundaries import boundary_samples, like, zeros
 from .checkpoint import read_tied_state, take_over, write_part
 from .data.provider import Provider
 from .evaluation import evaluate
 from .faults import Injection
 from .held_stage import HeldStage, LayersToFill, SpareLayers
 from .hosting import hosted
-from .iteration import Iteration, Rank, splits_backward
+from .iteration import Iteration, Rank, first_of, splits_backward
 from .plane import Plane, reach, see_everybody
 from .rendezvous import connect, in_thread
 from .task import Task
 from .ties import ties_of, trained_together
 from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
+from .trees import Tree, on_tensors
 
 # How a worker's main thread, which waits in gloo most of the time, learns that its epoch is over.
 
@@ -298,14 +299,15 @@ class ResilientWorker:
     def __init__(self, task: Task) -> None:
         self._task = task
         layers = task.make_layers()
-        self._boundaries = boundary_samples(layers, task.batch(0)[0][0])
+        inputs, target, self._named = first_of(task.batch(0))
+        self._boundaries = boundary_samples(layers, inputs, self._named)
         self._ties = ties_of(layers)
         self._spare = SpareLayers(layers)
         self._to_fill = LayersToFill(layers, task.fill) if task.fill is not None else None
         if self._to_fill is not None:
             layers = self._to_fill.of(task.plan.stage_of(task.worker()).layers, filled=True)
         self._held = self._build(layers, task.plan, task.worker())
-        self._warm_up()
+        self._warm_up(target)
         evaluation = task.evaluation
         is_due = (lambda iteration: False) if evaluation is None else evaluation.is_due_before
         self._rules = WorkerRules(task.name, task.clip_norm, is_due)
@@ -411,10 +413,8 @@ class ResilientWorker:
                 return self._copy_state(epoch, rank)
             case ExamineGroups(epoch, rank):
                 return self._examine(epoch, rank)
-            case EvaluateModel(iteration):
-                return self._evaluate(iteration)
-            case ReduceGradients(iteration):
-                return self._reduce(iteration)
+            case EvaluateModel(iteration) | ReduceGradients(iteration):
+                return self._evaluate(iteration) if isinstance(action, EvaluateModel) else self._reduce(iteration)
             case FlushMessages(but_last):
                 unawaited = sum(isinstance(one, Send) for one in self._rank.instructions) if but_last else 0
                 self._rank.transport.flush(unawaited)
@@ -475,7 +475,7 @@ class ResilientWorker:
 
     def _build(self, layers: Sequence[nn.Module], plan: Plan, worker: Worker) -> HeldStage:
         stages = plan.template_of(worker.pipeline).stages
-        return HeldStage(
+        held = HeldStage(
             layers,
             stages[worker.stage].layers,
             self._task.loss,
@@ -488,6 +488,8 @@ class ResilientWorker:
             schedule=self._task.schedule,
             buffers=self._task.buffers,
         )
+        held.expect(self._named)
+        return held
 
     def _program(self, plan: str) -> Program:
         return _program(plan, trained_together(self._ties))
@@ -519,8 +521,8 @@ class ResilientWorker:
             number,
             self._held,
             plane.transport,
-            self._boundaries[first].like(self._held.device),
-            self._boundaries[stop].like(self._held.device),
+            like(self._boundaries[first], self._held.device),
+            like(self._boundaries[stop], self._held.device),
             self._now_s,
             self._spans.append,
             self._task.paced,
@@ -617,12 +619,12 @@ class ResilientWorker:
 
     # Small things
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, target: Tree) -> None:
         """Pay for first calls now: survivors would have to wait for them."""
         held = self._held
-        inputs = self._boundaries[held.layers_range[0]].zeros(held.device)
-        target = self._task.batch(0)[0][1].to(held.device) if held.is_last else None
-        held.warm_up(inputs, target)
+        inputs = zeros(self._boundaries[held.layers_range[0]], held.device)
+        target, named = on_tensors(lambda one: one.to(held.device), (target, dict(self._named)))
+        held.warm_up(inputs, target if held.is_last else None, named)
         parameter = nn.Parameter(torch.zeros(1, device=held.device))
         parameter.grad = torch.zeros_like(parameter)
         self._task.optimizer([parameter]).step()

@@ -2,8 +2,8 @@
 
 Our own interpreter rather than torch.distributed.pipelining's, which ties one stage to one rank and every micro-batch
 to every rank, so that neither a re-routed plan nor pipelines of unlike stages can be said. Receives are posted ahead of
-need, sends are waited for only at the end of the iteration, and sums of losses are divided, late, by what all micro-batches
-count, so that the sum over a layer's holders is the gradient of the mean whoever executed what.
+need, sends are waited for only at the end of the iteration, and sums of losses are divided, late, by what all
+micro-batches count, so that the sum over a layer's holders is the gradient of the mean whoever executed what.
 
 Its data are chosen by (iteration, global micro-batch) and never by rank (data/).
 """
@@ -27,6 +27,7 @@ from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Send, Sending, lower
+from .boundaries import read, written, zeros
 from .buffers import SharedBuffers
 from .delegates import Delegates
 from .evaluation import HeldOut, evaluate
@@ -36,7 +37,7 @@ from .gradients import FlatGradients
 from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
-from .iteration import Agreement, Iteration, Rank, groups_of, meet, reads_of, splits_backward
+from .iteration import Agreement, Iteration, Rank, first_of, groups_of, meet, reads_of, splits_backward
 from .iteration import Batch as Batch
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
@@ -47,6 +48,7 @@ from .staging import HostStaging
 from .task import Fill
 from .ties import ties_of, trained_together
 from .transport import Transport
+from .trees import NOTHING, NamedInputs, Tree, on_tensors
 
 Result = TypeVar("Result")
 
@@ -138,6 +140,7 @@ class PlanRunner:
                 fix=f"start it with torchrun --nproc-per-node {len(program.workers)}, or without torchrun",
             )
         check_model(plan, layers)
+        self._named_inputs = NamedInputs(layers)
         self.worker = program.workers[self.rank]
         self.device = torch.device(device)
         self.paced = paced
@@ -334,20 +337,24 @@ class PlanRunner:
         )
 
     def _prepare(self, batch: Batch) -> Rank:
-        """Learn the shape of what this stage takes, warm everything up, and agree on a common clock.
+        """Learn the shapes of what this stage takes, warm everything up, and agree on a common clock.
 
         Each stage tells the next one the shape of its output through the store, under the number of the layer that it
         flows into, so that inputs are asked for at first stages only (`boundary_samples` would need one on every rank).
         """
-        if self.worker.stage == 0:
-            inputs = batch[0][0].to(self.device)
-        else:
-            like, dtype = json.loads(self._store.get(f"rtk/shape/{self._held.layers_range[0]}"))
-            inputs = torch.zeros(like, dtype=getattr(torch, dtype), device=self.device)
-        output = self._held.warm_up(inputs, batch[0][1].to(self.device) if self._held.is_last else None)
-        if not self._held.is_last:
-            shape = json.dumps([list(output.shape), str(output.dtype).removeprefix("torch.")])
-            self._store.set(f"rtk/shape/{self._held.layers_range[1]}", shape)
+        is_first, held = self.worker.stage == 0, self._held
+        inputs: Tree = None
+        target: Tree = None
+        named = NOTHING
+        if is_first or held.is_last or held.stage.named_inputs.may_take:
+            given = first_of(batch)
+            self._named_inputs.check(given[2])
+            inputs, target, named = on_tensors(lambda one: one.to(self.device), (given[0], given[1], dict(given[2])))
+        if not is_first:
+            inputs = zeros(read(self._store.get(f"rtk/shape/{held.layers_range[0]}").decode()), self.device)
+        output = held.warm_up(inputs, target if held.is_last else None, named)
+        if not held.is_last:
+            self._store.set(f"rtk/shape/{held.layers_range[1]}", written(output))
         else:
             self._store.set("rtk/does_count", json.dumps(self.stage.does_count))
         # One origin for all ranks of a host, whose monotonic clock they share; else the moment of a common barrier.

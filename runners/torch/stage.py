@@ -15,9 +15,21 @@ from .deferral import DeferredGradient, GradientStore, defer_linears
 from .hosting import Hosting, ParkedGradient
 from .precision import Precision, autocasting, parameter_type
 from .staging import HostStaging
+from .trees import (
+    NOTHING,
+    Gradient,
+    Named,
+    NamedInputs,
+    Tree,
+    check_output,
+    floating,
+    on_tensors,
+    own_tensors,
+    tensors_of_gradient,
+)
 
 # Of a micro-batch: its mean loss, which counts 1, or (sum, count), such as (sum over tokens, tokens that count).
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]]
+Loss = Callable[[Tree, Tree], torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,10 +37,15 @@ class _Forward:
     """What the backward pass of a micro-batch starts from.
 
     Places in the graph stand for tensors, whose memory thus ends with their last user.
+
+    Attributes:
+        inputs: the stage's, apart from the graph of whoever made them.
+        outputs: for each floating tensor of the output; None for one that is no part of the graph.
+        added: of what layers have added to the loss.
     """
 
-    inputs: torch.Tensor
-    output: GradientEdge | None
+    inputs: Tree
+    outputs: Sequence[GradientEdge | None]
     added: tuple[GradientEdge, ...]
 
 
@@ -83,7 +100,7 @@ class TorchStage:
     one. Tensors given to the methods must not be written to until the micro-batch's W has ended.
 
     Args:
-        layers: applied one after another; each maps one tensor to one tensor.
+        layers: applied one after another; each maps a tensor, or a tuple or dict of some, to another (trees.py).
         loss: maps (output, target) to a scalar, or (sum, count); a last stage's, and only there. Gradients are those
             of the sum: whoever knows the counts of all micro-batches divides by them (`HeldStage.step`).
         is_split: whether I and W will run; B alone is cheaper without deferral, by 0.1 ms a linear layer.
@@ -108,6 +125,7 @@ class TorchStage:
         self.loss = loss
         self.does_count = False
         self.added: torch.Tensor | None = None
+        self.named_inputs = NamedInputs(layers)
         self._precision = precision
         self._input_type = parameter_type(precision) if is_first else None
         self._copies_inputs = False
@@ -144,38 +162,39 @@ class TorchStage:
     def forward(
         self,
         key: Hashable,
-        inputs: torch.Tensor,
-        target: torch.Tensor | None = None,
+        inputs: Tree,
+        target: Tree | None = None,
         before_layer: Callable[[int], None] | None = None,
-    ) -> torch.Tensor:
+        named: Named = NOTHING,
+    ) -> Tree:
         """F: the stage's output, or the loss at a last stage; with gradients switched off nothing is kept.
 
         Args:
             key: names the micro-batch until its backward pass.
-            inputs: what the first layer takes; gradients are taken with respect to it where it is floating.
+            inputs: what the first layer takes; gradients are taken with respect to what is floating of it.
             target: what the loss compares the output with; given exactly where the stage has a loss.
             before_layer: called before each layer with its place in the stage, from 0; for seeding.
+            named: more that belongs to the micro-batch: each layer gets what its `forward` names.
 
         Returns:
             The output, detached from the graph; at a last stage the two numbers [sum, count] of the loss, in float64.
 
         Raises:
             RuntimeFailedError: the key is under way already, or target and loss do not come together.
-            InvalidInputError: a layer's output is not one tensor, or the loss is neither a scalar nor (sum, count).
+            InvalidInputError: a layer's output holds something else than tensors, or the loss is neither a scalar nor
+                (sum, count).
         """
         if key in self._forwards or key in self._deferred:
             raise RuntimeFailedError(f"F of micro-batch {key!r} again, before its backward pass has ended")
         if (target is None) != (self.loss is None):
             raise RuntimeFailedError("a target must be given at the stage that has the loss, and only there")
-        inputs = inputs.detach()
-        if self._input_type is not None and inputs.is_floating_point():
-            inputs = inputs.to(self._input_type)
-        inputs.requires_grad_(inputs.is_floating_point() and torch.is_grad_enabled())
+        inputs = on_tensors(self._leaf, inputs)
+        leaves = own_tensors(inputs)
         added = _Added([], torch.is_grad_enabled())
-        with self._hosting.forward(key, inputs), autocasting(self._precision, inputs.device), _taking(added):
-            output = self._apply_layers(inputs, before_layer, added)
+        with self._hosting.forward(key, leaves), autocasting(self._precision, leaves[0].device), _taking(added):
+            output = self._apply_layers(inputs, before_layer, named, added)
             # What is sent lies in one piece.
-            given = output.detach().contiguous()
+            given = on_tensors(lambda one: one.detach().contiguous(), output)
             if self.loss is not None and target is not None:
                 told = self.loss(output, target)
                 self.does_count = isinstance(told, tuple)
@@ -185,7 +204,8 @@ class TorchStage:
                 given = torch.stack([output.detach().reshape(()).double(), count.to(output.device)])
                 added.losses.clear()
         if torch.is_grad_enabled():
-            self._forwards[key] = _Forward(inputs, _edge(output), tuple(filter(None, map(_edge, added.losses))))
+            ends = [_edge(one) for one in floating(output)]
+            self._forwards[key] = _Forward(inputs, ends, tuple(filter(None, map(_edge, added.losses))))
         values = [one.detach().double() for one in added.losses]
         self.added = torch.stack(values).sum() if values else None
         return given
@@ -202,15 +222,15 @@ class TorchStage:
             for module, mode in modes:
                 module.training = mode
 
-    def backward_input(self, key: Hashable, gradient: torch.Tensor | None = None) -> torch.Tensor | None:
+    def backward_input(self, key: Hashable, gradient: Gradient | None = None) -> Gradient | None:
         """I: the gradient of the stage's input; the weight gradients of linear layers are put off.
 
         Args:
             key: a micro-batch whose F has run.
-            gradient: that of the stage's output, in its shape; None at a last stage.
+            gradient: that of the stage's output (trees.py); None at a last stage.
 
         Returns:
-            The gradient, in the input's shape; None where the input takes none (token numbers).
+            The gradient of the input; None where that is one tensor and takes none (token numbers).
 
         Raises:
             RuntimeFailedError: there is no F to this I, or the gradient is missing or not asked for.
@@ -231,7 +251,7 @@ class TorchStage:
         for gradient in self._deferred.pop(key):
             gradient.accumulate()
 
-    def backward(self, key: Hashable, gradient: torch.Tensor | None = None) -> torch.Tensor | None:
+    def backward(self, key: Hashable, gradient: Gradient | None = None) -> Gradient | None:
         """B: the gradients of the input (returned) and of all weights; arguments and errors as `backward_input`."""
         return self._run_backward(key, gradient)
 
@@ -254,47 +274,53 @@ class TorchStage:
         }
         return sum(storages.values())
 
+    def _leaf(self, given: torch.Tensor) -> torch.Tensor:
+        """A tensor of the input, where a graph begins."""
+        leaf = given.detach()
+        if not leaf.is_floating_point():
+            return leaf
+        leaf = leaf if self._input_type is None else leaf.to(self._input_type)
+        return leaf.requires_grad_(torch.is_grad_enabled())
+
     def _apply_layers(
-        self, inputs: torch.Tensor, before_layer: Callable[[int], None] | None, added: _Added
-    ) -> torch.Tensor:
+        self, inputs: Tree, before_layer: Callable[[int], None] | None, named: Named, added: _Added
+    ) -> Tree:
         if not self._copies_inputs:
             try:
-                return self._layers_of(inputs, before_layer)
+                return self._layers_of(inputs, before_layer, named)
             except RuntimeError as error:
                 if _WRITTEN not in str(error):
                     raise
                 # From now on the first layer, which writes into its input, has one of its own.
                 self._copies_inputs = True
                 added.losses.clear()
-        return self._layers_of(inputs.clone(), before_layer)
+        return self._layers_of(on_tensors(torch.Tensor.clone, inputs), before_layer, named)
 
-    def _layers_of(self, value: torch.Tensor, before_layer: Callable[[int], None] | None) -> torch.Tensor:
+    def _layers_of(self, value: Tree, before_layer: Callable[[int], None] | None, named: Named) -> Tree:
         for index, layer in enumerate(self.layers):
             if before_layer is not None:
                 before_layer(index)
-            value = layer(value)
-            if not isinstance(value, torch.Tensor):
-                raise InvalidInputError(
-                    f"a layer's output is {with_article(type(value).__name__)}, not one tensor",
-                    where=f"layer {index} of the stage, {type(layer).__name__}",
-                    fix="wrap the layer in a module that maps one tensor to one tensor",
-                )
+            value = layer(value, **self.named_inputs.of(index, named)) if named else layer(value)
+            check_output(value, layer, f"layer {index} of the stage")
         return value
 
-    def _run_backward(self, key: Hashable, gradient: torch.Tensor | None) -> torch.Tensor | None:
+    def _run_backward(self, key: Hashable, gradient: Gradient | None) -> Gradient | None:
         if key not in self._forwards:
             raise RuntimeFailedError(f"I or B of micro-batch {key!r} without an F before it")
         if (gradient is None) != (self.loss is not None):
             raise RuntimeFailedError("the output's gradient must be given except at the stage that has the loss")
         forward = self._forwards.pop(key)
         self._hosting.begin_backward(key)
-        starts = [] if forward.output is None else [(forward.output, gradient)]
+        gradients = (None,) if self.loss is not None else tensors_of_gradient(gradient)
+        starts = [(edge, given) for edge, given in zip(forward.outputs, gradients, strict=True) if edge is not None]
         starts += [(edge, None) for edge in forward.added]
         if starts:
-            edges, gradients = zip(*starts, strict=True)
-            torch.autograd.backward(edges, gradients)
-        found = forward.inputs.grad
-        return None if found is None else found.contiguous()
+            torch.autograd.backward([edge for edge, _ in starts], [given for _, given in starts])
+        if isinstance(forward.inputs, torch.Tensor):
+            found = forward.inputs.grad
+            return None if found is None else found.contiguous()
+        takers = floating(forward.inputs)
+        return tuple(torch.zeros_like(one) if one.grad is None else one.grad.contiguous() for one in takers)
 
 
 _WRITTEN = "leaf Variable that requires grad"  # what torch says of a leaf, or a view of one, that is written into

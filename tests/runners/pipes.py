@@ -1,14 +1,17 @@
 """Pipelines of held stages in one process, for tests: what runs between ranks is a sum here."""
 
 import copy
+import itertools
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from rtk.runners.resilience.protocol import StepTerms
 from rtk.runners.torch.held_stage import HeldStage
+from rtk.runners.torch.stage import Loss
 
 Batch = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
@@ -17,21 +20,12 @@ def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.05, weight_decay=0.3)
 
 
-def cut(layers: Sequence[nn.Module], cuts: Sequence[int], loss: object, **settings: object) -> list[HeldStage]:
+def cut(layers: Sequence[nn.Module], cuts: Sequence[int], loss: Loss, **settings: Any) -> list[HeldStage]:
     """A copy of the layers, cut into stages before the layers `cuts`."""
-    own = copy.deepcopy(nn.ModuleList(layers))
-    bounds = [0, *cuts, len(layers)]
+    own = list(copy.deepcopy(nn.ModuleList(layers)))
     settings = {"optimizer": adamw} | settings
-    return [
-        HeldStage(
-            list(own),
-            (first, stop),
-            loss,
-            is_last=stop == len(layers),
-            **settings,  # type: ignore[arg-type]
-        )
-        for first, stop in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
+    parts = itertools.pairwise([0, *cuts, len(layers)])
+    return [HeldStage(own, part, loss, is_last=part[1] == len(layers), **settings) for part in parts]
 
 
 def compute(stages: Sequence[HeldStage], batch: Batch, is_split: bool = False, key: int = 0) -> tuple[float, float]:

@@ -46,7 +46,7 @@ def train(held: HeldStage, number: int) -> float:
     loss = held.stage.forward(number, *data(number))
     held.stage.backward(number)
     held.optimizer.step()
-    return loss[0].item()
+    return float(loss[0])
 
 
 def trained(steps: int, optimizer: OptimizerFactory = adamw) -> HeldStage:

@@ -29,11 +29,11 @@ class LargestFirst(nn.Module):
         return (x + torch.rand_like(x)).to(torch.float64)
 
 
-class Pair(nn.Module):
-    """Puts out two tensors."""
+class Sized(nn.Module):
+    """Puts out a tensor and a number."""
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x, x
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return x, len(x)
 
 
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.integers(1, 6))
@@ -73,11 +73,11 @@ def test_samples_have_the_shape() -> None:
     assert torch.equal(boundary.zeros(), torch.zeros(2, 3, dtype=torch.bfloat16))
 
 
-def test_two_outputs_are_refused() -> None:
-    """A layer that puts out a tuple is refused, by its place in the model."""
-    with pytest.raises(InvalidInputError, match="is a tuple, not one tensor") as caught:
-        boundary_samples([nn.Identity(), Pair()], torch.zeros(1))
-    assert caught.value.where == "layer 1 of the model, Pair"
+def test_numbers_are_refused() -> None:
+    """A layer that puts out something else than tensors is refused, by its place in the model."""
+    with pytest.raises(InvalidInputError, match="holds an int; it must be a tensor") as caught:
+        boundary_samples([nn.Identity(), Sized()], torch.zeros(1))
+    assert caught.value.where == "layer 1 of the model, Sized"
 
 
 def test_a_layer_that_does_not_fit_says_so() -> None:

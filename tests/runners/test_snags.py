@@ -37,7 +37,8 @@ class Transposed(nn.Linear):
     """Gives what is not in one piece."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x).transpose(0, 1)
+        found: torch.Tensor = super().forward(x).transpose(0, 1)
+        return found
 
 
 class LowRank(nn.Module):
@@ -202,7 +203,8 @@ def test_what_comes_between_stages_lies_in_one_piece() -> None:
 def test_zero_grad_between_iterations_changes_nothing(set_to_none: bool) -> None:
     """A user's zero_grad() takes gradients out of the sums; the next iteration brings them back."""
     stages, others = (cut([linear(), linear()], (1,), counted_mean) for _ in range(2))
-    others[0].load(stages[0].state()), others[1].load(stages[1].state())
+    for one, other in zip(others, stages, strict=True):
+        one.load(other.state())
     for number in range(3):
         data = [(torch.randn(4, WIDTH), torch.randn(4, WIDTH)) for _ in range(2)]
         assert train(stages, data, number) == train(others, data, number)
@@ -228,8 +230,9 @@ def test_zero_grad_within_an_iteration_is_refused() -> None:
 def test_names_are_those_of_plain_layers() -> None:
     """A state of compiled and of checkpointed layers fits one of plain layers, and the other way round."""
     torch.manual_seed(1)
-    plain = [nn.Sequential(linear(), nn.BatchNorm1d(WIDTH)), linear()]
-    wrapped = [torch.compile(copy.deepcopy(plain[0]), backend="eager"), checkpoint_wrapper(copy.deepcopy(plain[1]))]
+    plain: list[nn.Module] = [nn.Sequential(linear(), nn.BatchNorm1d(WIDTH)), linear()]
+    twins = copy.deepcopy(plain)
+    wrapped: list[Any] = [torch.compile(twins[0], backend="eager"), checkpoint_wrapper(twins[1])]
     one, other = (HeldStage(layers, (0, 2), counted_mean, adamw, is_last=True) for layers in (plain, wrapped))
     for held in (one, other):
         held.prime_optimizer()
@@ -258,7 +261,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "SAM": (lambda ps: Sam(ps, lr=0.1), "Sam needs two backward passes a step"),
     "other parameters": (lambda ps: torch.optim.SGD([*ps, OTHER], lr=0.1), "keeps 1 parameters that it was not given"),
     "no optimizer": (lambda ps: "adamw", "it returns a str"),
-    "a scheduler": (lambda ps: torch.optim.AdamW(lr=1), "no optimizer can be made: TypeError"),
+    "no such setting": (lambda ps: torch.optim.AdamW(list(ps), lr="fast"), "no optimizer can be made: TypeError"),
     "none of its parameters": (lambda ps: adamw([]), "optimizer got an empty parameter list"),
     "a history": (lambda ps: Remembering(ps, lr=0.1), "the optimizer keeps a list"),
 }

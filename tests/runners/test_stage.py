@@ -158,7 +158,9 @@ def staged(
             stage.backward_weight(number)
         else:
             backward = stage.backward_input if kind == "I" else stage.backward
-            results[number] = backward(number, gradients[number])
+            found = backward(number, gradients[number])
+            assert not isinstance(found, tuple)
+            results[number] = found
     assert not stage.held_keys()
     return [results[number] for number in range(len(inputs))]
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from rtk.planners.shape import Shape
 from rtk.planners.slipstream.cluster import AtlasRequest, opening
 from rtk.planners.slipstream.replanner import Replanner
 from rtk.profilers.models.gpt import language_model_loss
+from rtk.runners.checkpoint import read_manifest
+from rtk.runners.program import Sending
 from rtk.runners.resilience.protocol import Job
 from rtk.runners.torch.evaluation import HeldOut
 from rtk.runners.torch.runner import PlanRunner, StepResult
@@ -26,6 +29,7 @@ from .scripted import ThreadJob, batches, layers, plan_of, profile
 
 ITERATIONS, CLIP = 10, 0.5
 EVERY, HELD_OUT = 4, 7
+RATE = 0.05
 
 
 def doubles() -> list[nn.Module]:
@@ -41,7 +45,12 @@ def counting_loss(output: torch.Tensor, target: torch.Tensor) -> tuple[torch.Ten
 
 def optimizer(parameters: Any) -> torch.optim.Optimizer:
     """One whose first steps are small, and in which a clipped gradient is not an unclipped one."""
-    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+    return torch.optim.SGD(parameters, lr=RATE, momentum=0.9)
+
+
+def falling(taken: int) -> float:
+    """A schedule."""
+    return 1 / (1 + 0.1 * taken)
 
 
 def held_out(microbatches: int = HELD_OUT) -> HeldOut:
@@ -60,10 +69,13 @@ class Alone:
 
 
 @cache
-def one_process(microbatches: int, loss: Any, clip_norm: float | None) -> Alone:
-    """All micro-batches one after the other through the whole model, and torch's own clipping."""
+def one_process(
+    microbatches: int, loss: Any, clip_norm: float | None, schedule: Any = None, skip: tuple[int, ...] = ()
+) -> Alone:
+    """All micro-batches one after the other through the whole model, and torch's own clipping and schedule."""
     whole = nn.Sequential(*doubles())
     stepping = optimizer(whole.parameters())
+    rates = torch.optim.lr_scheduler.LambdaLR(stepping, schedule or (lambda taken: 1.0))
     found = Alone([], [], [], {})
 
     def total_of(rows: Any, is_trained: bool) -> tuple[float, float]:
@@ -89,7 +101,9 @@ def one_process(microbatches: int, loss: Any, clip_norm: float | None) -> Alone:
             assert parameter.grad is not None
             parameter.grad /= counted
         norm = torch.nn.utils.clip_grad_norm_(whole.parameters(), float("inf") if clip_norm is None else clip_norm)
-        stepping.step()
+        if iteration not in skip:
+            stepping.step()
+            rates.step()
         found.losses.append(total / counted)
         found.norms.append(float(norm))
         found.counts.append(counted)
@@ -102,11 +116,12 @@ def slipstream(technique: str, pp: int, dp: int) -> Plan:
     return Replanner(opening(profile(), request), 0).in_place(frozenset())
 
 
-def job_of(plan: Plan, *deaths: tuple[str, int], loss: Any = language_model_loss, **changes: Any) -> ThreadJob:
+def job_of(
+    plan: Plan, *deaths: tuple[str, int], loss: Any = language_model_loss, how: Job | None = None, **changes: Any
+) -> ThreadJob:
     """A job in float64 whose failures are planned for as `rtk run` does, where nobody moves."""
-    job = ThreadJob(
-        plan, Job(plan, ITERATIONS), answers_for(plan, PolicyName.SLIPSTREAM, None, 0), set(deaths), loss=loss
-    )
+    answers = answers_for(plan, PolicyName.SLIPSTREAM, None, 0)
+    job = ThreadJob(plan, how or Job(plan, ITERATIONS), answers, set(deaths), loss=loss)
     job.changes = {"make_layers": doubles, "optimizer": optimizer, "evaluation": held_out(), **changes}
     return job
 
@@ -125,14 +140,50 @@ def assert_as_alone(job: ThreadJob, alone: Alone) -> None:
 @pytest.mark.parametrize("technique", ["adaptive", "staggered"])
 @pytest.mark.parametrize("loss", [language_model_loss, counting_loss], ids=["mean", "counts"])
 def test_deaths_change_no_number(technique: str, loss: Any) -> None:
-    """With deaths in both stages losses, norms and evaluations are those of one process, clipped in most iterations
-    or in few, whatever the loss counts; also where stages step before the others are done."""
-    alone = one_process(6, loss, CLIP)
+    """With deaths in both stages losses, norms and evaluations are those of one process that clips and has a schedule,
+    whatever the loss counts; also where stages step before the others are done."""
+    alone = one_process(6, loss, CLIP, falling)
     assert any(norm > CLIP for norm in alone.norms)
-    job = job_of(slipstream(technique, 2, 3), ("1/0", 4), ("0/1", 5), ("2/1", 8), loss=loss, clip_norm=CLIP)
+    deaths = ("1/0", 4), ("0/1", 5), ("2/1", 8)
+    job = job_of(slipstream(technique, 2, 3), *deaths, loss=loss, clip_norm=CLIP, schedule=falling)
     assert job.run().exit_code == 0
     assert_as_alone(job, alone)
     assert len(job.events("failure")) == 3
+    rates = [RATE * falling(iteration) for iteration in range(ITERATIONS)]
+    assert [one["learning_rate"] for one in job.events("iteration")] == pytest.approx(rates)
+
+
+def marking(iteration: int, microbatches: int) -> Any:
+    """A loss that is not finite in a micro-batch of an iteration."""
+    marked = batches(microbatches)(iteration)[1][1]
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return language_model_loss(output, target) * (float("nan") if torch.equal(target, marked) else 1.0)
+
+    return loss
+
+
+def test_what_was_skipped_is_no_step_of_the_schedule(tmp_path: Path) -> None:
+    """After an iteration without a step, and after a checkpoint and in another process, the schedule goes on with the
+    steps that were taken; and no number but those of that iteration is another one."""
+    wanted = one_process(4, language_model_loss, None, falling, skip=(2,))
+    plan, loss = plan_of(2, 2, 2), marking(2, 4)
+    more = {"loss": loss, "schedule": falling}
+    first = job_of(plan, ("1/1", 4), how=Job(plan, 6, checkpoint=str(tmp_path)), **more)
+    assert first.run().exit_code == 0
+    manifest = read_manifest(tmp_path / "step-00000006")
+    assert (manifest.iteration, manifest.steps) == (6, 5)
+    how = Job(plan, ITERATIONS, first_iteration=6, taken=manifest.steps, resume=str(tmp_path / "step-00000006"))
+    second = job_of(plan, how=how, **more)
+    assert second.run().exit_code == 0
+    said = [*first.events("iteration"), *second.events("iteration")]
+    assert [one["iteration"] for one in said if one["skipped"]] == [2]
+    steps = [max(0, iteration - (iteration > 2)) for iteration in range(ITERATIONS)]
+    assert [one["learning_rate"] for one in said] == pytest.approx([RATE * falling(taken) for taken in steps])
+    for name, alone in (("loss", wanted.losses), ("grad_norm", wanted.norms)):
+        assert said[2][name] is None
+        got = [one[name] for one in said if not one["skipped"]]
+        assert got == pytest.approx([*alone[:2], *alone[3:]], rel=1e-12), name
 
 
 @pytest.mark.parametrize("clip_norm", [None, 1e6])
@@ -174,9 +225,10 @@ def test_without_a_coordinator_the_numbers_are_the_same(staggered: bool, loss: A
                 results.append(runner.step(batches(4)(iteration)))
         return results, evaluations
 
-    for rank, (results, evaluations) in enumerate(
-        run_ranks(plan, doubles(), loss, optimizer, train, clip_norm=clip_norm)
-    ):
+    # Held-out data take two turns, which queues of delegates must hold.
+    transport: Sending = "delegated" if staggered else "direct"
+    ranks = run_ranks(plan, doubles(), loss, optimizer, train, transport=transport, clip_norm=clip_norm)
+    for rank, (results, evaluations) in enumerate(ranks):
         assert evaluations == pytest.approx(alone.evaluations, rel=1e-12)
         assert [one.count for one in results] == pytest.approx(alone.counts)
         is_known = not staggered or clip_norm is not None or loss is counting_loss
@@ -184,6 +236,19 @@ def test_without_a_coordinator_the_numbers_are_the_same(staggered: bool, loss: A
             assert [one.loss for one in results] == pytest.approx(alone.losses, rel=1e-12)
         norms = [one.grad_norm for one in results]
         assert norms == (pytest.approx(alone.norms, rel=1e-12) if is_known else [None] * ITERATIONS)
+
+
+def test_a_plain_job_skips_what_is_not_finite() -> None:
+    """As one with a coordinator does: nobody steps, and all go on."""
+    wanted = one_process(4, language_model_loss, None, skip=(2,))
+
+    def train(runner: PlanRunner) -> list[StepResult]:
+        return [runner.step(batches(4)(iteration)) for iteration in range(4)]
+
+    for results in run_ranks(plan_of(2, 2, 2), doubles(), marking(2, 4), optimizer, train):
+        assert [one.skipped for one in results] == [False, False, True, False]
+        assert results[2].grad_norm is None
+        assert [results[n].loss for n in (0, 1, 3)] == pytest.approx([wanted.losses[n] for n in (0, 1, 3)], rel=1e-12)
 
 
 def test_an_evaluation_leaves_no_trace() -> None:

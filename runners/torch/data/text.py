@@ -19,7 +19,7 @@ class TextRows(TokenRows):
     Args:
         documents: texts.
         name: where they come from.
-        tokenizer: a folder as `save_pretrained` writes it; nothing is downloaded.
+        tokenizer: a folder as `save_pretrained` writes it, or the `tokenizer.json` in it; nothing is downloaded.
         sequence_length: tokens a row.
 
     Raises:
@@ -35,13 +35,14 @@ class TextRows(TokenRows):
         super().__init__([TokenArray(name, tokens)], sequence_length)
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer in a folder.
+def load_tokenizer(path: Path) -> Any:
+    """The tokenizer in a folder, or in the folder of a file.
 
     Raises:
         InvalidInputError: there is none, or `transformers` is not installed.
     """
     require_package("transformers", "--tokenizer")
+    folder = path.parent if path.is_file() else path
     if not folder.is_dir():
         raise InvalidInputError(
             "there is no folder of a tokenizer",

@@ -17,8 +17,17 @@ from rtk.runners.resilience.events import (
     Tell,
     decode_event,
 )
+from rtk.runners.resilience.membership import VoteCounter
 from rtk.runners.resilience.progress import INTERRUPTED
-from rtk.runners.resilience.protocol import Commit, Job, StepTerms, Suspect, Vote
+from rtk.runners.resilience.protocol import (
+    Commit,
+    Job,
+    StepTerms,
+    Suspect,
+    Vote,
+    from_coordinator,
+    from_worker,
+)
 from rtk.runners.resilience.rules import CoordinatorRules
 from rtk.runners.resilience.worker_rules import JointAction
 from rtk.schemas.conditions import Conditions, SlowLink, SlowWorker, pair_of
@@ -160,6 +169,44 @@ def check_evaluations(cluster: ToyCluster, commits: list[int]) -> None:
     for one in told:
         steps = float(len(steps_of(cluster, one["iteration"])))
         assert (one["loss"], one["count"]) == (steps, microbatches)
+
+
+def test_logs_of_before_have_losses_without_counts() -> None:
+    """Shares of the mean: their sum is the loss, and what was summed was divided already."""
+    tally = VoteCounter(toy_plan(2, 1, 2, False))
+    old = b'{"epoch":1,"iteration":0,"is_finite":true,"microbatches":[0,1],"losses":[[0,0.25],[1,0.5]],"kind":"vote"}'
+    vote = from_worker(old)
+    assert isinstance(vote, Vote)
+    tally.add((0, 0), Vote(1, 0, True, (0, 1)))
+    tally.add((0, 1), vote)
+    assert (tally.loss(0), tally.terms(0, 7)) == (0.75, StepTerms(1.0, None, 7))
+    assert from_coordinator(b'{"epoch":1,"iteration":0,"last":9,"kind":"commit"}') == Commit(1, 0, last=9)
+
+
+@given(
+    squares=st.lists(st.floats(0, 1e6), min_size=4, max_size=4),
+    losses=st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0.5, 1e6)), min_size=4, max_size=4),
+    deal=st.permutations(range(4)),
+    number=st.randoms(use_true_random=False),
+)
+def test_terms_are_the_same_to_the_last_bit_whoever_told_what(
+    squares: list[float], losses: list[tuple[float, float]], deal: list[int], number: random.Random
+) -> None:
+    """Norms are added in the order of layers, losses exactly."""
+
+    def terms(shares: list[list[int]]) -> tuple[StepTerms, float | None]:
+        tally = VoteCounter(toy_plan(4, 1, 4, False))
+        for place, share in enumerate(shares):
+            told = tuple((n, *losses[n]) for n in share)
+            norms = tuple((layer, squares[layer]) for layer in share)
+            tally.add((0, place), Vote(1, 0, True, (), told, norms=norms))
+        return tally.terms(0, 0), tally.loss(0)
+
+    cut = number.randrange(5)
+    assert terms([[0, 1, 2, 3], [], [], []]) == terms([[], deal[:cut], [], deal[cut:]])
+    found, loss = terms([[0, 1], [2], [3], []])
+    assert found.norm == pytest.approx(sum(squares) ** 0.5 / found.count)
+    assert loss == pytest.approx(sum(total for total, _ in losses) / found.count, abs=1e-6)
 
 
 def inject(cluster: ToyCluster, fault: str, rng: random.Random, dead: list[str]) -> None:

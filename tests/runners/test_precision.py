@@ -1,0 +1,210 @@
+"""Types: bfloat16 in layers, float32 in sums and masters; plain torch with the same recipe is the judge."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from rtk.runners.torch.checkpoint import write_part
+from rtk.runners.torch.held_stage import HeldStage
+from rtk.runners.torch.precision import Precision
+from rtk.schemas.errors import InvalidInputError
+
+from .pipes import adamw, cut, train
+
+WIDTH = 8
+BF16 = torch.bfloat16
+
+
+class Block(nn.Module):
+    """A residual block with a norm, float32 frequencies that are no state, and recomputation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH, bias=False)
+        self.register_buffer("frequencies", torch.rand(WIDTH), persistent=False)
+        self.frequencies: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = x + checkpoint(self.inner, x, use_reentrant=False)
+        return found
+
+    def inner(self, x: torch.Tensor) -> torch.Tensor:
+        scaled = self.norm(x) * self.frequencies.to(x.dtype)
+        found: torch.Tensor = self.down(F.gelu(self.up(scaled)))
+        return found
+
+
+def layers() -> list[nn.Module]:
+    torch.manual_seed(5)
+    return [nn.Linear(WIDTH, WIDTH), Block(), Block(), nn.Linear(WIDTH, WIDTH)]
+
+
+def loss(output: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, int]:
+    return F.mse_loss(output.float(), target, reduction="sum"), target.numel()
+
+
+def batch(number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(number)
+    return [(x, y) for x, y in torch.randn(4, 2, 6, WIDTH, generator=generator)]
+
+
+def plain_model(precision: Precision) -> nn.Sequential:
+    """What is no state stays float32."""
+    whole = nn.Sequential(*layers())
+    if precision == "bf16-autocast":
+        return whole
+    frequencies = [one.frequencies for one in whole.modules() if isinstance(one, Block)]
+    whole.to(BF16)
+    for one, values in zip([one for one in whole.modules() if isinstance(one, Block)], frequencies, strict=True):
+        one.frequencies = values
+    return whole
+
+
+def plain_sums(whole: nn.Sequential, number: int, is_autocast: bool) -> tuple[list[torch.Tensor], float, int]:
+    """Gradients of all micro-batches, summed in float32, and the loss and what it counts."""
+    sums, total, count = [torch.zeros(one.shape) for one in whole.parameters()], 0.0, 0
+    for inputs, target in batch(number):
+        with torch.autocast("cpu", BF16, enabled=is_autocast):
+            part, counted = loss(whole(inputs if is_autocast else inputs.to(BF16)), target)
+        for one, gradient in zip(sums, torch.autograd.grad(part, list(whole.parameters())), strict=True):
+            one += gradient
+        total, count = total + part.item(), count + counted
+    return sums, total, count
+
+
+def plain_steps(precision: Precision, steps: int) -> tuple[list[float], Sequence[torch.Tensor]]:
+    """Torch's recipe with the same precision: float32 gradients, clipped, stepped in the types of the precision."""
+    whole = plain_model(precision)
+    parameters = list(whole.parameters())
+    has_masters = precision == "bf16-master"
+    stepped = [nn.Parameter(one.detach().clone().float()) for one in parameters] if has_masters else parameters
+    optimizer = adamw(stepped)
+    losses = []
+    for number in range(steps):
+        sums, total, count = plain_sums(whole, number, precision == "bf16-autocast")
+        losses.append(total / count)
+        norm = math.sqrt(sum(float(one.double().square().sum()) for one in sums)) / count
+        for one, parameter in zip(sums, stepped, strict=True):
+            parameter.grad = (one / count * min(1.0, 0.5 / (norm + 1e-6))).to(parameter.dtype)
+        optimizer.step()
+        for parameter, master in zip(parameters, stepped, strict=True):
+            parameter.detach().copy_(master.detach())
+    return losses, [one.detach() for one in stepped]
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+@pytest.mark.parametrize("precision", ["bf16", "bf16-autocast", "bf16-master"])
+def test_stages_train_as_torch_with_the_same_recipe(precision: Precision, is_split: bool) -> None:
+    """Five iterations in three stages, clipped, split and unsplit, with recomputation: torch's losses and values."""
+    wanted, values = plain_steps(precision, 5)
+    stages = cut(layers(), (1, 3), loss, precision=precision, clip_norm=0.5)
+    losses = [train(stages, batch(number), number, is_split) for number in range(5)]
+    assert losses == pytest.approx(wanted, rel=1e-3 if precision == "bf16" else 1e-4)
+    state = {name: value for stage in stages for name, value in stage.state().items()}
+    suffix = "/master" if precision == "bf16-master" else ""
+    found = [state[f"{name}{suffix}"] for name, _ in nn.Sequential(*layers()).named_parameters()]
+    for one, other in zip(found, values, strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(
+            one, other, rtol=2e-2 if precision == "bf16" else 1e-4, atol=1e-3 if precision == "bf16" else 2e-5
+        )
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-autocast", "bf16-master"])
+def test_types(precision: Precision) -> None:
+    """Of parameters, gradients, messages, optimizer's state and what is not converted."""
+    (held,) = cut(layers(), (), loss, precision=precision)
+    held.prime_optimizer()
+    parameter = torch.float32 if precision in ("fp32", "bf16-autocast") else BF16
+    assert {one.dtype for one in held.stage.parameters()} == {parameter}
+    assert {one.grad.dtype for one in held.stage.parameters() if one.grad is not None} == {torch.float32}
+    moments = {value.dtype for name, value in held.state().items() if name.endswith(("exp_avg", "master"))}
+    assert moments == {BF16 if precision == "bf16" else torch.float32}
+    assert {one.dtype for one in held.stage.layers.buffers()} == {torch.float32}
+    first, last = cut(layers(), (2,), loss, precision=precision)
+    message = first.stage.forward(0, torch.randn(6, WIDTH))
+    # The blocks' sums are of what autocast gives and of what the first layer does.
+    assert message.dtype == (torch.float32 if precision == "fp32" else BF16)
+    assert last.stage.forward(0, message, torch.randn(6, WIDTH)).dtype == torch.float64
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+def test_small_gradients_are_not_lost_in_a_sum(is_split: bool) -> None:
+    """A hundred gradients of 1/256 of the first: in bfloat16 each would round away."""
+    (held,) = cut([nn.Linear(1, 1, bias=False)], (), lambda output, target: output.float().sum(), precision="bf16")
+    held.adapt(is_split)
+    held.begin()
+    for number in range(101):
+        held.stage.forward(number, torch.full((1, 1), 1.0 if number == 0 else 1 / 512), torch.zeros(1))
+        if is_split:
+            held.stage.backward_input(number)
+            held.stage.backward_weight(number)
+        else:
+            held.stage.backward(number)
+    assert held.gradients.buffers[0][0].item() == 1 + 100 / 512
+
+
+def test_masters_are_state(tmp_path: Any) -> None:
+    """Kept and restored, copied to another stage and saved; both go on with equal bits."""
+    (held,), (other,) = (cut(layers(), (), loss, precision="bf16-master") for _ in range(2))
+    train([held], batch(0), 0)
+    held.keep()
+    before = held.checksums()
+    train([held], batch(1), 1)
+    held.restore()
+    held.reset()
+    assert held.checksums() == before
+    other.prime_optimizer()
+    other.load({name: value.clone() for name, value in held.state().items()})
+    assert other.checksums() == before
+    assert train([held], batch(1), 1) == train([other], batch(1), 1)
+    assert held.checksums() == other.checksums() != before
+    assert write_part(tmp_path, 1, (0, 4), held.state()).size_bytes > 0
+    assert "0.weight/master" in held.state()
+
+
+class Masterly(torch.optim.SGD):
+    """Keeps masters itself."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for one in group["params"]:
+                self.state[one]["master_param"] = one.detach().clone()
+        return super().step(closure)
+
+
+def test_masters_of_masters_are_refused() -> None:
+    """An optimizer that keeps masters goes with bf16, not with bf16-master."""
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        return Masterly(parameters, lr=0.1)
+
+    cut(layers(), (), loss, precision="bf16", optimizer=make)
+    with pytest.raises(InvalidInputError, match="Masterly keeps masters itself"):
+        cut(layers(), (), loss, precision="bf16-master", optimizer=make)
+    with pytest.raises(InvalidInputError, match="'fp16' is no precision"):
+        cut(layers(), (), loss, precision="fp16")
+
+
+def test_ties_stay_ties() -> None:
+    """Shared matrices are one in bfloat16 as well, with one master."""
+    first, last = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+    last.weight = first.weight
+    held = HeldStage([first, last], (0, 2), loss, adamw, is_last=True, precision="bf16-master")
+    train([held], batch(0), 0)
+    assert first.weight is last.weight and first.weight.dtype == BF16
+    assert torch.equal(held.state()["0.weight/master"].to(BF16), first.weight)
+
+
+def test_a_precision_is_equal_to_itself() -> None:
+    """The same seed gives the same bits."""
+    pair = [cut(layers(), (2,), loss, precision="bf16-master") for _ in range(2)]
+    for number in range(2):
+        assert train(pair[0], batch(number), number) == train(pair[1], batch(number), number)
+    assert [one.checksums() for one in pair[0]] == [one.checksums() for one in pair[1]]
