@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from .profilers.measuring import Measuring
     from .profilers.models.model import Model
     from .runners.log_writers import LogWriter
     from .runners.torch.data.provider import Provider
@@ -79,8 +80,16 @@ class NamedModel:
         """As `load_model`."""
         from .profilers.models.load import load_model
 
-        chosen = {"weights": self.weights, "random_weights": self.random_weights}
-        return load_model(self.name, microbatch_size, sequence_length, seed, form, **chosen, filled=False)
+        return load_model(
+            self.name,
+            microbatch_size,
+            sequence_length,
+            seed,
+            form,
+            weights=self.weights,
+            random_weights=self.random_weights,
+            filled=False,
+        )
 
     def settings(self) -> dict[str, Any]:
         """The name, and what tells weights from others where there are some."""
@@ -316,7 +325,10 @@ class Training:
 
     def form(self, plan: "Plan") -> ModelForm:
         """In which form the layers are: as in the profile behind a plan, but for what the training says itself."""
-        found = form_of(plan.planner.options)
+        return self.form_like(form_of(plan.planner.options))
+
+    def form_like(self, found: ModelForm) -> ModelForm:
+        """A form that is asked for, but for what the training says itself."""
         dtype = found.dtype if self.precision is None else PARAMETERS[self.precision]
         return ModelForm(self.cut or found.cut, dtype, found.checkpointing)
 
@@ -555,6 +567,28 @@ def _evaluation_of(asked: TrainingConfig) -> Evaluation | None:
         return None
     data = DataFiles(tuple(asked.eval_data), asked.data_dtype, asked.tokenizer)
     return Evaluation(data, asked.eval_every or EVAL_EVERY, asked.eval_microbatches)
+
+
+def load_to_measure(asked: "Measuring") -> "Model":
+    """The model of a script that is to be profiled, with all its values; its micro-batches are the data's.
+
+    Args:
+        asked: names the script; sizes and form are what the training leaves open.
+
+    Raises:
+        InvalidInputError: as of `load_script` and `Training.load_alone`.
+    """
+    training = load_script(asked.name)
+    form = training.form_like(asked.form)
+    model, data = training.load_alone(asked.microbatch_size, asked.sequence_length, form, 1)
+    if model.fill is not None:
+        model.fill(model.layers, (0, len(model.layers)))
+
+    def example(seed: int) -> "tuple[torch.Tensor, torch.Tensor]":
+        inputs, targets, *_ = data.batch(seed)[0]
+        return inputs, targets
+
+    return replace(model, name=asked.name, example=example)
 
 
 def _wrong(name: str, what: str, fix: str) -> InvalidInputError:
