@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, cast, get_args, runtime_checkable
 
 from .runners.program import Sending
 from .runners.training import EVAL_EVERY, Precision, TrainingConfig, sizes_of
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .runners.torch.data.provider import Provider
     from .runners.torch.evaluation import HeldOut
     from .runners.torch.held_stage import OptimizerFactory
+    from .runners.torch.runner import PlanRunner
     from .runners.torch.stage import Loss
     from .runners.torch.task import Task
     from .schemas.plan import Plan
@@ -215,6 +216,7 @@ class Training:
         self.precision, self.evaluate, self.collate = precision, evaluate, collate
         self.cut, self.seed, self.buffers, self.loader_workers = cut, seed, buffers, loader_workers
         self.listeners: list[tuple[tuple[str, ...], Listener]] = []
+        self._alone: tuple[str, PlanRunner, Provider] | None = None
         self.script: str | None = None
         self._files: dict[str, str] = {}
         self._asked: TrainingConfig | None = None
@@ -305,6 +307,63 @@ class Training:
         sys.stderr.flush()
         command = [sys.executable, "-m", "rtk.cli.main", "run", "--script", script, *sys.argv[1:]]
         os.execv(sys.executable, command)
+
+    def step(self, plan: "Plan | str", iterations: int = 1) -> list[float | None]:
+        """Train in this process alone, as a debugger or a notebook wants it: all micro-batches, one after the other.
+
+        Numbers are those of a run of the plan, but for the order in which floating-point sums are taken. Called again
+        it goes on with the next iteration. Nothing is evaluated, saved, or told to listeners.
+
+        Args:
+            plan: or its file; of its stages and pipelines only the number of micro-batches counts.
+            iterations: how many.
+
+        Returns:
+            The loss of each; None where it is not finite.
+
+        Raises:
+            InvalidInputError: as of `load`.
+        """
+        from .schemas.documents import digest, read_document
+        from .schemas.plan import Plan
+
+        whole = read_document(plan, Plan) if isinstance(plan, str) else plan
+        if self._alone is None or self._alone[0] != digest(whole):
+            self._alone = digest(whole), *self._runner_alone(whole)
+        _, runner, data = self._alone
+        return [runner.step(data.batch(runner.iteration)).loss for _ in range(iterations)]
+
+    def _runner_alone(self, plan: "Plan") -> "tuple[PlanRunner, Provider]":
+        """What executes a plan's micro-batches in one stage, and gives them."""
+        from torch._C._distributed_c10d import HashStore
+
+        from .planners.pipeline import plan_pipeline
+        from .planners.shape import Shape
+        from .runners.torch.runner import PlanRunner
+        from .schemas.profile import Layer, LayerCost, Profile
+
+        size, length = sizes_of(plan)
+        layers = (Layer((LayerCost(1.0, 1.0, 1.0),)),) * plan.templates[0].stages[-1].layers[1]
+        form = form_of(plan.planner.options).options()
+        profile = Profile(layers, model=form, microbatch_size=size, sequence_length=length)
+        alone = plan_pipeline(profile, Shape(1, 1, plan.total_microbatches()), "gpipe")
+        task = self.task(alone, alone.workers[0].name)
+        runner = PlanRunner(
+            alone,
+            task.make_layers(),
+            task.loss,
+            task.optimizer,
+            rank=0,
+            world_size=1,
+            store=HashStore(),
+            seed=task.seed,
+            clip_norm=task.clip_norm,
+            precision=task.precision,
+            schedule=task.schedule,
+            buffers=task.buffers,
+            fill=task.fill,
+        )
+        return runner, cast("Provider", task.batch)
 
     def settings(self) -> dict[str, Any]:
         """What must be the same for all workers: who differs is refused, and told in what."""
