@@ -78,8 +78,16 @@ class NamedModel:
         """As `load_model`."""
         from .profilers.models.load import load_model
 
-        chosen = {"weights": self.weights, "random_weights": self.random_weights}
-        return load_model(self.name, microbatch_size, sequence_length, seed, form, **chosen, filled=False)
+        return load_model(
+            self.name,
+            microbatch_size,
+            sequence_length,
+            seed,
+            form,
+            weights=self.weights,
+            random_weights=self.random_weights,
+            filled=False,
+        )
 
     def settings(self) -> dict[str, Any]:
         """The name, and what tells weights from others where there are some."""
