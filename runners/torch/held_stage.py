@@ -100,7 +100,6 @@ class HeldStage:
         self._rates = LearningRates(self.optimizer, None if self._stepping.is_idle else schedule)
         self._persistent = frozenset(map(_plain, self.stage.layers.state_dict()))
         self._kept: dict[str, torch.Tensor] | None = None
-        self._kept_gradients: list[torch.Tensor] = []
         self.target_like: Tree | None = None  # of the shape and type of all targets, once one was seen
         self.named_like: Named = NOTHING  # and of what they have by name, if some layer takes any
 
@@ -293,16 +292,12 @@ class HeldStage:
                 states[parameter] = recorder.first
 
     def keep(self) -> None:
-        """Copy state and gradients aside, for `restore`; a copy kept earlier is overwritten, in its own storage.
+        """Copy the whole state aside, for `restore`; a copy kept earlier is overwritten, in its own storage.
 
-        Takes the memory of parameters, optimizer's state and gradients once more: with AdamW 16 bytes a float32
-        parameter.
+        Takes the memory of the parameters and the optimizer's state once more: with AdamW 12 bytes a float32 parameter.
+        Gradients are not kept: a step of other terms than were foreseen is not committed, its iteration is done anew.
         """
         self._buffers.keep()
-        if self._kept_gradients:
-            torch._foreach_copy_(self._kept_gradients, self.gradients.buffers)
-        else:
-            self._kept_gradients = [buffer.clone() for buffer in self.gradients.buffers]
         kept = self._kept = self._kept or {}
         for name, value in self.state().items():
             into = kept.get(name)
@@ -314,8 +309,7 @@ class HeldStage:
     def restore(self) -> None:
         """Bring back what was kept, bit for bit, also an optimizer that had not stepped yet; the copy stays.
 
-        Gradients and buffers come back as well, so that another step can be taken with other terms. Where none is to
-        be taken, `reset` afterwards.
+        Buffers come back as they were in the iteration whose step it was: `reset` it afterwards.
 
         Raises:
             RuntimeFailedError: nothing is kept.
@@ -329,8 +323,6 @@ class HeldStage:
         _check_same_kind(self.state(), self._kept)
         self._write(self._kept)
         self._buffers.restore()
-        for buffer, kept in zip(self.gradients.buffers, self._kept_gradients, strict=True):
-            buffer.copy_(kept)
 
     def checksums(self, layers: Iterable[int] | None = None) -> dict[int, str]:
         """For held layers, by their number in the model, the sha256 over the names and bytes of their state.
