@@ -295,9 +295,7 @@ class HeldStage:
         """Copy the whole state aside, for `restore`; a copy kept earlier is overwritten, in its own storage.
 
         Takes the memory of the parameters and the optimizer's state once more: with AdamW 12 bytes a float32 parameter.
-        Gradients are not kept: a step of other terms than were foreseen is not committed, its iteration is done anew.
         """
-        self._buffers.keep()
         kept = self._kept = self._kept or {}
         for name, value in self.state().items():
             into = kept.get(name)
@@ -307,22 +305,22 @@ class HeldStage:
                 kept[name] = value.clone()
 
     def restore(self) -> None:
-        """Bring back what was kept, bit for bit, also an optimizer that had not stepped yet; the copy stays.
+        """Bring the kept state back, bit for bit, also an optimizer that had not stepped yet; the copy stays.
 
-        Buffers come back as they were in the iteration whose step it was: `reset` it afterwards.
+        What is under way is dropped, as in `reset`: to step once more an iteration must be run again.
 
         Raises:
             RuntimeFailedError: nothing is kept.
         """
         if self._kept is None:
             raise RuntimeFailedError("no state was kept to go back to")
+        self.reset()
         for slot in list(self._slots()):
             if slot.name not in self._kept:
                 slot.entries.pop(slot.key, None)  # of what layers share the first has done it
                 self._stepping.drop_empty(slot.parameter)
         _check_same_kind(self.state(), self._kept)
         self._write(self._kept)
-        self._buffers.restore()
 
     def checksums(self, layers: Iterable[int] | None = None) -> dict[int, str]:
         """For held layers, by their number in the model, the sha256 over the names and bytes of their state.
@@ -338,7 +336,10 @@ class HeldStage:
     def _tensors(self) -> dict[str, torch.Tensor]:
         layers = enumerate(self.stage.layers)
         every = (one for place, layer in layers for one in layer.named_buffers(str(place)))
-        buffers = {name: value for name, value in every if _plain(name) in self._persistent}
+        as_of_last_step = self._buffers.as_of_last_step()
+        buffers = {
+            name: as_of_last_step.get(id(value), value) for name, value in every if _plain(name) in self._persistent
+        }
         everything = {**dict(self._named_parameters()), **buffers}
         return {self._global_name(name): value.detach() for name, value in everything.items()}
 
