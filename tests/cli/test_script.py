@@ -75,9 +75,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     profile = read_document(str(place / "p.json"), Profile)
     assert (profile.microbatch_size, profile.sequence_length, len(profile.layers)) == (2, 16, 4)
-    write_document(
-        str(place / "p.json"), Profile(profile.layers, model=profile.model, microbatch_size=2, sequence_length=16)
-    )
     shape = ("--pp", "2", "--dp", "2", "--microbatches", "2")
     assert rtk("plan", "pipeline", "p.json", *shape, "-o", "plan.json", cwd=place).returncode == 0
     return place
