@@ -375,13 +375,6 @@ class Training:
             told |= self.model.settings()
         return {**told, **self._files}
 
-    def _told(self, data: "Provider") -> dict[str, Any]:
-        """What data say of themselves; text of which bytes are the tokens is named by options, as ever."""
-        from .runners.torch.data.corpus import ByteCorpus
-
-        is_named = self._asked is not None and isinstance(data, ByteCorpus)
-        return {} if is_named else {"dataset": data.fingerprint()}
-
     def form(self, plan: "Plan") -> ModelForm:
         """In which form the layers are: as in the profile behind a plan, but for what the training says itself."""
         return self.form_like(form_of(plan.planner.options))
@@ -590,7 +583,7 @@ class Training:
             batch=data,
             settings={
                 **self.settings(),
-                **self._told(data),
+                "dataset": data.fingerprint(),
                 **evaluated_on,
                 "paced": paced,
                 "transport": transport,

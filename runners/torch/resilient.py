@@ -436,7 +436,6 @@ class ResilientWorker:
                 iteration.step(terms)
             case UndoStep():
                 self._held.restore()
-                self._held.reset()
             case SavePart(folder, iteration, layers):
                 return save_part(self._held, layers, folder, iteration)
             case PublishWhole(message):
