@@ -210,12 +210,9 @@ def test_steps_are_those_of_plain_torch(folder: Path, monkeypatch: pytest.Monkey
     optimizer, curve = training.optimizer(whole.parameters()), cosine(warmup=2, steps=40, final=0.1)
     losses = []
     for iteration in range(3):
-        parts = [
-            training.loss(whole(inputs), targets)
-            for inputs, targets in map(data.batch(iteration).__getitem__, range(4))
-        ]
-        assert all(isinstance(one, tuple) for one in parts)
-        loss = sum(total for total, _ in parts) / sum(count for _, count in parts)
+        rows = [data.batch(iteration)[number] for number in range(4)]
+        parts: list[Any] = [training.loss(whole(inputs), targets) for inputs, targets in rows]
+        loss = torch.stack([total for total, _ in parts]).sum() / sum(int(count) for _, count in parts)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(whole.parameters(), 0.5)
