@@ -324,7 +324,7 @@ def _outlined(layers: Iterable[nn.Module]) -> Iterator[None]:
     """
     outlined = list(layers)
     for layer in outlined:
-        layer.forward = _outline(layer)  # type: ignore[method-assign]
+        layer.forward = _outline(layer)
     try:
         yield
     finally:
