@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
 
 from ...schemas.errors import InvalidInputError
+from .precision import Precision, autocasting
 from .trees import NOTHING, Named, NamedInputs, Tree, check_output, on_tensors
 
 
@@ -35,17 +37,20 @@ class Boundary:
         return torch.zeros(self.shape, dtype=self.dtype, device=device)
 
 
-def boundary_samples(layers: Sequence[nn.Module], example_input: Tree, named: Named = NOTHING) -> list[Tree]:
+def boundary_samples(
+    layers: Sequence[nn.Module], example_input: Tree, named: Named = NOTHING, precision: Precision = "fp32"
+) -> list[Tree]:
     """What flows into every layer, and out of the last.
 
     Runs a copy of one layer after the other on the meta device, which computes shapes only; a layer that does not work
     there runs on zeros, on its own device, or with zeros as its values where it has none. The layers themselves and the
-    random generators stay as they are.
+    random generators stay as they are. So does one that casts as it computes, which the meta device does not.
 
     Args:
         layers: all layers of the model.
         example_input: a micro-batch's input; only shapes and types count.
         named: what its layers take by name; here, too.
+        precision: in which types they compute.
 
     Returns:
         One more than there are layers: the i-th flows into layer i, the last out of the last layer. Each is a tree as
@@ -59,7 +64,7 @@ def boundary_samples(layers: Sequence[nn.Module], example_input: Tree, named: Na
     found = [on_tensors(Boundary.of, example_input)]
     also = {name: Boundary.of(value) for name, value in named.items()}
     for index, layer in enumerate(layers):
-        output = _output(layer, found[-1], takers.of(index, also))
+        output = _output(layer, found[-1], takers.of(index, also), precision)
         check_output(output, layer, f"layer {index} of the model")
         found.append(on_tensors(Boundary.of, output))
     return found
@@ -100,17 +105,19 @@ def read(text: str) -> Tree:
     return tree_unflatten(leaves, treespec_loads(spec))
 
 
-def _output(layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary]) -> object:
-    try:
-        return _run(layer, inputs, named, torch.device("meta"))
-    except Exception:  # whatever a layer that needs values raises; one that is broken raises again
-        some = next((one for one in itertools.chain(layer.parameters(), layer.buffers()) if not one.is_meta), None)
-        return _run(layer, inputs, named, torch.device("cpu") if some is None else some.device)
+def _output(layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary], precision: Precision) -> object:
+    with suppress(Exception):  # whatever a layer that needs values raises; one that is broken raises again
+        if precision != "bf16-autocast":
+            return _run(layer, inputs, named, torch.device("meta"), precision)
+    some = next((one for one in itertools.chain(layer.parameters(), layer.buffers()) if not one.is_meta), None)
+    return _run(layer, inputs, named, torch.device("cpu") if some is None else some.device, precision)
 
 
-def _run(layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary], device: torch.device) -> object:
+def _run(
+    layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary], device: torch.device, precision: Precision
+) -> object:
     generators = [device] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices=generators):
+    with torch.no_grad(), torch.random.fork_rng(devices=generators), autocasting(precision, device):
         layer = copy.deepcopy(layer)
         if device.type != "meta":
             _give_zeros(layer)

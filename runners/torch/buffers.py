@@ -34,7 +34,6 @@ class StageBuffers:
         self._is_mean = shared == "mean"
         self._before: list[torch.Tensor] = []
         self._is_begun = False
-        self._kept: tuple[list[torch.Tensor], list[torch.Tensor], bool] | None = None
         self._summed: set[int] = set()  # layers of the stage that have gone into sums
 
     def begin(self) -> None:
@@ -80,17 +79,9 @@ class StageBuffers:
                 view.zero_()
         self._summed.add(place)
 
-    def keep(self) -> None:
-        """Remember all of this for `restore`."""
-        now, before, _ = self._kept or ([], [], False)
-        self._kept = _copied(self._now(), now), _copied(self._before, before), self._is_begun
-
-    def restore(self) -> None:
-        """Have the buffers as at `keep`, and be in the iteration that was under way then."""
-        assert self._kept is not None
-        now, before, self._is_begun = self._kept
-        _write(self._places, now)
-        self._before = _copied(before, self._before)
+    def as_of_last_step(self) -> dict[int, torch.Tensor]:
+        """The values that count, by the `id` of the buffers; while no iteration is under way these are they."""
+        return dict(zip(map(id, self._now()), self._before, strict=True)) if self._is_begun else {}
 
     def _take(self, module: nn.Module, name: str, view: torch.Tensor) -> None:
         buffer = getattr(module, name).detach()
@@ -103,7 +94,7 @@ class StageBuffers:
         return self._before[self._places.index((module, name))]
 
     def _now(self) -> list[torch.Tensor]:
-        return [getattr(module, name).detach() for module, name in self._places]
+        return [getattr(module, name) for module, name in self._places]
 
 
 def _copied(values: Sequence[torch.Tensor], into: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -100,7 +100,6 @@ class HeldStage:
         self._rates = LearningRates(self.optimizer, None if self._stepping.is_idle else schedule)
         self._persistent = frozenset(map(_plain, self.stage.layers.state_dict()))
         self._kept: dict[str, torch.Tensor] | None = None
-        self._kept_gradients: list[torch.Tensor] = []
         self.target_like: Tree | None = None  # of the shape and type of all targets, once one was seen
         self.named_like: Named = NOTHING  # and of what they have by name, if some layer takes any
 
@@ -293,16 +292,10 @@ class HeldStage:
                 states[parameter] = recorder.first
 
     def keep(self) -> None:
-        """Copy state and gradients aside, for `restore`; a copy kept earlier is overwritten, in its own storage.
+        """Copy the whole state aside, for `restore`; a copy kept earlier is overwritten, in its own storage.
 
-        Takes the memory of parameters, optimizer's state and gradients once more: with AdamW 16 bytes a float32
-        parameter.
+        Takes the memory of the parameters and the optimizer's state once more: with AdamW 12 bytes a float32 parameter.
         """
-        self._buffers.keep()
-        if self._kept_gradients:
-            torch._foreach_copy_(self._kept_gradients, self.gradients.buffers)
-        else:
-            self._kept_gradients = [buffer.clone() for buffer in self.gradients.buffers]
         kept = self._kept = self._kept or {}
         for name, value in self.state().items():
             into = kept.get(name)
@@ -312,25 +305,22 @@ class HeldStage:
                 kept[name] = value.clone()
 
     def restore(self) -> None:
-        """Bring back what was kept, bit for bit, also an optimizer that had not stepped yet; the copy stays.
+        """Bring the kept state back, bit for bit, also an optimizer that had not stepped yet; the copy stays.
 
-        Gradients and buffers come back as well, so that another step can be taken with other terms. Where none is to
-        be taken, `reset` afterwards.
+        What is under way is dropped, as in `reset`: to step once more an iteration must be run again.
 
         Raises:
             RuntimeFailedError: nothing is kept.
         """
         if self._kept is None:
             raise RuntimeFailedError("no state was kept to go back to")
+        self.reset()
         for slot in list(self._slots()):
             if slot.name not in self._kept:
                 slot.entries.pop(slot.key, None)  # of what layers share the first has done it
                 self._stepping.drop_empty(slot.parameter)
         _check_same_kind(self.state(), self._kept)
         self._write(self._kept)
-        self._buffers.restore()
-        for buffer, kept in zip(self.gradients.buffers, self._kept_gradients, strict=True):
-            buffer.copy_(kept)
 
     def checksums(self, layers: Iterable[int] | None = None) -> dict[int, str]:
         """For held layers, by their number in the model, the sha256 over the names and bytes of their state.
@@ -346,7 +336,10 @@ class HeldStage:
     def _tensors(self) -> dict[str, torch.Tensor]:
         layers = enumerate(self.stage.layers)
         every = (one for place, layer in layers for one in layer.named_buffers(str(place)))
-        buffers = {name: value for name, value in every if _plain(name) in self._persistent}
+        as_of_last_step = self._buffers.as_of_last_step()
+        buffers = {
+            name: as_of_last_step.get(id(value), value) for name, value in every if _plain(name) in self._persistent
+        }
         everything = {**dict(self._named_parameters()), **buffers}
         return {self._global_name(name): value.detach() for name, value in everything.items()}
 

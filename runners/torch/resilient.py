@@ -300,7 +300,7 @@ class ResilientWorker:
         self._task = task
         layers = task.make_layers()
         inputs, target, self._named = first_of(task.batch(0))
-        self._boundaries = boundary_samples(layers, inputs, self._named)
+        self._boundaries = boundary_samples(layers, inputs, self._named, task.precision)
         self._ties = ties_of(layers)
         self._spare = SpareLayers(layers)
         self._to_fill = LayersToFill(layers, task.fill) if task.fill is not None else None
@@ -436,7 +436,6 @@ class ResilientWorker:
                 iteration.step(terms)
             case UndoStep():
                 self._held.restore()
-                self._held.reset()
             case SavePart(folder, iteration, layers):
                 return save_part(self._held, layers, folder, iteration)
             case PublishWhole(message):

@@ -176,8 +176,8 @@ class PlanRunner:
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """The micro-batches of which this rank needs inputs or targets, by global number, in the order of need."""
-        return reads_of(self._program, self.rank)
+        """The micro-batches of which this rank needs something of the data, by global number, in the order of need."""
+        return reads_of(self._program, self.rank, bool(self._held.named_like))
 
     @property
     def gradients(self) -> FlatGradients:

@@ -66,7 +66,7 @@ def open_provider(
     loader_workers: int = 0,
     shuffle: bool = True,
 ) -> Provider:
-    """The micro-batches of what `--data` names: of text without a tokenizer samples of its bytes, else rows.
+    """The micro-batches of what `--data` names: of text without a tokenizer, shuffled, samples of its bytes; else rows.
 
     Args:
         paths, sequence_length, dtype, tokenizer: as of `open_data`.
@@ -75,7 +75,7 @@ def open_provider(
     Raises:
         InvalidInputError: as of `open_data` and `RowFeed`.
     """
-    if are_bytes(paths, dtype, tokenizer):
+    if shuffle and are_bytes(paths, dtype, tokenizer):
         return ByteCorpus(paths, microbatch_size, sequence_length, seed)
     rows = open_data(paths, sequence_length, dtype=dtype, tokenizer=tokenizer)
     return RowFeed(
