@@ -197,7 +197,7 @@ def test_what_comes_between_stages_lies_in_one_piece() -> None:
     output = stage.forward(0, torch.randn(3, 4, WIDTH))
     assert output.is_contiguous() and output.shape == (4, 3, WIDTH)
     gradient = stage.backward(0, torch.randn(3, 4, WIDTH).transpose(0, 1))
-    assert gradient is not None and gradient.is_contiguous()
+    assert isinstance(gradient, torch.Tensor) and gradient.is_contiguous()
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
