@@ -10,11 +10,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, cast, get_args, runtime_checkable
 
 from .runners.program import Sending
 from .runners.training import EVAL_EVERY, Precision, TrainingConfig, sizes_of
@@ -26,17 +26,20 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from .profilers.measuring import Measuring
     from .profilers.models.model import Model
     from .runners.log_writers import LogWriter
     from .runners.torch.data.provider import Provider
     from .runners.torch.evaluation import HeldOut
     from .runners.torch.held_stage import OptimizerFactory
+    from .runners.torch.runner import PlanRunner
     from .runners.torch.stage import Loss
     from .runners.torch.task import Task
     from .schemas.plan import Plan
 
 Listener = Callable[[dict[str, Any]], Any]
 Buffers = Literal["lowest", "mean"]
+BYTES = 256  # words that a model of bytes must know
 
 # What the parameters are made as for each; masters and casts are the stage's.
 PARAMETERS: dict[Precision, DataType] = {
@@ -78,8 +81,16 @@ class NamedModel:
         """As `load_model`."""
         from .profilers.models.load import load_model
 
-        chosen = {"weights": self.weights, "random_weights": self.random_weights}
-        return load_model(self.name, microbatch_size, sequence_length, seed, form, **chosen, filled=False)
+        return load_model(
+            self.name,
+            microbatch_size,
+            sequence_length,
+            seed,
+            form,
+            weights=self.weights,
+            random_weights=self.random_weights,
+            filled=False,
+        )
 
     def settings(self) -> dict[str, Any]:
         """The name, and what tells weights from others where there are some."""
@@ -205,6 +216,7 @@ class Training:
         self.precision, self.evaluate, self.collate = precision, evaluate, collate
         self.cut, self.seed, self.buffers, self.loader_workers = cut, seed, buffers, loader_workers
         self.listeners: list[tuple[tuple[str, ...], Listener]] = []
+        self._alone: tuple[str, PlanRunner, Provider] | None = None
         self.script: str | None = None
         self._files: dict[str, str] = {}
         self._asked: TrainingConfig | None = None
@@ -220,6 +232,7 @@ class Training:
 
         if asked.script is not None:
             return load_script(asked.script)
+
         training = cls(
             model=NamedModel(asked.model, asked.weights, asked.random_weights),
             data=DataFiles(tuple(asked.data or ()), asked.data_dtype, asked.tokenizer),
@@ -295,6 +308,63 @@ class Training:
         command = [sys.executable, "-m", "rtk.cli.main", "run", "--script", script, *sys.argv[1:]]
         os.execv(sys.executable, command)
 
+    def step(self, plan: "Plan | str", iterations: int = 1) -> list[float | None]:
+        """Train in this process alone, as a debugger or a notebook wants it: all micro-batches, one after the other.
+
+        Numbers are those of a run of the plan, but for the order in which floating-point sums are taken. Called again
+        it goes on with the next iteration. Nothing is evaluated, saved, or told to listeners.
+
+        Args:
+            plan: or its file; of its stages and pipelines only the number of micro-batches counts.
+            iterations: how many.
+
+        Returns:
+            The loss of each; None where it is not finite.
+
+        Raises:
+            InvalidInputError: as of `load`.
+        """
+        from .schemas.documents import digest, read_document
+        from .schemas.plan import Plan
+
+        whole = read_document(plan, Plan) if isinstance(plan, str) else plan
+        if self._alone is None or self._alone[0] != digest(whole):
+            self._alone = digest(whole), *self._runner_alone(whole)
+        _, runner, data = self._alone
+        return [runner.step(data.batch(runner.iteration)).loss for _ in range(iterations)]
+
+    def _runner_alone(self, plan: "Plan") -> "tuple[PlanRunner, Provider]":
+        """What executes a plan's micro-batches in one stage, and gives them."""
+        from torch._C._distributed_c10d import HashStore
+
+        from .planners.pipeline import plan_pipeline
+        from .planners.shape import Shape
+        from .runners.torch.runner import PlanRunner
+        from .schemas.profile import Layer, LayerCost, Profile
+
+        size, length = sizes_of(plan)
+        layers = (Layer((LayerCost(1.0, 1.0, 1.0),)),) * plan.templates[0].stages[-1].layers[1]
+        form = form_of(plan.planner.options).options()
+        profile = Profile(layers, model=form, microbatch_size=size, sequence_length=length)
+        alone = plan_pipeline(profile, Shape(1, 1, plan.total_microbatches()), "gpipe")
+        task = self.task(alone, alone.workers[0].name)
+        runner = PlanRunner(
+            alone,
+            task.make_layers(),
+            task.loss,
+            task.optimizer,
+            rank=0,
+            world_size=1,
+            store=HashStore(),
+            seed=task.seed,
+            clip_norm=task.clip_norm,
+            precision=task.precision,
+            schedule=task.schedule,
+            buffers=task.buffers,
+            fill=task.fill,
+        )
+        return runner, cast("Provider", task.batch)
+
     def settings(self) -> dict[str, Any]:
         """What must be the same for all workers: who differs is refused, and told in what."""
         if self._asked is not None:
@@ -305,16 +375,12 @@ class Training:
             told |= self.model.settings()
         return {**told, **self._files}
 
-    def _told(self, data: "Provider") -> dict[str, Any]:
-        """What data say of themselves; text of which bytes are the tokens is named by options, as ever."""
-        from .runners.torch.data.corpus import ByteCorpus
-
-        is_named = self._asked is not None and isinstance(data, ByteCorpus)
-        return {} if is_named else {"dataset": data.fingerprint()}
-
     def form(self, plan: "Plan") -> ModelForm:
         """In which form the layers are: as in the profile behind a plan, but for what the training says itself."""
-        found = form_of(plan.planner.options)
+        return self.form_like(form_of(plan.planner.options))
+
+    def form_like(self, found: ModelForm) -> ModelForm:
+        """A form that is asked for, but for what the training says itself."""
         dtype = found.dtype if self.precision is None else PARAMETERS[self.precision]
         return ModelForm(self.cut or found.cut, dtype, found.checkpointing)
 
@@ -381,7 +447,7 @@ class Training:
     ) -> "Provider":
         """What gives the micro-batches of training, or of held-out data."""
         from .runners.torch.data.feed import RowFeed
-        from .runners.torch.data.opening import open_provider
+        from .runners.torch.data.opening import are_bytes, open_provider
         from .runners.torch.data.provider import HasBatches, OwnBatches, Provider
 
         data, is_trained = (self.data, True) if held_out is None else (held_out, False)
@@ -399,6 +465,13 @@ class Training:
                 collate=self.collate,
                 vocabulary=vocabulary,
                 loader_workers=self.loader_workers if is_trained else 0,
+            )
+        words = vocabulary or (0 if isinstance(self.model, ModelSource) else BYTES)
+        if are_bytes(data.paths, data.dtype, data.tokenizer) and words < BYTES:
+            raise InvalidInputError(
+                f"the model does not read bytes: its vocabulary must be {BYTES} or more",
+                where="--model" if isinstance(self.model, NamedModel) else "Training(data=…)",
+                fix="give tokens (--data of .bin, .npy or .idx), or --tokenizer with its text",
             )
         if length is None:
             raise InvalidInputError(
@@ -510,7 +583,7 @@ class Training:
             batch=data,
             settings={
                 **self.settings(),
-                **self._told(data),
+                "dataset": data.fingerprint(),
                 **evaluated_on,
                 "paced": paced,
                 "transport": transport,
@@ -546,6 +619,28 @@ def _evaluation_of(asked: TrainingConfig) -> Evaluation | None:
         return None
     data = DataFiles(tuple(asked.eval_data), asked.data_dtype, asked.tokenizer)
     return Evaluation(data, asked.eval_every or EVAL_EVERY, asked.eval_microbatches)
+
+
+def load_to_measure(asked: "Measuring") -> "Model":
+    """The model of a script that is to be profiled, with all its values; its micro-batches are the data's.
+
+    Args:
+        asked: names the script; sizes and form are what the training leaves open.
+
+    Raises:
+        InvalidInputError: as of `load_script` and `Training.load_alone`.
+    """
+    training = load_script(asked.name)
+    form = training.form_like(asked.form)
+    model, data = training.load_alone(asked.microbatch_size, asked.sequence_length, form, 1)
+    if model.fill is not None:
+        model.fill(model.layers, (0, len(model.layers)))
+
+    def example(seed: int) -> "tuple[torch.Tensor, torch.Tensor]":
+        inputs, targets, *_ = data.batch(seed)[0]
+        return inputs, targets
+
+    return replace(model, name=asked.name, example=example)
 
 
 def _wrong(name: str, what: str, fix: str) -> InvalidInputError:

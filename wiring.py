@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from .runners.training import is_script_name, require_script
 from .schemas.errors import InvalidInputError, require_package
 from .schemas.text import joined, known, listed
 
@@ -116,7 +117,8 @@ def profile_measured(
     Needs torch; on GPUs where there are any, else on the CPU.
 
     Args:
-        model: a preset such as "gpt-tiny"; "file.py:factory"; or the path of a Hugging Face config.json.
+        model: a preset such as "gpt-tiny"; "file.py:factory"; the path of a Hugging Face config.json; or a script that
+            holds a `Training`, which says itself what it does not leave open.
         microbatch_size: samples of a micro-batch; None: the model's own.
         sequence_length: tokens of a sample; None: the model's own.
         cut: names of the modules that are layers, such as "model.layers.*".
@@ -136,15 +138,17 @@ def profile_measured(
     """
     from .profilers.models.names import require_model
 
-    require_model(model)  # before torch is imported, which takes seconds
+    is_script = is_script_name(model)
+    (require_script if is_script else require_model)(model)  # before torch is imported, which takes seconds
     require_package("torch")
-    from .profilers.measuring import Measuring, measure
+    from .profilers.measuring import Measuring, load, measure
     from .runners.torch.stage import TorchStage
     from .schemas.profile import AS_USUAL, ModelForm
+    from .training import load_to_measure
 
     form = ModelForm(cut, dtype or AS_USUAL.dtype, checkpointing)
     asked = Measuring(model, microbatch_size, sequence_length, form, tuple(tp), repeats, threads, seed, at_once)
-    return measure(asked, TorchStage, tell)
+    return measure(asked, TorchStage, tell, load_to_measure if is_script else load)
 
 
 def profile_refine(

@@ -7,8 +7,8 @@ Both sides train benchmarks/mlp_training.py with AdamW on 128 rows a worker and 
 worker paces its computation to the same 0.4 s for its 128 rows, so that more of them than cores can be compared.
 SIGKILL hits at a random moment of a step, each time a job of its own. A step counts as the next one if it is without
 the worker that was killed. torchft runs one process a replica group, as its train_ddp.py does: ProcessGroupGloo,
-DistributedDataParallel, OptimizerWrapper, a lighthouse with the settings named; it has no pipelines, so that PP 2 x DP 2
-has no row of its.
+DistributedDataParallel, OptimizerWrapper, a lighthouse with the settings named. It has no pipelines, and so nothing to
+set beside the two stages of the last job.
 
 * kill_to_commit_s: from the signal to the next step that is taken.
 * rows_lost: of the rows that the schedule had for the eight steps after the kill and those that failed on the way, how
@@ -27,12 +27,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch._C._distributed_c10d import TCPStore
 
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.mlp_training import DEPTH, ROWS, layers, rows
@@ -55,7 +57,7 @@ FOREVER = 10**6
 def with_rtk(pp: int, dp: int, seed: int) -> dict[str, Any]:
     """One kill in a job of rtk."""
     chance = random.Random(seed)
-    each_s = PACE_S / MICROBATCHES / 3 / DEPTH * dp * pp / dp  # a layer's F, I or W of a micro-batch
+    each_s = PACE_S / MICROBATCHES / 3 / DEPTH  # a layer's F, I or W of a micro-batch
     profile = Profile(tuple(Layer((LayerCost(each_s, each_s, each_s),)) for _ in range(DEPTH)))
     plan = plan_pipeline(profile, Shape(pp, dp, MICROBATCHES * pp), "1f1b")
     planned = plan.total_microbatches() * ROWS
@@ -124,7 +126,6 @@ def with_torchft(replicas: int, settings: tuple[int, int], seed: int) -> dict[st
 
 def be_replica(replica: int, replicas: int, lighthouse: str, file: str) -> None:
     """A replica group of one process: torchft's loop, paced."""
-    from torch.distributed import TCPStore
     from torchft import DistributedDataParallel, Manager, ProcessGroupGloo
     from torchft.optim import OptimizerWrapper
 
@@ -244,12 +245,10 @@ def main() -> None:
     given = parser.parse_args()
     jobs: dict[str, Callable[[int], dict[str, Any]]] = {}
     for dp in (2, 3, 4):
-        jobs[f"rtk, PP 1 x DP {dp}"] = lambda seed, dp=dp: with_rtk(1, dp, seed)
+        jobs[f"rtk, PP 1 x DP {dp}"] = partial(with_rtk, 1, dp)
         for name, settings in SETTINGS.items():
-            jobs[f"torchft ({name}), {dp} replicas"] = lambda seed, dp=dp, settings=settings: with_torchft(
-                dp, settings, seed
-            )
-    jobs["rtk, PP 2 x DP 2"] = lambda seed: with_rtk(2, 2, seed)
+            jobs[f"torchft ({name}), {dp} replicas"] = partial(with_torchft, dp, settings)
+    jobs["rtk, PP 2 x DP 2"] = partial(with_rtk, 2, 2)
     wanted = {name: job for name, job in jobs.items() if given.only in name}
     there = Path(given.output)
     before = json.loads(there.read_text())["jobs"] if there.is_file() else {}

@@ -2,8 +2,8 @@
 
 `python benchmarks/trainer_equal.py [--steps 100] [-o FILE]`, in an environment that has accelerate beside rtk[hf].
 
-A small Llama in float32 with accumulation over 8 micro-batches, of which unlike numbers of targets count, clipping at 1,
-a cosine schedule with a warm-up, and AdamW that decays matrices only. The Trainer runs it in one process; rtk as two
+A small Llama in float32 with accumulation over 8 micro-batches, of which unlike numbers of targets count, clipping at
+1, a cosine schedule with a warm-up, and AdamW that decays matrices only. The Trainer runs it in one process; rtk as two
 pipelines of two stages, once undisturbed, and once with a worker killed halfway, which joins again.
 """
 
@@ -73,9 +73,9 @@ def with_trainer(folder: Path, steps: int) -> dict[str, Any]:
             return found
 
     class Listen(TrainerCallback):  # type: ignore[misc,unused-ignore]
-        def on_log(self, *_: Any, logs: dict[str, Any], **__: Any) -> None:
-            if "grad_norm" in logs:
-                norms.append(float(logs["grad_norm"]))
+        def on_log(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            if "grad_norm" in named["logs"]:
+                norms.append(float(named["logs"]["grad_norm"]))
 
     arguments = TrainingArguments(
         output_dir=str(folder / "trainer"),

@@ -11,7 +11,15 @@ import typer
 from ..planners.recovery.answers import PolicyName
 from ..runners.log_writers import json_files
 from ..runners.program import Sending
-from ..runners.training import EVAL_EVERY, JobConfig, OptimizerName, Precision, RateSchedule, TrainingConfig
+from ..runners.training import (
+    EVAL_EVERY,
+    JobConfig,
+    OptimizerName,
+    Precision,
+    RateSchedule,
+    TrainingConfig,
+    is_script_name,
+)
 from ..schemas.documents import digest, read_document
 from ..schemas.errors import InvalidInputError, LimitReachedError, remark
 from ..schemas.files import source_of
@@ -483,7 +491,7 @@ class TrainingOptions(TrainingConfig):
         Raises:
             InvalidInputError: neither is given, or something beside a script that stands there.
         """
-        is_script = self.script is None and self.model.endswith(".py") and ":" not in self.model
+        is_script = self.script is None and is_script_name(self.model)
         asked = replace(self, model="", script=self.model) if is_script else self
         usual = TrainingConfig()
         given = [name for name, value in vars(asked).items() if value not in (getattr(usual, name), [])]

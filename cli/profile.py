@@ -147,7 +147,8 @@ class AnalysisOptions:
 @grouped
 def model(
     name: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A preset, file.py:factory, or a Hugging Face config.json.")
+        str,
+        typer.Argument(metavar="MODEL", help="A preset, file.py:factory, a config.json, or a script."),
     ],
     output: Annotated[Output, Writes("an rtk.profile")] = STANDARD_STREAM,
     *,
@@ -162,7 +163,8 @@ def model(
     The presets are gpt-tiny, gpt-small, gpt3-medium, gpt3-2.7b, gpt3-3.35b and gpt3-6.7b. A file's factory returns the
     layers (an nn.Sequential or a list), or a module that --cut cuts; beside it the file may define
     example(microbatch_size, sequence_length), which returns (inputs, targets), and loss(output, target). A Hugging Face
-    config.json is made into a model with random weights.
+    config.json is made into a model with random weights. A script that holds a Training (rtk.train) says itself what
+    it does not leave open: model, sizes, precision, and the data of which micro-batches are examples.
 
     With --analytic nothing is measured, torch is not needed, and the model may be larger than any machine: the other
     presets, gpt3-13b and gpt3-175b, megatron-1.7b to megatron-1t (-145.6b, for one), llama3-8b, -70b and -405b, or a

@@ -46,8 +46,11 @@ class Measuring:
     at_once: int | None = None
 
 
+Load = Callable[[Measuring], Model]  # gives the model on the CPU; other processes import it by its name
+
+
 def load(asked: Measuring) -> Model:
-    """The model, on the CPU."""
+    """The model that its name means."""
     return load_model(asked.name, asked.microbatch_size, asked.sequence_length, asked.seed, asked.form)
 
 
@@ -86,13 +89,14 @@ def device(number: int) -> "torch.device":
     return torch.device("cuda", number % gpus)
 
 
-def measure(asked: Measuring, make_stage: StageFactory, tell: Callable[[int, int], None]) -> Profile:
+def measure(asked: Measuring, make_stage: StageFactory, tell: Callable[[int, int], None], load: Load = load) -> Profile:
     """Measure a model; with several processes, the profile of the one in the middle.
 
     Args:
         asked: what.
         make_stage: makes of one layer what a runner would execute; other processes import it by its name.
         tell: hears how many rounds are done, and of how many.
+        load: gives the model.
 
     Raises:
         InvalidInputError: the model, its sizes or the degrees do not go together.
@@ -107,7 +111,7 @@ def measure(asked: Measuring, make_stage: StageFactory, tell: Callable[[int, int
     intra_node = links.measure_loopback()
     if count == 1:
         return measure_here(asked, load(asked), make_stage, intra_node, tell)
-    return in_the_middle(measure_at_once(asked, count, make_stage, intra_node, tell))
+    return in_the_middle(measure_at_once(asked, count, make_stage, intra_node, tell, load))
 
 
 def in_the_middle(profiles: list[Profile]) -> Profile:
@@ -129,6 +133,7 @@ def measure_at_once(
     make_stage: StageFactory,
     intra_node: Connection | None,
     tell: Callable[[int, int], None],
+    load: Load = load,
 ) -> list[Profile]:
     """Start processes that load the model, let them measure together, and give the profile of each in order.
 
@@ -145,7 +150,7 @@ def measure_at_once(
         for number in range(count):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_measure_one, args=(asked, number, make_stage, intra_node, theirs), daemon=True
+                target=_measure_one, args=(asked, number, make_stage, intra_node, theirs, load), daemon=True
             )
             process.start()
             theirs.close()  # so that its end is heard
@@ -186,7 +191,12 @@ def _hear(pipe: "Pipe", number: int) -> tuple[str, Any]:
 
 
 def _measure_one(
-    asked: Measuring, number: int, make_stage: StageFactory, intra_node: Connection | None, pipe: "Pipe"
+    asked: Measuring,
+    number: int,
+    make_stage: StageFactory,
+    intra_node: Connection | None,
+    pipe: "Pipe",
+    load: Load = load,
 ) -> None:
     """One of the processes: tells when it is ready, how far it is, and what it has found."""
     try:

@@ -257,6 +257,11 @@ def training_of(plan: Plan, asked: TrainingConfig, iterations: int | None = None
     return training
 
 
+def is_script_name(model: str) -> bool:
+    """Whether what is given as a model's name is a script that holds a training: a file without a factory's name."""
+    return model.endswith(".py") and ":" not in model
+
+
 def require_script(path: str) -> None:
     """Raise InvalidInputError unless there is a script of that path; asked before torch is imported."""
     if not Path(path).is_file():

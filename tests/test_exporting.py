@@ -123,7 +123,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     first = {name: one for name, one in state.items() if name.startswith("0.")}
     part = write_part(tmp_path / "saved", 7, (0, 1), first)
     rest = ((1, len(model.layers)),)
-    manifest = Checkpoint(7, len(model.layers), "0" * 64, 0, 1, (part,), {}, rest, model.names)
+    manifest = Checkpoint(7, len(model.layers), "0" * 64, 0, 1, (part,), missing=rest, hugging_face=model.names)
     partial = publish(tmp_path / "saved", manifest)
     output = tmp_path / "out"
     with pytest.raises(InvalidInputError, match="checkpoint is partial: layers 1-4 of 5 are missing"):

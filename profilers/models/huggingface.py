@@ -6,16 +6,19 @@ and holds only these.
 """
 
 import copy
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...schemas.checkpoint import HuggingFaceNames
 from ...schemas.errors import InvalidInputError, require_package
@@ -33,6 +36,7 @@ from .model import (
     ModelSize,
     describe,
     loss_in_float32,
+    matching,
     require_memory,
     seeded,
     token_example,
@@ -134,8 +138,15 @@ def load_config(
     root = _with_linears(root)
     with _offline():
         short = _with_few_words(config, root, form)
-    inputs = token_example(microbatch_size, sequence_length, short.config.vocab_size)
-    layers, names = _cut(short, root, form, cut, lambda seed: inputs(seed)[0], name)
+        words = short.config.vocab_size
+        is_large = microbatch_size * sequence_length > FEW_TOKENS
+        if is_large:  # computed in full on a few tokens, of which a model of its own is used up
+            another = _with_few_words(config, None, form)
+    if is_large:
+        _cut(another, root, form, cut, _inputs_of(1, min(sequence_length, TOKENS_TRIED), words), name)
+    inputs_of = _inputs_of(microbatch_size, sequence_length, words)
+    with _outlined(matching(short, cut, name).values()) if is_large else nullcontext():
+        layers, names = _cut(short, root, form, cut, inputs_of, name)
     if short is not root:
         _lengthen(layers, short, root)
     initialize: Any = root._init_weights
@@ -252,22 +263,23 @@ def _on_meta() -> Iterator[None]:
 FEW_WORDS = 2053  # a prime, which no other size of a model is
 
 
-def _with_few_words(config: Any, root: nn.Module, form: ModelForm) -> Any:
+def _with_few_words(config: Any, root: nn.Module | None, form: ModelForm) -> Any:
     """A model to cut instead of another one, which has fewer words where that one has many; else that one.
 
     How a model is cut does not depend on its words, and embedding, head and logits are often larger than all else.
 
     Args:
         config: of the other model.
-        root: the other model.
+        root: the other model; None: one like it is wanted, where it has few words.
         form: in which it is.
     """
-    if config.vocab_size <= FEW_WORDS or FEW_WORDS in vars(config).values():
-        return root
     few = copy.deepcopy(config)
-    few.vocab_size = FEW_WORDS
-    if isinstance(few.pad_token_id, int) and few.pad_token_id >= FEW_WORDS:
-        few.pad_token_id = None
+    if config.vocab_size > FEW_WORDS and FEW_WORDS not in vars(config).values():
+        few.vocab_size = FEW_WORDS
+        if isinstance(few.pad_token_id, int) and few.pad_token_id >= FEW_WORDS:
+            few.pad_token_id = None
+    elif root is not None:
+        return root
     with _on_meta():
         return _with_linears(_make(few, TORCH_TYPES[form.dtype]))
 
@@ -282,6 +294,62 @@ def _lengthen(layers: Sequence[nn.Module], short: Any, root: Any) -> None:
         for name, value in list(vars(known).items()):
             if isinstance(value, int) and value == FEW_WORDS:
                 vars(known)[name] = root.config.vocab_size
+
+
+FEW_TOKENS = 64  # of a micro-batch whose forward pass nobody waits for
+TOKENS_TRIED = 8
+
+
+def _inputs_of(size: int, length: int, words: int) -> Callable[[int], torch.Tensor]:
+    example = token_example(size, length, words)
+    return lambda seed: example(seed)[0]
+
+
+@contextmanager
+def _outlined(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Let layers give what has the shape of what they give, and depends on all that they take, without computing it.
+
+    That is enough to find out what goes into them at a micro-batch's true size, where to compute a whole model takes
+    minutes and the memory of all that flows between its layers. That they are a chain is found out on few tokens.
+    """
+    outlined = list(layers)
+    for layer in outlined:
+        layer.forward = _outline(layer)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in outlined:
+            del layer.forward  # the class has it
+
+
+def _outline(layer: nn.Module) -> Callable[..., Any]:
+    forward = layer.forward
+    hollow: dict[int, Any] = {id(one): nn.Parameter(torch.empty_like(one, device="meta")) for one in layer.parameters()}
+    twin = copy.deepcopy(layer, hollow).to("meta")
+
+    @wraps(forward)
+    def outline(*args: Any, **kwargs: Any) -> Any:
+        leaves, spec = tree_flatten((args, kwargs))
+        shapes = [one.to("meta") if isinstance(one, torch.Tensor) else one for one in leaves]
+        taken, named = tree_unflatten(shapes, spec)
+        try:
+            given, given_spec = tree_flatten(twin(*taken, **named))
+        except Exception:  # of what needs values; a layer that is broken raises again
+            return forward(*args, **kwargs)
+        tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
+        means = [float(one.detach().double().clamp(-1e3, 1e3).mean()) for one in tensors]
+        number = int.from_bytes(hashlib.sha256(str(means).encode()).digest()[:4]) / 2**32
+        found = [_filled_like(one, number) if isinstance(one, torch.Tensor) else one for one in given]
+        return tree_unflatten(found, given_spec)
+
+    return outline
+
+
+def _filled_like(shape: torch.Tensor, number: float) -> torch.Tensor:
+    """A tensor of a shape that repeats one row, which depends on a number from 0 to 1, and takes no more memory."""
+    width = shape.shape[-1] if shape.dim() else 1
+    row = torch.sin(torch.arange(width, dtype=torch.float64) + 6 * number).to(shape.dtype)
+    return (row if shape.dim() else row[0]).expand(shape.shape)
 
 
 def _cut(

@@ -26,6 +26,7 @@ from .model import describe, seeded
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 COMPARED_BYTES = 1 << 20  # of each file
+MAPPED_BYTES = 1 << 24  # of a file at a time
 NAMED = 3  # names of tensors in an error
 FLOATS = ("F64", "F32", "F16", "BF16")
 
@@ -153,8 +154,10 @@ class FileWeights:
     def read(self, name: str) -> torch.Tensor:
         """The value of a parameter or persistent buffer, in the type that it has in the model."""
         value = self._rest.pop(name, None)
+        source = self._made_of[name]
+        if value is None and source.converter is None and name not in self._transposed:
+            return self._copied(source.parts[0][1], self._wanted[name])
         if value is None:
-            source = self._made_of[name]
             made = self._made(source, self._tensor)
             value = made.pop(name)
             self._rest = made
@@ -223,6 +226,18 @@ class FileWeights:
         with self._opened(self._files[name]) as tensors:
             value: torch.Tensor = tensors.get_tensor(name)
             return value
+
+    def _copied(self, key: str, like: torch.Tensor) -> torch.Tensor:
+        """A tensor of a file in memory of its own; no more of the file is mapped than a piece of it."""
+        value = torch.empty(like.shape, dtype=like.dtype)
+        rows = like.shape[0] if like.dim() else 1
+        step = max(1, rows * MAPPED_BYTES // max(1, value.nbytes))
+        if step >= rows:
+            return value.copy_(self._tensor(key))
+        for row in range(0, rows, step):
+            with self._opened(self._files[key]) as tensors:
+                value[row : row + step] = tensors.get_slice(key)[row : row + step]
+        return value
 
     # Which tensors make which parameters
 

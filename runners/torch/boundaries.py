@@ -125,13 +125,12 @@ def _run(
     layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary], device: torch.device, precision: Precision
 ) -> object:
     generators = [device] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices=generators):
+    with torch.no_grad(), torch.random.fork_rng(devices=generators), autocasting(precision, device):
         layer = copy.deepcopy(layer)
         if device.type == "meta":
             return layer.to(device)(zeros(inputs, device), **zeros(dict(named), device))
         _give_zeros(layer)
-        with autocasting(precision, device):
-            return layer.to(device)(zeros(inputs, device), **zeros(dict(named), device))
+        return layer.to(device)(zeros(inputs, device), **zeros(dict(named), device))
 
 
 def _run_on_fakes(layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary], precision: Precision) -> object:

@@ -10,6 +10,7 @@ Deferred gradients reach `parameter.grad` without autograd's knowledge: hooks on
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -95,8 +96,9 @@ class DeferredLinear(nn.Linear):
 def defer_linears(layers: Iterable[nn.Module], store: GradientStore) -> None:
     """Turn the linear layers among modules and their children into DeferredLinears, in place.
 
-    Only modules whose type is exactly `nn.Linear` are turned: a subclass may compute something else. Parameters, their
-    names and the state dictionary stay as they are. A layer that belongs to another store moves to this one.
+    Of subclasses of `nn.Linear` those are turned that leave its `forward` alone, as torchtitan does: others may compute
+    something else. Parameters, their names and the state dictionary stay as they are. A layer that belongs
+    to another store moves to this one.
 
     Args:
         layers: the modules to search.
@@ -104,10 +106,18 @@ def defer_linears(layers: Iterable[nn.Module], store: GradientStore) -> None:
     """
     for layer in layers:
         for module in layer.modules():
-            if type(module) is nn.Linear:
-                module.__class__ = DeferredLinear
+            if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
+                module.__class__ = _deferred(type(module))
             if isinstance(module, DeferredLinear):
                 module.store = store
+
+
+@cache
+def _deferred(kind: type[nn.Linear]) -> type[DeferredLinear]:
+    """What a linear layer of some class becomes."""
+    return (
+        DeferredLinear if kind is nn.Linear else type(kind.__name__, (DeferredLinear, kind), {"title": kind.__name__})
+    )
 
 
 class _Linear(torch.autograd.Function):

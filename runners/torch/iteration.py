@@ -153,7 +153,7 @@ class Rank:
     @cached_property
     def reads(self) -> tuple[int, ...]:
         """The micro-batches of which this rank needs something of the data, by global number, in the order of need."""
-        return reads_of(self.program, self.number)
+        return reads_of(self.program, self.number, bool(self.held.named_like))
 
     @cached_property
     def tags(self) -> "Tags":
@@ -178,10 +178,16 @@ class Rank:
         return posting_order(self.program, self.number)
 
 
-def reads_of(program: Program, number: int) -> tuple[int, ...]:
-    """The micro-batches of which a rank needs inputs (first stages) or targets (last ones), as in `Rank.reads`."""
+def reads_of(program: Program, number: int, takes_named: bool) -> tuple[int, ...]:
+    """The micro-batches of which a rank needs something of the data, by global number, in the order of need.
+
+    Args:
+        program: of all ranks.
+        number: of this one.
+        takes_named: whether its layers take inputs by name; else only first stages need inputs, and last ones targets.
+    """
     worker, tags = program.workers[number], Tags(program.plan)
-    if 0 < worker.stage < len(program.plan.template_of(worker.pipeline).stages) - 1:
+    if not takes_named and 0 < worker.stage < len(program.plan.template_of(worker.pipeline).stages) - 1:
         return ()
     forward = (one.operation for one in program.instructions[number] if isinstance(one, Compute))
     return tuple(dict.fromkeys(tags.microbatch(one) for one in forward if one.kind == "F"))

@@ -7,7 +7,7 @@ matched in the order they are sent, which is why receives must be posted in that
 
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -61,6 +61,7 @@ class NcclTransport:
         channels: all channels of all ranks; this rank takes part in its own.
         device: this rank's GPU.
         make_group: makes a process group of a kind without tags.
+        wake: ends all that waits in such a group, here, and makes it useless.
     """
 
     def __init__(
@@ -71,7 +72,9 @@ class NcclTransport:
         channels: Iterable[Channel],
         device: torch.device,
         make_group: GroupFactory = nccl_group,
+        wake: Callable[[Any], None] = abort,
     ) -> None:
+        self._wake = wake
         self._rank = rank
         self._device = device
         self._gate = Gate()
@@ -134,7 +137,7 @@ class NcclTransport:
     def interrupt(self) -> None:
         """Abort all communicators, which ends their kernels and wakes those who wait for them."""
         self._gate.shut()
-        wake_all(abort, [*self._channels.values(), *self._groups.groups])
+        wake_all(self._wake, [*self._channels.values(), *self._groups.groups])
 
     def close(self) -> None:
         """Interrupt, wait for those who have been woken, and let go of everything."""

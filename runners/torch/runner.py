@@ -13,17 +13,15 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import fsum, isfinite
-from typing import TypeVar
 
 import torch
 from torch import nn
 
 from ...schemas.check import require_valid
 from ...schemas.documents import digest
-from ...schemas.errors import InvalidInputError, RuntimeFailedError
+from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Send, Sending, lower
@@ -42,6 +40,7 @@ from .iteration import Batch as Batch
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
 from .precision import Precision
+from .refusals import Refusals
 from .schedules import Schedule
 from .stage import Loss, TorchStage
 from .staging import HostStaging
@@ -49,8 +48,6 @@ from .task import Fill
 from .ties import ties_of, trained_together
 from .transport import Transport
 from .trees import NOTHING, NamedInputs, Tree, on_tensors
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -76,10 +73,6 @@ class StepResult:
     grad_norm: float | None
     learning_rate: float | None
     skipped: bool = False
-
-
-REFUSED = "rtk/refused"  # under this the store has why a rank refuses its batch, and who has read that
-TOLD_WITHIN_S = 5.0
 
 
 class PlanRunner:
@@ -139,8 +132,6 @@ class PlanRunner:
                 where="WORLD_SIZE",
                 fix=f"start it with torchrun --nproc-per-node {len(program.workers)}, or without torchrun",
             )
-        check_model(plan, layers)
-        self._named_inputs = NamedInputs(layers)
         self.worker = program.workers[self.rank]
         self.device = torch.device(device)
         self.paced = paced
@@ -150,24 +141,31 @@ class PlanRunner:
         self.spans: list[Span] = []
         self._program = program
         self._everyone = tuple(range(len(program.workers)))
-        if fill is not None:
-            fill(layers, plan.stage_of(self.worker).layers)
-        self._held = HeldStage(
-            layers,
-            plan.stage_of(self.worker).layers,
-            loss,
-            optimizer,
-            self.device,
-            is_last=self._is_last(self.worker),
-            is_split=splits_backward(program.instructions[self.rank]),
-            clip_norm=clip_norm,
-            precision=precision,
-            schedule=schedule,
-            buffers=buffers,
-        )
         self._store = environment_store() if store is None else store
+        self._refusals = Refusals(self._store, self.rank, processes, self.worker.name)
+        with self._refusals.telling():
+            check_model(plan, layers)
+            self._named_inputs = NamedInputs(layers)
+            if fill is not None:
+                fill(layers, plan.stage_of(self.worker).layers)
+            self._held = HeldStage(
+                layers,
+                plan.stage_of(self.worker).layers,
+                loss,
+                optimizer,
+                self.device,
+                is_last=self._is_last(self.worker),
+                is_split=splits_backward(program.instructions[self.rank]),
+                clip_norm=clip_norm,
+                ties=ties,
+                precision=precision,
+                schedule=schedule,
+                buffers=buffers,
+            )
+            self._refusals.meet()  # connecting waits for all, and hears of no refusal
         self._delegated = delegated_peers(transport, program, self.rank)
         self._transport: Transport = self._connect(program.instructions[self.rank])
+        self._refusals.interrupt = self._transport.interrupt
         self._prepared: Rank | None = None
         self._origin_s = 0.0
 
@@ -178,8 +176,8 @@ class PlanRunner:
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """The micro-batches of which this rank needs inputs or targets, by global number, in the order of need."""
-        return reads_of(self._program, self.rank)
+        """The micro-batches of which this rank needs something of the data, by global number, in the order of need."""
+        return reads_of(self._program, self.rank, bool(self._held.named_like))
 
     @property
     def gradients(self) -> FlatGradients:
@@ -214,8 +212,9 @@ class PlanRunner:
         Returns:
             The mean loss, None where it is not finite, and what it is taken over.
         """
-        rank = self._prepared = self._prepared or self._prepare(data.batch)
-        losses: dict[int, tuple[float, float]] = self._telling(lambda: evaluate(rank, data, self.iteration))
+        with self._refusals.telling():
+            self._prepared = self._prepared or self._prepare(data.batch)
+            losses = evaluate(self._prepared, data, self.iteration)
         told = torch.zeros(2, data.microbatches, dtype=torch.float64)
         for number, loss in losses.items():
             told[:, number] = torch.tensor(loss, dtype=torch.float64)
@@ -242,45 +241,12 @@ class PlanRunner:
         return self._run(batch, reduce)
 
     def _run(self, batch: Batch, how: Callable[[Iteration], None]) -> Iteration:
-        if self._prepared is None:
-            self._prepared = self._prepare(batch)
-        run = Iteration(self._prepared, self.iteration, batch)
-        self._telling(lambda: how(run))
+        with self._refusals.telling():
+            self._prepared = self._prepared or self._prepare(batch)
+            run = Iteration(self._prepared, self.iteration, batch)
+            how(run)
         self.iteration += 1
         return run
-
-    def _telling(self, do: Callable[[], Result]) -> Result:
-        """Do something with the others; what is wrong for one is wrong for all."""
-        try:
-            return do()
-        except InvalidInputError as error:
-            self._tell_others(error)
-            raise
-        except RuntimeFailedError:
-            self._raise_what_others_told()
-            raise
-
-    def _tell_others(self, error: InvalidInputError) -> None:
-        """Input is wrong for all: wake whoever waits for this rank, and stay until all know."""
-        self._store.set(REFUSED, json.dumps([error.what, error.where, error.fix]))
-        self._store.set(f"{REFUSED}/{self.rank}", "")
-        self._transport.interrupt()
-        deadline_s = time.monotonic() + TOLD_WITHIN_S
-        others = [f"{REFUSED}/{rank}" for rank in self._everyone if rank != self.rank]
-        with suppress(RuntimeError):  # the store's host has gone
-            while others and not self._store.check(others) and time.monotonic() < deadline_s:
-                time.sleep(0.01)
-
-    def _raise_what_others_told(self) -> None:
-        """Raise the error of another rank, if that is why the connection to it broke."""
-        told: list[str | None] | None = None
-        with suppress(RuntimeError):  # the store's host has gone
-            if self._store.check([REFUSED]):
-                told = json.loads(self._store.get(REFUSED))
-                self._transport.interrupt()
-                self._store.set(f"{REFUSED}/{self.rank}", "")
-        if told is not None:
-            raise InvalidInputError(str(told[0]), where=told[1], fix=told[2]) from None
 
     def timeline(self) -> Timeline | None:
         """The measured timeline of all ranks so far; collective, and returned on rank 0 (None elsewhere)."""
@@ -351,7 +317,7 @@ class PlanRunner:
             self._named_inputs.check(given[2])
             inputs, target, named = on_tensors(lambda one: one.to(self.device), (given[0], given[1], dict(given[2])))
         if not is_first:
-            inputs = zeros(read(self._store.get(f"rtk/shape/{held.layers_range[0]}").decode()), self.device)
+            inputs = zeros(read(self._refusals.get(f"rtk/shape/{held.layers_range[0]}").decode()), self.device)
         output = held.warm_up(inputs, target if held.is_last else None, named)
         if not held.is_last:
             self._store.set(f"rtk/shape/{held.layers_range[1]}", written(output))

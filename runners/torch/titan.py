@@ -41,7 +41,7 @@ def pipelining_fn(plan: Plan | str) -> PipeliningFunction:
         What torchtitan's trainer calls with the model and its settings. It raises InvalidInputError, the same on all
         ranks, where plan and settings do not go together: other numbers of stages, pipelines, micro-batches or layers;
         an order that reaches beyond its pipeline; tensor, context or expert parallelism, sharding, offloading; another
-        type of computation than of parameters, which torchtitan has from `fully_shard`.
+        type than float32, which torchtitan has from `fully_shard`.
     """
 
     def split(
@@ -140,6 +140,16 @@ class TitanSchedule:
             buffer.add_(before)
         if losses is not None:
             losses.extend(torch.tensor(total, device=self.device) for total, _ in run.losses.values())
+
+    def eval(self, **_: Any) -> None:
+        """What torchtitan's validator calls, first after step 1.
+
+        Raises:
+            InvalidInputError: always.
+        """
+        raise InvalidInputError(
+            "rtk's schedule does not validate", where="validator.enable", fix="switch it off, or train with rtk.train"
+        )
 
     def _start(self) -> PlanRunner:
         """Connect; the trainer has made the parameters' values by now."""
@@ -267,12 +277,12 @@ def _require_fit(plan: Plan, dims: Any, training: Any, parallelism: Any, blocks:
             "/workers",
             "use a plan of whole pipelines of one template",
         )
-    elif training.mixed_precision_param != training.dtype:
+    elif training.mixed_precision_param != "float32" or training.dtype != "float32":
         problem = (
-            f"computation in {training.mixed_precision_param} with parameters in {training.dtype} comes from "
-            "fully_shard, without which this runs",
-            "training.mixed_precision_param",
-            f'set it to "{training.dtype}"',
+            f"computation is in {training.mixed_precision_param} with parameters in {training.dtype}: mixed precision "
+            "comes from fully_shard, without which this runs",
+            "training.mixed_precision_param, training.dtype",
+            'set both to "float32"',
         )
     elif training.enable_cpu_offload:
         problem = ("offloading comes from fully_shard", "training.enable_cpu_offload", "switch it off")

@@ -110,6 +110,29 @@ def test_many_words(tmp_path: Path) -> None:
     assert head.out_features == 3001
 
 
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "mixtral"])
+def test_large_microbatches_are_not_computed_to_be_cut(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers for many tokens are the same as if all had been computed, with constants of their size."""
+    config = {"llama": LLAMA, "gpt2": GPT2, "mixtral": MIXTRAL}[kind]
+    whole = saved(tmp_path, config)
+    model = load_model(str(tmp_path), 5, 31)
+    tokens, _ = model.example(5)
+    with torch.no_grad():
+        assert torch.equal(apply([one.eval() for one in model.layers], tokens), whole(tokens).logits)
+    form = ModelForm(dtype="bf16", checkpointing=True)
+    outlined = load_model(str(tmp_path), 5, 31, form=form).layers
+    monkeypatch.setattr(huggingface, "FEW_TOKENS", 1000)
+    computed = load_model(str(tmp_path), 5, 31, form=form).layers
+    for one, other in zip(outlined, computed, strict=True):
+        kinds = [{name: (value.shape, value.dtype) for name, value in it.named_buffers()} for it in (one, other)]
+        assert kinds[0] == kinds[1]
+    with torch.no_grad():
+        logits = (apply([one.eval() for one in layers], tokens) for layers in (outlined, computed))
+        assert torch.equal(*logits)
+
+
 def test_random_values_of_a_part(tmp_path: Path) -> None:
     """Random weights are as transformers draws them, and of any part what they are of the whole."""
     write(tmp_path, GPT2)

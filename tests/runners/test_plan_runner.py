@@ -205,9 +205,9 @@ def test_dropout_is_the_same_however_the_layers_are_cut(monkeypatch: pytest.Monk
     alone = threading.RLock()
 
     def locked(method: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
+        def run(*arguments: Any, **named: Any) -> Any:
             with alone:
-                return method(*arguments)
+                return method(*arguments, **named)
 
         return run
 
@@ -346,4 +346,4 @@ def test_a_model_of_another_depth_is_refused() -> None:
     """A plan for 6 layers does not run a model of 5."""
     plan = plan_pipeline(profile(), Shape(2, 1, 2), "1f1b")
     with pytest.raises(InvalidInputError, match="places 6 layers, the model has 5"):
-        PlanRunner(plan, model()[:-1], language_model_loss, torch.optim.AdamW, rank=0, world_size=2)
+        run_ranks(plan, model()[:-1], language_model_loss, torch.optim.AdamW, lambda runner: None)

@@ -38,11 +38,33 @@ def test_conversion_keeps_names_and_values() -> None:
     assert sum(type(module) is DeferredLinear for module in stage.layers.modules()) == 4 * GPT.blocks + 1
 
 
-def test_subclasses_are_not_converted() -> None:
-    """A subclass of nn.Linear, which may compute something else, keeps its type."""
-    layer = nn.modules.linear.NonDynamicallyQuantizableLinear(2, 2)
+def test_subclasses_with_a_forward_of_their_own_are_not_converted() -> None:
+    """They may compute something else."""
+
+    class Doubled(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(inputs)
+
+    layer = Doubled(2, 2)
     TorchStage([layer])
-    assert type(layer) is nn.modules.linear.NonDynamicallyQuantizableLinear
+    assert type(layer) is Doubled
+
+
+def test_weights_of_other_subclasses_wait_for_w() -> None:
+    """Those that leave `forward` alone, such as torchtitan's linear layers, still are of their class."""
+
+    class Named(nn.Linear):
+        name = "one"
+
+    layer = Named(WIDTH, 3)
+    stage = TorchStage([layer])
+    assert isinstance(layer, Named)
+    assert type(layer).__name__ == "Named"
+    output = stage.forward(0, torch.randn(2, WIDTH))
+    stage.backward_input(0, torch.ones_like(output))
+    assert layer.weight.grad is None
+    stage.backward_weight(0)
+    assert layer.weight.grad is not None
 
 
 def test_parameters_once() -> None:

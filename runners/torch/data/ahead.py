@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.util import Finalize
 from typing import Any, cast
 
 import torch
@@ -43,7 +44,9 @@ class ReadAhead:
 
     def start(self) -> None:
         """Fork the processes."""
-        if self._workers and self._executor is None:
+        if self._workers and multiprocessing.current_process().daemon:
+            remark("a daemonic process may have no others that read data ahead: a thread reads them")
+        elif self._workers and self._executor is None:
             self._executor, self._processes = _processes(self._reader, self._workers), self._workers
 
     def want(self, keys: Sequence[Key]) -> None:
@@ -101,6 +104,8 @@ _reader: RowReader | None = None  # of a process that reads
 def _processes(reader: RowReader, workers: int) -> Executor:
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin, (reader, os.getpid()))
     pool.submit(os.getpid).result()  # all of them are there now
+    # However this process ends: multiprocessing would wait for them first.
+    Finalize(None, pool.shutdown, kwargs={"wait": False, "cancel_futures": True}, exitpriority=100)
     return pool
 
 

@@ -14,9 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import IterableDataset
 
+from rtk.planners.pipeline import plan_pipeline
+from rtk.planners.shape import Shape
+from rtk.runners.program import lower
 from rtk.runners.torch.data.feed import RowFeed
 from rtk.runners.torch.data.tokens import Tokens
+from rtk.runners.torch.iteration import reads_of
 from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.profile import Layer, LayerCost, Profile
 
 
 class Numbers:
@@ -88,6 +93,17 @@ def test_what_is_read_ahead_is_what_is_read_now(workers: int) -> None:
         assert len(feed._ahead._asked) == 2  # of iteration 8
     finally:
         feed.close()
+
+
+def test_a_rank_reads_ahead_what_it_will_ask_for() -> None:
+    """First stages need inputs, last ones targets, and those between nothing, unless layers take inputs by name; in the
+    order of the rank's F."""
+    layer = Layer((LayerCost(1.0, 1.0, 1.0),))
+    program = lower(plan_pipeline(Profile((layer,) * 6), Shape(3, 2, 3), "zero-bubble"))
+    read = {(worker.name, named): reads_of(program, number, named)
+            for number, worker in enumerate(program.workers) for named in (False, True)}  # fmt: skip
+    assert [read[f"1/{stage}", False] for stage in range(3)] == [(3, 4, 5), (), (3, 4, 5)]
+    assert {read[f"0/{stage}", True] for stage in range(3)} == {(0, 1, 2)}
 
 
 def test_reading_waits_for_no_reader_that_was_killed(caplog: pytest.LogCaptureFixture) -> None:

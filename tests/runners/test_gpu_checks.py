@@ -1,0 +1,57 @@
+"""The checks of benchmarks/gpu.py, on a CPU: each runs and finds what it is to find; its figures are of no account.
+
+They are there for GPUs, which these tests do not have.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from rtk.benchmarks.gpu import CHECKS, Bench, run
+from rtk.profilers.analytic.estimate import profile_analytic
+
+pytestmark = pytest.mark.checkout
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """As of `--device cpu --small`."""
+    return Bench("cpu", True, tmp_path_factory.mktemp("models"))
+
+
+@pytest.mark.parametrize("name", sorted(CHECKS.keys() - {"memory"}))  # which tests/profilers has itself
+def test_a_check_runs(bench: Bench, name: str) -> None:
+    """It gives figures, and no reason why not."""
+    found = run(bench, [name])[name]
+    assert "reason" not in found
+    match name:
+        case "profile":
+            assert found["gpt-tiny"]["share_of_peak"] > 0
+        case "survive":
+            assert found["loss_difference"] < 1e-5
+        case "nccl":
+            assert all(error is not None for error in found["errors"])
+            assert found["death_to_sum_s"] < 5
+        case "copies":
+            assert found["bytes"] > 0
+        case "delegates":
+            assert found["delegated"] > 0
+        case "plan":
+            assert found["measured_s"] > 0
+
+
+def test_a_check_that_fails_says_why(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others run nevertheless."""
+
+    def fail(_: Bench) -> None:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setitem(CHECKS, "memory", fail)
+    assert run(bench, ["memory"]) == {"memory": {"reason": "it failed: RuntimeError: CUDA out of memory"}}
+
+
+def test_configurations_are_of_known_models(tmp_path: Path) -> None:
+    """Embedding, blocks, head; the estimate reads what transformers reads."""
+    large = Bench("cpu", False, tmp_path)
+    for name, layers in (("gpt2-medium", 26), ("llama-1b", 18)):
+        assert len(profile_analytic(large.models[name], gpu="h100-sxm").layers) == layers
