@@ -130,8 +130,7 @@ def _run(
         if device.type == "meta":
             return layer.to(device)(zeros(inputs, device), **zeros(dict(named), device))
         _give_zeros(layer)
-        with autocasting(precision, device):
-            return layer.to(device)(zeros(inputs, device), **zeros(dict(named), device))
+        return layer.to(device)(zeros(inputs, device), **zeros(dict(named), device))
 
 
 def _run_on_fakes(layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary], precision: Precision) -> object:
