@@ -436,9 +436,8 @@ class Training:
         size = size or DEFAULT_MICROBATCH_SIZE
         data = provider or self._provider(size, microbatches, length, vocabulary)
 
-        def example(number: int) -> "tuple[torch.Tensor, torch.Tensor]":
-            inputs, targets, *_ = data.batch(number)[0]
-            return inputs, targets
+        def example(number: int) -> tuple[Any, ...]:
+            return data.batch(number)[0]
 
         return model_of(name, UserModel(modules, None, self.loss, None), size, length, form, example), data
 
@@ -691,7 +690,6 @@ def load_script(path: str) -> Training:
     folder = str(file.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    before = {*sys.modules}
     module = _execute(file, source)
     found = {id(one): (name, one) for name, one in vars(module).items() if isinstance(one, Training)}
     if len(found) != 1:
@@ -703,7 +701,7 @@ def load_script(path: str) -> Training:
         )
     (_, training), *_ = found.values()
     training.script = path
-    training._files = {file.name: hashlib.sha256(source).hexdigest(), **_digests_beside(folder, before, module)}
+    training._files = {file.name: hashlib.sha256(source).hexdigest(), **_digests_beside(folder, module)}
     return training
 
 
@@ -736,10 +734,12 @@ def _execute(file: Path, source: bytes) -> ModuleType:
     return module
 
 
-def _digests_beside(folder: str, before: set[str], script: ModuleType) -> dict[str, str]:
-    """The digests of modules beside a script that it has imported, by their paths there."""
+def _digests_beside(folder: str, script: ModuleType) -> dict[str, str]:
+    """The digests of modules beside a script that are imported, by their paths there."""
     found = {}
-    for name in sorted({*sys.modules} - before - {script.__name__}):
+    for name in sorted({*sys.modules} - {script.__name__}):
+        if name.partition(".")[0] == __package__.partition(".")[0]:  # a script may lie beside rtk itself
+            continue
         place = Path(folder, *name.split("."))
         for path in (place.with_suffix(".py"), place / "__init__.py"):
             if getattr(sys.modules[name], "__file__", None) == str(path):

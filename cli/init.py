@@ -46,7 +46,9 @@ class JobQuestions:
     microbatches: Annotated[
         int | None, typer.Option("--microbatches", min=1, help="Micro-batches of each pipeline.")
     ] = None
-    data: Annotated[list[str] | None, typer.Option("--data", help="Text or tokens to train on, as for `rtk run`. Repeatable.")] = None
+    data: Annotated[
+        list[str] | None, typer.Option("--data", help="Text or tokens to train on, as for `rtk run`. Repeatable.")
+    ] = None
     iterations: Annotated[int | None, typer.Option("--iterations", min=1, help="How many to train.")] = None
 
     def answered(self, is_asking: bool) -> dict[str, object]:
@@ -65,7 +67,8 @@ class JobQuestions:
         pp = self.pp or ask(f"Stages of a pipeline, of {workers} workers", stages_for(workers))
         dp = self.dp or ask("Pipelines (two or more go on when a worker dies)", max(1, workers // pp))
         microbatches = self.microbatches or ask("Micro-batches of each pipeline", 4 * pp)
-        data = self.data or ask("Text or tokens to train on (files with commas; empty: Python's own library)", "").split(",")
+        asked = "Text or tokens to train on (files with commas; empty: Python's own library)"
+        data = self.data or ask(asked, "").split(",")
         iterations = self.iterations or ask("Iterations", 10)
         values = {
             "model.name": model,

@@ -131,8 +131,10 @@ class TorchrunRank:
             self._secret = self._secret or make_secret()
             try:
                 controller.lead(announce, self._secret, None, _own_host(), 0, is_ready, (signal.SIGINT, signal.SIGTERM))
-            finally:
+            except BaseException:
                 self._leave()
+                raise
+            finally:
                 for thread in threads:
                     thread.join(GRACE_S)
         return 0

@@ -13,6 +13,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -157,6 +158,8 @@ def _become(module: str, arguments: list[str], environment: Mapping[str, str], k
             elif module.endswith(".py"):
                 runpy.run_path(module, run_name="__main__")
             else:
+                # It is known already, which is what we are here for.
+                warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)
                 runpy.run_module(module, run_name="__main__", alter_sys=True)
             code = 0
         except SystemExit as end:

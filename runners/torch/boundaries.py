@@ -125,7 +125,7 @@ def _run(
     layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary], device: torch.device, precision: Precision
 ) -> object:
     generators = [device] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices=generators), autocasting(precision, device):
+    with torch.no_grad(), torch.random.fork_rng(devices=generators):
         layer = copy.deepcopy(layer)
         if device.type == "meta":
             return layer.to(device)(zeros(inputs, device), **zeros(dict(named), device))

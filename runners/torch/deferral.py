@@ -107,7 +107,7 @@ def defer_linears(layers: Iterable[nn.Module], store: GradientStore) -> None:
     for layer in layers:
         for module in layer.modules():
             if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
-                module.__class__ = _deferred(type(module))  # type: ignore[arg-type]  # a class is hashable
+                module.__class__ = _deferred(type(module))  # type: ignore[arg-type]
             if isinstance(module, DeferredLinear):
                 module.store = store
 

@@ -12,8 +12,6 @@ from .rows import MapStyle
 from .text import TextRows, read_text
 from .tokens import Tokens, megatron_parts
 
-BYTES = 256  # words that a model of bytes must know
-
 
 def open_data(
     paths: Sequence[str], sequence_length: int, *, dtype: str | None = None, tokenizer: str | None = None
@@ -75,17 +73,10 @@ def open_provider(
         microbatch_size, microbatches, seed, vocabulary, loader_workers, shuffle: as of `RowFeed`.
 
     Raises:
-        InvalidInputError: as of `open_data` and `RowFeed`; or the data are bytes, and the model reads none.
+        InvalidInputError: as of `open_data` and `RowFeed`.
     """
-    if tokenizer is None and dtype is None and all(_kind(Path(one)) == "text" for one in paths):
-        if vocabulary is not None and vocabulary < BYTES:
-            raise InvalidInputError(
-                f"the model does not read bytes: its vocabulary must be {BYTES} or more",
-                where="--model",
-                fix="give tokens (--data of .bin, .npy or .idx), or --tokenizer with the text",
-            )
-        if shuffle:
-            return ByteCorpus(paths, microbatch_size, sequence_length, seed)
+    if shuffle and are_bytes(paths, dtype, tokenizer):
+        return ByteCorpus(paths, microbatch_size, sequence_length, seed)
     rows = open_data(paths, sequence_length, dtype=dtype, tokenizer=tokenizer)
     return RowFeed(
         rows,
@@ -96,6 +87,11 @@ def open_provider(
         vocabulary=vocabulary,
         loader_workers=loader_workers,
     )
+
+
+def are_bytes(paths: Sequence[str], dtype: str | None = None, tokenizer: str | None = None) -> bool:
+    """Whether the tokens are the bytes of text, of which there are 256; arguments as of `open_data`."""
+    return tokenizer is None and dtype is None and all(_kind(Path(one)) == "text" for one in paths)
 
 
 def _kind(path: Path) -> str:
