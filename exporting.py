@@ -68,7 +68,8 @@ def export_checkpoint(
     Only one layer is in memory at a time. The folder appears whole or not at all.
 
     Args:
-        checkpoint: its folder, or one that holds several, of which the newest is taken.
+        checkpoint: its folder (`step-1000` is `step-00001000`), or one that holds several, of which the newest is
+            taken.
         output: the folder to write, which is not there or empty.
         dtype: of all weights; None: as they were trained, in float32 where there are masters.
         shard_bytes: a file of weights is at the most as large, unless one tensor is larger.
@@ -119,6 +120,9 @@ def export_checkpoint(
 def _folder_of(checkpoint: str) -> Path:
     """The checkpoint's folder; a partial one is refused, and so is a folder without any."""
     path = Path(checkpoint)
+    step = re.fullmatch(r"step-(\d{1,8})", path.name)
+    if step and not path.exists():  # without the noughts, as one says it
+        path = path.with_name(f"step-{int(step[1]):08d}")
     if (path / "checkpoint.json").is_file():
         refuse_partial(path, read_manifest(path))
     return find(path)

@@ -436,9 +436,8 @@ class Training:
         size = size or DEFAULT_MICROBATCH_SIZE
         data = provider or self._provider(size, microbatches, length, vocabulary)
 
-        def example(number: int) -> "tuple[torch.Tensor, torch.Tensor]":
-            inputs, targets, *_ = data.batch(number)[0]
-            return inputs, targets
+        def example(number: int) -> tuple[Any, ...]:
+            return data.batch(number)[0]
 
         return model_of(name, UserModel(modules, None, self.loss, None), size, length, form, example), data
 

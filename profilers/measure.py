@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import nn
 
+from ..schemas.errors import InvalidInputError
 from ..schemas.profile import (
     FEWEST_FOR_A_SPREAD,
     Connection,
@@ -469,12 +470,22 @@ def _put_away(layer: nn.Module, home: torch.device) -> None:
     layer.to(home)
 
 
+def _several(where: str) -> InvalidInputError:
+    return InvalidInputError(
+        "layers that take or give several tensors cannot be measured",
+        where=where,
+        fix='write their times into a profile yourself ("origin": "given"; docs/profiles.md has the format)',
+    )
+
+
 def _output(layer: nn.Module, value: torch.Tensor, device: torch.device) -> torch.Tensor | None:
     """What a layer makes of a value, on its device or else on the CPU; None where it finds no memory there either."""
     for where in dict.fromkeys((device, torch.device("cpu"))):
         try:
             with torch.no_grad():
-                output: torch.Tensor = layer.to(where)(value.to(where))
+                output: object = layer.to(where)(value.to(where))
+                if not isinstance(output, torch.Tensor):
+                    raise _several(f"a layer, {title_of(layer)}")
                 return output.cpu()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -534,8 +545,11 @@ def measure_profile(
             for layer in model.layers:
                 check_share(layer, degree, model.tensor_parallel)
         budget_s = BUDGET_S / (1 + len(higher))
+        example = model.example(seed)
+        if len(example) != 2 or not isinstance(example[0], torch.Tensor):
+            raise _several("the data")
         bench = MeasurementHarness(
-            make_stage, model.example(seed), where, _device_of(model), repeats, budget_s, clock, progress
+            make_stage, (example[0], example[1]), where, _device_of(model), repeats, budget_s, clock, progress
         )
         whole = measure_layers(bench, model.layers, model.loss)
         shares = [_measure_shares(bench, model, whole, degree, intra_node) for degree in higher]

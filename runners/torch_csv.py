@@ -105,14 +105,15 @@ def to_torch_comms_csv(plan: Plan) -> str:
 
 
 def splits_backward(plan: Plan) -> bool:
-    """Whether an exported order has I and W, under which `fully_shard` computes wrong gradients (`FULLY_SHARD`)."""
+    """Whether an exported order has I and W, which `fully_shard` does not go well with (`FULLY_SHARD`)."""
     return any(kind == "I" for order in _orders(plan) for kind, _ in order)
 
 
-# Measured with torch 2.13 and torchtitan 0.3.0: a grad norm of 0.8640 for 0.8681, and no message.
+# Seen with torch 2.13 and torchtitan 0.3.0, eight micro-batches of its debug Llama: a grad norm of 0.8640 for 0.8681,
+# and no message. Not in every job: benchmarks/titan_equal.py has one that is right to the last bit.
 FULLY_SHARD = (
-    "these orders split the backward pass (I, W), and torch computes wrong gradients for them under fully_shard, "
-    "silently: run them without it, which torchtitan's own parallelize functions always apply "
+    "these orders split the backward pass (I, W), and torch has been seen to compute wrong gradients for them under "
+    "fully_shard, silently: run them without it, which torchtitan's own parallelize functions always apply "
     "(rtk.torchtitan.pipelining_fn does without), or export a plan of --schedule 1f1b"
 )
 

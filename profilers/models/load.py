@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.profile import AS_USUAL, ModelForm
@@ -185,8 +186,8 @@ def model_of(
     )
     try:
         with torch.no_grad(), seeded(0):
-            inputs, targets = model.example(0)
-            found = model.loss(apply(model.layers, inputs), targets)
+            inputs, targets, *named = model.example(0)
+            found = model.loss(apply(model.layers, inputs, *named), targets)
             loss = found[0] if isinstance(found, tuple) else found
             if loss.numel() != 1:
                 raise ValueError(f"the loss has the shape {tuple(loss.shape)}, and must be a scalar")
@@ -253,9 +254,9 @@ def _user_example(function: Callable[..., Any], microbatch_size: int, sequence_l
 def _in_type(example: Example, dtype: torch.dtype) -> Example:
     """The example with vectors of the parameters' type; targets stay as they are."""
 
-    def converted(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, targets = example(seed)
-        return inputs.to(dtype) if inputs.dtype == torch.float32 else inputs, targets
+    def converted(seed: int) -> tuple[Any, ...]:
+        inputs, *others = example(seed)
+        return tree_map(lambda one: one.to(dtype) if one.dtype == torch.float32 else one, inputs), *others
 
     return converted
 

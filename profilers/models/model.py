@@ -4,17 +4,19 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, get_args
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
 
+from ...schemas.calls import names_taken
 from ...schemas.checkpoint import HuggingFaceNames
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.plan import Layers
@@ -197,7 +199,7 @@ DEFAULT_MICROBATCH_SIZE = 4
 DEFAULT_SEQUENCE_LENGTH = 128
 TORCH_TYPES: dict[DataType, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
-Example = Callable[[int], tuple[torch.Tensor, torch.Tensor]]
+Example = Callable[[int], tuple[Any, ...]]  # (inputs, targets), and what layers take by name, if there is any
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Fill = Callable[[Sequence[nn.Module], Layers], None]  # gives the layers [first, stop) of a model their values
 
@@ -247,7 +249,12 @@ def token_example(microbatch_size: int, sequence_length: int, vocabulary: int) -
 
 def loss_in_float32(loss: Loss) -> Loss:
     """A loss that is computed in float32 where the last layer's output is of a shorter type."""
-    return lambda output, target: loss(output.to(torch.promote_types(output.dtype, torch.float32)), target)
+
+    def longer(one: Any) -> Any:
+        is_floating = isinstance(one, torch.Tensor) and one.is_floating_point()
+        return one.to(torch.promote_types(one.dtype, torch.float32)) if is_floating else one
+
+    return lambda output, target: loss(tree_map(longer, output), target)
 
 
 def in_type(modules: Iterable[nn.Module], dtype: DataType) -> None:
@@ -257,22 +264,32 @@ def in_type(modules: Iterable[nn.Module], dtype: DataType) -> None:
             module.to(TORCH_TYPES[dtype])
 
 
-def apply(layers: Iterable[nn.Module], value: torch.Tensor) -> torch.Tensor:
+def apply(layers: Iterable[nn.Module], value: Any, named: Mapping[str, torch.Tensor] = MappingProxyType({})) -> Any:
     """The layers one after another.
+
+    Args:
+        layers: each takes what the one before gives: a tensor, or a tuple, list or dict of some.
+        value: what the first one takes.
+        named: more that belongs to the micro-batch; each layer gets what its `forward` names.
 
     Raises:
         RuntimeError: one does not take what the one before gives; says which, and the shape.
-        TypeError: one returns something else than a tensor.
+        TypeError: one returns something else than tensors.
     """
     for place, layer in enumerate(layers):
         try:
-            given = layer(value)
+            names = names_taken(layer.forward)
+            own = {name: one for name, one in named.items() if names is None or name in names}
+            given = layer(value, **own)
         except Exception as error:
-            taken = f"layer {place}, {title_of(layer)}, does not take {tuple(value.shape)}"
+            shapes = tree_map(lambda one: tuple(one.shape) if isinstance(one, torch.Tensor) else one, value)
+            taken = f"layer {place}, {title_of(layer)}, does not take {shapes}"
             raise RuntimeError(f"{taken}: {describe(error)}") from error
-        if not isinstance(given, torch.Tensor):
+        strange = [one for one in tree_leaves(given) if not isinstance(one, torch.Tensor | None)]
+        if strange:
             raise TypeError(
-                f"{title_of(layer)} returns {with_article(type(given).__name__)}, and must return one tensor"
+                f"{title_of(layer)} returns {with_article(type(strange[0]).__name__)}, and must return a tensor, or a "
+                "tuple, list or dict of tensors"
             )
         value = given
     return value

@@ -4,15 +4,16 @@ import copy
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
 
 from ...schemas.errors import InvalidInputError
-from .precision import Precision, autocasting
+from .precision import Precision, autocasting, parameter_type
 from .trees import NOTHING, Named, NamedInputs, Tree, check_output, on_tensors
 
 
@@ -28,6 +29,10 @@ class Boundary:
         """A tensor's."""
         return cls(tuple(tensor.shape), tensor.dtype)
 
+    def taken_in(self, dtype: torch.dtype | None) -> "Boundary":
+        """The same where a model takes floating inputs in a type; None: in theirs."""
+        return self if dtype is None or not self.dtype.is_floating_point else Boundary(self.shape, dtype)
+
     def like(self, device: torch.device | str = "cpu") -> torch.Tensor:
         """A tensor of this shape and type, with arbitrary values."""
         return torch.empty(self.shape, dtype=self.dtype, device=device)
@@ -42,15 +47,16 @@ def boundary_samples(
 ) -> list[Tree]:
     """What flows into every layer, and out of the last.
 
-    Runs a copy of one layer after the other on the meta device, which computes shapes only; a layer that does not work
-    there runs on zeros, on its own device, or with zeros as its values where it has none. The layers themselves and the
-    random generators stay as they are. So does one that casts as it computes, which the meta device does not.
+    Runs a copy of one layer after the other on the meta device, which computes shapes only (or, as there is no autocast
+    there, on torch's fake tensors, which say that they are on a CPU); a layer that does not work there runs on zeros,
+    on its own device, or with zeros as its values where it has none. The layers themselves and the random generators
+    stay as they are.
 
     Args:
         layers: all layers of the model.
         example_input: a micro-batch's input; only shapes and types count.
         named: what its layers take by name; here, too.
-        precision: in which types they compute.
+        precision: of the layers, which have its types (precision.py).
 
     Returns:
         One more than there are layers: the i-th flows into layer i, the last out of the last layer. Each is a tree as
@@ -61,7 +67,7 @@ def boundary_samples(
     """
     takers = NamedInputs(layers)
     takers.check(named)
-    found = [on_tensors(Boundary.of, example_input)]
+    found = [on_tensors(lambda one: Boundary.of(one).taken_in(parameter_type(precision)), example_input)]
     also = {name: Boundary.of(value) for name, value in named.items()}
     for index, layer in enumerate(layers):
         output = _output(layer, found[-1], takers.of(index, also), precision)
@@ -106,22 +112,33 @@ def read(text: str) -> Tree:
 
 
 def _output(layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary], precision: Precision) -> object:
-    with suppress(Exception):  # whatever a layer that needs values raises; one that is broken raises again
-        if precision != "bf16-autocast":
-            return _run(layer, inputs, named, torch.device("meta"), precision)
-    some = next((one for one in itertools.chain(layer.parameters(), layer.buffers()) if not one.is_meta), None)
-    return _run(layer, inputs, named, torch.device("cpu") if some is None else some.device, precision)
+    try:
+        if precision == "bf16-autocast":
+            return _run_on_fakes(layer, inputs, named, precision)
+        return _run(layer, inputs, named, torch.device("meta"), precision)
+    except Exception:  # whatever a layer that needs values raises; one that is broken raises again
+        some = next((one for one in itertools.chain(layer.parameters(), layer.buffers()) if not one.is_meta), None)
+        return _run(layer, inputs, named, torch.device("cpu") if some is None else some.device, precision)
 
 
 def _run(
     layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary], device: torch.device, precision: Precision
 ) -> object:
     generators = [device] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices=generators), autocasting(precision, device):
+    with torch.no_grad(), torch.random.fork_rng(devices=generators):
         layer = copy.deepcopy(layer)
-        if device.type != "meta":
-            _give_zeros(layer)
+        if device.type == "meta":
+            return layer.to(device)(zeros(inputs, device), **zeros(dict(named), device))
+        _give_zeros(layer)
         return layer.to(device)(zeros(inputs, device), **zeros(dict(named), device))
+
+
+def _run_on_fakes(layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary], precision: Precision) -> object:
+    layer, device = copy.deepcopy(layer).to("meta"), torch.device("cpu")
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), FakeTensorMode(), autocasting(precision, device):
+        held = itertools.chain(layer.named_parameters(), layer.named_buffers())
+        values = {name: torch.empty(one.shape, dtype=one.dtype) for name, one in held}
+        return functional_call(layer, values, (zeros(inputs),), zeros(dict(named)))
 
 
 def _give_zeros(layer: nn.Module) -> None:

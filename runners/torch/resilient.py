@@ -94,6 +94,7 @@ from .held_stage import HeldStage, LayersToFill, SpareLayers
 from .hosting import hosted
 from .iteration import Iteration, Rank, first_of, splits_backward
 from .plane import Plane, reach, see_everybody
+from .precision import convert
 from .rendezvous import connect, in_thread
 from .task import Task
 from .ties import ties_of, trained_together
@@ -299,6 +300,7 @@ class ResilientWorker:
     def __init__(self, task: Task) -> None:
         self._task = task
         layers = task.make_layers()
+        convert(layers, task.precision)
         inputs, target, self._named = first_of(task.batch(0))
         self._boundaries = boundary_samples(layers, inputs, self._named, task.precision)
         self._ties = ties_of(layers)
@@ -623,10 +625,7 @@ class ResilientWorker:
         held = self._held
         inputs = zeros(self._boundaries[held.layers_range[0]], held.device)
         target, named = on_tensors(lambda one: one.to(held.device), (target, dict(self._named)))
-        held.warm_up(inputs, target if held.is_last else None, named)
-        parameter = nn.Parameter(torch.zeros(1, device=held.device))
-        parameter.grad = torch.zeros_like(parameter)
-        self._task.optimizer([parameter]).step()
+        held.warm_up(inputs, target if held.is_last else None, named)  # its optimizer has stepped once, on a trial
 
     def _send_spans(self) -> None:
         if self._wants_spans and self._spans:

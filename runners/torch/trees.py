@@ -9,7 +9,6 @@ A layer may take more: tensors that belong to a micro-batch and are in the data,
 to all layers whose `forward` names them, and over no link.
 """
 
-import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 from types import MappingProxyType
@@ -19,6 +18,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map
 
+from ...schemas.calls import names_taken
 from ...schemas.errors import InvalidInputError
 from ...schemas.text import with_article
 
@@ -200,9 +200,4 @@ class NamedInputs:
 
 def _taken(layer: nn.Module) -> frozenset[str] | None:
     """None where a layer takes whatever there is."""
-    forward = getattr(layer, "_orig_mod", layer).forward  # of a compiled layer the one that it was
-    others = list(inspect.signature(forward).parameters.values())[1:]
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in others):
-        return None
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return frozenset(one.name for one in others if one.kind in by_name)
+    return names_taken(getattr(layer, "_orig_mod", layer).forward)  # of a compiled layer that of what it was

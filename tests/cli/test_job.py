@@ -148,7 +148,7 @@ def test_every_option_of_a_job_has_a_key_or_has_none_on_purpose() -> None:
         ("plan slipstream", "--output"),  # a plan, or a folder of them
         *((command, "--profile") for command in ("run", "coordinate", "simulate")),  # a check of this call
         *((command, "--seed") for command in ("plan adaptra", "plan slipstream", "plan joint", "plan topology")),
-        ("run", "--script"),  # the model's name may be a script's
+        *((command, "--script") for command in ("run", "coordinate")),  # the model's name may be a script's
         ("simulate", "--seed"),
         ("simulate", "--iterations"),  # how long it is simulated
         ("simulate", "--timeline"),  # the simulated one, not the measured

@@ -39,6 +39,8 @@ def single_process(plan: Plan, training: TrainingConfig, iterations: int) -> lis
             loss.backward()  # type: ignore[no-untyped-call]
             parts.append(loss.item())
         losses.append(sum(parts))
+        if training.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(whole.parameters(), training.clip_norm)
         optimizer.step()
     return losses
 

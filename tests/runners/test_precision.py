@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from rtk.runners.torch.boundaries import Boundary, boundary_samples
 from rtk.runners.torch.checkpoint import write_part
 from rtk.runners.torch.held_stage import HeldStage
-from rtk.runners.torch.precision import Precision
+from rtk.runners.torch.precision import Precision, convert
+from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.errors import InvalidInputError
 
 from .pipes import adamw, cut, train
@@ -208,3 +210,16 @@ def test_a_precision_is_equal_to_itself() -> None:
     for number in range(2):
         assert train(pair[0], batch(number), number) == train(pair[1], batch(number), number)
     assert [one.checksums() for one in pair[0]] == [one.checksums() for one in pair[1]]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-autocast", "bf16-master"])
+def test_types_between_layers_are_known_beforehand(precision: Precision) -> None:
+    """What is said of boundaries, without computing, is what F gives, in shape and type."""
+    made = [*layers(), nn.BatchNorm1d(6), nn.Softmax(-1)]
+    convert(made, precision)
+    inputs = torch.randn(2, 6, WIDTH)
+    said = boundary_samples(made, inputs, precision=precision)
+    value: Any = inputs
+    for number, layer in enumerate(made):
+        value = TorchStage([layer], None, True, precision, is_first=number == 0).forward(0, value)
+        assert Boundary.of(value) == said[number + 1]

@@ -29,6 +29,7 @@ HEARTBEAT_S = 2.0
 # Of a learning rate that is low: rounding, which differs with who executes what, grows in AdamW by a factor of 1e3 in a
 # hundred iterations of 1e-3, with and without faults.
 TRAINING = TrainingConfig("gpt-tiny", (), 1e-4, 1, 16, threads=1, paced=False, seed=0)
+CLIPPING = replace(TRAINING, clip_norm=4.0)  # at first all gradients, then none
 FOREVER = 1_000_000
 
 
@@ -91,7 +92,7 @@ class Story:
 def story() -> Iterator[Story]:
     """A job of 3 stages x 2 pipelines; the tests below happen to it one after the other."""
     plan = plan_of(3, 2, seconds=0.004)
-    how, training = JobConfig(FOREVER, heartbeat_limit_s=HEARTBEAT_S), replace(TRAINING, paced=True)
+    how, training = JobConfig(FOREVER, heartbeat_limit_s=HEARTBEAT_S), replace(CLIPPING, paced=True)
     # On a busy machine something is slow now and then, and an epoch that begins for it would be in the tests' way.
     with ProcessJob(plan, how, training, is_watchful=False) as job:
         job.wait_for_iteration(3)
@@ -219,7 +220,9 @@ def test_what_was_trained(story: Story, kept: tuple[int, int]) -> None:
     job.server.finish(0, "enough")
     job.result()
     losses = job.losses()
-    assert losses == pytest.approx(single_process(job.plan, TRAINING, len(losses)), abs=1e-6)
+    assert losses == pytest.approx(single_process(job.plan, CLIPPING, len(losses)), abs=1e-6)
+    norms = [one["grad_norm"] for one in job.said if one["event"] == "iteration"]
+    assert None not in norms and max(norms) > 4.0 > min(norms)
 
 
 def test_a_stage_down_to_its_last_worker_and_beyond(tmp_path: Path) -> None:

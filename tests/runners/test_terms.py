@@ -1,5 +1,6 @@
 """Losses that count, clipped gradients and evaluations: whatever dies when, jobs do what one process alone does."""
 
+import time
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -290,6 +291,25 @@ def test_a_rerouted_plan_evaluates_all() -> None:
     assert job.run().exit_code == 0
     assert_as_alone(job, one_process(4, language_model_loss, None))
     assert {one["live_workers"] for one in job.events("iteration")} == {3, 4}
+
+
+class Slow:
+    """Held-out data that take their time."""
+
+    def __getitem__(self, microbatch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(0.02)
+        return batches(1)(microbatch)[0]
+
+
+def test_an_evaluation_that_lasts_is_no_standstill() -> None:
+    """It may take several times what an iteration may: somebody moves; and it is no part of an iteration's time."""
+    plan = plan_of(2, 1, 2)
+    job = job_of(plan, how=Job(plan, 4, stall_limit_s=0.5), evaluation=HeldOut(Slow(), 60, 2))
+    assert job.run().exit_code == 0
+    assert [one["iteration"] for one in job.events("evaluation")] == [2, 4]
+    assert len(job.events("epoch")) == 1
+    evaluation, iteration = job.events("evaluation")[0], job.events("iteration")[2]
+    assert evaluation["seconds"] > 1.2 > iteration["iteration_time_s"]
 
 
 @pytest.mark.parametrize(("microbatches", "every"), [(0, 1), (1, 0), (-1, 5)])

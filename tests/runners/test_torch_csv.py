@@ -306,7 +306,7 @@ def test_export_with_messages(capsys: pytest.CaptureFixture[str], files: SimpleN
 
 
 def test_split_backward_comes_with_a_warning(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
-    """Under fully_shard torch computes wrong gradients for I and W, silently; B has nothing to warn of."""
+    """Under fully_shard torch has computed wrong gradients for I and W, silently; B has nothing to warn of."""
     assert "fully_shard" not in run(capsys, export, files.plan, "--to", "torch-csv")[1]
     split = plan_pipeline(PROFILE, Shape(2, 1, 2), "zero-bubble")
     assert splits_backward(split)

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.recovery.answers import PolicyName, answers_for
 from rtk.planners.shape import Shape
+from rtk.profilers.measure import measure_profile
 from rtk.runners.resilience.protocol import Job
 from rtk.runners.torch.boundaries import Boundary, boundary_samples, read, written, zeros
 from rtk.runners.torch.runner import PlanRunner
@@ -33,6 +35,7 @@ from rtk.runners.torch.trees import (
 )
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.training import load_script
 
 from . import scripted
 from .ranks import run_ranks
@@ -338,3 +341,52 @@ def test_layers_get_what_they_name() -> None:
     assert [set(takers.of(place, named)) for place in range(5)] == [set(), {"scale"}, {"scale", "value"}, set(), set()]
     assert takers.may_take
     assert not NamedInputs([nn.Linear(1, 1), nn.ReLU(), nn.Sequential()]).may_take
+
+
+SCRIPT = """
+import torch
+from torch import nn
+from rtk.train import Training
+
+class First(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, value, scale):
+        return self.linear(value) * scale, value > 0
+
+class Last(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, given):
+        return self.linear(given[0]).masked_fill(given[1], 0.0)
+
+def collate(rows):
+    value = torch.stack(rows)
+    return value, -value, {"scale": value.abs().sum()}
+
+training = Training(
+    model=lambda: [First(), Last()],
+    loss=nn.functional.mse_loss,
+    data=[torch.full((4,), float(n % 7)) for n in range(64)],
+    collate=collate,
+    microbatch_size=2,
+    optimizer=torch.optim.SGD,
+)
+"""
+
+
+def test_a_users_training_may_have_all_this(tmp_path: Path) -> None:
+    """A script whose layers take tuples and named tensors is checked on an example, and has its task; it cannot be
+    profiled, and is told so."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    plan = plan_pipeline(Profile((Layer((LayerCost(1.0, 1.0, 1.0),)),) * 2), Shape(2, 1, 2), "1f1b")
+    trained, _ = load_script(str(tmp_path / "train.py")).load(plan)
+    inputs, _, named = trained.example(0)
+    boundaries = boundary_samples(trained.layers, inputs, named)
+    assert boundaries[1] == (Boundary((2, 4), torch.float32), Boundary((2, 4), torch.bool))
+    with pytest.raises(InvalidInputError, match="several tensors cannot be measured"):
+        measure_profile(trained, TorchStage)

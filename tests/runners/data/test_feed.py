@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,15 @@ from torch.utils.data import IterableDataset
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.runners.program import lower
+from rtk.runners.resilience.membership import stranger_to
+from rtk.runners.resilience.protocol import DataPosition, Hello
 from rtk.runners.torch.data.feed import RowFeed
 from rtk.runners.torch.data.tokens import Tokens
 from rtk.runners.torch.iteration import reads_of
+from rtk.runners.training import JobConfig
+from rtk.running import controller_of
+from rtk.schemas.checkpoint import Checkpoint, CheckpointFile, file_name
+from rtk.schemas.documents import digest, write_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.profile import Layer, LayerCost, Profile
 
@@ -93,6 +100,42 @@ def test_what_is_read_ahead_is_what_is_read_now(workers: int) -> None:
         assert len(feed._ahead._asked) == 2  # of iteration 8
     finally:
         feed.close()
+
+
+def test_data_that_have_shrunk_since_a_checkpoint_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """Fewer rows than were saved are refused; more are told, for their order is another."""
+    caplog.set_level("INFO", logger="rtk")
+    feed = RowFeed(Numbers(50), 2, 3)
+    feed.go_on(4, 24, 50)
+    assert (feed.row_of(4), feed.row_of(5), caplog.text) == (24, 30, "")
+    with pytest.raises(InvalidInputError, match="have 50 rows, and had 51 when the checkpoint was saved"):
+        feed.go_on(4, 24, 51)
+    feed.go_on(4, 24, 49)
+    assert "their order is another" in caplog.text
+
+
+def test_a_resumed_job_knows_where_its_data_go_on(tmp_path: Path) -> None:
+    """A checkpoint's row reaches workers with their welcome, whatever the new plan's batch is; old ones say none."""
+    layer = Layer((LayerCost(1.0, 1.0, 1.0),))
+    plan = plan_pipeline(Profile((layer,) * 2), Shape(1, 1, 3), "1f1b")
+    folder = tmp_path / "step-00000004"
+    folder.mkdir()
+    part = CheckpointFile(file_name((0, 2)), (0, 2), "0" * 64, 8)
+    old = Checkpoint(4, 2, "0" * 64, 0, 8, (part,), {"dataset": {"rows": 50}})
+    for saved, wanted in ((replace(old, row=24), DataPosition(4, 24, 50)), (old, None)):
+        write_document(str(folder / "checkpoint.json"), saved)
+        controller = controller_of(plan, JobConfig(iterations=9, resume=str(tmp_path)))
+        hello = Hello(proof="", worker="0/0", store="s", plan=digest(plan), job={})
+        assert controller._welcome(hello).data == wanted
+
+
+def test_a_worker_with_other_data_is_told_in_what_they_differ() -> None:
+    """By names within names."""
+    ours = {"lr": 1, "dataset": {"rows": 9, "t.bin": {"dtype": "uint16", "tokens": 10}}}
+    theirs = {"lr": 1, "dataset": {"rows": 8, "t.bin": {"dtype": "uint16", "tokens": 9}, "u.bin": {}}}
+    hello = Hello(proof="", worker="0/0", store="s", plan="p", job=theirs)
+    told = stranger_to(hello, "p", ours, ["0/0"], (0, 0))
+    assert told == "its settings are not this job's: dataset/rows, dataset/t.bin/tokens, dataset/u.bin"
 
 
 def test_a_rank_reads_ahead_what_it_will_ask_for() -> None:
