@@ -271,6 +271,8 @@ SUIT_DATA = "have model, loss and data suit each other: the example is the data'
 
 
 def _does_not_work(name: str, error: Exception, fix: str = SUIT_FILE) -> InvalidInputError:
+    if isinstance(error, InvalidInputError):
+        return error  # of the data, which says what is wrong there
     path, what = name.rpartition(":")[0], "the model does not work on an example"
     if line_in_file(error, path) is None:
         return InvalidInputError(f"{what}: {describe(error)}", where=name, fix=fix)
