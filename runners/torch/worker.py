@@ -18,7 +18,7 @@ from ..processes import LAUNCHED, LED
 from ..resilience.conditions import cores_here
 from ..resilience.link import CoordinatorLink
 from ..resilience.progress import INTERRUPTED
-from ..resilience.protocol import End, Epoch, Failed, Hello, Leaving, Returning
+from ..resilience.protocol import End, Epoch, Failed, Hello, Leaving, Returning, Welcome
 from ..resilience.wire import parse_address
 from ..resilience.worker_rules import Turn
 from ..supervisor import BEGUN, ENDED, tell_supervisor
@@ -76,7 +76,7 @@ def be_worker(
     link = CoordinatorLink(
         addresses, secret, hello, patience_s=patience_s, on_interrupt=announce, on_inquiry=worker.answer
     )
-    welcome = link.start()
+    welcome = _welcome(link, task)
     _leave_when_told(link)
     try:
         end = worker.run(link, welcome, partial(_end_at_once, link))
@@ -84,8 +84,7 @@ def be_worker(
         _give_up(link, error, explain)
     finally:
         link.close()
-        if isinstance(task.batch, Provider):
-            task.batch.close()
+        _stop_reading(task)
         for place in (meeting, *besides):
             place.close()
     if end.exit_code == INTERRUPTED and LAUNCHED in os.environ:
@@ -125,6 +124,20 @@ def _end(why: RtkError, error: Exception | None = None) -> NoReturn:
     if LED in os.environ and "--debug" not in sys.argv:  # which asks for all tracebacks
         sys.exit(why.exit_code)
     raise why from error
+
+
+def _welcome(link: CoordinatorLink, task: Task) -> Welcome:
+    """What the coordinator says first; where it refuses the worker, nobody reads its data any more."""
+    try:
+        return link.start()
+    except BaseException:
+        _stop_reading(task)
+        raise
+
+
+def _stop_reading(task: Task) -> None:
+    if isinstance(task.batch, Provider):
+        task.batch.close()
 
 
 def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str, Returning | None], Hello]:
