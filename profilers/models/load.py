@@ -199,8 +199,9 @@ def _require_loss(found: object, name: str) -> None:
     loss = found[0] if isinstance(found, tuple) and len(found) == 2 else found
     if isinstance(loss, torch.Tensor) and loss.numel() == 1:
         return
-    is_other = isinstance(loss, torch.Tensor)
-    told = f"has the shape {tuple(loss.shape)}" if is_other else f"is {with_article(type(loss).__name__)}"
+    told = f"is {with_article(type(loss).__name__)}"
+    if isinstance(loss, torch.Tensor):
+        told = f"has the shape {tuple(loss.shape)}"
     raise InvalidInputError(
         f"the loss {told}, and must be a scalar",
         where=f"the loss function of {name}",

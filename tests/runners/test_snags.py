@@ -236,7 +236,9 @@ def test_a_loss_without_a_gradient_is_refused() -> None:
         stage.forward(0, inputs, target)
     empty = TorchStage([linear()], lambda output, target: (torch.zeros(()), 0))
     assert empty.forward(0, inputs, target).tolist() == [0.0, 0.0]
-    assert torch.equal(empty.backward(0), torch.zeros_like(inputs))
+    gradient = empty.backward(0)
+    assert isinstance(gradient, torch.Tensor)
+    assert torch.equal(gradient, torch.zeros_like(inputs))
 
 
 def test_names_are_those_of_plain_layers() -> None:
