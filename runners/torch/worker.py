@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -60,17 +61,25 @@ def be_worker(
     task = make_task(_own_address(addresses[0]))
     secret = task.secret
     meeting, besides = MeetingPlace(secret, task.hostname), _places_besides(secret, task.others)
+    hello = _hello_of(task, meeting.address, tuple(place.address for place in besides))
     try:
         worker = ResilientWorker(task)
     except Exception as error:
-        raise explain(error) or error from error
+        wrong = error if isinstance(error, InvalidInputError) else explain(error)
+        if wrong is None:
+            raise
+        link = CoordinatorLink(addresses, secret, hello, patience_s=min(patience_s, LAST_WORDS_S))
+        with suppress(RtkError):  # it has ended the job already
+            link.start()
+            link.send(Failed(wrong.exit_code, str(wrong)))  # else the others would wait for this worker
+        link.close()
+        raise wrong from error
 
     def announce(message: Turn) -> None:
         if isinstance(message, Epoch):
             tell_supervisor(BEGUN)
         worker.announce(message)
 
-    hello = _hello_of(task, meeting.address, tuple(place.address for place in besides))
     link = CoordinatorLink(
         addresses, secret, hello, patience_s=patience_s, on_interrupt=announce, on_inquiry=worker.answer
     )
