@@ -11,7 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -459,6 +459,7 @@ class RunReport:
         self._logs: list[LogWriter] = [] if metrics is None else [JsonLinesLog(Path(metrics))]
         self._logs += [*log_writers(log_to), *logs]
         self._now = now
+        self._lines, self._elsewhere = sys.stdout, ExitStack()
         is_live = (wants_live_view() if live is None else live) and not as_json and not quiet
         self._view = self._live_view() if is_live else None
 
@@ -474,7 +475,7 @@ class RunReport:
         for log in self._logs:
             log.write(said, words)
         if self._as_json:
-            print(json_line(said), flush=True)
+            print(json_line(said), file=self._lines, flush=True)
             SETTINGS.has_answered |= said["event"] == "end"
         elif self._view is not None and said["event"] != "end":
             self._view.update(is_urgent=said["event"] != "iteration")
@@ -502,12 +503,15 @@ class RunReport:
             view.stop()
 
     def __enter__(self) -> Self:
+        if self._as_json:  # what a script's listeners print must not come between our lines
+            self._elsewhere.enter_context(redirect_stdout(sys.stderr))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        self._elsewhere.close()
 
 
 @contextmanager

@@ -218,12 +218,6 @@ class HeldStage:
         self.gradients.scale(factor)
         self._stepping.step()
 
-    def is_finite(self) -> bool:
-        """Whether all gradients and the loss that travels with them are finite; one pass without temporaries."""
-        # The extremes are not finite where any value is not, NaN included.
-        finite = [torch.stack(buffer.aminmax()).isfinite() for buffer in self.gradients.buffers]
-        return not finite or bool(torch.cat(finite).all())
-
     def state(self) -> dict[str, torch.Tensor]:
         """The training state by name, the same order on all peers.
 

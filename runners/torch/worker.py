@@ -17,7 +17,7 @@ from ..processes import LAUNCHED
 from ..resilience.conditions import cores_here
 from ..resilience.link import CoordinatorLink
 from ..resilience.progress import INTERRUPTED
-from ..resilience.protocol import End, Epoch, Failed, Hello, Leaving, Returning
+from ..resilience.protocol import End, Epoch, Failed, Hello, Leaving, Returning, Welcome
 from ..resilience.wire import parse_address
 from ..resilience.worker_rules import Turn
 from ..supervisor import BEGUN, ENDED, tell_supervisor
@@ -83,7 +83,7 @@ def be_worker(
     link = CoordinatorLink(
         addresses, secret, hello, patience_s=patience_s, on_interrupt=announce, on_inquiry=worker.answer
     )
-    welcome = link.start()
+    welcome = _welcome(link, task)
     _leave_when_told(link)
     try:
         end = worker.run(link, welcome, partial(_end_at_once, link))
@@ -95,8 +95,7 @@ def be_worker(
         raise wrong from error
     finally:
         link.close()
-        if isinstance(task.batch, Provider):
-            task.batch.close()
+        _stop_reading(task)
         for place in (meeting, *besides):
             place.close()
     tell_supervisor(ENDED, end.exit_code)
@@ -104,6 +103,20 @@ def be_worker(
         sys.exit(INTERRUPTED)  # whoever has asked for it is told once, by the launcher
     if end.exit_code:
         raise EndedError(end)
+
+
+def _welcome(link: CoordinatorLink, task: Task) -> Welcome:
+    """What the coordinator says first; where it refuses the worker, nobody reads its data any more."""
+    try:
+        return link.start()
+    except BaseException:
+        _stop_reading(task)
+        raise
+
+
+def _stop_reading(task: Task) -> None:
+    if isinstance(task.batch, Provider):
+        task.batch.close()
 
 
 def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str, Returning | None], Hello]:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from rtk.cli.job import TAKEN
 from rtk.runners.torch.data.tokens import Tokens
 from rtk.runners.training import TrainingConfig, training_of
 from rtk.schemas.documents import read_document, write_document
@@ -166,4 +167,5 @@ def test_the_job_s_file_is_blamed_for_its_values(folder: Path) -> None:
     """A value of the file that does not fit is told with its line."""
     (folder / "bad.toml").write_text("[training]\n\nclip_norm = -1\n")
     done = rtk("--config", "bad.toml", "run", "plan.json", "--model", "model.py:tiny", cwd=folder)
+    TAKEN.clear()  # of this process, in which the command has run
     assert (done.returncode, "at: bad.toml, training.clip_norm (line 3)" in done.stderr) == (2, True), done.stderr

@@ -153,7 +153,6 @@ def test_worker_of_a_job_trains_until_it_is_over(tmp_path: Path, monkeypatch: py
     (tmp_path / "mine.py").write_text(WHOLE)
     whole = plan(1, cut="steps.*")
     training = training_of(whole, TrainingConfig(f"{tmp_path}/mine.py:Whole", learning_rate=0.1))
-    monkeypatch.setattr(workers, "die_with_launcher", lambda: None)
     monkeypatch.setattr(workers, "_leave_when_told", lambda link: None)
     losses: list[float] = []
 

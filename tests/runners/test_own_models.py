@@ -32,7 +32,8 @@ class Normed(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.linear(self.norm(x.transpose(1, 2)).transpose(1, 2))
         add_loss(0.01 * y.float().square().sum())
-        return x.transpose(0, 1).contiguous().transpose(0, 1) + y
+        found: torch.Tensor = x.transpose(0, 1).contiguous().transpose(0, 1) + y
+        return found
 
 
 @cache

@@ -265,10 +265,17 @@ def test_missing_arguments(misuse: Callable[[], None]) -> None:
         misuse()
 
 
-def test_layers_must_return_one_tensor() -> None:
-    """A layer that returns a tuple is named in the error."""
-    with pytest.raises(InvalidInputError, match="layer 1 of the stage, LSTM"):
-        TorchStage([nn.Identity(), nn.LSTM(WIDTH, 2)]).forward(0, torch.randn(2, 3, WIDTH))
+class Wordy(nn.Module):
+    """Gives what is no tensor."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, str]:
+        return x, "a word"
+
+
+def test_layers_must_return_tensors() -> None:
+    """A layer that returns something else among them is named in the error."""
+    with pytest.raises(InvalidInputError, match="layer 1 of the stage"):
+        TorchStage([nn.Identity(), Wordy()]).forward(0, torch.randn(2, 3, WIDTH))
 
 
 def test_loss_must_be_a_scalar() -> None:

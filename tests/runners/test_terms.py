@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
 
 from .ranks import run_ranks
-from .scripted import ThreadJob, batches, layers, plan_of, profile
+from .scripted import Died, ThreadJob, batches, layers, plan_of, profile
 
 ITERATIONS, CLIP = 10, 0.5
 EVERY, HELD_OUT = 4, 7
@@ -83,10 +84,10 @@ def one_process(
         total = counted = 0.0
         for inputs, targets in rows:
             given = loss(whole(inputs), targets)
-            value, count = given if isinstance(given, tuple) else (given, 1.0)
+            value, number = given if isinstance(given, tuple) else (given, 1.0)
             if is_trained:
                 value.backward()
-            total, counted = total + value.item(), counted + float(count)
+            total, counted = total + value.item(), counted + float(number)
         return total, counted
 
     for iteration in range(ITERATIONS + 1):
@@ -291,6 +292,30 @@ def test_a_rerouted_plan_evaluates_all() -> None:
     assert job.run().exit_code == 0
     assert_as_alone(job, one_process(4, language_model_loss, None))
     assert {one["live_workers"] for one in job.events("iteration")} == {3, 4}
+
+
+class Deadly:
+    """Held-out data of which one worker dies, once."""
+
+    def __init__(self) -> None:
+        self._rows, self._asked = batches(HELD_OUT)(10**6), count()
+
+    def __getitem__(self, microbatch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if next(self._asked) == 8:
+            raise Died
+        return self._rows[microbatch]
+
+
+@pytest.mark.parametrize("every", [EVERY, 10**6])
+def test_a_death_in_an_evaluation_has_it_done_anew(every: int) -> None:
+    """Before an iteration, and after the last one, when there is nothing else left to do."""
+    job = job_of(slipstream("adaptive", 2, 2), evaluation=HeldOut(Deadly(), HELD_OUT, every))
+    assert job.run().exit_code == 0
+    alone = one_process(4, language_model_loss, None)
+    wanted = {n: loss for n, loss in alone.evaluations.items() if n == ITERATIONS or n % every == 0}
+    assert_as_alone(job, replace(alone, evaluations=wanted))
+    (failure,) = job.events("failure")
+    assert failure["iteration"] == min(wanted)
 
 
 class Slow:

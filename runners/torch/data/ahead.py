@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any, cast
 
@@ -41,13 +42,14 @@ class ReadAhead:
         self._reading = threading.Lock()
         self._asked: dict[Key, Future[Any]] = {}
         self._executor: Executor | None = None
+        self._end: Callable[[], object] = lambda: None
 
     def start(self) -> None:
         """Fork the processes."""
         if self._workers and multiprocessing.current_process().daemon:
             remark("a daemonic process may have no others that read data ahead: a thread reads them")
         elif self._workers and self._executor is None:
-            self._executor, self._processes = _processes(self._reader, self._workers), self._workers
+            (self._executor, self._end), self._processes = _processes(self._reader, self._workers), self._workers
 
     def want(self, keys: Sequence[Key]) -> None:
         """Begin to read micro-batches; what was asked for of iterations but these and the one before is dropped."""
@@ -74,6 +76,7 @@ class ReadAhead:
         """Read nothing any more; what is being read is not waited for."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
+            self._end()
 
     def _ask(self, key: Key) -> None:
         if self._executor is None:
@@ -101,12 +104,19 @@ class ReadAhead:
 _reader: RowReader | None = None  # of a process that reads
 
 
-def _processes(reader: RowReader, workers: int) -> Executor:
+def _processes(reader: RowReader, workers: int) -> tuple[Executor, Callable[[], object]]:
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin, (reader, os.getpid()))
+    before = {process.pid for process in multiprocessing.active_children()}
     pool.submit(os.getpid).result()  # all of them are there now
+    made = [process for process in multiprocessing.active_children() if process.pid not in before]
     # However this process ends: multiprocessing would wait for them first.
-    Finalize(None, pool.shutdown, kwargs={"wait": False, "cancel_futures": True}, exitpriority=100)
-    return pool
+    return pool, Finalize(None, _kill, (made,), exitpriority=100)
+
+
+def _kill(processes: "list[BaseProcess]") -> None:
+    """They only read: nothing is lost, and nothing is waited for."""
+    for process in processes:
+        process.kill()
 
 
 def _begin(reader: RowReader, parent: int) -> None:
