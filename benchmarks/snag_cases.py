@@ -274,7 +274,7 @@ class LowRank(nn.Module):
 def low_rank() -> Layers:
     """Layers with LoRA: peft's where it is installed."""
     try:
-        from peft import LoraConfig, inject_adapter_in_model
+        from peft import LoraConfig, inject_adapter_in_model  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         return [LowRank() for _ in range(4)]
     config = LoraConfig(r=2, target_modules=["0"], init_lora_weights=False)

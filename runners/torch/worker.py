@@ -65,14 +65,9 @@ def be_worker(
     try:
         worker = ResilientWorker(task)
     except Exception as error:
-        wrong = error if isinstance(error, InvalidInputError) else explain(error)
-        if wrong is None:
-            raise
-        link = CoordinatorLink(addresses, secret, hello, patience_s=min(patience_s, LAST_WORDS_S))
-        with suppress(RtkError):  # it has ended the job already
-            link.start()
-            link.send(Failed(wrong.exit_code, str(wrong)))  # else the others would wait for this worker
-        link.close()
+        wrong = explain(error) or error
+        if isinstance(wrong, InvalidInputError):
+            _tell_first(CoordinatorLink(addresses, secret, hello, patience_s=LAST_WORDS_S), wrong)
         raise wrong from error
 
     def announce(message: Turn) -> None:
@@ -139,6 +134,16 @@ def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str,
         )
 
     return hello
+
+
+def _tell_first(link: CoordinatorLink, wrong: InvalidInputError) -> None:
+    """Come only to say what is wrong: the others would wait for this worker."""
+    try:
+        with suppress(RtkError):  # the job has ended, or refuses us
+            link.start()
+            link.send(Failed(wrong.exit_code, str(wrong)))
+    finally:
+        link.close()
 
 
 def _end_at_once(link: CoordinatorLink, exit_code: int, reason: str) -> None:
