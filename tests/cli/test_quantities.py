@@ -155,7 +155,7 @@ OTHERS = {
 QUANTITIES = DURATIONS | OTHERS
 # What looks like one and is none: counts, of samples, tokens, nodes and iterations.
 COUNTS = {"--microbatch-size", "--sequence-length", "--rack-size", "--checkpoint-every", "--gpus-per-node"}
-COUNTS |= {"--fault-tolerance", "--normalize-within", "--pays-within"}
+COUNTS |= {"--eval-every", "--fault-tolerance", "--normalize-within", "--pays-within"}
 COUNTS |= {"--fail-if"}  # WHAT:LIMIT, in tests/viz/test_diff.py
 LOOKS = re.compile(
     r"SECONDS|BYTES|DURATION|SIZE|RATE|SHARE|TIME\b|DAYS"

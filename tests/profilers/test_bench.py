@@ -221,10 +221,10 @@ def test_measured_in_a_process_of_its_own() -> None:
 def test_a_process_hands_its_error_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a measuring process meets comes out of the command in the same words, with what was measured."""
     leave_when_measured_anew(monkeypatch)
-    monkeypatch.setattr(measuring, "load", lambda asked: crowd([9, 0]))
     ours, theirs = Pipe()
     ours.send("go")
-    measuring._measure_one(measuring.Measuring("x", repeats=1), 0, TorchStage, None, theirs)
+    asked = measuring.Measuring("x", repeats=1)
+    measuring._measure_one(asked, 0, TorchStage, None, theirs, lambda asked: crowd([9, 0]))
     assert measuring._hear(ours, 0) == ("ready", None)
     with pytest.raises(DoesNotFitError, match="1 Crowded") as caught:
         while True:
