@@ -425,11 +425,14 @@ class Training:
         from .profilers.models.load import model_of, vocabulary_of
         from .profilers.models.model import DEFAULT_MICROBATCH_SIZE, DEFAULT_SEQUENCE_LENGTH, UserModel
 
-        size, length = self.microbatch_size or microbatch_size, self.sequence_length or sequence_length
+        size = self.microbatch_size or microbatch_size
+        length = self.sequence_length or getattr(self.data, "sequence_length", None) or sequence_length
         if isinstance(self.model, ModelSource):
             model = self.model.load(size, length, self.seed, form)
             sizes = model.microbatch_size, microbatches, model.sequence_length
-            return model, provider or self._provider(*sizes, model.vocabulary)
+            data = provider or self._provider(*sizes, model.vocabulary)
+            _require_length(data, model)
+            return model, data
         name = f"{self.script or 'Training'}:{getattr(self.model, '__name__', 'model')}"
         modules = self._modules(name, form)
         vocabulary = vocabulary_of(modules)
@@ -611,6 +614,18 @@ class Training:
 
         usual: OptimizerFactory = torch.optim.AdamW if self._asked is None else optimizer_of(self._asked, layers)
         return self.optimizer or usual
+
+
+def _require_length(data: "Provider", model: "Model") -> None:
+    """Raise InvalidInputError where rows of tokens are of another length than that for which a model was made."""
+    inputs = data.batch(0)[0][0]
+    shape: tuple[int, ...] = tuple(getattr(inputs, "shape", ()))
+    if model.vocabulary is not None and len(shape) == 2 and shape[1] != model.sequence_length:
+        raise InvalidInputError(
+            f"the data's rows have {shape[1]} tokens, the model is made for {model.sequence_length}",
+            where="Training(sequence_length=…)",
+            fix=f"give sequence_length={shape[1]}, or rows of {model.sequence_length}",
+        )
 
 
 def _evaluation_of(asked: TrainingConfig) -> Evaluation | None:

@@ -24,7 +24,7 @@ training = Training(
 )
 
 
-@training.on("iteration", "evaluation", "failure", "recovered")
+@training.on("evaluation", "failure", "join")
 def tell(event):
     print(event)
 

@@ -47,6 +47,7 @@ from .protocol import (
     Beat,
     Bye,
     End,
+    Epoch,
     Failed,
     FromCoordinator,
     FromWorker,
@@ -171,6 +172,7 @@ class Server:
             nonce=surroundings.nonce,
         )
         self._members: dict[int, LineConnection] = {}
+        self._placed: set[int] = set()  # those who have had a place in an epoch
         self._next_number = 0
         self._now_s = 0.0
         self._events: deque[Event] = deque()
@@ -311,6 +313,8 @@ class Server:
         member = self._members.get(number)
         if member is None:
             return
+        if isinstance(message, Epoch):
+            self._placed.add(number)
         if self._encoded[0] is not message:  # the same is often told to all
             self._encoded = (message, encode(message))
         member.write(self._encoded[1])
@@ -368,6 +372,8 @@ class Server:
         member.number, member.worker = self._next_number, hello.worker
         self._next_number += 1
         self._members[member.number] = member
+        if hello.returning is not None:
+            self._placed.add(member.number)
         arrived = Arrived(self._now(), member.number, hello)
         if self._finished is None:
             self._happen(arrived)
@@ -423,8 +429,9 @@ class Server:
     def _fail(self, member: LineConnection, failed: Failed) -> None:
         gave_up = WorkerGaveUp(worker=member.worker, exit_code=failed.exit_code, message=failed.message)
         self._call(self._around.announce, gave_up)
-        if failed.exit_code == InvalidInputError.exit_code:
-            # Wrong input is as wrong for all others; no plan without this worker would help.
+        if failed.exit_code == InvalidInputError.exit_code and (member.number in self._placed or not self._placed):
+            # Wrong input is as wrong for all others; no plan without this worker would help. Of one that comes to a job
+            # that goes well it is wrong there only.
             self._forget(member)
             self._end_for_all(Finished(failed.exit_code, failed.message))
         else:

@@ -85,7 +85,7 @@ from ..resilience.worker_rules import (
     plan_of,
 )
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
-from .boundaries import boundary_samples, like, zeros
+from .boundaries import Boundary, boundary_samples, like, zeros
 from .checkpoint import read_tied_state, take_over, write_part
 from .data.provider import Provider
 from .evaluation import evaluate
@@ -303,6 +303,7 @@ class ResilientWorker:
         convert(layers, task.precision)
         inputs, target, self._named = first_of(task.batch(0))
         self._boundaries = boundary_samples(layers, inputs, self._named, task.precision)
+        self._boundaries[0] = on_tensors(Boundary.of, inputs)  # as data come, in whatever type the stage takes them
         self._ties = ties_of(layers)
         self._spare = SpareLayers(layers)
         self._to_fill = LayersToFill(layers, task.fill) if task.fill is not None else None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,9 +17,9 @@ from rtk.runners.torchrun import is_rank
 from rtk.schemas.documents import read_document
 from rtk.schemas.errors import REMARKS, InvalidInputError
 from rtk.schemas.plan import Plan
-from rtk.schemas.profile import Profile
-from rtk.train import cosine
-from rtk.training import DataFiles, Training, load_script
+from rtk.schemas.profile import AS_USUAL, Profile
+from rtk.train import Tokens, cosine
+from rtk.training import DataFiles, NamedModel, Training, load_script
 
 from ..ports import free_port
 from .shell import RTK, Shell, children, rtk, rtk_forked, wait_for
@@ -304,3 +305,13 @@ def test_tasks_of_srun_without_a_coordinator_are_told_so(monkeypatch: pytest.Mon
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(InvalidInputError, match="WORLD_SIZE, MASTER_ADDR, MASTER_PORT is not set"):
         is_rank(False)
+
+
+def test_rows_of_tokens_say_how_long_a_sample_is(tmp_path: Path) -> None:
+    """A model is made for the length of the data's rows; where another one is asked for, both are told."""
+    np.save(tmp_path / "tokens.npy", np.arange(100) % 50)
+    data = Tokens(tmp_path / "tokens.npy", sequence_length=16)
+    model, _ = Training(model=NamedModel("gpt-tiny"), data=data).load_alone(2, None, AS_USUAL, 1)
+    assert model.sequence_length == 16
+    with pytest.raises(InvalidInputError, match="rows have 16 tokens, the model is made for 32"):
+        Training(model=NamedModel("gpt-tiny"), data=data, sequence_length=32).load_alone(2, None, AS_USUAL, 1)

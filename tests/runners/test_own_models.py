@@ -16,6 +16,7 @@ from rtk.runners.torch.schedules import cosine
 from rtk.runners.torch.stage import add_loss
 from rtk.schemas.plan import Plan
 
+from . import scripted
 from .scripted import ThreadJob, plan_of
 
 WIDTH, TOKENS, ITERATIONS, MICROBATCHES = 8, 64, 8, 4
@@ -100,3 +101,20 @@ def test_precisions_survive(precision: Precision) -> None:
     assert wild.losses() == pytest.approx(calm.losses(), rel=0.02)
     assert all(len(sums) == 1 for sums in wild.checksums().values())
     assert len(wild.losses()) == ITERATIONS
+
+
+def test_bf16_takes_numbers_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs in float32 are no error where the parameters are in bfloat16: the first stage converts them."""
+
+    def batches(microbatches: int) -> Any:
+        values = torch.randn(microbatches, 2, 3, WIDTH, generator=torch.Generator().manual_seed(1))
+        return lambda iteration: [(value, value.argmax(-1)) for value in values]
+
+    monkeypatch.setattr(scripted, "batches", batches)
+    job = job_of(
+        plan_of(2, 1, MICROBATCHES),
+        make_layers=lambda: [*layers()[1:], nn.Identity()],
+        precision="bf16",
+        buffers="mean",
+    )
+    assert len(job.losses()) == ITERATIONS

@@ -25,6 +25,7 @@ from rtk.runners.resilience.protocol import (
     Challenge,
     Commit,
     End,
+    Epoch,
     Failed,
     FromWorker,
     Leaving,
@@ -405,6 +406,21 @@ def test_wrong_input_ends_the_job() -> None:
         worker.close()
         assert server.join() == Finished(2, "no such file")
         assert server.announced[0] == WorkerGaveUp(worker="0/0", exit_code=2, message="no such file")
+
+
+def test_wrong_input_of_one_that_comes_later_ends_nothing() -> None:
+    """What is wrong where a worker joins a job that has begun is wrong there only."""
+    with running() as server, member(server.address) as worker, member(server.address, "0/1") as late:
+        worker.say(Suspect(0, "place"))
+        assert isinstance(worker.next(), Epoch)
+        late.say(Failed(2, "no such file"))
+        late.close()
+        wait_for(server.toy.losses)
+        worker.say(Suspect(0, "place"))
+        assert isinstance(worker.next(), Epoch)
+        worker.say(Failed(2, "no such row"))
+        worker.close()
+        assert server.join() == Finished(2, "no such row")
 
 
 def test_an_end_from_outside() -> None:
