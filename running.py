@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from .planners.recovery.answers import PolicyName, answers_if_any, remedies_of
 from .planners.recovery.escalation import escalating
 from .runners.processes import die_with_launcher, keep_one_arena
-from .runners.training import JobConfig, TrainingConfig, require_script, training_of
-from .schemas.errors import InvalidInputError, require_package
+from .runners.training import JobConfig, TrainingConfig, require_script, sizes_of, training_of
+from .schemas.errors import InvalidInputError, remark, require_package
 from .schemas.text import known
 
 if TYPE_CHECKING:
@@ -147,7 +147,11 @@ def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: S
         from .training import Training
 
         controller, trained = controller_of(plan, how), Training.of(training)
-        feed = trained.load(plan)[1]
+        model, feed = trained.load(plan)
+        trained.held_out(model, plan)
+        size, measured = trained.microbatch_size, sizes_of(plan)[0]
+        if size is not None and measured is not None and size != measured:
+            remark(f"micro-batches of {size}, and the profile behind the plan has {measured}: its times are other ones")
         return LocalJob(controller, feed.tokens_of(plan), [*training.arguments(), *options], nursery, trained.logs())
     except BaseException:
         nursery.close()

@@ -495,7 +495,7 @@ class Training:
             shuffle=is_trained,
         )
 
-    def _held_out(self, model: "Model", plan: "Plan") -> "tuple[HeldOut | None, dict[str, Any]]":
+    def held_out(self, model: "Model", plan: "Plan") -> "tuple[HeldOut | None, dict[str, Any]]":
         """What is evaluated on, and what must be the same of it for all workers."""
         from .runners.torch.evaluation import HeldOut
 
@@ -574,7 +574,7 @@ class Training:
         from .runners.torch.task import Task
 
         model, data = self.load(plan)
-        evaluation, evaluated_on = self._held_out(model, plan)
+        evaluation, evaluated_on = self.held_out(model, plan)
         data.start()  # there are no sockets yet
         made = [model.layers]
         return Task(

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runners.processes import arguments_of
-from ..runners.training import COORDINATOR, SECRET, JobConfig, TrainingConfig, first_beyond, name_of_rank, training_of
+from ..runners.training import (
+    COORDINATOR,
+    SECRET,
+    JobConfig,
+    TrainingConfig,
+    first_beyond,
+    is_script_name,
+    name_of_rank,
+    training_of,
+)
 from ..running import local_job, logs_of, supervise, work
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM
@@ -70,6 +79,12 @@ def command(
     if interface and not coordinator:
         raise InvalidInputError(
             "only a coordinator's workers meet there", where="--interface", fix="give --coordinator"
+        )
+    if is_script_name(plan):
+        raise InvalidInputError(
+            "this is a script, and a plan is needed here",
+            where=plan,
+            fix=f"rtk run plan.json --script {plan}; without a plan: rtk profile {plan}, then rtk plan pipeline",
         )
     from ..runners.resilience.wire import secret_of
     from ..runners.torchrun import is_rank, require_as_many

@@ -266,6 +266,12 @@ def require_script(path: str) -> None:
     """Raise InvalidInputError unless there is a script of that path; asked before torch is imported."""
     if not Path(path).is_file():
         raise InvalidInputError("there is no such script", where=path, fix="check the path")
+    if path.endswith(".json"):
+        raise InvalidInputError(
+            "this is a file of JSON, and a script of Python is needed here",
+            where=path,
+            fix="give the plan first: rtk run plan.json --script train.py",
+        )
 
 
 def sizes_of(plan: Plan) -> tuple[int | None, int | None]:

@@ -161,6 +161,19 @@ def test_what_all_workers_find_wrong_is_said_once(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("own.py", "this is a script, and a plan is needed here\nat: own.py\ndo: rtk run plan.json --script own.py"),
+        ("plan.json --script plan.json", "a script of Python is needed here\nat: plan.json"),
+    ],
+)
+def test_a_script_and_a_plan_are_not_mistaken_for_each_other(folder: Path, line: str, said: str) -> None:
+    """Before torch is loaded."""
+    done = rtk("run", *line.split(), cwd=folder)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize(
     ("lines", "said"),
     [
         ("", "holds no Training"),
