@@ -65,10 +65,10 @@ def be_worker(
     try:
         worker = ResilientWorker(task)
     except Exception as error:
-        wrong = explain(error) or error
-        if isinstance(wrong, InvalidInputError):
-            _tell_first(CoordinatorLink(addresses, secret, hello, patience_s=LAST_WORDS_S), wrong)
-        raise wrong from error
+        told = explain(error) or error
+        if isinstance(told, InvalidInputError):
+            _tell_first(CoordinatorLink(addresses, secret, hello, patience_s=LAST_WORDS_S), told)
+        raise told from error
 
     def announce(message: Turn) -> None:
         if isinstance(message, Epoch):
