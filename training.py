@@ -195,14 +195,15 @@ class Training:
     ) -> None:
         for name, function in (("loss", loss), ("optimizer", optimizer), ("schedule", schedule), ("collate", collate)):
             if function is not None and not callable(function):
-                raise _wrong(name, f"{function!r} cannot be called", "give a function")
+                raise _wrong(name, f"{with_article(type(function).__name__)} cannot be called", "give a function")
         sizes = ("microbatch_size", microbatch_size, 1), ("sequence_length", sequence_length, 1)
         for name, size, least in (*sizes, ("loader_workers", loader_workers, 0)):
             if size is not None and not (isinstance(size, int) and size >= least):
                 raise _wrong(name, f"{size!r} is no size", f"give a whole number from {least} on")
         if not isinstance(seed, int) or seed < 0:
             raise _wrong("seed", f"{seed!r} is no seed", "give a whole number from 0 on")
-        if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0 and isfinite(clip_norm)):
+        is_norm = isinstance(clip_norm, int | float) and not isinstance(clip_norm, bool)
+        if clip_norm is not None and not (is_norm and clip_norm > 0 and isfinite(clip_norm)):
             raise _wrong("clip_norm", f"{clip_norm!r} is no norm", "give a number above 0, or None for no clipping")
         if precision not in (None, *get_args(Precision)):
             raise _wrong("precision", f"{precision!r} is none", f"take one of {', '.join(get_args(Precision))}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # How long a worker may take to end by itself, once the job is over, before it is killed.
 GRACE_S = 5.0
 LAUNCHED = "RTK_LAUNCHED"
+LED = "RTK_LED"  # set where whoever leads the job is of the same command and machine, and says why it ends
 MEETING = "RTK_PROBE_MEETING"  # a file on which ranks meet that were started without torchrun: nobody listens on a port
 PROGRAM = "rtk.cli.main:main"  # what they are
 M_ARENA_MAX = -8  # of malloc.h

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..schemas.documents import canonical
 from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
-from .processes import GRACE_S, LAUNCHED
+from .processes import GRACE_S, LAUNCHED, LED
 from .resilience.controller import Announcements, JobController
 from .resilience.wire import make_secret
 from .supervisor import GIVEN, Supervisor, dying_with_parent, introduce
@@ -129,6 +129,9 @@ class TorchrunRank:
                 threads[0].start()
 
             self._secret = self._secret or make_secret()
+            # Ranks that end first have torchrun end us: not before we have said why.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: self._leave())
             try:
                 controller.lead(announce, self._secret, None, _own_host(), 0, is_ready, (signal.SIGINT, signal.SIGTERM))
             except BaseException:
@@ -170,6 +173,8 @@ class TorchrunRank:
             )
         arguments = ["run", f"/dev/fd/{plan}", *self._arguments, "--worker", self._name]
         addresses = told[COORDINATOR].split(",")
+        is_all_here = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+        told = {**told, LED: "1"} if is_all_here and not self._addresses else told
         self._supervisor = Supervisor(self._nursery, self._name, arguments, told, addresses, [plan])
         if self._is_told.is_set():
             self._supervisor.leave()

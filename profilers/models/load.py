@@ -188,12 +188,25 @@ def model_of(
         with torch.no_grad(), seeded(0):
             inputs, targets, *named = model.example(0)
             found = model.loss(apply(model.layers, inputs, *named), targets)
-            loss = found[0] if isinstance(found, tuple) else found
-            if loss.numel() != 1:
-                raise ValueError(f"the loss has the shape {tuple(loss.shape)}, and must be a scalar")
+            _require_loss(found, name)
     except Exception as error:
         raise _does_not_work(model.name, error, fix) from error
     return model
+
+
+def _require_loss(found: object, name: str) -> None:
+    """Raise InvalidInputError unless a loss function has returned a scalar, or one and its count."""
+    loss = found[0] if isinstance(found, tuple) and len(found) == 2 else found
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+        return
+    told = f"is {with_article(type(loss).__name__)}"
+    if isinstance(loss, torch.Tensor):
+        told = f"has the shape {tuple(loss.shape)}"
+    raise InvalidInputError(
+        f"the loss {told}, and must be a scalar",
+        where=f"the loss function of {name}",
+        fix="return its mean over the micro-batch, a tensor of one element, or (its sum, how many it sums over)",
+    )
 
 
 def _first(modules: Iterable[nn.Module]) -> nn.Module | None:
@@ -271,7 +284,15 @@ SUIT_DATA = "have model, loss and data suit each other: the example is the data'
 
 
 def _does_not_work(name: str, error: Exception, fix: str = SUIT_FILE) -> InvalidInputError:
+    if isinstance(error, InvalidInputError):
+        return error  # of the data, which says what is wrong there
     path, what = name.rpartition(":")[0], "the model does not work on an example"
+    if "does not require grad and does not have a grad_fn" in str(error):
+        return InvalidInputError(
+            "a layer or the loss calls backward(), and the passes backward are the plan's",
+            where=line_in_file(error, path) or name,
+            fix="return the loss, and leave backward(), step() and zero_grad() to rtk",
+        )
     if line_in_file(error, path) is None:
         return InvalidInputError(f"{what}: {describe(error)}", where=name, fix=fix)
     return failed_in_file(what, error, path, f"correct the file, or {fix}")

@@ -27,7 +27,7 @@ from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ...schemas.trace import Trace, TraceEvent, joins, link_ends, read_valid_trace
 from ..checkpoint import find, read_manifest, refuse_partial
 from ..nursery import Nursery
-from ..processes import WorkerProcesses
+from ..processes import LED, WorkerProcesses
 from ..training import COORDINATOR, NOT_BEFORE, SECRET, JobConfig, checkpoints_due
 from .conditions import Crowding
 from .events import (
@@ -526,6 +526,7 @@ def _start_workers(
             NOT_BEFORE: str(not_before),
             "LOCAL_RANK": str(index),
             "LOCAL_WORLD_SIZE": str(len(names)),
+            LED: "1",
         }
         workers.start(name, [*arguments, "--worker", name], environment)
 

@@ -450,7 +450,8 @@ class CoordinatorRules:
                 return
             if terms.count <= 0:
                 self._halt(
-                    f"the loss of every micro-batch of iteration {iteration} is a sum of nothing: its count is 0",
+                    f"the loss of every micro-batch of iteration {iteration} is a sum of nothing: its count is 0\n"
+                    "at: the loss function\ndo: see whether all targets are ignored, or return a mean alone",
                     InvalidInputError.exit_code,
                 )
                 return

@@ -198,7 +198,14 @@ class TorchStage:
             if self.loss is not None and target is not None:
                 told = self.loss(output, target)
                 self.does_count = isinstance(told, tuple)
+                is_trained = any(one.requires_grad for one in floating(output))
                 output, count = loss_and_count(told)
+                if is_trained and not output.requires_grad and float(count):
+                    raise InvalidInputError(
+                        "no gradient comes from the loss: it is not computed from the model's output, or detached",
+                        where="the loss function",
+                        fix="return a tensor computed from the output, without detach(), item() or no_grad()",
+                    )
                 for one in added.losses:
                     output = output + one
                 given = torch.stack([output.detach().reshape(()).double(), count.to(output.device)])
@@ -318,6 +325,8 @@ class TorchStage:
             torch.autograd.backward([edge for edge, _ in starts], [given for _, given in starts])
         if isinstance(forward.inputs, torch.Tensor):
             found = forward.inputs.grad
+            if found is None and forward.inputs.requires_grad:  # a layer detaches, or the micro-batch counts nothing
+                return torch.zeros_like(forward.inputs)
             return None if found is None else found.contiguous()
         takers = floating(forward.inputs)
         return tuple(torch.zeros_like(one) if one.grad is None else one.grad.contiguous() for one in takers)

@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NoReturn
 
 import torch
 
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
-from ..processes import LAUNCHED
+from ..processes import LAUNCHED, LED
 from ..resilience.conditions import cores_here
 from ..resilience.link import CoordinatorLink
 from ..resilience.progress import INTERRUPTED
@@ -65,10 +66,7 @@ def be_worker(
     try:
         worker = ResilientWorker(task)
     except Exception as error:
-        told = explain(error) or error
-        if isinstance(told, InvalidInputError):
-            _tell_first(CoordinatorLink(addresses, secret, hello, patience_s=LAST_WORDS_S), told)
-        raise told from error
+        _give_up(CoordinatorLink(addresses, secret, hello, patience_s=LAST_WORDS_S), error, explain, is_new=True)
 
     def announce(message: Turn) -> None:
         if isinstance(message, Epoch):
@@ -83,21 +81,49 @@ def be_worker(
     try:
         end = worker.run(link, welcome, partial(_end_at_once, link))
     except Exception as error:
-        wrong = error if isinstance(error, InvalidInputError) else explain(error)
-        if wrong is None:
-            raise
-        link.send(Failed(wrong.exit_code, str(wrong)))
-        raise wrong from error
+        _give_up(link, error, explain)
     finally:
         link.close()
         _stop_reading(task)
         for place in (meeting, *besides):
             place.close()
-    tell_supervisor(ENDED, end.exit_code)
     if end.exit_code == INTERRUPTED and LAUNCHED in os.environ:
+        tell_supervisor(ENDED, INTERRUPTED)
         sys.exit(INTERRUPTED)  # whoever has asked for it is told once, by the launcher
     if end.exit_code:
-        raise EndedError(end)
+        _end(EndedError(end))
+    tell_supervisor(ENDED, 0)
+
+
+def _give_up(
+    link: CoordinatorLink,
+    error: Exception,
+    explain: Callable[[Exception], InvalidInputError | None],
+    *,
+    is_new: bool = False,
+) -> NoReturn:
+    """End with an error; where what is trained is wrong, the coordinator hears of it, and ends the job."""
+    wrong = error if isinstance(error, InvalidInputError) else explain(error)
+    if wrong is None:
+        raise error
+    # One that is gone has ended the job for the same reason; one that does not let us in will not hear of it.
+    with suppress(RuntimeFailedError):
+        try:
+            if is_new:
+                link.start()
+        except InvalidInputError:
+            raise wrong from error
+        link.send(Failed(wrong.exit_code, str(wrong)))
+    link.close()
+    _end(wrong, error)
+
+
+def _end(why: RtkError, error: Exception | None = None) -> NoReturn:
+    """End with an error that the coordinator knows: without a word, where it says it in the same output."""
+    tell_supervisor(ENDED, why.exit_code)
+    if LED in os.environ and "--debug" not in sys.argv:  # which asks for all tracebacks
+        sys.exit(why.exit_code)
+    raise why from error
 
 
 def _welcome(link: CoordinatorLink, task: Task) -> Welcome:
@@ -134,16 +160,6 @@ def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str,
         )
 
     return hello
-
-
-def _tell_first(link: CoordinatorLink, wrong: InvalidInputError) -> None:
-    """Come only to say what is wrong: the others would wait for this worker."""
-    try:
-        with suppress(RtkError):  # the job has ended, or refuses us
-            link.start()
-            link.send(Failed(wrong.exit_code, str(wrong)))
-    finally:
-        link.close()
 
 
 def _end_at_once(link: CoordinatorLink, exit_code: int, reason: str) -> None:

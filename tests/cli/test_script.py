@@ -148,6 +148,18 @@ def test_wrong_input_ends_torchrun(shell: Shell) -> None:
     assert "wrong.py:2" in alone.stderr
 
 
+def test_what_all_workers_find_wrong_is_said_once(shell: Shell) -> None:
+    """By whoever leads the job, whether or not it has begun."""
+    script = SCRIPT.replace("AdamW(parameters", "AdamW(layers()[0].parameters()")
+    (shell.folder / "keeps.py").write_text(script)
+    late = SCRIPT.replace("(targets != 0).sum()", "float('nan')")
+    (shell.folder / "counts.py").write_text(late)
+    for name, said in (("keeps.py", "it was not given"), ("counts.py", "counts nan")):
+        done = rtk_forked("run", "plan.json", "--script", name, "--iterations", "2", cwd=shell.folder)
+        assert done.returncode == 2
+        assert done.stderr.count("error: ") == done.stderr.count(said) == 1
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

@@ -228,6 +228,19 @@ def test_zero_grad_within_an_iteration_is_refused() -> None:
         stages[0].gradients.require_attached()
 
 
+def test_a_loss_without_a_gradient_is_refused() -> None:
+    """Where it counts something; a micro-batch that counts nothing has gradients of 0, and they are sent."""
+    inputs, target = torch.randn(2, WIDTH), torch.randn(2, WIDTH)
+    stage = TorchStage([linear()], lambda output, target: counted_mean(output.detach(), target))
+    with pytest.raises(InvalidInputError, match="no gradient comes from the loss"):
+        stage.forward(0, inputs, target)
+    empty = TorchStage([linear()], lambda output, target: (torch.zeros(()), 0))
+    assert empty.forward(0, inputs, target).tolist() == [0.0, 0.0]
+    gradient = empty.backward(0)
+    assert isinstance(gradient, torch.Tensor)
+    assert torch.equal(gradient, torch.zeros_like(inputs))
+
+
 def test_names_are_those_of_plain_layers() -> None:
     """A state of compiled and of checkpointed layers fits one of plain layers, and the other way round."""
     torch.manual_seed(1)
