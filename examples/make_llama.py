@@ -1,6 +1,6 @@
 """A small Llama and a text's tokens, made on this machine: python make_llama.py FOLDER
 
-Writes FOLDER/llama (a Hugging Face folder: config, random weights, tokenizer), FOLDER/train.bin and FOLDER/valid.bin
+Writes FOLDER/tiny-llama (a Hugging Face folder: config, random weights, tokenizer), FOLDER/train.bin, FOLDER/valid.bin
 (uint16 tokens of Python's language reference, which every Python brings along). Needs transformers.
 """
 
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 folder = Path(sys.argv[1])
-model = folder / "llama"
+model = folder / "tiny-llama"
 model.mkdir(parents=True, exist_ok=True)
 
 text = "\n\n".join(topics[name] for name in sorted(topics))
@@ -35,7 +35,7 @@ config = LlamaConfig(
     vocab_size=1024,
     hidden_size=128,
     intermediate_size=344,
-    num_hidden_layers=6,
+    num_hidden_layers=4,
     num_attention_heads=4,
     num_key_value_heads=2,
     max_position_embeddings=256,

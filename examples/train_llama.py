@@ -13,7 +13,7 @@ def loss(logits, targets):  # (sum, count): rtk divides by the count of the whol
 
 
 training = Training(
-    model=HuggingFace("llama"),
+    model=HuggingFace("tiny-llama"),
     loss=loss,
     data=Tokens("train.bin", dtype="uint16", sequence_length=64),
     microbatch_size=8,

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,10 @@ class Walker:
         program, *words = shlex.split(text)
         if program == "torchrun":
             return self._end(self._shell.torchrun(f"torchrun-{self._count}", *words))
+        if program == "python":
+            done = subprocess.run([sys.executable, *words], cwd=self._folder, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
         assert program == "rtk", text
         if text.endswith("&"):
             self._background.append(self._shell.rtk(f"background-{self._count}", *words[:-1]))
@@ -107,6 +112,7 @@ SAYS = {
     "rtk plan batch": "6 4 2",
     "rtk run train-plan.json --model gpt-tiny --iterations 9": r"(?s)worker 1/1 failed.*worker 1/1 joined",
     "rtk run train-plan.json --model gpt-tiny --data train.log --iterations 5": "from iteration 3",
+    "rtk run llama-plan.json": r"(?s)worker 1/1 failed.*worker 1/1 joined.*evaluation after 8 iterations",
     "rtk replay": "(?m)^rtk .*%",
 }
 

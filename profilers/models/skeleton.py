@@ -155,9 +155,13 @@ def skeleton(module: nn.Module, instead: dict[nn.Module, nn.Module], kept: Colle
 
 
 class PromptLinear(nn.Linear):
-    """A linear layer whose weight gradient is computed at once: runners put off that of `nn.Linear` only."""
+    """A linear layer whose weight gradient is computed at once: runners do not put it off."""
 
     title = "Linear"  # what it was, and is to its user
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """As `nn.Linear`; runners put off the gradients of layers that leave its forward alone."""
+        return super().forward(inputs)
 
 
 class Checkpointed(nn.Module):

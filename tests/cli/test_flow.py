@@ -5,6 +5,7 @@ import os
 import pty
 import shlex
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from rtk.runners.resilience.controller import TWICE_S
 from rtk.schemas.documents import canonical, read_document, write_document
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
@@ -167,6 +169,7 @@ def test_a_second_interrupt_ends_a_run_at_once(folder: Path) -> None:
         os.kill(workers[0], signal.SIGSTOP)
         os.killpg(run.pid, signal.SIGINT)
         wait_for(lambda: run.named("stop"), "the run heeds it")
+        time.sleep(2 * TWICE_S)  # at once it would be the same one, passed on
         os.killpg(run.pid, signal.SIGINT)
         assert run.ended() == 130
     assert run.errors.endswith("interrupted\n")

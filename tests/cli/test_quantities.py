@@ -146,6 +146,7 @@ OTHERS = {
     "--memory-limit": ("80GB", "8e10"),
     "--host-memory": ("1GiB", "1073741824"),
     "--max-input": ("1GiB", "1073741824"),
+    "--shard-size": ("5GB", "5e9"),
     "--sizes": ("16MB,32MB", "16000000,32000000"),
     "--efficiency": ("50%", "0.5"),
     "--left": ("60%,20%,0%", "0.6,0.2,0"),
@@ -220,6 +221,7 @@ REFUSED = {
     ("probe", "--processes", "2"): ("--sizes",),
     ("profile", "links", "--processes", "2"): ("--sizes",),
     ("coordinate", "plan.json"): ("--stall-limit",),
+    ("checkpoint", "export", "missing", "--to", "hf", "-o", "out"): ("--shard-size",),
 }
 
 
