@@ -379,7 +379,8 @@ def seats_of(crew: Crew) -> tuple[tuple[str, str], ...]:
     return tuple((hand.worker, name_of(hand.place)) for hand in crew if hand.place is not None)
 
 
-# Whether copies of layers' states are equal to what was copied, by the checksums that both sides have said.
+# Whether states of layers that are to be equal are, by the checksums that workers have said: copies, and at a job's
+# start what each has made for itself.
 
 
 class Checksums:
@@ -396,6 +397,19 @@ class Checksums:
             sums, others = self._said.get(source, {}), self._said.get(target, {})
             if any(sums[layer] != others[layer] for layer in range(*copy.layers) if layer in sums and layer in others):
                 yield source, target
+
+    def unlike(self, worker: str) -> tuple[str, int] | None:
+        """Who has said another checksum of some layer than this worker, and the layer; None where nobody has."""
+        own = self._said[worker]
+        return next(
+            (
+                (other, layer)
+                for other, sums in sorted(self._said.items())
+                for layer in sorted(own.keys() & sums.keys())
+                if sums[layer] != own[layer]
+            ),
+            None,
+        )
 
 
 # Whether a worker that says hello is of this job, and may come in.

@@ -335,7 +335,8 @@ class Ready:
 
     Attributes:
         layers: [first, stop) of that stage.
-        checksums: (layer, sha256 of its state) of the layers that it has sent or been sent.
+        checksums: (layer, sha256 of its state) of the layers that it has sent or been sent; of all that it holds where
+            nothing is committed, for each has made them for itself.
     """
 
     epoch: Index

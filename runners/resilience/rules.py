@@ -331,6 +331,15 @@ class CoordinatorRules:
         for source, target in self._checksums.add(member.name, ready, self._epoch_message):
             if target in self.members:
                 self._expel(self.members[target], f"its copy of worker {source}'s state is not equal to it")
+        unlike = self._checksums.unlike(member.name) if self._epoch_message.nothing_committed else None
+        if unlike is not None and self.phase == "running":
+            other, layer = unlike
+            self._halt(
+                f"workers {other} and {member.name} begin with other values of layer {layer}\n"
+                "at: the model's initial values\n"
+                "do: let them follow from torch's generator, which rtk seeds, or from a file that all workers have",
+                InvalidInputError.exit_code,
+            )
 
     def _expel(self, member: Member, reason: str, exit_code: int = FAILED) -> None:
         if member.connection is not None:

@@ -510,7 +510,9 @@ class ResilientWorker:
             held.load(read_tied_state(Path(epoch.resume), held.layers_range, self._ties))
         self._activity.be("preparing", "checksums")
         sums: dict[int, str] = {}
-        if copied:
+        if epoch.nothing_committed:
+            sums = held.checksums()
+        elif copied:
             sums = held.checksums(copied) | (before.checksums(copied) if before not in (None, held) else {})
         self._held = held
         self._rank = self._rank_in(self._program(epoch.plan), rank, self._plane)

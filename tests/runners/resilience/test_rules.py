@@ -621,6 +621,17 @@ def test_a_notice_loses_nothing() -> None:
     check_states(cluster, 9)
 
 
+def test_workers_that_begin_with_other_values_are_told_so() -> None:
+    """No step is taken from values that are not those of a peer: the job ends with 2, and says whose they are."""
+    cluster = ToyCluster(Job(toy_plan(2, 2, 2, False), iterations=5), random.Random(5), timers_are_slow=True)
+    cluster.made["1/1"] = "by chance"
+    run(cluster)
+    assert cluster.finished is not None
+    assert cluster.finished.exit_code == 2
+    assert "begin with other values of layer 1" in cluster.finished.reason
+    assert cluster.rules.committed == -1
+
+
 @pytest.mark.parametrize("staggered", [False, True])
 def test_the_last_worker_of_a_stage_ends_the_job_with_5(staggered: bool) -> None:
     """With nobody left at a stage, the others save their parts and the job ends with 5 and its reason."""

@@ -323,6 +323,7 @@ class ToyCluster:
         self.replan: Replan = Regrouping(job.plan) if regroups else Rerouting(job.plan)
         self.examined: list[tuple[int, str]] = []  # in which epoch, who
         self.mail: dict[tuple[int, Copy], State] = {}
+        self.made: dict[str, str] = {}  # by name, what is not as all others make it at a job's start
         for worker in job.plan.live_workers():
             self.start(worker.name)
 
@@ -658,7 +659,8 @@ class ToyCluster:
             if copy.target == worker.rules.rank:
                 own |= copy_of(self.mail[epoch.epoch, copy])
         worker.state = {layer: own[layer] for layer in range(*wanted)}
-        return Ready(epoch.epoch, wanted)
+        made = self.made.get(worker.name, "as all others") if epoch.nothing_committed else None
+        return Ready(epoch.epoch, wanted, tuple((layer, made) for layer in range(*wanted) if made is not None))
 
     def _reduced(self, worker: ToyWorker, iteration: int) -> Vote:
         plan, place = worker.plan, worker.place
