@@ -288,7 +288,7 @@ def supervise(
         RuntimeFailedError: training could not go on, or the ranks do not find each other.
     """
     from .runners.nursery import Nursery
-    from .runners.torchrun import TorchrunRank
+    from .runners.resilience.torchrun import TorchrunRank
 
     require_package("torch")
     nursery = Nursery(OF_WORKERS)

@@ -260,7 +260,7 @@ class Training:
         Raises:
             InvalidInputError: there is no such event.
         """
-        from .runners.listeners import require_events
+        from .runners.resilience.listeners import require_events
 
         require_events(events)
 
@@ -272,7 +272,7 @@ class Training:
 
     def logs(self) -> "list[LogWriter]":
         """What tells the listeners of `on`, beside a coordinator; nothing where there are none."""
-        from .runners.listeners import Listeners
+        from .runners.resilience.listeners import Listeners
 
         return [Listeners(self.listeners)] if self.listeners else []
 

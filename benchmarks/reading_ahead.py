@@ -29,8 +29,8 @@ from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.presets import GptConfig
 from rtk.runners.torch.data.feed import RowFeed
+from rtk.runners.torch.data.provider import Batch
 from rtk.runners.torch.data.tokens import Row, Tokens
-from rtk.runners.torch.iteration import Batch
 from rtk.runners.torch.runner import PlanRunner
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile

@@ -86,8 +86,8 @@ def command(
             where=plan,
             fix=f"rtk run plan.json --script {plan}; without a plan: rtk profile {plan}, then rtk plan pipeline",
         )
+    from ..runners.resilience.torchrun import is_rank, require_as_many
     from ..runners.resilience.wire import secret_of
-    from ..runners.torchrun import is_rank, require_as_many
 
     trained = asked.settled()
     is_supervisor = is_rank(bool(coordinator))

@@ -13,8 +13,9 @@ import torch
 
 from ...schemas.errors import InvalidInputError
 from ..program import Compute, Instruction, Message, Program, Receive, Send
+from .data.provider import Batch
 from .held_stage import HeldStage
-from .iteration import Batch, Iteration, Rank
+from .iteration import Iteration, Rank
 
 
 @dataclass(frozen=True, eq=False)

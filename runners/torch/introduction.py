@@ -12,7 +12,7 @@ import time
 from datetime import timedelta
 
 from ..processes import die_with_launcher
-from ..supervisor import GIVEN
+from ..resilience.supervisor import GIVEN
 from ..training import COORDINATOR, SECRET
 from .runner import environment_store
 

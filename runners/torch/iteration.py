@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import torch
 
@@ -21,6 +20,7 @@ from ...schemas.text import listed
 from ...schemas.timeline import Span
 from ..program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, TiedBucket, posting_order
 from ..resilience.protocol import StepTerms
+from .data.provider import Batch
 from .held_stage import HeldStage
 from .ties import fingerprint
 from .transport import Tags as Tags
@@ -44,14 +44,6 @@ from .trees import (
 # Receives announced ahead of the one that is needed: enough to let neighbours run ahead, few enough to hold buffers.
 # From ranks that are reached by delegates all are announced at once, for these know their own bounds.
 LOOK_AHEAD = 4
-
-
-class Batch(Protocol):
-    """The micro-batches of one iteration by global number; only those that this rank needs are asked for."""
-
-    def __getitem__(self, microbatch: int, /) -> tuple[Tree, ...]:
-        """(inputs, targets) of one micro-batch, or (inputs, targets, what layers take by name)."""
-        ...
 
 
 def first_of(batch: Batch) -> tuple[Tree, Tree, Named]:

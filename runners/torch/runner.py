@@ -27,6 +27,7 @@ from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Send, Sending, lower
 from .boundaries import read, written, zeros
 from .buffers import SharedBuffers
+from .data.provider import Batch as Batch
 from .delegates import Delegates
 from .evaluation import HeldOut, evaluate
 from .faults import DelayedTransport, slowest_links
@@ -36,7 +37,6 @@ from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Agreement, Iteration, Rank, first_of, groups_of, meet, reads_of, splits_backward
-from .iteration import Batch as Batch
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
 from .precision import Precision

@@ -11,9 +11,9 @@ from ...schemas.checkpoint import HuggingFaceNames
 from ...schemas.plan import Layers, Plan, Worker
 from ..program import Sending
 from .buffers import SharedBuffers
+from .data.provider import Batch
 from .evaluation import HeldOut
 from .held_stage import OptimizerFactory
-from .iteration import Batch
 from .precision import Precision
 from .schedules import Schedule
 from .stage import Loss

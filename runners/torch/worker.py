@@ -19,9 +19,9 @@ from ..resilience.conditions import cores_here
 from ..resilience.link import CoordinatorLink
 from ..resilience.progress import INTERRUPTED
 from ..resilience.protocol import End, Epoch, Failed, Hello, Leaving, Returning, Welcome
+from ..resilience.supervisor import BEGUN, ENDED, tell_supervisor
 from ..resilience.wire import parse_address
 from ..resilience.worker_rules import Turn
-from ..supervisor import BEGUN, ENDED, tell_supervisor
 from ..training import NOT_BEFORE
 from .data.provider import Provider
 from .rendezvous import MeetingPlace

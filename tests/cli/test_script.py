@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from rtk.runners.listeners import Listeners
-from rtk.runners.torchrun import is_rank
+from rtk.runners.resilience.listeners import Listeners
+from rtk.runners.resilience.torchrun import is_rank
 from rtk.schemas.documents import read_document
 from rtk.schemas.errors import REMARKS, InvalidInputError
 from rtk.schemas.plan import Plan
@@ -253,7 +253,7 @@ def test_listeners_hear_in_order_and_stop_nothing(monkeypatch: pytest.MonkeyPatc
     """One that raises is told of once, one that blocks keeps nobody, and each hears only what it asked for."""
     said: list[str] = []
     monkeypatch.setattr(REMARKS, "info", said.append)
-    monkeypatch.setattr("rtk.runners.listeners.LAST_WORDS_S", 0.2)
+    monkeypatch.setattr("rtk.runners.resilience.listeners.LAST_WORDS_S", 0.2)
     heard: list[int] = []
 
     def fail(event: dict[str, Any]) -> None:

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ....schemas.plan import Plan
-from ..iteration import Batch
+from .rows import Microbatch
+
+
+class Batch(Protocol):
+    """The micro-batches of one iteration by global number; only those that this rank needs are asked for."""
+
+    def __getitem__(self, microbatch: int, /) -> Microbatch:
+        """(inputs, targets) of one micro-batch, or (inputs, targets, what layers take by name)."""
+        ...
 
 
 @runtime_checkable

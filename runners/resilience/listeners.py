@@ -7,9 +7,9 @@ from contextlib import suppress
 from queue import Full, Queue
 from typing import Any
 
-from ..schemas.errors import InvalidInputError, remark
-from ..schemas.quantities import print_time
-from ..schemas.text import known
+from ...schemas.errors import InvalidInputError, remark
+from ...schemas.quantities import print_time
+from ...schemas.text import known
 
 MOST_WAITING = 10_000  # events that nobody has heard yet; more are lost to a listener that blocks
 SLOW_S = 30.0  # a call that takes longer is told of
@@ -18,7 +18,7 @@ LAST_WORDS_S = 10.0  # for what is still to be heard when the job is over
 
 def require_events(names: Sequence[str]) -> None:
     """Raise InvalidInputError unless there are events of these names."""
-    from .resilience.events import Announcement
+    from .events import Announcement
 
     every = sorted({kind.event for kind in _kinds(Announcement) if hasattr(kind, "event")})
     for name in names:

@@ -10,18 +10,18 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from ..schemas.documents import canonical
-from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
-from .processes import GRACE_S, LAUNCHED, LED
-from .resilience.controller import Announcements, JobController
-from .resilience.wire import make_secret
+from ...schemas.documents import canonical
+from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
+from ..processes import GRACE_S, LAUNCHED, LED
+from ..training import COORDINATOR, SECRET
+from .controller import Announcements, JobController
 from .supervisor import GIVEN, Supervisor, dying_with_parent, introduce
-from .training import COORDINATOR, SECRET
+from .wire import make_secret
 
 if TYPE_CHECKING:
-    from ..schemas.plan import Plan
-    from .nursery import Nursery
-    from .resilience.server import Server
+    from ...schemas.plan import Plan
+    from ..nursery import Nursery
+    from .server import Server
 
 MEETING_PLACE = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells beside RANK
 AGENT = "TORCHELASTIC_RUN_ID"  # which only torchrun itself sets

@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-from ..schemas.errors import InfeasibleError, InvalidInputError, RuntimeFailedError, remark
-from ..schemas.quantities import print_time
-from .processes import WorkerProcesses
-from .resilience.progress import FAILED, HUNG
-from .resilience.wire import parse_address
+from ...schemas.errors import InfeasibleError, InvalidInputError, RuntimeFailedError, remark
+from ...schemas.quantities import print_time
+from ..processes import WorkerProcesses
+from .progress import FAILED, HUNG
+from .wire import parse_address
 
 if TYPE_CHECKING:
-    from .nursery import Nursery
+    from ..nursery import Nursery
 
 GIVEN = "RTK_GIVEN_SECRET"  # set where the user has given the secret to all ranks
 TELLS = "RTK_TELLS"  # the descriptor on which a worker tells its supervisor of its job

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rtk.runners import supervisor
-from rtk.runners.supervisor import BEGUN, ENDED, TELLS, Supervisor, dying_with_parent, tell_supervisor
+from rtk.runners.resilience import supervisor
+from rtk.runners.resilience.supervisor import BEGUN, ENDED, TELLS, Supervisor, dying_with_parent, tell_supervisor
 
 
 class Ended:
