@@ -77,8 +77,8 @@ def tell(plan: Plan, faults: int, seed: int) -> dict[str, Any]:
 def _stop(job: ProcessJob, name: str, lasts_s: float) -> bool:
     """SIGSTOP, SIGCONT, and then until the job has all its workers again.
 
-    Gives whether the worker has ended itself: gloo may lose a wake-up where a wait is stopped (docs/developing.md). It is
-    replaced then.
+    Gives whether the worker has ended itself, and was replaced: gloo may lose a wake-up where a wait is stopped
+    (docs/developing.md).
     """
     since, whole = len(job.said), len(job.plan.live_workers())
     job.signal(name, signal.SIGSTOP)
