@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -257,6 +257,7 @@ def _be(birth: Birth, is_alone: bool) -> None:
     """
     module, _, function = birth.target.partition(":")
     _take(birth.files)
+    set_title = _title_setter()
     os.environ.clear()
     os.environ.update(birth.environment)
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
@@ -266,12 +267,19 @@ def _be(birth: Birth, is_alone: bool) -> None:
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     sys.argv = [module, *birth.arguments]
-    with suppress(ImportError):  # `ps` then shows how it was forked
-        from setproctitle import setproctitle
-
-        setproctitle(" ".join([sys.executable, "-m", *sys.argv]))
+    set_title(" ".join([sys.executable, "-m", *sys.argv]))
     loaded: Any = importlib.import_module(module)
     getattr(loaded, function)(birth.arguments)
+
+
+def _title_setter() -> Callable[[str], None]:
+    """Sets what `ps` shows of this process; it finds its place beside the environment as the process began with it."""
+    try:
+        from setproctitle import getproctitle, setproctitle
+    except ImportError:  # `ps` shows how it was forked
+        return lambda title: None
+    getproctitle()
+    return setproctitle
 
 
 def _take(files: Mapping[int, int]) -> None:

@@ -121,6 +121,18 @@ def test_signals_reach_the_process(nursery: Nursery) -> None:
         process.send_signal(signal.SIGKILL)
 
 
+def test_a_forked_process_is_shown_as_what_it_is(nursery: Nursery) -> None:
+    """`ps` and `pkill -f` find it by its own command line, also where its environment is another one."""
+    pytest.importorskip("setproctitle")
+    with TemporaryFile("w+") as out:
+        process = _start(nursery, "sleep", "--worker", "1/1", out=out, COLOUR="blue")
+        _seen(lambda: os.fstat(out.fileno()).st_size or None)
+        shown = Path(f"/proc/{process.pid}/cmdline").read_text()
+        process.send_signal(signal.SIGKILL)
+        _ended(process)
+    assert "program sleep --worker 1/1" in shown
+
+
 def test_many_live_and_die_side_by_side(nursery: Nursery) -> None:
     """Each is asked about by itself, in any order."""
     processes = [_start(nursery, "end", str(code)) for code in range(12)]
