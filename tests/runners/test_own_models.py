@@ -1,7 +1,6 @@
 """Models of people's own survive deaths: what they keep beside parameters is then what it is without."""
 
 import copy
-from functools import cache
 from typing import Any
 
 import pytest
@@ -36,7 +35,6 @@ class Normed(nn.Module):
         return found
 
 
-@cache
 def _made() -> list[nn.Module]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(3)
@@ -44,9 +42,12 @@ def _made() -> list[nn.Module]:
         return [embedding, Normed(), nn.ReLU(inplace=True), Normed(), nn.Tanh(), nn.Linear(WIDTH, TOKENS)]
 
 
+MADE = _made()  # here, for workers that are threads share the generator
+
+
 def layers() -> list[nn.Module]:
-    """As many as the plans' models have, the same at every call: workers that are threads share the generator."""
-    return copy.deepcopy(_made())
+    """As many as the plans' models have, the same at every call."""
+    return copy.deepcopy(MADE)
 
 
 def doubles() -> list[nn.Module]:
