@@ -4,25 +4,30 @@ They are there for GPUs, which these tests do not have.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from rtk.benchmarks.gpu import CHECKS, Bench, run
 from rtk.profilers.analytic.estimate import profile_analytic
 
+if TYPE_CHECKING:
+    from rtk.benchmarks.gpu import Bench
+
+gpu = pytest.importorskip("rtk.benchmarks.gpu", reason="benchmarks are not part of the wheel", exc_type=ImportError)
 pytestmark = pytest.mark.checkout
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def bench(tmp_path_factory: pytest.TempPathFactory) -> "Bench":
     """As of `--device cpu --small`."""
-    return Bench("cpu", True, tmp_path_factory.mktemp("models"))
+    made: Bench = gpu.Bench("cpu", True, tmp_path_factory.mktemp("models"))
+    return made
 
 
-@pytest.mark.parametrize("name", sorted(CHECKS.keys() - {"memory"}))  # which tests/profilers has itself
-def test_a_check_runs(bench: Bench, name: str) -> None:
+@pytest.mark.parametrize("name", sorted(gpu.CHECKS.keys() - {"memory"}))  # which tests/profilers has itself
+def test_a_check_runs(bench: "Bench", name: str) -> None:
     """It gives figures, and no reason why not."""
-    found = run(bench, [name])[name]
+    found = gpu.run(bench, [name])[name]
     assert "reason" not in found
     match name:
         case "profile":
@@ -40,18 +45,18 @@ def test_a_check_runs(bench: Bench, name: str) -> None:
             assert found["measured_s"] > 0
 
 
-def test_a_check_that_fails_says_why(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_fails_says_why(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
     """The others run nevertheless."""
 
-    def fail(_: Bench) -> None:
+    def fail(_: "Bench") -> None:
         raise RuntimeError("CUDA out of memory")
 
-    monkeypatch.setitem(CHECKS, "memory", fail)
-    assert run(bench, ["memory"]) == {"memory": {"reason": "it failed: RuntimeError: CUDA out of memory"}}
+    monkeypatch.setitem(gpu.CHECKS, "memory", fail)
+    assert gpu.run(bench, ["memory"]) == {"memory": {"reason": "it failed: RuntimeError: CUDA out of memory"}}
 
 
 def test_configurations_are_of_known_models(tmp_path: Path) -> None:
     """Embedding, blocks, head; the estimate reads what transformers reads."""
-    large = Bench("cpu", False, tmp_path)
+    large = gpu.Bench("cpu", False, tmp_path)
     for name, layers in (("gpt2-medium", 26), ("llama-1b", 18)):
         assert len(profile_analytic(large.models[name], gpu="h100-sxm").layers) == layers
