@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, cast, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast, get_args, runtime_checkable
 
 from .runners.program import Sending
-from .runners.training import EVAL_EVERY, Precision, TrainingConfig, sizes_of
+from .runners.training import EVAL_EVERY, Precision, SharedBuffers, TrainingConfig, sizes_of
 from .schemas.errors import InvalidInputError, RtkError
 from .schemas.profile import DataType, ModelForm, form_of
 from .schemas.text import with_article
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from .schemas.plan import Plan
 
 Listener = Callable[[dict[str, Any]], Any]
-Buffers = Literal["lowest", "mean"]
 BYTES = 256  # words that a model of bytes must know
 
 # What the parameters are made as for each; masters and casts are the stage's.
@@ -191,7 +190,7 @@ class Training:
         loader_workers: int = 0,
         cut: str | None = None,
         seed: int = 0,
-        buffers: Buffers = "lowest",
+        buffers: SharedBuffers = "lowest",
     ) -> None:
         for name, function in (("loss", loss), ("optimizer", optimizer), ("schedule", schedule), ("collate", collate)):
             if function is not None and not callable(function):
@@ -207,8 +206,8 @@ class Training:
             raise _wrong("clip_norm", f"{clip_norm!r} is no norm", "give a number above 0, or None for no clipping")
         if precision not in (None, *get_args(Precision)):
             raise _wrong("precision", f"{precision!r} is none", f"take one of {', '.join(get_args(Precision))}")
-        if buffers not in get_args(Buffers):
-            raise _wrong("buffers", f"{buffers!r} is no rule", f"take one of {', '.join(get_args(Buffers))}")
+        if buffers not in get_args(SharedBuffers):
+            raise _wrong("buffers", f"{buffers!r} is no rule", f"take one of {', '.join(get_args(SharedBuffers))}")
         if evaluate is not None and not isinstance(evaluate, Evaluation):
             raise _wrong("evaluate", f"{with_article(type(evaluate).__name__)} is no Evaluation", "give one")
         self.model, self.data, self.loss = model, data, loss
@@ -249,7 +248,7 @@ class Training:
         return training
 
     def on(self, *events: str) -> Callable[[Listener], Listener]:
-        """Decorate a function that is told of events, as dicts with the fields of docs/resilience.md.
+        """Decorate a function that is told of events, as dicts with the fields of docs/events.md.
 
         It is called beside the coordinator, in a thread of its own: it may take its time, and what it raises is said
         once, and stops nothing.

@@ -23,6 +23,8 @@ EVAL_EVERY = 100
 WSD_FALL = 0.2  # the share of all iterations over which it falls at the end
 RateSchedule = Literal["constant", "linear", "cosine", "wsd"]
 Precision = Literal["fp32", "bf16", "bf16-autocast", "bf16-master"]
+# What peers see differently: the lowest live peer's values are taken, or the mean over all of them.
+SharedBuffers = Literal["lowest", "mean"]
 
 # What is always said of a training when workers are compared; the rest only where it is not as usual, so that the
 # workers, logs and checkpoints of earlier versions, which did not know it, are those of the same job.

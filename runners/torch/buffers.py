@@ -6,15 +6,12 @@ back equal before each step. So whoever joins, or saves a checkpoint, has what a
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import nn
 
+from ..training import SharedBuffers
 from .gradients import FlatGradients
-
-# What peers see differently: the lowest live peer's values are taken, or the mean over all of them.
-SharedBuffers = Literal["lowest", "mean"]
 
 
 class StageBuffers:

@@ -13,7 +13,8 @@ from torch import nn
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
 from ..resilience.protocol import StepTerms
-from .buffers import SharedBuffers, StageBuffers
+from ..training import SharedBuffers
+from .buffers import StageBuffers
 from .gradients import FlatGradients
 from .optimizers import OptimizerFactory as OptimizerFactory
 from .optimizers import StageOptimizer, as_tensor

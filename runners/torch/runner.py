@@ -25,8 +25,8 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Plan, Worker
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Send, Sending, lower
+from ..training import SharedBuffers
 from .boundaries import read, written, zeros
-from .buffers import SharedBuffers
 from .data.provider import Batch as Batch
 from .delegates import Delegates
 from .evaluation import HeldOut, evaluate

@@ -10,7 +10,7 @@ from torch import nn
 from ...schemas.checkpoint import HuggingFaceNames
 from ...schemas.plan import Layers, Plan, Worker
 from ..program import Sending
-from .buffers import SharedBuffers
+from ..training import SharedBuffers
 from .data.provider import Batch
 from .evaluation import HeldOut
 from .held_stage import OptimizerFactory
