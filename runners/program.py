@@ -11,6 +11,7 @@ from typing import Literal
 
 from ..schemas.orders import Operation
 from ..schemas.plan import Layers, Plan, Stage, Worker
+from ..schemas.resumption import Rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +26,30 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Run one operation."""
+    """Run one operation.
+
+    Attributes:
+        operation: which.
+        layers: [first, stop) of the stage that it runs; None: all of it.
+        accumulates: whether its gradients go into the sums; else it is run for the message that comes of it.
+    """
 
     operation: Operation
+    layers: Layers | None = None
+    accumulates: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a message to a rank; it arrives delay_s later."""
+    """Send a message to a rank; it arrives delay_s later.
+
+    Where it `is_kept`, it is one that was sent, or came, before this program began; else what was computed last.
+    """
 
     message: Message
     to: int
     delay_s: float
+    is_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +125,17 @@ Instruction = Compute | Send | Receive | AllReduce | Step
 
 @dataclass(frozen=True)
 class Program:
-    """The programs of all live workers: rank r is `workers[r]` and runs `instructions[r]`."""
+    """The programs of all live workers: rank r is `workers[r]` and runs `instructions[r]`.
+
+    Of what is left of an iteration (`rest`) messages have boundaries of layers (schemas/resumption.py) for links, an
+    operation whose message is not received takes the one that its rank has kept, and nothing is summed of the layers
+    in `rest.sealed`, which parts of sums do not straddle.
+    """
 
     plan: Plan
     workers: tuple[Worker, ...]
     instructions: tuple[tuple[Instruction, ...], ...]
+    rest: Rest | None = None
 
     def reduction(self, rank: int) -> AllReduce:
         """The all-reduce of a rank."""

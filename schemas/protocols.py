@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .pace import PaceReport
     from .plan import Layers, Place, Plan
     from .replay import Fleet, Moment, TrainingState, Transition
+    from .resumption import Rest, Standing
     from .timeline import Timeline
 
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -104,6 +105,33 @@ class Replan(Protocol):
 
         Raises:
             InfeasibleError: training cannot go on with these workers.
+        """
+        ...
+
+
+class Resume(Protocol):
+    """Plans what is left of an iteration in which workers were lost; the same question has the same answer."""
+
+    def __call__(
+        self,
+        plan: "Plan",
+        seats: "tuple[tuple[str, Place], ...]",
+        iteration: int,
+        standings: "tuple[Standing, ...]",
+        conditions: "Conditions",
+    ) -> "Rest":
+        """Who does what is left, of a `Replanned` plan's first iteration.
+
+        Args:
+            plan: that follows.
+            seats: who takes which of its live places; all of them are taken.
+            iteration: that is under way.
+            standings: of everybody who is there, those without a place included.
+            conditions: what is slow or broken; it may name workers that are not there.
+
+        Raises:
+            InvalidInputError: the standings contradict each other, or the plan.
+            InfeasibleError: to do all of the iteration again is as quick.
         """
         ...
 

@@ -18,9 +18,23 @@ from ...schemas.fields import STRICT, Index
 from ...schemas.plan import Plan, name_of
 from ...schemas.protocols import Hand, Replanned
 from ...schemas.quantities import print_time
+from ...schemas.resumption import Rest, Standing
 from ...schemas.text import counted
 from ...schemas.timeline import Event as TimelineEvent
-from .protocol import Epoch, FromCoordinator, Hello, Leaving, Published, Ready, Saved, Suspect, Vote, Whereabouts
+from .protocol import (
+    Epoch,
+    FromCoordinator,
+    Hello,
+    Leaving,
+    LossesTold,
+    Published,
+    Ready,
+    Saved,
+    StandingTold,
+    Suspect,
+    Vote,
+    Whereabouts,
+)
 
 # What a coordinator announces: what has happened to a job, for people, for metrics and for a Timeline.
 #
@@ -720,13 +734,17 @@ class Lost:
     __pydantic_config__ = STRICT
 
 
+# What a worker says that the rules hear; the server has answers of its own to the rest.
+Heard = Ready | Vote | StandingTold | LossesTold | Suspect | Whereabouts | Leaving | Saved | Published
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
     """A worker said something."""
 
     now_s: float
     connection: Index
-    message: Annotated[Ready | Vote | Suspect | Whereabouts | Leaving | Saved | Published, Discriminator("kind")]
+    message: Annotated[Heard, Discriminator("kind")]
     kind: Literal["said"] = "said"
 
     __pydantic_config__ = STRICT
@@ -747,6 +765,19 @@ class Planned:
     reason: str = ""
     restart: str = ""
     kind: Literal["planned"] = "planned"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class RestPlanned:
+    """What is left, asked for under a `number`, was planned; with no `rest` all is to be redone, for the `reason`."""
+
+    now_s: float
+    number: Index
+    rest: Rest | None
+    reason: str = ""
+    kind: Literal["rest_planned"] = "rest_planned"
 
     __pydantic_config__ = STRICT
 
@@ -793,7 +824,7 @@ class StopAsked:
     __pydantic_config__ = STRICT
 
 
-Event = Arrived | Lost | Said | Planned | Noticed | Elapsed | Restarted | StopAsked
+Event = Arrived | Lost | Said | Planned | RestPlanned | Noticed | Elapsed | Restarted | StopAsked
 
 
 @dataclass(frozen=True, slots=True)
@@ -822,6 +853,18 @@ class MakePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanRest:
+    """Have what is left of an iteration planned, for a plan and who takes its places; give it back as RestPlanned."""
+
+    number: int
+    plan: Plan
+    seats: tuple[tuple[str, str], ...]
+    iteration: int
+    standings: tuple[Standing, ...]
+    conditions: Conditions
+
+
+@dataclass(frozen=True, slots=True)
 class Wake:
     """Give back Elapsed after some time."""
 
@@ -844,7 +887,7 @@ class Finish:
     reason: str
 
 
-Instruction = Tell | Drop | MakePlan | Wake | Announce | Finish
+Instruction = Tell | Drop | MakePlan | PlanRest | Wake | Announce | Finish
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(Annotated[Event, Discriminator("kind")])
 

@@ -10,6 +10,7 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.fields import STRICT, Index, Name, Seconds
 from ...schemas.plan import Layers, Plan
 from ...schemas.protocols import Measured
+from ...schemas.resumption import LedgerEntry, Rest, Standing
 
 # Before a worker has shown that it knows the secret, it has nothing long to say.
 STRANGER_BYTES = 64 * 1024
@@ -195,6 +196,32 @@ class Foreseen:
 
 
 @dataclass(frozen=True, slots=True)
+class Regroup:
+    """Coordinator: somebody is gone; be as after the last commit, keep what you have of the iteration under way, say so
+    (`StandingTold`), and begin to meet those who are left. An `Epoch` of this or a later number follows.
+
+    Attributes:
+        epoch: the number of the epoch to come.
+        iteration: the one under way; the one before it is committed.
+        skipped: whether that was committed without an optimizer step.
+        members: who is there, each with its place so far; newcomers that may get one have the place `-`.
+        terms: of the step before; None where there was none.
+        taken: steps taken before `iteration`.
+    """
+
+    epoch: Index
+    iteration: Index
+    skipped: bool
+    members: tuple[RankAssignment, ...]
+    terms: StepTerms | None = None
+    taken: Index = 0
+    reason: str = ""
+    kind: Literal["regroup"] = "regroup"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class Epoch:
     """Coordinator: leave everything as of the last commit, form new groups, and go on at `iteration`.
 
@@ -215,6 +242,8 @@ class Epoch:
         taken: steps taken before `iteration`.
         waits: nobody is to step in the first iteration before it is committed: its terms were not foreseen.
         evaluate: what was trained is to be evaluated, and voted on as `iteration`, which comes after the last.
+        rest: what is left of the first iteration, where some of it is done; None: all of it, and what there is of it
+            is dropped.
     """
 
     epoch: Index
@@ -235,6 +264,7 @@ class Epoch:
     taken: Index = 0
     waits: bool = False
     evaluate: bool = False
+    rest: Rest | None = None
     kind: Literal["epoch"] = "epoch"
 
     __pydantic_config__ = STRICT
@@ -358,6 +388,8 @@ class Vote:
     Attributes:
         is_finite: whether all of them are.
         microbatches: global numbers of those whose backward pass it executed.
+        ledger: of an iteration of which only a rest was left: what is in its own part of the sums that this epoch has
+            made, from before and from now; None: `microbatches`, of all its layers.
         losses: at a last stage; in logs of before without counts, each a share of the mean loss.
         measured: what it has measured meanwhile.
         norms: by number, the squared norms of the gradients, not yet divided, of those layers that no worker of a lower
@@ -379,7 +411,35 @@ class Vote:
     ahead: Foreseen | None = None
     evaluated: tuple[MicrobatchLoss, ...] = ()
     evaluation_s: Seconds = 0.0
+    ledger: tuple[LedgerEntry, ...] | None = None
     kind: Literal["vote"] = "vote"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class StandingTold:
+    """A worker has left its groups, and this is what it has of the iteration that `Regroup` names."""
+
+    epoch: Index
+    iteration: Index
+    standing: Standing
+    kind: Literal["standing"] = "standing"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class LossesTold:
+    """The losses of a worker's micro-batches of an iteration, told before it sums gradients, for those outlive it.
+
+    `losses` as in Vote: those whose gradients are in its own part of the sums.
+    """
+
+    epoch: Index
+    iteration: Index
+    losses: tuple[MicrobatchLoss, ...]
+    kind: Literal["losses"] = "losses"
 
     __pydantic_config__ = STRICT
 
@@ -489,10 +549,25 @@ class Bye:
     __pydantic_config__ = STRICT
 
 
+# What a coordinator reads.
 FromWorker = (
-    Hello | Beat | Ready | Vote | Suspect | Whereabouts | Leaving | Saved | Published | Spans | Failed | Bye
-)  # what a coordinator reads
-FromCoordinator = Challenge | Welcome | Refused | Epoch | Commit | Halt | Publish | Inquiry | End  # what a worker reads
+    Hello
+    | Beat
+    | Ready
+    | Vote
+    | StandingTold
+    | LossesTold
+    | Suspect
+    | Whereabouts
+    | Leaving
+    | Saved
+    | Published
+    | Spans
+    | Failed
+    | Bye
+)
+# What a worker reads.
+FromCoordinator = Challenge | Welcome | Refused | Regroup | Epoch | Commit | Halt | Publish | Inquiry | End
 
 _FROM_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[FromWorker, Discriminator("kind")])
 _FROM_COORDINATOR: TypeAdapter[Any] = TypeAdapter(Annotated[FromCoordinator, Discriminator("kind")])

@@ -1,0 +1,289 @@
+"""Resumption: who does what is left of an iteration in which workers were lost, so that nothing is done twice.
+
+Micro-batches have their global numbers, 0 up to those of all pipelines, which plans with other pipelines share. A
+boundary b lies between the layers b - 1 and b: the activation at it is what layer b takes, the gradient at it is that
+of what layer b - 1 gives.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from .display import Displayed
+from .errors import InvalidInputError
+from .fields import STRICT, Index, LayerNumber, Name, Ratio, Seconds
+from .orders import Kind, Operation, parse_operation, print_operation
+from .plan import Layers, Plan, Planner
+
+MessageKind = Literal["activation", "gradient"]
+
+# What a worker has of an iteration that is under way.
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """Micro-batches, ascending, whose gradients are in a worker's own part of the sums over some layers' gradients."""
+
+    layers: Layers
+    microbatches: tuple[Index, ...]
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Stash:
+    """Micro-batches, ascending, that are under way at a worker, in all the layers that it holds.
+
+    After F their activations are kept; after I what their W is made from, and a part of their gradients (those of
+    norms, embeddings and biases) is in the worker's sums already.
+    """
+
+    after: Literal["F", "I"]
+    microbatches: tuple[Index, ...]
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMessages:
+    """Messages of micro-batches, ascending, at a boundary, that a worker has sent or received, and keeps."""
+
+    kind: MessageKind
+    boundary: LayerNumber
+    microbatches: tuple[Index, ...]
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLayers:
+    """Layers of the model that share parameters (tied weights), and whether their sum has ended at a worker."""
+
+    layers: tuple[LayerNumber, ...]
+    is_sealed: bool = False
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a worker has of an iteration under way; one that has begun nothing of it has nothing.
+
+    All of it belongs to the state before the iteration's step: who has stepped already goes back first, and has the
+    sums still.
+
+    Attributes:
+        worker: its name, by which it was started.
+        layers: [first, stop) that it holds; None: it has no state.
+        splits: whether the F that it runs are followed by I and W; else by B.
+        ledger: its own part of the sums that have not ended here; every layer in at most one entry.
+        sealed: layers whose sums over their holders have ended here, ascending, neighbours joined.
+        stashes: what is under way.
+        messages: what it keeps.
+        ties: all sets of layers that share parameters, in one order for all workers. What a layer shares is in its
+            own part of the sums as its own parameters are, and it is sealed with the last of its ties.
+    """
+
+    worker: Name
+    layers: Layers | None
+    splits: bool = True
+    ledger: tuple[LedgerEntry, ...] = ()
+    sealed: tuple[Layers, ...] = ()
+    stashes: tuple[Stash, ...] = ()
+    messages: tuple[HeldMessages, ...] = ()
+    ties: tuple[SharedLayers, ...] = ()
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the worker has nothing of the iteration."""
+        return not (self.ledger or self.sealed or self.stashes or self.messages)
+
+
+# Who does what is left.
+
+
+class RestOperation(NamedTuple):
+    """An operation of what is left.
+
+    Attributes:
+        operation: with the pipeline and the number in it that the plan to follow gives the micro-batch.
+        layers: [first, stop) that it computes, all of them held by its worker.
+        accumulates: whether its gradients go into the sums; False for what is only computed again for the messages that
+            come of it.
+    """
+
+    operation: Operation
+    layers: Layers
+    accumulates: bool = True
+
+    @property
+    def kind(self) -> Kind:
+        """F, I, W or B."""
+        return self.operation.kind
+
+
+_REST = re.compile(r"([FIWB][0-9.]+)(?::(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,8}))?(~)?")
+
+
+def parse_rest_order(text: str, pipeline: int, layers: Layers) -> tuple[RestOperation, ...]:
+    """Read the order of a worker.
+
+    Operations are as in a plan; `F1.3:4-6` is of some of its layers only, `I2~` for the message alone.
+
+    Args:
+        text: operations separated by single spaces.
+        pipeline: the worker's own one, that of operations without a prefix.
+        layers: those it holds, of operations that say none.
+
+    Raises:
+        InvalidInputError: a token is no operation.
+    """
+    found = []
+    for token in text.split(" ") if text else ():
+        match = _REST.fullmatch(token)
+        if match is None:
+            raise InvalidInputError(
+                f"{token!r} is not an operation of what is left",
+                fix="write F1.3, F1.3:4-6 of the layers 4 and 5 only, or I1.3~ for the message alone",
+            )
+        name, first, stop, again = match.groups()
+        own = layers if first is None else (int(first), int(stop))
+        found.append(RestOperation(parse_operation(name, pipeline), own, again is None))
+    return tuple(found)
+
+
+def print_rest_order(operations: tuple[RestOperation, ...], pipeline: int, layers: Layers) -> str:
+    """The text that `parse_rest_order` reads; arguments as there."""
+    return " ".join(print_rest_operation(one, pipeline, layers) for one in operations)
+
+
+def print_rest_operation(one: RestOperation, pipeline: int, layers: Layers) -> str:
+    """One token of it."""
+    part = "" if one.layers == layers else f":{one.layers[0]}-{one.layers[1]}"
+    return f"{print_operation(one.operation, pipeline)}{part}{'' if one.accumulates else '~'}"
+
+
+@dataclass(frozen=True, slots=True)
+class SumCopy:
+    """The worker at the place `source` sends the sums over the gradients of some layers, which have ended there.
+
+    With them go those of `ties`, sets of layers that share parameters.
+    """
+
+    source: Name
+    target: Name
+    layers: Layers
+    ties: tuple[tuple[LayerNumber, ...], ...] = ()
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """The worker at the place `source` sends a message that it has kept; places `k/i` are those of the plan."""
+
+    source: Name
+    target: Name
+    kind: MessageKind
+    microbatch: Index
+    boundary: LayerNumber
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class RestWorker:
+    """A live worker of the plan to follow.
+
+    Attributes:
+        place: k/i.
+        worker: the name of who takes it.
+        order: what it runs (`parse_rest_order`).
+        given_up: of what its standing has, layers whose part of the sums it drops.
+    """
+
+    place: Name
+    worker: Name
+    order: str = ""
+    given_up: tuple[Layers, ...] = ()
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class RestPrediction:
+    """What is left takes `makespan_s`, and no order and no routing could take less than `lower_bound_s`.
+
+    `redo_s` is what the whole iteration takes by the plan to follow; `gap` is makespan_s / lower_bound_s - 1.
+    """
+
+    makespan_s: Seconds
+    lower_bound_s: Seconds
+    gap: Ratio
+    redo_s: Seconds
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What is left of an iteration.
+
+    Attributes:
+        iteration: its number.
+        standings: what everybody has who is there, in the order of the workers.
+        workers: the plan's live workers, in its order.
+        sealed: layers whose sums have ended somewhere: nothing is left of them but copies. Neighbours joined.
+        copies: of these sums, to holders that lack them.
+        sends: of kept messages, each before its sender's first operation, in this order.
+        prediction: how long it takes.
+    """
+
+    iteration: Index
+    standings: tuple[Standing, ...]
+    workers: tuple[RestWorker, ...]
+    sealed: tuple[Layers, ...] = ()
+    copies: tuple[SumCopy, ...] = ()
+    sends: tuple[Resend, ...] = ()
+    prediction: RestPrediction | None = None
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"prediction"})
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+    def operations(self, number: int, plan: Plan) -> tuple[RestOperation, ...]:
+        """What the live worker `number` of the plan runs."""
+        worker = plan.live_workers()[number]
+        return parse_rest_order(self.workers[number].order, worker.pipeline, plan.stage_of(worker).layers)
+
+
+@dataclass(frozen=True)
+class Resumption(Displayed):
+    """A plan, and what is left of the iteration before which it could not wait; good for that one iteration."""
+
+    planner: Planner
+    plan: Plan
+    rest: Rest
+    inputs: dict[str, str] = field(default_factory=dict)
+
+    FORMAT: ClassVar[str] = "rtk.resumption"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset()
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+    def validate(self) -> None:
+        """Raise InvalidInputError where the parts contradict each other; what they mean is the checker's to judge."""
+        self.plan.validate()
+        live = self.plan.live_workers()
+        places = [worker.name for worker in live]
+        if [one.place for one in self.rest.workers] != places:
+            raise InvalidInputError(
+                "the workers are not those that live in the plan",
+                where="/rest/workers",
+                fix=f"list {', '.join(places[:8])}{', …' if len(places) > 8 else ''} in this order",
+            )
+        for number in range(len(live)):
+            try:
+                self.rest.operations(number, self.plan)
+            except InvalidInputError as error:
+                raise InvalidInputError(error.what, where=f"/rest/workers/{number}/order", fix=error.fix) from None
