@@ -11,16 +11,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from .check import ROUNDING, Violation, check_plan, is_close, makespan_of, sums_s
+from .check_standing import faults_of
 from .errors import InvalidInputError
 from .plan import Layers, Plan, Stage, Worker
 from .quantities import print_apart, print_bytes, print_number, print_time
-from .resumption import MessageKind, Rest, RestOperation, Resumption, Standing, print_rest_operation
+from .resumption import MessageKind, Rest, RestOperation, Resumption, Standing, layer_runs, print_rest_operation
 
 Message = tuple[MessageKind, int, int]  # of a micro-batch, by its global number, at a boundary
 Spot = tuple[int, int]  # a live worker, and the place of an operation in its order
@@ -31,17 +32,6 @@ NOBODY = -1
 MOST_NAMED = 20
 
 
-def check_standing(layers: int, microbatches: int, standing: Standing) -> str | None:
-    """Why a worker cannot have what it says it has; None where it can.
-
-    Args:
-        layers: how many the model has.
-        microbatches: how many the iteration has, of all pipelines.
-        standing: what it says.
-    """
-    return next((fault.message for fault in _faults(layers, microbatches, standing)), None)
-
-
 def check_resumption(resumption: Resumption) -> list[Violation]:
     """Check a plan and what is left of the iteration before it: `check_plan`, then `check_rest`.
 
@@ -49,7 +39,9 @@ def check_resumption(resumption: Resumption) -> list[Violation]:
         resumption: one whose parts agree (`Resumption.validate`).
     """
     problems = [Violation(f"/plan{one.path}", one.message) for one in check_plan(resumption.plan)]
-    return problems or [Violation(f"/rest{one.path}", one.message) for one in check_rest(resumption.plan, resumption.rest)]
+    return problems or [
+        Violation(f"/rest{one.path}", one.message) for one in check_rest(resumption.plan, resumption.rest)
+    ]
 
 
 def check_rest(plan: Plan, rest: Rest) -> list[Violation]:
@@ -122,7 +114,7 @@ class _Step(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """What is under way of a micro-batch at a worker: in which layers, and whether its gradients will be in the sums."""
+    """What is under way of a micro-batch at a worker: in which layers, and whether it is to be in the sums."""
 
     microbatch: int
     layers: Layers
@@ -196,13 +188,12 @@ class _Case:
         both = _all_of(() if before is None else (before,)) & _all_of((self.stages[number].layers,))
         return both - _all_of(self.rest.workers[number].given_up) - self.sealed
 
-    def splits(self, number: int) -> bool | None:
-        """Whether the backward passes of a live worker are I and W, else B; None where both are."""
+    def splits(self, number: int) -> bool:
+        """Whether the backward passes of a live worker are I and W, else B: of who has nothing, as in the plan."""
         standing = self.standings[number]
-        if standing.layers is not None:
-            return standing.splits
         kinds = set(self.live[number].order or "") & {"I", "B"}
-        return "I" in kinds if len(kinds) == 1 else None
+        is_new = standing.layers is None or standing.is_empty
+        return "I" in kinds if is_new and len(kinds) == 1 else standing.splits
 
     def name(self, spot: Spot) -> str:
         """An operation in words, for messages."""
@@ -243,93 +234,8 @@ def _all_of(ranges: Iterable[Layers]) -> frozenset[int]:
     return frozenset(chain.from_iterable(range(*layers) for layers in ranges))
 
 
-def _ranges(layers: Iterable[int]) -> tuple[Layers, ...]:
-    """Layers as ranges, ascending, neighbours joined."""
-    found: list[Layers] = []
-    for layer in sorted(layers):
-        if found and found[-1][1] == layer:
-            found[-1] = (found[-1][0], layer + 1)
-        else:
-            found.append((layer, layer + 1))
-    return tuple(found)
-
-
 def _print_ranges(ranges: Sequence[Layers]) -> str:
     return ", ".join(f"{first}-{stop}" for first, stop in ranges) or "none"
-
-
-# The parts of a standing.
-
-
-def _faults(layers: int, microbatches: int, standing: Standing) -> Iterator[Violation]:
-    held = standing.layers
-    if held is None:
-        if not standing.is_empty or any(tie.is_sealed for tie in standing.ties):
-            yield Violation("/layers", "it holds no layers, and has something of the iteration")
-        return
-    if not held[0] < held[1] <= layers:
-        yield Violation("/layers", f"it holds the layers {held[0]}-{held[1]} of {layers}")
-        return
-    yield from _wrong_ledger(held, microbatches, standing)
-    for first, stop in standing.sealed:
-        if not held[0] <= first < stop <= held[1]:
-            yield Violation("/sealed", f"the layers {first}-{stop} are sealed where {held[0]}-{held[1]} are held")
-    if any(one[1] >= other[0] for one, other in pairwise(standing.sealed)):
-        yield Violation("/sealed", "the sealed layers are not ascending, neighbours joined")
-    yield from _wrong_stashes(microbatches, standing)
-    seen = [(own.kind, own.boundary) for own in standing.messages]
-    for place, own in enumerate(standing.messages):
-        if not 0 < own.boundary < layers:
-            yield Violation(f"/messages/{place}/boundary", f"no message passes at the boundary {own.boundary}")
-        if seen.index((own.kind, own.boundary)) < place:
-            yield Violation(f"/messages/{place}", f"{own.kind} {own.boundary} is listed twice")
-        yield from _wrong_numbers(own.microbatches, microbatches, f"/messages/{place}")
-    for place, tie in enumerate(standing.ties):
-        if len(tie.layers) < 2 or not _ascend(tie.layers) or tie.layers[-1] >= layers:
-            yield Violation(f"/ties/{place}", f"{list(tie.layers)} are no layers that share parameters")
-        elif tie.is_sealed and not any(held[0] <= layer < held[1] for layer in tie.layers):
-            yield Violation(f"/ties/{place}", "a sum has ended here of layers that are not held")
-
-
-def _wrong_ledger(held: Layers, microbatches: int, standing: Standing) -> Iterator[Violation]:
-    known = set(_all_of(standing.sealed))
-    for place, entry in enumerate(standing.ledger):
-        first, stop = entry.layers
-        if not held[0] <= first < stop <= held[1]:
-            what = f"there are gradients of the layers {first}-{stop} where {held[0]}-{held[1]} are held"
-            yield Violation(f"/ledger/{place}/layers", what)
-            continue
-        again = known & set(range(first, stop))
-        if again:
-            yield Violation(f"/ledger/{place}/layers", f"layer {min(again)} is in the ledger twice, or sealed")
-        known.update(range(first, stop))
-        yield from _wrong_numbers(entry.microbatches, microbatches, f"/ledger/{place}")
-
-
-def _wrong_stashes(microbatches: int, standing: Standing) -> Iterator[Violation]:
-    done = {m for entry in standing.ledger for m in entry.microbatches}
-    seen: set[int] = set()
-    for place, stash in enumerate(standing.stashes):
-        yield from _wrong_numbers(stash.microbatches, microbatches, f"/stashes/{place}")
-        where = f"/stashes/{place}/microbatches"
-        if seen & set(stash.microbatches):
-            yield Violation(where, f"micro-batch {min(seen & set(stash.microbatches))} is under way twice")
-        seen |= set(stash.microbatches)
-        if stash.after == "I" and not standing.splits and stash.microbatches:
-            yield Violation(f"/stashes/{place}/after", "there was an I at a worker that runs B")
-        if stash.after == "I" and done & set(stash.microbatches):
-            yield Violation(where, f"W of micro-batch {min(done & set(stash.microbatches))} is done, and still to do")
-
-
-def _wrong_numbers(numbers: tuple[int, ...], microbatches: int, where: str) -> Iterator[Violation]:
-    if not _ascend(numbers):
-        yield Violation(f"{where}/microbatches", "the micro-batches are not ascending, each once")
-    elif numbers and numbers[-1] >= microbatches:
-        yield Violation(f"{where}/microbatches", f"there is no micro-batch {numbers[-1]}, only {microbatches}")
-
-
-def _ascend(numbers: Sequence[int]) -> bool:
-    return all(one < other for one, other in pairwise(numbers))
 
 
 # The parts of a rest.
@@ -341,36 +247,40 @@ def _misfits(plan: Plan, rest: Rest) -> Iterator[Violation]:
     if [one.place for one in rest.workers] != [worker.name for worker in live]:
         yield Violation("/workers", "the workers are not those that live in the plan")
         return
-    for number, worker in enumerate(live):
+    for number in range(len(live)):
         try:
-            operations = rest.operations(number, plan)
+            yield from _foreign(plan, number, rest.operations(number, plan))
         except InvalidInputError as error:
             yield Violation(_order_of(number), error.what)
-            continue
-        first, stop = plan.stage_of(worker).layers
-        for place, one in enumerate(operations):
-            _, pipeline, microbatch = one.operation
-            name = f"{print_rest_operation(one, NOBODY, (first, stop))} on worker {worker.name} (operation {place})"
-            if pipeline >= len(plan.pipelines) or microbatch >= plan.pipelines[pipeline].microbatches:
-                yield Violation(_order_of(number), f"{name} is foreign: there is no such micro-batch")
-            if not first <= one.layers[0] < one.layers[1] <= stop:
-                yield Violation(_order_of(number), f"{name} is of layers that are not held there: {first}-{stop} are")
-    has_standing = Counter(standing.worker for standing in rest.standings)
-    for name, count in has_standing.items():
+    standings = Counter(standing.worker for standing in rest.standings)
+    for name, count in standings.items():
         if count > 1:
             yield Violation("/standings", f"worker {name} has {count} standings")
-    takes_place = Counter(one.worker for one in rest.workers)
+    seats = Counter(one.worker for one in rest.workers)
     for number, one in enumerate(rest.workers):
-        if one.worker not in has_standing:
+        if one.worker not in standings:
             yield Violation(f"/workers/{number}/worker", f"worker {one.worker} has no standing")
-        if takes_place[one.worker] > 1:
+        if seats[one.worker] > 1:
             yield Violation(f"/workers/{number}/worker", f"worker {one.worker} takes two places")
+
+
+def _foreign(plan: Plan, number: int, operations: Iterable[RestOperation]) -> Iterator[Violation]:
+    """Operations of micro-batches that do not exist, or of layers that their worker does not hold."""
+    worker = plan.live_workers()[number]
+    first, stop = plan.stage_of(worker).layers
+    for place, one in enumerate(operations):
+        _, pipeline, microbatch = one.operation
+        name = f"{print_rest_operation(one, NOBODY, (first, stop))} on worker {worker.name} (operation {place})"
+        if pipeline >= len(plan.pipelines) or microbatch >= plan.pipelines[pipeline].microbatches:
+            yield Violation(_order_of(number), f"{name} is foreign: there is no such micro-batch")
+        if not first <= one.layers[0] < one.layers[1] <= stop:
+            yield Violation(_order_of(number), f"{name} is of layers that are not held there: {first}-{stop} are")
 
 
 def _wrong_standings(case: _Case) -> Iterator[Violation]:
     known = None
     for number, standing in enumerate(case.rest.standings):
-        for fault in _faults(case.layers, case.offsets[-1], standing):
+        for fault in faults_of(case.layers, case.offsets[-1], standing):
             message = f"worker {standing.worker}: {fault.message}"
             yield Violation(f"/standings/{number}{fault.path}", message)
         if standing.layers is not None:
@@ -382,7 +292,7 @@ def _wrong_standings(case: _Case) -> Iterator[Violation]:
 
 
 def _wrong_seals(case: _Case) -> Iterator[Violation]:
-    found = _ranges(case.sealed)
+    found = layer_runs(case.sealed)
     if found != case.rest.sealed:
         said = _print_ranges(case.rest.sealed)
         yield Violation("/sealed", f"the sealed layers are said to be {said}, by the standings {_print_ranges(found)}")
@@ -400,7 +310,7 @@ def _wrong_seals(case: _Case) -> Iterator[Violation]:
         if lost and kept:
             what = (
                 f"I of micro-batch {min(lost)} is in the sums of worker {standing.worker}, its W is not to come: the "
-                f"layers {_print_ranges(_ranges(kept))} must be given up"
+                f"layers {_print_ranges(layer_runs(kept))} must be given up"
             )
             yield Violation(f"/workers/{number}/given_up", what)
         if half - lost and _all_of(given_up):
@@ -422,6 +332,8 @@ def _wrong_copies(case: _Case) -> Iterator[Violation]:
         layers = _all_of((copy.layers,))
         if not layers <= _all_of(case.standings[source].sealed) or not ended[source].issuperset(copy.ties):
             yield Violation(where, f"worker {copy.source} has not all of these sums")
+        if not layers and not copy.ties:
+            yield Violation(where, "nothing is copied")
         layers_to[target].update(layers)
         ties_to[target].update(copy.ties)
     ties = {tie.layers for standing in case.standings for tie in standing.ties}
@@ -431,7 +343,7 @@ def _wrong_copies(case: _Case) -> Iterator[Violation]:
         need_ties = {tie for tie in ties if case.sealed.issuperset(tie) and own & set(tie)} - ended[number]
         lacks = [*(need - set(layers_to[number])), *(need_ties - set(ties_to[number]))]
         if lacks:
-            what = f"worker {worker.name} lacks sums that have ended, and nobody sends them: {sorted(map(str, lacks))[0]}"
+            what = f"worker {worker.name} lacks sums that have ended, and nobody sends them: {min(map(str, lacks))}"
             yield Violation("/copies", what)
         spare = set(ties_to[number]) - need_ties | {tie for tie, count in ties_to[number].items() if count > 1}
         spare_layers = set(layers_to[number]) - need | {one for one, count in layers_to[number].items() if count > 1}
@@ -446,24 +358,32 @@ def _wrong_orders(case: _Case) -> Iterator[Violation]:
         under_way = _stashes(case, number)
         opened: dict[_Piece, Spot] = {}
         for step in steps:
-            name, kind, accumulates = case.name(step.spot), step.own.kind, step.own.accumulates
-            if splits is not None and kind != "F" and (kind == "B") == splits:
-                yield Violation(where, f"{name}: this worker's backward passes are {'I and W' if splits else 'B'}")
-            elif kind == "W" and not accumulates:
-                yield Violation(where, f"{name}: W makes no message that it could be run for")
-            elif kind == "F":
-                if step.piece in under_way:
-                    yield Violation(where, f"{name} is under way there already")
-                under_way[step.piece], opened[step.piece] = "F", step.spot
-            elif under_way.pop(step.piece, None) != ("I" if kind == "W" else "F"):
-                yield Violation(where, f"{name}: {'its I' if kind == 'W' else 'its F'} is not there")
-            elif kind == "I" and accumulates:
-                under_way[step.piece] = "I"
+            kind, before = step.own.kind, under_way.pop(step.piece, None)
+            fault = _misplaced(step, before, splits)
+            if fault is not None:
+                yield Violation(where, f"{case.name(step.spot)}: {fault}")
+            if kind == "F":
+                opened[step.piece] = step.spot
+            if kind == "F" or (kind == "I" and step.own.accumulates):
+                under_way[step.piece] = kind
             else:
                 opened.pop(step.piece, None)
         for piece, spot in opened.items():
             if piece.accumulates:
                 yield Violation(where, f"{case.name(spot)}: its gradients never get into the sums")
+
+
+def _misplaced(step: _Step, before: str | None, splits: bool) -> str | None:
+    """Why an operation cannot follow what was done last of its piece at its worker; None where it can."""
+    kind = step.own.kind
+    if kind == "F":
+        return "it is under way there already" if before is not None else None
+    if (kind == "B") == splits:
+        return f"this worker's backward passes are {'I and W' if splits else 'B'}"
+    if kind == "W" and not step.own.accumulates:
+        return "W makes no message that it could be run for"
+    needed = "I" if kind == "W" else "F"
+    return None if before == needed else f"its {needed} is not there"
 
 
 def _stashes(case: _Case, number: int) -> dict[_Piece, str]:
@@ -475,25 +395,22 @@ def _stashes(case: _Case, number: int) -> dict[_Piece, str]:
 
 
 def _incomplete(case: _Case) -> Iterator[Violation]:
-    """Micro-batches that a layer's sum lacks or has twice, and what is computed at two workers."""
+    """Micro-batches that a layer's sum lacks or has twice, and what is computed twice."""
     summed, forward, backward = (np.zeros((case.layers, case.offsets[-1]), dtype=np.int64) for _ in range(3))
     for number, standing in enumerate(case.standings):
         kept = case.kept(number)
         for entry in standing.ledger:
-            for first, stop in _ranges(kept & set(range(*entry.layers))):
-                summed[first:stop, list(entry.microbatches)] += 1
+            own = sorted(kept & set(range(*entry.layers)))
+            summed[np.ix_(own, entry.microbatches)] += 1
     for step in chain.from_iterable(case.steps):
         at = slice(*step.own.layers), step.microbatch
-        if step.own.kind == "F":
-            forward[at] += 1
-        if step.own.kind in "IB":
-            backward[at] += 1
-        if step.own.kind in "WB" and step.own.accumulates:
-            summed[at] += 1
+        forward[at] += step.own.kind == "F"
+        backward[at] += step.own.kind in "IB"
+        summed[at] += step.own.kind in "WB" and step.own.accumulates
     summed[sorted(case.sealed)] += 1
     for layer, microbatch in np.argwhere(summed != 1)[:MOST_NAMED].tolist():
         count = summed[layer, microbatch]
-        what = f"is {'nowhere' if not count else f'{count} times'} in the sum of layer {layer}"
+        what = f"is {f'{count} times' if count else 'nowhere'} in the sum of layer {layer}"
         yield Violation("/workers", f"micro-batch {_print_number(case, microbatch)} {what}")
     for table, kind in ((forward, "forward"), (backward, "backward")):
         for layer, microbatch in np.argwhere(table > 1)[:MOST_NAMED].tolist():
@@ -615,7 +532,9 @@ def _over_limit(case: _Case) -> Iterator[Violation]:
         limit, peak = stage.memory_limit_bytes, _peak_bytes(case, number)
         if limit is not None and peak > limit * (1 + ROUNDING):
             shown, most = print_apart(peak, limit, print_bytes)
-            yield Violation(_order_of(number), f"worker {case.live[number].name} holds up to {shown}, its limit is {most}")
+            yield Violation(
+                _order_of(number), f"worker {case.live[number].name} holds up to {shown}, its limit is {most}"
+            )
 
 
 def _peak_bytes(case: _Case, number: int) -> float:
@@ -646,7 +565,7 @@ def _wrong_prediction(case: _Case, ended_s: list[float]) -> Iterator[Violation]:
     said = case.rest.prediction
     if said is None:
         return
-    begun_s, last_s = sums_s(case.plan, np.array(ended_s), _ranges(case.sealed))
+    begun_s, last_s = sums_s(case.plan, np.array(ended_s), layer_runs(case.sealed))
     makespan_s = float((begun_s + last_s).max()) + max(stage.optimizer_s for stage in case.stages)
     of_plan = case.plan.prediction
     redo_s = of_plan.makespan_s if of_plan is not None else makespan_of(case.plan)
