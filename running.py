@@ -237,6 +237,7 @@ def work(
                 others=others,
                 paced=training.paced,
                 transport=training.transport,
+                log_memory_bytes=training.log_memory,
             )
 
         be_worker(make_task, addresses, patience_s, trained.explain)
