@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import pairwise
 from math import fsum, sqrt
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,7 @@ class Reference:
         self._done = 0
 
     def after(self, iteration: int) -> dict[str, Any]:
-        """Loss, count, norm, and by name the stepped gradients and the parameters; iterations are asked for in order."""
+        """Loss, count, norm, and by name the stepped gradients and the parameters; iterations are asked for in turn."""
         while self._done <= iteration:
             found = self._step(self._done)
             self._done += 1
@@ -405,7 +405,7 @@ def struck(strike: Strike) -> dict[str, Any]:
             job.await_event("iteration", since_next, live_workers=live)
     commits = [one for one in job.commits() if one["at_s"] <= job.said[at]["at_s"]]
     after = [one["at_s"] for one in job.commits()[len(commits) - 1 :]]
-    rerouted_s = statistics.median(b - a for a, b in zip(after, after[1:], strict=False)) if len(after) > 1 else None
+    rerouted_s = statistics.median(b - a for a, b in pairwise(after)) if len(after) > 1 else None
     resumed = [one for one in job.said[since : at + 1] if one["event"] == "resume"]
     row = {
         "killed": names,
