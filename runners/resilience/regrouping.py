@@ -11,6 +11,7 @@ iteration is done anew.
 
 from collections.abc import Collection, Iterable, Mapping
 
+from ...schemas.check_standing import check_standing
 from ...schemas.conditions import Conditions
 from ...schemas.errors import RtkError
 from ...schemas.plan import Layers, Plan, place_of
@@ -94,7 +95,8 @@ class Inventory:
             return f"it is that of worker {told.standing.worker}"
         if told.standing.layers != layers:
             return f"it is of other layers ({told.standing.layers}) than the worker holds ({layers})"
-        return None
+        of_the_model = self._plan.templates[0].stages[-1].layers[1]
+        return check_standing(of_the_model, self._plan.total_microbatches(), told.standing)
 
     def give_up(self) -> None:
         """Who has not told has nothing."""
@@ -163,7 +165,10 @@ def _misfit(rest: Rest, request: PlanRest) -> str | None:
         return "what was planned is left of something else"
     if {one.worker: one.place for one in rest.workers} != seated:
         return "what was planned is for other workers"
-    return None
+    from ...schemas.check_rest import check_rest  # with numpy, which nobody needs before
+
+    problem = next(iter(check_rest(request.plan, rest)), None)
+    return None if problem is None else f"what was planned is wrong, at {problem.path}: {problem.message}"
 
 
 class LossBook:
