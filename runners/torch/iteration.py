@@ -139,7 +139,8 @@ class Rank:
     @cached_property
     def first_held(self) -> tuple[int, ...]:
         """The layers of its stage that no lower rank holds: this rank tells the norms of their gradients."""
-        parts = self.program.reduction(self.number).parts
+        reduction = self.program.reduction(self.number)
+        parts = (*reduction.parts, *reduction.sealed)
         return tuple(layer for part in parts if part.ranks[0] == self.number for layer in range(*part.layers))
 
     @cached_property
@@ -150,7 +151,7 @@ class Rank:
     @cached_property
     def tags(self) -> "Tags":
         """The messages' numbers."""
-        return Tags(self.plan)
+        return Tags(self.plan, self.program.rest is not None)
 
     @property
     def own_slowdown(self) -> float:
