@@ -83,6 +83,9 @@ class PartialWork:
         )
 
 
+NOTHING = PartialWork()
+
+
 def worked(
     before: PartialWork, program: Program, execution: Execution, rank: int, start_s: float, until_s: float
 ) -> PartialWork:
