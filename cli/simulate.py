@@ -189,7 +189,7 @@ def _costs(plan: "Plan", profile: str | None, site: Site, heartbeat_limit_s: flo
         costs,
         state_bytes=tuple(layer.parameter_bytes + layer.state_bytes for layer in known.layers),
         gradient_bytes=tuple(layer.parameter_bytes for layer in known.layers),
-        output_bytes=tuple(layer.output_bytes for layer in known.layers),
+        output_bytes=tuple(layer.output_bytes for layer in known.layers) if isinstance(known, Profile) else (),
         bandwidth_bytes_per_s=network.bandwidth_bytes_per_s if network else None,
     )
 
