@@ -725,14 +725,14 @@ class _World:
 
     def _expect_words(self, act: EpochState, run: IterationAttempt) -> None:
         """What workers are to say of an iteration while it is executed."""
-        for rank, reduced_s in enumerate(run.execution.reduced_s):
-            if math.isfinite(reduced_s):
-                self._at(run.start_s + reduced_s, _SAYS, partial(self._vote, act, run, rank))
         last = act.plan.templates[0].stages[-1].layers[1]
         for rank, ready_s in enumerate(run.execution.ready_s):
             has_losses = act.plan.stage_of(run.program.workers[rank]).layers[1] == last
             if self.resume is not None and has_losses and math.isfinite(ready_s):
                 self._at(run.start_s + ready_s, _SAYS, partial(self._tell_losses, act, run, rank))
+        for rank, reduced_s in enumerate(run.execution.reduced_s):
+            if math.isfinite(reduced_s):
+                self._at(run.start_s + reduced_s, _SAYS, partial(self._vote, act, run, rank))
         for pair, lost_s in run.execution.traffic.lost_s.items():
             link = run.staging.broken_hop(pair, run.broken_s)
             for rank, peer in (link, link[::-1]) if link is not None else ():
