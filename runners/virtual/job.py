@@ -155,9 +155,9 @@ class IterationAttempt:
                 if start_s < stop_s:
                     yield replace(span, start_s=start_s, end_s=min(end_s, stop_s), iteration=self.iteration)
 
-    def work(self, rank: int, until_s: float = math.inf) -> PartialWork:
-        """What a rank has of the iteration at a moment of the story's clock, if it goes on until then."""
-        return worked(self.before[rank], self.program, self.execution, rank, self.start_s, until_s, self.log)
+    def work(self, rank: int, until_s: float = math.inf, called_s: float = math.inf) -> PartialWork:
+        """What a rank has of the iteration if it leaves it then, being told to at a time before (`worked`)."""
+        return worked(self.before[rank], self.program, self.execution, rank, self.start_s, until_s, called_s, self.log)
 
     def under_way_s(self, rank: int, now_s: float) -> float:
         """When a rank ends the operation that it is in; now, where it is in none."""
@@ -638,7 +638,7 @@ class _World:
             run.cuts_s[rank] = act.left_s[rank]
         for run in under_way:
             if run.iteration == iteration:
-                return run.work(rank, act.left_s[rank])
+                return run.work(rank, act.left_s[rank], self.now_s)
         return act.actors[rank].work if act.message.iteration == iteration else NOTHING
 
     def _free_from_s(self, act: EpochState, rank: int) -> float:

@@ -119,6 +119,7 @@ def worked(
     rank: int,
     start_s: float = 0.0,
     until_s: float = math.inf,
+    called_s: float = math.inf,
     log: MessageLog = MessageLog(),
 ) -> PartialWork:
     """What a worker has once it has executed so much more.
@@ -129,7 +130,8 @@ def worked(
         execution: of the program.
         rank: the worker's.
         start_s: when it was begun.
-        until_s: until when, on the clock of the start; what ends at that moment is done.
+        until_s: until when, on the clock of the start; operations that end at that moment are done.
+        called_s: when it was told to leave; sums that have not ended by then never do.
         log: what it keeps of messages.
     """
     work = _Work(before, program.plan, rank)
@@ -139,7 +141,7 @@ def worked(
         if start_s + span.end_s <= until_s:
             work.run(one)
     for layers, end_s in execution.sums_s[rank]:
-        if start_s + end_s <= until_s:
+        if start_s + end_s <= called_s:
             work.sealed.update(range(*layers))
     return replace(work.so_far(), messages=log.newest(work.messages))
 
