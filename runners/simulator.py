@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..schemas.documents import digest
 from ..schemas.errors import InvalidInputError
-from ..schemas.orders import print_operation
+from ..schemas.orders import Kind, Operation, print_operation
 from ..schemas.plan import Layers, Plan, Stage, Worker
 from ..schemas.resumption import RestOperation, print_rest_operation
 from ..schemas.timeline import Report, Span, Timeline, memory_of_workers
@@ -181,7 +181,10 @@ def execute(
 
 @dataclass
 class _Machine:
-    """One worker under way: its next instruction, its spans, its memory in micro-batches held."""
+    """One worker under way: its next instruction, its spans, its memory in micro-batches held.
+
+    Of the forward passes in `gone` nothing is held once they have ended.
+    """
 
     worker: Worker
     instructions: tuple[Instruction, ...]
@@ -189,6 +192,7 @@ class _Machine:
     spans: list[Span] = field(default_factory=list)
     whole: float = 0.0
     stashed: float = 0.0
+    gone: frozenset[Operation] = frozenset()
     sums_s: list[tuple[Layers, float]] = field(default_factory=list)
     peak_bytes: float = 0.0
     busy_s: float = 0.0
@@ -217,6 +221,7 @@ class _Clock:
         if program.rest is not None:
             for machine in self.machines:
                 machine.whole, machine.stashed = kept_at_first(machine.instructions, self.plan.stage_of(machine.worker))
+                machine.gone = forwards_alone(machine.instructions)
         self.streams = streams
         self.jitter = jitter
         self.moments: list[tuple[float, int]] = [(0.0, rank) for rank in range(len(self.machines))]
@@ -294,6 +299,8 @@ class _Clock:
             machine.stashed += {"F": 0.0, "I": share, "B": 0.0, "W": -share}[kind]
         held = machine.whole * stage.activation_bytes + machine.stashed * stage.weight_stash_bytes
         machine.peak_bytes = max(machine.peak_bytes, held)
+        if instruction.operation in machine.gone:
+            machine.whole -= share
         machine.busy_s += duration_s
         op = name_of_operation(instruction, machine.worker.pipeline, stage)
         end_s = self._end_s(rank, now_s, duration_s)
@@ -415,20 +422,23 @@ def kept_at_first(instructions: Sequence[Instruction], stage: Stage) -> tuple[fl
 
     Their F, or their I, is not among what is left, but what follows on it is.
     """
-    whole = stashed = 0.0
-    begun: set[tuple[str, int, int]] = set()
+    held = {"F": 0.0, "I": 0.0}
+    begun: set[Operation] = set()
     for one in instructions:
         if isinstance(one, Compute):
-            kind, *microbatch = one.operation
-            wanted = {"I": "F", "B": "F", "W": "I"}.get(kind)
-            if wanted is not None and (wanted, *microbatch) not in begun:
-                whole, stashed = (
-                    (whole, stashed + share_of(one, stage))
-                    if kind == "W"
-                    else (whole + share_of(one, stage), stashed)
-                )
-            begun.add((kind, *microbatch))
-    return whole, stashed
+            kind, pipeline, microbatch = one.operation
+            before: Kind = "I" if kind == "W" else "F"
+            if kind != "F" and Operation(before, pipeline, microbatch) not in begun:
+                held[before] += share_of(one, stage)
+            begun.add(one.operation)
+    return held["F"], held["I"]
+
+
+def forwards_alone(instructions: Sequence[Instruction]) -> frozenset[Operation]:
+    """Forward passes that no backward pass follows: they are run for their message."""
+    operations = [one.operation for one in instructions if isinstance(one, Compute)]
+    backwards = {(one.pipeline, one.microbatch) for one in operations if one.kind != "F"}
+    return frozenset(one for one in operations if one.kind == "F" and (one.pipeline, one.microbatch) not in backwards)
 
 
 def is_computed(span: Span) -> bool:
