@@ -458,7 +458,10 @@ class ResilientWorker:
         # host's memory.
         limit_bytes = self._task.plan.stage_of(self._task.worker()).memory_limit_bytes
         waiting = hosted(tuple(worker.operations()), plan.stage_of(worker), limit_bytes)
-        held.adapt(splits_backward(program.instructions[rank]), waiting)
+        held.adapt(
+            splits_backward(program.instructions[rank]),
+            {plan.microbatch_offset(pipeline) + number for pipeline, number in waiting},
+        )
         self._fitting = held
         self._activity.be("joining", "connecting", range(len(epoch.seats)))
         self._plane = connect(
